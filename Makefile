@@ -1,0 +1,54 @@
+# `make demo` and `make test` work on a machine that has Python 3.10 or newer and nothing else.
+# The environment is .venv; it is installed again only when pyproject.toml or constraints.txt change.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+SOURCES_OF_VENV := pyproject.toml constraints.txt
+
+# Each test process keeps to one thread: several processes that all use every core are slower than one.
+WORKERS ?= auto
+PYTEST_ENV := OMP_NUM_THREADS=1
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint docs clean
+
+help:
+	@echo "make demo   create $(VENV) and take one small model the whole way"
+	@echo "make test   create $(VENV) with the development tools; lint, type check, run the tests"
+	@echo "make lint   the first half of 'make test'"
+	@echo "make docs   build the documentation into site/"
+	@echo "make clean  remove build results and caches ($(VENV) stays)"
+
+demo: $(VENV)/.installed-demo
+	$(BIN)/onnxqat demo
+
+test: lint
+	$(PYTEST_ENV) $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 4 --dist worksteal
+
+lint: $(VENV)/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+docs: $(VENV)/.installed-docs
+	$(BIN)/mkdocs build --strict
+
+clean:
+	rm -rf build dist site *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage
+	find onnxqat passes tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A stamp and not bin/python: a venv whose creation failed half way has a bin/python too.
+$(VENV)/.created:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+	  { echo "onnxqat needs Python 3.10 or newer; choose one with: make PYTHON=/path/to/python3"; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || \
+	  { echo "'$(PYTHON) -m venv' failed; some systems ship it as a package of its own (python3-venv)"; exit 1; }
+	@touch $@
+
+$(VENV)/.installed-%: $(VENV)/.created $(SOURCES_OF_VENV)
+	$(PIP) install --quiet -c constraints.txt -e '.[$*]'
+	@touch $@
+
+.PRECIOUS: $(VENV)/.installed-%
