@@ -1,0 +1,15 @@
+"""Pooling."""
+
+from __future__ import annotations
+
+from onnxqat.ops._base import OpDef
+
+OPS: tuple[OpDef, ...] = (
+    OpDef("MaxPool", 1, 22, passthrough=True),
+    OpDef("AveragePool", 1, 22),
+    OpDef("GlobalAveragePool", 1, 22),
+    OpDef("GlobalMaxPool", 1, 22, passthrough=True),
+    OpDef("LpPool", 2, 22),
+    OpDef("GlobalLpPool", 2, 22),
+    OpDef("MaxRoiPool", 1, 22, ("data", "parameter"), passthrough=True),
+)
