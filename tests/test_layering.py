@@ -1,0 +1,81 @@
+"""Imports point down only; heavy packages are imported where they are needed."""
+
+import ast
+
+from tests.source_tree import imported, module_name, package_files, parse, run_at_import
+
+LAYERS: tuple[tuple[str, ...], ...] = (
+    ("errors", "types", "discover", "numerics"),
+    ("graph",),
+    ("ops",),
+    ("backends",),
+    ("passes",),
+    ("calibration",),
+    ("insert",),  # the work of `insert-qdq`, put together from everything so far
+    ("bridge",),
+    ("training",),
+    ("validation",),
+    ("handoff",),
+    ("report",),
+    ("cli", "__main__"),
+)
+LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
+MAY_IMPORT_TORCH = ("onnxqat.bridge", "onnxqat.training")
+
+
+def layer(module: str) -> str | None:
+    """First name below ``onnxqat``, or None for the package itself and for other packages."""
+    parts = module.split(".")
+    return parts[1] if parts[0] == "onnxqat" and len(parts) > 1 else None
+
+
+def test_every_module_has_a_layer() -> None:
+    found = {layer(module_name(path)) for path in package_files()} - {None}
+    assert found <= set(LEVEL), "give each new top-level module or folder its place in LAYERS"
+
+
+def test_imports_point_down() -> None:
+    upward = []
+    for path in package_files():
+        importer = module_name(path)
+        if importer == "onnxqat":
+            continue  # the lazy public names reach everything
+        for node in ast.walk(parse(path)):
+            for target in imported(node):
+                name = layer(target)
+                # `from onnxqat import __version__` names no module.
+                if name in LEVEL and LEVEL[name] > LEVEL[layer(importer) or ""]:
+                    upward.append(f"{importer}:{getattr(node, 'lineno', 0)} imports {target}")
+    assert upward == []
+
+
+def test_imports_are_absolute() -> None:
+    relative = [
+        module_name(path)
+        for path in package_files()
+        for node in ast.walk(parse(path))
+        if isinstance(node, ast.ImportFrom) and node.level
+    ]
+    assert relative == []
+
+
+def test_tools_and_tests_are_not_imported() -> None:
+    wrong = [
+        f"{module_name(path)} imports {target}"
+        for path in package_files()
+        for node in ast.walk(parse(path))
+        for target in imported(node)
+        if target.split(".")[0] in {"tools", "tests"}
+    ]
+    assert wrong == []
+
+
+def test_torch_is_imported_at_the_top_of_bridge_and_training_only() -> None:
+    wrong = []
+    for path in package_files():
+        name = module_name(path)
+        if name.startswith(MAY_IMPORT_TORCH):
+            continue
+        for statement in run_at_import(parse(path).body):
+            wrong += [f"{name} imports {target}" for target in imported(statement) if target.split(".")[0] == "torch"]
+    assert wrong == []
