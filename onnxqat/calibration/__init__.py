@@ -1,0 +1,1 @@
+"""Ranges from data: sources of batches, observers, and the streaming onnxruntime runner."""

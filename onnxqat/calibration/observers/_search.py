@@ -1,0 +1,91 @@
+"""Search for the clipping range with the least error, vectorised over channels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from onnxqat import numerics
+from onnxqat.types import FloatArray, QParams, TensorSpec
+
+ErrorOf: TypeAlias = Callable[[QParams], npt.NDArray[Any]]
+_Floats: TypeAlias = npt.NDArray[Any]
+
+# Linear near 1, where the optimum of 8 bits lies; geometric below, for outliers far beyond the rest.
+FACTORS: _Floats = np.concatenate([np.linspace(1, 0.25, 76), np.geomspace(0.25, 2.0**-9, 25)[1:]])
+_FINE = np.linspace(-1, 1, 9)
+_ROUNDS = 2
+
+
+def least_error_range(low: FloatArray, high: FloatArray, spec: TensorSpec, error: ErrorOf) -> tuple[_Floats, _Floats]:
+    """The sub-range of ``[low, high]`` (shape (C,)) whose quantizer has the least error, channel by channel.
+
+    Symmetric specs shrink the threshold; asymmetric ones shrink both ends together, then each in turn. The widest
+    of equally good ranges wins.
+
+    Args:
+        low: exact minima.
+        high: exact maxima.
+        spec: grid, symmetry and power-of-two rule of the quantizer.
+        error: error of each channel, shape (C,), for per-channel parameters (axis 0).
+    """
+    search = _Search(low, high, spec, error)
+    search.scan(ends=(True, True))
+    # Where one end is zero, or the other follows from it, there is a single factor to find.
+    if not spec.symmetric and bool(((low < 0) & (high > 0)).any()):
+        for _ in range(_ROUNDS):
+            search.scan(ends=(True, False))
+            search.scan(ends=(False, True))
+    return search.range_of(search.low_factor, search.high_factor)
+
+
+class _Search:
+    """Best factors so far, shape (C,), with their error."""
+
+    def __init__(self, low: FloatArray, high: FloatArray, spec: TensorSpec, error: ErrorOf) -> None:
+        self._low, self._high, self._spec, self._error = low, high, spec, error
+        self.low_factor: _Floats = np.ones(low.shape)
+        self.high_factor: _Floats = np.ones(low.shape)
+        self.least = self._evaluate(self.low_factor, self.high_factor)
+
+    def scan(self, ends: tuple[bool, bool]) -> None:
+        """Try all factors for the `ends` (low, high) named, then finer ones around the best."""
+        for factor in FACTORS[1:]:
+            self._try(np.full(self._low.shape, factor), ends)
+        centre = self.high_factor if ends[1] else self.low_factor
+        gap = np.where(centre > 0.25, 0.01, centre * 0.18)
+        for offset in _FINE:
+            self._try(np.clip(centre + offset * gap, FACTORS[-1], 1), ends)
+
+    def range_of(self, low_factor: _Floats, high_factor: _Floats) -> tuple[_Floats, _Floats]:
+        """The range for shrink factors, clipped to the range seen: it is never wider."""
+        low, high = self._low.astype(np.float64), self._high.astype(np.float64)
+        if self._spec.symmetric:
+            threshold = np.maximum(-low, high) * high_factor
+            start, stop = -threshold, threshold
+        else:
+            start, stop = np.minimum(low, 0) * low_factor, np.maximum(high, 0) * high_factor
+        return (
+            np.clip(start, low, high).astype(np.float32),
+            np.clip(stop, low, high).astype(np.float32),
+        )
+
+    def _try(self, factor: _Floats, ends: tuple[bool, bool]) -> None:
+        low_factor = factor if ends[0] else self.low_factor
+        high_factor = factor if ends[1] else self.high_factor
+        error = self._evaluate(low_factor, high_factor)
+        # A margin, so that rounding noise does not clip what lies on the grid already.
+        better = error < self.least * (1 - 1e-6)
+        self.low_factor = np.where(better, low_factor, self.low_factor)
+        self.high_factor = np.where(better, high_factor, self.high_factor)
+        self.least = np.where(better, error, self.least)
+
+    def _evaluate(self, low_factor: _Floats, high_factor: _Floats) -> _Floats:
+        low, high = self.range_of(low_factor, high_factor)
+        spec = self._spec
+        return self._error(
+            numerics.from_range(low, high, spec.qtype, symmetric=spec.symmetric, axis=0, power_of_two=spec.power_of_two)
+        )

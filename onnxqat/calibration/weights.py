@@ -1,0 +1,78 @@
+"""Parameters of constant tensors, for which the whole array is at hand."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from onnxqat import numerics
+from onnxqat.calibration.observers import create
+from onnxqat.calibration.observers._base import NonFiniteError, rows_of
+from onnxqat.calibration.observers._histogram import BINS
+from onnxqat.calibration.observers._search import least_error_range
+from onnxqat.types import QParams, TensorSpec
+
+_DIRECT = 2 * BINS
+
+
+def weight_qparams(values: npt.NDArray[Any], spec: TensorSpec) -> QParams:
+    """Quantization parameters of the constant `values`, by the observer that `spec` names.
+
+    1. ``mse``: the error is that of the values themselves where a channel has at most 8192 of them, else that of
+       their histogram.
+    2. ``entropy`` with fewer values a channel than a histogram has bins is ``mse``: a divergence between
+       histograms that are nearly empty says nothing.
+    3. ``minmax``, ``percentile`` and any other: the observer, shown `values` once.
+
+    A channel of zeros gets scale 1 and the zero point of zero (:func:`onnxqat.numerics.from_range`).
+
+    Args:
+        values: float16, float32 or float64, any shape that has the spec's channel axis.
+        spec: grid, symmetry, axis and observer.
+
+    Raises:
+        NonFiniteError: `values` hold NaN or infinity.
+        ValueError: `values` lack the channel axis, or are not floating point.
+        UsageError: ``name-unknown``: no such observer.
+    """
+    values = np.asarray(values)
+    if values.size and spec.observer in ("mse", "entropy"):
+        length = rows_of(values, spec.axis).shape[1]
+        if spec.observer == "entropy" and length < BINS:
+            spec = dataclasses.replace(spec, observer="mse")
+        if spec.observer == "mse" and length <= _DIRECT:
+            return _least_squares(values, spec)
+    observer = create(spec)
+    observer.update(values)
+    return observer.qparams()
+
+
+def _least_squares(values: npt.NDArray[Any], spec: TensorSpec) -> QParams:
+    """Search on the values themselves, all channels at once."""
+    if values.dtype.kind != "f":
+        raise ValueError(f"weights are floating point values, not {values.dtype}")
+    with np.errstate(over="ignore"):
+        rows = np.ascontiguousarray(rows_of(values, spec.axis), np.float32)
+    low, high = rows.min(axis=1), rows.max(axis=1)
+    if not (np.isfinite(low).all() and np.isfinite(high).all()):
+        raise NonFiniteError("NaN or infinity among the weights")
+    grid = np.empty_like(rows)
+
+    def error(qparams: QParams) -> npt.NDArray[Any]:
+        scale, zero_point = qparams.scale[:, None], qparams.zero_point[:, None].astype(np.float32)
+        np.divide(rows, scale, out=grid)
+        np.rint(grid, out=grid)
+        np.clip(grid, qparams.qtype.quant_min - zero_point, qparams.qtype.quant_max - zero_point, out=grid)
+        np.multiply(grid, scale, out=grid)
+        np.subtract(grid, rows, out=grid)
+        return np.asarray(np.einsum("ij,ij->i", grid, grid, dtype=np.float64))
+
+    start, stop = least_error_range(low, high, spec, error)
+    if spec.axis is None:
+        start, stop = start[0], stop[0]
+    return numerics.from_range(
+        start, stop, spec.qtype, symmetric=spec.symmetric, axis=spec.axis, power_of_two=spec.power_of_two
+    )
