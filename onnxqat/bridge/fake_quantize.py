@@ -1,0 +1,290 @@
+"""The quantizer as a torch module: one state machine, the exact ONNX formula, a trainable scale.
+
+A training method is a subclass that changes the parametrisation of the scale (:meth:`FakeQuantize.effective_scale`)
+or its gradient (:meth:`FakeQuantize.gradient_scale`), never what the states mean.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, cast, get_args
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from onnxqat import numerics
+from onnxqat.bridge.kernels import reference
+from onnxqat.errors import DataError, UnsupportedError, UsageError
+from onnxqat.types import QParams, QType, Role
+
+State = Literal["float", "calibrate", "quantize", "calibrate_quantized"]
+STATES: tuple[str, ...] = get_args(State)
+
+SMALLEST_SCALE = 2.0**-149
+"""Smallest positive float32: what a learned scale that has reached 0 counts as."""
+
+
+class _Positive(torch.autograd.Function):
+    """Raise scales to :data:`SMALLEST_SCALE`; the gradient passes unchanged, so that such a scale can recover."""
+
+    @staticmethod
+    def forward(ctx: Any, scale: Tensor) -> Tensor:
+        return scale.clamp(min=SMALLEST_SCALE)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        return grads[0]
+
+
+def positive(scale: Tensor) -> Tensor:
+    """`scale`, at least :data:`SMALLEST_SCALE`; the gradient passes unchanged."""
+    if not torch.is_grad_enabled():
+        return scale.clamp(min=SMALLEST_SCALE)
+    return cast(Tensor, _Positive.apply(scale))  # type: ignore[no-untyped-call]
+
+
+class FakeQuantize(nn.Module):
+    """One quantizer of the graph: ``x' = (clamp(round(x / scale) + zero_point, quant_min, quant_max) - zero_point) * scale``.
+
+    States, set by :func:`onnxqat.bridge.state.set_state`:
+
+    * ``"float"``: the identity, bit for bit.
+    * ``"calibrate"``: the identity; the running minimum and maximum of the input are kept.
+    * ``"quantize"``: the formula above (initial state).
+    * ``"calibrate_quantized"``: both.
+
+    Everything has its final shape at construction, so a checkpoint loads strictly before the first forward. The
+    arithmetic is float32 whatever the dtype of the input and autocast; the output has the dtype of the input.
+
+    Args:
+        qparams: grid, scale, zero point and axis.
+        tensor: the ONNX tensor's name.
+        role: what the tensor is to its consumer.
+        symmetric: whether :meth:`apply_observed` keeps the zero point in the middle; None: it does where it is there now.
+        power_of_two: whether :meth:`apply_observed` rounds scales up to powers of two.
+
+    Attributes:
+        scale: Parameter, float32, shape () or (C,).
+        zero_point: buffer, int32, same shape.
+        observed_min: running minimum, float32, same shape; not part of the state dict.
+        observed_max: running maximum.
+        scale_names: names of the initializers that hold the scale (Q and DQ may have copies); set by the importer.
+        zero_point_names: the same for the zero point.
+        codes_name: the initializer of stored integer codes, None in train form.
+    """
+
+    scale: nn.Parameter
+    zero_point: Tensor
+    observed_min: Tensor
+    observed_max: Tensor
+    derived = False
+
+    def __init__(
+        self,
+        qparams: QParams,
+        *,
+        tensor: str,
+        role: Role,
+        symmetric: bool | None = None,
+        power_of_two: bool = False,
+    ) -> None:
+        super().__init__()
+        self.tensor = tensor
+        self.role: Role = role
+        self.qtype: QType = qparams.qtype
+        self.quant_min = qparams.qtype.quant_min
+        self.quant_max = qparams.qtype.quant_max
+        self.axis = qparams.axis
+        middle = numerics.zero_point_of(qparams.qtype)
+        self.symmetric = bool((qparams.zero_point == middle).all()) if symmetric is None else symmetric
+        self.power_of_two = power_of_two
+        self.state: State = "quantize"
+        self.scale_names: tuple[str, ...] = ()
+        self.zero_point_names: tuple[str, ...] = ()
+        self.codes_name: str | None = None
+        self._allocate(qparams)
+
+    def _allocate(self, qparams: QParams) -> None:
+        """Create parameters and buffers; a method with another parametrisation extends this."""
+        self.scale = nn.Parameter(torch.from_numpy(qparams.scale.copy()))
+        self.register_buffer("zero_point", torch.from_numpy(qparams.zero_point.astype(np.int32)))
+        shape = qparams.scale.shape
+        self.register_buffer("observed_min", torch.full(shape, float("inf")), persistent=False)
+        self.register_buffer("observed_max", torch.full(shape, float("-inf")), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """What the state says; `x` of any floating dtype, the result has its shape and dtype."""
+        if self.state == "float":
+            return x
+        if self.state != "quantize":
+            self.observe(x)
+            if self.state == "calibrate":
+                return x
+        return self.quantize(x)
+
+    def quantize(self, x: Tensor) -> Tensor:
+        """`x` on the grid, differentiable in `x` and the scale."""
+        grid = (self.quant_min, self.quant_max, self.axis)
+        if not torch.is_grad_enabled():
+            return reference.fake_quantize(x, self.effective_scale(), self.zero_point, *grid)
+        return reference.apply(x, self.effective_scale(), self.zero_point, *grid, self.gradient_scale(x))
+
+    def effective_scale(self) -> Tensor:
+        """The scale that forward uses: float32, shape () or (C,), > 0, differentiable."""
+        return positive(self.scale)
+
+    def gradient_scale(self, x: Tensor) -> float:
+        """The number that multiplies the gradient of the scale; `x` is the input of forward."""
+        return 1.0
+
+    @torch.no_grad()
+    def observe(self, x: Tensor) -> None:
+        """Widen the running range by `x`. NaN stays in the range, so that :meth:`apply_observed` refuses it."""
+        if x.numel() == 0:
+            return
+        values = x.detach().to(torch.float32)
+        dims = [] if self.axis is None else [d for d in range(x.ndim) if d != self.axis % x.ndim]
+        low, high = values, values
+        if self.axis is None:
+            low, high = torch.aminmax(values)
+        elif dims:
+            low, high = values.amin(dims), values.amax(dims)
+        self.observed_min.copy_(torch.minimum(self.observed_min, low))
+        self.observed_max.copy_(torch.maximum(self.observed_max, high))
+
+    @torch.no_grad()
+    def reset_observed(self) -> None:
+        """Forget what was observed."""
+        self.observed_min.fill_(float("inf"))
+        self.observed_max.fill_(float("-inf"))
+
+    def apply_observed(self) -> None:
+        """Set scale and zero point from the observed range (:func:`onnxqat.numerics.from_range`) and forget the range.
+
+        Raises:
+            DataError: ``data-missing`` when nothing was observed, ``data-non-finite`` when the range is not finite.
+        """
+        low = self.observed_min.cpu().numpy()
+        high = self.observed_max.cpu().numpy()
+        if (low > high).any():
+            raise DataError("data-missing", f"nothing was observed for tensor {self.tensor!r}")
+        if not (np.isfinite(low).all() and np.isfinite(high).all()):
+            raise DataError("data-non-finite", f"the observed range of tensor {self.tensor!r} is not finite")
+        self.set_qparams(
+            numerics.from_range(
+                low, high, self.qtype, symmetric=self.symmetric, axis=self.axis, power_of_two=self.power_of_two
+            )
+        )
+        self.reset_observed()
+
+    @torch.no_grad()
+    def set_qparams(self, qparams: QParams) -> None:
+        """Take over scale and zero point, in place, so that an optimizer keeps its parameter.
+
+        Raises:
+            UsageError: ``option-invalid`` when grid, axis or shape differ.
+        """
+        if (qparams.qtype, qparams.axis, qparams.scale.shape) != (self.qtype, self.axis, tuple(self.zero_point.shape)):
+            raise UsageError("option-invalid", f"these parameters do not fit the quantizer of tensor {self.tensor!r}")
+        self._assign_scale(torch.from_numpy(qparams.scale.copy()))
+        self.zero_point.copy_(torch.from_numpy(qparams.zero_point.astype(np.int32)))
+
+    def _assign_scale(self, scale: Tensor) -> None:
+        """Make :meth:`effective_scale` return `scale`; a method with another parametrisation overrides this."""
+        self.scale.copy_(scale)
+
+    def qparams(self) -> QParams:
+        """Scale (the very bits that forward uses), zero point and grid, in numpy."""
+        with torch.no_grad():
+            scale = self.effective_scale().detach().cpu().numpy().copy()
+        return QParams(scale, self.zero_point.cpu().numpy().astype(np.int64), self.qtype, self.axis)
+
+    def extra_repr(self) -> str:
+        """Tensor, role and grid, for ``print(module)``."""
+        grid = f"{self.qtype.storage} {self.quant_min}..{self.quant_max}"
+        axis = "" if self.axis is None else f", axis={self.axis}"
+        return f"{self.tensor!r}, {self.role}, {grid}{axis}, {self.state}"
+
+
+class DerivedFakeQuantize(FakeQuantize):
+    """The quantizer of a bias: int32, zero point 0, ``scale = activation scale * weight scale`` (float32 product).
+
+    It has no parameter of its own and follows the two quantizers as they train. They are referred to, not
+    registered, so the state dict holds them once; the reference survives ``deepcopy`` and ``pickle`` of the module
+    that holds all three.
+
+    Codes of more than 24 bits are handled in float64, the dequantized value is ``float32(code) * scale`` as
+    DequantizeLinear computes it from int32.
+
+    The gradient passes straight through to the bias. None goes to the two scales: the grid is so fine
+    that ``d x' / d scale = round(v) - v`` is rounding noise of mean zero, and it does not saturate in practice.
+
+    Args:
+        qparams: the bias's parameters as they are in the file; scale of shape () or (C,).
+        activation: the quantizer of the layer's input, per tensor.
+        weight: the quantizer of the layer's weight.
+        tensor: the ONNX name of the bias.
+        stored_as: ``"int32"``, or ``"float"`` for a bias that stays float in the file, with values on this grid.
+
+    Raises:
+        UnsupportedError: ``quantizer-unsupported`` when the product does not have the shape of the bias's scale.
+    """
+
+    derived = True
+
+    def __init__(
+        self,
+        qparams: QParams,
+        *,
+        activation: FakeQuantize,
+        weight: FakeQuantize,
+        tensor: str,
+        stored_as: Literal["int32", "float"] = "int32",
+    ) -> None:
+        super().__init__(qparams, tensor=tensor, role="bias", symmetric=True)
+        self.stored_as: Literal["int32", "float"] = stored_as
+        # A tuple, because nn.Module registers modules that are set as attributes.
+        self._sources = (activation, weight)
+        self._shape = tuple(qparams.scale.shape)
+        product = np.broadcast_shapes(tuple(activation.zero_point.shape), tuple(weight.zero_point.shape))
+        if activation.axis is not None or (product != self._shape and product != ()):
+            raise UnsupportedError(
+                "quantizer-unsupported",
+                f"bias {tensor!r} has a scale of shape {self._shape}; activation times weight gives {product}",
+            )
+
+    @property
+    def activation(self) -> FakeQuantize:
+        """The quantizer of the layer's input."""
+        return self._sources[0]
+
+    @property
+    def weight(self) -> FakeQuantize:
+        """The quantizer of the layer's weight."""
+        return self._sources[1]
+
+    def _allocate(self, qparams: QParams) -> None:
+        self.register_buffer("zero_point", torch.zeros(qparams.scale.shape, dtype=torch.int32), persistent=False)
+
+    def effective_scale(self) -> Tensor:
+        """Activation scale times weight scale, float32, detached."""
+        activation, weight = self._sources
+        product = activation.effective_scale().detach() * weight.effective_scale().detach()
+        return product.clamp(min=SMALLEST_SCALE).expand(self._shape)
+
+    def observe(self, x: Tensor) -> None:
+        """Nothing: the scale follows from the two quantizers."""
+
+    def reset_observed(self) -> None:
+        """Nothing is observed."""
+
+    def apply_observed(self) -> None:
+        """Nothing: the scale follows from the two quantizers."""
+
+    def set_qparams(self, qparams: QParams) -> None:
+        """Refused: the scale follows from the two quantizers.
+
+        Raises:
+            UsageError: ``option-invalid``, always.
+        """
+        raise UsageError("option-invalid", f"the scale of bias {self.tensor!r} is derived; set those of its layer")

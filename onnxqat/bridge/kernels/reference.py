@@ -1,0 +1,138 @@
+"""Fake-quantize in plain torch: the same bits as :mod:`onnxqat.numerics` and onnxruntime, on every device.
+
+``q = clamp(round_half_even(x / scale) + zero_point, quant_min, quant_max)``, ``x' = (q - zero_point) * scale``:
+float32, a true division. ``torch.fake_quantize_*`` multiplies by ``1 / scale`` and so gives other codes at ties.
+NaN stays NaN, so that a diverged model does not look alive.
+
+The gradient is that of Esser et al., "Learned Step Size Quantization" (ICLR 2020), equations 3 and 5. With
+``v = x / scale``, ``low = quant_min - zero_point`` and ``high = quant_max - zero_point``::
+
+    dx'/dx     = 1 where low <= v <= high, else 0                      (straight-through)
+    dx'/dscale = round(v) - v there, low below it, high above it
+
+Every operation is elementwise on explicit float32 tensors, which autocast leaves alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+WIDE = 2**24
+"""Grids of this many codes or more are computed in float64: float32 does not hold every code."""
+
+
+def along_axis(values: Tensor, axis: int | None, ndim: int) -> Tensor:
+    """View per-channel `values` of shape (C,) so that they broadcast along `axis` of an `ndim`-dimensional tensor."""
+    if axis is None:
+        return values
+    axis %= ndim
+    return values.reshape([1] * axis + [-1] + [1] * (ndim - 1 - axis))
+
+
+def sum_to_scale(values: Tensor, axis: int | None) -> Tensor:
+    """Sum `values` over every dimension but `axis` (over all of them without one): shape () or (C,)."""
+    if axis is None:
+        return values.sum()
+    others = [d for d in range(values.ndim) if d != axis % values.ndim]
+    return values.sum(others) if others else values
+
+
+def fake_quantize(
+    x: Tensor, scale: Tensor, zero_point: Tensor, quant_min: int, quant_max: int, axis: int | None
+) -> Tensor:
+    """`x` on the grid; no gradient of its own (see :class:`FakeQuantizeFunction`).
+
+    Args:
+        x: any floating dtype and shape; computed in float32, returned in the dtype of `x`.
+        scale: float32, shape () or (C,), > 0.
+        zero_point: integer, same shape.
+        quant_min: smallest code.
+        quant_max: largest code.
+        axis: channel axis, None per tensor.
+    """
+    s = along_axis(scale, axis, x.ndim)
+    zero = along_axis(zero_point, axis, x.ndim)
+    steps = (x.to(torch.float32) / s).round_()
+    if quant_max - quant_min < WIDE:
+        zero = zero.to(torch.float32)
+        steps = steps.add_(zero).clamp_(quant_min, quant_max).sub_(zero)
+    else:
+        zero = zero.to(torch.float64)
+        steps = steps.to(torch.float64).add_(zero).clamp_(quant_min, quant_max).sub_(zero).to(torch.float32)
+    return steps.mul_(s).to(x.dtype)
+
+
+def fake_quantize_backward(
+    grad: Tensor,
+    x: Tensor,
+    scale: Tensor,
+    zero_point: Tensor,
+    quant_min: int,
+    quant_max: int,
+    axis: int | None,
+    *,
+    needs: tuple[bool, bool] = (True, True),
+) -> tuple[Tensor | None, Tensor | None]:
+    """Gradients for `x` (its shape and dtype) and `scale` (float32, its shape); None for what `needs` leaves out."""
+    s = along_axis(scale, axis, x.ndim)
+    zero = along_axis(zero_point, axis, x.ndim).to(torch.float32)
+    steps = x.to(torch.float32) / s
+    clamped = torch.minimum(torch.maximum(steps, quant_min - zero), quant_max - zero)
+    outside = clamped != steps
+    grad_x = grad.masked_fill(outside, 0.0) if needs[0] else None
+    grad_scale = None
+    if needs[1]:
+        residue = clamped.round_().sub_(steps.masked_fill_(outside, 0.0)).mul_(grad)
+        grad_scale = sum_to_scale(residue, axis)
+    return grad_x, grad_scale
+
+
+class FakeQuantizeFunction(torch.autograd.Function):
+    """Fake-quantize with the straight-through and LSQ gradients; saves `x`, `scale` and `zero_point` only.
+
+    The gradient of the scale is multiplied by the number `gradient_scale`.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        scale: Tensor,
+        zero_point: Tensor,
+        quant_min: int,
+        quant_max: int,
+        axis: int | None,
+        gradient_scale: float,
+    ) -> Tensor:
+        """`x` on the grid, in the dtype of `x`."""
+        ctx.save_for_backward(x, scale, zero_point)
+        ctx.grid = (quant_min, quant_max, axis)
+        ctx.gradient_scale = gradient_scale
+        return fake_quantize(x, scale, zero_point, quant_min, quant_max, axis)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        """Gradients for `x` and `scale`."""
+        x, scale, zero_point = ctx.saved_tensors
+        needs = (ctx.needs_input_grad[0], ctx.needs_input_grad[1])
+        grad_x, grad_scale = fake_quantize_backward(grads[0], x, scale, zero_point, *ctx.grid, needs=needs)
+        if grad_scale is not None:
+            grad_scale = grad_scale * ctx.gradient_scale
+        return grad_x, grad_scale, None, None, None, None, None
+
+
+def apply(
+    x: Tensor,
+    scale: Tensor,
+    zero_point: Tensor,
+    quant_min: int,
+    quant_max: int,
+    axis: int | None,
+    gradient_scale: float = 1.0,
+) -> Tensor:
+    """Differentiable fake-quantize: :func:`fake_quantize` with the gradients of this module."""
+    result = FakeQuantizeFunction.apply(x, scale, zero_point, quant_min, quant_max, axis, gradient_scale)
+    return cast(Tensor, result)
