@@ -81,12 +81,13 @@ def fake_quantize_backward(
     zero = along_axis(zero_point, axis, x.ndim).to(torch.float32)
     steps = x.to(torch.float32) / s
     clamped = torch.minimum(torch.maximum(steps, quant_min - zero), quant_max - zero)
-    outside = clamped != steps
-    grad_x = grad.masked_fill(outside, 0.0) if needs[0] else None
+    # 1.0 or 0.0 in place of a boolean: on CPU a masked fill costs as much as all the other operations together.
+    inside = steps.eq_(clamped)
+    grad_x = (grad * inside).to(x.dtype) if needs[0] else None
     grad_scale = None
     if needs[1]:
-        residue = clamped.round_().sub_(steps.masked_fill_(outside, 0.0)).mul_(grad)
-        grad_scale = sum_to_scale(residue, axis)
+        passed = inside.mul_(clamped)  # `clamped` is finite where `steps` may not be
+        grad_scale = sum_to_scale(clamped.round_().sub_(passed).mul_(grad), axis)
     return grad_x, grad_scale
 
 
@@ -134,5 +135,6 @@ def apply(
     gradient_scale: float = 1.0,
 ) -> Tensor:
     """Differentiable fake-quantize: :func:`fake_quantize` with the gradients of this module."""
-    result = FakeQuantizeFunction.apply(x, scale, zero_point, quant_min, quant_max, axis, gradient_scale)
+    grid = (quant_min, quant_max, axis)
+    result = FakeQuantizeFunction.apply(x, scale, zero_point, *grid, gradient_scale)  # type: ignore[no-untyped-call]
     return cast(Tensor, result)
