@@ -1,0 +1,46 @@
+"""onnxqat: quantization-aware training that starts from an ONNX file and ends in the same ONNX file.
+
+Importing this package imports neither torch nor onnxruntime; each public name is loaded on first use.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_PUBLIC = {
+    "QatError": "onnxqat.errors",
+    "insert_qdq": "onnxqat.insert",
+    "to_torch": "onnxqat.bridge.importer",
+    "write_back": "onnxqat.bridge.write_back",
+    "finetune": "onnxqat.training.finetune",
+    "validate": "onnxqat.validation.validate",
+    "handoff": "onnxqat.handoff.handoff",
+    "load": "onnxqat.graph.io",
+    "save": "onnxqat.graph.io",
+}
+
+__all__ = ["__version__", *_PUBLIC]
+
+if TYPE_CHECKING:
+    from onnxqat.bridge.importer import to_torch as to_torch
+    from onnxqat.bridge.write_back import write_back as write_back
+    from onnxqat.errors import QatError as QatError
+    from onnxqat.graph.io import load as load
+    from onnxqat.graph.io import save as save
+    from onnxqat.handoff.handoff import handoff as handoff
+    from onnxqat.insert import insert_qdq as insert_qdq
+    from onnxqat.training.finetune import finetune as finetune
+    from onnxqat.validation.validate import validate as validate
+
+
+def __getattr__(name: str) -> Any:
+    if name in _PUBLIC:
+        return getattr(importlib.import_module(_PUBLIC[name]), name)
+    raise AttributeError(f"module 'onnxqat' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_PUBLIC])

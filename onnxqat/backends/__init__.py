@@ -1,0 +1,1 @@
+"""Backend tables: one YAML file a backend, validated by ``schema.py``."""

@@ -1,0 +1,89 @@
+"""Operator chains that a backend fuses, and the composite patterns that a chain may name."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxqat.backends.schema import Backend, Chain
+from onnxqat.graph import query
+from onnxqat.types import RedundantClip
+
+
+@dataclasses.dataclass(frozen=True)
+class Fusion:
+    """A chain found behind an operator: where its output is, and the tensors inside it."""
+
+    output: ir.Value
+    members: tuple[ir.Node, ...]
+    redundant: tuple[RedundantClip, ...] = ()
+
+
+def behind(node: ir.Node, backend: Backend) -> Fusion:
+    """The longest chain of `backend` that starts at `node`; a Fusion without members where there is none."""
+    best = Fusion(node.outputs[0], ())
+    for chain in backend.fused:
+        found = _follow(node, chain)
+        if found is not None and len(found.members) > len(best.members):
+            best = found
+    return best
+
+
+def _follow(node: ir.Node, chain: Chain) -> Fusion | None:
+    if node.op_type not in chain.chain[0]:
+        return None
+    value, members, redundant = node.outputs[0], list[ir.Node](), list[RedundantClip]()
+    for step in chain.chain[1:]:
+        silu = silu_behind(value) if "Silu" in step else None
+        if silu is not None:
+            members.extend(silu)
+            value = silu[-1].outputs[0]
+            continue
+        users = value.consumers()
+        if value.is_graph_output() or len(users) != 1 or users[0].op_type not in step or users[0].inputs[0] is not value:
+            return None
+        if chain.when == "clip_is_redundant":
+            bounds = clip_bounds(users[0])
+            if bounds is None:
+                return None
+            redundant.append(RedundantClip(str(value.name), str(users[0].outputs[0].name), *bounds))
+        members.append(users[0])
+        value = users[0].outputs[0]
+    return Fusion(value, tuple(members), tuple(redundant))
+
+
+def clip_bounds(node: ir.Node) -> tuple[float, float] | None:
+    """Range that a Relu or Clip lets through, or None where it is not constant."""
+    if node.op_type == "Relu":
+        return 0.0, math.inf
+    if node.op_type != "Clip":
+        return None
+    bounds = [-math.inf, math.inf]
+    for index, name in ((1, "min"), (2, "max")):
+        value = node.inputs[index] if len(node.inputs) > index else None
+        if value is not None:
+            array = query.constant_array(value)
+            if array is None:
+                return None
+            bounds[index - 1] = float(np.asarray(array).reshape(()))
+        elif name in node.attributes:
+            bounds[index - 1] = float(query.attribute(node, name, 0.0))
+    return bounds[0], bounds[1]
+
+
+def silu_behind(value: ir.Value) -> tuple[ir.Node, ir.Node] | None:
+    """``Sigmoid`` and ``Mul`` of ``x * sigmoid(x)`` where they are the only consumers of `value`, else None."""
+    users = value.consumers()
+    if value.is_graph_output() or len(users) != 2:
+        return None
+    sigmoid = next((n for n in users if n.op_type == "Sigmoid"), None)
+    product = next((n for n in users if n.op_type == "Mul"), None)
+    if sigmoid is None or product is None:
+        return None
+    gate = sigmoid.outputs[0]
+    if gate.is_graph_output() or gate.consumers() != (product,) and list(gate.consumers()) != [product]:
+        return None
+    return sigmoid, product

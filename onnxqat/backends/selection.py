@@ -1,0 +1,191 @@
+"""What the user asked for beyond the table: nodes left out or alone, widths, granularity, observer, types."""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+from collections.abc import Iterable
+from typing import Literal
+
+import onnx_ir as ir
+
+from onnxqat.backends.schema import Backend, TypeRow
+from onnxqat.errors import UsageError
+from onnxqat.graph import query, walk
+from onnxqat.ops import _base as ops
+
+ActivationType = Literal["int8", "uint8", "int16", "uint16", "int8-symmetric", "int16-symmetric"]
+ACTIVATION_TYPES: dict[str, tuple[str, bool]] = {
+    "int8": ("int8", False),
+    "uint8": ("uint8", False),
+    "int16": ("int16", False),
+    "uint16": ("uint16", False),
+    "int8-symmetric": ("int8", True),
+    "int16-symmetric": ("int16", True),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Overrides:
+    """User choices that win over the backend table.
+
+    Attributes:
+        exclude: names or glob patterns of nodes (or of the tensors that they make) to leave in float; ``block1`` also
+            matches every node below ``block1/`` or ``block1.``.
+        include: quantize only nodes that match one of these.
+        exclude_ops: operator types to leave in float.
+        weight_bits, activation_bits: widths, 2 to 8 or 16.
+        per_channel: granularity of weights.
+        observer: range observer of activations and weights.
+        activation_type: one of ``ACTIVATION_TYPES``.
+        first_last_bits: width of the first and last weighted layers; 0 leaves them in float.
+    """
+
+    exclude: tuple[str, ...] = ()
+    include: tuple[str, ...] = ()
+    exclude_ops: tuple[str, ...] = ()
+    weight_bits: int | None = None
+    activation_bits: int | None = None
+    per_channel: bool | None = None
+    observer: str | None = None
+    activation_type: str | None = None
+    first_last_bits: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Selection:
+    """Nodes that the user took out, found on the user's own graph before any rewriting.
+
+    A rewritten node is recognised by its name or, where it was merged into another, by the tensor that it made.
+    """
+
+    left_out: dict[str, str]
+    outputs: dict[str, str]
+
+    def reason(self, node: ir.Node) -> str | None:
+        """Why `node` is left in float, or None."""
+        if node.name in self.left_out:
+            return self.left_out[node.name]
+        made = (self.outputs.get(str(v.name)) for v in node.outputs)
+        return next((reason for reason in made if reason), None)
+
+
+def select(model: ir.Model, overrides: Overrides) -> Selection:
+    """Resolve name patterns and operator types on `model`.
+
+    Raises:
+        UsageError: ``pattern-no-match`` for a pattern or operator type that matches nothing.
+    """
+    nodes = list(walk.nodes(model))
+    left_out: dict[int, str] = {}
+    for pattern in overrides.exclude:
+        for node in _matching(nodes, pattern, "--exclude"):
+            left_out[id(node)] = f"excluded by {pattern!r}"
+    for op_type in overrides.exclude_ops:
+        found = [n for n in nodes if n.op_type == op_type]
+        if not found:
+            raise UsageError(
+                "pattern-no-match",
+                f"--exclude-op {op_type!r} matches no node",
+                hint=f"operators of this model: {', '.join(sorted({n.op_type for n in nodes}))}",
+            )
+        left_out.update({id(n): f"operator type {op_type} is excluded" for n in found})
+    if overrides.include:
+        kept = {id(n) for pattern in overrides.include for n in _matching(nodes, pattern, "--include")}
+        left_out.update({id(n): "not included" for n in nodes if id(n) not in kept})
+    chosen = [(n, left_out[id(n)]) for n in nodes if id(n) in left_out]
+    return Selection(
+        {str(n.name): reason for n, reason in chosen if n.name},
+        {str(v.name): reason for n, reason in chosen for v in n.outputs if v.name},
+    )
+
+
+def _matching(nodes: Iterable[ir.Node], pattern: str, option: str) -> list[ir.Node]:
+    found = [n for n in nodes if any(_matches(name, pattern) for name in _names(n))]
+    if not found:
+        examples = ", ".join(query.label(n) for n in list(nodes)[:3])
+        raise UsageError(
+            "pattern-no-match",
+            f"{option} {pattern!r} matches no node",
+            hint=f"patterns are node or tensor names of the model, for example {examples}; * and ? are wildcards",
+        )
+    return found
+
+
+def _names(node: ir.Node) -> Iterable[str]:
+    yield from (str(name) for name in (node.name, *(v.name for v in node.outputs)) if name)
+
+
+def _matches(name: str, pattern: str) -> bool:
+    return (
+        name == pattern
+        or fnmatch.fnmatchcase(name, pattern)
+        or any(name.startswith(pattern.rstrip("/.") + separator) for separator in "/.")
+    )
+
+
+def apply(overrides: Overrides, backend: Backend) -> Backend:
+    """`backend` with its types changed as the user asked.
+
+    Raises:
+        UsageError: ``option-invalid``.
+    """
+    activations, weights = type_roles(backend)
+    types = dict(backend.types)
+    for name in activations:
+        types[name] = _activation(types[name], overrides)
+    for name in weights:
+        types[name] = _weight(types[name], overrides)
+    update: dict[str, object] = {"types": types}
+    if overrides.first_last_bits is not None:
+        update["first_last_bits"] = overrides.first_last_bits
+    return backend.model_copy(update=update)
+
+
+def type_roles(backend: Backend) -> tuple[set[str], set[str]]:
+    """Names of the table's activation types and of its weight types."""
+    activations: set[str] = set()
+    weights: set[str] = set()
+    for op, row in backend.ops.items():
+        definition = ops.find("", op.partition("/")[0])
+        for index, slot in enumerate(row.inputs):
+            if slot.use and backend.types[slot.use].derive is None:
+                role = definition.role(index) if definition else "data"
+                (weights if role == "weight" else activations).add(slot.use)
+        activations.update(slot.use for slot in row.outputs if slot.use)
+    return activations, weights - activations
+
+
+def _activation(row: TypeRow, overrides: Overrides) -> TypeRow:
+    update: dict[str, object] = {}
+    if overrides.activation_type is not None:
+        if overrides.activation_type not in ACTIVATION_TYPES:
+            raise UsageError(
+                "option-invalid",
+                f"there is no activation type {overrides.activation_type!r}",
+                hint=f"one of: {', '.join(ACTIVATION_TYPES)}",
+            )
+        dtype, symmetric = ACTIVATION_TYPES[overrides.activation_type]
+        update |= {"dtype": dtype, "symmetric": symmetric, "bits": None, "qrange": None}
+    if overrides.observer is not None:
+        update["observer"] = overrides.observer
+    return _with_bits(row.model_copy(update=update), overrides.activation_bits)
+
+
+def _weight(row: TypeRow, overrides: Overrides) -> TypeRow:
+    update: dict[str, object] = {}
+    if overrides.per_channel is not None:
+        update["granularity"] = "channel" if overrides.per_channel else "tensor"
+    if overrides.observer is not None:
+        update["observer"] = overrides.observer
+    return _with_bits(row.model_copy(update=update), overrides.weight_bits)
+
+
+def _with_bits(row: TypeRow, bits: int | None) -> TypeRow:
+    if bits is None:
+        return row
+    if not (2 <= bits <= 8 or bits == 16):
+        raise UsageError("option-invalid", f"a width of {bits} bits is not possible", hint="2 to 8, or 16")
+    signed = row.dtype.startswith("int")
+    dtype = ("int" if signed else "uint") + ("16" if bits == 16 else "8")
+    return row.model_copy(update={"dtype": dtype, "bits": bits, "qrange": None})

@@ -1,0 +1,1 @@
+"""Commands; one file is one command, the file name is its name."""

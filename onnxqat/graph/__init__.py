@@ -1,0 +1,1 @@
+"""Models in and out, edits that keep invariants, walks over all scopes, the verifier, graphsurgeon interop."""

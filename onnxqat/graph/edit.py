@@ -1,0 +1,100 @@
+"""Edits that keep a graph's invariants: order, names, graph outputs, uses in inner scopes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import onnx_ir as ir
+
+from onnxqat.graph import build, walk
+
+
+def rewire(uses: Iterable[tuple[ir.Node, int]], value: ir.Value) -> None:
+    """Let each (node, input index) read `value`."""
+    for node, index in list(uses):
+        node.replace_input_with(index, value)
+
+
+def replace_output(scope: walk.Scope, old: ir.Value, new: ir.Value) -> None:
+    """Put `new` where `old` is an output of `scope`; every occurrence."""
+    for index, output in enumerate(scope.outputs):
+        if output is old:
+            scope.outputs[index] = new
+
+
+def take_over_name(names: build.Names, old: ir.Value, new: ir.Value, suffix: str) -> None:
+    """Give `new` the name of `old`, which becomes ``<name>_<suffix>``: graph outputs keep their names."""
+    name = str(old.name)
+    old.name = names.fresh(f"{name}_{suffix}")
+    new.name = name
+
+
+def bypass(node: ir.Node, source: ir.Value) -> None:
+    """Remove a one-output `node`; its consumers read `source` instead.
+
+    When the node's output is a graph output, its name must survive: `source` takes it where `source` is made by a
+    node and is no output itself; otherwise the node becomes an Identity.
+    """
+    output, scope = node.outputs[0], walk.scope_of(node)
+    if not output.is_graph_output():
+        output.replace_all_uses_with(source)
+        scope.remove(node, safe=True)
+        return
+    if source.producer() is None or source.is_graph_output() or source.graph is not output.graph:
+        identity = ir.Node("", "Identity", [source], num_outputs=1, name=node.name)
+        scope.insert_before(node, identity)
+        made, name = identity.outputs[0], output.name
+        made.type, made.shape = output.type, output.shape
+        output.replace_all_uses_with(made, replace_graph_outputs=True)
+        scope.remove(node, safe=True)
+        made.name = name
+        return
+    name = output.name
+    output.replace_all_uses_with(source, replace_graph_outputs=True)
+    scope.remove(node, safe=True)
+    output.name = None
+    source.name = name
+
+
+def remove_unused(model: ir.Model) -> list[str]:
+    """Remove nodes without effect and constants that nothing reads; graph inputs stay.
+
+    Returns:
+        Names of the nodes and constants that were removed.
+    """
+    removed: list[str] = []
+    for scope in reversed(list(walk.scopes(model))):
+        for node in reversed(list(scope)):
+            if all(not v.uses() and not v.is_graph_output() for v in node.outputs):
+                removed.append(str(node.name or node.op_type))
+                scope.remove(node, safe=True)
+        if isinstance(scope, ir.Graph):
+            removed.extend(_remove_unused_constants(scope))
+    return removed
+
+
+def _remove_unused_constants(graph: ir.Graph) -> list[str]:
+    unused = [
+        name
+        for name, value in graph.initializers.items()
+        if not value.uses() and not value.is_graph_output() and not value.is_graph_input()
+    ]
+    for name in unused:
+        graph.initializers.pop(name)
+    return unused
+
+
+def first_consumer(value: ir.Value, scope: walk.Scope) -> ir.Node | None:
+    """The earliest node of `scope` that reads `value`, itself or in a subgraph; None where there is none."""
+    users = {id(node) for node, _ in value.uses()}
+    return next((node for node in scope if not users.isdisjoint(map(id, _with_inner(node)))), None)
+
+
+def _with_inner(node: ir.Node) -> Iterator[ir.Node]:
+    yield node
+    for attribute in node.attributes.values():
+        if attribute.type == ir.AttributeType.GRAPH:
+            yield from attribute.as_graph().all_nodes()
+        elif attribute.type == ir.AttributeType.GRAPHS:
+            for graph in attribute.as_graphs():
+                yield from graph.all_nodes()

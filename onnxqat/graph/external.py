@@ -1,0 +1,102 @@
+"""External data of untrusted models: a location must lie in the model's folder and inside the file's bounds."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+
+from onnxqat.errors import ModelError
+
+
+def tensors(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    """Every tensor of a model: initializers, attributes of nodes, subgraphs and functions."""
+    graphs, nodes = [proto.graph], [n for f in proto.functions for n in f.node]
+    while graphs or nodes:
+        if graphs:
+            graph = graphs.pop()
+            yield from graph.initializer
+            nodes.extend(graph.node)
+            continue
+        for attribute in nodes.pop().attribute:
+            if attribute.HasField("t"):
+                yield attribute.t
+            yield from attribute.tensors
+            if attribute.HasField("g"):
+                graphs.append(attribute.g)
+            graphs.extend(attribute.graphs)
+
+
+def has_external_data(proto: onnx.ModelProto) -> bool:
+    """Whether any tensor's data lies outside the protobuf."""
+    return any(t.data_location == onnx.TensorProto.EXTERNAL for t in tensors(proto))
+
+
+def check_external_data(proto: onnx.ModelProto, name: str, folder: Path | None) -> None:
+    """Refuse external data that leaves `folder` or does not fit its file.
+
+    Args:
+        proto: the model.
+        name: how messages call it.
+        folder: the model's folder; None for a model in memory, whose external data cannot be found.
+
+    Raises:
+        ModelError: ``model-external-data``.
+    """
+    for tensor in tensors(proto):
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            _check_tensor(tensor, name, folder)
+
+
+def _check_tensor(tensor: onnx.TensorProto, name: str, folder: Path | None) -> None:
+    def refuse(reason: str) -> ModelError:
+        return ModelError(
+            "model-external-data",
+            f"{name}: external data of tensor {tensor.name!r} {reason}",
+            hint="only regular files inside the model's own folder are read",
+        )
+
+    entries = {e.key: e.value for e in tensor.external_data}
+    location = entries.get("location", "")
+    if folder is None:
+        raise refuse("cannot be found, since the model was given in memory; pass its path")
+    if not location or "\0" in location or os.path.isabs(location) or ":" in location or "\\" in location:
+        raise refuse(f"has the location {location[:80]!r}")
+    root, target = Path(os.path.realpath(folder)), Path(os.path.realpath(folder / location))
+    if root not in target.parents or _has_symlink(folder, location):
+        raise refuse(f"lies outside the model's folder: {location[:80]!r}")
+    if not target.is_file():
+        raise refuse(f"is missing: {location[:80]!r}")
+    stat = target.stat()
+    if stat.st_nlink > 1:
+        raise refuse(f"is a hard link: {location[:80]!r}")
+    offset, length = _integer(entries.get("offset", "0")), _integer(entries.get("length", "-1"))
+    if offset is None or length is None or offset < 0:
+        raise refuse("has a malformed offset or length")
+    length = stat.st_size - offset if length == -1 else length
+    if length < 0 or offset + length > stat.st_size or length < _needed_bytes(tensor):
+        raise refuse(f"does not fit its file: bytes {offset} to {offset + length} of {stat.st_size}")
+
+
+def _needed_bytes(tensor: onnx.TensorProto) -> int:
+    return (math.prod(tensor.dims) * ir.DataType(tensor.data_type).bitwidth + 7) // 8
+
+
+def _has_symlink(folder: Path, location: str) -> bool:
+    path = folder
+    for part in Path(location).parts:
+        path = path / part
+        if path.is_symlink():
+            return True
+    return False
+
+
+def _integer(text: str) -> int | None:
+    try:
+        return int(text)
+    except ValueError:
+        return None

@@ -1,0 +1,242 @@
+"""Models in and out: path, onnx.ModelProto, onnx_ir.Model or onnx_graphsurgeon.Graph, and back to the kind given.
+
+Models come from strangers: a file is checked before anything is read from the locations that it names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import google.protobuf.message
+import onnx
+import onnx_ir as ir
+
+from onnxqat.errors import ModelError
+from onnxqat.graph.external import check_external_data, has_external_data, tensors
+
+if TYPE_CHECKING:
+    import onnx_graphsurgeon as gs
+
+ModelSource: TypeAlias = "str | os.PathLike[str] | onnx.ModelProto | ir.Model | gs.Graph"
+
+PROTOBUF_LIMIT = 2**31 - 2**20
+
+
+def load(source: ModelSource) -> ir.Model:
+    """A private model that the caller's object does not see changes of.
+
+    Args:
+        source: path of an ONNX file, or a model in memory. Weights in external files stay memory-mapped.
+
+    Raises:
+        ModelError: ``model-not-found``, ``model-empty``, ``model-not-onnx``, ``model-invalid``,
+            ``model-external-data`` (a location outside the model's folder, or not in the file's bounds),
+            ``model-sparse-initializer``.
+    """
+    if isinstance(source, ir.Model):
+        return source.clone()
+    if isinstance(source, onnx.ModelProto):
+        copy = onnx.ModelProto()
+        copy.CopyFrom(source)
+        return _from_proto(copy, "the model", None)
+    if isinstance(source, (str, os.PathLike)):
+        path = Path(source)
+        return _from_proto(read_proto(path), str(path), path)
+    from onnxqat.graph import graphsurgeon
+
+    if graphsurgeon.is_graph(source):
+        return graphsurgeon.from_gs(source)
+    raise ModelError(
+        "model-not-onnx",
+        f"cannot read a model from {type(source).__name__}",
+        hint="pass a path, onnx.ModelProto, onnx_ir.Model or onnx_graphsurgeon.Graph",
+    )
+
+
+def read_proto(path: Path) -> onnx.ModelProto:
+    """Parse the file at `path` without loading external data.
+
+    Raises:
+        ModelError: ``model-not-found``, ``model-empty``, ``model-not-onnx``.
+    """
+    if not path.exists():
+        raise ModelError("model-not-found", f"{path}: no such file")
+    if path.is_dir():
+        raise ModelError("model-not-found", f"{path} is a folder, not an ONNX file")
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise ModelError("model-not-found", f"{path}: cannot be read: {error.strerror}") from None
+    if not content:
+        raise ModelError("model-empty", f"{path}: the file is empty")
+    proto = onnx.ModelProto()
+    try:
+        proto.ParseFromString(content)
+    except (google.protobuf.message.DecodeError, RuntimeError, ValueError):
+        raise ModelError(
+            "model-not-onnx", f"{path}: not an ONNX file, or damaged", hint="download or export it again"
+        ) from None
+    return proto
+
+
+def _from_proto(proto: onnx.ModelProto, name: str, path: Path | None) -> ir.Model:
+    _check_proto(proto, name, path)
+    try:
+        model = ir.from_proto(proto)
+    except Exception as error:
+        raise ModelError("model-invalid", f"{name}: {_first_line(error)}") from None
+    if not isinstance(model, ir.Model):
+        raise ModelError("model-not-onnx", f"{name}: holds no model")
+    if path is not None:
+        for graph in model.graphs():
+            ir.external_data.set_base_dir(graph, path.parent)
+    return model
+
+
+def _check_proto(proto: onnx.ModelProto, name: str, path: Path | None) -> None:
+    if not proto.HasField("graph") or not (proto.graph.node or proto.graph.output):
+        raise ModelError("model-not-onnx", f"{name}: there is no graph in it", hint="is this really an ONNX model?")
+    if not proto.opset_import:
+        raise ModelError("model-invalid", f"{name}: it imports no operator set")
+    for graph in _graph_protos(proto):
+        if graph.sparse_initializer:
+            raise ModelError(
+                "model-sparse-initializer",
+                f"{name}: sparse initializer {graph.sparse_initializer[0].values.name!r} is not supported",
+                hint="store it as a dense initializer",
+            )
+    known = {int(t) for t in ir.DataType}
+    for tensor in tensors(proto):
+        if tensor.data_type not in known or min(tensor.dims, default=0) < 0:
+            raise ModelError("model-invalid", f"{name}: tensor {tensor.name!r} has an unknown type or a negative size")
+    check_external_data(proto, name, path.parent if path is not None else None)
+    if has_external_data(proto) or proto.ByteSize() > PROTOBUF_LIMIT:
+        return
+    try:
+        onnx.checker.check_model(proto)
+    except Exception as error:
+        raise ModelError("model-invalid", f"{name}: {_first_line(error)}") from None
+
+
+def _graph_protos(proto: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
+    pending = [proto.graph]
+    bodies = [node for function in proto.functions for node in function.node]
+    while pending or bodies:
+        if pending:
+            graph = pending.pop()
+            yield graph
+            bodies.extend(graph.node)
+        else:
+            for attribute in bodies.pop().attribute:
+                if attribute.HasField("g"):
+                    pending.append(attribute.g)
+                pending.extend(attribute.graphs)
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0][:300] if lines else type(error).__name__
+
+
+def to_proto(model: ir.Model) -> onnx.ModelProto:
+    """`model` as a protobuf with all weights inside.
+
+    Raises:
+        ModelError: ``model-invalid`` when it does not fit into 2 GB.
+    """
+    inline = ir.external_data.load_to_model(model.clone()) if _is_external(model) else model
+    proto = ir.to_proto(inline)
+    assert isinstance(proto, onnx.ModelProto)
+    return proto
+
+
+def like(source: ModelSource, model: ir.Model) -> Any:
+    """`model` as the kind that `source` is; a path gives onnx_ir.Model, since no output path is known."""
+    if isinstance(source, onnx.ModelProto):
+        return to_proto(model)
+    if isinstance(source, (ir.Model, str, os.PathLike)):
+        return model
+    from onnxqat.graph import graphsurgeon
+
+    return graphsurgeon.to_gs(model)
+
+
+def save(model: ir.Model | onnx.ModelProto, path: str | os.PathLike[str], *, external_data: bool | None = None) -> Path:
+    """Write a model; the file appears whole or not at all.
+
+    One file below 2 GB unless `external_data` asks otherwise; above, weights go to ``<name>.data`` beside it. Both
+    files are complete on disk before the first of them is renamed into place.
+
+    Raises:
+        ModelError: ``output-not-writable``.
+    """
+    path = Path(path)
+    external = _total_bytes(model) > PROTOBUF_LIMIT if external_data is None else external_data
+    if external and isinstance(model, ir.Model):
+        return _save_external(model, path)
+    proto = to_proto(model) if isinstance(model, ir.Model) else model
+    write_atomic(path, proto.SerializeToString(deterministic=True))
+    return path
+
+
+def _save_external(model: ir.Model, path: Path) -> Path:
+    with _writing(path), tempfile.TemporaryDirectory(dir=path.parent, prefix=".onnxqat-") as folder:
+        staged, data = Path(folder) / path.name, path.name + ".data"
+        ir.save(model, staged, external_data=data, size_threshold_bytes=1024)
+        if (Path(folder) / data).exists():
+            os.replace(Path(folder) / data, path.parent / data)
+        os.replace(staged, path)
+    return path
+
+
+def _total_bytes(model: ir.Model | onnx.ModelProto) -> int:
+    if isinstance(model, onnx.ModelProto):
+        return model.ByteSize()
+    tensors = (v.const_value for graph in model.graphs() for v in graph.initializers.values())
+    return sum(t.nbytes for t in tensors if t is not None)
+
+
+def _is_external(model: ir.Model) -> bool:
+    return any(
+        isinstance(v.const_value, ir.ExternalTensor) for graph in model.graphs() for v in graph.initializers.values()
+    )
+
+
+def write_atomic(path: Path, content: bytes) -> None:
+    """Write `content` so that `path` holds either what it held before or all of `content`.
+
+    Raises:
+        ModelError: ``output-not-writable``.
+    """
+    with _writing(path):
+        handle, staged = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.chmod(staged, 0o666 & ~_umask())
+            os.replace(staged, path)
+        except BaseException:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(staged)
+            raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+@contextlib.contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ModelError("output-not-writable", f"{path}: cannot be written: {error.strerror or error}") from None

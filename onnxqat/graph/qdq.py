@@ -1,0 +1,329 @@
+"""Quantizers in a graph: recognise ``QuantizeLinear -> (Clip) -> DequantizeLinear`` and stored integers, and insert them.
+
+This is the only place that knows how a quantizer is written in ONNX; stripping, write-back, the bridge, deploy form
+and validation all read it here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxqat.graph import build, query, walk
+from onnxqat.types import STORAGE, QParams, QType, Role
+
+QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
+DOMAINS = ("", "com.microsoft")
+
+
+@dataclasses.dataclass(eq=False)
+class Quantizer:
+    """One quantizer of a graph.
+
+    Attributes:
+        input: the float value that is quantized; for a stored quantizer the integer constant.
+        outputs: the dequantized values, one a DequantizeLinear (some tools write one a consumer).
+        quantize: QuantizeLinear, None for stored integers.
+        clip: Clip between the two on grids narrower than their storage type.
+        dequantize: the DequantizeLinear nodes.
+        qparams: grid, scale and zero point, as they are in the file.
+        role: what the consumers use it for.
+        derived_from: for a bias, the quantizers of the activation and of the weight whose scales it multiplies.
+    """
+
+    input: ir.Value
+    outputs: tuple[ir.Value, ...]
+    quantize: ir.Node | None
+    clip: ir.Node | None
+    dequantize: tuple[ir.Node, ...]
+    qparams: QParams
+    role: Role = "activation"
+    derived_from: tuple[Quantizer, Quantizer] | None = None
+
+    @property
+    def stored(self) -> bool:
+        """Whether the file holds integers (deploy form) instead of a float tensor."""
+        return self.quantize is None
+
+    @property
+    def tensor(self) -> str:
+        """Name of the float tensor; for stored integers the name of the dequantized result."""
+        return str(self.outputs[0].name if self.stored else self.input.name)
+
+    @property
+    def nodes(self) -> tuple[ir.Node, ...]:
+        """The nodes that make up the quantizer, in graph order."""
+        return tuple(n for n in (self.quantize, self.clip, *self.dequantize) if n is not None)
+
+    @property
+    def scales(self) -> tuple[ir.Value, ...]:
+        """The constant scale values, each once (Q and DQ may hold copies)."""
+        return self._parameters(1)
+
+    @property
+    def zero_points(self) -> tuple[ir.Value, ...]:
+        """The constant zero point values, each once; empty where they are omitted."""
+        return self._parameters(2)
+
+    def _parameters(self, index: int) -> tuple[ir.Value, ...]:
+        ends = [n for n in self.nodes if n is not self.clip]
+        found = {id(v): v for n in ends if len(n.inputs) > index and (v := n.inputs[index]) is not None}
+        return tuple(found.values())
+
+
+def is_quantize(node: ir.Node | None) -> bool:
+    """Whether `node` is a QuantizeLinear of ONNX or com.microsoft."""
+    return node is not None and node.op_type == QUANTIZE and node.domain in DOMAINS
+
+
+def is_dequantize(node: ir.Node | None) -> bool:
+    """Whether `node` is a DequantizeLinear of ONNX or com.microsoft."""
+    return node is not None and node.op_type == DEQUANTIZE and node.domain in DOMAINS
+
+
+def is_quantized(model: ir.Model) -> bool:
+    """Whether any scope holds a QuantizeLinear or DequantizeLinear."""
+    return any(is_quantize(n) or is_dequantize(n) for n in walk.nodes(model))
+
+
+def quantizers(model: ir.Model) -> list[Quantizer]:
+    """All quantizers with constant parameters, in graph order, roles and derived biases resolved.
+
+    Left out, and so seen as ordinary operators: dynamic scales, blocked scales, float8 and float4 grids, a
+    QuantizeLinear whose codes are used by something else than DequantizeLinear.
+    """
+    found = [q for scope in walk.scopes(model) for q in _in_scope(scope)]
+    by_output = {id(value): q for q in found for value in q.outputs}
+    for q in found:
+        _resolve_role(q, by_output)
+    return found
+
+
+def _in_scope(scope: walk.Scope) -> Iterator[Quantizer]:
+    for node in scope:
+        if is_quantize(node):
+            pair = _match_pair(node)
+        elif is_dequantize(node) and query.constant_tensor(node.inputs[0]) is not None:
+            pair = _match_stored(node)
+        else:
+            continue
+        if pair is not None:
+            yield pair
+
+
+def _match_pair(quantize: ir.Node) -> Quantizer | None:
+    codes = quantize.outputs[0]
+    clip: ir.Node | None = None
+    users = codes.consumers()
+    if len(users) == 1 and users[0].op_type == "Clip" and users[0].domain == "" and not codes.is_graph_output():
+        clip, codes = users[0], users[0].outputs[0]
+        users = codes.consumers()
+    if not users or codes.is_graph_output() or not all(is_dequantize(n) for n in users):
+        return None
+    qparams = _qparams(quantize, clip)
+    if qparams is None or quantize.inputs[0] is None:
+        return None
+    for user in users:
+        other = _qparams(user, clip)
+        if other is None or not other.same(qparams):
+            return None
+    outputs = tuple(n.outputs[0] for n in users)
+    return Quantizer(quantize.inputs[0], outputs, quantize, clip, tuple(users), qparams)
+
+
+def _match_stored(dequantize: ir.Node) -> Quantizer | None:
+    qparams = _qparams(dequantize, None)
+    source = dequantize.inputs[0]
+    if qparams is None or source is None:
+        return None
+    return Quantizer(source, (dequantize.outputs[0],), None, None, (dequantize,), qparams)
+
+
+def _qparams(node: ir.Node, clip: ir.Node | None) -> QParams | None:
+    scale = query.constant_array(node.inputs[1]) if len(node.inputs) > 1 else None
+    if scale is None or query.attribute(node, "block_size", 0):
+        return None
+    zero_input = node.inputs[2] if len(node.inputs) > 2 else None
+    zero_point = query.constant_array(zero_input)
+    if zero_input is not None and zero_point is None:
+        return None
+    storage = _storage(node, zero_input)
+    if storage not in STORAGE:
+        return None
+    scale = np.asarray(scale, np.float32)
+    codes = np.zeros(scale.shape, np.int64) if zero_point is None else np.asarray(zero_point).astype(np.int64)
+    if scale.shape == (1,) and not _is_per_channel(node):
+        scale, codes = scale.reshape(()), codes.reshape(())
+    if scale.ndim > 1 or scale.shape != codes.shape or not (np.isfinite(scale).all() and (scale > 0).all()):
+        return None
+    low, high, _ = STORAGE[storage]
+    if clip is not None:
+        bounds = _clip_bounds(clip, low, high)
+        if bounds is None:
+            return None
+        low, high = bounds
+    axis = None
+    if scale.ndim:
+        axis = int(query.attribute(node, "axis", 1))
+        size = query.rank(node.inputs[0])
+        if axis < 0:
+            if size is None:
+                return None
+            axis += size
+    return QParams(scale, codes, QType(storage, low, high), axis)
+
+
+def _is_per_channel(node: ir.Node) -> bool:
+    shape = node.inputs[0].shape if node.inputs[0] is not None else None
+    if "axis" not in node.attributes or shape is None or not len(shape):
+        return False
+    return shape[int(query.attribute(node, "axis", 1))] == 1
+
+
+def _storage(node: ir.Node, zero_input: ir.Value | None) -> str:
+    if zero_input is not None and zero_input.dtype is not None:
+        return zero_input.dtype.name.lower()
+    if is_dequantize(node):
+        source = node.inputs[0]
+        return source.dtype.name.lower() if source is not None and source.dtype is not None else "uint8"
+    output_dtype = int(query.attribute(node, "output_dtype", 0))
+    return ir.DataType(output_dtype).name.lower() if output_dtype else "uint8"
+
+
+def _clip_bounds(clip: ir.Node, low: int, high: int) -> tuple[int, int] | None:
+    bounds = [low, high]
+    for index in (1, 2):
+        value = clip.inputs[index] if len(clip.inputs) > index else None
+        if value is not None:
+            array = query.constant_array(value)
+            if array is None:
+                return None
+            bounds[index - 1] = int(np.asarray(array).astype(np.int64).reshape(()))
+    return (bounds[0], bounds[1]) if low <= bounds[0] < bounds[1] <= high else None
+
+
+def _resolve_role(q: Quantizer, by_output: dict[int, Quantizer]) -> None:
+    uses = [use for value in q.outputs for use in value.uses()]
+    if q.stored or query.constant_tensor(q.input) is not None:
+        q.role = "weight"
+    for node, index in uses:
+        if index == 2 and node.op_type in ("Conv", "ConvTranspose", "Gemm") and q.role == "weight":
+            q.role = "bias"
+            sources = tuple(by_output.get(id(node.inputs[i])) for i in (0, 1))
+            if q.qparams.qtype.storage == "int32" and sources[0] is not None and sources[1] is not None:
+                pair = (sources[0], sources[1])
+                if _is_product(q.qparams, pair[0].qparams, pair[1].qparams):
+                    q.derived_from = pair
+
+
+def _is_product(bias: QParams, activation: QParams, weight: QParams) -> bool:
+    if activation.scale.ndim or bias.zero_point.any():
+        return False
+    product = np.broadcast_to(activation.scale * weight.scale, np.broadcast_shapes(bias.scale.shape, weight.scale.shape))
+    return bool(np.allclose(product, bias.scale, rtol=1e-6, atol=0.0))
+
+
+@dataclasses.dataclass(frozen=True)
+class Parameters:
+    """The scale and zero point constants of a quantizer; two quantizers that hold the same values are tied."""
+
+    scale: ir.Value
+    zero_point: ir.Value
+
+
+def make_parameters(scope: walk.Scope, names: build.Names, tensor: str, qparams: QParams) -> Parameters:
+    """Constants ``<tensor>_scale`` (float32) and ``<tensor>_zero_point`` (storage type), scalar when per tensor."""
+    dtype = ir.DataType[qparams.qtype.storage.upper()]
+    scale = build.constant(scope, names.fresh(f"{tensor}_scale"), qparams.scale)
+    zero_point = build.constant(scope, names.fresh(f"{tensor}_zero_point"), qparams.zero_point, dtype)
+    return Parameters(scale, zero_point)
+
+
+def insert_pair(
+    value: ir.Value,
+    parameters: Parameters,
+    qparams: QParams,
+    names: build.Names,
+    stamp: dict[str, str],
+    *,
+    scope: walk.Scope,
+    before: ir.Node | None,
+) -> ir.Value:
+    """Insert Q, Clip on a narrow grid, and DQ behind `value`; no consumer is rewired.
+
+    Args:
+        value: the float value.
+        parameters: scale and zero point constants of `scope`.
+        qparams: what they hold.
+        names: fresh names.
+        stamp: metadata for the nodes.
+        scope: the scope to insert into.
+        before: node to insert in front of; None appends.
+
+    Returns:
+        The dequantized value.
+    """
+    base, dtype = str(value.name), ir.DataType[qparams.qtype.storage.upper()]
+    axis = {} if qparams.axis is None else {"axis": qparams.axis}
+    inputs = [parameters.scale, parameters.zero_point]
+
+    def make(op: str, first: ir.Value, suffix: str, out: ir.DataType, rest: list[ir.Value], attributes: dict[str, int]) -> ir.Node:
+        return build.node(
+            op,
+            [first, *rest],
+            [names.fresh(f"{base}_{suffix}")],
+            attributes,
+            dtype=out,
+            shape=value.shape,
+            name=names.fresh(f"{base}_{op}"),
+            stamp=stamp,
+        )
+
+    chain = [make(QUANTIZE, value, "quantized", dtype, inputs, axis)]
+    if qparams.qtype.needs_clip:
+        bounds = [
+            build.constant(scope, names.fresh(f"{base}_{end}"), np.asarray(code), dtype)
+            for end, code in (("quant_min", qparams.qtype.quant_min), ("quant_max", qparams.qtype.quant_max))
+        ]
+        chain.append(make("Clip", chain[-1].outputs[0], "clipped", dtype, bounds, {}))
+    chain.append(make(DEQUANTIZE, chain[-1].outputs[0], "dequantized", ir.DataType.FLOAT, inputs, axis))
+    if before is None:
+        scope.extend(chain)
+    else:
+        scope.insert_before(before, chain)
+    return chain[-1].outputs[0]
+
+
+def insert_stored(
+    source: ir.Value,
+    codes: np.ndarray,
+    parameters: Parameters,
+    qparams: QParams,
+    names: build.Names,
+    stamp: dict[str, str],
+    *,
+    scope: walk.Scope,
+    before: ir.Node,
+) -> ir.Value:
+    """Insert integer constant ``<source>_quantized`` and a DQ (deploy form of a constant); no consumer is rewired.
+
+    Returns:
+        The dequantized value, of the shape of `codes`.
+    """
+    base, dtype = str(source.name), ir.DataType[qparams.qtype.storage.upper()]
+    stored = build.constant(scope, names.fresh(f"{base}_quantized"), codes, dtype, before=before)
+    dequantize = build.node(
+        DEQUANTIZE,
+        [stored, parameters.scale, parameters.zero_point],
+        [names.fresh(f"{base}_dequantized")],
+        {} if qparams.axis is None else {"axis": qparams.axis},
+        dtype=ir.DataType.FLOAT,
+        shape=ir.Shape(codes.shape),
+        name=names.fresh(f"{base}_{DEQUANTIZE}"),
+        stamp=stamp,
+    )
+    scope.insert_before(before, dequantize)
+    return dequantize.outputs[0]

@@ -1,0 +1,92 @@
+"""Questions about values and nodes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxqat.graph import walk
+
+FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE})
+
+
+def constant_tensor(value: ir.Value | None) -> ir.TensorProtocol | None:
+    """The tensor of an initializer or of a Constant node's output; None where the value is not constant.
+
+    An initializer that is also a graph input is not constant: the caller may override it.
+    """
+    if value is None:
+        return None
+    producer = value.producer()
+    if producer is None:
+        return None if value.is_graph_input() else value.const_value
+    if producer.domain or producer.op_type != "Constant":
+        return None
+    return _constant_node_tensor(producer)
+
+
+def _constant_node_tensor(node: ir.Node) -> ir.TensorProtocol | None:
+    for name, attribute in node.attributes.items():
+        if attribute.is_ref():
+            return None
+        if name == "value":
+            return attribute.as_tensor()
+        if name in ("value_float", "value_floats"):
+            return ir.Tensor(np.asarray(attribute.value, np.float32))
+        if name in ("value_int", "value_ints"):
+            return ir.Tensor(np.asarray(attribute.value, np.int64))
+    return None
+
+
+def constant_array(value: ir.Value | None) -> np.ndarray | None:
+    """The numpy array of a constant value, or None; 2- and 4-bit types come unpacked, as ml_dtypes types."""
+    found = constant_tensor(value)
+    return None if found is None else found.numpy()
+
+
+def is_float(value: ir.Value | None) -> bool:
+    """Whether the element type of `value` is known to be a float type that can be quantized."""
+    return value is not None and value.dtype in FLOATS
+
+
+def rank(value: ir.Value | None) -> int | None:
+    """Number of dimensions, or None where it is unknown."""
+    return None if value is None or value.shape is None else len(value.shape)
+
+
+def static_shape(value: ir.Value | None) -> tuple[int, ...] | None:
+    """The shape when every dimension is a known integer, otherwise None."""
+    if value is None or value.shape is None:
+        return None
+    dims = tuple(d for d in value.shape if isinstance(d, int))
+    return dims if len(dims) == len(value.shape) else None
+
+
+def attribute(node: ir.Node, name: str, default: Any) -> Any:
+    """Value of an attribute; `default` where it is absent. Strings are decoded, tensors are ir tensors."""
+    found = node.attributes.get(name)
+    if found is None:
+        return default
+    return found.value
+
+
+def opset(model: ir.Model, scope: walk.Scope | None = None, domain: str = "") -> int:
+    """Version of `domain` that holds in `scope` (a function has imports of its own); 1 where it is not imported."""
+    imports = scope.opset_imports if isinstance(scope, ir.Function) else model.opset_imports
+    return imports.get(domain, imports.get("ai.onnx", 1) if domain == "" else 1)
+
+
+def captured_by_subgraph(value: ir.Value) -> bool:
+    """Whether a node of an inner scope reads `value`."""
+    home = value.graph
+    return any(user.graph is not home for user, _ in value.uses())
+
+
+def label(node: ir.Node) -> str:
+    """How messages call a node: its name, or its operator and first output where it has none."""
+    if node.name:
+        return node.name
+    output = node.outputs[0].name if node.outputs else "?"
+    return f"{node.op_type}->{output}"

@@ -1,0 +1,1 @@
+"""What onnxqat knows about each ONNX operator: one file an operator family, one row an operator."""

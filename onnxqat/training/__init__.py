@@ -1,0 +1,1 @@
+"""Fine-tuning of a bridge module: loop, losses, methods, checkpoints."""

@@ -1,0 +1,229 @@
+"""The words of the toolchain as frozen data: what a quantizer is and what a plan decides.
+
+A tensor's treatment is one of five things: quantized with a :class:`TensorSpec`, tied to a group
+(:class:`Shared`), :class:`Fixed`, :class:`Derived` (a bias), or left :class:`Float` with a reason.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+FloatArray: TypeAlias = npt.NDArray[np.float32]
+IntArray: TypeAlias = npt.NDArray[np.int64]
+
+Granularity = Literal["tensor", "channel"]
+Role = Literal["activation", "weight", "bias"]
+
+STORAGE: dict[str, tuple[int, int, int]] = {
+    # ONNX type: (smallest code, largest code, first opset whose QuantizeLinear writes it)
+    "int2": (-2, 1, 25),
+    "uint2": (0, 3, 25),
+    "int4": (-8, 7, 21),
+    "uint4": (0, 15, 21),
+    "int8": (-128, 127, 10),
+    "uint8": (0, 255, 10),
+    "int16": (-32768, 32767, 21),
+    "uint16": (0, 65535, 21),
+    "int32": (-(2**31), 2**31 - 1, 10),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class QType:
+    """An integer grid: codes ``quant_min..quant_max``, held in the ONNX type `storage`.
+
+    A grid narrower than its storage is written as ``QuantizeLinear -> Clip -> DequantizeLinear``.
+    """
+
+    storage: str
+    quant_min: int
+    quant_max: int
+
+    def __post_init__(self) -> None:
+        if self.storage not in STORAGE:
+            raise ValueError(f"unknown storage type {self.storage!r}; one of {', '.join(STORAGE)}")
+        low, high, _ = STORAGE[self.storage]
+        if not low <= self.quant_min < self.quant_max <= high:
+            raise ValueError(f"codes {self.quant_min}..{self.quant_max} do not fit {self.storage}")
+
+    @property
+    def signed(self) -> bool:
+        """Whether the storage type has negative codes."""
+        return STORAGE[self.storage][0] < 0
+
+    @property
+    def needs_clip(self) -> bool:
+        """Whether the grid is narrower than what QuantizeLinear saturates to."""
+        return (self.quant_min, self.quant_max) != STORAGE[self.storage][:2]
+
+    @property
+    def bits(self) -> int:
+        """Width of the smallest two's complement or unsigned integer that holds every code."""
+        if self.quant_min < 0:
+            return max((-self.quant_min - 1).bit_length(), self.quant_max.bit_length()) + 1
+        return self.quant_max.bit_length()
+
+    @staticmethod
+    def of(bits: int, *, signed: bool, narrow: bool = False, storage: str | None = None) -> QType:
+        """The full (or, when `narrow`, symmetric ``-n..n``) grid of `bits` bits, 2 to 8 or 16.
+
+        The storage type defaults to the 8- or 16-bit carrier, which every opset from 10 (21 for 16 bits) has.
+        """
+        if not (2 <= bits <= 8 or bits == 16):
+            raise ValueError(f"width of {bits} bits; onnxqat quantizes to 2..8 or 16 bits")
+        low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if signed else (0, 2**bits - 1)
+        if narrow and signed:
+            low = -high
+        carrier = ("int" if signed else "uint") + ("16" if bits == 16 else "8")
+        return QType(storage or carrier, low, high)
+
+
+@dataclasses.dataclass(frozen=True)
+class TensorSpec:
+    """How one tensor is quantized, before any range is known.
+
+    Attributes:
+        qtype: the integer grid.
+        symmetric: zero point fixed to the middle of the grid (0 for signed grids).
+        granularity: one scale a tensor, or one a slice along `axis`.
+        axis: the channel axis; only with ``granularity="channel"``.
+        power_of_two: round scales to a power of two.
+        observer: name of the range observer, a file of ``onnxqat/calibration/observers``.
+        role: what the tensor is to its consumer.
+    """
+
+    qtype: QType
+    symmetric: bool = True
+    granularity: Granularity = "tensor"
+    axis: int | None = None
+    power_of_two: bool = False
+    observer: str = "minmax"
+    role: Role = "activation"
+
+    def __post_init__(self) -> None:
+        if (self.granularity == "channel") != (self.axis is not None):
+            raise ValueError("a channel axis goes with granularity 'channel', and only with it")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class QParams:
+    """Known quantization parameters of a tensor.
+
+    Attributes:
+        scale: float32, shape () per tensor or (C,) per channel; finite and > 0.
+        zero_point: int64 codes of the same shape.
+        axis: channel axis, or None per tensor.
+        qtype: the integer grid.
+    """
+
+    scale: FloatArray
+    zero_point: IntArray
+    qtype: QType
+    axis: int | None = None
+
+    def __post_init__(self) -> None:
+        scale = np.asarray(self.scale, np.float32)
+        zero_point = np.asarray(self.zero_point, np.int64)
+        if scale.shape != zero_point.shape or scale.ndim != (self.axis is not None):
+            raise ValueError(f"scale {scale.shape} and zero point {zero_point.shape} do not fit axis {self.axis}")
+        if not (np.isfinite(scale).all() and (scale > 0).all()):
+            raise ValueError("a scale must be finite and > 0")
+        object.__setattr__(self, "scale", scale)
+        object.__setattr__(self, "zero_point", zero_point)
+
+    def same(self, other: QParams) -> bool:
+        """Whether both describe the same quantizer, bit for bit."""
+        return (
+            self.qtype == other.qtype
+            and self.axis == other.axis
+            and np.array_equal(self.scale, other.scale)
+            and np.array_equal(self.zero_point, other.zero_point)
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Shared:
+    """Tied to the group whose root tensor is `root`: one scale, one zero point, one merged range."""
+
+    root: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Fixed:
+    """Parameters prescribed by the operator or the backend (softmax, sigmoid, tanh outputs)."""
+
+    qparams: QParams
+
+
+@dataclasses.dataclass(frozen=True)
+class Derived:
+    """A bias: int32, zero point 0, ``scale = scale[activation] * scale[weight]`` exactly (float32 product).
+
+    With ``storage="float"`` the values are snapped to that grid but stay float: a runtime that turns a float
+    bias into int32 by itself then changes nothing.
+    """
+
+    activation: str
+    weight: str
+    storage: Literal["int32", "float"] = "int32"
+
+
+@dataclasses.dataclass(frozen=True)
+class Float:
+    """Left in float, with the reason that the report prints."""
+
+    reason: str
+
+
+Decision: TypeAlias = "TensorSpec | Shared | Fixed | Derived | Float"
+
+
+@dataclasses.dataclass(frozen=True)
+class Edge:
+    """The consumers of a tensor that read its quantized form.
+
+    `consumers` are (node name, input index); None stands for every consumer, graph output included.
+    """
+
+    tensor: str
+    decision: Decision
+    rule: str
+    consumers: tuple[tuple[str, int], ...] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Remark:
+    """One thing worth telling the user: what, where and why."""
+
+    message: str
+    nodes: tuple[str, ...] = ()
+    source: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class RedundantClip:
+    """A Relu or Clip between an operator and its quantizer that a backend drops only where the quantizer repeats it.
+
+    Where ``[low, high]`` turns out narrower than what the parameters of `output` can represent, `interior` gets a
+    pair of its own that is tied to `output`.
+    """
+
+    interior: str
+    output: str
+    low: float
+    high: float
+
+
+@dataclasses.dataclass(frozen=True)
+class QuantPlan:
+    """What is to happen to every edge of a graph: the result of resolving a backend table."""
+
+    backend: str
+    edges: tuple[Edge, ...]
+    redundant_clips: tuple[RedundantClip, ...] = ()
+    remarks: tuple[Remark, ...] = ()
+    float_nodes: tuple[tuple[str, str], ...] = ()

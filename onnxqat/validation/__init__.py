@@ -1,0 +1,1 @@
+"""Proofs on finished files: parity, accuracy, noise per tensor."""

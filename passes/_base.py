@@ -1,0 +1,109 @@
+"""What a pass is, and how passes are run."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import onnx_ir as ir
+
+from onnxqat.errors import QatError
+from onnxqat.graph import build, io, verify
+from onnxqat.types import Remark
+
+
+@dataclasses.dataclass
+class Context:
+    """What passes of one run share.
+
+    Attributes:
+        names: fresh names of the model that is being rewritten.
+        trace: called with (pass name, model) after each pass; for viewers and bisection.
+    """
+
+    names: build.Names
+    trace: Callable[[str, ir.Model], None] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class PassResult:
+    """A model after one or more passes.
+
+    Attributes:
+        model: of the kind that was given.
+        changed: whether anything was rewritten.
+        remarks: what was done or left alone, and why.
+    """
+
+    model: Any
+    changed: bool
+    remarks: tuple[Remark, ...] = ()
+
+
+class Pass(abc.ABC):
+    """A rewrite of a model. A subclass states what changes in the graph and what is left alone and why.
+
+    ``run`` never changes the model that it is given. A second run of a pass changes nothing.
+    """
+
+    name: str = ""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.name = cls.name or cls.__module__.rpartition(".")[2].replace("_", "-")
+
+    def requires(self, model: ir.Model) -> None:
+        """Raise QatError ``pass-precondition`` where the pass cannot work on `model`."""
+
+    @abc.abstractmethod
+    def rewrite(self, model: ir.Model, context: Context) -> list[Remark] | None:
+        """Rewrite `model` in place; called on a private copy.
+
+        Returns:
+            None when nothing was changed, otherwise what is worth telling (possibly nothing).
+        """
+
+    def ensures(self, model: ir.Model) -> None:
+        """Raise QatError ``pass-postcondition`` where the rewritten `model` breaks a promise."""
+
+    def run(self, model: io.ModelSource, context: Context | None = None) -> PassResult:
+        """Apply this pass to a copy of `model` (path, ModelProto, ir.Model or gs.Graph); the same kind comes back."""
+        return run_passes(model, [self], trace=context.trace if context else None)
+
+
+def run_passes(
+    source: io.ModelSource, passes: Sequence[Pass], *, trace: Callable[[str, ir.Model], None] | None = None
+) -> PassResult:
+    """Apply `passes` in order to a copy of `source`; each is followed by the graph verifier.
+
+    Raises:
+        QatError: of the pass that failed; its message names the passes that had already run.
+    """
+    model = io.load(source)
+    done: list[str] = []
+    remarks: list[Remark] = []
+    changed = False
+    for step in passes:
+        result = apply(step, model, Context(build.Names(model), trace), done)
+        changed |= result is not None
+        remarks.extend(dataclasses.replace(r, source=r.source or step.name) for r in result or ())
+        done.append(step.name)
+    return PassResult(io.like(source, model), changed, tuple(remarks))
+
+
+def apply(step: Pass, model: ir.Model, context: Context, done: Sequence[str] = ()) -> list[Remark] | None:
+    """Run one pass in place, with its checks; `done` names the passes before it."""
+    try:
+        step.requires(model)
+        result = step.rewrite(model, context)
+        if result is not None:
+            verify.verify(model)
+            step.ensures(model)
+    except QatError as error:
+        before = f" after {', '.join(done)}" if done else ""
+        raise type(error)(error.code, f"pass {step.name}{before}: {error.message}", hint=error.hint) from error
+    if context.trace is not None:
+        context.trace(step.name, model)
+    return result
