@@ -39,8 +39,9 @@ def test_every_folder_with_code_is_a_package(repository: Path) -> None:
 
 def test_link_resolves_to_passes(repository: Path) -> None:
     link = repository / "onnxqat" / "passes"
-    if not link.is_symlink():
+    if link.is_file():  # git and archives write a link that they cannot make as a file with its target
         pytest.skip("a checkout without symbolic links; the package-dir map of pyproject.toml does the work")
+    assert link.is_symlink()
     assert not Path(os.readlink(link)).is_absolute()
     assert link.resolve() == repository / "passes"
 
