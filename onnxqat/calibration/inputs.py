@@ -1,0 +1,131 @@
+"""What a model takes in, and whether a batch fits it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from onnxqat.errors import DataError
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+Feeds: TypeAlias = dict[str, npt.NDArray[Any]]
+
+_RUNTIME_TYPES = {
+    "float": "float32",
+    "double": "float64",
+    "string": "object",
+}
+# Widening that changes no value, and the two types that numpy makes by default.
+_CASTS = {("float64", "float32"), ("int32", "int64"), ("int16", "int64"), ("int8", "int64"), ("float16", "float32")}
+
+
+@dataclasses.dataclass(frozen=True)
+class InputInfo:
+    """One input of a model.
+
+    Attributes:
+        name: as in the graph.
+        dtype: numpy name of the element type (``object`` for strings).
+        shape: static sizes as int, dynamic ones as their name or None; None when the rank is unknown.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int | str | None, ...] | None
+
+    def __str__(self) -> str:
+        dims = "?" if self.shape is None else ", ".join("?" if d is None else str(d) for d in self.shape)
+        return f"{self.name!r} ({self.dtype}[{dims}])"
+
+
+def of_session(session: onnxruntime.InferenceSession) -> list[InputInfo]:
+    """The inputs that a session must be fed."""
+    found = []
+    for value in session.get_inputs():
+        kind = value.type.removeprefix("tensor(").removesuffix(")")
+        shape = None if value.shape is None else tuple(value.shape)
+        found.append(InputInfo(value.name, _RUNTIME_TYPES.get(kind, kind), shape))
+    return found
+
+
+def of_graph(graph: ir.Graph) -> list[InputInfo]:
+    """The inputs of `graph` that have no initializer, which would be their default."""
+    found = []
+    for value in graph.inputs:
+        if value.name is None or value.name in graph.initializers:
+            continue
+        dims = None if value.shape is None else tuple(d if isinstance(d, int) else d.value for d in value.shape)
+        dtype = "float32" if value.dtype is None else str(value.dtype.numpy())
+        found.append(InputInfo(value.name, dtype, dims))
+    return found
+
+
+def static_batch(inputs: Sequence[InputInfo]) -> int | None:
+    """The batch size that every input prescribes; None where one is dynamic, scalar or disagrees."""
+    sizes = {info.shape[0] if info.shape else None for info in inputs}
+    size = sizes.pop() if len(sizes) == 1 else None
+    return size if isinstance(size, int) else None
+
+
+def check_names(given: Mapping[str, object], inputs: Sequence[InputInfo], origin: str) -> None:
+    """Refuse a batch whose names are not exactly the model's inputs.
+
+    Raises:
+        DataError: ``data-input-name``.
+    """
+    expected = {info.name for info in inputs}
+    missing, unknown = sorted(expected - given.keys()), sorted(str(n) for n in given.keys() - expected)
+    if missing or unknown:
+        problem = " and ".join(
+            part
+            for part in (
+                f"input {', '.join(map(repr, missing))} is missing" if missing else "",
+                f"{', '.join(map(repr, unknown))} is no input of the model" if unknown else "",
+            )
+            if part
+        )
+        raise DataError(
+            "data-input-name",
+            f"{origin}: {problem}",
+            hint=f"the model's inputs are {', '.join(str(info) for info in inputs)}",
+        )
+
+
+def fitted(values: npt.NDArray[Any], info: InputInfo, origin: str, *, batch: bool = True) -> npt.NDArray[Any]:
+    """`values` in the input's dtype, after the checks of rank, static sizes and type.
+
+    Args:
+        values: one input of one batch.
+        info: the input.
+        origin: what messages call the source.
+        batch: check the first axis as well; without, a later step cuts it to the model's batch size.
+
+    Raises:
+        DataError: ``data-shape`` or ``data-format``, with what was expected and what was found.
+    """
+    expected = info.shape
+    if expected is not None:
+        pairs = list(zip(values.shape, expected, strict=False))[0 if batch else 1 :]
+        wrong = any(isinstance(size, int) and size != found for found, size in pairs)
+        if values.ndim != len(expected) or wrong:
+            raise DataError(
+                "data-shape", f"{origin}: input {info} does not take an array of shape {list(values.shape)}"
+            )
+    dtype = values.dtype.name if values.dtype.kind not in "OUST" else "object"
+    if dtype == info.dtype:
+        return values
+    if (dtype, info.dtype) not in _CASTS:
+        raise DataError(
+            "data-format",
+            f"{origin}: input {info} does not take an array of type {dtype}",
+            hint=f"convert it to {info.dtype} where the data are made",
+        )
+    with np.errstate(over="ignore"):
+        return values.astype(info.dtype)

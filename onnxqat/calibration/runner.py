@@ -1,0 +1,247 @@
+"""Run a float model over data and show the observers what each tensor holds."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from onnxqat import discover
+from onnxqat.calibration import inputs as model_inputs
+from onnxqat.calibration.data import Data, DataSource, open_data
+from onnxqat.calibration.inputs import Feeds
+from onnxqat.calibration.observers import create
+from onnxqat.calibration.observers._base import BaseObserver, NonFiniteError
+from onnxqat.errors import DataError, ModelError, UsageError
+from onnxqat.graph import io
+from onnxqat.types import Remark, TensorSpec
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+Progress = Callable[[int, "int | None"], None]
+
+_IN_MEMORY = 2**29
+_FATAL_ONLY = 4
+
+
+class Observed(dict[str, BaseObserver]):
+    """The observers by tensor name; tensors of one group have the same observer.
+
+    Attributes:
+        remarks: tensors that saw no data, and what the data source noticed.
+        batches: number of batches that were run.
+    """
+
+    def __init__(self, observers: Mapping[str, BaseObserver], remarks: Sequence[Remark], batches: int) -> None:
+        super().__init__(observers)
+        self.remarks = tuple(remarks)
+        self.batches = batches
+
+
+def calibrate(
+    model: io.ModelSource,
+    tensors: Mapping[str, TensorSpec],
+    data: DataSource,
+    *,
+    groups: Mapping[str, str] | None = None,
+    progress: Progress | None = None,
+    custom_ops: Sequence[str] = (),
+) -> Observed:
+    """Observe `tensors` of a float `model` while it runs over `data` in onnxruntime, on the CPU.
+
+    Each batch is let go before the next is read: memory does not grow with their number. Batches may differ in
+    shape; an empty tensor changes nothing.
+
+    Args:
+        model: path or model; it is not changed.
+        tensors: what to observe, and how: inputs, outputs, and results of nodes of the main graph.
+        data: :class:`Data`, or anything that :func:`onnxqat.calibration.data.open_data` opens.
+        groups: tensor to the root of its group; a group has one observer, made for the root's spec.
+        progress: called with the number of batches done and their total, None where that is not known.
+        custom_ops: shared libraries with custom operators, for onnxruntime to load.
+
+    Returns:
+        An observer for each name in `tensors` and `groups`. One that saw no data has the range zero, and a remark.
+
+    Raises:
+        UsageError: ``name-unknown`` (a tensor or an observer); ``option-invalid`` (a spec that does not fit).
+        ModelError: ``model-not-runnable``, with onnxruntime's reason; and what :func:`onnxqat.graph.io.load` raises.
+        DataError: ``data-non-finite``, naming tensor and batch; and what the data source raises.
+    """
+    graph_model = io.load(model)
+    observers = _observers(tensors, groups or {})
+    _check_tensors(graph_model.graph, observers)
+    inputs = model_inputs.of_graph(graph_model.graph)
+    source = open_data(data, inputs)
+    fetched = [name for name in observers if name not in {info.name for info in inputs}]
+    done = 0
+    with open_session(graph_model, fetched, custom_ops=custom_ops) as session:
+        for feeds in source:
+            _observe(session, feeds, fetched, observers, f"batch {done} of {source.name}")
+            done += 1
+            if progress is not None:
+                progress(done, source.batches)
+    unseen = [name for name, observer in observers.items() if not observer.count]
+    remarks = [Remark(f"tensor {name!r} never held a value: its range is zero", (), "calibrate") for name in unseen]
+    return Observed(observers, [*source.remarks, *remarks], done)
+
+
+@contextlib.contextmanager
+def open_session(
+    model: ir.Model, extra_outputs: Sequence[str] = (), *, custom_ops: Sequence[str] = ()
+) -> Iterator[onnxruntime.InferenceSession]:
+    """An onnxruntime session on the CPU with tensors of the main graph as additional outputs, and a silent log.
+
+    A large model goes through a temporary folder, since a protobuf ends at 2 GB.
+
+    Args:
+        model: it is not changed.
+        extra_outputs: names of tensors; those that are outputs already are left alone.
+        custom_ops: shared libraries with custom operators.
+
+    Raises:
+        ModelError: ``model-not-runnable``.
+    """
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = _FATAL_ONLY
+    with contextlib.ExitStack() as stack:
+        try:
+            for library in custom_ops:
+                options.register_custom_ops_library(library)
+            content = _serialized(_with_outputs(model, extra_outputs), stack)
+            session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+        except ModelError:
+            raise
+        except Exception as error:
+            raise _not_runnable(error) from None
+        yield session
+
+
+def _observers(tensors: Mapping[str, TensorSpec], groups: Mapping[str, str]) -> dict[str, BaseObserver]:
+    """One observer a group, in the order of the names."""
+    made: dict[str, BaseObserver] = {}
+    observers = {}
+    names = [*tensors, *(name for name in groups if name not in tensors)]
+    for name in names:
+        root = _root(name, groups)
+        if root not in made:
+            member = root if root in tensors else next((n for n in tensors if _root(n, groups) == root), None)
+            if member is None:
+                raise UsageError("option-invalid", f"no tensor of the group of {root!r} has a spec")
+            made[root] = create(tensors[member])
+        observers[name] = made[root]
+    return observers
+
+
+def _root(name: str, groups: Mapping[str, str]) -> str:
+    seen = {name}
+    while groups.get(name, name) not in seen:
+        name = groups[name]
+        seen.add(name)
+    if groups.get(name, name) != name:
+        raise UsageError("option-invalid", f"the group of tensor {name!r} has no root: its links form a circle")
+    return name
+
+
+def _check_tensors(graph: ir.Graph, names: Mapping[str, BaseObserver]) -> None:
+    values = _values(graph)
+    floating = {ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE, None}
+    for name in names:
+        if name not in values:
+            raise discover.unknown("tensor of the main graph", name, sorted(values))
+        if values[name].dtype not in floating:
+            raise UsageError("option-invalid", f"tensor {name!r} is {values[name].dtype}: it has no range to observe")
+
+
+def _values(graph: ir.Graph) -> dict[str, ir.Value]:
+    found = {v.name: v for v in graph.inputs if v.name} | dict(graph.initializers)
+    found.update({v.name: v for node in graph for v in node.outputs if v.name})
+    return found
+
+
+def _observe(
+    session: onnxruntime.InferenceSession,
+    feeds: Feeds,
+    fetched: Sequence[str],
+    observers: Mapping[str, BaseObserver],
+    batch: str,
+) -> None:
+    if fetched:
+        try:
+            results: list[Any] = session.run(list(fetched), feeds)
+        except Exception as error:
+            raise _not_runnable(error, f" on {batch}") from None
+    else:
+        results = []
+    for name in [n for n in feeds if n in observers]:
+        _update(observers[name], name, feeds[name], feeds, batch)
+    # Popping lets each tensor go as soon as it has been seen.
+    for name in reversed(fetched):
+        _update(observers[name], name, results.pop(), feeds, batch)
+
+
+def _update(observer: BaseObserver, name: str, value: npt.NDArray[Any], feeds: Feeds, batch: str) -> None:
+    try:
+        observer.update(value)
+    except NonFiniteError:
+        culprit = next((n for n, x in feeds.items() if x.dtype.kind == "f" and not np.isfinite(x).all()), None)
+        if culprit is not None:
+            bad = feeds[culprit]
+            raise DataError("data-non-finite", f"{batch}: input {culprit!r} has NaN or infinity{_where(bad)}") from None
+        raise DataError(
+            "data-non-finite",
+            f"{batch}: tensor {name!r} has NaN or infinity{_where(value)}, from finite inputs",
+            hint="the float model overflows there: leave the tensor in float, or check the preprocessing",
+        ) from None
+    except ValueError as error:
+        raise UsageError("option-invalid", f"tensor {name!r} cannot be observed: {error}") from None
+
+
+def _where(value: npt.NDArray[Any]) -> str:
+    if value.ndim == 0:
+        return ""
+    with np.errstate(over="ignore"):
+        bad = ~np.isfinite(value.astype(np.float32)).reshape(len(value), -1).all(axis=1)
+    return f" in sample {int(np.argmax(bad))}"
+
+
+def _with_outputs(model: ir.Model, names: Sequence[str]) -> ir.Model:
+    copy = model.clone()
+    values, outputs = _values(copy.graph), {value.name for value in copy.graph.outputs}
+    for name in names:
+        if name not in outputs:
+            value = values[name]
+            # A shape in the file may be wrong, which nobody notices before it is that of an output.
+            value.shape = None
+            copy.graph.outputs.append(value)
+    return copy
+
+
+def _serialized(model: ir.Model, stack: contextlib.ExitStack) -> bytes | str:
+    tensors = (v.const_value for graph in model.graphs() for v in graph.initializers.values())
+    if sum(t.nbytes for t in tensors if t is not None) <= _IN_MEMORY:
+        return bytes(io.to_proto(model).SerializeToString())
+    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="onnxqat-"))
+    path = Path(folder) / "model.onnx"
+    ir.save(model, path, external_data="model.data", size_threshold_bytes=1024)
+    return str(path)
+
+
+def _not_runnable(error: Exception, where: str = "") -> ModelError:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    reason = lines[0][:400] if lines else type(error).__name__
+    custom = "not a registered" in str(error) or "is not registered" in str(error)
+    return ModelError(
+        "model-not-runnable",
+        f"onnxruntime cannot run the model{where}: {reason}",
+        hint="pass the library of its custom operators" if custom else "",
+    )
