@@ -1,0 +1,43 @@
+"""BatchNormalization in inference as one multiplication and one addition a channel."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxqat.graph import query
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Affine:
+    """``y = x * factor + offset`` along the channel axis, in float64."""
+
+    factor: np.ndarray
+    offset: np.ndarray
+
+
+def is_batchnorm(node: ir.Node) -> bool:
+    """Whether `node` is ONNX's BatchNormalization."""
+    return node.op_type == "BatchNormalization" and node.domain == ""
+
+
+def affine(node: ir.Node) -> Affine | str:
+    """What a BatchNormalization computes, or the reason why that is not a constant affine function."""
+    if query.attribute(node, "training_mode", 0):
+        return "BatchNormalization in training mode computes its statistics from the batch"
+    if not query.attribute(node, "spatial", 1):
+        return "BatchNormalization with spatial=0 normalizes each element on its own"
+    if any(value.uses() or value.is_graph_output() for value in node.outputs[1:]):
+        return "the statistics that BatchNormalization returns are read"
+    parameters = [query.constant_array(value) for value in node.inputs[1:5]]
+    if len(parameters) < 4 or any(p is None for p in parameters):
+        return "parameters of BatchNormalization are not constant"
+    gamma, beta, mean, variance = (np.asarray(p).astype(np.float64) for p in parameters)
+    with np.errstate(all="ignore"):
+        factor = gamma / np.sqrt(variance + float(query.attribute(node, "epsilon", 1e-5)))
+        offset = beta - mean * factor
+    if not (np.isfinite(factor).all() and np.isfinite(offset).all()):
+        return "parameters of BatchNormalization give values that are not finite"
+    return Affine(factor, offset)

@@ -1,0 +1,109 @@
+"""What several passes do: collect remarks, exchange a constant, let one value take over from another."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxqat.graph import build, query, walk
+from onnxqat.types import Remark
+
+
+class Log:
+    """What a pass did and what it left alone, grouped by message so that 100 folded nodes are one remark."""
+
+    def __init__(self) -> None:
+        self.changed = False
+        self._nodes: dict[str, list[str]] = {}
+
+    def did(self, message: str, *nodes: ir.Node | str) -> None:
+        """Something was rewritten."""
+        self.changed = True
+        self.left(message, *nodes)
+
+    def left(self, message: str, *nodes: ir.Node | str) -> None:
+        """Something was left alone; `message` says why."""
+        names = [node if isinstance(node, str) else query.label(node) for node in nodes]
+        self._nodes.setdefault(message, []).extend(names)
+
+    def result(self) -> list[Remark] | None:
+        """What ``Pass.rewrite`` returns."""
+        return [Remark(message, tuple(nodes)) for message, nodes in self._nodes.items()] if self.changed else None
+
+
+def absorb(node: ir.Node, source: ir.Value) -> None:
+    """Remove `node`; `source`, which nothing else may read, takes over its first output.
+
+    Name, type, shape, metadata, consumers and graph output go over, so that the tensor that the user sees behind the
+    removed node keeps its name.
+    """
+    output, scope = node.outputs[0], walk.scope_of(node)
+    name = output.name
+    output.replace_all_uses_with(source, replace_graph_outputs=True)
+    scope.remove(node, safe=True)
+    output.name = None
+    source.name = name
+    source.type = output.type or source.type
+    source.shape = output.shape if output.shape is not None else source.shape
+    source.doc_string = output.doc_string or source.doc_string
+    source.metadata_props.update(output.metadata_props)
+
+
+def is_private(value: ir.Value) -> bool:
+    """Whether exactly one node input reads `value` and it is no graph output."""
+    return len(value.uses()) == 1 and not value.is_graph_output()
+
+
+def exchange_constant(
+    scope: walk.Scope, node: ir.Node, index: int, array: np.ndarray, names: build.Names, suffix: str
+) -> None:
+    """Let constant input `index` of `node` hold `array`, in the dtype that it has.
+
+    An initializer that only this input reads is overwritten. Otherwise the others keep theirs, and this input gets
+    ``<name>_<suffix>``.
+    """
+    old = node.inputs[index]
+    found = query.constant_tensor(old)
+    if old is None or found is None:
+        raise ValueError(f"input {index} of {query.label(node)} is not constant")
+    if old.producer() is None and is_private(old):
+        old.const_value = build.tensor(array, found.dtype, old.name)
+        old.shape = ir.Shape(array.shape)
+        return
+    new = build.constant(scope, names.fresh(f"{old.name}_{suffix}"), array, found.dtype, before=node)
+    node.replace_input_with(index, new)
+    drop_unused(old)
+
+
+def drop_unused(value: ir.Value | None) -> None:
+    """Remove a constant that nothing reads any more."""
+    if value is None or value.uses() or value.is_graph_output() or value.is_graph_input():
+        return
+    producer = value.producer()
+    if producer is not None:
+        if producer.op_type == "Constant" and producer.graph is not None:
+            producer.graph.remove(producer, safe=True)
+    elif value.is_initializer() and value.graph is not None and value.name is not None:
+        value.graph.initializers.pop(value.name)
+
+
+def replace_by_constant(value: ir.Value, data: ir.TensorProtocol, graph: ir.Graph) -> None:
+    """Let an initializer of `graph` take over from `value`, a node's output, under the same name; the node stays."""
+    new = ir.Value(
+        name=None,
+        type=ir.TensorType(data.dtype),
+        shape=ir.Shape(data.shape.numpy()),
+        doc_string=value.doc_string,
+        const_value=data,
+        metadata_props=value.metadata_props,
+    )
+    name = value.name
+    value.replace_all_uses_with(new)
+    value.name = None
+    new.name = name
+    graph.register_initializer(new)
+
+
+def inline_graphs(model: ir.Model) -> list[ir.Graph]:
+    """The main graph and its subgraphs, where constants are initializers; function bodies and theirs are not in it."""
+    return [model.graph, *model.graph.subgraphs()]

@@ -1,0 +1,214 @@
+"""BatchNormalization folded into the weights of the layer in front of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxqat.graph import build, query, walk
+from onnxqat.passes._base import Context, Pass
+from onnxqat.passes._batchnorm import Affine, affine, is_batchnorm
+from onnxqat.passes._edits import Log, absorb, drop_unused, exchange_constant, is_private
+from onnxqat.types import Remark
+
+
+class FoldBatchnorm(Pass):
+    """A BatchNormalization behind a layer disappears into the layer's weight and bias.
+
+    With ``s = gamma / sqrt(variance + epsilon)`` the weight becomes ``w * s`` along its output channels and the bias
+    ``(b - mean) * s + beta``, computed in float64 and stored in the weight's type; gamma may be 0 or negative. The
+    layer's output takes the name of the BatchNormalization's output.
+
+    1. Conv and ConvTranspose, grouped too; a bias is made where there is none.
+    2. Gemm, transposed or not; a scaled bias (beta != 1) is folded as it acts.
+    3. MatMul of two matrices with a constant right one; the BatchNormalization becomes an Add.
+    4. MatMul followed by Add of a constant row.
+    5. A weight that other nodes read stays theirs: the layer gets a copy, ``<weight>_folded``.
+    6. Left alone, with the reason: training mode; parameters or weights that are not constant (in a function body
+       they may be its inputs); a layer output that something else reads or that is a graph output; a layer in
+       another scope; values that overflow the weight's type; a BatchNormalization in front of a layer.
+
+    Tolerance: float rounding, 1e-5 of the output's range. ::
+
+        c = Conv(x, w)   y = BatchNormalization(c, gamma, beta, mean, variance)
+        y = Conv(x, w, conv_bias)
+    """
+
+    def rewrite(self, model: ir.Model, context: Context) -> list[Remark] | None:
+        """Fold what can be folded; see the class."""
+        log = Log()
+        for scope in walk.scopes(model):
+            for node in list(scope):
+                if not is_batchnorm(node):
+                    continue
+                name = query.label(node)
+                reason = _fold(scope, node, context.names, {build.CREATED_BY: self.name})
+                if reason is None:
+                    log.did("BatchNormalization folded into the layer in front of it", name)
+                else:
+                    log.left(reason, name)
+        return log.result()
+
+
+def _fold(scope: walk.Scope, node: ir.Node, names: build.Names, stamp: dict[str, str]) -> str | None:
+    source = node.inputs[0]
+    producer = source.producer() if source is not None else None
+    fold = None if producer is None or producer.domain else FOLDS.get(producer.op_type)
+    if source is None or producer is None or fold is None:
+        return "no layer with weights is in front of BatchNormalization"
+    if not is_private(source) or producer.graph is not node.graph:
+        return "the tensor between the layer and BatchNormalization is read elsewhere or is a graph output"
+    function = affine(node)
+    if isinstance(function, str):
+        return function
+    parameters = list(node.inputs[1:])
+    result = fold(scope, producer, function, names, stamp)
+    if isinstance(result, str):
+        return result
+    absorb(node, result)
+    for value in parameters:
+        drop_unused(value)
+    return None
+
+
+def _fold_conv(
+    scope: walk.Scope, conv: ir.Node, function: Affine, names: build.Names, stamp: dict[str, str]
+) -> str | ir.Value:
+    weight, bias = _weight(conv, 1), _bias(conv, 2)
+    if isinstance(weight, str) or isinstance(bias, str):
+        return weight if isinstance(weight, str) else str(bias)
+    channels = function.factor.size
+    if conv.op_type == "ConvTranspose":
+        groups = int(query.attribute(conv, "group", 1))
+        split = weight.reshape(groups, -1, *weight.shape[1:])
+        factor = function.factor.reshape(groups, 1, -1, *[1] * (weight.ndim - 2))
+        scaled = (split * factor).reshape(weight.shape)
+    else:
+        scaled = weight * function.factor.reshape(channels, *[1] * (weight.ndim - 1))
+    return _store(scope, conv, scaled, bias * function.factor + function.offset, names)
+
+
+def _fold_gemm(
+    scope: walk.Scope, gemm: ir.Node, function: Affine, names: build.Names, stamp: dict[str, str]
+) -> str | ir.Value:
+    weight, bias = _weight(gemm, 1), _bias(gemm, 2)
+    if isinstance(weight, str) or isinstance(bias, str):
+        return weight if isinstance(weight, str) else str(bias)
+    factor = function.factor[:, None] if query.attribute(gemm, "transB", 0) else function.factor
+    acting = bias * float(query.attribute(gemm, "beta", 1.0))
+    result = _store(scope, gemm, weight * factor, acting * function.factor + function.offset, names)
+    if isinstance(result, ir.Value):
+        gemm.attributes.pop("beta", None)
+    return result
+
+
+def _fold_matmul(
+    scope: walk.Scope, matmul: ir.Node, function: Affine, names: build.Names, stamp: dict[str, str]
+) -> str | ir.Value:
+    weight = _matrix(matmul)
+    if isinstance(weight, str):
+        return weight
+    scaled = weight * function.factor
+    if not _fits(matmul.inputs[1], scaled, function.offset):
+        return OVERFLOW
+    output = matmul.outputs[0]
+    dtype = _dtype(matmul.inputs[1])
+    exchange_constant(scope, matmul, 1, scaled, names, "folded")
+    base = matmul.name or str(output.name)
+    bias = build.constant(scope, names.fresh(f"{base}_bias"), function.offset, dtype, before=matmul)
+    add = build.node(
+        "Add",
+        [output, bias],
+        [names.fresh(f"{output.name}_biased")],
+        dtype=dtype,
+        shape=output.shape,
+        name=names.fresh(f"{base}_Add"),
+        stamp=stamp,
+    )
+    scope.insert_after(matmul, add)
+    return add.outputs[0]
+
+
+def _fold_add(
+    scope: walk.Scope, add: ir.Node, function: Affine, names: build.Names, stamp: dict[str, str]
+) -> str | ir.Value:
+    for index in (0, 1):
+        product, row = add.inputs[index], query.constant_array(add.inputs[1 - index])
+        matmul = product.producer() if product is not None else None
+        if row is None or product is None or matmul is None or matmul.op_type != "MatMul" or matmul.domain:
+            continue
+        if not is_private(product) or matmul.graph is not add.graph:
+            return "the tensor between MatMul and Add is read elsewhere or is a graph output"
+        weight = _matrix(matmul)
+        if isinstance(weight, str):
+            return weight
+        if row.ndim > 2 or (row.ndim == 2 and row.shape[0] != 1):
+            return "what is added behind MatMul is no row"
+        scaled = weight * function.factor
+        offset = row.astype(np.float64) * function.factor + function.offset
+        if not _fits(matmul.inputs[1], scaled, offset):
+            return OVERFLOW
+        exchange_constant(scope, matmul, 1, scaled, names, "folded")
+        exchange_constant(scope, add, 1 - index, offset, names, "folded")
+        return add.outputs[0]
+    return "no layer with weights is in front of BatchNormalization"
+
+
+Fold = Callable[[walk.Scope, ir.Node, Affine, build.Names, dict[str, str]], "str | ir.Value"]
+FOLDS: dict[str, Fold] = {
+    "Conv": _fold_conv,
+    "ConvTranspose": _fold_conv,
+    "Gemm": _fold_gemm,
+    "MatMul": _fold_matmul,
+    "Add": _fold_add,
+}
+OVERFLOW = "folded weights overflow the weight's type"
+
+
+def _weight(node: ir.Node, index: int) -> np.ndarray | str:
+    found = query.constant_array(node.inputs[index])
+    return f"the weight of {node.op_type} is not constant" if found is None else found.astype(np.float64)
+
+
+def _bias(node: ir.Node, index: int) -> np.ndarray | str:
+    value = node.inputs[index] if len(node.inputs) > index else None
+    if value is None:
+        return np.zeros(())
+    found = query.constant_array(value)
+    return f"the bias of {node.op_type} is not constant" if found is None else found.astype(np.float64)
+
+
+def _matrix(matmul: ir.Node) -> np.ndarray | str:
+    weight = _weight(matmul, 1)
+    if isinstance(weight, np.ndarray) and (weight.ndim != 2 or query.rank(matmul.inputs[0]) != 2):
+        return "channels of BatchNormalization are not the columns of MatMul's matrix, or ranks are unknown"
+    return weight
+
+
+def _dtype(value: ir.Value | None) -> ir.DataType:
+    found = query.constant_tensor(value)
+    return ir.DataType.FLOAT if found is None else found.dtype
+
+
+def _fits(weight: ir.Value | None, *arrays: np.ndarray) -> bool:
+    with np.errstate(over="ignore"):
+        return all(np.isfinite(a.astype(_dtype(weight).numpy()).astype(np.float32)).all() for a in arrays)
+
+
+def _store(
+    scope: walk.Scope, layer: ir.Node, weight: np.ndarray, bias: np.ndarray, names: build.Names
+) -> str | ir.Value:
+    if not _fits(layer.inputs[1], weight, bias):
+        return OVERFLOW
+    dtype = _dtype(layer.inputs[1])
+    exchange_constant(scope, layer, 1, weight, names, "folded")
+    if len(layer.inputs) > 2 and layer.inputs[2] is not None:
+        exchange_constant(scope, layer, 2, bias, names, "folded")
+    else:
+        base = layer.name or str(layer.outputs[0].name)
+        made = build.constant(scope, names.fresh(f"{base}_bias"), bias, dtype, before=layer)
+        layer.resize_inputs(3)
+        layer.replace_input_with(2, made)
+    return layer.outputs[0]

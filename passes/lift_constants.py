@@ -1,0 +1,156 @@
+"""Constants become initializers, so that every weight is found in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxqat.graph import build, query
+from onnxqat.ops import _base as operators
+from onnxqat.passes._base import Context, Pass
+from onnxqat.passes._edits import Log, drop_unused, inline_graphs, replace_by_constant
+from onnxqat.passes._evaluate import evaluate, is_foldable, result_elements
+from onnxqat.types import Remark
+
+MANY_BYTES = 64 * 2**20
+TOO_MANY_BYTES = 2**31
+
+
+class LiftConstants(Pass):
+    """Constant nodes become initializers, and float expressions of constants are computed.
+
+    1. A Constant node of the main graph or of a control-flow body becomes an initializer under the tensor's name.
+    2. A float tensor that is computed from constants alone by the operators of ``_evaluate.FOLDABLE`` (shape
+       operators, Cast, Concat, Gather, ConstantOfShape, Expand, elementary arithmetic) and read by any other node
+       becomes an initializer under its name; the nodes that made it go where nothing else reads them. So weights
+       behind a Cast, a Transpose or a ConstantOfShape are weights to every later step.
+    3. Left alone: integer and boolean results (shape arithmetic is no weight); function bodies, which hold constants
+       in Constant nodes only; strings and sparse constants; tensors that are graph outputs; results over 64 MB that
+       no weight or bias input reads, and any over 2 GB; everything behind Q/DQ, which is never folded.
+
+    Tolerance: none for shape operators, float rounding for arithmetic. ::
+
+        c = Constant <value = float16[8] {...}> ()   w = Cast <to = 1> (c)   y = Mul(x, w)
+        y = Mul(x, w) <float[8] w = {...}>
+    """
+
+    def rewrite(self, model: ir.Model, context: Context) -> list[Remark] | None:
+        """Lift and fold; see the class."""
+        log = Log()
+        for graph in inline_graphs(model):
+            for node in list(graph):
+                if node.op_type == "Constant" and node.domain == "":
+                    _lift(graph, node, log)
+        opset = query.opset(model)
+        for graph in inline_graphs(model):
+            _Folding(graph, opset, log).run()
+        return log.result()
+
+
+def _lift(graph: ir.Graph, node: ir.Node, log: Log) -> None:
+    output, name = node.outputs[0], query.label(node)
+    data = query.constant_tensor(output)
+    if data is None:
+        log.left("a Constant of strings or a sparse one stays a node", name)
+    elif output.is_graph_output():
+        log.left("a Constant that is a graph output stays a node", name)
+    else:
+        replace_by_constant(output, _named(data, str(output.name)), graph)
+        graph.remove(node, safe=True)
+        log.did("Constant nodes became initializers", name)
+
+
+def _named(data: ir.TensorProtocol, name: str) -> ir.TensorProtocol:
+    try:
+        data.name = name
+    except AttributeError:
+        return build.tensor(data.numpy(), data.dtype, name)
+    return data
+
+
+class _Folding:
+    """One graph: which nodes are constant, which of them are needed, and their results."""
+
+    def __init__(self, graph: ir.Graph, opset: int, log: Log) -> None:
+        self.graph, self.opset, self.log = graph, opset, log
+        self.results: dict[int, np.ndarray] = {}
+        self.constant = self._constant_nodes()
+
+    def _constant_nodes(self) -> dict[int, ir.Node]:
+        found: dict[int, ir.Node] = {}
+        for node in self.graph:
+            if is_foldable(node) and all(
+                v is None or query.constant_tensor(v) is not None or id(v.producer()) in found for v in node.inputs
+            ):
+                found[id(node)] = node
+        return found
+
+    def run(self) -> None:
+        for node in list(self.constant.values()):
+            output = node.outputs[0]
+            readers = [(user, i) for user, i in output.uses() if id(user) not in self.constant]
+            if readers and node.graph is self.graph:
+                self._fold(node, output, feeds_weight=any(_is_weight(user, i) for user, i in readers))
+
+    def _fold(self, node: ir.Node, output: ir.Value, *, feeds_weight: bool) -> None:
+        name = query.label(node)
+        if output.is_graph_output():
+            self.log.left("a constant expression that is a graph output stays", name)
+            return
+        array = self._compute(node, TOO_MANY_BYTES if feeds_weight else MANY_BYTES)
+        if array is None:
+            self.log.left("a constant expression is too large to be stored", name)
+            return
+        if ir.DataType.from_numpy(array.dtype) not in query.FLOATS:
+            return
+        replace_by_constant(output, build.tensor(array, name=str(output.name)), self.graph)
+        self.log.did("float expressions of constants were computed", name)
+        self._remove(node)
+
+    def _compute(self, last: ir.Node, limit: int) -> np.ndarray | None:
+        for node in _cone(last, self.constant):
+            if id(node) in self.results:
+                continue
+            inputs = [self._array(value) for value in node.inputs]
+            if result_elements(node, inputs) * 4 > limit:
+                return None
+            self.results[id(node)] = evaluate(node, inputs, self.opset)
+        return self.results[id(last)]
+
+    def _array(self, value: ir.Value | None) -> np.ndarray | None:
+        if value is None:
+            return None
+        known = self.results.get(id(value.producer())) if value.producer() is not None else None
+        return query.constant_array(value) if known is None else known
+
+    def _remove(self, last: ir.Node) -> None:
+        for node in reversed(list(_cone(last, self.constant))):
+            if node.outputs[0].uses() or node.outputs[0].is_graph_output() or node.graph is None:
+                continue
+            inputs = list(node.inputs)
+            self.graph.remove(node, safe=True)
+            self.results.pop(id(node), None)
+            for value in inputs:
+                drop_unused(value)
+
+
+def _cone(last: ir.Node, constant: dict[int, ir.Node]) -> Iterable[ir.Node]:
+    """The constant nodes that `last` depends on, itself included, producers first."""
+    done: dict[int, ir.Node] = {}
+    pending = [last]
+    while pending:
+        node = pending[-1]
+        sources = [v.producer() for v in node.inputs if v is not None]
+        missing = [s for s in sources if s is not None and id(s) in constant and id(s) not in done]
+        if missing:
+            pending.extend(missing)
+            continue
+        done[id(pending.pop())] = node
+    return list(done.values())
+
+
+def _is_weight(node: ir.Node, index: int) -> bool:
+    row = operators.find(node.domain, node.op_type)
+    return row is not None and row.role(index) in ("weight", "bias")
