@@ -1,0 +1,478 @@
+"""Trained values back into the ONNX file: initializers only, and of those only the ones whose value changed.
+
+Works on the protobuf, since a round trip through another representation would reorder bytes. With nothing changed
+the output is the input, byte for byte.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import filecmp
+import functools
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias, cast
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnx_ir as ir
+import torch
+from onnx import external_data_helper, numpy_helper
+from torch import Tensor, nn
+
+from onnxqat import numerics
+from onnxqat.bridge.fake_quantize import DerivedFakeQuantize, FakeQuantize
+from onnxqat.bridge.state import quantizers
+from onnxqat.errors import ModelError, QatError, UsageError
+from onnxqat.graph import external, io
+from onnxqat.types import FloatArray, IntArray, QParams
+
+Array: TypeAlias = npt.NDArray[Any]
+
+FINETUNED = "onnxqat.finetuned"
+_TYPED_FIELDS = ("float_data", "int32_data", "int64_data", "double_data", "uint64_data")
+
+
+def write_back(
+    module: nn.Module,
+    model: io.ModelSource,
+    output: str | os.PathLike[str] | None = None,
+    *,
+    metadata: Mapping[str, str] | None = None,
+) -> Any:
+    """Put the values of `module` into `model`, the model that :func:`onnxqat.to_torch` made it from.
+
+    What changes, each only where its value differs from the file's:
+
+    1. scales and zero points of quantizers, in every initializer that holds a copy;
+    2. float constants: weights of the train form, biases, normalization parameters;
+    3. integer codes of the deploy form: the master weight on its grid;
+    4. derived biases, when the bias or a scale of its layer changed: scale ``s_x * s_w`` and int32 codes, or the
+       snapped values of a bias that is stored as float;
+    5. ``metadata_props``: ``onnxqat.finetuned`` and `metadata`, when anything of the above changed.
+
+    Names, dtypes, shapes, storage fields and everything else stay. The caller's model is not changed.
+
+    Args:
+        module: the trained module; ``torch.compile`` and data-parallel wrappers are seen through.
+        model: path, onnx.ModelProto, onnx_ir.Model or onnx_graphsurgeon.Graph.
+        output: file to write; needed when `model` is a path. It appears whole or not at all and may be the same file.
+        metadata: more ``metadata_props``, written when anything changed.
+
+    Returns:
+        The path written when `model` is a path, else a changed copy of the kind given.
+
+    Raises:
+        QatError: ``checkpoint-mismatch`` when a name of the module is not in the model, or a shape differs;
+            ``training-diverged`` when a trained value is not finite.
+        UsageError: ``option-invalid`` when `module` does not come from ``to_torch`` or `output` is missing.
+        ModelError: the model cannot be read, or the output not written.
+    """
+    source = _Source.of(module)
+    properties = {FINETUNED: "true", **(metadata or {})}
+    if isinstance(model, (str, os.PathLike)):
+        if output is None:
+            raise UsageError("option-invalid", f"no output path to write {os.fspath(model)!r} back to")
+        return _write_file(source, Path(model), Path(output), properties)
+    if isinstance(model, onnx.ModelProto):
+        external.check_external_data(model, "the model", None)
+        proto = onnx.ModelProto()
+        proto.CopyFrom(model)
+        _apply_to_proto(_changes(source, _Constants(_proto_slots(proto, ""))), proto, properties)
+        if output is not None:
+            io.save(proto, output)
+        return proto
+    loaded = io.load(model)
+    _apply_to_ir(_changes(source, _Constants(_ir_slots(loaded))), loaded, properties)
+    if output is not None:
+        io.save(loaded, output)
+    return io.like(model, loaded)
+
+
+# --- constants of a model ---------------------------------------------------------------------------------------
+
+
+class _Slot(Protocol):
+    """A constant of the model that can be read and replaced."""
+
+    @property
+    def array(self) -> Array: ...
+
+    def replace(self, array: Array) -> None: ...
+
+
+@dataclasses.dataclass(eq=False)
+class _TensorSlot:
+    """A TensorProto; the data stays in the field it is in, external data comes inside."""
+
+    tensor: onnx.TensorProto
+    folder: str
+
+    @functools.cached_property
+    def array(self) -> Array:
+        tensor = self.tensor
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            tensor = onnx.TensorProto()
+            tensor.CopyFrom(self.tensor)
+        return np.asarray(numpy_helper.to_array(tensor, self.folder))
+
+    def replace(self, array: Array) -> None:
+        tensor = self.tensor
+        outside = tensor.data_location == onnx.TensorProto.EXTERNAL
+        if outside or tensor.HasField("raw_data"):
+            tensor.raw_data = numpy_helper.from_array(array).raw_data
+            tensor.ClearField("external_data")
+            tensor.ClearField("data_location")
+            return
+        fresh = onnx.helper.make_tensor(tensor.name, tensor.data_type, tensor.dims, array.reshape(-1))
+        for field in _TYPED_FIELDS:
+            tensor.ClearField(field)
+            getattr(tensor, field).extend(getattr(fresh, field))
+
+
+@dataclasses.dataclass(eq=False)
+class _FloatSlot:
+    """Attribute ``value_float`` or ``value_floats`` of a Constant node."""
+
+    attribute: onnx.AttributeProto
+
+    @property
+    def array(self) -> Array:
+        one = self.attribute.type == onnx.AttributeProto.FLOAT
+        return np.asarray(self.attribute.f if one else list(self.attribute.floats), np.float32)
+
+    def replace(self, array: Array) -> None:
+        if self.attribute.type == onnx.AttributeProto.FLOAT:
+            self.attribute.f = float(array)
+        else:
+            self.attribute.floats[:] = array.tolist()
+
+
+@dataclasses.dataclass(eq=False)
+class _IrSlot:
+    """An initializer or Constant node of onnx_ir."""
+
+    value: ir.Value
+    attribute: ir.Attr | None = None
+
+    @functools.cached_property
+    def array(self) -> Array:
+        held: Any = self.value.const_value if self.attribute is None else self.attribute.value
+        return np.asarray(held.numpy() if isinstance(held, ir.TensorProtocol) else np.asarray(held, np.float32))
+
+    def replace(self, array: Array) -> None:
+        dtype = ir.DataType.from_numpy(array.dtype)
+        tensor = ir.Tensor(np.ascontiguousarray(array), dtype=dtype, name=self.value.name)
+        if self.attribute is None:
+            self.value.const_value = tensor
+            return
+        node = self.value.producer()
+        assert node is not None
+        new: Any = {"value": tensor, "value_float": array.tolist(), "value_floats": array.tolist()}[self.attribute.name]
+        node.attributes[self.attribute.name] = ir.Attr(self.attribute.name, self.attribute.type, new)
+
+
+def _proto_slots(proto: onnx.ModelProto, folder: str) -> Iterator[tuple[str, _Slot]]:
+    graphs: list[onnx.GraphProto] = [proto.graph]
+    nodes = [node for function in proto.functions for node in function.node]
+    while graphs or nodes:
+        if graphs:
+            graph = graphs.pop()
+            for tensor in graph.initializer:
+                yield tensor.name, _TensorSlot(tensor, folder)
+            nodes.extend(graph.node)
+            continue
+        node = nodes.pop()
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                graphs.append(attribute.g)
+            graphs.extend(attribute.graphs)
+            if node.op_type == "Constant" and node.domain in ("", "ai.onnx"):
+                if attribute.name == "value":
+                    yield node.output[0], _TensorSlot(attribute.t, folder)
+                elif attribute.name in ("value_float", "value_floats"):
+                    yield node.output[0], _FloatSlot(attribute)
+
+
+def _ir_slots(model: ir.Model) -> Iterator[tuple[str, _Slot]]:
+    for graph in model.graphs():
+        for name, value in graph.initializers.items():
+            if value.const_value is not None:
+                yield name, _IrSlot(value)
+    owners = [*model.graphs(), *model.functions.values()]
+    for node in (node for owner in owners for node in owner):
+        if node.op_type == "Constant" and node.domain in ("", "ai.onnx"):
+            for key in ("value", "value_float", "value_floats"):
+                if key in node.attributes:
+                    yield str(node.outputs[0].name), _IrSlot(node.outputs[0], node.attributes[key])
+
+
+class _Constants:
+    """The constants of a model by name, and the new values for some of them."""
+
+    def __init__(self, slots: Iterable[tuple[str, _Slot]]) -> None:
+        self._slots: dict[str, list[_Slot]] = {}
+        for name, slot in slots:
+            self._slots.setdefault(name, []).append(slot)
+        self.changes: dict[str, Array] = {}
+
+    def read(self, name: str) -> Array:
+        """The value in the file."""
+        if name not in self._slots:
+            raise _mismatch(f"the model has no constant {name!r}", "is it the model that the module was made from?")
+        return self._slots[name][0].array
+
+    def propose(self, name: str, value: Array) -> None:
+        """Make `value` the new value of `name`; no change when it is what the file holds, in the dtype of `value`."""
+        old = self.read(name)
+        if value.size != old.size or (value.ndim == old.ndim and value.shape != old.shape):
+            raise _mismatch(f"constant {name!r} has shape {old.shape} in the model and {value.shape} in the module")
+        value = value.reshape(old.shape)
+        if any(_same_bits(s.array.astype(value.dtype), value) for s in self._slots[name]):
+            new = old
+        else:
+            new = np.asarray(value.astype(old.dtype))
+            if len(self._slots[name]) > 1:
+                raise _mismatch(f"several scopes of the model have a constant {name!r}", "give them different names")
+            _check_finite(name, old, new)
+        if name in self.changes or new is not old:
+            if not _same_bits(self.changes.get(name, new), new):
+                raise _mismatch(f"constant {name!r} is shared in the model, but the module has different values for it")
+            self.changes[name] = new
+
+    def apply(self) -> None:
+        """Write the new values into the model."""
+        for name, value in self.changes.items():
+            self._slots[name][0].replace(value)
+
+
+def _check_finite(name: str, old: Array, new: Array) -> None:
+    if new.dtype.kind in "iub" or np.isfinite(new.astype(np.float64)).all():
+        return
+    if np.isfinite(old.astype(np.float64)).all():
+        raise QatError("training-diverged", f"the trained value of {name!r} is not finite")
+
+
+def _same_bits(a: Array, b: Array) -> bool:
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    left, right = (np.ascontiguousarray(v).reshape(-1).view(np.uint8) for v in (a, b))
+    return bool(np.array_equal(left, right))
+
+
+def _mismatch(message: str, hint: str = "") -> QatError:
+    return QatError("checkpoint-mismatch", message, hint=hint)
+
+
+# --- what the module says ---------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class _Source:
+    """What a module of ``to_torch`` holds: quantizers and the tensors that stand for constants."""
+
+    quantizers: list[FakeQuantize]
+    tensors: dict[str, Tensor]  # by ONNX name, without those of quantizers
+
+    @staticmethod
+    def of(module: nn.Module) -> _Source:
+        """Read `module`."""
+        bare = module
+        while not hasattr(bare, "parameter_names"):
+            inner = getattr(bare, "_orig_mod", getattr(bare, "module", None))
+            if not isinstance(inner, nn.Module):
+                raise UsageError("option-invalid", f"{type(module).__name__} is not a module that to_torch made")
+            bare = inner
+        names = cast("dict[str, str]", bare.parameter_names)
+        found = list(quantizers(bare))
+        held: dict[str, Tensor] = dict(bare.named_parameters(remove_duplicate=False))
+        held.update(bare.named_buffers(remove_duplicate=False))
+        inside = {
+            f"{path}.{key}" for path, q in found for key in (*dict(q.named_parameters()), *dict(q.named_buffers()))
+        }
+        missing = [key for key in names if key not in held]
+        if missing:
+            raise _mismatch(f"the module no longer has {missing[0]!r}, which holds {names[missing[0]]!r}")
+        tensors = {name: held[key].detach() for key, name in names.items() if key not in inside}
+        return _Source([q for _, q in found], tensors)
+
+
+def _numpy(tensor: Tensor) -> Array:
+    tensor = tensor.cpu()
+    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
+
+
+def _changes(source: _Source, constants: _Constants) -> _Constants:
+    written: dict[int, tuple[FloatArray, bool]] = {}
+    done: set[str] = set()
+    for q in source.quantizers:
+        if not isinstance(q, DerivedFakeQuantize):
+            written[id(q)] = _write_quantizer(q, source, constants, done)
+    for q in source.quantizers:
+        if isinstance(q, DerivedFakeQuantize):
+            _write_derived(q, source, constants, done, written)
+    for name, tensor in source.tensors.items():
+        if name not in done:
+            constants.propose(name, _numpy(tensor))
+    return constants
+
+
+def _write_quantizer(
+    q: FakeQuantize, source: _Source, constants: _Constants, done: set[str]
+) -> tuple[FloatArray, bool]:
+    """Scale, zero point and codes of `q`; returns the scale as written and whether the parameters changed."""
+    new = q.qparams()
+    old = _in_file(q, new, constants)
+    if old is None:
+        raise _mismatch(f"nothing in the model holds the scale of tensor {q.tensor!r}")
+    for name in q.scale_names:
+        constants.propose(name, new.scale)
+    for name in q.zero_point_names:
+        constants.propose(name, new.zero_point)
+    if not q.zero_point_names and new.zero_point.any():
+        raise _mismatch(f"the model holds no zero point for tensor {q.tensor!r}, the module has one that is not 0")
+    # A scale that the file holds in half precision is rounded: the codes have to fit what is written.
+    scale = constants.changes.get(q.scale_names[0], constants.read(q.scale_names[0]))
+    scale = np.asarray(scale.astype(np.float32).reshape(new.scale.shape))
+    kept = dataclasses.replace(new, scale=scale)
+    if q.codes_name is not None:
+        _write_codes(q.codes_name, _master(q, source, done), old, kept, constants)
+    return scale, not kept.same(old)
+
+
+def _write_derived(
+    q: DerivedFakeQuantize,
+    source: _Source,
+    constants: _Constants,
+    done: set[str],
+    written: dict[int, tuple[FloatArray, bool]],
+) -> None:
+    new = q.qparams()
+    sources = [written.get(id(s)) for s in (q.activation, q.weight)]
+    scales = [s.qparams().scale if w is None else w[0] for s, w in zip((q.activation, q.weight), sources, strict=True)]
+    moved = any(w is not None and w[1] for w in sources)
+    if moved:
+        new = dataclasses.replace(new, scale=np.broadcast_to(scales[0] * scales[1], new.scale.shape).copy())
+    master = _master(q, source, done)
+    if q.codes_name is None:
+        # A float bias on the grid; what was not touched stays as the file has it.
+        touched = moved or not _same_bits(master, constants.read(q.tensor).astype(master.dtype).reshape(master.shape))
+        constants.propose(q.tensor, numerics.fake_quantize(master, new) if touched else master)
+        return
+    old = _in_file(q, new, constants)
+    if old is None:
+        raise _mismatch(f"nothing in the model holds the scale of bias {q.tensor!r}")
+    if moved:
+        for name in q.scale_names:
+            constants.propose(name, new.scale)
+    _write_codes(q.codes_name, master, old, new if moved else old, constants)
+
+
+def _in_file(q: FakeQuantize, like: QParams, constants: _Constants) -> QParams | None:
+    """The parameters of `q` as they are in the file."""
+    if not q.scale_names:
+        return None
+
+    def shaped(name: str, dtype: type[np.generic]) -> Array:
+        value = constants.read(name)
+        if value.size != like.scale.size:
+            raise _mismatch(f"{name!r} has shape {value.shape} in the model and {like.scale.shape} in the module")
+        return np.asarray(value.astype(dtype).reshape(like.scale.shape))
+
+    zero: IntArray = np.zeros(like.scale.shape, np.int64)
+    if q.zero_point_names:
+        zero = shaped(q.zero_point_names[0], np.int64)
+    return dataclasses.replace(like, scale=shaped(q.scale_names[0], np.float32), zero_point=zero)
+
+
+def _write_codes(name: str, master: FloatArray, old: QParams, new: QParams, constants: _Constants) -> None:
+    codes = constants.read(name).astype(np.int64)
+    if codes.shape != master.shape:
+        raise _mismatch(f"constant {name!r} has shape {codes.shape} in the model and {master.shape} in the module")
+    fresh = numerics.quantize(master, new)
+    if new.same(old):
+        # Large int32 codes do not survive dequantize and quantize; a value that was not trained keeps its code.
+        fresh = np.where(numerics.dequantize(codes, old) == master, codes, fresh)
+    constants.propose(name, fresh)
+
+
+def _master(q: FakeQuantize, source: _Source, done: set[str]) -> FloatArray:
+    """The float tensor behind stored codes or behind a snapped bias."""
+    for name in (q.codes_name, q.tensor):
+        if name is not None and name in source.tensors:
+            done.add(name)
+            return np.asarray(source.tensors[name].float().cpu().numpy())
+    raise _mismatch(f"the module holds no weight for tensor {q.tensor!r}")
+
+
+# --- files ------------------------------------------------------------------------------------------------------
+
+
+def _apply_to_proto(constants: _Constants, proto: onnx.ModelProto, properties: Mapping[str, str]) -> None:
+    if not constants.changes:
+        return
+    constants.apply()
+    present = {entry.key: entry for entry in proto.metadata_props}
+    for key, value in properties.items():
+        if key in present:
+            present[key].value = value
+        else:
+            proto.metadata_props.add(key=key, value=value)
+
+
+def _apply_to_ir(constants: _Constants, model: ir.Model, properties: Mapping[str, str]) -> None:
+    if constants.changes:
+        constants.apply()
+        model.metadata_props.update(properties)
+
+
+def _write_file(source: _Source, path: Path, output: Path, properties: Mapping[str, str]) -> Path:
+    proto = io.read_proto(path)
+    external.check_external_data(proto, str(path), path.parent)
+    constants = _changes(source, _Constants(_proto_slots(proto, str(path.parent))))
+    outside = external.has_external_data(proto)
+    if not constants.changes:
+        content = path.read_bytes()
+        if outside:
+            _copy_external(proto, path.parent, output.parent)
+        io.write_atomic(output, content)
+        return output
+    if outside and _external_bytes(proto) + proto.ByteSize() > io.PROTOBUF_LIMIT:
+        loaded = io.load(path)
+        _apply_to_ir(_changes(source, _Constants(_ir_slots(loaded))), loaded, properties)
+        return io.save(loaded, output, external_data=True)
+    if outside:
+        external_data_helper.load_external_data_for_model(proto, str(path.parent))
+    _apply_to_proto(constants, proto, properties)
+    io.write_atomic(output, proto.SerializeToString())
+    return output
+
+
+def _external_entries(proto: onnx.ModelProto) -> Iterator[dict[str, str]]:
+    for tensor in external.tensors(proto):
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            yield {entry.key: entry.value for entry in tensor.external_data}
+
+
+def _external_bytes(proto: onnx.ModelProto) -> int:
+    return sum(int(entry.get("length", 0)) for entry in _external_entries(proto))
+
+
+def _copy_external(proto: onnx.ModelProto, source: Path, target: Path) -> None:
+    """Copy the data files of an unchanged model beside its copy; never over a different file."""
+    for location in sorted({entry["location"] for entry in _external_entries(proto)}):
+        old, new = source / location, target / location
+        if new.exists():
+            if os.path.samefile(old, new) or filecmp.cmp(old, new, shallow=False):
+                continue
+            raise ModelError("output-not-writable", f"{new}: a different file is in the way of the model's weights")
+        try:
+            new.parent.mkdir(parents=True, exist_ok=True)
+            staged = new.with_name(f".{new.name}-partial")
+            shutil.copyfile(old, staged)
+            os.replace(staged, new)
+        except OSError as error:
+            raise ModelError("output-not-writable", f"{new}: cannot be written: {error.strerror or error}") from None
