@@ -12,13 +12,38 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
+CLASSES = {
+    node.name: node for path in package_files() for node in ast.walk(parse(path)) if isinstance(node, ast.ClassDef)
+}
+
+
 def public_definitions(body: list[ast.stmt]) -> Iterator[Definition]:
-    """Public functions and classes of a module, and the public methods of its public classes."""
-    for node in body:
-        if isinstance(node, Definition) and not node.name.startswith("_"):
+    """Public functions and classes of a module or class, not those inside them."""
+    yield from (node for node in body if isinstance(node, Definition) and not node.name.startswith("_"))
+
+
+def inherits_documentation(class_: ast.ClassDef, method: str) -> bool:
+    """Whether a base class documents `method`; classes of other packages are taken to do so."""
+    for base in class_.bases:
+        name = ast.unparse(base).split("[")[0].rpartition(".")[2]
+        if name in {"ABC", "Protocol", "Generic", "NamedTuple", "Enum", "BaseModel", "object"}:
+            continue
+        if name not in CLASSES:
+            return True
+        own = [n for n in CLASSES[name].body if isinstance(n, Function) and n.name == method]
+        if any(map(ast.get_docstring, own)) or inherits_documentation(CLASSES[name], method):
+            return True
+    return False
+
+
+def undocumented(body: list[ast.stmt]) -> Iterator[Definition]:
+    """Public functions, classes and methods without a docstring of their own or of a base class."""
+    for node in public_definitions(body):
+        if isinstance(node, ast.ClassDef):
+            accepted = {n.name for n in node.body if isinstance(n, Function) and inherits_documentation(node, n.name)}
+            yield from (n for n in undocumented(node.body) if n.name not in accepted)
+        if not ast.get_docstring(node) and not decorators(node) & {"overload", "override", "setter"}:
             yield node
-            if isinstance(node, ast.ClassDef):
-                yield from public_definitions(node.body)
 
 
 def decorators(node: Definition) -> set[str]:
@@ -46,8 +71,7 @@ def test_public_names_are_documented() -> None:
     missing = [
         f"{path.relative_to(REPOSITORY)}:{node.lineno} {node.name}"
         for path in package_files()
-        for node in public_definitions(parse(path).body)
-        if not ast.get_docstring(node) and not decorators(node) & {"overload", "override", "setter"}
+        for node in undocumented(parse(path).body)
     ]
     assert missing == []
 
@@ -60,7 +84,7 @@ def test_public_functions_state_what_they_return() -> None:
     missing = [
         f"{path.relative_to(REPOSITORY)}:{node.lineno} {node.name}"
         for path in package_files()
-        for node in public_definitions(parse(path).body)
-        if isinstance(node, Function) and node.returns is None
+        for node in ast.walk(parse(path))
+        if isinstance(node, Function) and not node.name.startswith("_") and node.returns is None
     ]
     assert missing == []
