@@ -34,7 +34,7 @@ def result_elements(node: ir.Node, inputs: list[np.ndarray | None]) -> int:
         return _product(arrays[1]) * max(1, arrays[0].size)
     if node.op_type == "Gather":
         axis = int(query.attribute(node, "axis", 0))
-        return arrays[0].size // max(1, arrays[0].shape[axis]) * arrays[1].size
+        return int(arrays[0].size // max(1, arrays[0].shape[axis]) * arrays[1].size)
     if node.op_type in BROADCASTS:
         return math.prod(np.broadcast_shapes(*(a.shape for a in arrays)))
     return sum(a.size for a in arrays)
@@ -65,4 +65,4 @@ def evaluate(node: ir.Node, inputs: list[np.ndarray | None], opset: int) -> np.n
         [onnx.helper.make_tensor_value_info("y", 0, None)],
     )
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)])
-    return np.asarray(ReferenceEvaluator(model).run(None, feeds)[0])
+    return np.asarray(ReferenceEvaluator(model).run(None, feeds)[0])  # type: ignore[index]

@@ -57,17 +57,9 @@ def _lift(graph: ir.Graph, node: ir.Node, log: Log) -> None:
     elif output.is_graph_output():
         log.left("a Constant that is a graph output stays a node", name)
     else:
-        replace_by_constant(output, _named(data, str(output.name)), graph)
+        replace_by_constant(output, data, graph)
         graph.remove(node, safe=True)
         log.did("Constant nodes became initializers", name)
-
-
-def _named(data: ir.TensorProtocol, name: str) -> ir.TensorProtocol:
-    try:
-        data.name = name
-    except AttributeError:
-        return build.tensor(data.numpy(), data.dtype, name)
-    return data
 
 
 class _Folding:
