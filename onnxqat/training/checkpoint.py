@@ -1,0 +1,188 @@
+"""Checkpoints: one safetensors file with weights, scales, optimizer and random state; the rest as JSON in its metadata.
+
+No pickle, so a checkpoint of a stranger runs no code. The file appears whole or not at all, and is loaded strictly:
+everything has its final shape when the module is built.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from onnxqat.errors import QatError
+from onnxqat.graph import io
+
+FORMAT = "onnxqat-checkpoint-1"
+
+
+@dataclasses.dataclass
+class Progress:
+    """Where a run stands.
+
+    Attributes:
+        step: optimizer steps done.
+        epoch: epochs done.
+        step_in_epoch: batches of the epoch in progress that are done.
+        loss_sum: sum of the losses of the epoch in progress.
+        losses: mean loss of every epoch done.
+        best_score: score of the best epoch, higher is better; None before the first.
+        best_epoch: that epoch, counted from 1; 0 before the first.
+        limited_scales: how often a step would have more than doubled or less than halved a scale.
+    """
+
+    step: int = 0
+    epoch: int = 0
+    step_in_epoch: int = 0
+    loss_sum: float = 0.0
+    losses: list[float] = dataclasses.field(default_factory=list)
+    best_score: float | None = None
+    best_epoch: int = 0
+    limited_scales: int = 0
+
+
+def save(
+    path: Path,
+    module: nn.Module,
+    *,
+    optimizer: Optimizer | None = None,
+    average: Mapping[str, Tensor] | None = None,
+    progress: Progress | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> None:
+    """Write a checkpoint.
+
+    Args:
+        path: the file.
+        module: its state dict is stored under ``model/``; keys are derived from the names in the ONNX file.
+        optimizer: stored under ``optimizer/<parameter index>/``; hyperparameters go to the metadata.
+        average: exponential moving average of parameters, stored under ``average/``.
+        progress: where the run stands.
+        settings: what a resumed run has to agree with, JSON values.
+
+    Raises:
+        ModelError: ``output-not-writable``.
+    """
+    tensors = {f"model/{key}": value for key, value in module.state_dict().items()}
+    tensors.update({f"average/{key}": value for key, value in (average or {}).items()})
+    document: dict[str, Any] = {
+        "format": FORMAT,
+        "progress": dataclasses.asdict(progress or Progress()),
+        "settings": dict(settings or {}),
+    }
+    if optimizer is not None:
+        state = optimizer.state_dict()
+        document["optimizer"] = {"groups": state["param_groups"], "numbers": {}}
+        for index, entries in state["state"].items():
+            for key, value in entries.items():
+                if isinstance(value, Tensor):
+                    tensors[f"optimizer/{index}/{key}"] = value
+                else:
+                    document["optimizer"]["numbers"][f"{index}/{key}"] = value
+    tensors["random/cpu"] = torch.get_rng_state()
+    if torch.cuda.is_available():
+        tensors["random/cuda"] = torch.cuda.get_rng_state()
+    # Copies, because tied parameters share memory, which the format does not hold.
+    stored = {key: value.detach().to("cpu", copy=True).contiguous() for key, value in tensors.items()}
+    io.write_atomic(path, safetensors.torch.save(stored, {"onnxqat": json.dumps(document)}))
+
+
+def load(
+    path: Path,
+    module: nn.Module,
+    *,
+    optimizer: Optimizer | None = None,
+    average: dict[str, Tensor] | None = None,
+    settings: Mapping[str, Any] | None = None,
+    random: bool = False,
+) -> Progress:
+    """Load a checkpoint in place, strictly; nothing changes when it does not fit.
+
+    Args:
+        path: the file.
+        module: gets the state dict; before or after its first forward.
+        optimizer: gets its state and hyperparameters.
+        average: gets the moving average.
+        settings: compared with the stored ones.
+        random: restore torch's random state.
+
+    Raises:
+        QatError: ``checkpoint-mismatch`` when the file is damaged, lacks or has too much of anything, or a shape,
+            dtype or setting differs; the message names the first difference.
+    """
+    tensors, document = _read(path)
+    for key, value in (settings or {}).items():
+        stored = document["settings"].get(key)
+        if stored != value:
+            raise _mismatch(path, f"it was made with {key} {stored!r}, this run has {value!r}")
+    _compare(path, _part(tensors, "model/"), module.state_dict())
+    if average is not None:
+        _compare(path, _part(tensors, "average/"), average)
+    if optimizer is not None:
+        optimizer.load_state_dict(_optimizer_state(path, tensors, document, optimizer))
+    module.load_state_dict(_part(tensors, "model/"), strict=True)
+    for key, value in _part(tensors, "average/").items() if average is not None else ():
+        average[key].copy_(value)  # type: ignore[index]
+    if random:
+        torch.set_rng_state(tensors["random/cpu"])
+        if torch.cuda.is_available() and "random/cuda" in tensors:
+            torch.cuda.set_rng_state(tensors["random/cuda"])
+    return Progress(**document["progress"])
+
+
+def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    if not path.is_file():
+        raise _mismatch(path, "no such file")
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            document = json.loads((file.metadata() or {}).get("onnxqat", "{}"))
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - not a dict
+    except (safetensors.SafetensorError, ValueError, OSError) as error:
+        raise _mismatch(path, f"not a checkpoint, or damaged ({error})") from None
+    if document.get("format") != FORMAT:
+        raise _mismatch(path, f"not a checkpoint of format {FORMAT}")
+    return tensors, document
+
+
+def _part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {key[len(prefix) :]: value for key, value in tensors.items() if key.startswith(prefix)}
+
+
+def _compare(path: Path, stored: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
+    for key, value in wanted.items():
+        if key not in stored:
+            raise _mismatch(path, f"it has no {key!r}")
+        if (stored[key].shape, stored[key].dtype) != (value.shape, value.dtype):
+            have, want = (f"{tuple(t.shape)} {t.dtype}" for t in (stored[key], value))
+            raise _mismatch(path, f"{key!r} is {have} there and {want} in the module")
+    for key in stored:
+        if key not in wanted:
+            raise _mismatch(path, f"the module has no {key!r}")
+
+
+def _optimizer_state(
+    path: Path, tensors: Mapping[str, Tensor], document: Mapping[str, Any], optimizer: Optimizer
+) -> dict[str, Any]:
+    if "optimizer" not in document:
+        raise _mismatch(path, "it holds no optimizer state")
+    groups = document["optimizer"]["groups"]
+    sizes = [[len(g["params"]) for g in side] for side in (groups, optimizer.param_groups)]
+    if sizes[0] != sizes[1]:
+        raise _mismatch(path, f"its optimizer has parameter groups of sizes {sizes[0]}, this run {sizes[1]}")
+    state: dict[int, dict[str, Any]] = {}
+    for name, value in (*_part(tensors, "optimizer/").items(), *document["optimizer"]["numbers"].items()):
+        index, _, key = name.partition("/")
+        state.setdefault(int(index), {})[key] = value
+    return {"state": state, "param_groups": groups}
+
+
+def _mismatch(path: Path, message: str) -> QatError:
+    return QatError("checkpoint-mismatch", f"{path}: {message}")

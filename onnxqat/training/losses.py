@@ -1,0 +1,113 @@
+"""What training minimizes: labels, a teacher, or a mix of both."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from onnxqat.errors import DataError, UsageError
+
+Distance = Literal["auto", "kl", "mse"]
+OutputKind = Literal["logits", "probabilities"]
+
+_SMALLEST_PROBABILITY = 1e-12
+
+
+@dataclasses.dataclass(frozen=True)
+class Loss:
+    """``alpha * teacher part + (1 - alpha) * label part``; with only one of the two, that one alone.
+
+    * Labels: cross entropy on the first output, classes on axis 1: outputs (N, C) or (N, C, ...) and integer labels
+      (N,) or (N, ...), or class probabilities of the shape of the output.
+    * Teacher, ``"kl"``: ``T**2 * KL(softmax(teacher / T) || softmax(student / T))`` over axis 1, mean over the rest
+      (Hinton et al., "Distilling the Knowledge in a Neural Network", 2015).
+    * Teacher, ``"mse"``: mean squared difference; with several outputs each is divided by the teacher's mean square,
+      so that a large output does not drown the others, and the mean is taken.
+    * ``"auto"``: ``"kl"`` for a single output of shape (N, C) with C > 1, else ``"mse"``.
+
+    Attributes:
+        alpha: weight of the teacher, 0 to 1.
+        temperature: T of the KL divergence.
+        distance: how far student and teacher are apart.
+        outputs: what a classifier's output is; ``"probabilities"`` for a model that ends in Softmax.
+    """
+
+    alpha: float = 0.5
+    temperature: float = 1.0
+    distance: Distance = "auto"
+    outputs: OutputKind = "logits"
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.alpha <= 1.0:
+            raise UsageError("option-invalid", f"alpha is {self.alpha}; it lies between 0 and 1")
+        if not self.temperature > 0.0:
+            raise UsageError("option-invalid", f"the temperature is {self.temperature}; it must be > 0")
+        if self.distance not in ("auto", "kl", "mse"):
+            raise UsageError("option-invalid", f"there is no distance {self.distance!r}", hint="auto, kl or mse")
+
+    def __call__(
+        self, outputs: Sequence[Tensor], labels: Tensor | None = None, teacher: Sequence[Tensor] | None = None
+    ) -> Tensor:
+        """The scalar loss, float32.
+
+        Args:
+            outputs: what the student returned.
+            labels: labels of the batch, None without.
+            teacher: what the teacher returned for the same batch, None without.
+
+        Raises:
+            DataError: ``data-labels`` with neither labels nor a teacher, or labels of a shape that does not fit.
+        """
+        if labels is None and teacher is None:
+            raise DataError("data-labels", "there are neither labels nor a teacher to learn from")
+        by_label = None if labels is None else self._labels(outputs[0], labels)
+        by_teacher = None if teacher is None else self._teacher(outputs, teacher)
+        if by_label is None or by_teacher is None:
+            alone = by_teacher if by_label is None else by_label
+            assert alone is not None
+            return alone
+        return self.alpha * by_teacher + (1.0 - self.alpha) * by_label
+
+    def _logits(self, output: Tensor) -> Tensor:
+        output = output.float()
+        return output.clamp_min(_SMALLEST_PROBABILITY).log() if self.outputs == "probabilities" else output
+
+    def _labels(self, output: Tensor, labels: Tensor) -> Tensor:
+        expected = output.shape[:1] + output.shape[2:]
+        if output.ndim < 2 or labels.shape not in (expected, output.shape):
+            raise DataError(
+                "data-labels",
+                f"labels of shape {tuple(labels.shape)} do not fit the output of shape {tuple(output.shape)}",
+                hint="integer labels have the output's shape without the class axis 1",
+            )
+        return functional.cross_entropy(self._logits(output), labels)
+
+    def _teacher(self, outputs: Sequence[Tensor], teacher: Sequence[Tensor]) -> Tensor:
+        if len(outputs) != len(teacher) or any(s.shape != t.shape for s, t in zip(outputs, teacher, strict=True)):
+            shapes = [[tuple(o.shape) for o in side] for side in (outputs, teacher)]
+            raise UsageError(
+                "option-invalid", f"outputs {shapes[0]} of the model and {shapes[1]} of the teacher differ"
+            )
+        pairs = [(s, t) for s, t in zip(outputs, teacher, strict=True) if s.is_floating_point()]
+        if not pairs:
+            raise UsageError("option-invalid", "the model has no floating-point output to compare with the teacher's")
+        student, target = pairs[0]
+        classifier = len(pairs) == 1 and student.ndim == 2 and student.shape[1] > 1
+        if self.distance == "kl" or (self.distance == "auto" and classifier):
+            return self._divergence(student, target)
+        if len(pairs) == 1:
+            return functional.mse_loss(student.float(), target.float())
+        parts = [
+            functional.mse_loss(s.float(), t.float()) / t.float().square().mean().clamp_min(1e-12) for s, t in pairs
+        ]
+        return torch.stack(parts).mean()
+
+    def _divergence(self, student: Tensor, teacher: Tensor) -> Tensor:
+        log_s = functional.log_softmax(self._logits(student) / self.temperature, dim=1)
+        log_t = functional.log_softmax(self._logits(teacher) / self.temperature, dim=1)
+        return (log_t.exp() * (log_t - log_s)).sum(1).mean() * self.temperature**2
