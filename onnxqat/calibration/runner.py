@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from onnxqat import discover
 from onnxqat.calibration import inputs as model_inputs
-from onnxqat.calibration.data import Data, DataSource, open_data
+from onnxqat.calibration.data import DataSource, open_data
 from onnxqat.calibration.inputs import Feeds
 from onnxqat.calibration.observers import create
 from onnxqat.calibration.observers._base import BaseObserver, NonFiniteError

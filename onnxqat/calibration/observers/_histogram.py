@@ -72,8 +72,8 @@ class HistogramObserver(BaseObserver):
         channels, length = rows.shape
         inverse = np.ldexp(np.float32(1), -self.exponent.astype(np.int32)).astype(np.float32)[:, None]
         base = (np.arange(channels, dtype=np.int64) * 2 * BINS + BINS)[:, None]
-        step = max(1, _CHUNK // channels)
         flat = self.counts.reshape(-1)
+        step = max(_CHUNK, flat.size) // channels
         for start in range(0, length, step):
             # A chunk fits the cache and bounds the temporaries, whatever the size of the tensor.
             chunk = rows[:, start : start + step].astype(np.float32)

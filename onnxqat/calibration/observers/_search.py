@@ -17,14 +17,13 @@ _Floats: TypeAlias = npt.NDArray[Any]
 # Linear near 1, where the optimum of 8 bits lies; geometric below, for outliers far beyond the rest.
 FACTORS: _Floats = np.concatenate([np.linspace(1, 0.25, 76), np.geomspace(0.25, 2.0**-9, 25)[1:]])
 _FINE = np.linspace(-1, 1, 9)
-_ROUNDS = 2
 
 
 def least_error_range(low: FloatArray, high: FloatArray, spec: TensorSpec, error: ErrorOf) -> tuple[_Floats, _Floats]:
     """The sub-range of ``[low, high]`` (shape (C,)) whose quantizer has the least error, channel by channel.
 
-    Symmetric specs shrink the threshold; asymmetric ones shrink both ends together, then each in turn. The widest
-    of equally good ranges wins.
+    Symmetric specs shrink the threshold; asymmetric ones shrink both ends together, then each in turn. The widest of
+    equally good ranges wins.
 
     Args:
         low: exact minima.
@@ -36,9 +35,9 @@ def least_error_range(low: FloatArray, high: FloatArray, spec: TensorSpec, error
     search.scan(ends=(True, True))
     # Where one end is zero, or the other follows from it, there is a single factor to find.
     if not spec.symmetric and bool(((low < 0) & (high > 0)).any()):
-        for _ in range(_ROUNDS):
-            search.scan(ends=(True, False))
-            search.scan(ends=(False, True))
+        for scan in (search.scan, search.refine):
+            scan(ends=(True, False))
+            scan(ends=(False, True))
     return search.range_of(search.low_factor, search.high_factor)
 
 
@@ -52,9 +51,13 @@ class _Search:
         self.least = self._evaluate(self.low_factor, self.high_factor)
 
     def scan(self, ends: tuple[bool, bool]) -> None:
-        """Try all factors for the `ends` (low, high) named, then finer ones around the best."""
+        """Try all factors for the `ends` (low, high) named, then :meth:`refine`."""
         for factor in FACTORS[1:]:
             self._try(np.full(self._low.shape, factor), ends)
+        self.refine(ends)
+
+    def refine(self, ends: tuple[bool, bool]) -> None:
+        """Try finer factors around the best, for the `ends` (low, high) named."""
         centre = self.high_factor if ends[1] else self.low_factor
         gap = np.where(centre > 0.25, 0.01, centre * 0.18)
         for offset in _FINE:

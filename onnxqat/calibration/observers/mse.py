@@ -12,6 +12,10 @@ from onnxqat.calibration.observers._search import least_error_range
 from onnxqat.types import FloatArray, QParams
 
 
+_MERGED = 4
+"""Bins taken together in the search: 8 of them still make a step of 8 bits, and it is as much faster."""
+
+
 class Observer(HistogramObserver):
     """Searches shrink factors of both ends on the histogram, with the very grid that the spec leads to.
 
@@ -20,13 +24,14 @@ class Observer(HistogramObserver):
     """
 
     def _clipped(self) -> tuple[FloatArray, FloatArray]:
-        used = np.flatnonzero(self.counts.any(axis=0))
+        merged = self.counts.reshape(len(self.counts), -1, _MERGED).sum(axis=2)
+        used = np.flatnonzero(merged.any(axis=0))
         if not used.size:
             return self.low, self.high
         first, last = used[0], used[-1] + 1
-        edges = np.arange(first, last + 1)[None, :] - BINS
-        counts = self.counts[:, first:last].astype(np.float64)
-        width = self.width[:, None]
+        edges = np.arange(first, last + 1)[None, :] - BINS // _MERGED
+        counts = merged[:, first:last].astype(np.float64)
+        width = self.width[:, None] * _MERGED
 
         def error(qparams: QParams) -> npt.NDArray[Any]:
             scale = qparams.scale.astype(np.float64)[:, None]

@@ -1,0 +1,62 @@
+"""Concat nodes that join tensors of very different ranges, such as boxes and scores of a detector."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxqat.calibration.observers._base import BaseObserver
+from onnxqat.ops import _base as ops
+from onnxqat.types import Remark
+
+RATIO = 100.0  # between any two inputs of a Concat
+RATIO_AT_OUTPUT = 4.0  # where only data movement separates the Concat from a graph output
+
+
+def mixed_range(graph: ir.Graph, observers: Mapping[str, BaseObserver]) -> tuple[frozenset[str], list[Remark]]:
+    """Names of Concat nodes that one scale would ruin, and a remark for each.
+
+    With boxes in 0..640 and scores in 0..1 under one 8-bit scale every score becomes 0. At a graph output, where
+    nothing behind can make up for the loss, a smaller ratio counts.
+    """
+    found: set[str] = set()
+    remarks: list[Remark] = []
+    for node in graph:
+        if node.op_type != "Concat" or node.domain:
+            continue
+        spans = [_span(observers[str(v.name)]) for v in node.inputs if v is not None and v.name in observers]
+        spans = [s for s in spans if s > 0]
+        if len(spans) < 2:
+            continue
+        ratio = max(spans) / min(spans)
+        if ratio > (RATIO_AT_OUTPUT if _leads_to_output(node) else RATIO):
+            found.add(str(node.name))
+            remarks.append(
+                Remark(
+                    f"Concat {node.name!r} stays float: the ranges of its inputs differ by a factor of {ratio:.0f}",
+                    (str(node.name),),
+                    "calibrate",
+                )
+            )
+    return frozenset(found), remarks
+
+
+def _span(observer: BaseObserver) -> float:
+    low, high = observer.range()
+    return float(np.max(np.maximum(np.abs(low), np.abs(high)), initial=0.0))
+
+
+def _leads_to_output(node: ir.Node) -> bool:
+    pending, seen = list(node.outputs), set[int]()
+    while pending:
+        value = pending.pop()
+        if value.is_graph_output():
+            return True
+        for user in value.consumers():
+            row = ops.find(user.domain, user.op_type)
+            if id(user) not in seen and row is not None and row.passthrough:
+                seen.add(id(user))
+                pending.extend(user.outputs)
+    return False

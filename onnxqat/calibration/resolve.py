@@ -1,0 +1,240 @@
+"""From a plan and observed ranges to parameters: merge groups, honour redundant clips, keep biases inside int32."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Mapping
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxqat.calibration.observers._base import BaseObserver
+from onnxqat.calibration.weights import weight_qparams
+from onnxqat.graph import query
+from onnxqat.types import (
+    STORAGE,
+    BiasPlacement,
+    Derived,
+    Edge,
+    Fixed,
+    Float,
+    Placement,
+    QParams,
+    QuantPlan,
+    RedundantClip,
+    Remark,
+    Shared,
+    TensorSpec,
+)
+
+LARGEST_BIAS_CODE = 2.0**31 - 2**8
+
+
+@dataclasses.dataclass(frozen=True)
+class Resolved:
+    """A plan with parameters."""
+
+    placements: tuple[Placement, ...]
+    biases: tuple[BiasPlacement, ...]
+    remarks: tuple[Remark, ...]
+
+
+def resolve(plan: QuantPlan, observers: Mapping[str, BaseObserver], model: ir.Model) -> Resolved:
+    """Parameters for every edge of `plan`.
+
+    Args:
+        plan: of :func:`onnxqat.backends.planner.plan`.
+        observers: one for each activation tensor that the plan gives a TensorSpec or ties to one.
+        model: the prepared float model; constants are read from it.
+    """
+    remarks: list[Remark] = []
+    constants = {name: np.asarray(t.numpy()) for name, t in _constants(model, plan)}
+    roots = _group_parameters(plan, observers, remarks)
+    placements = [p for edge in plan.edges if (p := _place(edge, roots, observers, constants, remarks)) is not None]
+    placements, clip_remarks = _tie_needed_clips(plan, placements)
+    placements, bias_remarks = _keep_bias_in_range(plan, placements, constants)
+    biases = tuple(
+        BiasPlacement(edge.consumers[0][0], edge.decision.storage, edge.rule)
+        for edge in plan.edges
+        if isinstance(edge.decision, Derived) and edge.consumers
+    )
+    return Resolved(tuple(placements), biases, tuple(remarks + clip_remarks + bias_remarks))
+
+
+def tensors_to_observe(plan: QuantPlan) -> dict[str, TensorSpec]:
+    """Activation tensors whose range the plan needs, with the spec that they are observed for."""
+    specs = {e.tensor: e.decision for e in plan.edges if isinstance(e.decision, TensorSpec)}
+    wanted = {tensor: spec for tensor, spec in specs.items() if spec.role == "activation"}
+    for edge in plan.edges:
+        if isinstance(edge.decision, Shared) and edge.decision.root in wanted:
+            wanted[edge.tensor] = wanted[edge.decision.root]
+    return wanted
+
+
+def _constants(model: ir.Model, plan: QuantPlan) -> list[tuple[str, ir.TensorProtocol]]:
+    names = {e.tensor for e in plan.edges}
+    found = ((str(v.name), query.constant_tensor(v)) for v in _values(model) if v.name in names)
+    return [(name, tensor) for name, tensor in found if tensor is not None]
+
+
+def _values(model: ir.Model) -> list[ir.Value]:
+    return [*model.graph.initializers.values(), *(v for n in model.graph for v in n.outputs)]
+
+
+def _group_parameters(
+    plan: QuantPlan, observers: Mapping[str, BaseObserver], remarks: list[Remark]
+) -> dict[str, QParams]:
+    members: dict[str, list[str]] = {}
+    for edge in plan.edges:
+        if isinstance(edge.decision, Shared):
+            members.setdefault(edge.decision.root, []).append(edge.tensor)
+    result: dict[str, QParams] = {}
+    for root, others in members.items():
+        if root not in observers:
+            continue
+        merged = copy.deepcopy(observers[root])
+        for other in others:
+            if other in observers:
+                merged.merge(_for_spec(observers[other], merged.spec))
+        result[root] = _checked(root, merged, remarks)
+    return result
+
+
+def _checked(tensor: str, observer: BaseObserver, remarks: list[Remark]) -> QParams:
+    low, high = observer.range()
+    if not np.any(low) and not np.any(high):
+        remarks.append(Remark(f"tensor {tensor!r} is always zero: scale 1", (), "calibrate"))
+    return observer.qparams()
+
+
+def _place(
+    edge: Edge,
+    roots: Mapping[str, QParams],
+    observers: Mapping[str, BaseObserver],
+    constants: Mapping[str, np.ndarray],
+    remarks: list[Remark],
+) -> Placement | None:
+    decision = edge.decision
+    if isinstance(decision, (Derived, Float)):
+        return None
+    if isinstance(decision, Shared):
+        return Placement(edge.tensor, roots[decision.root], edge.rule, edge.consumers, decision.root)
+    if isinstance(decision, Fixed):
+        return Placement(edge.tensor, decision.qparams, edge.rule, edge.consumers)
+    if edge.tensor in roots and decision.role == "activation":
+        return Placement(edge.tensor, roots[edge.tensor], edge.rule, edge.consumers, edge.tensor)
+    if decision.role == "weight":
+        qparams = _weight(edge.tensor, constants[edge.tensor], decision, remarks)
+    else:
+        qparams = _checked(edge.tensor, _for_spec(observers[edge.tensor], decision), remarks)
+    return Placement(edge.tensor, qparams, edge.rule, edge.consumers)
+
+
+def _for_spec(observer: BaseObserver, spec: TensorSpec) -> BaseObserver:
+    if observer.spec == spec:
+        return observer
+    other = copy.deepcopy(observer)
+    other.spec = spec
+    return other
+
+
+def _weight(tensor: str, values: np.ndarray, spec: TensorSpec, remarks: list[Remark]) -> QParams:
+    """Weight parameters; a channel that is all zero takes the middle scale of the others, which keeps its bias fine."""
+    qparams = weight_qparams(values, spec)
+    if spec.axis is None:
+        return qparams
+    other_axes = tuple(i for i in range(values.ndim) if i != spec.axis)
+    dead = ~values.any(axis=other_axes)
+    if not dead.any() or dead.all():
+        return qparams
+    scale = np.where(dead, np.float32(np.median(qparams.scale[~dead])), qparams.scale)
+    remarks.append(Remark(f"{int(dead.sum())} output channels of {tensor!r} are all zero", (), "calibrate"))
+    return dataclasses.replace(qparams, scale=np.asarray(scale, np.float32))
+
+
+def _tie_needed_clips(plan: QuantPlan, placements: list[Placement]) -> tuple[list[Placement], list[Remark]]:
+    by_tensor = {p.tensor: p for p in reversed(placements) if p.consumers is None}
+    remarks: list[Remark] = []
+    extra: list[Placement] = []
+    replaced: dict[str, Placement] = {}
+    for clip in plan.redundant_clips:
+        placed = by_tensor.get(clip.output)
+        if placed is None:
+            continue
+        qparams = _fit(placed.qparams, clip)
+        if _repeats(qparams, clip):
+            if qparams is not placed.qparams:
+                replaced[placed.group or placed.tensor] = dataclasses.replace(placed, qparams=qparams)
+            continue
+        root = placed.group or placed.tensor
+        extra.append(
+            Placement(clip.interior, placed.qparams, "activation that the quantizer does not repeat", None, root)
+        )
+        remarks.append(
+            Remark(f"{clip.interior!r} is quantized before its activation, tied to {clip.output!r}", (), "resolve")
+        )
+    grouped = {p.group for p in extra}
+    result = []
+    for p in placements:
+        root = p.group or p.tensor
+        if root in replaced and p.qparams is by_tensor.get(p.tensor, p).qparams:
+            p = dataclasses.replace(p, qparams=replaced[root].qparams)
+        if p.group is None and p.tensor in grouped and p.consumers is None:
+            p = dataclasses.replace(p, group=p.tensor)
+        result.append(p)
+    return result + extra, remarks
+
+
+def _bounds(qparams: QParams) -> tuple[float, float]:
+    low, high, _ = STORAGE[qparams.qtype.storage]
+    codes = np.asarray([low, high], np.int64) - int(qparams.zero_point)
+    values = codes.astype(np.float32) * np.float32(qparams.scale)
+    return float(values[0]), float(values[1])
+
+
+def _repeats(qparams: QParams, clip: RedundantClip) -> bool:
+    """onnxruntime's rule: everything that QuantizeLinear can represent lies inside the clip."""
+    low, high = _bounds(qparams)
+    return clip.low <= low and high <= clip.high
+
+
+def _fit(qparams: QParams, clip: RedundantClip) -> QParams:
+    """Take back what rounding of the scale added beyond the clip, a few units in the last place."""
+    scale = np.float32(qparams.scale)
+    for _ in range(4):
+        candidate = dataclasses.replace(qparams, scale=np.asarray(scale))
+        if _repeats(candidate, clip):
+            return candidate if scale != qparams.scale else qparams
+        scale = np.nextafter(scale, np.float32(0))
+    return qparams
+
+
+def _keep_bias_in_range(
+    plan: QuantPlan, placements: list[Placement], constants: Mapping[str, np.ndarray]
+) -> tuple[list[Placement], list[Remark]]:
+    """Raise weight scales so that ``|bias| / (activation scale x weight scale)`` fits int32."""
+    position = {(name, index): i for i, p in enumerate(placements) for name, index in p.consumers or ()}
+    anywhere = {p.tensor: i for i, p in enumerate(placements) if p.consumers is None}
+    remarks: list[Remark] = []
+    for edge in plan.edges:
+        if not isinstance(edge.decision, Derived) or not edge.consumers:
+            continue
+        node = edge.consumers[0][0]
+        x = position.get((node, 0), anywhere.get(edge.decision.activation))
+        w = position.get((node, 1))
+        if x is None or w is None or edge.tensor not in constants:
+            continue
+        weight = placements[w].qparams
+        bias = np.abs(constants[edge.tensor].astype(np.float64))
+        smallest = bias / (float(placements[x].qparams.scale) * LARGEST_BIAS_CODE)
+        smallest = (
+            smallest if weight.axis is not None and smallest.shape == weight.scale.shape else smallest.max(initial=0)
+        )
+        if np.any(weight.scale < smallest):
+            scale = np.maximum(weight.scale, (smallest * (1 + 1e-6)).astype(np.float32))
+            placements[w] = dataclasses.replace(placements[w], qparams=dataclasses.replace(weight, scale=scale))
+            remarks.append(
+                Remark(f"weight scales of {node!r} were raised so that its bias fits int32", (node,), "resolve")
+            )
+    return placements, remarks

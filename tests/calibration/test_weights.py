@@ -1,0 +1,76 @@
+"""Parameters of constant tensors."""
+
+import numpy as np
+import pytest
+
+from onnxqat import numerics
+from onnxqat.calibration import observers
+from onnxqat.calibration.observers import create
+from onnxqat.calibration.observers._base import NonFiniteError
+from onnxqat.calibration.weights import weight_qparams
+from onnxqat.discover import names
+from onnxqat.errors import UsageError
+from onnxqat.types import QType, TensorSpec
+
+
+def spec(name: str, bits: int = 4, axis: int | None = 0) -> TensorSpec:
+    granularity = "tensor" if axis is None else "channel"
+    return TensorSpec(QType.of(bits, signed=True), granularity=granularity, axis=axis, observer=name, role="weight")
+
+
+@pytest.fixture(scope="module")
+def weights() -> np.ndarray:
+    values = np.random.default_rng(0).standard_normal((8, 16, 3, 3)).astype(np.float32)
+    values[2] = 0
+    values[3, 0, 0, 0] = 6
+    return values * np.geomspace(0.01, 3, 8, dtype=np.float32).reshape(8, 1, 1, 1)
+
+
+def channel_errors(values: np.ndarray, tensor_spec: TensorSpec) -> np.ndarray:
+    error = numerics.fake_quantize(values, weight_qparams(values, tensor_spec)) - values
+    return (error.reshape(len(values), -1) ** 2).sum(axis=1)
+
+
+@pytest.mark.parametrize("name", names(observers.__name__))
+@pytest.mark.parametrize("axis", [None, 0, 1])
+def test_shapes_and_dead_channel(name: str, axis: int | None, weights: np.ndarray) -> None:
+    qparams = weight_qparams(weights, spec(name, axis=axis))
+    assert qparams.scale.shape == (() if axis is None else (weights.shape[axis],))
+    if axis == 0:
+        assert qparams.scale[2] == 1
+        assert qparams.zero_point[2] == 0
+
+
+def test_minmax_is_the_observer(weights: np.ndarray) -> None:
+    observer = create(spec("minmax"))
+    observer.update(weights)
+    assert observer.qparams().same(weight_qparams(weights, spec("minmax")))
+
+
+@pytest.mark.parametrize("bits", [2, 3, 4, 8])
+def test_mse_is_never_worse_in_any_channel(bits: int, weights: np.ndarray) -> None:
+    whole, best = channel_errors(weights, spec("minmax", bits)), channel_errors(weights, spec("mse", bits))
+    assert (best <= whole * (1 + 1e-6)).all()
+    if bits < 8:
+        assert best[3] < 0.8 * whole[3]
+
+
+def test_direct_and_histogram_search_agree() -> None:
+    values = np.random.default_rng(1).standard_normal((2, 8192)).astype(np.float32)
+    direct = weight_qparams(values, spec("mse"))
+    doubled = weight_qparams(np.concatenate([values, values], axis=1), spec("mse"))
+    np.testing.assert_allclose(direct.scale, doubled.scale, rtol=0.03)
+
+
+def test_entropy_of_small_channels_is_mse(weights: np.ndarray) -> None:
+    assert weight_qparams(weights, spec("entropy")).same(weight_qparams(weights, spec("mse")))
+
+
+def test_refusals(weights: np.ndarray) -> None:
+    with pytest.raises(UsageError, match="no observer named 'msee'"):
+        weight_qparams(weights, spec("msee"))
+    for name in ("mse", "minmax"):
+        with pytest.raises(NonFiniteError):
+            weight_qparams(np.array([[np.nan]], np.float32), spec(name))
+        with pytest.raises(ValueError, match="floating point"):
+            weight_qparams(np.array([[1]]), spec(name))
