@@ -107,3 +107,8 @@ def replace_by_constant(value: ir.Value, data: ir.TensorProtocol, graph: ir.Grap
 def inline_graphs(model: ir.Model) -> list[ir.Graph]:
     """The main graph and its subgraphs, where constants are initializers; function bodies and theirs are not in it."""
     return [model.graph, *model.graph.subgraphs()]
+
+
+def scope_map(model: ir.Model) -> dict[int, walk.Scope]:
+    """The scope of each graph, by the graph's id; a node of a function body knows its inner graph only."""
+    return {id(s.graph if isinstance(s, ir.Function) else s): s for s in walk.scopes(model)}

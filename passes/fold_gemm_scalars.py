@@ -1,0 +1,61 @@
+"""The scalars alpha and beta of Gemm folded into its constants."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxqat.graph import build, query, walk
+from onnxqat.passes._base import Context, Pass
+from onnxqat.passes._edits import Log, drop_unused, exchange_constant
+from onnxqat.types import Remark
+
+
+class FoldGemmScalars(Pass):
+    """Gemm nodes have alpha 1 and beta 1.
+
+    onnxruntime's quantized Gemm treats alpha in another way than its float Gemm does, so a quantized Gemm has none.
+
+    1. alpha is multiplied into a constant B, beta into a constant C, in float64; constants that others read are
+       copied first (``<constant>_scaled``).
+    2. Without C, or with beta 0, beta and C go.
+    3. Left alone, with the reason: alpha where B is not constant, beta where C is not.
+
+    Tolerance: float rounding, 1e-6 of the output's range. ::
+
+        y = Gemm <alpha = 0.5, beta = 2.0> (x, w, b)
+        y = Gemm(x, w, b)                               # w halved, b doubled
+    """
+
+    def rewrite(self, model: ir.Model, context: Context) -> list[Remark] | None:
+        """Fold the scalars; see the class."""
+        log = Log()
+        for scope in walk.scopes(model):
+            for node in list(scope):
+                if node.op_type == "Gemm" and node.domain == "":
+                    _fold(scope, node, "alpha", 1, context.names, log)
+                    _fold(scope, node, "beta", 2, context.names, log)
+        return log.result()
+
+
+def _fold(scope: walk.Scope, node: ir.Node, scalar: str, index: int, names: build.Names, log: Log) -> None:
+    attribute = node.attributes.get(scalar)
+    if attribute is None or (not attribute.is_ref() and float(attribute.value) == 1.0):
+        return
+    if attribute.is_ref():
+        log.left(f"{scalar} of Gemm is an attribute of the function", node)
+        return
+    factor = float(attribute.value)
+    value = node.inputs[index] if len(node.inputs) > index else None
+    if scalar == "beta" and (value is None or factor == 0.0):
+        if value is not None:
+            node.resize_inputs(2)
+            drop_unused(value)
+    else:
+        array = query.constant_array(value)
+        if array is None:
+            log.left(f"what {scalar} of Gemm scales is not constant", node)
+            return
+        exchange_constant(scope, node, index, array.astype(np.float64) * factor, names, "scaled")
+    del node.attributes[scalar]
+    log.did("alpha and beta of Gemm were folded into its constants", node)
