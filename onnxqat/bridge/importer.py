@@ -1,0 +1,193 @@
+"""ONNX model -> torch module, node by node.
+
+How an operator is found: its row in ``onnxqat/ops`` names a family, and ``onnxqat/bridge/lowering/<family>.py`` has a
+function with the operator's name in snake case. An operator without either, or in a form that its lowering does not
+implement exactly, is refused; one message lists all of them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from collections.abc import Callable
+from typing import TypeAlias
+
+import onnx.defs
+import onnx_ir as ir
+import torch
+from onnx_ir.passes import common as ir_passes
+
+from onnxqat.bridge import module as modules
+from onnxqat.bridge import names, quantizer_modules
+from onnxqat.bridge.builder import Builder, Lowered, NodeView, RefusedError, Store
+from onnxqat.bridge.module import Capture, OnnxModule, capture
+from onnxqat.bridge.quantizer_modules import QuantizerFactory
+from onnxqat.bridge.values import Const
+from onnxqat.errors import UnsupportedError
+from onnxqat.graph import io, qdq, query, walk
+from onnxqat.ops import _base
+
+__all__ = ["Capture", "OnnxModule", "QuantizerFactory", "capture", "to_torch"]
+
+Lowering: TypeAlias = "Callable[[NodeView], Lowered]"
+
+
+def to_torch(source: io.ModelSource, *, quantizer_factory: QuantizerFactory | None = None) -> OnnxModule:
+    """Import an ONNX model as a ``torch.fx.GraphModule``.
+
+    ``forward`` takes the graph inputs in order and returns the graph outputs: a tensor when there is one, else a
+    tuple. Float constants are Parameters under their ONNX names, running statistics and everything else buffers.
+    Each recognised quantizer is one submodule ``<tensor>_quantizer``.
+
+    Args:
+        source: path or model; it is not changed.
+        quantizer_factory: makes the module of a quantizer from its description and, for a bias whose scale follows
+            from two others, from their modules. The default makes ``FakeQuantize`` and ``DerivedFakeQuantize``.
+
+    Raises:
+        UnsupportedError: ``operator-unsupported``, with every operator and form that is not implemented.
+        ModelError: the file is not a model.
+    """
+    model = prepare(io.load(source))
+    return _Importer(model, quantizer_factory or quantizer_modules.default_factory).run()
+
+
+def prepare(model: ir.Model) -> ir.Model:
+    """Inline model-local functions and infer shapes; the values that exist keep their names."""
+    if model.functions:
+        model = ir_passes.InlinePass()(model).model
+    for value in _inner_values(model):
+        value.shape = None
+    try:
+        return ir_passes.ShapeInferencePass(data_prop=True)(model).model
+    except Exception as error:
+        # Inference only helps: without it ranks are taken at run time, or the lowering that needs one refuses.
+        logging.getLogger(__name__).debug("shape inference failed: %s", error)
+        return model
+
+
+def _inner_values(model: ir.Model) -> list[ir.Value]:
+    """What nodes compute: shapes that a file states for these may be stale, so they are inferred afresh."""
+    outputs = {id(v) for v in model.graph.outputs}
+    return [v for node in walk.nodes(model) for v in node.outputs if id(v) not in outputs]
+
+
+class _Importer:
+    """One import: collects what is unsupported and builds scope after scope."""
+
+    def __init__(self, model: ir.Model, factory: QuantizerFactory) -> None:
+        self.model = model
+        self.store = Store()
+        self.refused: dict[str, list[str]] = {}
+        self.quantizers = quantizer_modules.Quantizers(qdq.quantizers(model), factory, self.store)
+
+    def run(self) -> OnnxModule:
+        """Build the main graph and wrap it."""
+        self._check_operators()
+        graph = self.model.graph
+        builder = Builder(self.store, dict(self.model.opset_imports))
+        inputs = [v for v in graph.inputs if v.name not in graph.initializers]
+        for value in inputs:
+            builder.define(value, builder.placeholder(str(value.name or "")))
+        for value in graph.inputs:
+            if value.name in graph.initializers and value.const_value is not None:
+                builder.define(value, Const(str(value.name), value.const_value))
+        builder.anchor = next(iter(builder.graph.nodes), None)
+        try:
+            self.lower_scope(builder, graph)
+            results = [builder.tensor(builder.lookup(v)) for v in graph.outputs]
+        except Exception:
+            if not self.refused:
+                raise
+        self._raise_refused()
+        builder.graph.output(results[0] if len(results) == 1 else tuple(results))
+        self.quantizers.tie_scales()
+        attributes = {
+            "input_names": tuple(str(v.name) for v in inputs),
+            "output_names": tuple(str(v.name) for v in graph.outputs),
+            "parameter_names": self.store.parameter_names,
+            "tensor_nodes": builder.tensor_nodes,
+            "quantizers": self.quantizers.paths,
+        }
+        return modules.make(self.store.root, builder.graph, attributes)
+
+    def lower_scope(self, builder: Builder, graph: ir.Graph) -> None:
+        """Lower the nodes of one graph in order."""
+        for node in graph:
+            if self.quantizers.handles(node):
+                self.quantizers.emit(builder, node)
+            else:
+                self._lower(builder, node)
+
+    def _lower(self, builder: Builder, node: ir.Node) -> None:
+        view = NodeView(builder, node)
+        view.lower_scope = self.lower_scope
+        try:
+            result = _lowering(node)(view)
+        except RefusedError as reason:
+            self._refuse(f"{node.op_type} ({reason})", node)
+            result = tuple(view.call(torch.zeros, 1) for _ in node.outputs)
+        results = result if isinstance(result, tuple) else (result,)
+        for output, value in zip(node.outputs, results, strict=False):
+            if value is not None:
+                builder.define(output, value)
+
+    def _refuse(self, what: str, node: ir.Node) -> None:
+        self.refused.setdefault(what, []).append(query.label(node))
+
+    def _check_operators(self) -> None:
+        for scope in walk.scopes(self.model):
+            for node in scope:
+                if self.quantizers.handles(node):
+                    continue
+                problem = _problem(node, query.opset(self.model, scope, node.domain))
+                if problem:
+                    self._refuse(problem, node)
+        self._raise_refused()
+
+    def _raise_refused(self) -> None:
+        if not self.refused:
+            return
+        parts = []
+        for what, nodes in sorted(self.refused.items()):
+            more = f" and {len(nodes) - 1} more" if len(nodes) > 1 else ""
+            parts.append(f"{what} at {nodes[0]}{more}")
+        raise UnsupportedError(
+            "operator-unsupported",
+            f"the bridge does not implement: {'; '.join(parts)}",
+            hint="onnxqat refuses what it cannot compute exactly",
+        )
+
+
+def _problem(node: ir.Node, opset: int) -> str:
+    domain = "" if node.domain == "ai.onnx" else node.domain
+    title = f"{domain}.{node.op_type}" if domain else node.op_type
+    row = _base.find(domain, node.op_type)
+    if row is None or _function(row) is None:
+        return title
+    version = opset
+    if not domain:
+        try:
+            version = onnx.defs.get_schema(node.op_type, opset, "").since_version
+        except onnx.defs.SchemaError:
+            return f"{title} (not in opset {opset})"
+    return f"{title} (version {version}, older than {row.since})" if version < row.since else ""
+
+
+def _lowering(node: ir.Node) -> Lowering:
+    row = _base.find(node.domain, node.op_type)
+    found = None if row is None else _function(row)
+    if found is None:
+        raise RefusedError("no lowering")
+    return found
+
+
+def _function(row: _base.OpDef) -> Lowering | None:
+    home = importlib.import_module(f"onnxqat.bridge.lowering.{row.family}")
+    return getattr(home, names.function_name(row.domain, row.name), None)
+
+
+def parameters_by_name(module: OnnxModule) -> dict[str, torch.Tensor]:
+    """Parameters and buffers that hold constants of the file, by ONNX name."""
+    state: dict[str, torch.Tensor] = {**dict(module.named_buffers()), **dict(module.named_parameters())}
+    return {name: state[key] for key, name in module.parameter_names.items()}

@@ -1,0 +1,166 @@
+"""Normalization layers.
+
+Running statistics of BatchNormalization are buffers; its call ends in ``training, momentum, epsilon`` so that
+training code can switch it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from onnxqat.bridge.builder import Lowered, NodeView
+from onnxqat.bridge.values import TORCH_DTYPES
+
+
+def batch_normalization(n: NodeView) -> Lowered:
+    """BatchNormalization 7 to 15 for inference; ``spatial=0`` and ``training_mode=1`` are refused."""
+    if n.attr("training_mode", 0):
+        raise n.refuse("training_mode=1")
+    if not n.attr("spatial", 1):
+        raise n.refuse("spatial=0")
+    if any(n.wants(i) for i in range(1, 5)):
+        raise n.refuse("outputs of training mode")
+    x, scale, bias, mean, variance = n.tensor(0), n.tensor(1), n.tensor(2), n.buffer(3), n.buffer(4)
+    momentum = 1.0 - n.attr("momentum", 0.9)
+    return n.call(functional.batch_norm, x, mean, variance, scale, bias, False, momentum, n.attr("epsilon", 1e-5))
+
+
+def normalize_instances(x: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor, epsilon: float) -> torch.Tensor:
+    """Normalize every channel of every sample over its spatial axes; one element gives the bias."""
+    axes = list(range(2, x.dim()))
+    centered = x - x.mean(axes, keepdim=True)
+    variance = centered.square().mean(axes, keepdim=True)
+    shape = [1, -1] + [1] * len(axes)
+    return centered * torch.rsqrt(variance + epsilon) * scale.reshape(shape) + bias.reshape(shape)
+
+
+def instance_normalization(n: NodeView) -> Lowered:
+    """InstanceNormalization 6 to 22; always statistics of the instance, never running ones."""
+    return n.call(normalize_instances, n.tensor(0), n.tensor(1), n.tensor(2), n.attr("epsilon", 1e-5))
+
+
+def normalize_layers(
+    x: torch.Tensor,
+    scale: torch.Tensor,
+    bias: torch.Tensor | None,
+    axis: int,
+    epsilon: float,
+    stash: torch.dtype,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """LayerNormalization with its mean and inverse standard deviation, computed in type `stash`."""
+    axes = list(range(axis % x.dim(), x.dim()))
+    wide = x.to(stash)
+    mean = wide.mean(axes, keepdim=True)
+    inverse = torch.rsqrt((wide - mean).square().mean(axes, keepdim=True) + epsilon)
+    normal = ((wide - mean) * inverse).to(x.dtype) * scale
+    return (normal if bias is None else normal + bias), mean, inverse
+
+
+def layer_normalization(n: NodeView) -> Lowered:
+    """LayerNormalization 17, with its optional outputs Mean and InvStdDev."""
+    axis, epsilon = int(n.attr("axis", -1)), n.attr("epsilon", 1e-5)
+    x, scale, bias = n.tensor(0), n.tensor(1), n.optional(2)
+    rank, dims = n.rank(0), n.dims(1)
+    known = rank is not None and dims is not None and len(dims) == rank - axis % rank and None not in dims
+    same = known and _equal_tail(n, len(dims or ()))
+    if same and not n.wants(1) and not n.wants(2):
+        return n.call(functional.layer_norm, x, list(dims or ()), scale, bias, epsilon)
+    stash = TORCH_DTYPES[_stash_type(n)]
+    three = n.call(normalize_layers, x, scale, bias, axis, epsilon, stash)
+    return tuple(n.item(three, i) for i in range(3))
+
+
+def _equal_tail(n: NodeView, length: int) -> bool:
+    x, scale = n.dims(0), n.dims(1)
+    bias = n.dims(2) if n.has(2) else scale
+    return x is not None and x[-length:] == scale and bias == scale and n.dtype(0) == n.dtype(1)
+
+
+def _stash_type(n: NodeView) -> Any:
+    import onnx_ir as ir
+
+    return ir.DataType(n.attr("stash_type", 1))
+
+
+def normalize_groups(
+    x: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor, groups: int, epsilon: float, per_group: bool
+) -> torch.Tensor:
+    """GroupNormalization; version 18 has one scale a group, version 21 one a channel."""
+    shape = x.shape
+    grouped = x.reshape(shape[0], groups, -1).to(torch.float32)
+    centered = grouped - grouped.mean(-1, keepdim=True)
+    normal = centered * torch.rsqrt(centered.square().mean(-1, keepdim=True) + epsilon)
+    normal = normal.to(x.dtype)
+    if per_group:
+        return (normal * scale.reshape(1, -1, 1) + bias.reshape(1, -1, 1)).reshape(shape)
+    per_channel = [1, -1] + [1] * (len(shape) - 2)
+    return normal.reshape(shape) * scale.reshape(per_channel) + bias.reshape(per_channel)
+
+
+def group_normalization(n: NodeView) -> Lowered:
+    """GroupNormalization 18 and 21."""
+    x, scale, bias = n.tensor(0), n.tensor(1), n.tensor(2)
+    groups, epsilon = int(n.attr("num_groups")), n.attr("epsilon", 1e-5)
+    if n.opset >= 21 and n.dtype(0) == n.dtype(1):
+        return n.call(functional.group_norm, x, groups, scale, bias, epsilon)
+    return n.call(normalize_groups, x, scale, bias, groups, epsilon, n.opset < 21)
+
+
+def normalize_rms(x: torch.Tensor, scale: torch.Tensor, axis: int, epsilon: float, stash: torch.dtype) -> torch.Tensor:
+    """Divide by the root mean square over the axes from `axis` on."""
+    axes = list(range(axis % x.dim(), x.dim()))
+    wide = x.to(stash)
+    return (wide * torch.rsqrt(wide.square().mean(axes, keepdim=True) + epsilon)).to(x.dtype) * scale
+
+
+def rms_normalization(n: NodeView) -> Lowered:
+    """RMSNormalization 23."""
+    stash = TORCH_DTYPES[_stash_type(n)]
+    return n.call(normalize_rms, n.tensor(0), n.tensor(1), int(n.attr("axis", -1)), n.attr("epsilon", 1e-5), stash)
+
+
+def normalize_local_response(x: torch.Tensor, size: int, alpha: float, beta: float, bias: float) -> torch.Tensor:
+    """Divide by a power of the sum of squares over neighbouring channels."""
+    squares = x.square().reshape(x.shape[0], 1, x.shape[1], -1)
+    before = (size - 1) // 2
+    padded = functional.pad(squares, [0, 0, before, size - 1 - before])
+    mean = functional.avg_pool2d(padded, [size, 1], 1)
+    return x / (mean.reshape(x.shape) * alpha + bias).pow(beta)
+
+
+def lrn(n: NodeView) -> Lowered:
+    """LRN 1 and 13."""
+    return n.call(
+        normalize_local_response,
+        n.tensor(0),
+        int(n.attr("size")),
+        n.attr("alpha", 1e-4),
+        n.attr("beta", 0.75),
+        n.attr("bias", 1.0),
+    )
+
+
+def divide_by_norm(x: torch.Tensor, axis: int, p: int) -> torch.Tensor:
+    """Divide by the p-norm along `axis`; 0 stays 0."""
+    norm = x.abs().sum(axis, keepdim=True) if p == 1 else x.square().sum(axis, keepdim=True).sqrt()
+    return torch.where(norm == 0, torch.zeros_like(x), x / torch.where(norm == 0, torch.ones_like(norm), norm))
+
+
+def lp_normalization(n: NodeView) -> Lowered:
+    """LpNormalization 1 and 22."""
+    return n.call(divide_by_norm, n.tensor(0), int(n.attr("axis", -1)), int(n.attr("p", 2)))
+
+
+def standardize(x: torch.Tensor, axes: list[int]) -> torch.Tensor:
+    """Zero mean and unit variance over `axes`."""
+    mean = x.mean(axes, keepdim=True)
+    deviation = (x.square().mean(axes, keepdim=True) - mean.square()).sqrt()
+    return (x - mean) / (deviation + 1e-9)
+
+
+def mean_variance_normalization(n: NodeView) -> Lowered:
+    """MeanVarianceNormalization 9 and 13."""
+    return n.call(standardize, n.tensor(0), n.attr("axes", [0, 2, 3]))

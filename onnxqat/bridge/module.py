@@ -1,0 +1,148 @@
+"""The module that the importer returns, and a view of it that returns inner tensors too."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from onnxqat.discover import unknown
+
+_Spec = list[tuple[str, str, Any, Any, Any, dict[str, Any]]]
+
+
+class _Ref:
+    """Stands for an fx node in a pickled graph."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+class OnnxModule(fx.GraphModule):
+    """An ONNX graph as torch code; ``print(module.code)`` shows it.
+
+    Pickled and copied as its graph, not by tracing its code again, so that helpers and metadata survive.
+
+    Attributes:
+        input_names: ONNX names of the arguments of ``forward``.
+        output_names: ONNX names of what it returns.
+        parameter_names: state dict key -> ONNX name, of parameters and buffers that hold constants of the file.
+        tensor_nodes: ONNX tensor name -> name of the fx node that computes it.
+        quantizers: ONNX tensor name -> path of the quantizer submodule.
+    """
+
+    input_names: tuple[str, ...]
+    output_names: tuple[str, ...]
+    parameter_names: dict[str, str]
+    tensor_nodes: dict[str, str]
+    quantizers: dict[str, str]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_restore, (_flatten(self.graph), self._plain_state()))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> OnnxModule:
+        copied = _restore(_flatten(self.graph), copy.deepcopy(self._plain_state(), memo))
+        memo[id(self)] = copied
+        return copied
+
+    def __copy__(self) -> OnnxModule:
+        return _restore(_flatten(self.graph), dict(self._plain_state()))
+
+    def _plain_state(self) -> dict[str, Any]:
+        return {key: value for key, value in self.__dict__.items() if key not in ("_graph", "_code", "_lineno_map")}
+
+
+def make(root: nn.Module, graph: fx.Graph, attributes: dict[str, Any]) -> OnnxModule:
+    """A module with the tensors and submodules of `root` that runs `graph`."""
+    state = dict(root.__dict__)
+    state.update(attributes)
+    return _restore(_flatten(graph), state)
+
+
+def _flatten(graph: fx.Graph) -> _Spec:
+    def encode(node: fx.Node) -> Any:
+        return _Ref(node.name)
+
+    return [
+        (
+            node.op,
+            node.name,
+            node.target,
+            fx.node.map_arg(node.args, encode),
+            fx.node.map_arg(node.kwargs, encode),
+            {key: node.meta[key] for key in ("onnx_name", "onnx_node") if key in node.meta},
+        )
+        for node in graph.nodes
+    ]
+
+
+def _decode(value: Any, nodes: dict[str, fx.Node]) -> Any:
+    if isinstance(value, _Ref):
+        return nodes[value.name]
+    if isinstance(value, (list, tuple)):
+        return type(value)(_decode(v, nodes) for v in value)
+    if isinstance(value, dict):
+        return {key: _decode(v, nodes) for key, v in value.items()}
+    if isinstance(value, slice):
+        return slice(_decode(value.start, nodes), _decode(value.stop, nodes), _decode(value.step, nodes))
+    return value
+
+
+def _restore(spec: _Spec, state: dict[str, Any]) -> OnnxModule:
+    graph, nodes = fx.Graph(), dict[str, fx.Node]()
+    for op, name, target, args, kwargs, meta in spec:
+        arguments = tuple(_decode(list(args), nodes))
+        nodes[name] = graph.create_node(op, target, arguments, _decode(dict(kwargs), nodes), name=name)
+        nodes[name].meta.update(meta)
+    module = OnnxModule(nn.Module(), fx.Graph(), class_name="OnnxModule")
+    module.__dict__.update(state)
+    module.graph = graph
+    return module
+
+
+class Capture(nn.Module):
+    """Runs a module and returns (its result, the named tensors by ONNX name)."""
+
+    def __init__(self, module: OnnxModule, names: Sequence[str]) -> None:
+        super().__init__()
+        self.module = module
+        self.names = tuple(names)
+        self._wanted: dict[str, list[str]] = {}
+        for name in self.names:
+            if name not in module.tensor_nodes:
+                raise unknown("tensor", name, sorted(module.tensor_nodes))
+            self._wanted.setdefault(module.tensor_nodes[name], []).append(name)
+
+    def forward(self, *inputs: torch.Tensor) -> tuple[Any, dict[str, torch.Tensor]]:
+        """Run the graph node by node."""
+        recorder = _Recorder(self.module, self._wanted)
+        result = recorder.run(*inputs)
+        return result, {name: recorder.found[name] for name in self.names}
+
+
+class _Recorder(fx.Interpreter):
+    def __init__(self, module: OnnxModule, wanted: dict[str, list[str]]) -> None:
+        super().__init__(module)
+        self.wanted = wanted
+        self.found: dict[str, torch.Tensor] = {}
+
+    def run_node(self, n: fx.Node) -> Any:
+        """Run one node and keep its result where it is asked for."""
+        result = super().run_node(n)
+        for name in self.wanted.get(n.name, ()):
+            self.found[name] = result
+        return result
+
+
+def capture(module: OnnxModule, names: Iterable[str]) -> Capture:
+    """A module that also returns the inner tensors called `names` in the ONNX file.
+
+    Shape arithmetic and what a quantizer hides (codes) have no tensor: see ``module.tensor_nodes`` for what has.
+
+    Raises:
+        UsageError: ``name-unknown``.
+    """
+    return Capture(module, list(names))

@@ -1,0 +1,108 @@
+"""The submodules that stand for the quantizers of a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias, cast
+
+import numpy as np
+import onnx_ir as ir
+from torch import nn
+
+from onnxqat import numerics
+from onnxqat.bridge.builder import Builder, Store
+from onnxqat.bridge.fake_quantize import DerivedFakeQuantize, FakeQuantize
+from onnxqat.bridge.values import Const
+from onnxqat.graph import query
+from onnxqat.graph.qdq import Quantizer
+
+QuantizerFactory: TypeAlias = "Callable[[Quantizer, tuple[nn.Module, nn.Module] | None], nn.Module]"
+
+
+def default_factory(quantizer: Quantizer, sources: tuple[nn.Module, nn.Module] | None) -> nn.Module:
+    """``FakeQuantize``, or ``DerivedFakeQuantize`` for a bias whose scale is the product of two others.
+
+    Args:
+        quantizer: what the file says.
+        sources: modules of the activation's and the weight's quantizer, for such a bias.
+    """
+    if sources is None:
+        return FakeQuantize(quantizer.qparams, tensor=quantizer.tensor, role=quantizer.role)
+    activation, weight = cast("tuple[FakeQuantize, FakeQuantize]", sources)
+    return DerivedFakeQuantize(quantizer.qparams, activation=activation, weight=weight, tensor=quantizer.tensor)
+
+
+class Quantizers:
+    """Makes the quantizer modules of one import and emits the calls.
+
+    Attributes:
+        paths: ONNX tensor name -> submodule path.
+    """
+
+    def __init__(self, found: list[Quantizer], factory: QuantizerFactory, store: Store) -> None:
+        self.factory = factory
+        self.store = store
+        self.paths: dict[str, str] = {}
+        self._nodes: dict[int, Quantizer] = {id(node): q for q in found for node in q.nodes}
+        self._made: dict[int, nn.Module] = {}
+        self._scales: list[tuple[ir.Value, nn.Module]] = []
+
+    def handles(self, node: ir.Node) -> bool:
+        """Whether `node` belongs to a recognised quantizer."""
+        return id(node) in self._nodes
+
+    def emit(self, builder: Builder, node: ir.Node) -> None:
+        """Emit the quantizer at its first node; its other nodes emit nothing."""
+        quantizer = self._nodes[id(node)]
+        if node is not quantizer.nodes[0]:
+            return
+        if quantizer.stored:
+            master = builder.tensor(self._master(builder, quantizer))
+        else:
+            master = builder.tensor(builder.lookup(quantizer.input))
+        path = self._path(quantizer)
+        result = builder.submodule_call(path, master)
+        for output in quantizer.outputs:
+            builder.define(output, result)
+
+    def module(self, quantizer: Quantizer) -> nn.Module:
+        """The module of `quantizer`, made at first use."""
+        if id(quantizer) not in self._made:
+            sources = quantizer.derived_from
+            pair = None if sources is None else (self.module(sources[0]), self.module(sources[1]))
+            made = self.factory(quantizer, pair)
+            codes = str(quantizer.input.name) if quantizer.stored else None
+            described = {
+                "scale_names": tuple(str(v.name) for v in quantizer.scales),
+                "zero_point_names": tuple(str(v.name) for v in quantizer.zero_points),
+                "codes_name": codes,
+            }
+            for name, value in described.items():
+                setattr(made, name, value)
+            self._made[id(quantizer)] = made
+            if pair is None:
+                self._scales += [(value, made) for value in quantizer.scales]
+        return self._made[id(quantizer)]
+
+    def tie_scales(self) -> None:
+        """Quantizers that read one scale initializer get one scale Parameter."""
+        owners: dict[int, nn.Module] = {}
+        for value, module in self._scales:
+            owner = owners.setdefault(id(value), module)
+            if owner is not module and isinstance(getattr(owner, "scale", None), nn.Parameter):
+                module.register_parameter("scale", cast("nn.Parameter", owner.scale))
+
+    def _path(self, quantizer: Quantizer) -> str:
+        if quantizer.tensor not in self.paths:
+            path = self.store.add_module(f"{quantizer.tensor}_quantizer", self.module(quantizer))
+            self.paths[quantizer.tensor] = path
+            return path
+        # The same tensor through a second quantizer, such as another grid for another consumer.
+        return self.store.add_module(f"{quantizer.tensor}_quantizer", self.module(quantizer))
+
+    def _master(self, builder: Builder, quantizer: Quantizer) -> Const:
+        codes = query.constant_array(quantizer.input)
+        if codes is None:
+            raise ValueError(f"{quantizer.tensor}: stored codes are not constant")
+        values = numerics.dequantize(np.asarray(codes).astype(np.int64), quantizer.qparams)
+        return Const(quantizer.tensor, ir.Tensor(values))
