@@ -1,16 +1,24 @@
-"""Training data as batches: arrays that are shuffled with a seed, or an iterable of batches that is taken as it is."""
+"""Training data as batches of tensors, shuffled with a seed where onnxqat reads the samples itself."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from onnxqat.calibration.data import Data, open_data
+from onnxqat.calibration.inputs import Feeds, InputInfo, check_names, fitted, static_batch
+from onnxqat.calibration.preprocess import Preprocess
 from onnxqat.errors import DataError, UsageError
+
+POOL_BYTES = 2**30
+"""How much of a folder or file is held in memory to shuffle it; less than that is shuffled as a whole."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,155 +49,157 @@ class ArrayBatches:
     """Samples in arrays, shuffled anew each epoch; the order follows from seed and epoch alone.
 
     Args:
-        inputs: arrays by input name, samples along axis 0.
+        arrays: one array for each input, samples along axis 0.
         labels: array of the same length, or None.
-        batch_size: samples a batch.
+        inputs: the model's inputs; where they prescribe the batch size, samples left over are left out of the epoch.
+        batch_size: samples a batch, where the model does not prescribe it.
         seed: of the order.
-        drop_last: leave out a last batch that is not full (for models with a fixed batch).
 
     Raises:
-        DataError: ``data-missing``, ``data-shape``, ``data-labels``.
+        DataError: ``data-missing``, ``data-input-name``, ``data-shape``, ``data-labels``.
     """
 
     def __init__(
-        self,
-        inputs: Mapping[str, Any],
-        labels: Any = None,
-        *,
-        batch_size: int,
-        seed: int = 0,
-        drop_last: bool = False,
+        self, arrays: Mapping[str, Any], labels: Any, inputs: Sequence[InputInfo], *, batch_size: int, seed: int
     ) -> None:
-        self.inputs = {name: _array(value) for name, value in inputs.items()}
-        self.labels = None if labels is None else _array(labels)
-        lengths = {name: len(value) if value.ndim else 0 for name, value in self.inputs.items()}
-        self.samples = next(iter(lengths.values()), 0)
-        if not self.samples:
-            raise DataError("data-missing", "the training data has no samples")
+        check_names(arrays, inputs, "the training data")
+        self._inputs = tuple(inputs)
+        self._arrays = {name: _array(value) for name, value in arrays.items()}
+        self._labels = None if labels is None else _array(labels)
+        lengths = {name: len(value) if value.ndim else 0 for name, value in self._arrays.items()}
+        self._samples = next(iter(lengths.values()), 0)
         if len(set(lengths.values())) > 1:
             raise DataError("data-shape", f"the inputs have different numbers of samples: {lengths}")
-        if self.labels is not None and len(self.labels) != self.samples:
-            raise DataError("data-labels", f"there are {len(self.labels)} labels for {self.samples} samples")
-        if batch_size < 1:
-            raise UsageError("option-invalid", f"batch size {batch_size}; it must be at least 1")
-        if drop_last and self.samples < batch_size:
-            raise DataError("data-missing", f"{self.samples} samples are fewer than the model's batch of {batch_size}")
-        self.batch_size, self.seed, self.drop_last = batch_size, seed, drop_last
+        if self._labels is not None and len(self._labels) != self._samples:
+            raise DataError("data-labels", f"there are {len(self._labels)} labels for {self._samples} samples")
+        prescribed = static_batch(inputs)
+        self._size, self._whole, self._seed = prescribed or batch_size, prescribed is not None, seed
+        if self.steps < 1:
+            raise DataError("data-missing", f"{self._samples} samples do not fill one batch of {self._size}")
 
     @property
     def steps(self) -> int:
         """Batches an epoch."""
-        return self.samples // self.batch_size if self.drop_last else -(-self.samples // self.batch_size)
+        return self._samples // self._size if self._whole else -(-self._samples // self._size)
 
     def epoch(self, number: int) -> Iterator[Batch]:
         """Batches in the order of epoch `number`."""
-        order = np.random.default_rng((self.seed, number)).permutation(self.samples)
+        order = np.random.default_rng((self._seed, number)).permutation(self._samples)
         for step in range(self.steps):
-            chosen = order[step * self.batch_size : (step + 1) * self.batch_size]
-            inputs = {name: _tensor(value[chosen], name) for name, value in self.inputs.items()}
-            yield Batch(inputs, None if self.labels is None else _tensor(self.labels[chosen], "labels"))
+            chosen = np.sort(order[step * self._size : (step + 1) * self._size])
+            feeds = {i.name: fitted(self._arrays[i.name][chosen], i, "the training data") for i in self._inputs}
+            yield _batch(feeds, None if self._labels is None else self._labels[chosen])
 
 
-class IterableBatches:
-    """An iterable that yields ``inputs`` or ``(inputs, labels)``, `inputs` being a mapping or a single array.
-
-    It is started anew each epoch, so a generator serves one epoch only.
+class DataBatches:
+    """Batches of :class:`onnxqat.calibration.data.Data`.
 
     Args:
-        source: the iterable.
-        input_names: names of the model's inputs, for single arrays.
+        data: where they come from.
+        seed: of the order; None leaves batches as they come. Samples are shuffled within pools of :data:`POOL_BYTES`.
+        repeatable: whether the data can be read more than once (an iterator cannot).
     """
 
-    def __init__(self, source: Iterable[Any], input_names: Sequence[str]) -> None:
-        self.source, self.input_names = source, tuple(input_names)
+    def __init__(self, data: Data, *, seed: int | None = None, repeatable: bool = True) -> None:
+        self.repeatable = repeatable
+        self._data, self._seed = data, seed
 
     @property
     def steps(self) -> int | None:
-        """Batches an epoch, where the iterable has a length."""
-        return len(self.source) if isinstance(self.source, Sized) else None
+        """Batches an epoch, where it is known before reading."""
+        return self._data.batches
 
     def epoch(self, number: int) -> Iterator[Batch]:
-        """The batches as they come.
+        """The batches of one pass over the data."""
+        if self._seed is None:
+            for feeds, labels in self._data.labelled():
+                yield _batch(feeds, labels)
+            return
+        random = np.random.default_rng((self._seed, number))
+        pool: list[tuple[Feeds, npt.NDArray[Any] | None]] = []
+        held = 0
+        for feeds, labels in self._data.labelled():
+            pool.append((feeds, labels))
+            held += sum(array.nbytes for array in feeds.values())
+            if held > POOL_BYTES:
+                yield from _shuffled(pool, random)
+                pool, held = [], 0
+        yield from _shuffled(pool, random)
 
-        Raises:
-            DataError: ``data-missing`` when the iterable gives nothing, ``data-format``.
-        """
-        empty = True
-        for item in self.source:
-            empty = False
-            yield self._batch(item)
-        if empty:
-            again = "the training data gave nothing when started again" if number else "the training data is empty"
-            raise DataError("data-missing", again, hint="a generator is used up after one epoch; pass a list")
 
-    def _batch(self, item: Any) -> Batch:
-        inputs, labels = item if isinstance(item, (tuple, list)) and len(item) == 2 else (item, None)
-        if not isinstance(inputs, Mapping):
-            if len(self.input_names) != 1 or not hasattr(inputs, "shape"):
-                raise DataError(
-                    "data-format",
-                    f"a batch is {type(inputs).__name__}; it must map the inputs {list(self.input_names)} to arrays",
-                )
-            inputs = {self.input_names[0]: inputs}
-        tensors = {name: _tensor(value, name) for name, value in inputs.items()}
-        return Batch(tensors, None if labels is None else _tensor(labels, "labels"))
+def _shuffled(pool: list[tuple[Feeds, npt.NDArray[Any] | None]], random: np.random.Generator) -> Iterator[Batch]:
+    """The samples of `pool` in another order, in batches of the same sizes; whole batches where shapes differ."""
+    if not pool:
+        return
+    shapes = {tuple((name, a.shape[1:]) for name, a in feeds.items()) for feeds, _ in pool}
+    lengths = [{a.shape[0] if a.ndim else None for a in feeds.values()} for feeds, _ in pool]
+    labelled = {labels is not None and labels.ndim > 0 for _, labels in pool}
+    if len(shapes) > 1 or len(labelled) > 1 or any(len(n) != 1 or None in n for n in lengths):
+        for index in random.permutation(len(pool)):
+            yield _batch(*pool[index])
+        return
+    sizes = [int(next(iter(n)) or 0) for n in lengths]
+    feeds = {name: np.concatenate([f[name] for f, _ in pool]) for name in pool[0][0]}
+    labels = np.concatenate([y for _, y in pool if y is not None]) if labelled == {True} else None
+    order, start = random.permutation(sum(sizes)), 0
+    for size in sizes:
+        chosen = order[start : start + size]
+        yield _batch({name: a[chosen] for name, a in feeds.items()}, None if labels is None else labels[chosen])
+        start += size
 
 
 def make(
     data: Any,
     labels: Any,
+    inputs: Sequence[InputInfo],
     *,
-    input_names: Sequence[str],
     batch_size: int,
     seed: int,
-    drop_last: bool = False,
+    preprocess: Preprocess | None = None,
 ) -> Batches:
-    """Batches of `data`: an object with ``epoch`` and ``steps`` as it is, a mapping or an array as samples, else batches.
+    """Batches of `data`.
+
+    1. An object with ``epoch`` and ``steps`` (:class:`Batches`): as it is.
+    2. A mapping of arrays, or one array for a model with one input; `labels` go with them: shuffled.
+    3. A path, as :func:`onnxqat.calibration.data.open_data` reads it: shuffled.
+    4. An iterable or a callable that gives batches, ``inputs`` or ``(inputs, labels)``: in its own order.
 
     Raises:
-        DataError: ``data-missing``, ``data-shape``, ``data-labels``, ``data-format``, ``data-input-name``.
+        DataError: ``data-...``, what is wrong with the data.
+        UsageError: ``option-invalid``.
     """
+    if batch_size < 1:
+        raise UsageError("option-invalid", f"batch size {batch_size}; it must be at least 1")
     if hasattr(data, "epoch") and hasattr(data, "steps"):
         return data  # type: ignore[no-any-return]
     if isinstance(data, (np.ndarray, Tensor)):
-        if len(input_names) != 1:
-            raise DataError("data-input-name", f"one array for the inputs {list(input_names)}", hint="pass a mapping")
-        data = {input_names[0]: data}
+        if len(inputs) != 1:
+            raise DataError("data-input-name", f"one array for {len(inputs)} inputs", hint="pass a mapping")
+        data = {inputs[0].name: data}
     if isinstance(data, Mapping):
-        check_names(data, input_names)
-        return ArrayBatches(data, labels, batch_size=batch_size, seed=seed, drop_last=drop_last)
+        return ArrayBatches(data, labels, inputs, batch_size=batch_size, seed=seed)
     if labels is not None:
         raise UsageError("option-invalid", "labels go with arrays; an iterable yields (inputs, labels)")
-    if not isinstance(data, Iterable):
-        raise DataError("data-format", f"training data of type {type(data).__name__}")
-    return IterableBatches(data, input_names)
+    named = isinstance(data, (str, os.PathLike))
+    opened = open_data(data, inputs, preprocess=preprocess, batch_size=batch_size)
+    return DataBatches(opened, seed=seed if named else None, repeatable=not isinstance(data, Iterator))
 
 
-def check_names(inputs: Mapping[str, Any], input_names: Sequence[str]) -> None:
-    """Refuse a batch whose names are not those of the model's inputs.
-
-    Raises:
-        DataError: ``data-input-name``.
-    """
-    if set(inputs) != set(input_names):
-        raise DataError("data-input-name", f"the data has inputs {sorted(inputs)}, the model {sorted(input_names)}")
-
-
-def _array(value: Any) -> np.ndarray:
+def _array(value: Any) -> npt.NDArray[Any]:
     return np.asarray(value.numpy(force=True) if isinstance(value, Tensor) else value)
 
 
-def _tensor(value: Any, name: str) -> Tensor:
-    """A tensor in torch's types for data: float64 becomes float32, other integers than int64 labels stay."""
-    if not isinstance(value, Tensor):
-        array = np.asarray(value)
-        if array.dtype == object:
-            raise DataError("data-format", f"{name!r} is not an array of numbers")
-        value = torch.from_numpy(np.array(array, copy=True, order="C"))
-    if value.dtype == torch.float64:
-        value = value.to(torch.float32)
-    if name == "labels" and not value.is_floating_point():
-        value = value.to(torch.int64)
-    if value.is_floating_point() and not bool(torch.isfinite(value).all()):
-        raise DataError("data-non-finite", f"{name!r} has values that are not finite")
-    return value
+def _batch(feeds: Feeds, labels: npt.NDArray[Any] | None) -> Batch:
+    inputs = {name: _tensor(array, name) for name, array in feeds.items()}
+    if labels is None:
+        return Batch(inputs)
+    held = _tensor(labels, "the labels")
+    return Batch(inputs, held.to(torch.float32) if held.is_floating_point() else held.to(torch.int64))
+
+
+def _tensor(array: npt.NDArray[Any], name: str) -> Tensor:
+    if array.dtype.kind not in "fiub":
+        raise DataError("data-format", f"{name}: values of type {array.dtype} cannot be trained on")
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise DataError("data-non-finite", f"{name}: the training data has values that are not finite")
+    return torch.from_numpy(np.array(array, copy=True, order="C"))
