@@ -158,12 +158,17 @@ def finetune(
     guide = _teacher(teacher, module, has_labels=labels is not None or _yields_labels(source))
     place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     module.to(place)
-    rates = {"learning_rate": learning_rate, "scale_learning_rate": scale_learning_rate}
     loop = Loop(
         module=module,
         batches=source,
         loss=_adapted(loss or Loss(), graph),
-        optimizer=optimizers.make(optimizer, module, weight_decay=weight_decay, **rates),
+        optimizer=optimizers.make(
+            optimizer,
+            module,
+            learning_rate=learning_rate,
+            scale_learning_rate=scale_learning_rate,
+            weight_decay=weight_decay,
+        ),
         schedule=schedule,
         teacher=guide.to(place) if guide is not None else None,
         augment=augment,
