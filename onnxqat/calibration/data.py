@@ -63,8 +63,8 @@ class Data:
         """Number of batches, where it is known before reading."""
         source, limit = self._source, self._limit
         if source.samples is None:
-            known = source.known_batches if self._static is None or limit is None else None
-            return known if limit is None or isinstance(source, RandomSource) else None
+            as_they_come = self._static is None or isinstance(source, RandomSource)
+            return source.known_batches if limit is None and as_they_come else None
         samples = source.samples if limit is None else min(limit, source.samples)
         if not source.batched:
             return samples

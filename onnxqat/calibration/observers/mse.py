@@ -11,7 +11,6 @@ from onnxqat.calibration.observers._histogram import BINS, HistogramObserver
 from onnxqat.calibration.observers._search import least_error_range
 from onnxqat.types import FloatArray, QParams
 
-
 _MERGED = 4
 """Bins taken together in the search: 8 of them still make a step of 8 bits, and it is as much faster."""
 
