@@ -7,7 +7,7 @@ attributes, what is known of shapes and types, and ``call`` to emit code.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -15,7 +15,7 @@ import onnx_ir as ir
 import torch
 from torch import fx, nn
 
-from onnxqat.bridge import names, shape_math, values
+from onnxqat.bridge import module, names, shape_math, values
 from onnxqat.bridge.values import Const, Dims, Value
 from onnxqat.graph import query
 
@@ -57,12 +57,6 @@ class Store:
             self._kept.append(constant)  # so that no other object gets its id
         return self._keys[id(constant)]
 
-    def add_module(self, name: str, module: nn.Module) -> str:
-        """Register a submodule; returns its path."""
-        path = self.paths.claim(name)
-        names.attach(self.root, path, module)
-        return path
-
 
 class Builder:
     """One scope: its fx graph and what each of its ONNX values is.
@@ -71,12 +65,18 @@ class Builder:
         store: tensors of the module.
         opsets: versions that hold in this scope.
         parent: the builder of the enclosing scope, for a subgraph.
+        path: of the module of this scope in its parent's, empty for the outermost.
     """
 
-    def __init__(self, store: Store, opsets: dict[str, int], parent: Builder | None = None) -> None:
+    def __init__(
+        self, store: Store, opsets: Mapping[str, int], parent: Builder | None = None, path: str = ""
+    ) -> None:
         self.store = store
         self.opsets = opsets
         self.parent = parent
+        self.path = path
+        self.home = store.root if parent is None else nn.Module()
+        self.paths = store.paths if parent is None else names.Paths()
         self.graph = fx.Graph()
         self.values: dict[int, Value] = {}
         self.tensor_nodes: dict[str, str] = {}
@@ -184,11 +184,16 @@ class Builder:
         self._kept.append(value)  # so that no other object gets its id
         return node
 
-    def submodule_call(self, path: str, argument: fx.Node) -> fx.Node:
-        """A call of the submodule at `path` of the outermost module."""
-        if self.parent is not None:
-            raise RefusedError("a quantizer inside a subgraph that is chosen or repeated at run time")
-        return self.emit("call_module", path, (argument,), name=names.identifier(path, "quantizer"))
+    @property
+    def prefix(self) -> str:
+        """What goes in front of a path of this scope's module to make it one of the outermost module."""
+        return "" if self.parent is None else f"{self.parent.prefix}{self.path}."
+
+    def add_module(self, name: str, added: nn.Module) -> str:
+        """Register a submodule of this scope's module; returns its path there."""
+        path = self.paths.claim(name)
+        names.attach(self.home, path, added)
+        return path
 
     def device(self) -> fx.Node | str:
         """The device that run-time constants go to: that of the first input, or of the first tensor of the module."""
@@ -228,10 +233,10 @@ def wrapped(array: np.ndarray, dtype: ir.DataType) -> np.ndarray:
 class NodeView:
     """An ONNX node as its lowering sees it."""
 
-    def __init__(self, builder: Builder, node: ir.Node) -> None:
+    def __init__(self, builder: Builder, node: ir.Node, lower: Callable[[Builder, ir.Graph], None]) -> None:
         self.builder = builder
         self.node = node
-        self.lower_scope: Callable[[Builder, ir.Graph], None] | None = None
+        self.lower = lower
         domain = "" if node.domain == "ai.onnx" else node.domain
         self.opset = builder.opsets.get(domain, builder.opsets.get("ai.onnx", 1) if not domain else 1)
         self.base = names.identifier(str(node.outputs[0].name or ""), node.op_type.lower()) if node.outputs else ""
@@ -259,6 +264,26 @@ class NodeView:
     def refuse(self, reason: str) -> RefusedError:
         """The exception to raise for a form that is not implemented."""
         return RefusedError(reason)
+
+    def subgraph(self, name: str) -> ir.Graph:
+        """A graph attribute."""
+        graph = self.node.attributes[name].as_graph()
+        if not isinstance(graph, ir.Graph):
+            raise self.refuse(f"{name} is no graph")
+        return graph
+
+    def scope(self, name: str) -> Builder:
+        """A builder for a subgraph that becomes a module ``<output>.<name>``."""
+        outer = self.builder
+        path = outer.paths.claim(f"{query.label(self.node)}.{name}")
+        return Builder(outer.store, outer.opsets, outer, path)
+
+    def close_scope(self, scope: Builder, results: list[fx.Node]) -> fx.Node:
+        """Finish the module of `scope`; a node that is the module."""
+        scope.graph.output(tuple(results))
+        made = module.make(scope.home, scope.graph, {})
+        names.attach(self.builder.home, scope.path, made)
+        return self.builder.emit("get_attr", scope.path, name=names.identifier(scope.path, "subgraph"))
 
     # What is known at import ----------------------------------------------------------------------------------
 

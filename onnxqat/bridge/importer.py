@@ -79,7 +79,7 @@ class _Importer:
         self.model = model
         self.store = Store()
         self.refused: dict[str, list[str]] = {}
-        self.quantizers = quantizer_modules.Quantizers(qdq.quantizers(model), factory, self.store)
+        self.quantizers = quantizer_modules.Quantizers(qdq.quantizers(model), factory)
 
     def run(self) -> OnnxModule:
         """Build the main graph and wrap it."""
@@ -120,8 +120,7 @@ class _Importer:
                 self._lower(builder, node)
 
     def _lower(self, builder: Builder, node: ir.Node) -> None:
-        view = NodeView(builder, node)
-        view.lower_scope = self.lower_scope
+        view = NodeView(builder, node, self.lower_scope)
         try:
             result = _lowering(node)(view)
         except RefusedError as reason:

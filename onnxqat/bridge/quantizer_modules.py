@@ -10,7 +10,8 @@ import onnx_ir as ir
 from torch import nn
 
 from onnxqat import numerics
-from onnxqat.bridge.builder import Builder, Store
+from onnxqat.bridge import names
+from onnxqat.bridge.builder import Builder
 from onnxqat.bridge.fake_quantize import DerivedFakeQuantize, FakeQuantize
 from onnxqat.bridge.values import Const
 from onnxqat.graph import query
@@ -39,9 +40,8 @@ class Quantizers:
         paths: ONNX tensor name -> submodule path.
     """
 
-    def __init__(self, found: list[Quantizer], factory: QuantizerFactory, store: Store) -> None:
+    def __init__(self, found: list[Quantizer], factory: QuantizerFactory) -> None:
         self.factory = factory
-        self.store = store
         self.paths: dict[str, str] = {}
         self._nodes: dict[int, Quantizer] = {id(node): q for q in found for node in q.nodes}
         self._made: dict[int, nn.Module] = {}
@@ -57,11 +57,13 @@ class Quantizers:
         if node is not quantizer.nodes[0]:
             return
         if quantizer.stored:
-            master = builder.tensor(self._master(builder, quantizer))
+            master = builder.tensor(self._master(quantizer))
         else:
             master = builder.tensor(builder.lookup(quantizer.input))
-        path = self._path(quantizer)
-        result = builder.submodule_call(path, master)
+        path = builder.add_module(f"{quantizer.tensor}_quantizer", self.module(quantizer))
+        # The same tensor may pass a second quantizer, such as another grid for another consumer.
+        self.paths.setdefault(quantizer.tensor, builder.prefix + path)
+        result = builder.emit("call_module", path, (master,), name=names.identifier(path, "quantizer"))
         for output in quantizer.outputs:
             builder.define(output, result)
 
@@ -92,15 +94,7 @@ class Quantizers:
             if owner is not module and isinstance(getattr(owner, "scale", None), nn.Parameter):
                 module.register_parameter("scale", cast("nn.Parameter", owner.scale))
 
-    def _path(self, quantizer: Quantizer) -> str:
-        if quantizer.tensor not in self.paths:
-            path = self.store.add_module(f"{quantizer.tensor}_quantizer", self.module(quantizer))
-            self.paths[quantizer.tensor] = path
-            return path
-        # The same tensor through a second quantizer, such as another grid for another consumer.
-        return self.store.add_module(f"{quantizer.tensor}_quantizer", self.module(quantizer))
-
-    def _master(self, builder: Builder, quantizer: Quantizer) -> Const:
+    def _master(self, quantizer: Quantizer) -> Const:
         codes = query.constant_array(quantizer.input)
         if codes is None:
             raise ValueError(f"{quantizer.tensor}: stored codes are not constant")
