@@ -13,9 +13,10 @@ from onnxqat.calibration.observers import create
 from onnxqat.calibration.observers._base import NonFiniteError, rows_of
 from onnxqat.calibration.observers._histogram import BINS
 from onnxqat.calibration.observers._search import least_error_range
-from onnxqat.types import QParams, TensorSpec
+from onnxqat.types import FloatArray, QParams, TensorSpec
 
 _DIRECT = 2 * BINS
+_CHANNELS = 256
 
 
 def weight_qparams(values: npt.NDArray[Any], spec: TensorSpec) -> QParams:
@@ -23,8 +24,8 @@ def weight_qparams(values: npt.NDArray[Any], spec: TensorSpec) -> QParams:
 
     1. ``mse``: the error is that of the values themselves where a channel has at most 8192 of them, else that of
        their histogram.
-    2. ``entropy`` with fewer values a channel than a histogram has bins is ``mse``: a divergence between
-       histograms that are nearly empty says nothing.
+    2. ``entropy`` with fewer than 4096 values a channel is ``mse``: a divergence between histograms that are
+       nearly empty says nothing.
     3. ``minmax``, ``percentile`` and any other: the observer, shown `values` once.
 
     A channel of zeros gets scale 1 and the zero point of zero (:func:`onnxqat.numerics.from_range`).
@@ -38,24 +39,36 @@ def weight_qparams(values: npt.NDArray[Any], spec: TensorSpec) -> QParams:
         ValueError: `values` lack the channel axis, or are not floating point.
         UsageError: ``name-unknown``: no such observer.
     """
-    values = np.asarray(values)
-    if values.size and spec.observer in ("mse", "entropy"):
-        length = rows_of(values, spec.axis).shape[1]
-        if spec.observer == "entropy" and length < BINS:
-            spec = dataclasses.replace(spec, observer="mse")
-        if spec.observer == "mse" and length <= _DIRECT:
-            return _least_squares(values, spec)
+    rows = rows_of(np.asarray(values), spec.axis)
+    channels, length = rows.shape
+    if spec.observer == "entropy" and length < BINS:
+        spec = dataclasses.replace(spec, observer="mse")
+    by_row = dataclasses.replace(spec, granularity="channel", axis=0)
+    # Blocks of channels bound the memory that their histograms take.
+    blocks = [_range(rows[start : start + _CHANNELS], by_row) for start in range(0, max(channels, 1), _CHANNELS)]
+    low, high = (np.concatenate(ends) for ends in zip(*blocks, strict=True))
+    if spec.axis is None:
+        low, high = low[0], high[0]
+    return numerics.from_range(
+        low, high, spec.qtype, symmetric=spec.symmetric, axis=spec.axis, power_of_two=spec.power_of_two
+    )
+
+
+def _range(rows: npt.NDArray[Any], spec: TensorSpec) -> tuple[FloatArray, FloatArray]:
+    """Range of each row, by the spec's observer; zeros for rows that hold nothing."""
+    if rows.size and spec.observer == "mse" and rows.shape[1] <= _DIRECT:
+        return _least_squares(rows, spec)
     observer = create(spec)
-    observer.update(values)
-    return observer.qparams()
+    observer.update(rows)
+    return observer.range() if rows.size else (np.zeros(len(rows), np.float32), np.zeros(len(rows), np.float32))
 
 
-def _least_squares(values: npt.NDArray[Any], spec: TensorSpec) -> QParams:
-    """Search on the values themselves, all channels at once."""
+def _least_squares(values: npt.NDArray[Any], spec: TensorSpec) -> tuple[FloatArray, FloatArray]:
+    """Search on the values themselves, all rows at once."""
     if values.dtype.kind != "f":
         raise ValueError(f"weights are floating point values, not {values.dtype}")
     with np.errstate(over="ignore"):
-        rows = np.ascontiguousarray(rows_of(values, spec.axis), np.float32)
+        rows = np.ascontiguousarray(values, np.float32)
     low, high = rows.min(axis=1), rows.max(axis=1)
     if not (np.isfinite(low).all() and np.isfinite(high).all()):
         raise NonFiniteError("NaN or infinity among the weights")
@@ -70,9 +83,4 @@ def _least_squares(values: npt.NDArray[Any], spec: TensorSpec) -> QParams:
         np.subtract(grid, rows, out=grid)
         return np.asarray(np.einsum("ij,ij->i", grid, grid, dtype=np.float64))
 
-    start, stop = least_error_range(low, high, spec, error)
-    if spec.axis is None:
-        start, stop = start[0], stop[0]
-    return numerics.from_range(
-        start, stop, spec.qtype, symmetric=spec.symmetric, axis=spec.axis, power_of_two=spec.power_of_two
-    )
+    return least_error_range(low, high, spec, error)

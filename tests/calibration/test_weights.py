@@ -5,6 +5,7 @@ import pytest
 
 from onnxqat import numerics
 from onnxqat.calibration import observers
+from onnxqat.calibration import weights as weights_module
 from onnxqat.calibration.observers import create
 from onnxqat.calibration.observers._base import NonFiniteError
 from onnxqat.calibration.weights import weight_qparams
@@ -60,6 +61,20 @@ def test_direct_and_histogram_search_agree() -> None:
     direct = weight_qparams(values, spec("mse"))
     doubled = weight_qparams(np.concatenate([values, values], axis=1), spec("mse"))
     np.testing.assert_allclose(direct.scale, doubled.scale, rtol=0.03)
+
+
+@pytest.mark.parametrize("name", names(observers.__name__))
+def test_blocks_of_channels_change_nothing(name: str, weights: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = [weight_qparams(weights, spec(name, axis=axis)) for axis in (0, 1, None)]
+    monkeypatch.setattr(weights_module, "_CHANNELS", 3)
+    assert all(q.same(weight_qparams(weights, spec(name, axis=q.axis))) for q in whole)
+
+
+@pytest.mark.parametrize("name", names(observers.__name__))
+def test_empty(name: str) -> None:
+    assert weight_qparams(np.zeros((0, 3), np.float32), spec(name, axis=1)).scale.tolist() == [1, 1, 1]
+    assert weight_qparams(np.zeros((3, 0), np.float32), spec(name, axis=1)).scale.shape == (0,)
+    assert weight_qparams(np.zeros(0, np.float32), spec(name, axis=None)).scale == 1
 
 
 def test_entropy_of_small_channels_is_mse(weights: np.ndarray) -> None:

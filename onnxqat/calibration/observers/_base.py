@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from typing import Any
 
@@ -26,7 +27,8 @@ def rows_of(x: npt.NDArray[Any], axis: int | None) -> npt.NDArray[Any]:
         return x.reshape(1, -1)
     if not -x.ndim <= axis < x.ndim:
         raise ValueError(f"a tensor of shape {x.shape} has no channel axis {axis}")
-    return np.moveaxis(x, axis, 0).reshape(x.shape[axis], -1)
+    moved = np.moveaxis(x, axis, 0)
+    return moved.reshape(len(moved), math.prod(moved.shape[1:]))
 
 
 class BaseObserver(ABC):
