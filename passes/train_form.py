@@ -16,6 +16,7 @@ from onnxqat.passes._forms import QUANT_MAX, QUANT_MIN, TENSOR, dequantized, flo
 from onnxqat.types import STORAGE, QParams, QType, Remark
 
 CLIP_OPSET = 12
+UNCLIPPED = frozenset({"int2", "uint2", "int4", "uint4"})
 
 
 class TrainForm(Pass):
@@ -25,7 +26,8 @@ class TrainForm(Pass):
        that it had, -> QuantizeLinear (-> Clip) -> the same DequantizeLinear. Several DequantizeLinear of one constant
        with equal parameters share the float constant.
     2. Left alone, with the reason: int32 codes (biases), which QuantizeLinear does not write; constants whose scale
-       is not float32; values that would not return to their codes.
+       is not float32; values that would not return to their codes; narrow grids in 2- or 4-bit types, for which
+       there is no Clip.
 
     Tolerance: none; the values lie on the grid, so quantizing them again gives the same codes. ::
 
@@ -109,7 +111,10 @@ def _reason(quantizer: qdq.Quantizer) -> str | None:
     codes, values = query.constant_array(quantizer.input), dequantized(quantizer)
     if codes is None or values is None:
         return "the codes are not constant"
-    again = numerics.quantize(values, _grid(quantizer.dequantize[0], quantizer.qparams))
+    grid = _grid(quantizer.dequantize[0], quantizer.qparams)
+    if grid.qtype.needs_clip and grid.qtype.storage in UNCLIPPED:
+        return f"Clip, which a narrow grid needs, has no type {grid.qtype.storage}"
+    again = numerics.quantize(values, grid)
     if not np.array_equal(again, np.asarray(codes).astype(np.int64)):
         return "quantizing the values again would give other codes"
     return None

@@ -105,7 +105,7 @@ def random_feeds(model: onnx.ModelProto, seed: int, size: int = 2) -> dict[str, 
         elif np.issubdtype(dtype, np.integer):
             feeds[value.name] = rng.integers(0, 2, shape).astype(dtype)
         else:
-            feeds[value.name] = (rng.normal(size=shape) * 2).astype(dtype)
+            feeds[value.name] = np.asarray(rng.normal(size=shape) * 2).astype(dtype)
     return feeds
 
 
