@@ -1,0 +1,89 @@
+"""Accuracy of a classifier, batch by batch."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from onnxqat.errors import DataError
+
+TOP = 5
+
+
+@dataclasses.dataclass(frozen=True)
+class Accuracy:
+    """Share of right answers of one run.
+
+    Attributes:
+        run: which model, computed by what.
+        top1: share of samples whose largest logit is the label's, 0..1.
+        top5: share whose label is among the five largest; None with five classes or fewer.
+        samples: number of samples.
+        against: what counts as right: the data's labels, or the float model's own top-1.
+    """
+
+    run: str
+    top1: float
+    top5: float | None
+    samples: int
+    against: str
+
+
+class AccuracyMeter:
+    """Counts right answers; holds no batch."""
+
+    def __init__(self) -> None:
+        self.samples = 0
+        self._first = self._fifth = 0
+        self._classes = 0
+
+    def update(self, logits: npt.NDArray[Any], labels: npt.NDArray[Any]) -> None:
+        """Count one batch.
+
+        Args:
+            logits: shape (N, C).
+            labels: class numbers of shape (N,) or (N, 1), or scores of shape (N, C) whose largest is the label.
+
+        Raises:
+            DataError: ``data-labels``: a label is no class of the model, or the shapes do not fit.
+        """
+        classes = class_numbers(labels, logits.shape[0], logits.shape[1])
+        own = np.take_along_axis(logits, classes[:, None], axis=1)
+        # Ties go to the lower index, as in argmax.
+        before = np.arange(logits.shape[1])[None, :] < classes[:, None]
+        rank = ((logits > own) | ((logits == own) & before)).sum(axis=1)
+        missing = np.isnan(own[:, 0])
+        self._first += int(((rank == 0) & ~missing).sum())
+        self._fifth += int(((rank < TOP) & ~missing).sum())
+        self.samples += len(classes)
+        self._classes = logits.shape[1]
+
+    def result(self, run: str, against: str) -> Accuracy:
+        """What was counted so far; `run` and `against` describe it."""
+        count = max(self.samples, 1)
+        fifth = self._fifth / count if self._classes > TOP else None
+        return Accuracy(run, self._first / count, fifth, self.samples, against)
+
+
+def class_numbers(labels: npt.NDArray[Any], samples: int, classes: int) -> npt.NDArray[np.int64]:
+    """`labels` as class numbers of shape (samples,).
+
+    Raises:
+        DataError: ``data-labels``.
+    """
+    found = np.asarray(labels)
+    if found.shape == (samples, classes) and classes > 1:
+        found = found.argmax(axis=1)
+    if found.size != samples:
+        raise DataError("data-labels", f"labels of shape {list(found.shape)} for {samples} samples")
+    found = found.reshape(samples)
+    if found.dtype.kind not in "iub" and not (found.dtype.kind == "f" and (found == np.rint(found)).all()):
+        raise DataError("data-labels", f"labels of type {found.dtype} are not class numbers")
+    numbers = found.astype(np.int64)
+    if numbers.size and not 0 <= int(numbers.min()) <= int(numbers.max()) < classes:
+        wrong = numbers[(numbers < 0) | (numbers >= classes)][0]
+        raise DataError("data-labels", f"label {wrong} is no class of a model with {classes} outputs")
+    return numbers

@@ -1,0 +1,167 @@
+"""What :func:`onnxqat.validation.validate.validate` returns."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from onnxqat.types import Remark
+from onnxqat.validation.accuracy import Accuracy
+from onnxqat.validation.compare import Comparison, plain
+from onnxqat.validation.parity import QuantizerParity
+from onnxqat.validation.parting import Parting
+
+FLOAT, TORCH, PLAIN, DEFAULT = "float", "torch", "ort-plain", "ort-default"
+RUNS = {
+    FLOAT: "float model in onnxruntime",
+    TORCH: "quantized model in torch",
+    PLAIN: "quantized model in onnxruntime, optimizations off",
+    DEFAULT: "quantized model in onnxruntime, default session",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class TensorNoise:
+    """Signal to noise of one tensor: the float model's against the quantized model's of the same name, in onnxruntime.
+
+    Attributes:
+        tensor: name in both models.
+        sqnr_db: infinite when they are equal.
+        output: whether it is a graph output.
+    """
+
+    tensor: str
+    sqnr_db: float
+    output: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """What :func:`validate` accepts.
+
+    Attributes:
+        differing_top1: samples whose top-1 differs between torch and onnxruntime with optimizations off; None for
+            0.05 % of the samples plus 2.
+        differing_top1_default: the same against onnxruntime's default session; None for 0.15 % plus 2.
+        min_sqnr_db: lowest signal to noise of an output between torch and onnxruntime, optimizations off. Codes that
+            differ at rounding ties stay far above it; a wrong operator does not.
+    """
+
+    differing_top1: int | None = None
+    differing_top1_default: int | None = None
+    min_sqnr_db: float = 20.0
+
+    def plain(self, samples: int) -> int:
+        """Largest number of differing samples with optimizations off."""
+        return int(samples * 0.0005) + 2 if self.differing_top1 is None else self.differing_top1
+
+    def default(self, samples: int) -> int:
+        """Largest number of differing samples in the default session."""
+        return int(samples * 0.0015) + 2 if self.differing_top1_default is None else self.differing_top1_default
+
+
+@dataclasses.dataclass(frozen=True)
+class ValidationReport:
+    """A quantized model against its float original, in every run there is.
+
+    The runs are the keys of :data:`RUNS`; ``torch`` is missing where torch is, or where the bridge refuses the model.
+
+    Attributes:
+        float_model: path, or what messages call it.
+        qdq_model: the same.
+        data: name of the data source.
+        samples: samples compared at the outputs.
+        tensor_samples: samples compared at inner tensors.
+        accuracies: one a run; without labels, agreement with the float model's top-1. Empty for other models.
+        outputs: each output of each pair of runs.
+        quantizers: activation quantizers in graph order.
+        tensors: signal to noise per tensor, in graph order.
+        first_parting: where torch and onnxruntime first part beyond float rounding; None where they do not.
+        failures: why the check failed; empty when it passed.
+        remarks: what is worth knowing.
+    """
+
+    float_model: str
+    qdq_model: str
+    data: str
+    samples: int
+    tensor_samples: int
+    accuracies: tuple[Accuracy, ...]
+    outputs: tuple[Comparison, ...]
+    quantizers: tuple[QuantizerParity, ...]
+    tensors: tuple[TensorNoise, ...]
+    first_parting: Parting | None
+    failures: tuple[str, ...]
+    remarks: tuple[Remark, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing failed."""
+        return not self.failures
+
+    def compared(self, run: str, against: str) -> tuple[Comparison, ...]:
+        """Comparisons of two runs, one an output."""
+        return tuple(c for c in self.outputs if (c.run, c.against) == (run, against))
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON: infinite and undefined numbers are null."""
+        found: dict[str, Any] = {"passed": self.passed}
+        found.update(plain(self))
+        return found
+
+
+def judge(
+    outputs: tuple[Comparison, ...], quantizers: tuple[QuantizerParity, ...], float_bad: int, limits: Limits
+) -> list[str]:
+    """Reasons for which the check fails.
+
+    1. A NaN or an infinity in an output of the float or of the quantized model, or in what a quantizer gets.
+    2. A quantizer that gives another code than onnxruntime for the very same input.
+    3. A code that differs by more than the inputs of the two sides do, plus one step.
+    4. Less signal to noise between torch and onnxruntime, or more differing top-1, than `limits` allow.
+
+    Args:
+        outputs: comparisons of all pairs.
+        quantizers: all quantizers.
+        float_bad: NaN and infinite values in the outputs of the float model.
+        limits: what is accepted.
+    """
+    failures = [f"the float model gives {float_bad} NaN or infinite output values"] if float_bad else []
+    bad = {(c.run, c.output): c.non_finite for c in outputs if c.non_finite}
+    failures += [f"{RUNS[run]}: {n} NaN or infinite values in output {name!r}" for (run, name), n in bad.items()]
+    for q in quantizers:
+        if q.non_finite:
+            failures.append(f"quantizer of {q.tensor!r} gets {q.non_finite} NaN or infinite values")
+        if q.differing_given_input:
+            failures.append(
+                f"quantizer of {q.tensor!r}: {q.differing_given_input} of {q.elements} codes differ between "
+                f"{q.reference} and onnxruntime given the same input, by up to {q.largest_given_input} steps"
+            )
+        if q.unexplained:
+            failures.append(
+                f"quantizer of {q.tensor!r}: {q.unexplained} codes differ between torch and onnxruntime by more than "
+                "their inputs do"
+            )
+    failures += [text for c in outputs for text in (_too_noisy(c, limits), _too_many(c, limits)) if text]
+    return failures
+
+
+def _too_noisy(c: Comparison, limits: Limits) -> str:
+    if (c.run, c.against) != (TORCH, PLAIN) or c.sqnr_db >= limits.min_sqnr_db:
+        return ""
+    return (
+        f"output {c.output!r}: {c.sqnr_db:.1f} dB between torch and onnxruntime; at least {limits.min_sqnr_db} are due"
+    )
+
+
+def _too_many(c: Comparison, limits: Limits) -> str:
+    pair = (c.run, c.against)
+    if c.differing_top1 is None or pair not in ((TORCH, PLAIN), (TORCH, DEFAULT), (DEFAULT, PLAIN)):
+        return ""
+    allowed = limits.plain(c.samples) if pair == (TORCH, PLAIN) else limits.default(c.samples)
+    if c.differing_top1 <= allowed:
+        return ""
+    return (
+        f"{c.differing_top1} of {c.samples} top-1 differ between {RUNS[c.run]} and {RUNS[c.against]}; "
+        f"at most {allowed} may"
+    )

@@ -1,0 +1,268 @@
+"""Is the quantized model the float model, and do torch and onnxruntime agree on it?"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from onnxqat.calibration import data as sources
+from onnxqat.calibration import inputs as model_inputs
+from onnxqat.calibration import preprocess as lines
+from onnxqat.calibration.data import Data
+from onnxqat.errors import DataError, ModelError
+from onnxqat.graph import io, qdq
+from onnxqat.types import Remark
+from onnxqat.validation import parity, parting
+from onnxqat.validation.accuracy import Accuracy, AccuracyMeter
+from onnxqat.validation.compare import FLOAT_ROUNDING, Difference, OutputMeter
+from onnxqat.validation.result import DEFAULT, FLOAT, PLAIN, TORCH, Limits, TensorNoise, ValidationReport, judge
+from onnxqat.validation.sessions import Session, main_values
+from onnxqat.validation.torch_run import open_torch
+
+if TYPE_CHECKING:
+    from onnxqat.calibration.preprocess import Preprocess
+
+Array = npt.NDArray[Any]
+Runs = dict[str, dict[str, Array]]
+
+PAIRS = ((PLAIN, FLOAT), (DEFAULT, FLOAT), (TORCH, FLOAT), (TORCH, PLAIN), (TORCH, DEFAULT), (DEFAULT, PLAIN))
+PIECE_BYTES = 2**28
+RANDOM_BATCHES = 16
+
+
+def validate(
+    float_model: io.ModelSource,
+    qdq_model: io.ModelSource,
+    data: Any = None,
+    *,
+    preprocess: str | Preprocess | None = None,
+    batch_size: int | None = None,
+    limit: int | None = None,
+    random_data: bool = False,
+    use_torch: bool = True,
+    tensor_samples: int | None = 512,
+    max_differing_top1: int | None = None,
+    max_differing_top1_default: int | None = None,
+    min_sqnr_db: float = 20.0,
+    progress: Callable[[int, int | None], None] | None = None,
+) -> ValidationReport:
+    """Run both models over `data`, batch by batch, and compare outputs, quantizers and tensors.
+
+    An output of shape (N, C), C > 1, where it is the only one, is a classifier's: its top-1 is compared, and with
+    labels its accuracy. Neither model is changed.
+
+    Args:
+        float_model: the original: path or model.
+        qdq_model: the quantized model, of this or any other tool.
+        data: what :func:`onnxqat.calibration.data.open_data` takes.
+        preprocess: preprocessing line for image folders.
+        batch_size: samples a batch.
+        limit: largest number of samples.
+        random_data: with no `data`, compare on random numbers.
+        use_torch: compare with the torch bridge as well.
+        tensor_samples: inner tensors are compared on so many samples at the start of the data; None for all.
+        max_differing_top1: see :class:`onnxqat.validation.result.Limits`.
+        max_differing_top1_default: the same.
+        min_sqnr_db: the same.
+        progress: called with batches done and their number, when known.
+
+    Raises:
+        ModelError: ``model-not-quantized``, ``model-invalid`` (the two have other inputs or outputs),
+            ``model-not-runnable``, and what :func:`onnxqat.graph.io.load` raises.
+        DataError: ``data-missing`` without data; and what the data source raises.
+    """
+    original, quantized = io.load(float_model), io.load(qdq_model)
+    if not qdq.is_quantized(quantized):
+        raise ModelError(
+            "model-not-quantized", f"{_name(qdq_model)} holds no quantizers", hint="the quantized model comes second"
+        )
+    _check_alike(original, quantized)
+    opened = _open(original, data, preprocess, batch_size, limit, random_data=random_data)
+    remarks = [Remark("the data are random: accuracy means nothing", source="data")] if data is None else []
+    work = _Work(original, quantized, remarks, use_torch=use_torch, tensor_samples=tensor_samples)
+    for done, (feeds, labels) in enumerate(opened.labelled(), start=1):
+        work.batch(feeds, labels)
+        if progress is not None:
+            progress(done, opened.batches)
+    remarks.extend(opened.remarks)
+    limits = Limits(max_differing_top1, max_differing_top1_default, min_sqnr_db)
+    return work.report(_name(float_model), _name(qdq_model), opened.name, limits)
+
+
+def _name(source: io.ModelSource) -> str:
+    return os.fspath(source) if isinstance(source, (str, os.PathLike)) else "the model"
+
+
+def _check_alike(original: ir.Model, quantized: ir.Model) -> None:
+    for kind in ("inputs", "outputs"):
+        pair = []
+        for model in (original, quantized):
+            values = getattr(model.graph, kind)
+            pair.append([str(v.name) for v in values if v.name not in model.graph.initializers])
+        if set(pair[0]) != set(pair[1]):
+            raise ModelError(
+                "model-invalid",
+                f"the {kind} of the two models differ: {', '.join(pair[0])} and {', '.join(pair[1])}",
+                hint="compare a model with the quantized form of that same model",
+            )
+
+
+def _open(
+    model: ir.Model,
+    data: Any,
+    preprocess: str | Preprocess | None,
+    batch_size: int | None,
+    limit: int | None,
+    *,
+    random_data: bool,
+) -> Data:
+    infos = model_inputs.of_graph(model.graph)
+    if data is None:
+        if not random_data:
+            raise DataError(
+                "data-missing",
+                "there is no data to compare on",
+                hint="give --data, or --random-data to compare the arithmetic on random numbers",
+            )
+        return sources.random_data(infos, limit or RANDOM_BATCHES)
+    line = lines.parse(preprocess) if isinstance(preprocess, str) else preprocess
+    return sources.open_data(data, infos, preprocess=line, batch_size=batch_size or 32, limit=limit)
+
+
+class _Work:
+    """The sessions and the sums; sees one batch at a time."""
+
+    def __init__(
+        self,
+        original: ir.Model,
+        quantized: ir.Model,
+        remarks: list[Remark],
+        *,
+        use_torch: bool,
+        tensor_samples: int | None,
+    ) -> None:
+        self.remarks, self.quantized = remarks, quantized
+        self.torch = open_torch(quantized, remarks) if use_torch else None
+        found = parity.activation_quantizers(quantized, remarks)
+        self.meters = [parity.QuantizerMeter(q, self.torch.quantizer(q) if self.torch else None) for q in found]
+        self.inner = parity.tensors_of(quantized, self.meters)
+        shared = main_values(original.graph)
+        self.outputs = [str(v.name) for v in original.graph.outputs]
+        sources_of = [m.source for m in self.meters]
+        self.shared = [n for n in dict.fromkeys([*sources_of, *self.outputs]) if n in shared]
+        self.float = Session(original, optimize=True, tensors=self.shared, what="the float model")
+        self.plain = Session(quantized, optimize=False, tensors=self.inner, what="the quantized model")
+        self.default = Session(quantized, optimize=True, what="the quantized model")
+        self.noise = {name: Difference() for name in self.shared}
+        self.compared: dict[tuple[str, str, str], OutputMeter] = {}
+        self.right: dict[str, AccuracyMeter] = {}
+        self.labelled: bool | None = None
+        self.samples = self.tensor_samples = self.float_bad = 0
+        self.limit = tensor_samples
+        self.size: int | None = None
+        self.parting: parting.Parting | None = None
+
+    def batch(self, feeds: Mapping[str, Array], labels: Array | None) -> None:
+        """Compare the outputs of one batch, and its inner tensors as long as fewer samples than asked were seen."""
+        runs: Runs = {FLOAT: self.float.run(feeds), PLAIN: self.plain.run(feeds), DEFAULT: self.default.run(feeds)}
+        if self.torch is not None:
+            runs[TORCH] = self.torch.run(feeds)
+        first = next(iter(runs[FLOAT].values()))
+        self._compare_outputs(runs)
+        self._count_right(runs, labels)
+        count = first.shape[0] if first.ndim else 1
+        if self.limit is None or self.tensor_samples < self.limit:
+            self._compare_tensors(feeds, count)
+        self.samples += count
+
+    def _classifier(self, output: Array) -> bool:
+        return len(self.outputs) == 1 and output.ndim == 2 and output.shape[1] > 1
+
+    def _compare_outputs(self, runs: Runs) -> None:
+        for name, reference in runs[FLOAT].items():
+            self.float_bad += int(np.count_nonzero(~np.isfinite(reference))) if reference.dtype.kind == "f" else 0
+            for run, against in PAIRS:
+                if run not in runs or against not in runs:
+                    continue
+                value, other = runs[run][name], runs[against][name]
+                if value.shape != other.shape:
+                    text = f"output {name!r} has shape {list(value.shape)} in one model and {list(other.shape)} in the other"
+                    raise ModelError("model-invalid", text)
+                key = (name, run, against)
+                if key not in self.compared:
+                    self.compared[key] = OutputMeter(self._classifier(reference))
+                self.compared[key].update(value, other)
+
+    def _count_right(self, runs: Runs, labels: Array | None) -> None:
+        reference = next(iter(runs[FLOAT].values()))
+        if not self._classifier(reference):
+            return
+        if self.labelled is None:
+            self.labelled = labels is not None
+        if self.labelled != (labels is not None):
+            raise DataError("data-labels", "some batches have labels and some have none")
+        right = reference.argmax(axis=1) if labels is None else labels
+        for run, outputs in runs.items():
+            self.right.setdefault(run, AccuracyMeter()).update(next(iter(outputs.values())), right)
+
+    def _compare_tensors(self, feeds: Mapping[str, Array], count: int) -> None:
+        dynamic = model_inputs.static_batch(self.plain.inputs) is None
+        splits = dynamic and count > 1 and all(a.ndim and a.shape[0] == count for a in feeds.values())
+        if splits and self.size is None:
+            self.size = self._samples_that_fit({name: array[:1] for name, array in feeds.items()})
+        done = 0
+        for piece in parity.pieces(feeds, self.size if splits else None):
+            self._compare_piece(piece, self.samples + done)
+            done += len(next(iter(piece.values()))) if splits else count
+            if self.limit is not None and self.tensor_samples + done >= self.limit:
+                break
+        self.tensor_samples += done
+
+    def _samples_that_fit(self, one: Mapping[str, Array]) -> int:
+        # Both runs hold the tensors, and comparing them makes copies in float64 and int64.
+        held = sum(a.nbytes for a in self.plain.run(one, self.inner).values()) * 2
+        held += sum(a.nbytes for a in self.float.run(one, self.shared).values())
+        return max(1, PIECE_BYTES // max(held, 1))
+
+    def _compare_piece(self, piece: Mapping[str, Array], first: int) -> None:
+        ort = dict(piece) | self.plain.run(piece, list(dict.fromkeys([*self.inner, *self.outputs])))
+        own = dict(piece) | self.torch.run(piece, self.inner) if self.torch is not None else {}
+        for meter in self.meters:
+            pair = (ort[meter.source], ort[meter.target])
+            meter.update(*pair)
+            if meter.source in own and meter.target in own:
+                meter.update_network(pair, (own[meter.source], own[meter.target]))
+        for name, value in self.float.run(piece, self.shared).items():
+            if name in ort and ort[name].shape == value.shape:
+                self.noise[name].update(ort[name], value)
+        if self.torch is None or self.parting is not None:
+            return
+        if parting.worst(own, ort, [*self.inner, *self.outputs]) > FLOAT_ROUNDING:
+            self.parting = parting.locate(self.quantized, self.torch, piece, first)
+
+    def report(self, original: str, quantized: str, data: str, limits: Limits) -> ValidationReport:
+        """The sums as a report."""
+        outputs = tuple(meter.result(*key) for key, meter in self.compared.items())
+        quantizers = tuple(meter.result() for meter in self.meters)
+        against = "labels" if self.labelled else "top-1 of the float model"
+        accuracies: Iterable[Accuracy] = (meter.result(run, against) for run, meter in self.right.items())
+        noise = {n: d for n, d in self.noise.items() if d.elements}
+        return ValidationReport(
+            float_model=original,
+            qdq_model=quantized,
+            data=data,
+            samples=self.samples,
+            tensor_samples=self.tensor_samples,
+            accuracies=tuple(accuracies),
+            outputs=outputs,
+            quantizers=quantizers,
+            tensors=tuple(TensorNoise(n, d.sqnr_db, n in self.outputs) for n, d in noise.items()),
+            first_parting=self.parting,
+            failures=tuple(judge(outputs, quantizers, self.float_bad, limits)),
+            remarks=tuple(self.remarks),
+        )

@@ -1,0 +1,238 @@
+"""Both models, every run: what agrees passes, and what is wrong is caught and named."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from onnxqat.errors import DataError, ModelError
+from onnxqat.graph import io, qdq
+from onnxqat.numerics import fake_quantize
+from onnxqat.validation import parity, torch_run
+from onnxqat.validation.result import DEFAULT, FLOAT, PLAIN, TORCH, Limits, judge
+from onnxqat.validation.validate import validate
+from tests.validation import tiny
+
+Pair = tuple[onnx.ModelProto, onnx.ModelProto]
+
+
+@pytest.fixture(scope="module")
+def pair() -> Pair:
+    return tiny.pair()
+
+
+def altered(model: onnx.ModelProto, name: str, factor: float) -> onnx.ModelProto:
+    """A copy whose initializer `name` is multiplied."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    tensor = next(t for t in copy.graph.initializer if t.name == name)
+    tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor) * np.float32(factor), name))
+    return copy
+
+
+def test_agreement_passes_with_every_figure(pair: Pair) -> None:
+    calls: list[tuple[int, int | None]] = []
+    report = validate(*pair, {"image": tiny.images(70)}, progress=lambda done, of: calls.append((done, of)))
+    assert report.passed
+    assert report.failures == ()
+    assert calls == [(1, 3), (2, 3), (3, 3)]
+    assert report.samples == report.tensor_samples == 70
+    assert {a.run for a in report.accuracies} == {FLOAT, PLAIN, DEFAULT, TORCH}
+    assert all(a.against == "top-1 of the float model" for a in report.accuracies)
+    assert next(a for a in report.accuracies if a.run == FLOAT).top1 == 1.0
+    assert [q.tensor for q in report.quantizers] == [
+        "image", "relu1", "conv2", "relu2", "pooled", "flat", "logits_float",
+    ]  # fmt: skip
+    assert all(q.reference == "torch" and q.differing_given_input == 0 for q in report.quantizers)
+    assert all(q.unexplained == 0 and (q.largest_in_network or 0) <= 1 for q in report.quantizers)
+    assert {t.tensor for t in report.tensors} == {"relu1", "conv2", "relu2", "pooled", "flat", "logits"}
+    assert all(t.sqnr_db > 30 for t in report.tensors)
+    json.dumps(report.to_dict(), allow_nan=False)
+
+
+def test_figures_do_not_depend_on_the_batch_size(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = validate(*pair, {"image": tiny.images(40)}, batch_size=40, use_torch=False)
+    monkeypatch.setattr("onnxqat.validation.validate.PIECE_BYTES", 3 * 100_000)  # a few samples a piece
+    cut = validate(*pair, {"image": tiny.images(40)}, batch_size=16, use_torch=False)
+    assert cut.tensor_samples == 40
+    for one, two in zip(whole.quantizers, cut.quantizers, strict=True):
+        assert one.elements == two.elements
+        assert one.noise_db == pytest.approx(two.noise_db, abs=0.05)
+    limited = validate(*pair, {"image": tiny.images(40)}, batch_size=16, tensor_samples=5, use_torch=False)
+    assert limited.samples == 40
+    assert 5 <= limited.tensor_samples <= 16
+
+
+def test_labels_give_accuracy(pair: Pair) -> None:
+    images = tiny.images(30)
+    truth = validate(*pair, {"image": images}, use_torch=False)
+    session_labels = np.zeros(30, np.int64)
+    report = validate(*pair, {"image": images, "labels": session_labels}, use_torch=False)
+    assert {a.against for a in report.accuracies} == {"labels"}
+    assert truth.compared(PLAIN, FLOAT) == report.compared(PLAIN, FLOAT)
+    with pytest.raises(DataError) as caught:
+        validate(*pair, {"image": images, "labels": session_labels + 99}, use_torch=False)
+    assert caught.value.code == "data-labels"
+
+
+def test_wrong_arithmetic_in_torch_is_caught_and_located(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = torch_run.open_torch
+    wrong = altered(pair[1], "conv2_w", -1.0)
+    monkeypatch.setattr("onnxqat.validation.validate.open_torch", lambda _, remarks: right(io.load(wrong), remarks))
+    report = validate(*pair, {"image": tiny.images(60)})
+    assert not report.passed
+    assert any("dB between torch and onnxruntime" in text for text in report.failures)
+    assert report.first_parting is not None
+    assert report.first_parting.tensor == "conv2_w_dequantized"
+    assert not report.first_parting.rounding_tie
+    conv2 = next(q for q in report.quantizers if q.tensor == "conv2")
+    assert conv2.differing_given_input == 0
+    assert (conv2.largest_in_network or 0) > 5
+
+
+def test_differing_top1_is_limited(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = torch_run.open_torch
+    wrong = altered(pair[1], "fc_w", -1.0)
+    monkeypatch.setattr("onnxqat.validation.validate.open_torch", lambda _, remarks: right(io.load(wrong), remarks))
+    report = validate(*pair, {"image": tiny.images(60)})
+    assert sum("top-1 differ between quantized model in torch" in text for text in report.failures) == 2
+    loose = validate(
+        *pair, {"image": tiny.images(60)}, max_differing_top1=60, max_differing_top1_default=60, min_sqnr_db=-99
+    )
+    assert loose.passed
+
+
+def test_wrong_quantizer_is_caught_given_its_own_input(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = torch_run.TorchRun.quantizer
+
+    def biased(self: Any, quantizer: qdq.Quantizer) -> Any:
+        apply = right(self, quantizer)
+        assert apply is not None
+        return lambda x: apply(x + quantizer.qparams.scale * np.float32(0.01))
+
+    monkeypatch.setattr(torch_run.TorchRun, "quantizer", biased)
+    report = validate(*pair, {"image": tiny.images(8)})
+    assert any("given the same input" in text for text in report.failures)
+
+
+def test_a_bad_quantized_model_shows_in_flips_and_noise(pair: Pair) -> None:
+    good = validate(*pair, {"image": tiny.images(40)}, use_torch=False)
+    bad = validate(pair[0], altered(pair[1], "conv2_w", -1.0), {"image": tiny.images(40)}, use_torch=False)
+    assert (bad.compared(PLAIN, FLOAT)[0].differing_top1 or 0) > (good.compared(PLAIN, FLOAT)[0].differing_top1 or 0)
+    noise = {t.tensor: t.sqnr_db for t in bad.tensors}
+    assert noise["relu1"] > 30 > noise["conv2"]
+
+
+def test_non_finite_values_fail_even_where_a_quantizer_saturates_them(pair: Pair) -> None:
+    report = validate(pair[0], altered(pair[1], "fc_b_scale", float("inf")), {"image": tiny.images(4)}, use_torch=False)
+    assert "quantizer of 'logits_float' gets 28 NaN or infinite values" in report.failures
+    broken = tuple(dataclasses.replace(c, non_finite=3) for c in report.outputs[:1])
+    assert judge(broken, (), 0, Limits()) == [
+        "quantized model in onnxruntime, optimizations off: 3 NaN or infinite values in output 'logits'"
+    ]
+    assert judge((), (), 2, Limits()) == ["the float model gives 2 NaN or infinite output values"]
+
+
+def test_other_outputs_are_judged_by_signal_to_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    def model(quantized: bool, weight: float = 1.0) -> onnx.ModelProto:
+        nodes, extra = [], []
+        source = "x"
+        if quantized:
+            extra = [
+                numpy_helper.from_array(np.float32(0.05).reshape(()), "s"),
+                numpy_helper.from_array(np.array(0, np.int8), "z"),
+            ]
+            nodes = [
+                helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+                helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d"]),
+            ]
+            source = "d"
+        nodes += [helper.make_node("Mul", [source, "w"], ["y"]), helper.make_node("Relu", [source], ["z2"])]
+        extra.append(numpy_helper.from_array(np.float32(weight).reshape(1), "w"))
+        values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["N", 3, 4]) for n in ("x", "y", "z2")]
+        graph = helper.make_graph(nodes, "g", values[:1], values[1:], extra)
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+    data = {"x": np.random.default_rng(0).normal(size=(20, 3, 4)).astype(np.float32)}
+    report = validate(model(False), model(True), data)
+    assert report.passed
+    assert report.accuracies == ()
+    assert [c.differing_top1 for c in report.outputs] == [None] * len(report.outputs)
+    right = torch_run.open_torch
+    monkeypatch.setattr(
+        "onnxqat.validation.validate.open_torch", lambda _, remarks: right(io.load(model(True, 2.0)), remarks)
+    )
+    report = validate(model(False), model(True), data)
+    assert any("output 'y': 0.0 dB" in text for text in report.failures)
+
+
+def test_ties_and_saturation_are_counted() -> None:
+    quantizer = next(q for q in qdq.quantizers(io.load(tiny.pair()[1])) if q.tensor == "image")
+    meter = parity.QuantizerMeter(quantizer, None)
+    scale, zero = quantizer.qparams.scale, quantizer.qparams.zero_point
+    steps = np.array([0.5, 1.5 + 5e-5, 1.5 + 1e-3, 2.0, 400.0, -400.0])
+    x = (steps * scale).astype(np.float32)
+    meter.update(x, fake_quantize(x, quantizer.qparams))
+    found = meter.result()
+    assert found.reference == "numpy"
+    assert found.differing_given_input == 0
+    assert found.tie_rate == pytest.approx(2 / 6)
+    assert found.saturated == pytest.approx(2 / 6)
+    assert 0 < zero < 255
+
+
+@pytest.mark.parametrize(("moved", "unexplained"), [(0.4, 0), (3.0, 0), (0.0, 1)])
+def test_codes_may_differ_by_what_their_inputs_do(moved: float, unexplained: int) -> None:
+    quantizer = next(q for q in qdq.quantizers(io.load(tiny.pair()[1])) if q.tensor == "image")
+    scale = float(quantizer.qparams.scale)
+    meter = parity.QuantizerMeter(quantizer, None)
+    x = np.array([10 * scale], np.float32)
+    other = np.array([(10 + moved) * scale], np.float32)
+    output = fake_quantize(other, quantizer.qparams) if moved else fake_quantize(x + 3 * scale, quantizer.qparams)
+    meter.update_network((x, fake_quantize(x, quantizer.qparams)), (other, output))
+    assert meter.result().unexplained == unexplained
+
+
+def test_bad_input_is_refused(pair: Pair) -> None:
+    original, quantized = pair
+    with pytest.raises(DataError) as missing:
+        validate(original, quantized)
+    assert missing.value.code == "data-missing"
+    with pytest.raises(ModelError) as swapped:
+        validate(quantized, original, {"image": tiny.images(2)})
+    assert swapped.value.code == "model-not-quantized"
+    other = onnx.ModelProto()
+    other.CopyFrom(original)
+    other.graph.output[0].name = other.graph.node[-1].output[0] = "scores"
+    with pytest.raises(ModelError) as different:
+        validate(other, quantized, {"image": tiny.images(2)})
+    assert "scores" in different.value.message
+
+
+def test_random_data_is_marked(pair: Pair) -> None:
+    report = validate(*pair, random_data=True, limit=3, use_torch=False)
+    assert report.samples == 3
+    assert any("random" in r.message for r in report.remarks)
+
+
+def test_works_without_torch(pair: Pair, tmp_path: Path, repository: Path) -> None:
+    paths = tiny.save_pair(tmp_path)
+    np.savez(tmp_path / "data.npz", image=tiny.images(6))
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "from onnxqat.validation.validate import validate\n"
+        f"report = validate({paths[0]!r}, {paths[1]!r}, {str(tmp_path / 'data.npz')!r})\n"
+        "assert report.passed and report.quantizers[0].reference == 'numpy', report\n"
+        "assert any('torch is not installed' in r.message for r in report.remarks), report.remarks\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=repository, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
