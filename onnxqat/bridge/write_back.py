@@ -165,7 +165,7 @@ class _IrSlot:
 
     def replace(self, array: Array) -> None:
         dtype = ir.DataType.from_numpy(array.dtype)
-        tensor = ir.Tensor(np.ascontiguousarray(array), dtype=dtype, name=self.value.name)
+        tensor = ir.Tensor(np.array(array, order="C"), dtype=dtype, name=self.value.name)
         if self.attribute is None:
             self.value.const_value = tensor
             return
@@ -281,9 +281,11 @@ class _Source:
     def of(module: nn.Module) -> _Source:
         """Read `module`."""
         bare = module
-        while not hasattr(bare, "parameter_names"):
-            inner = getattr(bare, "_orig_mod", getattr(bare, "module", None))
-            if not isinstance(inner, nn.Module):
+        while "parameter_names" not in bare.__dict__:
+            # A compiled module shows the attributes of the module that it wraps, hence __dict__.
+            children = dict(bare.named_children())
+            inner = children.get("_orig_mod", children.get("module"))
+            if inner is None:
                 raise UsageError("option-invalid", f"{type(module).__name__} is not a module that to_torch made")
             bare = inner
         names = cast("dict[str, str]", bare.parameter_names)
