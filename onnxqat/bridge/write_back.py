@@ -27,7 +27,7 @@ from onnxqat import numerics
 from onnxqat.bridge.fake_quantize import DerivedFakeQuantize, FakeQuantize
 from onnxqat.bridge.state import quantizers
 from onnxqat.errors import ModelError, QatError, UsageError
-from onnxqat.graph import external, io
+from onnxqat.graph import external, io, walk
 from onnxqat.types import FloatArray, IntArray, QParams
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -175,14 +175,20 @@ class _IrSlot:
         node.attributes[self.attribute.name] = ir.Attr(self.attribute.name, self.attribute.type, new)
 
 
-def _proto_slots(proto: onnx.ModelProto, folder: str) -> Iterator[tuple[str, _Slot]]:
-    graphs: list[onnx.GraphProto] = [proto.graph]
-    nodes = [node for function in proto.functions for node in function.node]
+def _proto_slots(proto: onnx.ModelProto, folder: str) -> Iterator[tuple[str, _Slot, bool]]:
+    """Name, slot and whether it is inside a model-local function."""
+    yield from _slots_of([proto.graph], [], folder, False)
+    yield from _slots_of([], [node for function in proto.functions for node in function.node], folder, True)
+
+
+def _slots_of(
+    graphs: list[onnx.GraphProto], nodes: list[onnx.NodeProto], folder: str, in_function: bool
+) -> Iterator[tuple[str, _Slot, bool]]:
     while graphs or nodes:
         if graphs:
             graph = graphs.pop()
             for tensor in graph.initializer:
-                yield tensor.name, _TensorSlot(tensor, folder)
+                yield tensor.name, _TensorSlot(tensor, folder), in_function
             nodes.extend(graph.node)
             continue
         node = nodes.pop()
@@ -192,31 +198,34 @@ def _proto_slots(proto: onnx.ModelProto, folder: str) -> Iterator[tuple[str, _Sl
             graphs.extend(attribute.graphs)
             if node.op_type == "Constant" and node.domain in ("", "ai.onnx"):
                 if attribute.name == "value":
-                    yield node.output[0], _TensorSlot(attribute.t, folder)
+                    yield node.output[0], _TensorSlot(attribute.t, folder), in_function
                 elif attribute.name in ("value_float", "value_floats"):
-                    yield node.output[0], _FloatSlot(attribute)
+                    yield node.output[0], _FloatSlot(attribute), in_function
 
 
-def _ir_slots(model: ir.Model) -> Iterator[tuple[str, _Slot]]:
-    for graph in model.graphs():
-        for name, value in graph.initializers.items():
+def _ir_slots(model: ir.Model) -> Iterator[tuple[str, _Slot, bool]]:
+    for scope in walk.scopes(model):
+        in_function = not isinstance(scope, ir.Graph)
+        for value in () if in_function else scope.initializers.values():
             if value.const_value is not None:
-                yield name, _IrSlot(value)
-    owners = [*model.graphs(), *model.functions.values()]
-    for node in (node for owner in owners for node in owner):
-        if node.op_type == "Constant" and node.domain in ("", "ai.onnx"):
-            for key in ("value", "value_float", "value_floats"):
-                if key in node.attributes:
-                    yield str(node.outputs[0].name), _IrSlot(node.outputs[0], node.attributes[key])
+                yield str(value.name), _IrSlot(value), False
+        for node in scope:
+            if node.op_type == "Constant" and node.domain in ("", "ai.onnx"):
+                for key in ("value", "value_float", "value_floats"):
+                    if key in node.attributes:
+                        yield str(node.outputs[0].name), _IrSlot(node.outputs[0], node.attributes[key]), in_function
 
 
 class _Constants:
     """The constants of a model by name, and the new values for some of them."""
 
-    def __init__(self, slots: Iterable[tuple[str, _Slot]]) -> None:
+    def __init__(self, slots: Iterable[tuple[str, _Slot, bool]]) -> None:
         self._slots: dict[str, list[_Slot]] = {}
-        for name, slot in slots:
+        self._in_functions: list[_Slot] = []
+        for name, slot, in_function in slots:
             self._slots.setdefault(name, []).append(slot)
+            if in_function:
+                self._in_functions.append(slot)
         self.changes: dict[str, Array] = {}
 
     def read(self, name: str) -> Array:
@@ -227,6 +236,8 @@ class _Constants:
 
     def propose(self, name: str, value: Array) -> None:
         """Make `value` the new value of `name`; no change when it is what the file holds, in the dtype of `value`."""
+        if name not in self._slots and any(_same_bits(s.array.astype(value.dtype), value) for s in self._in_functions):
+            return  # the second call of a function has constants of its own in the module; this one was not trained
         old = self.read(name)
         if value.size != old.size or (value.ndim == old.ndim and value.shape != old.shape):
             raise _mismatch(f"constant {name!r} has shape {old.shape} in the model and {value.shape} in the module")
