@@ -68,9 +68,7 @@ class Builder:
         path: of the module of this scope in its parent's, empty for the outermost.
     """
 
-    def __init__(
-        self, store: Store, opsets: Mapping[str, int], parent: Builder | None = None, path: str = ""
-    ) -> None:
+    def __init__(self, store: Store, opsets: Mapping[str, int], parent: Builder | None = None, path: str = "") -> None:
         self.store = store
         self.opsets = opsets
         self.parent = parent
@@ -366,7 +364,8 @@ class NodeView:
         """Like :meth:`tensor`, but a scalar that is no weight stays a number."""
         found = self.value(index)
         if isinstance(found, Dims) and found.array.ndim == 0 and found.dtype is not ir.DataType.BOOL:
-            return found.array[()]  # type: ignore[no-any-return]
+            number: values.Number = found.array.item()
+            return number
         if isinstance(found, Const) and found.shape == () and found.dtype in values.INTEGERS:
             return int(found.array)
         return self.tensor(index)

@@ -12,6 +12,12 @@ from typing import Any
 import numpy as np
 import torch
 
+# torch ships these without annotations.
+_sym_float: Any = torch.sym_float
+_sym_int: Any = torch.sym_int
+_sym_max: Any = torch.sym_max
+_sym_min: Any = torch.sym_min
+
 Scalar = Any  # int, float, bool or torch's SymInt, SymFloat, SymBool, which share no base class
 
 
@@ -58,12 +64,12 @@ def power(a: Scalar, b: Scalar) -> Scalar:
 
 def maximum(a: Scalar, b: Scalar) -> Scalar:
     """The larger."""
-    return torch.sym_max(a, b)
+    return _sym_max(a, b)
 
 
 def minimum(a: Scalar, b: Scalar) -> Scalar:
     """The smaller."""
-    return torch.sym_min(a, b)
+    return _sym_min(a, b)
 
 
 def negate(a: Scalar) -> Scalar:
@@ -84,32 +90,32 @@ def sign(a: Scalar) -> Scalar:
 
 def floor(a: Scalar) -> Scalar:
     """Largest integer not above, still a float."""
-    return float(math.floor(a)) if isinstance(a, (int, float)) else torch.sym_float(math.floor(a))
+    return float(math.floor(a)) if isinstance(a, (int, float)) else _sym_float(math.floor(a))
 
 
 def ceil(a: Scalar) -> Scalar:
     """Smallest integer not below, still a float."""
-    return float(math.ceil(a)) if isinstance(a, (int, float)) else torch.sym_float(math.ceil(a))
+    return float(math.ceil(a)) if isinstance(a, (int, float)) else _sym_float(math.ceil(a))
 
 
 def round_half_even(a: Scalar) -> Scalar:
     """Nearest integer, still a float."""
-    return float(round(a)) if isinstance(a, (int, float)) else torch.sym_float(round(a))
+    return float(round(a)) if isinstance(a, (int, float)) else _sym_float(round(a))
 
 
 def square_root(a: Scalar) -> Scalar:
     """Square root."""
-    return float(np.sqrt(np.float32(a))) if isinstance(a, (int, float)) else torch.sym_sqrt(a)
+    return float(np.sqrt(np.float32(a))) if isinstance(a, (int, float)) else _sym_float(a) ** 0.5
 
 
 def to_int(a: Scalar) -> Scalar:
     """Truncated to an integer."""
-    return int(a) if isinstance(a, (bool, int, float)) else torch.sym_int(a)
+    return int(a) if isinstance(a, (bool, int, float)) else _sym_int(a)
 
 
 def to_float(a: Scalar) -> Scalar:
     """As a float32 number."""
-    return single(float(a)) if isinstance(a, (bool, int, float)) else torch.sym_float(a)
+    return single(float(a)) if isinstance(a, (bool, int, float)) else _sym_float(a)
 
 
 def to_bool(a: Scalar) -> Scalar:

@@ -68,7 +68,7 @@ class Const:
     @property
     def shape(self) -> tuple[int, ...]:
         """The dimensions."""
-        return tuple(int(d) for d in self.data.shape)
+        return tuple(d for d in self.data.shape if isinstance(d, int))
 
     @property
     def dtype(self) -> ir.DataType:

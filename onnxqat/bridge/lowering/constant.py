@@ -42,7 +42,8 @@ def counted_range(start: Any, limit: Any, delta: Any, dtype: torch.dtype, device
     """``start + i * delta`` below `limit`, each term multiplied out as in ONNX's reference."""
     if dtype.is_floating_point:
         count = max(int(np.ceil((limit - start) / delta)), 0)
-        return (torch.arange(count, device=device, dtype=torch.float64) * delta + start).to(dtype)
+        terms: torch.Tensor = torch.arange(count, device=device, dtype=torch.float64) * delta + start
+        return terms.to(dtype)
     return torch.arange(start, limit, delta, dtype=dtype, device=device)
 
 

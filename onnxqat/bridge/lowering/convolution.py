@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from onnxqat.bridge import shape_math
 from onnxqat.bridge.builder import Lowered, NodeView
 
 CONVOLUTIONS = {1: torch.conv1d, 2: torch.conv2d, 3: torch.conv3d}
@@ -23,7 +24,7 @@ def same_pads(sizes: Any, kernel: list[int], strides: list[int], dilations: list
     """Pads of ``auto_pad`` SAME_UPPER or SAME_LOWER for spatial `sizes`: all begins, then all ends."""
     begins, ends = [], []
     for size, k, stride, dilation in zip(sizes, kernel, strides, dilations, strict=True):
-        total = torch.sym_max(0, ((size + stride - 1) // stride - 1) * stride + (k - 1) * dilation + 1 - size)
+        total = shape_math.maximum(0, ((size + stride - 1) // stride - 1) * stride + (k - 1) * dilation + 1 - size)
         small, large = total // 2, total - total // 2
         begins.append(large if lower else small)
         ends.append(small if lower else large)
@@ -135,7 +136,11 @@ def _pads_of_output_shape(
             raise n.refuse("output_shape with an input size that is unknown")
         else:
             total = strides[axis] * (size - 1) + reach - wanted[-rank:][axis]
-        small, large = total // 2, total - total // 2
-        begins.append(large if auto_pad == "SAME_LOWER" and total > 0 else small)
-        ends.append(small if auto_pad == "SAME_LOWER" and total > 0 else large)
+        # As onnxruntime: the odd element goes to the end for SAME_UPPER, else to the begin; missing ones are zeros at the end.
+        shared = max(total, 0)
+        larger = shared - shared // 2
+        begins.append(shared // 2 if auto_pad == "SAME_UPPER" else larger)
+        ends.append(larger if auto_pad == "SAME_UPPER" else shared // 2)
+        if wanted and total < 0:
+            ends[-1] = total
     return begins + ends

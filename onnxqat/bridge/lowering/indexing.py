@@ -19,6 +19,8 @@ FARTHEST = 2**31 - 1  # exporters write this, or the largest int64, for "to the 
 
 def slice_axes(x: torch.Tensor, starts: Any, ends: Any, axes: Any, steps: Any) -> torch.Tensor:
     """Slice with any steps; bounds are clamped as ONNX says."""
+    axes = range(len(starts)) if axes is None else axes
+    steps = [1] * len(axes) if steps is None else steps
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         size = x.shape[axis]
         if step > 0:
@@ -106,6 +108,17 @@ def reversed_sequences(x: torch.Tensor, lengths: torch.Tensor, batch_axis: int, 
     return moved[rows, index].movedim((0, 1), (batch_axis, time_axis))
 
 
+def part_sizes(length: Any, parts: int) -> list[Any]:
+    """Sizes of `parts` equal parts, the last one smaller where it does not come out even."""
+    chunk = -(-length // parts)
+    return [*[chunk] * (parts - 1), length - chunk * (parts - 1)]
+
+
+def equal_parts(x: torch.Tensor, parts: int, axis: int) -> tuple[torch.Tensor, ...]:
+    """`x` in equal parts."""
+    return torch.split(x, part_sizes(x.shape[axis], parts), axis)
+
+
 def gather(n: NodeView) -> Lowered:
     """Gather 1 to 13."""
     axis = int(n.attr("axis", 0))
@@ -137,16 +150,25 @@ def gather_nd(n: NodeView) -> Lowered:
 
 
 def slice_(n: NodeView) -> Lowered:
-    """Slice 1 to 13; axes and steps must be known at import where bounds are not computed from data."""
+    """Slice 1 to 13."""
+    starts: Any
+    ends: Any
+    axes: Any
+    steps: Any
     if n.opset < 10:
         starts, ends = n.attr("starts"), n.attr("ends")
         axes, steps = n.attr("axes") or list(range(len(starts))), [1] * len(starts)
     else:
         starts, ends = n.ints(1), n.ints(2)
-        if not isinstance(starts, list) or not isinstance(ends, list):
-            return _slice_by_data(n, starts, ends)
-        axes = n.static_ints(3, "the list of axes") if n.has(3) else list(range(len(starts)))
-        steps = n.static_ints(4, "the list of steps") if n.has(4) else [1] * len(starts)
+        axes = n.ints(3) if n.has(3) else None
+        steps = n.ints(4) if n.has(4) else None
+        if axes is None and isinstance(starts, list):
+            axes = list(range(len(starts)))
+        if steps is None and isinstance(axes, list):
+            steps = [1] * len(axes)
+        lists = [p for p in (starts, ends, axes, steps) if isinstance(p, list)]
+        if len(lists) < 4 or any(not isinstance(e, int) for e in [*lists[2], *lists[3]]):
+            return n.call(slice_axes, n.tensor(0), starts, ends, axes, steps)
     arrays = n.grids([0])
     if arrays is not None and all(isinstance(b, int) for b in [*starts, *ends]):
         index = [slice(None)] * arrays[0].ndim
@@ -155,19 +177,6 @@ def slice_(n: NodeView) -> Lowered:
             index[axis] = slice(start, stop, step)
         return n.numbers(arrays[0][tuple(index)])
     return _emit_slice(n, starts, ends, axes, steps)
-
-
-def _slice_by_data(n: NodeView, starts: Any, ends: Any) -> Lowered:
-    count = next((len(b) for b in (starts, ends) if isinstance(b, list)), None)
-    for index in (1, 2):
-        dims = n.dims(index)
-        if count is None and dims is not None and dims[0] is not None:
-            count = dims[0]
-    if count is None and not n.has(3):
-        raise n.refuse("a number of axes that is unknown")
-    axes = n.static_ints(3, "the list of axes") if n.has(3) else list(range(count or 0))
-    steps = n.static_ints(4, "the list of steps") if n.has(4) else [1] * len(axes)
-    return n.call(slice_axes, n.tensor(0), starts, ends, axes, steps)
 
 
 def _emit_slice(n: NodeView, starts: list[Number], ends: list[Number], axes: list[int], steps: list[int]) -> Lowered:
@@ -191,18 +200,15 @@ def split(n: NodeView) -> Lowered:
     axis, count = int(n.attr("axis", 0)), len(n.node.outputs)
     sizes: Any = n.attr("split") if n.opset < 13 else (n.ints(1) if n.has(1) else None)
     if sizes is None:
-        length = n.size(0, axis if axis >= 0 or n.rank(0) is None else axis)
         parts = int(n.attr("num_outputs", count))
-        if isinstance(length, int):
-            chunk = -(-length // parts)
-            sizes = [min(chunk, length - chunk * i) for i in range(parts)]
-        elif n.opset < 18:
-            chunk_size = n.builder.number(operator.floordiv, length, parts)
-            sizes = [chunk_size] * parts
-        else:
-            raise n.refuse("equal parts of a size that is unknown")
+        rank = n.rank(0)
+        length = n.size(0, axis) if rank is not None else None
+        if not isinstance(length, int):
+            parts_node = n.call(equal_parts, n.tensor(0), parts, axis)
+            return tuple(n.item(parts_node, i) if n.wants(i) else None for i in range(count))
+        sizes = part_sizes(length, parts)
     arrays = n.grids([0])
-    if arrays is not None and all(isinstance(s, int) for s in sizes):
+    if arrays is not None and isinstance(sizes, list) and all(isinstance(s, int) for s in sizes):
         bounds = np.cumsum(sizes)[:-1]
         return tuple(n.numbers(part) for part in np.split(arrays[0], bounds, axis=axis))
     parts_node = n.call(torch.split, n.tensor(0), sizes, axis)

@@ -18,7 +18,8 @@ def general_product(a: torch.Tensor, b: torch.Tensor, c: Any, alpha: float, beta
         product = (product * alpha).to(a.dtype)
     if c is None or beta == 0.0:
         return product
-    return product + (c if beta == 1.0 else (c * beta).to(a.dtype))
+    added: torch.Tensor = c if beta == 1.0 else (c * beta).to(a.dtype)
+    return product + added
 
 
 def gemm(n: NodeView) -> Lowered:

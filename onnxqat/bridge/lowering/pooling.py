@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from onnxqat.bridge import shape_math
 from onnxqat.bridge.builder import Lowered, NodeView
 from onnxqat.bridge.lowering.convolution import same_pads, spatial_rank, torch_padding
 
@@ -67,7 +68,7 @@ def all_pads(
             windows = -(-(padded - reach) // strides[axis]) + 1
             if (windows - 1) * strides[axis] >= sizes[axis] + pads[axis]:
                 windows -= 1
-            grown[axis + half] += torch.sym_max(0, (windows - 1) * strides[axis] + reach - padded)
+            grown[axis + half] += shape_math.maximum(0, (windows - 1) * strides[axis] + reach - padded)
     return grown
 
 
@@ -83,12 +84,15 @@ def padded_max_pool(
     """Maximum over windows with any padding."""
     grown = all_pads(x.shape[2:], kernel, strides, dilations, pads, same, ceil)
     lowest = -math.inf if x.is_floating_point() else torch.iinfo(x.dtype).min
-    return MAXIMUM[len(kernel)](functional.pad(x, torch_padding(grown), value=lowest), kernel, strides, 0, dilations)
+    padded = functional.pad(x, torch_padding(grown), value=lowest)
+    result: torch.Tensor = MAXIMUM[len(kernel)](padded, kernel, strides, 0, dilations)
+    return result
 
 
-def max_pool_of_integers(x: torch.Tensor, pool: Any, *arguments: Any) -> torch.Tensor:
+def max_pool_of_integers(x: torch.Tensor, rank: int, *arguments: Any) -> torch.Tensor:
     """Maximum of 8-bit integers, which torch pools as floats; exact."""
-    return pool(x.to(torch.float32), *arguments).to(x.dtype)
+    result: torch.Tensor = MAXIMUM[rank](x.to(torch.float32), *arguments)
+    return result.to(x.dtype)
 
 
 def max_pool_indices(
@@ -183,7 +187,7 @@ def max_pool(n: NodeView) -> Lowered:
     if w.fits_torch:
         arguments = (w.kernel, w.strides, w.pads[: w.rank], w.dilations, w.ceil)
         if not n.is_float(0):
-            return n.call(max_pool_of_integers, x, MAXIMUM[w.rank], *arguments)
+            return n.call(max_pool_of_integers, x, w.rank, *arguments)
         return n.call(MAXIMUM[w.rank], x, *arguments)
     if not n.is_float(0):
         raise n.refuse("integers with unequal pads")

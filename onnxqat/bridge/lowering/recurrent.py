@@ -217,9 +217,7 @@ def _layer(n: NodeView, kind: str, *, coupled: bool) -> Lowered:
     if plain:
         both = n.call(fused, kind, x, w, r, bias, h, c, direction)
     else:
-        both = n.call(
-            stepwise, kind, x, w, r, bias, lengths, h, c, peepholes, direction, activations, clip, coupled
-        )
+        both = n.call(stepwise, kind, x, w, r, bias, lengths, h, c, peepholes, direction, activations, clip, coupled)
     return tuple(_output(n, both, index, by_batch) for index in range(len(n.node.outputs)))
 
 

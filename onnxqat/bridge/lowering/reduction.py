@@ -14,8 +14,8 @@ from onnxqat.bridge.builder import Lowered, NodeView
 
 
 def all_axes(x: torch.Tensor, axes: Any) -> list[int]:
-    """`axes`, or all of them."""
-    return list(range(x.dim())) if axes is None else list(axes)
+    """`axes`, or all of them where there are none."""
+    return list(axes) if axes else list(range(x.dim()))
 
 
 def reduced_mean(x: torch.Tensor, axes: Any, keepdims: bool) -> torch.Tensor:
@@ -99,16 +99,18 @@ def _reduce(n: NodeView, function: Callable[..., Any], number: Callable[..., Any
     keepdims = bool(n.attr("keepdims", 1))
     by_input = n.opset >= (13 if n.node.op_type == "ReduceSum" else 18)
     axes: Any = n.attr("axes")
+    noop = bool(n.attr("noop_with_empty_axes", 0))
     if by_input and n.has(1):
-        axes = n.ints(1)
-    if isinstance(axes, list) and not axes:
-        axes = None
-    if axes is None and n.attr("noop_with_empty_axes", 0):
-        # With no axes the element-wise part remains: squares, magnitudes, ... of single elements.
-        axes = []
+        given = n.dims(1)
+        if noop and (given is None or given[0] is None):
+            raise n.refuse("noop_with_empty_axes with a number of axes that is unknown")
+        axes = n.ints(1) if given is None or given[0] != 0 else None
+    if not axes and noop:
+        # The element-wise part would remain: squares, magnitudes, ... of single elements.
         if function in (reduced_mean, reduced_sum, reduced_product, reduced_maximum, reduced_minimum):
             return n.value(0)
         raise n.refuse("noop_with_empty_axes")
+    axes = axes or None
     arrays = n.grids([0])
     if arrays is not None and number is not None and (axes is None or isinstance(axes, list)) and arrays[0].ndim <= 1:
         total = functools.reduce(lambda a, b: n.builder.number(number, a, b), arrays[0].flat)

@@ -16,6 +16,7 @@ from torch.nn import functional
 from onnxqat.bridge import shape_math
 from onnxqat.bridge.builder import Lowered, NodeView
 from onnxqat.bridge.values import Number
+from onnxqat.errors import UnsupportedError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,23 +37,23 @@ def source_coordinates(
     """Position in the input, of `size` elements, for each of `out` elements."""
     x = torch.arange(out, device=device, dtype=torch.float32)
     kind = how.coordinates
+    result: torch.Tensor = (x + 0.5) / scale - 0.5  # half_pixel
     if kind == "asymmetric":
-        return x / scale
-    if kind == "tf_half_pixel_for_nn":
-        return (x + 0.5) / scale
-    if kind == "align_corners":
-        return x * (size - 1) / (out - 1) if out > 1 else torch.zeros_like(x)
-    if kind == "tf_crop_and_resize" and region is not None:
+        result = x / scale
+    elif kind == "tf_half_pixel_for_nn":
+        result = (x + 0.5) / scale
+    elif kind == "align_corners":
+        result = x * (size - 1) / (out - 1) if out > 1 else torch.zeros_like(x)
+    elif kind == "tf_crop_and_resize" and region is not None:
         start, end = region
-        if out > 1:
-            return start * (size - 1) + x * ((end - start) * (size - 1) / (out - 1))
-        return torch.full_like(x, 0.5 * (start + end) * (size - 1))
-    if kind == "pytorch_half_pixel" and out <= 1:
-        return torch.zeros_like(x)
-    if kind == "half_pixel_symmetric":
-        offset = size / 2 * (1 - out / (size * scale))
-        return offset + (x + 0.5) / scale - 0.5
-    return (x + 0.5) / scale - 0.5
+        middle = 0.5 * (start + end) * (size - 1)
+        step = (end - start) * (size - 1) / (out - 1) if out > 1 else 0.0
+        result = start * (size - 1) + x * step if out > 1 else torch.full_like(x, middle)
+    elif kind == "pytorch_half_pixel" and out <= 1:
+        result = torch.zeros_like(x)
+    elif kind == "half_pixel_symmetric":
+        result = result + size / 2 * (1 - out / (size * scale))
+    return result
 
 
 def nearest_index(x: torch.Tensor, rule: str, scale: Any) -> torch.Tensor:
@@ -149,12 +150,20 @@ def resample(
             scale = scales[position]
             out = scaled_size(size, scale)
             if how.coordinates == "align_corners" and out != size * scale:
-                raise ValueError(f"align_corners with {size} * {scale} elements is not defined")
+                raise _undefined(size, scale)
         region = None if roi is None else (roi[position], roi[position + len(axes)])
         if out == size and how.coordinates != "tf_crop_and_resize" and scale == 1:
             continue
         x = resample_axis(x, axis, out, scale, how, region)
     return x
+
+
+def _undefined(size: Any, scale: Any) -> UnsupportedError:
+    return UnsupportedError(
+        "operator-unsupported",
+        f"Resize with align_corners from {size} to {size} * {scale} elements, which is no whole number",
+        hint="state the sizes instead of the scales",
+    )
 
 
 def resize(n: NodeView) -> Lowered:
@@ -234,7 +243,7 @@ def _unchanged(n: NodeView, axis: int, given: Number, by_size: bool) -> bool:
 
 
 def _interpolation(
-    n: NodeView, axes: list[int], given: list[Number], how: Sampling, *, by_size: bool
+    n: NodeView, axes: list[int], given: list[Any], how: Sampling, *, by_size: bool
 ) -> Lowered | None:
     """Torch's own interpolation, where it is defined the same way."""
     if n.rank(0) != 4 or axes != [2, 3] or not n.is_float(0):

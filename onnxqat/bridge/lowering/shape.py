@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import operator
 from typing import Any
@@ -12,7 +11,9 @@ import onnx_ir as ir
 import torch
 from torch.nn import functional
 
+from onnxqat.bridge import shape_math
 from onnxqat.bridge.builder import Lowered, NodeView
+from onnxqat.bridge.values import Number
 
 
 def reshape_to(x: torch.Tensor, shape: Any, allow_zero: bool) -> torch.Tensor:
@@ -24,7 +25,8 @@ def reshape_to(x: torch.Tensor, shape: Any, allow_zero: bool) -> torch.Tensor:
 
 def expand_to(x: torch.Tensor, shape: Any) -> torch.Tensor:
     """Two-way broadcast of `x` with `shape`."""
-    return x.expand(torch.broadcast_shapes(x.shape, tuple(shape)))
+    target: torch.Size = torch.broadcast_shapes(x.shape, tuple(shape))  # type: ignore[no-untyped-call]
+    return x.expand(target)
 
 
 def squeeze_ones(x: torch.Tensor) -> torch.Tensor:
@@ -37,6 +39,20 @@ def flatten_at(x: torch.Tensor, axis: int) -> torch.Tensor:
     if axis < 0:
         axis += x.dim()
     return x.reshape(math.prod(x.shape[:axis]), math.prod(x.shape[axis:]))
+
+
+def all_pads(rank: int, pads: Any, axes: Any) -> list[Any]:
+    """Pads of some axes as pads of every axis."""
+    full: list[Any] = [0] * (2 * rank)
+    for position, axis in enumerate(axes):
+        full[axis % rank] = pads[position]
+        full[axis % rank + rank] = pads[position + len(axes)]
+    return full
+
+
+def pad_axes(x: torch.Tensor, pads: Any, axes: Any, mode: str, value: Any) -> torch.Tensor:
+    """Pad axes that are known at run time only."""
+    return pad_any(x, all_pads(x.dim(), pads, axes), mode, value)
 
 
 def unsqueeze_all(x: torch.Tensor, axes: list[int]) -> torch.Tensor:
@@ -106,7 +122,7 @@ def source_positions(positions: torch.Tensor, size: int, mode: str) -> torch.Ten
         return positions.clamp(0, size - 1)
     if mode == "wrap":
         return torch.remainder(positions, size)
-    period = torch.sym_max(2 * (size - 1), 1)
+    period = shape_math.maximum(2 * (size - 1), 1)
     folded = torch.remainder(positions, period)
     return torch.minimum(folded, period - folded) if size > 1 else torch.zeros_like(positions)
 
@@ -158,31 +174,31 @@ def reversed_axes(x: torch.Tensor) -> torch.Tensor:
     return x.permute(list(reversed(range(x.dim()))))
 
 
-def _axes(n: NodeView) -> list[int] | None:
-    if n.opset >= 13:
-        return n.static_ints(1, "the list of axes") if n.has(1) else None
-    found: list[int] | None = n.attr("axes")
-    return found
+def _axes(n: NodeView) -> Any:
+    """The axes: a list, a node that computes it, or None where they are omitted."""
+    if n.opset < 13:
+        return n.attr("axes")
+    return n.ints(1) if n.has(1) else None
 
 
 def squeeze(n: NodeView) -> Lowered:
-    """Squeeze 1 to 25; axes must be known at import since version 13."""
+    """Squeeze 1 to 25."""
     axes = _axes(n)
     arrays = n.grids([0])
-    if arrays is not None:
+    if arrays is not None and (axes is None or isinstance(axes, list)):
         return n.numbers(np.squeeze(arrays[0], None if axes is None else tuple(axes)))
     if axes is None:
         return n.call(squeeze_ones, n.tensor(0))
-    return n.call(torch.squeeze, n.tensor(0), axes[0] if len(axes) == 1 else axes)
+    return n.call(torch.squeeze, n.tensor(0), axes[0] if isinstance(axes, list) and len(axes) == 1 else axes)
 
 
 def unsqueeze(n: NodeView) -> Lowered:
-    """Unsqueeze 1 to 25; axes must be known at import since version 13."""
-    axes = _axes(n) or []
+    """Unsqueeze 1 to 25."""
+    axes = _axes(n)
     arrays = n.grids([0])
-    if arrays is not None:
+    if arrays is not None and isinstance(axes, list):
         return n.numbers(np.expand_dims(arrays[0], tuple(axes)))
-    if len(axes) == 1:
+    if isinstance(axes, list) and len(axes) == 1:
         return n.call(torch.unsqueeze, n.tensor(0), axes[0])
     return n.call(unsqueeze_all, n.tensor(0), axes)
 
@@ -212,8 +228,9 @@ def size(n: NodeView) -> Lowered:
     rank = n.rank(0)
     if rank is None:
         return n.call(size_as_tensor, n.tensor(0))
-    sizes = [n.size(0, axis) for axis in range(rank)]
-    product = functools.reduce(lambda a, b: n.builder.number(operator.mul, a, b), sizes, 1)
+    product: Number = 1
+    for axis in range(rank):
+        product = n.builder.number(operator.mul, product, n.size(0, axis))
     return n.numbers(np.array(product, dtype=object), ir.DataType.INT64)
 
 
@@ -262,27 +279,22 @@ def space_to_depth(n: NodeView) -> Lowered:
 
 
 def pad(n: NodeView) -> Lowered:
-    """Pad 2 to 25: constant, reflect, edge and wrap; negative pads crop. Axes must be known at import."""
+    """Pad 2 to 25: constant, reflect, edge and wrap; negative pads crop."""
     mode = n.attr("mode", "constant")
     if n.opset < 11:
         pads: Any = n.attr("pads")
         return _emit_pad(n, pads, mode, n.attr("value", 0.0))
     pads = n.ints(1)
-    if n.has(3):
-        axes = n.static_ints(3, "the list of axes")
-        rank = n.need_rank(0)
-        if not isinstance(pads, list):
-            raise n.refuse("pads of some axes, computed from data")
-        full: list[Any] = [0] * (2 * rank)
-        for position, axis in enumerate(axes):
-            full[axis % rank] = pads[position]
-            full[axis % rank + rank] = pads[position + len(axes)]
-        pads = full
     value: Any = 0
     if n.has(2):
         known = n.static(2)
         value = n.tensor(2) if known is None else known.reshape(()).item()
-    return _emit_pad(n, pads, mode, value)
+    if not n.has(3):
+        return _emit_pad(n, pads, mode, value)
+    axes = n.ints(3)
+    if isinstance(pads, list) and isinstance(axes, list) and n.rank(0) is not None:
+        return _emit_pad(n, all_pads(n.need_rank(0), pads, axes), mode, value)
+    return n.call(pad_axes, n.tensor(0), pads, axes, mode, value)
 
 
 def _emit_pad(n: NodeView, pads: Any, mode: str, value: Any) -> Lowered:

@@ -1,0 +1,70 @@
+"""Adapter of the bridge for a harness that runs ONNX's backend tests: load a model, run it on numpy arrays."""
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import torch
+
+import onnxqat
+from onnxqat.bridge import values
+from onnxqat.bridge.importer import OnnxModule, to_torch
+from onnxqat.errors import UnsupportedError
+
+
+class Onnxqat:
+    """The bridge, quantizers on."""
+
+    name = "onnxqat"
+    UNSUPPORTED = (UnsupportedError,)
+
+    def version(self) -> str:
+        torch.set_num_threads(1)
+        return onnxqat.__version__
+
+    def load(self, model: onnx.ModelProto) -> OnnxModule:
+        return to_torch(ir.from_proto(model))
+
+    def run(self, handle: OnnxModule, inputs: dict[str, np.ndarray], outputs: list[str]) -> list[np.ndarray]:
+        given = [self._tensor(inputs[name]) for name in handle.input_names]
+        with torch.no_grad():
+            result = handle(*given)
+        found = result if isinstance(result, tuple) else (result,)
+        return [self._array(value) for value in found]
+
+    def is_unsupported(self, error: Exception, phase: str) -> bool:
+        # torch has no kernels for some element types; an error is a refusal, not a wrong number.
+        return isinstance(error, (NotImplementedError, RuntimeError)) and "not implemented for" in str(error)
+
+    @staticmethod
+    def grad(handle: OnnxModule, inputs: dict[str, np.ndarray]) -> str:
+        given = [Onnxqat._tensor(inputs[name]) for name in handle.input_names]
+        floats = [g.requires_grad_() for g in given if g.is_floating_point()]
+        result = handle(*given)
+        found = [r for r in (result if isinstance(result, tuple) else (result,)) if r.requires_grad]
+        if not floats or not found:
+            return "n/a" if not floats else "none"
+        sum(r.sum() for r in found).backward()
+        gradients = [f.grad for f in floats if f.grad is not None]
+        if not gradients:
+            return "none"
+        return "ok" if all(torch.isfinite(g).all() for g in gradients) else "nonfinite"
+
+    @staticmethod
+    def _tensor(array: Any) -> torch.Tensor:
+        if not isinstance(array, (np.ndarray, np.generic)):
+            raise UnsupportedError("operator-unsupported", f"an input of type {type(array).__name__}")
+        array = np.asarray(array)
+        try:
+            dtype = ir.DataType.from_numpy(array.dtype)
+            return values.tensor(array, dtype)
+        except TypeError as error:
+            raise UnsupportedError("operator-unsupported", f"input type: {error}") from None
+
+    @staticmethod
+    def _array(value: torch.Tensor) -> np.ndarray:
+        value = value.detach()
+        if value.dtype is torch.bfloat16:
+            return value.view(torch.int16).numpy().view(ir.DataType.BFLOAT16.numpy())
+        return value.numpy()
