@@ -1,0 +1,58 @@
+"""A user's graphsurgeon function as a pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+
+from onnxqat.graph import graphsurgeon, io
+from onnxqat.passes._base import Context, Pass
+from onnxqat.types import Remark
+
+if TYPE_CHECKING:
+    import onnx_graphsurgeon as gs
+
+
+class GsPass(Pass):
+    """What `fn` does to the onnx_graphsurgeon Graph of the model.
+
+    1. `fn` gets a private graph and edits it, or returns another one.
+    2. Metadata and doc strings, which graphsurgeon drops, are put back on the model and on values and nodes whose
+       output names are the same.
+    3. When `fn` changes nothing, the model is left as it is.
+    4. Models with parts that graphsurgeon cannot hold are refused with ``model-graphsurgeon``.
+
+    Tolerance: that of `fn`. ::
+
+        def rename(graph): graph.outputs[0].inputs[0].name = "last"
+        run_passes(model, [GsPass(rename)])
+
+    Args:
+        fn: takes a ``gs.Graph``; returns one, or None when it edited in place.
+        name: how reports call the pass; the function's name by default.
+    """
+
+    def __init__(self, fn: Callable[[gs.Graph], gs.Graph | None], name: str | None = None) -> None:
+        self.fn = fn
+        self.name = name or getattr(fn, "__name__", "graphsurgeon").replace("_", "-")
+
+    def rewrite(self, model: ir.Model, context: Context) -> list[Remark] | None:
+        """Run the function; see the class."""
+        graph = graphsurgeon.to_gs(model)
+        before = _content(graphsurgeon.from_gs(graph))
+        result = self.fn(graph)
+        edited = graphsurgeon.from_gs(graph if result is None else result)
+        if _content(edited) == before:
+            return None
+        graphsurgeon.restore_metadata(model, edited)
+        model.graph = edited.graph
+        model.functions.clear()
+        model.functions.update(edited.functions)
+        model.ir_version = edited.ir_version
+        return []
+
+
+def _content(model: ir.Model) -> bytes:
+    return bytes(io.to_proto(model).SerializeToString(deterministic=True))
