@@ -6,8 +6,6 @@ Esser et al., "Learned Step Size Quantization", ICLR 2020. The gradient of the s
 
 from __future__ import annotations
 
-import math
-
 from torch import Tensor
 
 from onnxqat import numerics
@@ -25,9 +23,11 @@ class Method(FakeQuantize):
 
     def gradient_scale(self, x: Tensor) -> float:
         """``1 / sqrt(N * Qp)``."""
-        shared = [d for d in range(x.ndim) if self.axis is None or d != self.axis % x.ndim]
-        if self.role == "activation" and x.ndim > 1:
-            shared = [d for d in shared if d != 0]
-        features = math.prod(x.shape[d] for d in shared)
+        per_sample = self.role == "activation" and x.ndim > 1
+        features = 1
+        for d in range(x.ndim):
+            if (self.axis is None or d != self.axis % x.ndim) and not (per_sample and d == 0):
+                features *= x.shape[d]
         zero = numerics.zero_point_of(self.qtype) if self.symmetric else self.quant_min
-        return float((max(features, 1) * (self.quant_max - zero)) ** -0.5)
+        scale: float = (max(features, 1) * (self.quant_max - zero)) ** -0.5
+        return scale

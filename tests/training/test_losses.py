@@ -1,0 +1,74 @@
+"""Losses against the formulas written out."""
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from onnxqat.errors import DataError, UsageError
+from onnxqat.training.losses import Loss
+
+
+def softmax(x: Tensor) -> Tensor:
+    return torch.exp(x.double()) / torch.exp(x.double()).sum(1, keepdim=True)
+
+
+def test_cross_entropy() -> None:
+    logits, labels = torch.randn(6, 4), torch.tensor([0, 1, 2, 3, 0, 1])
+    expected = -softmax(logits)[torch.arange(6), labels].log().mean()
+    assert Loss()([logits], labels).item() == pytest.approx(expected.item(), rel=1e-5)
+    probabilities = Loss(outputs="probabilities")([softmax(logits).float()], labels)
+    assert probabilities.item() == pytest.approx(expected.item(), rel=1e-5)
+
+
+def test_cross_entropy_of_a_segmentation() -> None:
+    assert torch.isfinite(Loss()([torch.randn(2, 3, 4, 4)], torch.zeros(2, 4, 4, dtype=torch.int64)))
+
+
+def test_divergence_has_the_temperature_squared() -> None:
+    student, teacher = torch.randn(6, 4), torch.randn(6, 4)
+    p, q = softmax(teacher / 3), softmax(student / 3)
+    expected = 9 * (p * (p / q).log()).sum(1).mean()
+    assert Loss(temperature=3.0)([student], None, [teacher]).item() == pytest.approx(expected.item(), rel=1e-4)
+    assert Loss(temperature=3.0)([teacher], None, [teacher]).item() == pytest.approx(0, abs=1e-6)
+
+
+def test_mean_square() -> None:
+    student, teacher = torch.randn(2, 3, 4), torch.randn(2, 3, 4)
+    expected = np.square(student.numpy() - teacher.numpy()).mean()
+    assert Loss()([student], None, [teacher]).item() == pytest.approx(expected, rel=1e-5)
+    logits = [t[:, 0] for t in (student, teacher)]
+    forced = Loss(distance="mse")([logits[0]], None, [logits[1]])
+    assert forced.item() == pytest.approx(torch.square(logits[0] - logits[1]).mean().item(), rel=1e-5)
+
+
+def test_several_outputs_count_alike_and_integers_do_not_count() -> None:
+    teacher = [torch.ones(2, 3), 1000 * torch.ones(2, 4), torch.zeros(2, dtype=torch.int64)]
+    student = [1.1 * teacher[0], 1.1 * teacher[1], torch.ones(2, dtype=torch.int64)]
+    assert Loss()(student, None, teacher).item() == pytest.approx(0.01, rel=1e-3)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.25, 1.0])
+def test_the_mix(alpha: float) -> None:
+    student, teacher, labels = torch.randn(5, 3), torch.randn(5, 3), torch.tensor([0, 1, 2, 0, 1])
+    loss = Loss(alpha=alpha)
+    by_label, by_teacher = loss([student], labels), loss([student], None, [teacher])
+    mixed = loss([student], labels, [teacher])
+    assert mixed.item() == pytest.approx((alpha * by_teacher + (1 - alpha) * by_label).item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("options", [{"alpha": 1.5}, {"temperature": 0.0}, {"distance": "cosine"}])
+def test_bad_options(options: dict[str, object]) -> None:
+    with pytest.raises(UsageError):
+        Loss(**options)  # type: ignore[arg-type]
+
+
+def test_bad_data() -> None:
+    with pytest.raises(DataError):
+        Loss()([torch.zeros(2, 3)])
+    with pytest.raises(DataError, match=r"\(3,\)"):
+        Loss()([torch.zeros(2, 3)], torch.zeros(3, dtype=torch.int64))
+    with pytest.raises(UsageError):
+        Loss()([torch.zeros(2, 3)], None, [torch.zeros(2, 4)])
+    with pytest.raises(UsageError):
+        Loss()([torch.zeros(2, dtype=torch.int64)], None, [torch.zeros(2, dtype=torch.int64)])
