@@ -79,19 +79,24 @@ def from_range(
         symmetric: whether the zero point is fixed.
         axis: channel axis when the ranges are per channel.
         power_of_two: restrict scales to powers of two.
+
+    Raises:
+        ValueError: a symmetric quantizer on a grid without codes above its zero point.
     """
     lo = np.minimum(np.asarray(low, np.float64), 0.0)
     hi = np.maximum(np.asarray(high, np.float64), 0.0)
     zero = zero_point_of(qtype)
     if symmetric:
         steps = qtype.quant_max - zero
+        if steps <= 0:
+            raise ValueError(f"codes {qtype.quant_min}..{qtype.quant_max} cannot be symmetric")
         scale = np.maximum(-lo, hi) / steps
     else:
         scale = (hi - lo) / (qtype.quant_max - qtype.quant_min)
     empty = scale == 0
     scale = np.where(empty, 1.0, scale)
     if power_of_two:
-        scale = np.exp2(np.ceil(np.log2(scale)))
+        scale = np.exp2(np.clip(np.ceil(np.log2(scale)), -126, 127))
     scale = np.clip(scale, SMALLEST_SCALE, np.finfo(np.float32).max).astype(np.float32)
     if symmetric:
         zero_point = np.full(scale.shape, zero, np.int64)

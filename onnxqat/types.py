@@ -227,3 +227,31 @@ class QuantPlan:
     redundant_clips: tuple[RedundantClip, ...] = ()
     remarks: tuple[Remark, ...] = ()
     float_nodes: tuple[tuple[str, str], ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Placement:
+    """One quantizer to insert: an edge of a plan whose parameters are known.
+
+    Attributes:
+        tensor: name of the float tensor.
+        qparams: its parameters.
+        rule: the rule behind it, for the node metadata.
+        consumers: (node name, input index) that read the dequantized tensor; None for all, graph output included.
+        group: root of the tie group; quantizers of one group share their scale and zero point constants.
+    """
+
+    tensor: str
+    qparams: QParams
+    rule: str
+    consumers: tuple[tuple[str, int], ...] | None = None
+    group: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class BiasPlacement:
+    """One bias to put on the grid of its node's accumulator."""
+
+    node: str
+    storage: Literal["int32", "float"]
+    rule: str

@@ -54,7 +54,7 @@ class Pass(abc.ABC):
         super().__init_subclass__()
         cls.name = cls.name or cls.__module__.rpartition(".")[2].replace("_", "-")
 
-    def requires(self, model: ir.Model) -> None:
+    def requires(self, model: ir.Model) -> None:  # noqa: B027 - most passes require nothing
         """Raise QatError ``pass-precondition`` where the pass cannot work on `model`."""
 
     @abc.abstractmethod
@@ -65,7 +65,7 @@ class Pass(abc.ABC):
             None when nothing was changed, otherwise what is worth telling (possibly nothing).
         """
 
-    def ensures(self, model: ir.Model) -> None:
+    def ensures(self, model: ir.Model) -> None:  # noqa: B027 - most passes promise what the verifier checks
         """Raise QatError ``pass-postcondition`` where the rewritten `model` breaks a promise."""
 
     def run(self, model: io.ModelSource, context: Context | None = None) -> PassResult:

@@ -43,7 +43,12 @@ def _follow(node: ir.Node, chain: Chain) -> Fusion | None:
             value = silu[-1].outputs[0]
             continue
         users = value.consumers()
-        if value.is_graph_output() or len(users) != 1 or users[0].op_type not in step or users[0].inputs[0] is not value:
+        if (
+            value.is_graph_output()
+            or len(users) != 1
+            or users[0].op_type not in step
+            or users[0].inputs[0] is not value
+        ):
             return None
         if chain.when == "clip_is_redundant":
             bounds = clip_bounds(users[0])
@@ -84,6 +89,6 @@ def silu_behind(value: ir.Value) -> tuple[ir.Node, ir.Node] | None:
     if sigmoid is None or product is None:
         return None
     gate = sigmoid.outputs[0]
-    if gate.is_graph_output() or gate.consumers() != (product,) and list(gate.consumers()) != [product]:
+    if gate.is_graph_output() or (gate.consumers() != (product,) and list(gate.consumers()) != [product]):
         return None
     return sigmoid, product

@@ -31,7 +31,8 @@ class TypeRow(_Strict):
     """A named tensor type.
 
     `dtype` is the ONNX storage type or ``float``; `bits` below the storage width gives a narrower grid inside it.
-    A bias has `derive: in0*in1`: int32 codes with the product of its node's input scales, or with ``dtype: float``
+    `reduce_range` keeps 8-bit weights in -64..63: CPUs without VNNI add pairs of u8 x s8 products in 16 bits, which
+    saturates for larger weights. A bias has `derive: in0*in1`: int32 codes with the product of its node's input scales, or with ``dtype: float``
     float values on that grid.
     """
 
@@ -42,6 +43,7 @@ class TypeRow(_Strict):
     qrange: tuple[int, int] | None = None
     scale: Literal["any", "pow2"] = "any"
     observer: str = "minmax"
+    reduce_range: bool = False
     derive: Literal["in0*in1"] | None = None
 
     @pydantic.model_validator(mode="after")
@@ -57,6 +59,8 @@ class TypeRow(_Strict):
         low, high, _ = STORAGE[self.dtype]
         if self.qrange is not None:
             return QType(self.dtype, *self.qrange)
+        if self.reduce_range and self.dtype == "int8" and self.bits in (None, 8):
+            return QType.of(7, signed=True, storage=self.dtype)
         if self.bits is not None:
             return QType.of(self.bits, signed=low < 0, storage=self.dtype)
         return QType(self.dtype, low, high)

@@ -38,6 +38,7 @@ class Overrides:
         per_channel: granularity of weights.
         observer: range observer of activations and weights.
         activation_type: one of ``ACTIVATION_TYPES``.
+        reduce_range: keep 8-bit weights in -64..63, for CPUs without VNNI.
         first_last_bits: width of the first and last weighted layers; 0 leaves them in float.
     """
 
@@ -49,6 +50,7 @@ class Overrides:
     per_channel: bool | None = None
     observer: str | None = None
     activation_type: str | None = None
+    reduce_range: bool | None = None
     first_last_bits: int | None = None
 
 
@@ -178,6 +180,8 @@ def _weight(row: TypeRow, overrides: Overrides) -> TypeRow:
         update["granularity"] = "channel" if overrides.per_channel else "tensor"
     if overrides.observer is not None:
         update["observer"] = overrides.observer
+    if overrides.reduce_range is not None:
+        update["reduce_range"] = overrides.reduce_range
     return _with_bits(row.model_copy(update=update), overrides.weight_bits)
 
 

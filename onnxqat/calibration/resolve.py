@@ -194,7 +194,7 @@ def _bounds(qparams: QParams) -> tuple[float, float]:
 
 
 def _repeats(qparams: QParams, clip: RedundantClip) -> bool:
-    """onnxruntime's rule: everything that QuantizeLinear can represent lies inside the clip."""
+    """Onnxruntime's rule: everything that QuantizeLinear can represent lies inside the clip."""
     low, high = _bounds(qparams)
     return clip.low <= low and high <= clip.high
 

@@ -84,10 +84,22 @@ def _remove_unused_constants(graph: ir.Graph) -> list[str]:
     return unused
 
 
-def first_consumer(value: ir.Value, scope: walk.Scope) -> ir.Node | None:
-    """The earliest node of `scope` that reads `value`, itself or in a subgraph; None where there is none."""
-    users = {id(node) for node, _ in value.uses()}
-    return next((node for node in scope if not users.isdisjoint(map(id, _with_inner(node)))), None)
+class Order:
+    """Positions of the nodes of every scope when this was made; nodes inserted later do not disturb it."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self._positions: dict[int, dict[int, tuple[int, ir.Node]]] = {}
+        for scope in walk.scopes(model):
+            known = self._positions.setdefault(id(scope), {})
+            for position, node in enumerate(scope):
+                for inner in _with_inner(node):
+                    known.setdefault(id(inner), (position, node))
+
+    def first(self, scope: walk.Scope, readers: Iterable[ir.Node]) -> ir.Node | None:
+        """The earliest node of `scope` that is one of `readers` or holds one in a subgraph."""
+        known = self._positions[id(scope)]
+        found = [known[id(n)] for n in readers if id(n) in known]
+        return min(found, key=lambda entry: entry[0])[1] if found else None
 
 
 def _with_inner(node: ir.Node) -> Iterator[ir.Node]:

@@ -83,7 +83,7 @@ def _check_tensor(tensor: onnx.TensorProto, name: str, folder: Path | None) -> N
 
 
 def _needed_bytes(tensor: onnx.TensorProto) -> int:
-    return (math.prod(tensor.dims) * ir.DataType(tensor.data_type).bitwidth + 7) // 8
+    return int(math.prod(tensor.dims) * ir.DataType(tensor.data_type).bitwidth + 7) // 8
 
 
 def _has_symlink(folder: Path, location: str) -> bool:

@@ -222,7 +222,9 @@ def _resolve_role(q: Quantizer, by_output: dict[int, Quantizer]) -> None:
 def _is_product(bias: QParams, activation: QParams, weight: QParams) -> bool:
     if activation.scale.ndim or bias.zero_point.any():
         return False
-    product = np.broadcast_to(activation.scale * weight.scale, np.broadcast_shapes(bias.scale.shape, weight.scale.shape))
+    product = np.broadcast_to(
+        activation.scale * weight.scale, np.broadcast_shapes(bias.scale.shape, weight.scale.shape)
+    )
     return bool(np.allclose(product, bias.scale, rtol=1e-6, atol=0.0))
 
 
@@ -250,7 +252,9 @@ def insert_pair(
     stamp: dict[str, str],
     *,
     scope: walk.Scope,
-    before: ir.Node | None,
+    after: ir.Node | None = None,
+    before: ir.Node | None = None,
+    base: str | None = None,
 ) -> ir.Value:
     """Insert Q, Clip on a narrow grid, and DQ behind `value`; no consumer is rewired.
 
@@ -261,16 +265,20 @@ def insert_pair(
         names: fresh names.
         stamp: metadata for the nodes.
         scope: the scope to insert into.
-        before: node to insert in front of; None appends.
+        after: node to insert behind.
+        before: node to insert in front of, where `after` is None; with neither, the pair is appended.
+        base: what the new names start with; the value's name by default.
 
     Returns:
         The dequantized value.
     """
-    base, dtype = str(value.name), ir.DataType[qparams.qtype.storage.upper()]
+    base, dtype = base or str(value.name), ir.DataType[qparams.qtype.storage.upper()]
     axis = {} if qparams.axis is None else {"axis": qparams.axis}
     inputs = [parameters.scale, parameters.zero_point]
 
-    def make(op: str, first: ir.Value, suffix: str, out: ir.DataType, rest: list[ir.Value], attributes: dict[str, int]) -> ir.Node:
+    def make(
+        op: str, first: ir.Value, suffix: str, out: ir.DataType, rest: list[ir.Value], attributes: dict[str, int]
+    ) -> ir.Node:
         return build.node(
             op,
             [first, *rest],
@@ -290,10 +298,12 @@ def insert_pair(
         ]
         chain.append(make("Clip", chain[-1].outputs[0], "clipped", dtype, bounds, {}))
     chain.append(make(DEQUANTIZE, chain[-1].outputs[0], "dequantized", ir.DataType.FLOAT, inputs, axis))
-    if before is None:
-        scope.extend(chain)
-    else:
+    if after is not None:
+        scope.insert_after(after, chain)
+    elif before is not None:
         scope.insert_before(before, chain)
+    else:
+        scope.extend(chain)
     return chain[-1].outputs[0]
 
 

@@ -1,0 +1,5 @@
+"""``python -m onnxqat``."""
+
+from onnxqat.cli.main import main
+
+main()

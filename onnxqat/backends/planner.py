@@ -1,0 +1,393 @@
+"""Resolve a backend table over a graph to a :class:`QuantPlan`.
+
+Order: the table's rows say which tensors want parameters; fused chains move an output behind the chain; pass-through
+operators spread parameters both ways; ties make groups; fixed parameters beat calibration; biases come last.
+Redundant Relu and Clip are decided later, on the resulting scales (:mod:`onnxqat.calibration.resolve`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxqat import numerics
+from onnxqat.backends import chains, regions
+from onnxqat.backends.groups import Groups
+from onnxqat.backends.schema import Backend, OpRow, Slot
+from onnxqat.backends.selection import Selection
+from onnxqat.graph import query, walk
+from onnxqat.types import (
+    Decision,
+    Derived,
+    Edge,
+    Fixed,
+    Float,
+    QParams,
+    QType,
+    QuantPlan,
+    RedundantClip,
+    Remark,
+    Shared,
+    TensorSpec,
+)
+
+Consumer = tuple[str, int]
+LARGEST_CONSTANT = 1e9  # larger constants are masks (-inf or the lowest float), never data
+
+
+def plan(
+    model: ir.Model,
+    backend: Backend,
+    selection: Selection,
+    *,
+    mixed_range: frozenset[str] = frozenset(),
+) -> QuantPlan:
+    """The plan for the main graph of `model`, which must have gone through the prepare passes.
+
+    Args:
+        model: prepared float model, with types and shapes inferred; it is only read.
+        backend: table, user overrides applied.
+        selection: nodes that the user took out.
+        mixed_range: names of Concat nodes whose inputs have ranges too different for one scale.
+    """
+    return _Planner(model, backend, selection, mixed_range).run()
+
+
+@dataclasses.dataclass
+class _Tensor:
+    """What is known of one tensor while planning."""
+
+    value: ir.Value
+    produced: tuple[Decision, str] | None = None
+    wanted: dict[Decision, list[Consumer]] = dataclasses.field(default_factory=dict)
+    rules: dict[Decision, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def primary(self) -> Decision | None:
+        if self.produced is not None:
+            return self.produced[0]
+        return next(iter(self.wanted), None)
+
+
+class _Planner:
+    def __init__(self, model: ir.Model, backend: Backend, selection: Selection, mixed_range: frozenset[str]) -> None:
+        self.model, self.backend, self.selection, self.mixed_range = model, backend, selection, mixed_range
+        self.tensors: dict[str, _Tensor] = {}
+        self.biases: list[Edge] = []
+        self.groups = Groups()
+        self.clips: list[RedundantClip] = []
+        self.float_nodes: list[tuple[str, str]] = []
+        self.remarks: list[Remark] = []
+        self.fused: set[ir.Node] = set()
+        self.data_nodes = regions.data_nodes(model.graph)
+        self.ends = regions.first_and_last(model.graph) if backend.first_last_bits is not None else frozenset()
+
+    def run(self) -> QuantPlan:
+        for node in self.model.graph:
+            self._visit(node)
+        if self.backend.placement == "both":
+            self._spread()
+        for scope in list(walk.scopes(self.model))[1:]:
+            self._leave_scope(scope)
+        edges = [edge for tensor in self.tensors.values() for edge in self._edges(tensor)]
+        return QuantPlan(
+            self.backend.backend,
+            tuple(edges + self.biases),
+            tuple(self.clips),
+            tuple(self.remarks),
+            tuple(self.float_nodes),
+        )
+
+    # ---------------------------------------------------------------- rows
+    def _visit(self, node: ir.Node) -> None:
+        if node in self.fused:
+            return
+        row, key = self._row(node)
+        if row is None:
+            self._leave(node, None)
+            return
+        reason = self._refusal(node, row)
+        if reason is not None:
+            self._leave(node, reason)
+            return
+        decisions = {i: d for i, _ in enumerate(node.inputs) if (d := self._input_decision(node, row, i)) is not None}
+        for index, decision in decisions.items():
+            self._want(node, index, decision, f"{key} input {index}")
+        if self.backend.placement == "both" and row.outputs:
+            self._produce(node, row, key)
+        if row.tie is not None:
+            self._tie_row(node, row, list(decisions))
+        self._bias(node, row, key)
+
+    def _row(self, node: ir.Node) -> tuple[OpRow | None, str]:
+        if node.domain:
+            return None, node.op_type
+        mode = query.attribute(node, "mode", None)
+        for key in (f"{node.op_type}/{mode}", node.op_type):
+            if key in self.backend.ops:
+                return self.backend.ops[key], key
+        return None, node.op_type
+
+    def _refusal(self, node: ir.Node, row: OpRow) -> str | None:
+        chosen = self.selection.reason(node)
+        if chosen is not None:
+            return chosen
+        if node.name in self.mixed_range:
+            return "its inputs have ranges too different for one scale"
+        if node not in self.data_nodes:
+            return "computes shapes, indices or constants, not data"
+        if self.backend.first_last_bits == 0 and node in self.ends:
+            return "first or last layer"
+        for name, expected in row.when.items():
+            if query.attribute(node, name, 0) != expected:
+                return f"the backend takes {node.op_type} only with {name}={expected}"
+        for index, value in enumerate(node.inputs):
+            reason = self._input_refusal(node, row.input_slot(index), index, value)
+            if reason is not None:
+                return reason
+        return None
+
+    def _input_refusal(self, node: ir.Node, slot: Slot | None, index: int, value: ir.Value | None) -> str | None:
+        if slot is None or slot.use is None or value is None:
+            return None
+        if self.backend.types[slot.use].derive is not None:
+            return None
+        if value.dtype != ir.DataType.FLOAT:
+            known = "unknown" if value.dtype is None else value.dtype.name.lower()
+            return f"input {index} has type {known}; only float32 is quantized"
+        constant = query.constant_array(value)
+        if constant is None:
+            return (
+                "its weight is computed, not constant" if node.op_type != "MatMul" and slot.axis is not None else None
+            )
+        if constant.size == 0:
+            return f"constant {value.name!r} is empty"
+        if not np.isfinite(constant).all() or float(np.abs(constant).max()) >= LARGEST_CONSTANT:
+            return f"constant {value.name!r} is a mask or not finite"
+        return None
+
+    def _leave(self, node: ir.Node, reason: str | None) -> None:
+        if node in self.fused:
+            return
+        if reason is None:
+            reason = self.selection.reason(node) or f"{self.backend.backend} has no row for {node.op_type}"
+            if self._spreads(node):
+                return
+        if node in self.data_nodes:
+            self.float_nodes.append((query.label(node), reason))
+
+    def _leave_scope(self, scope: walk.Scope) -> None:
+        nodes = tuple(query.label(n) for n in scope if (n.domain == "" and n.op_type in self.backend.ops))
+        if nodes:
+            kind = "a model-local function" if isinstance(scope, ir.Function) else "a control-flow body"
+            self.remarks.append(Remark(f"{kind} ({scope.name}) is left in float", nodes, "plan"))
+
+    # ---------------------------------------------------------------- decisions
+    def _input_decision(self, node: ir.Node, row: OpRow, index: int) -> Decision | None:
+        slot, value = row.input_slot(index), node.inputs[index]
+        if slot is None or slot.use is None or value is None or self.backend.types[slot.use].derive is not None:
+            return None
+        constant = query.constant_tensor(value) is not None
+        if slot.axis is not None and not constant:
+            slot = next((s for s in row.inputs if s.use and s.axis is None and s is not slot), slot)
+        axis = self._axis(node, slot, value) if constant else None
+        return self._spec(node, slot, "weight" if constant else "activation", axis)
+
+    def _spec(self, node: ir.Node, slot: Slot, role: str, axis: int | None) -> TensorSpec:
+        assert slot.use is not None
+        kind = self.backend.types[slot.use]
+        changes = {k: v for k in ("dtype", "symmetric", "granularity") if (v := getattr(slot, k)) is not None}
+        kind = kind.model_copy(update=changes)
+        if node in self.ends and self.backend.first_last_bits and kind.bits is not None:
+            kind = kind.model_copy(update={"bits": self.backend.first_last_bits, "observer": "minmax"})
+        return kind.spec("weight" if role == "weight" else "activation", axis)
+
+    def _axis(self, node: ir.Node, slot: Slot, value: ir.Value) -> int | None:
+        size = query.rank(value)
+        if slot.axis is None or not size:
+            return None
+        if slot.axis == "N":
+            return 0 if query.attribute(node, "transB", 0) else 1
+        axis = slot.axis % size if -size <= slot.axis < size else None
+        if node.op_type == "MatMul" and size < 2:
+            return None
+        if node.op_type == "ConvTranspose" and query.attribute(node, "group", 1) != 1:
+            return None
+        return axis
+
+    def _tensor(self, value: ir.Value) -> _Tensor:
+        return self.tensors.setdefault(str(value.name), _Tensor(value))
+
+    def _want(self, node: ir.Node, index: int, decision: Decision, rule: str) -> None:
+        value = node.inputs[index]
+        assert value is not None
+        tensor = self._tensor(value)
+        tensor.wanted.setdefault(decision, []).append((str(node.name), index))
+        tensor.rules.setdefault(decision, rule)
+
+    def _produce(self, node: ir.Node, row: OpRow, key: str) -> None:
+        fusion = chains.behind(node, self.backend)
+        if any(self.selection.reason(m) for m in fusion.members):
+            fusion = chains.Fusion(node.outputs[0], ())
+        outputs = list(node.outputs) if not fusion.members else [fusion.output]
+        self.fused.update(fusion.members)
+        self.clips.extend(fusion.redundant)
+        for index, value in enumerate(outputs):
+            slot = row.output_slot(index)
+            if slot is None or slot.use is None or not self._may_carry_pair(value):
+                continue
+            spec = self._spec(node, slot, "activation", None)
+            decision: Decision = spec
+            if slot.fixed is not None and not fusion.members:
+                decision = Fixed(_fixed(slot, spec))
+            self._tensor(value).produced = (
+                decision,
+                f"{key} output" + (" behind its activation" if fusion.members else ""),
+            )
+
+    def _may_carry_pair(self, value: ir.Value) -> bool:
+        if value.dtype not in (None, ir.DataType.FLOAT):
+            return False
+        return self.backend.io.outputs == "quantize" or not value.is_graph_output()
+
+    def _tie_row(self, node: ir.Node, row: OpRow, inputs: list[int]) -> None:
+        names = [str(value.name) for i in inputs if (value := node.inputs[i]) is not None]
+        if row.tie == "io":
+            names = [str(chains.behind(node, self.backend).output.name), *names]
+        for other in names[1:]:
+            self._tie(names[0], other)
+
+    def _tie(self, first: str, second: str) -> None:
+        a, b = self.tensors.get(first), self.tensors.get(second)
+        if a is None or b is None or not isinstance(a.primary, TensorSpec) or not isinstance(b.primary, TensorSpec):
+            return
+        if a.primary.qtype == b.primary.qtype and a.primary.symmetric == b.primary.symmetric:
+            self.groups.tie(first, second)
+        else:
+            self.remarks.append(
+                Remark(f"{first!r} and {second!r} differ in type and so cannot share a scale", (), "plan")
+            )
+
+    # ---------------------------------------------------------------- bias
+    def _bias(self, node: ir.Node, row: OpRow, key: str) -> None:
+        slot = row.input_slot(2)
+        bias = node.inputs[2] if len(node.inputs) > 2 else None
+        if slot is None or slot.use is None or bias is None:
+            return
+        kind = self.backend.types[slot.use]
+        reason = self._bias_refusal(node, bias, kind.derive is not None)
+        if reason is not None:
+            self.remarks.append(
+                Remark(f"bias {bias.name!r} of {query.label(node)} stays float: {reason}", (str(node.name),), "plan")
+            )
+            return
+        storage = "float" if kind.dtype == "float" else "int32"
+        activation, weight = (str(v.name) for v in node.inputs[:2] if v is not None)
+        derived = Derived(activation, weight, "float" if storage == "float" else "int32")
+        self.biases.append(Edge(str(bias.name), derived, f"{key} bias", ((str(node.name), 2),)))
+
+    def _bias_refusal(self, node: ir.Node, bias: ir.Value, derived: bool) -> str | None:
+        if not derived:
+            return "the backend wants it so"
+        weight, constant = node.inputs[1], query.constant_array(bias)
+        if constant is None or bias.dtype != ir.DataType.FLOAT:
+            return "it is computed"
+        if weight is None or query.constant_tensor(weight) is None:
+            return "the weight is computed"
+        channels = weight.shape[self._output_axis(node)] if weight.shape is not None else None
+        if node.op_type == "Gemm" and constant.shape != (channels,):
+            return f"shape {constant.shape} is not one value an output channel"
+        if node.op_type == "Gemm" and (query.attribute(node, "alpha", 1.0), query.attribute(node, "beta", 1.0)) != (
+            1.0,
+            1.0,
+        ):
+            return "Gemm has alpha or beta"
+        return None if np.isfinite(constant).all() else "it is not finite"
+
+    @staticmethod
+    def _output_axis(node: ir.Node) -> int:
+        if node.op_type == "Gemm":
+            return 0 if query.attribute(node, "transB", 0) else 1
+        return 1 if node.op_type == "ConvTranspose" else 0
+
+    # ---------------------------------------------------------------- pass-through
+    def _spreads(self, node: ir.Node) -> bool:
+        if node.domain or self.selection.reason(node) or node not in self.data_nodes:
+            return False
+        mode = query.attribute(node, "mode", None)
+        return node.op_type in self.backend.passthrough or f"{node.op_type}/{mode}" in self.backend.passthrough
+
+    def _spread(self) -> None:
+        """Forward in graph order, then backward, until nothing changes."""
+        candidates = [n for n in self.model.graph if self._spreads(n) and self._is_data(n)]
+        changed = True
+        while changed:
+            before = len(self.groups.members()), sum(t.primary is not None for t in self.tensors.values())
+            for node in (*candidates, *reversed(candidates)):
+                self._spread_node(node)
+            changed = before != (len(self.groups.members()), sum(t.primary is not None for t in self.tensors.values()))
+
+    def _is_data(self, node: ir.Node) -> bool:
+        source = node.inputs[0]
+        return source is not None and source.dtype == ir.DataType.FLOAT and query.constant_tensor(source) is None
+
+    def _spread_node(self, node: ir.Node) -> None:
+        source = node.inputs[0]
+        assert source is not None
+        inner = self._tensor(source)
+        outs = [self._tensor(v) for v in node.outputs if self._may_carry_pair(v)]
+        spec = inner.primary or next((t.primary for t in outs if t.primary is not None), None)
+        if spec is None or not outs:
+            return
+        if isinstance(spec, TensorSpec) and spec.role != "activation":
+            return
+        if inner.primary is None:
+            self._want(node, 0, spec, f"{node.op_type} passes its input's grid on")
+        for tensor in outs:
+            if tensor.primary is None or tensor.produced is None:
+                tensor.produced = (spec, f"{node.op_type} passes its input's grid on")
+            if isinstance(spec, TensorSpec):
+                self._tie(str(source.name), str(tensor.value.name))
+
+    # ---------------------------------------------------------------- result
+    def _edges(self, tensor: _Tensor) -> list[Edge]:
+        name, edges = str(tensor.value.name), list[Edge]()
+        if tensor.produced is not None:
+            edges.append(Edge(name, self._shared(name, tensor.produced[0]), tensor.produced[1]))
+        for decision, consumers in tensor.wanted.items():
+            if tensor.produced is not None and decision == tensor.produced[0]:
+                continue
+            shared = (
+                self._shared(name, decision) if tensor.produced is None and decision is tensor.primary else decision
+            )
+            if tensor.produced is not None and _same_grid(tensor.produced[0], decision):
+                continue
+            edges.append(Edge(name, shared, tensor.rules[decision], tuple(consumers)))
+        return edges
+
+    def _shared(self, name: str, decision: Decision) -> Decision:
+        root = self.groups.root(name)
+        return Shared(root) if root != name else decision
+
+
+def _same_grid(produced: Decision, wanted: Decision) -> bool:
+    """Whether a tensor that is already on the produced grid needs no second pair for a consumer."""
+    qtypes: list[QType | None] = [None, None]
+    for index, decision in enumerate((produced, wanted)):
+        if isinstance(decision, TensorSpec):
+            qtypes[index] = decision.qtype
+        elif isinstance(decision, Fixed):
+            qtypes[index] = decision.qparams.qtype
+    return qtypes[0] == qtypes[1] or isinstance(produced, Float)
+
+
+def _fixed(slot: Slot, spec: TensorSpec) -> QParams:
+    fixed = slot.fixed
+    assert fixed is not None
+    if fixed.range is not None:
+        low, high = (np.float32(v) for v in fixed.range)
+        return numerics.from_range(np.asarray(low), np.asarray(high), spec.qtype, symmetric=spec.symmetric)
+    zero_point = spec.qtype.quant_min if fixed.zero_point == "qmin" else fixed.zero_point or 0
+    return QParams(np.asarray(fixed.scale, np.float32), np.asarray(zero_point), spec.qtype)

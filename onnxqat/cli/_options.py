@@ -1,0 +1,62 @@
+"""Options that several commands share, and what they are turned into."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from onnxqat.errors import UsageError
+
+Data = Annotated[
+    str | None,
+    typer.Option(help="Folder of images or .npz batches, .npz, .npy, or package.module:function.", show_default=False),
+]
+PreprocessLine = Annotated[
+    str | None,
+    typer.Option(
+        "--preprocess",
+        help="For image folders, for example resize=256,crop=224,scale=1/255,mean=0.485:0.456:0.406,std=0.229:0.224:0.225.",
+        show_default=False,
+    ),
+]
+BatchSize = Annotated[int, typer.Option(help="Samples a batch, where the model does not fix it.")]
+Limit = Annotated[int | None, typer.Option(help="Use at most so many samples.", show_default=False)]
+RandomData = Annotated[bool, typer.Option("--random-data", help="Use random numbers instead of data.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+Html = Annotated[Path | None, typer.Option(help="Also write an HTML report to this file.", show_default=False)]
+
+
+def parse_bits(text: str | None) -> tuple[int | None, int | None]:
+    """``W,A`` as two widths; ``8`` means both.
+
+    Raises:
+        UsageError: ``option-invalid``.
+    """
+    if text is None:
+        return None, None
+    parts = text.split(",")
+    if len(parts) > 2 or not all(part.strip().isdigit() for part in parts):
+        raise UsageError("option-invalid", f"--bits {text!r} is not of the form W,A", hint="for example --bits 4,8")
+    widths = [int(part) for part in parts]
+    return widths[0], widths[-1]
+
+
+@contextmanager
+def progress(description: str, *, quiet: bool) -> Iterator[Callable[[int, int | None], None]]:
+    """A progress bar on standard error; silent when that is not a terminal or with `quiet`."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as bar:
+        task = bar.add_task(description, total=None)
+
+        def update(done: int, total: int | None) -> None:
+            bar.update(task, completed=done, total=total)
+
+        yield update

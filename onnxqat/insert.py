@@ -1,0 +1,250 @@
+"""Float ONNX in, calibrated QDQ ONNX out: prepare, plan, calibrate, insert."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import onnx_ir as ir
+from onnx_ir.passes.common import ShapeInferencePass
+
+import onnxqat
+from onnxqat.backends import planner, schema, selection
+from onnxqat.backends.selection import Overrides, Selection
+from onnxqat.errors import BackendError, DataError, ModelError
+from onnxqat.graph import build, edit, io, qdq
+from onnxqat.passes import _base
+from onnxqat.passes.batchnorm_to_affine import BatchnormToAffine
+from onnxqat.passes.close_initializers import CloseInitializers
+from onnxqat.passes.derive_bias import DeriveBias
+from onnxqat.passes.fold_batchnorm import FoldBatchnorm
+from onnxqat.passes.fold_gemm_scalars import FoldGemmScalars
+from onnxqat.passes.lift_constants import LiftConstants
+from onnxqat.passes.place_qdq import PlaceQdq
+from onnxqat.passes.raise_opset import RaiseOpset
+from onnxqat.passes.strip_qdq import StripQdq
+from onnxqat.passes.unique_names import UniqueNames
+from onnxqat.types import STORAGE, QuantPlan, Remark
+
+if TYPE_CHECKING:
+    from onnxqat.calibration.data import Data
+    from onnxqat.calibration.preprocess import Preprocess
+
+PER_CHANNEL_OPSET = 13
+
+
+@dataclasses.dataclass(frozen=True)
+class InsertResult:
+    """What :func:`insert_qdq` made.
+
+    Attributes:
+        model: the quantized model, of the kind that was given; for a path, the path of the file written.
+        plan: what was decided for every edge and node.
+        remarks: what is worth knowing, in the order in which it was found.
+        quantizers: number of quantizers by role.
+    """
+
+    model: Any
+    plan: QuantPlan
+    remarks: tuple[Remark, ...]
+    quantizers: dict[str, int]
+
+
+def insert_qdq(
+    source: io.ModelSource,
+    backend: str = "onnxruntime-cpu",
+    *,
+    calibration: Any = None,
+    output: str | os.PathLike[str] | None = None,
+    overrides: Overrides | None = None,
+    preprocess: str | Preprocess | None = None,
+    batch_size: int | None = None,
+    limit: int | None = None,
+    random_data: bool = False,
+    replace: bool = False,
+    simplify: bool = False,
+    progress: Callable[[int, int | None], None] | None = None,
+) -> InsertResult:
+    """Place and calibrate Q/DQ pairs by a backend's table; the result is in train form.
+
+    Args:
+        source: float model: path, onnx.ModelProto, onnx_ir.Model or onnx_graphsurgeon.Graph; it is not changed.
+        backend: name of a backend table, or path of one.
+        calibration: what :func:`onnxqat.calibration.data.open_data` takes.
+        output: file to write; for a path, ``<name>.qdq.onnx`` beside it by default.
+        overrides: user choices that win over the table.
+        preprocess: preprocessing line for image folders.
+        batch_size: samples a calibration batch.
+        limit: largest number of calibration samples.
+        random_data: calibrate on random numbers; the file is marked as such.
+        replace: strip the quantizers of an already quantized model first.
+        simplify: run onnxsim first, behind a check that the function is kept.
+        progress: called with batches done and their number, when known.
+
+    Raises:
+        ModelError: ``model-already-quantized``, and everything that :func:`onnxqat.graph.io.load` raises.
+        DataError: ``data-missing`` without calibration data.
+        BackendError: ``backend-unknown``, ``backend-table``, ``backend-opset``.
+        UsageError: ``pattern-no-match``, ``option-invalid``.
+    """
+    overrides = overrides or Overrides()
+    table = selection.apply(overrides, schema.load(backend))
+    model = io.load(source)
+    remarks: list[Remark] = []
+    if qdq.is_quantized(model):
+        _strip(model, replace, source, remarks)
+    chosen = prepare(model, table, overrides, remarks, simplify=simplify)
+    plan = planner.plan(model, table, chosen)
+    if calibration is None and not random_data:
+        raise DataError(
+            "data-missing",
+            "there is no calibration data",
+            hint="give --calibration, or --random-data to try the placement without meaningful ranges",
+        )
+    data = _open(model, calibration, preprocess, batch_size, limit)
+    plan = _calibrate_and_insert(model, table, chosen, plan, data, progress, remarks)
+    _describe(model, table, overrides, random_data=calibration is None)
+    return _finish(source, model, output, plan, remarks)
+
+
+def prepare(
+    model: ir.Model, table: schema.Backend, overrides: Overrides, remarks: list[Remark], *, simplify: bool = False
+) -> Selection:
+    """Run the prepare recipe on `model` in place and find the user's selection on the names before it."""
+    _run(model, [UniqueNames()], remarks)
+    chosen = selection.select(model, overrides)
+    steps: list[_base.Pass] = [
+        CloseInitializers(),
+        RaiseOpset(needed_opset(table)),
+        LiftConstants(),
+        FoldBatchnorm(),
+        FoldGemmScalars(),
+        BatchnormToAffine(),
+    ]
+    if simplify:
+        from onnxqat.passes.simplify import Simplify
+
+        steps.insert(0, Simplify())
+    _run(model, steps, remarks)
+    edit.remove_unused(model)
+    infer_shapes(model)
+    return chosen
+
+
+def needed_opset(table: schema.Backend) -> int:
+    """Lowest opset that can express every type of `table`; at least 13, where per-channel scales begin.
+
+    Raises:
+        BackendError: ``backend-opset`` where the backend cannot read that opset.
+    """
+    storages = [t.dtype for t in table.types.values() if t.dtype != "float"]
+    needed = max([PER_CHANNEL_OPSET, table.opset[0], *(STORAGE[s][2] for s in storages)])
+    if needed > table.opset[1]:
+        raise BackendError(
+            "backend-opset",
+            f"{table.backend} reads opset {table.opset[0]} to {table.opset[1]}, but these types need {needed}",
+            hint="choose 8-bit types or another backend",
+        )
+    return needed
+
+
+def infer_shapes(model: ir.Model) -> None:
+    """Fill in types and shapes as far as onnx can infer them; what it cannot infer stays unknown."""
+    try:
+        ShapeInferencePass(check_type=False, strict_mode=False, data_prop=True)(model)
+    except Exception:
+        return
+
+
+def _strip(model: ir.Model, replace: bool, source: io.ModelSource, remarks: list[Remark]) -> None:
+    if not replace:
+        name = str(source) if isinstance(source, (str, os.PathLike)) else "the model"
+        raise ModelError(
+            "model-already-quantized",
+            f"{name} already holds QuantizeLinear or DequantizeLinear nodes",
+            hint="pass it to `onnxqat finetune` as it is, or give --replace to strip them and start again",
+        )
+    _run(model, [StripQdq()], remarks)
+
+
+def _run(model: ir.Model, steps: Sequence[_base.Pass], remarks: list[Remark]) -> None:
+    done: list[str] = []
+    for step in steps:
+        found = _base.apply(step, model, _base.Context(build.Names(model)), done)
+        remarks.extend(dataclasses.replace(r, source=r.source or step.name) for r in found or ())
+        done.append(step.name)
+
+
+def _open(
+    model: ir.Model, calibration: Any, preprocess: str | Preprocess | None, batch_size: int | None, limit: int | None
+) -> Data:
+    from onnxqat.calibration import data, inputs
+    from onnxqat.calibration import preprocess as lines
+
+    infos = inputs.of_graph(model.graph)
+    if calibration is None:
+        return data.random_data(infos)
+    line = lines.parse(preprocess) if isinstance(preprocess, str) else preprocess
+    return data.open_data(calibration, infos, preprocess=line, batch_size=batch_size or 32, limit=limit)
+
+
+def _calibrate_and_insert(
+    model: ir.Model,
+    table: schema.Backend,
+    chosen: Selection,
+    plan: QuantPlan,
+    data: Data,
+    progress: Callable[[int, int | None], None] | None,
+    remarks: list[Remark],
+) -> QuantPlan:
+    from onnxqat.calibration import mixed_range, resolve, runner
+
+    observers = runner.calibrate(model, resolve.tensors_to_observe(plan), data, progress=progress)
+    remarks.extend(observers.remarks)
+    mixed, found = mixed_range.mixed_range(model.graph, observers)
+    if mixed:
+        plan = planner.plan(model, table, chosen, mixed_range=mixed)
+        remarks.extend(found)
+    resolved = resolve.resolve(plan, observers, model)
+    remarks.extend((*plan.remarks, *resolved.remarks))
+    _run(model, [PlaceQdq(resolved.placements), DeriveBias(resolved.biases)], remarks)
+    edit.remove_unused(model)
+    return plan
+
+
+def _describe(model: ir.Model, table: schema.Backend, overrides: Overrides, *, random_data: bool) -> None:
+    activations, weights = selection.type_roles(table)
+    described = {
+        "onnxqat.version": onnxqat.__version__,
+        "onnxqat.backend": table.backend,
+        "onnxqat.activations": "; ".join(_type_text(table.types[t]) for t in sorted(activations)),
+        "onnxqat.weights": "; ".join(_type_text(table.types[t]) for t in sorted(weights)),
+        "onnxqat.calibration": "random" if random_data else "data",
+    }
+    model.metadata_props.update(described)
+
+
+def _type_text(row: schema.TypeRow) -> str:
+    grid = row.qtype()
+    kind = "symmetric" if row.symmetric else "asymmetric"
+    return f"{grid.storage} {grid.bits} bit {kind} per {row.granularity}, {row.observer}"
+
+
+def _finish(
+    source: io.ModelSource,
+    model: ir.Model,
+    output: str | os.PathLike[str] | None,
+    plan: QuantPlan,
+    remarks: list[Remark],
+) -> InsertResult:
+    counts: dict[str, int] = {"activation": 0, "weight": 0, "bias": 0}
+    for quantizer in qdq.quantizers(model):
+        counts[quantizer.role] += 1
+    if output is None and isinstance(source, (str, os.PathLike)):
+        output = Path(source).with_suffix(".qdq.onnx")
+    written = io.save(model, output) if output is not None else None
+    result = written if isinstance(source, (str, os.PathLike)) else io.like(source, model)
+    return InsertResult(result, plan, tuple(remarks), counts)

@@ -1,0 +1,100 @@
+"""Put biases on the grid of their node's accumulator: scale = activation scale x weight scale, zero point 0."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxqat import numerics
+from onnxqat.graph import build, edit, qdq, query, walk
+from onnxqat.passes._base import Context, Pass
+from onnxqat.types import BiasPlacement, QParams, QType, Remark
+
+INT32 = QType("int32", -(2**31), 2**31 - 1)
+
+
+class DeriveBias(Pass):
+    """The float bias of a Conv, ConvTranspose or Gemm with quantized activation and weight goes to the int32 grid.
+
+    1. ``int32``: the bias becomes constant ``<bias>_quantized`` (int32) and a DequantizeLinear with scale
+       ``<bias>_scale``, the float32 product of the two scales, and zero point 0.
+    2. ``float``: the values are rounded to the same grid and stay a float constant, for compilers that refuse int32.
+       A constant that others read too is copied first.
+    3. Left alone: nodes whose activation or weight is not quantized, biases that are computed, or already derived.
+
+    Changes the function by at most half an accumulator step a channel. onnxruntime's default session does the same
+    conversion by itself; doing it here makes every session, and training, compute the same.
+
+    Before::
+
+        y = Conv(x_dequantized, w_dequantized, b)
+
+    After::
+
+        b_dequantized = DequantizeLinear(b_quantized, b_scale, b_zero_point)
+        y = Conv(x_dequantized, w_dequantized, b_dequantized)
+    """
+
+    def __init__(self, biases: Sequence[BiasPlacement]) -> None:
+        self.biases = tuple(biases)
+
+    def rewrite(self, model: ir.Model, context: Context) -> list[Remark] | None:
+        nodes = {str(n.name): n for n in walk.nodes(model) if n.name}
+        by_output = {id(v): q for q in qdq.quantizers(model) for v in q.outputs}
+        remarks: list[Remark] = []
+        changed = False
+        for placement in self.biases:
+            node = nodes[placement.node]
+            bias = node.inputs[2] if len(node.inputs) > 2 else None
+            values = query.constant_array(bias)
+            sources = [by_output.get(id(node.inputs[i])) for i in (0, 1)]
+            if bias is None or values is None or sources[0] is None or sources[1] is None:
+                continue
+            qparams = accumulator(sources[0].qparams, sources[1].qparams, values.size)
+            if placement.storage == "int32":
+                self._store(node, bias, values, qparams, placement, context.names)
+                changed = True
+            else:
+                changed |= self._snap(node, bias, values, qparams, context.names)
+        if not changed:
+            return None
+        edit.remove_unused(model)
+        return remarks
+
+    def _store(
+        self,
+        node: ir.Node,
+        bias: ir.Value,
+        values: np.ndarray,
+        qparams: QParams,
+        placement: BiasPlacement,
+        names: build.Names,
+    ) -> None:
+        scope = walk.scope_of(node)
+        parameters = qdq.make_parameters(scope, names, str(bias.name), qparams)
+        stamp = {build.CREATED_BY: self.name, build.RULE: placement.rule}
+        codes = numerics.quantize(values, qparams)
+        output = qdq.insert_stored(bias, codes, parameters, qparams, names, stamp, scope=scope, before=node)
+        node.replace_input_with(2, output)
+
+    def _snap(self, node: ir.Node, bias: ir.Value, values: np.ndarray, qparams: QParams, names: build.Names) -> bool:
+        snapped = numerics.fake_quantize(values, qparams)
+        if np.array_equal(snapped, values):
+            return False
+        scope = walk.scope_of(node)
+        if len(bias.uses()) > 1 or bias.producer() is not None or bias.graph is not scope:
+            node.replace_input_with(2, build.constant(scope, names.fresh(str(bias.name)), snapped, before=node))
+        else:
+            bias.const_value = build.tensor(snapped, name=bias.name)
+        return True
+
+
+def accumulator(activation: QParams, weight: QParams, channels: int) -> QParams:
+    """int32 grid of a bias with `channels` values: the float32 product of a per-tensor and a weight scale."""
+    scale = np.asarray(activation.scale * weight.scale, np.float32)
+    axis = 0 if scale.ndim else None
+    if scale.ndim and scale.shape != (channels,):
+        scale = np.broadcast_to(scale, (channels,)).copy()
+    return QParams(scale, np.zeros(scale.shape, np.int64), INT32, axis)
