@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from onnxqat.graph import build, query, walk
+from onnxqat.graph import build, graphsurgeon, query, walk
 from onnxqat.types import Remark
 
 
@@ -112,3 +112,12 @@ def inline_graphs(model: ir.Model) -> list[ir.Graph]:
 def scope_map(model: ir.Model) -> dict[int, walk.Scope]:
     """The scope of each graph, by the graph's id; a node of a function body knows its inner graph only."""
     return {id(s.graph if isinstance(s, ir.Function) else s): s for s in walk.scopes(model)}
+
+
+def adopt(model: ir.Model, other: ir.Model) -> None:
+    """Let `model` hold the graphs of `other`, which another tool rewrote, with the notes that it had before."""
+    graphsurgeon.restore_metadata(model, other)
+    model.graph = other.graph
+    model.functions.clear()
+    model.functions.update(other.functions)
+    model.ir_version = other.ir_version

@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from onnxqat.graph import graphsurgeon, io
 from onnxqat.passes._base import Context, Pass
+from onnxqat.passes._edits import adopt
 from onnxqat.types import Remark
 
 if TYPE_CHECKING:
@@ -46,11 +47,7 @@ class GsPass(Pass):
         edited = graphsurgeon.from_gs(graph if result is None else result)
         if _content(edited) == before:
             return None
-        graphsurgeon.restore_metadata(model, edited)
-        model.graph = edited.graph
-        model.functions.clear()
-        model.functions.update(edited.functions)
-        model.ir_version = edited.ir_version
+        adopt(model, edited)
         return []
 
 
