@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from onnxqat.calibration.data import open_data
 from onnxqat.calibration.inputs import InputInfo
 from onnxqat.errors import DataError, InputError
 from onnxqat.training import batches
@@ -80,7 +81,7 @@ def test_files_are_shuffled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, poo
 
 def test_batches_of_different_shapes_are_shuffled_whole() -> None:
     infos = [InputInfo("x", "float32", ("N", "L"))]
-    data = batches.open_data([np.zeros((2, n), np.float32) for n in range(1, 9)], infos)
+    data = open_data([np.zeros((2, n), np.float32) for n in range(1, 9)], infos)
     shapes = [b.inputs["x"].shape[1] for b in batches.DataBatches(data, seed=0).epoch(0)]
     assert sorted(shapes) == list(range(1, 9)) != shapes
 

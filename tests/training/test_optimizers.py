@@ -14,7 +14,7 @@ from onnxqat.types import QParams, QType
 class Small(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.weight = torch.nn.Parameter(torch.ones(3, 2))
+        self.weight = torch.nn.Parameter(torch.randn(3, 2, generator=torch.Generator().manual_seed(0)))
         self.bias = torch.nn.Parameter(torch.ones(3))
         self.frozen = torch.nn.Parameter(torch.ones(3, 3), requires_grad=False)
         grid = QType.of(8, signed=True)
