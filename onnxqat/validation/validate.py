@@ -17,7 +17,7 @@ from onnxqat.calibration.data import Data
 from onnxqat.errors import DataError, ModelError
 from onnxqat.graph import io, qdq
 from onnxqat.types import Remark
-from onnxqat.validation import parity, parting
+from onnxqat.validation import machine, parity, parting
 from onnxqat.validation.accuracy import Accuracy, AccuracyMeter
 from onnxqat.validation.compare import FLOAT_ROUNDING, Difference, OutputMeter
 from onnxqat.validation.result import DEFAULT, FLOAT, PLAIN, TORCH, Limits, TensorNoise, ValidationReport, judge
@@ -84,6 +84,10 @@ def validate(
     _check_alike(original, quantized)
     opened = _open(original, data, preprocess, batch_size, limit, random_data=random_data)
     remarks = [Remark("the data are random: accuracy means nothing", source="data")] if data is None else []
+    if machine.saturates():
+        key, value = machine.EXACT_OPTION
+        text = f"this processor has no VNNI: deploy with the session option {key}={value}, or 8-bit sums saturate"
+        remarks.append(Remark(text, source="validate"))
     work = _Work(original, quantized, remarks, use_torch=use_torch, tensor_samples=tensor_samples)
     for done, (feeds, labels) in enumerate(opened.labelled(), start=1):
         work.batch(feeds, labels)

@@ -1,0 +1,88 @@
+"""What :func:`onnxqat.handoff.handoff.handoff` returns."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any
+
+from onnxqat.handoff._base import HEAVY, NodeResult
+from onnxqat.handoff._outputs import OutputCheck
+from onnxqat.types import Remark
+from onnxqat.validation.compare import plain
+
+
+@dataclasses.dataclass(frozen=True)
+class Coverage:
+    """Of the nodes of one heavy operator, how many run on integers."""
+
+    op_type: str
+    integer: int
+    total: int
+
+
+@dataclasses.dataclass(frozen=True)
+class HandoffReport:
+    """One model handed to one target.
+
+    Attributes:
+        model: path, or what messages call it.
+        backend: name of the backend table.
+        compiler: name of the compiler, None where onnxqat drives none for this backend.
+        version: its version, None where nothing was compiled.
+        output: folder of the bundle.
+        files: files of the bundle, relative to it.
+        opset: operator set of the deploy form.
+        ir_version: its IR version.
+        samples: samples compared.
+        same_as_train_form: whether the deploy form gives the very bits of the file handed in, in onnxruntime with
+            optimizations off.
+        outputs: the compiler's outputs against those of the file handed in; empty where nothing was compiled.
+        coverage: integer nodes of heavy operators.
+        nodes: how each node runs.
+        failures: why the hand-off failed; empty when it passed.
+        remarks: what is worth knowing.
+    """
+
+    model: str
+    backend: str
+    compiler: str | None
+    version: str | None
+    output: str
+    files: tuple[str, ...]
+    opset: int
+    ir_version: int
+    samples: int
+    same_as_train_form: bool
+    outputs: tuple[OutputCheck, ...]
+    coverage: tuple[Coverage, ...]
+    nodes: tuple[NodeResult, ...]
+    failures: tuple[str, ...]
+    remarks: tuple[Remark, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing failed."""
+        return not self.failures
+
+    @property
+    def float_nodes(self) -> tuple[NodeResult, ...]:
+        """Nodes that the compiler runs in float."""
+        return tuple(node for node in self.nodes if node.kind == "float")
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON: infinite and undefined numbers are null."""
+        found: dict[str, Any] = {"passed": self.passed}
+        found.update(plain(self))
+        return found
+
+
+def coverage(nodes: Iterable[NodeResult]) -> tuple[Coverage, ...]:
+    """Integer nodes and all nodes of each heavy operator that occurs."""
+    listed = list(nodes)
+    found = []
+    for op_type in HEAVY:
+        kinds = [node.kind for node in listed if node.op_type == op_type]
+        if kinds:
+            found.append(Coverage(op_type, sum(kind != "float" for kind in kinds), len(kinds)))
+    return tuple(found)

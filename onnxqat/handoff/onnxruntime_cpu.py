@@ -1,0 +1,111 @@
+"""onnxruntime's CPU execution provider, in its default session."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import onnx
+
+from onnxqat.handoff import _base
+from onnxqat.handoff._base import MOVES, Array, CompilerResult, Kind, Nodes
+from onnxqat.validation import machine
+
+_INTEGER = ("QLinear", "QGemm", "QAttention", "NhwcMaxPool", "MatMulInteger", "ConvInteger", "MatMulNBits")
+_SUFFIX = re.compile(r"(_token_\d+|/duplicated)$")
+
+
+class Compiler(_base.Compiler):
+    """Judged by the optimized graph that onnxruntime writes: ``QLinear*``, ``QGemm`` and their like are integer.
+
+    The optimized graph itself is no artefact: it is for this version and this machine.
+    """
+
+    package = "onnxruntime"
+
+    def __init__(self, options: Mapping[str, str] | None = None) -> None:
+        super().__init__(dict([machine.EXACT_OPTION]) | dict(options or {}))
+
+    def version(self) -> str | None:
+        """Version of the module: its package has other names with other execution providers."""
+        import onnxruntime
+
+        return str(onnxruntime.__version__)
+
+    def notes(self) -> list[str]:
+        """The session option that x64 processors without VNNI need."""
+        key, value = machine.EXACT_OPTION
+        return [f"deploy with the session option {key}={value}: 8-bit sums saturate on x64 processors without VNNI"]
+
+    def compile_and_run(
+        self, path: Path, batches: Sequence[Mapping[str, Array]], artefacts: Path | None = None
+    ) -> CompilerResult:
+        """Run in a default session with the table's `options` as session configuration; see the base class."""
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 4
+        for key, value in self.options.items():
+            options.add_session_config_entry(key, value)
+        with tempfile.TemporaryDirectory(prefix="onnxqat-") as folder:
+            optimized = Path(folder) / "optimized.onnx"
+            options.optimized_model_filepath = str(optimized)
+            session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+            names = [v.name for v in session.get_outputs()]
+            outputs = tuple(dict(zip(names, session.run(names, dict(b)), strict=True)) for b in batches)
+            original = onnx.load(path, load_external_data=False).graph
+            nodes = read_back(original, onnx.load(optimized, load_external_data=False).graph)
+        return CompilerResult(outputs, nodes)
+
+
+def read_back(original: onnx.GraphProto, optimized: onnx.GraphProto) -> tuple[_base.NodeResult, ...]:
+    """How each node of `original` runs, from the graph that onnxruntime made of it.
+
+    A fused node carries the name of one node; the others that it stands for are found by walking up from the tensor
+    that it makes to those that other nodes of the optimized graph make.
+    """
+    nodes, makers = Nodes(original), {o: n for n in original.node for o in n.output}
+    made = {o for n in optimized.node for o in n.output}
+    integers: set[str] = set()
+    covered: list[tuple[onnx.NodeProto, Kind, str]] = []
+    for node in optimized.node:
+        kind = _kind(node, integers)
+        if kind != "float" or node.op_type == "QuantizeLinear":
+            integers.update(node.output)
+        if node.op_type in ("QuantizeLinear", "DequantizeLinear"):
+            continue
+        own = nodes.find(_SUFFIX.sub("", node.name)) if node.name else None
+        if own is not None:
+            nodes.seen(own, kind, node.op_type)
+        covered += [(n, kind, node.op_type) for n in _above(node, makers, made)]
+    for original_node, kind, detail in covered:
+        named = nodes.find(original_node.output[0])
+        if named is original_node:
+            nodes.seen(original_node, kind, detail)
+    return nodes.results()
+
+
+def _kind(node: onnx.NodeProto, integers: set[str]) -> Kind:
+    if node.op_type.startswith(_INTEGER):
+        return "integer"
+    if node.input and node.input[0] in integers:
+        if node.op_type in MOVES:
+            return "moved"
+        if node.op_type in ("MaxPool", "Concat", "Max", "Min"):
+            return "integer"
+    return "float"
+
+
+def _above(node: onnx.NodeProto, makers: Mapping[str, onnx.NodeProto], made: set[str]) -> Iterator[onnx.NodeProto]:
+    """Nodes of the original graph that `node` stands for: up from its outputs, not beyond what others make."""
+    pending = [o for o in node.output if o in makers]
+    seen = set(pending)
+    while pending:
+        maker = makers[pending.pop()]
+        yield maker
+        for name in maker.input:
+            if name in makers and name not in made and name not in seen:
+                seen.add(name)
+                pending.append(name)

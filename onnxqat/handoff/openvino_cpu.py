@@ -1,0 +1,77 @@
+"""OpenVINO's CPU plugin."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+from onnxqat.handoff import _base
+from onnxqat.handoff._base import Array, CompilerResult, Kind, Nodes, split_names
+from onnxqat.validation import machine
+
+
+class Compiler(_base.Compiler):
+    """Judged by the kernel of each node of the runtime model: ``primitiveType`` ends in ``_i8``.
+
+    The property ``runtimePrecision`` says i8 for kernels that in fact compute in float32, so it is not used. The
+    precision hint is f32: on machines with AMX the default is bfloat16. The vendor's own file is the IR.
+    """
+
+    package = "openvino"
+    extra = "openvino"
+
+    def notes(self) -> list[str]:
+        """Whether the 8-bit kernels of this machine saturate."""
+        if not machine.saturates():
+            return []
+        text = "this processor has no VNNI: OpenVINO's uint8 x int8 sums saturate here unless weights lie in -64..63"
+        return [text]
+
+    def compile_and_run(
+        self, path: Path, batches: Sequence[Mapping[str, Array]], artefacts: Path | None = None
+    ) -> CompilerResult:
+        """Compile for the CPU of this machine; see the base class."""
+        try:
+            import openvino
+        except ImportError:
+            raise self.missing() from None
+        core = openvino.Core()
+        model = core.read_model(str(path))
+        compiled = core.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32", **self.options})
+        graph = onnx.load(path, load_external_data=False).graph
+        outputs = tuple(_run(compiled, batch, [v.name for v in graph.output]) for batch in batches)
+        files: tuple[str, ...] = ()
+        if artefacts is not None:
+            files = ("openvino/model.xml", "openvino/model.bin")
+            (artefacts / "openvino").mkdir()
+            openvino.save_model(model, str(artefacts / files[0]), compress_to_fp16=False)
+        return CompilerResult(outputs, read_back(graph, compiled.get_runtime_model()), files)
+
+
+def _run(compiled: Any, batch: Mapping[str, Array], names: list[str]) -> dict[str, Array]:
+    found = compiled(dict(batch))
+    by_name = {name: value for port, value in found.items() for name in port.get_names()}
+    in_order = list(found.values())
+    return {name: np.array(by_name.get(name, in_order[i])) for i, name in enumerate(names)}
+
+
+def read_back(graph: onnx.GraphProto, runtime: Any) -> tuple[_base.NodeResult, ...]:
+    """How each node of `graph` runs, from the runtime model: layers name the nodes that were fused into them."""
+    nodes = Nodes(graph)
+    for operator in runtime.get_ordered_ops():
+        info = operator.get_rt_info()
+
+        def text(key: str, info: Any = info) -> str:
+            return str(info[key].astype(str)) if key in info else ""
+
+        layer, kernel = text("layerType"), text("primitiveType")
+        if layer in ("Const", "Input", "Output"):
+            continue
+        kind: Kind = "integer" if kernel.lower().endswith("i8") else "float"
+        for node in split_names(text("originalLayersNames"), nodes):
+            nodes.seen(node, kind, f"{layer} {kernel}")
+    return nodes.results()
