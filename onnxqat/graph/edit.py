@@ -50,6 +50,8 @@ def bypass(node: ir.Node, source: ir.Value) -> None:
         made.name = name
         return
     name = output.name
+    source.type = source.type or output.type  # a graph output must state both
+    source.shape = output.shape if source.shape is None else source.shape
     output.replace_all_uses_with(source, replace_graph_outputs=True)
     scope.remove(node, safe=True)
     output.name = None

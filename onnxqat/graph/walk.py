@@ -9,12 +9,15 @@ import onnx_ir as ir
 
 Scope: TypeAlias = "ir.Graph | ir.Function"
 
+_FUNCTION = "onnxqat.function"  # key of a graph's in-memory notes, not of its metadata
+
 
 def scopes(model: ir.Model) -> Iterator[Scope]:
     """The main graph, its subgraphs (outermost first), then each function with its subgraphs."""
     yield model.graph
     yield from model.graph.subgraphs()
     for function in model.functions.values():
+        function.graph.meta[_FUNCTION] = function
         yield function
         yield from function.subgraphs()
 
@@ -35,7 +38,13 @@ def values(scope: Scope) -> Iterator[ir.Value]:
 
 
 def scope_of(node: ir.Node) -> Scope:
-    """The graph or function that holds `node`."""
-    if node.graph is None:
+    """The graph or function that holds `node`.
+
+    A node of a function body knows the function's inner graph only, in which an initializer would be lost; the
+    function is known once :func:`scopes` has walked the model.
+    """
+    graph = node.graph
+    if graph is None:
         raise ValueError(f"node {node.name!r} is in no graph")
-    return node.graph
+    function = graph.meta.get(_FUNCTION)
+    return function if isinstance(function, ir.Function) and function.graph is graph else graph

@@ -1,0 +1,105 @@
+"""Quantizers are found however a tool writes them, and written as the bridge expects them."""
+
+import numpy as np
+import pytest
+
+from onnxqat import numerics
+from onnxqat.graph import io, qdq
+from onnxqat.types import QType
+from tests.passes.checks import in_function, in_if, ort_run, parse, random_feeds
+from tests.passes.quantized import quantized
+
+PAIR = """g (float[4] x) => (float[4] y) <float s = {0.1}, uint8 z = {3}> {
+    q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z) y = Relu(d) }"""
+
+
+def find(text: str) -> list[qdq.Quantizer]:
+    return qdq.quantizers(io.load(parse(text)))
+
+
+def test_pair() -> None:
+    (found,) = find(PAIR)
+    assert (found.tensor, found.role, found.stored) == ("x", "activation", False)
+    assert (found.qparams.qtype, found.qparams.axis) == (QType("uint8", 0, 255), None)
+    assert (found.qparams.scale, found.qparams.zero_point) == (np.float32(0.1), 3)
+    assert [n.op_type for n in found.nodes] == ["QuantizeLinear", "DequantizeLinear"]
+    assert [v.name for v in found.scales] == ["s"]
+
+
+@pytest.mark.parametrize("wrap", [in_if, in_function])
+def test_every_scope_is_searched(wrap) -> None:
+    assert qdq.quantizers(io.load(wrap(parse(PAIR))))
+
+
+VARIANTS = {
+    "one element": (PAIR.replace("float s", "float[1] s").replace("uint8 z", "uint8[1] z"), 1, QType("uint8", 0, 255)),
+    "no zero point": (
+        "g (float[4] x) => (float[4] y) <float s = {0.1}> { q = QuantizeLinear(x, s) y = DequantizeLinear(q, s) }",
+        1,
+        QType("uint8", 0, 255),
+    ),
+    "two readers": (
+        PAIR.replace("y = Relu(d)", "e = DequantizeLinear(q, s, z) y = Add(d, e)"),
+        2,
+        QType("uint8", 0, 255),
+    ),
+    "clip": (
+        PAIR.replace("uint8 z", "uint8 lo = {0}, uint8 hi = {15}, uint8 z").replace(
+            "d = DequantizeLinear(q, s, z)", "c = Clip(q, lo, hi) d = DequantizeLinear(c, s, z)"
+        ),
+        1,
+        QType("uint8", 0, 15),
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "readers", "qtype"), VARIANTS.values(), ids=VARIANTS)
+def test_variants(text: str, readers: int, qtype: QType) -> None:
+    (found,) = find(text)
+    assert len(found.dequantize) == len(found.outputs) == readers
+    assert found.qparams.qtype == qtype
+    assert found.qparams.scale.shape == ()
+
+
+NONE = {
+    "dynamic scale": PAIR.replace("<float s = {0.1}, ", "<").replace("(float[4] x)", "(float[4] x, float s)"),
+    "codes are an output": PAIR.replace("=> (float[4] y)", "=> (float[4] y, uint8[4] q)"),
+    "codes read elsewhere": PAIR.replace("y = Relu(d)", "k = Cast <to = 1> (q) y = Add(d, k)"),
+    "scales differ": PAIR.replace("<float s", "<float r = {0.2}, float s").replace("(q, s, z)", "(q, r, z)"),
+    "negative scale": PAIR.replace("{0.1}", "{-0.1}"),
+}
+
+
+@pytest.mark.parametrize("text", NONE.values(), ids=NONE)
+def test_no_quantizer(text: str) -> None:
+    assert find(text) == []
+
+
+@pytest.mark.parametrize("grid", [QType("int8", -128, 127), QType("int8", -7, 7), QType("int4", -8, 7)], ids=str)
+@pytest.mark.parametrize("per_channel", [True, False])
+def test_inserted_quantizers_are_found_again(grid: QType, per_channel: bool) -> None:
+    found = {q.tensor: q for q in qdq.quantizers(io.load(quantized(grid, per_channel=per_channel)))}
+    assert {name: q.role for name, q in found.items()} == {
+        "x": "activation",
+        "w": "weight",
+        "b_dequantized": "bias",
+        "y_unquantized": "activation",
+    }
+    assert found["w"].qparams.qtype == grid
+    assert found["w"].qparams.axis == (0 if per_channel else None)
+    bias = found["b_dequantized"]
+    assert bias.derived_from == (found["x"], found["w"])
+
+
+def test_the_reference_gives_the_runtimes_bits() -> None:
+    model = parse(PAIR.replace("y = Relu(d)", "y = Identity(d)").replace("[4]", "[64]"))
+    (found,) = qdq.quantizers(io.load(model))
+    feeds = random_feeds(model, 0)
+    feeds["x"] *= 20
+    expected = numerics.fake_quantize(feeds["x"], found.qparams)
+    np.testing.assert_array_equal(ort_run(model, feeds)["y"], expected)
+
+
+def test_is_quantized() -> None:
+    assert qdq.is_quantized(io.load(parse(PAIR)))
+    assert not qdq.is_quantized(io.load(parse("g (float[4] x) => (float[4] y) { y = Relu(x) }")))
