@@ -89,7 +89,7 @@ class CompilerResult:
     files: tuple[str, ...] = ()
 
 
-class Compiler(abc.ABC):
+class BaseCompiler(abc.ABC):
     """A compiler or runtime that takes QDQ ONNX.
 
     Args:
@@ -146,7 +146,7 @@ def names() -> list[str]:
     return [n.replace("_", "-") for n in discover.names(_PACKAGE) if n != "handoff"]
 
 
-def load(name: str, options: Mapping[str, str] | None = None) -> Compiler:
+def load(name: str, options: Mapping[str, str] | None = None) -> BaseCompiler:
     """The compiler called `name`.
 
     Raises:
@@ -155,7 +155,7 @@ def load(name: str, options: Mapping[str, str] | None = None) -> Compiler:
     if name.replace("_", "-") not in names():
         raise discover.unknown("compiler", name, names())
     made = discover.load(_PACKAGE, name).Compiler(options)
-    assert isinstance(made, Compiler)
+    assert isinstance(made, BaseCompiler)
     return made
 
 

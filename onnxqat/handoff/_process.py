@@ -17,14 +17,14 @@ import numpy as np
 
 import onnxqat
 from onnxqat.errors import CheckError, UsageError
-from onnxqat.handoff._base import Array, Compiler, CompilerResult, NodeResult
+from onnxqat.handoff._base import Array, BaseCompiler, CompilerResult, NodeResult
 
 WORKER = "onnxqat.handoff._worker"
 _ROOT = Path(onnxqat.__file__).resolve().parents[1]
 
 
 def compile_in_process(
-    compiler: Compiler,
+    compiler: BaseCompiler,
     path: Path,
     batches: Sequence[Mapping[str, Array]],
     *,
@@ -32,7 +32,7 @@ def compile_in_process(
     timeout: float = 300.0,
     module: str = WORKER,
 ) -> CompilerResult:
-    """:meth:`Compiler.compile_and_run` in a process that is killed, with its children, after `timeout` seconds.
+    """:meth:`BaseCompiler.compile_and_run` in a process that is killed, with its children, after `timeout` seconds.
 
     Args:
         compiler: what to run.
@@ -61,7 +61,7 @@ def compile_in_process(
 
 
 def _write_job(
-    folder: Path, compiler: Compiler, path: Path, batches: Sequence[Mapping[str, Array]], artefacts: Path | None
+    folder: Path, compiler: BaseCompiler, path: Path, batches: Sequence[Mapping[str, Array]], artefacts: Path | None
 ) -> None:
     flat = [array for batch in batches for array in batch.values()]
     numbers = iter(range(len(flat)))
@@ -114,7 +114,7 @@ def _last_words(log: IO[bytes]) -> str:
     return " | ".join(lines[-3:])[-600:]
 
 
-def _read_result(folder: Path, compiler: Compiler) -> CompilerResult:
+def _read_result(folder: Path, compiler: BaseCompiler) -> CompilerResult:
     found = json.loads((folder / "result.json").read_text(encoding="utf-8"))
     if found.get("code") == "dependency-missing":
         raise UsageError("dependency-missing", found["error"], hint=found["hint"])

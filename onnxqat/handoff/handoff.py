@@ -20,7 +20,7 @@ from onnxqat.calibration.data import Data
 from onnxqat.errors import BackendError, ModelError
 from onnxqat.graph import io, qdq, query
 from onnxqat.handoff import _base
-from onnxqat.handoff._base import Array, Compiler, CompilerResult
+from onnxqat.handoff._base import Array, BaseCompiler, CompilerResult
 from onnxqat.handoff._bundle import MANIFEST, check_target, digests, write_json, writing
 from onnxqat.handoff._outputs import OutputCheck, check_outputs, output_quantizers
 from onnxqat.handoff._process import compile_in_process
@@ -80,7 +80,6 @@ def handoff(
         UsageError: ``option-invalid``: `output` holds something else than a bundle.
         CheckError: ``handoff-failed``: the compiler refused the model, crashed or ran out of time.
     """
-    tick = _ticker(progress)
     table, target = schema.load(backend), Path(output)
     check_target(target)
     train = io.load(model)
@@ -88,6 +87,21 @@ def handoff(
         raise ModelError("model-not-quantized", f"{_name(model)} holds no quantizers", hint="run insert-qdq first")
     remarks: list[Remark] = []
     batches = _batches(train, data, preprocess, samples, remarks)
+    limits = (max_steps, max_beyond, timeout)
+    return _make(_name(model), train, table, target, batches, limits, remarks, _ticker(progress))
+
+
+def _make(
+    name: str,
+    train: ir.Model,
+    table: schema.Backend,
+    target: Path,
+    batches: list[Batch],
+    limits: tuple[float, float, float],
+    remarks: list[Remark],
+    tick: Callable[[], None],
+) -> HandoffReport:
+    max_steps, max_beyond, timeout = limits
     deploy = deploy_form(train, table, remarks)
     tick()
     reference, same = _references(train, deploy, batches)
@@ -103,7 +117,7 @@ def handoff(
         checks = () if result is None else _checks(result, reference, train, max_steps)
         failures = [] if same else ["the deploy form does not give the bits of the file handed in, in onnxruntime"]
         failures += _beyond(checks, compiler, max_steps, max_beyond)
-        report = _report(model, table, compiler, target, deploy, batches, result, checks, failures, remarks, same=same)
+        report = _report(name, table, compiler, target, deploy, batches, result, checks, failures, remarks, same=same)
         write_json(folder / REPORT, report.to_dict())
         write_json(folder / MANIFEST, manifest(report, compiler, folder))
     tick()
@@ -186,7 +200,7 @@ def _references(train: ir.Model, deploy: ir.Model, batches: list[Batch]) -> tupl
     return reference, same
 
 
-def compiler_of(table: schema.Backend, remarks: list[Remark]) -> Compiler | None:
+def compiler_of(table: schema.Backend, remarks: list[Remark]) -> BaseCompiler | None:
     """The installed compiler of a backend: the one of its name, of its `route`, or of the table that it extends.
 
     None, with a remark, where onnxqat drives no compiler for it, or where it is not installed.
@@ -218,7 +232,7 @@ def _checks(
 
 
 def _beyond(
-    checks: tuple[OutputCheck, ...], compiler: Compiler | None, max_steps: float, max_beyond: float
+    checks: tuple[OutputCheck, ...], compiler: BaseCompiler | None, max_steps: float, max_beyond: float
 ) -> list[str]:
     name = compiler.name if compiler is not None else ""
     return [
@@ -230,9 +244,9 @@ def _beyond(
 
 
 def _report(
-    model: io.ModelSource,
+    name: str,
     table: schema.Backend,
-    compiler: Compiler | None,
+    compiler: BaseCompiler | None,
     target: Path,
     deploy: ir.Model,
     batches: list[Batch],
@@ -246,7 +260,7 @@ def _report(
     sizes = [next(iter(feeds.values())).shape[:1] for feeds in batches]
     nodes = () if result is None else result.nodes
     return HandoffReport(
-        model=_name(model),
+        model=name,
         backend=table.backend,
         compiler=compiler.name if compiler is not None else None,
         version=compiler.version() if compiler is not None else None,
@@ -264,7 +278,7 @@ def _report(
     )
 
 
-def manifest(report: HandoffReport, compiler: Compiler | None, folder: Path) -> dict[str, Any]:
+def manifest(report: HandoffReport, compiler: BaseCompiler | None, folder: Path) -> dict[str, Any]:
     """What the bundle was made with, and the sha256 of its files (itself left out)."""
     import onnxruntime
 

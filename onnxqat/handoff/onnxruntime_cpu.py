@@ -17,7 +17,7 @@ _INTEGER = ("QLinear", "QGemm", "QAttention", "NhwcMaxPool", "MatMulInteger", "C
 _SUFFIX = re.compile(r"(_token_\d+|/duplicated)$")
 
 
-class Compiler(_base.Compiler):
+class Compiler(_base.BaseCompiler):
     """Judged by the optimized graph that onnxruntime writes: ``QLinear*``, ``QGemm`` and their like are integer.
 
     The optimized graph itself is no artefact: it is for this version and this machine.

@@ -14,7 +14,7 @@ from onnxqat.handoff._base import Array, CompilerResult, Kind, Nodes, split_name
 from onnxqat.validation import machine
 
 
-class Compiler(_base.Compiler):
+class Compiler(_base.BaseCompiler):
     """Judged by the kernel of each node of the runtime model: ``primitiveType`` ends in ``_i8``.
 
     The property ``runtimePrecision`` says i8 for kernels that in fact compute in float32, so it is not used. The

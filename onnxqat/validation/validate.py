@@ -83,11 +83,7 @@ def validate(
         )
     _check_alike(original, quantized)
     opened = _open(original, data, preprocess, batch_size, limit, random_data=random_data)
-    remarks = [Remark("the data are random: accuracy means nothing", source="data")] if data is None else []
-    if machine.saturates():
-        key, value = machine.EXACT_OPTION
-        text = f"this processor has no VNNI: deploy with the session option {key}={value}, or 8-bit sums saturate"
-        remarks.append(Remark(text, source="validate"))
+    remarks = _first_remarks(random_data=data is None)
     work = _Work(original, quantized, remarks, use_torch=use_torch, tensor_samples=tensor_samples)
     for done, (feeds, labels) in enumerate(opened.labelled(), start=1):
         work.batch(feeds, labels)
@@ -96,6 +92,17 @@ def validate(
     remarks.extend(opened.remarks)
     limits = Limits(max_differing_top1, max_differing_top1_default, min_sqnr_db)
     return work.report(_name(float_model), _name(qdq_model), opened.name, limits)
+
+
+def _first_remarks(*, random_data: bool) -> list[Remark]:
+    remarks = []
+    if random_data:
+        remarks.append(Remark("the data are random: accuracy means nothing", source="data"))
+    if machine.saturates():
+        key, value = machine.EXACT_OPTION
+        text = f"this processor has no VNNI: deploy with the session option {key}={value}, or 8-bit sums saturate"
+        remarks.append(Remark(text, source="validate"))
+    return remarks
 
 
 def _name(source: io.ModelSource) -> str:
