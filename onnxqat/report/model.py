@@ -1,0 +1,144 @@
+"""A report as data: what the terminal, JSON and HTML views show."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Literal, TypeAlias
+
+from onnxqat.types import Remark
+
+Cell: TypeAlias = "str | int | float | bool | None"
+Kind = Literal["text", "count", "share", "decibel", "number", "verdict"]
+
+DECIBEL_FULL = 60.0
+"""Where a bar of a decibel column is full: quantization at 8 bits hardly gives more."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Figure:
+    """One key figure.
+
+    Attributes:
+        key: stable name, for JSON.
+        label: for readers.
+        value: the figure; a share is 0..1.
+        kind: how it is written.
+        note: what it is compared with, or why it matters.
+    """
+
+    key: str
+    label: str
+    value: Cell
+    kind: Kind = "text"
+    note: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Column:
+    """A column of a table; `bar` draws the value as a bar in HTML."""
+
+    key: str
+    title: str
+    kind: Kind = "text"
+    bar: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """Rows of cells.
+
+    Attributes:
+        key: stable name, for JSON.
+        title: for readers.
+        columns: one a cell.
+        rows: all of them; a view may show the first `shown` only, and then says so.
+        shown: rows that a terminal shows.
+        note: one line about how to read it.
+    """
+
+    key: str
+    title: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    shown: int = 20
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        if any(len(row) != len(self.columns) for row in self.rows):
+            raise ValueError(f"table {self.key!r} has rows of other length than its {len(self.columns)} columns")
+
+
+@dataclasses.dataclass(frozen=True)
+class LeftFloat:
+    """A node that stays in float, and why."""
+
+    node: str
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What a command did.
+
+    Attributes:
+        kind: the command, for JSON.
+        title: headline.
+        passed: the verdict of a check; None where nothing was judged.
+        figures: key figures, most important first.
+        tables: details.
+        failures: why a check failed.
+        remarks: what is worth knowing.
+        files: what was written.
+        left_float: what stays in float.
+        next_command: what to run now; empty where there is nothing to do.
+    """
+
+    kind: str
+    title: str
+    passed: bool | None = None
+    figures: tuple[Figure, ...] = ()
+    tables: tuple[Table, ...] = ()
+    failures: tuple[str, ...] = ()
+    remarks: tuple[Remark, ...] = ()
+    files: tuple[str, ...] = ()
+    left_float: tuple[LeftFloat, ...] = ()
+    next_command: str = ""
+
+
+def shown(value: Cell, kind: Kind) -> str:
+    """A cell as text; an empty cell is a dash, an infinite ratio of signal to noise is ``exact``."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return "-"
+    if isinstance(value, bool):
+        return ("passed" if value else "failed") if kind == "verdict" else ("yes" if value else "no")
+    if isinstance(value, str):
+        return printable(value)
+    if kind == "decibel":
+        return "exact" if value == math.inf else f"{value:.1f} dB"
+    if kind == "share":
+        return f"{value:.2%}" if not value or value >= 1e-4 else f"{value:.1e}"
+    if kind == "count" or isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:.4g}"
+
+
+def printable(text: str) -> str:
+    """`text` on one line; characters that would steer a terminal are written as escapes."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def filled(value: Cell, kind: Kind) -> float:
+    """How full the bar of a cell is, 0..1."""
+    if not isinstance(value, (int, float)) or math.isnan(value):
+        return 0.0
+    full = DECIBEL_FULL if kind == "decibel" else 1.0
+    return min(max(value / full, 0.0), 1.0)
+
+
+def grouped(left: tuple[LeftFloat, ...]) -> list[tuple[str, list[str]]]:
+    """Reasons with the nodes that they keep in float, most nodes first."""
+    found: dict[str, list[str]] = {}
+    for item in left:
+        found.setdefault(item.reason, []).append(item.node)
+    return sorted(found.items(), key=lambda entry: -len(entry[1]))

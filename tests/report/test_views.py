@@ -1,0 +1,159 @@
+"""One data model, three views; names from strangers' files do no harm in any of them."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from onnxqat.report import html, terminal
+from onnxqat.report import json as as_json
+from onnxqat.report.model import Column, Figure, LeftFloat, Report, Table, filled, grouped, printable, shown
+from onnxqat.types import Remark
+
+HOSTILE = '<script>alert("1")</script>"><img src=x onerror=y>[bold red]{{ 7*7 }}\x1b[31m\n'
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def report(rows: int = 30) -> Report:
+    columns = (Column("tensor", "tensor"), Column("sqnr_db", "signal to noise", "decibel", bar=True))
+    table = Table("tensors", "Tensors", columns, tuple((f"{HOSTILE}{i}", float(i)) for i in range(rows)), shown=5)
+    return Report(
+        kind="validate",
+        title=f"model {HOSTILE}",
+        passed=False,
+        figures=(Figure("top1", "top-1", 0.91234, "share", HOSTILE), Figure("noise", "noise", math.inf, "decibel")),
+        tables=(table,),
+        failures=(f"output {HOSTILE} is wrong",),
+        remarks=(Remark(HOSTILE, (HOSTILE,) * 10, "here"),),
+        files=(HOSTILE,),
+        left_float=(
+            LeftFloat(HOSTILE, "no integer kernel"),
+            LeftFloat("b", "no integer kernel"),
+            LeftFloat("c", "asked"),
+        ),
+        next_command="onnxqat validate model.onnx",
+    )
+
+
+class Page(HTMLParser):
+    """Collects tags, attribute names and text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: dict[str, list[str]] = {}
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        for name, value in attrs:
+            self.attributes.setdefault(name, []).append(value or "")
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def test_html_escapes_hostile_names() -> None:
+    page = Page()
+    text = html.to_html(report())
+    page.feed(text)
+    assert not {"script", "img", "link", "iframe"} & set(page.tags)
+    assert not [name for name in page.attributes if name.startswith("on") or name in ("src", "href")]
+    assert "http:" not in text
+    assert "https:" not in text
+    assert "\x1b" not in text
+    assert 'alert("1")' in page.text  # as text, whole
+    assert "{{ 7*7 }}" in page.text
+
+
+def test_html_draws_a_bar_for_each_row(tmp_path: Path) -> None:
+    page = Page()
+    page.feed(html.to_html(report(rows=61)))
+    widths = [float(w) for w in page.attributes["width"]][1::2]
+    assert widths == [pytest.approx(i / 60 * 100, abs=0.06) for i in range(61)]
+    assert "prefers-color-scheme: dark" in html.to_html(report())
+    assert html.write_html(report(), tmp_path / "report.html").read_text(encoding="utf-8") == html.to_html(report())
+
+
+def test_plain_text_is_whole_and_harmless() -> None:
+    stream = io.StringIO()
+    terminal.show(report(), stream)
+    text = stream.getvalue()
+    assert text == terminal.to_text(report())
+    assert "\x1b" not in text
+    assert "FAILED" in text
+    assert "91.23%" in text
+    assert "exact" in text
+    assert sum("dB" in line for line in text.splitlines()) == 30
+    assert all(line == line.rstrip() for line in text.splitlines())
+    closing = [line for line in text.splitlines() if line in ("Written", "Left in float", "Next")]
+    assert closing == ["Written", "Left in float", "Next"]
+    assert text.splitlines()[-1] == "  onnxqat validate model.onnx"
+
+
+def test_a_terminal_gets_the_first_rows_and_no_foreign_codes() -> None:
+    stream = Terminal()
+    terminal.show(report(), stream)
+    text = stream.getvalue()
+    assert "and 25 more rows" in text
+    assert "\\x1b[31m" in text
+    assert "[bold red]" in text.replace("\n", "")
+    assert "onnxqat validate model.onnx" in text
+
+
+def test_json_has_stable_keys() -> None:
+    found = json.loads(as_json.dumps(report(rows=2)))
+    assert list(found) == [
+        "schema", "kind", "title", "passed", "figures", "tables", "failures", "remarks", "files", "left_float",
+        "next_command",
+    ]  # fmt: skip
+    assert found["figures"] == {"top1": 0.91234, "noise": None}
+    assert found["tables"]["tensors"][1] == {"tensor": HOSTILE + "1", "sqnr_db": 1.0}
+    assert found["remarks"][0]["source"] == "here"
+    assert found["left_float"][2] == {"node": "c", "reason": "asked"}
+
+
+def test_an_empty_report_says_that_nothing_happened() -> None:
+    text = terminal.to_text(Report("x", "Nothing"))
+    assert text == "Nothing\n\n\nWritten\n  nothing\n\nLeft in float\n  nothing\n"
+    assert "nothing" in html.to_html(Report("x", "Nothing"))
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "text"),
+    [
+        (None, "count", "-"),
+        (math.nan, "decibel", "-"),
+        (math.inf, "decibel", "exact"),
+        (31.25, "decibel", "31.2 dB"),
+        (0.0, "share", "0.00%"),
+        (0.00001, "share", "1.0e-05"),
+        (12345, "count", "12,345"),
+        (0.123456, "number", "0.1235"),
+        (True, "verdict", "passed"),
+        (False, "text", "no"),
+        ("a\tb", "text", "a\\tb"),
+    ],
+)
+def test_cells(value: object, kind: str, text: str) -> None:
+    assert shown(value, kind) == text  # type: ignore[arg-type]
+
+
+def test_bars_and_groups() -> None:
+    assert [filled(v, "decibel") for v in (-3.0, 30.0, math.inf, None, math.nan)] == [0.0, 0.5, 1.0, 0.0, 0.0]
+    assert grouped(report().left_float)[0][0] == "no integer kernel"
+    assert printable("ä\u202eb") == "ä\\u202eb"
+
+
+def test_rows_must_fit_their_columns() -> None:
+    with pytest.raises(ValueError, match="rows of other length"):
+        Table("t", "T", (Column("a", "a"),), ((1, 2),))
