@@ -46,6 +46,7 @@ class Quantizers:
         self._nodes: dict[int, Quantizer] = {id(node): q for q in found for node in q.nodes}
         self._made: dict[int, nn.Module] = {}
         self._scales: list[tuple[ir.Value, nn.Module]] = []
+        self._masters: dict[int, list[tuple[Quantizer, Const]]] = {}
 
     def handles(self, node: ir.Node) -> bool:
         """Whether `node` belongs to a recognised quantizer."""
@@ -95,8 +96,14 @@ class Quantizers:
                 module.register_parameter("scale", cast("nn.Parameter", owner.scale))
 
     def _master(self, quantizer: Quantizer) -> Const:
+        """The float weight behind stored integers; two DequantizeLinear that read alike share it."""
+        known = self._masters.setdefault(id(quantizer.input), [])
+        for other, constant in known:
+            if other.qparams.same(quantizer.qparams):
+                return constant
         codes = query.constant_array(quantizer.input)
         if codes is None:
             raise ValueError(f"{quantizer.tensor}: stored codes are not constant")
         values = numerics.dequantize(np.asarray(codes).astype(np.int64), quantizer.qparams)
-        return Const(quantizer.tensor, ir.Tensor(values))
+        known.append((quantizer, Const(quantizer.tensor, ir.Tensor(values))))
+        return known[-1][1]
