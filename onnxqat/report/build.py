@@ -15,9 +15,10 @@ from onnxqat.handoff._result import HandoffReport
 from onnxqat.insert import InsertResult
 from onnxqat.report.model import Cell, Column, Figure, Kind, LeftFloat, Report, Table
 from onnxqat.types import Decision, Derived, Edge, Fixed, Float, Remark, Shared
-from onnxqat.validation.result import FLOAT, PLAIN, RUNS, TORCH, ValidationReport
+from onnxqat.validation.result import DEFAULT, FLOAT, PLAIN, RUNS, TORCH, ValidationReport
 
 _DATA = "DATA"
+_SHORT = {FLOAT: "float model", TORCH: "torch", PLAIN: "onnxruntime, as written", DEFAULT: "onnxruntime, default"}
 
 
 def from_insert(result: InsertResult, *, explain: bool = False, source: str | None = None) -> Report:
@@ -148,6 +149,7 @@ def from_validation(report: ValidationReport, *, backend: str | None = None) -> 
         tables=(_outputs(report), _tensors(report), _quantizers(report)),
         failures=report.failures,
         remarks=tuple(remarks),
+        left_float=tuple(LeftFloat(name, f"{tensor} carries no quantizer") for name, tensor in report.float_nodes),
         next_command=command,
     )
 
@@ -184,9 +186,10 @@ def _outputs(report: ValidationReport) -> Table:
         Column("sqnr_db", "signal to noise", "decibel"),
     )
     rows = tuple(
-        (c.output, RUNS[c.run], RUNS[c.against], c.differing_top1, c.max_abs, c.sqnr_db) for c in report.outputs
+        (c.output, _SHORT[c.run], _SHORT[c.against], c.differing_top1, c.max_abs, c.sqnr_db) for c in report.outputs
     )
-    return Table("outputs", "Outputs", columns, rows)
+    note = "As written: with graph optimizations off. All but the float model are the quantized model."
+    return Table("outputs", "Outputs", columns, rows, note=note)
 
 
 def _tensors(report: ValidationReport) -> Table:

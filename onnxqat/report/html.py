@@ -24,7 +24,7 @@ def to_html(report: Report) -> str:
     )
     template = environment.get_template("report.html.j2")
     return template.render(
-        report=report, shown=shown, filled=filled, printable=printable, left_float=grouped(report.left_float)
+        report=report, shown=shown, filled=filled, printable=printable, left_float=grouped(report.left_float or ())
     )
 
 

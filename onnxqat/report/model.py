@@ -90,7 +90,7 @@ class Report:
         failures: why a check failed.
         remarks: what is worth knowing.
         files: what was written.
-        left_float: what stays in float.
+        left_float: what stays in float; None where the command did not look.
         next_command: what to run now; empty where there is nothing to do.
     """
 
@@ -102,7 +102,7 @@ class Report:
     failures: tuple[str, ...] = ()
     remarks: tuple[Remark, ...] = ()
     files: tuple[str, ...] = ()
-    left_float: tuple[LeftFloat, ...] = ()
+    left_float: tuple[LeftFloat, ...] | None = None
     next_command: str = ""
 
 

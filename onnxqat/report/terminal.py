@@ -63,8 +63,9 @@ def _closing(report: Report) -> Iterator[tuple[str, list[str]]]:
     if report.remarks:
         yield "Remarks", [_remark(remark) for remark in report.remarks]
     yield "Written", [printable(name) for name in report.files] or ["nothing"]
-    left = [f"{printable(reason)}: {_some(nodes)}" for reason, nodes in grouped(report.left_float)]
-    yield "Left in float", left or ["nothing"]
+    if report.left_float is not None:
+        left = [f"{printable(reason)}: {_some(nodes)}" for reason, nodes in grouped(report.left_float)]
+        yield "Left in float", left or ["nothing"]
     if report.next_command:
         yield "Next", [printable(report.next_command)]
 

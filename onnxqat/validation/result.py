@@ -77,6 +77,8 @@ class ValidationReport:
         quantizers: activation quantizers in graph order.
         tensors: signal to noise per tensor, in graph order.
         first_parting: where torch and onnxruntime first part beyond float rounding; None where they do not.
+        float_nodes: convolutions and matrix products of the main graph that compute in float: name, and the input that
+            carries no quantizer.
         failures: why the check failed; empty when it passed.
         remarks: what is worth knowing.
     """
@@ -91,6 +93,7 @@ class ValidationReport:
     quantizers: tuple[QuantizerParity, ...]
     tensors: tuple[TensorNoise, ...]
     first_parting: Parting | None
+    float_nodes: tuple[tuple[str, str], ...]
     failures: tuple[str, ...]
     remarks: tuple[Remark, ...]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from onnxqat.calibration import inputs as model_inputs
 from onnxqat.calibration import preprocess as lines
 from onnxqat.calibration.data import Data
 from onnxqat.errors import DataError, ModelError
-from onnxqat.graph import io, qdq
+from onnxqat.graph import io, qdq, query
 from onnxqat.types import Remark
 from onnxqat.validation import machine, parity, parting
 from onnxqat.validation.accuracy import Accuracy, AccuracyMeter
@@ -31,6 +31,7 @@ Array = npt.NDArray[Any]
 Runs = dict[str, dict[str, Array]]
 
 PAIRS = ((PLAIN, FLOAT), (DEFAULT, FLOAT), (TORCH, FLOAT), (TORCH, PLAIN), (TORCH, DEFAULT), (DEFAULT, PLAIN))
+WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 PIECE_BYTES = 2**28
 RANDOM_BATCHES = 16
 
@@ -143,6 +144,16 @@ def _open(
         return sources.random_data(infos, limit or RANDOM_BATCHES)
     line = lines.parse(preprocess) if isinstance(preprocess, str) else preprocess
     return sources.open_data(data, infos, preprocess=line, batch_size=batch_size or 32, limit=limit)
+
+
+def _float_nodes(graph: ir.Graph) -> Iterator[tuple[str, str]]:
+    """Weighted nodes of which an input does not come out of a DequantizeLinear, with that input."""
+    for node in graph:
+        if node.op_type not in WEIGHTED or node.domain:
+            continue
+        bare = [str(v.name) for v in node.inputs[:2] if v is not None and not qdq.is_dequantize(v.producer())]
+        if bare:
+            yield query.label(node), " and ".join(bare)
 
 
 class _Work:
@@ -274,6 +285,7 @@ class _Work:
             quantizers=quantizers,
             tensors=tuple(TensorNoise(n, d.sqnr_db, n in self.outputs) for n, d in noise.items()),
             first_parting=self.parting,
+            float_nodes=tuple(_float_nodes(self.quantized.graph)),
             failures=tuple(judge(outputs, quantizers, self.float_bad, limits)),
             remarks=tuple(self.remarks),
         )

@@ -56,6 +56,7 @@ def test_agreement_passes_with_every_figure(pair: Pair) -> None:
     assert all(q.unexplained == 0 and (q.largest_in_network or 0) <= 1 for q in report.quantizers)
     assert {t.tensor for t in report.tensors} == {"relu1", "conv2", "relu2", "pooled", "flat", "logits"}
     assert all(t.sqnr_db > 30 for t in report.tensors)
+    assert report.float_nodes == ()
     json.dumps(report.to_dict(), allow_nan=False)
 
 
@@ -200,6 +201,15 @@ def test_codes_may_differ_by_what_their_inputs_do(moved: float, unexplained: int
     output = fake_quantize(other, quantizer.qparams) if moved else fake_quantize(x + 3 * scale, quantizer.qparams)
     meter.update_network((x, fake_quantize(x, quantizer.qparams)), (other, output))
     assert meter.result().unexplained == unexplained
+
+
+def test_weighted_nodes_in_float_are_listed(pair: Pair) -> None:
+    bare = onnx.ModelProto()
+    bare.CopyFrom(pair[1])
+    node = next(n for n in bare.graph.node if n.name == "Conv_conv2")
+    node.input[0] = "relu1"
+    report = validate(pair[0], bare, {"image": tiny.images(2)}, use_torch=False)
+    assert report.float_nodes == (("Conv_conv2", "relu1"),)
 
 
 def test_bad_input_is_refused(pair: Pair) -> None:
