@@ -79,9 +79,11 @@ def _fold_conv(
     weight, bias = _weight(conv, 1), _bias(conv, 2)
     if isinstance(weight, str) or isinstance(bias, str):
         return weight if isinstance(weight, str) else str(bias)
-    channels = function.factor.size
-    if conv.op_type == "ConvTranspose":
-        groups = int(query.attribute(conv, "group", 1))
+    groups = int(query.attribute(conv, "group", 1)) if conv.op_type == "ConvTranspose" else 0
+    channels = weight.shape[1] * groups if groups else weight.shape[0]
+    if function.factor.shape != (channels,):
+        return MISMATCH
+    if groups:
         split = weight.reshape(groups, -1, *weight.shape[1:])
         factor = function.factor.reshape(groups, 1, -1, *[1] * (weight.ndim - 2))
         scaled = (split * factor).reshape(weight.shape)
@@ -96,6 +98,8 @@ def _fold_gemm(
     weight, bias = _weight(gemm, 1), _bias(gemm, 2)
     if isinstance(weight, str) or isinstance(bias, str):
         return weight if isinstance(weight, str) else str(bias)
+    if function.factor.shape != (weight.shape[0 if query.attribute(gemm, "transB", 0) else 1],):
+        return MISMATCH
     factor = function.factor[:, None] if query.attribute(gemm, "transB", 0) else function.factor
     acting = bias * float(query.attribute(gemm, "beta", 1.0))
     result = _store(scope, gemm, weight * factor, acting * function.factor + function.offset, names)
@@ -107,7 +111,7 @@ def _fold_gemm(
 def _fold_matmul(
     scope: walk.Scope, matmul: ir.Node, function: Affine, names: build.Names, stamp: dict[str, str]
 ) -> str | ir.Value:
-    weight = _matrix(matmul)
+    weight = _matrix(matmul, function)
     if isinstance(weight, str):
         return weight
     scaled = weight * function.factor
@@ -141,7 +145,7 @@ def _fold_add(
             continue
         if not is_private(product) or matmul.graph is not add.graph:
             return "the tensor between MatMul and Add is read elsewhere or is a graph output"
-        weight = _matrix(matmul)
+        weight = _matrix(matmul, function)
         if isinstance(weight, str):
             return weight
         if row.ndim > 2 or (row.ndim == 2 and row.shape[0] != 1):
@@ -164,6 +168,7 @@ FOLDS: dict[str, Fold] = {
     "MatMul": _fold_matmul,
     "Add": _fold_add,
 }
+MISMATCH = "BatchNormalization has another number of channels than the layer"
 OVERFLOW = "folded weights overflow the weight's type"
 
 
@@ -180,10 +185,12 @@ def _bias(node: ir.Node, index: int) -> np.ndarray | str:
     return f"the bias of {node.op_type} is not constant" if found is None else found.astype(np.float64)
 
 
-def _matrix(matmul: ir.Node) -> np.ndarray | str:
+def _matrix(matmul: ir.Node, function: Affine) -> np.ndarray | str:
     weight = _weight(matmul, 1)
     if isinstance(weight, np.ndarray) and (weight.ndim != 2 or query.rank(matmul.inputs[0]) != 2):
         return "channels of BatchNormalization are not the columns of MatMul's matrix, or ranks are unknown"
+    if isinstance(weight, np.ndarray) and function.factor.shape != weight.shape[1:]:
+        return MISMATCH
     return weight
 
 

@@ -91,7 +91,11 @@ class _Folding:
         if output.is_graph_output():
             self.log.left("a constant expression that is a graph output stays", name)
             return
-        array = self._compute(node, TOO_MANY_BYTES if feeds_weight else MANY_BYTES)
+        try:
+            array = self._compute(node, TOO_MANY_BYTES if feeds_weight else MANY_BYTES)
+        except Exception as error:  # whatever numpy says of a node that no runtime would run either
+            self.log.left(f"a constant expression cannot be computed: {str(error)[:100]}", name)
+            return
         if array is None:
             self.log.left("a constant expression is too large to be stored", name)
             return

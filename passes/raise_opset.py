@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import onnx
 import onnx_ir as ir
@@ -55,12 +55,7 @@ class RaiseOpset(Pass):
         if all(i.get("", i.get("ai.onnx", self.minimum)) >= self.minimum for i in imported):
             return None
         inferred = Inferred(model)
-        bodies: list[tuple[dict[str, int], list[walk.Scope]]] = [
-            (model.opset_imports, [model.graph, *model.graph.subgraphs()])
-        ]
-        for function in model.functions.values():
-            bodies.append((function.opset_imports, [function, *function.subgraphs()]))
-        for imports, scopes in bodies:
+        for imports, scopes in _bodies(model):
             key = "" if "" in imports or "ai.onnx" not in imports else "ai.onnx"
             version = imports.get(key)
             if version is None or version >= self.minimum:
@@ -101,6 +96,13 @@ class RaiseOpset(Pass):
             ):
                 raise step.refuse(problem)
             version = following
+
+
+def _bodies(model: ir.Model) -> Iterator[tuple[dict[str, int], list[walk.Scope]]]:
+    """Each set of opset imports with the scopes that it holds for."""
+    yield model.opset_imports, [model.graph, *model.graph.subgraphs()]
+    for function in model.functions.values():
+        yield function.opset_imports, [function, *function.subgraphs()]
 
 
 def ir_version_of(opset: int) -> int:

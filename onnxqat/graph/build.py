@@ -36,7 +36,7 @@ class Names:
         return name
 
 
-def tensor(array: np.ndarray, dtype: ir.DataType | None = None, name: str | None = None) -> ir.Tensor:
+def tensor(array: np.ndarray, dtype: ir.DataType | None = None, name: str | None = None) -> ir.Tensor[Any]:
     """An in-memory tensor; `dtype` is needed for 2- and 4-bit types, whose `array` is given unpacked."""
     array = np.ascontiguousarray(array) if array.ndim else array
     if dtype is not None and array.dtype != dtype.numpy():

@@ -196,7 +196,7 @@ def _save_external(model: ir.Model, path: Path) -> Path:
 
 def _total_bytes(model: ir.Model | onnx.ModelProto) -> int:
     if isinstance(model, onnx.ModelProto):
-        return model.ByteSize()
+        return int(model.ByteSize())
     tensors = (v.const_value for graph in model.graphs() for v in graph.initializers.values())
     return sum(t.nbytes for t in tensors if t is not None)
 

@@ -112,6 +112,18 @@ def test_dangling_tensor() -> None:
     assert caught.value.code == "model-graphsurgeon"
 
 
+def test_empty_lists_take_their_type_from_the_schema() -> None:
+    graph = gs.import_onnx(
+        parse('<ir_version: 7, opset_import: ["" : 11]> g (float[2] x) => (float y) { y = ReduceSum(x) }')
+    )
+    graph.nodes[0].attrs["axes"] = []
+    model = graphsurgeon.from_gs(graph)
+    assert model.graph[0].attributes["axes"].type == ir.AttributeType.INTS
+    graph.nodes[0].attrs["strange"] = object()
+    with pytest.raises(ModelError, match="strange"):
+        graphsurgeon.from_gs(graph)
+
+
 def test_external_data_is_refused() -> None:
     model = parse(SMALL)
     tensor = model.graph.initializer[0]

@@ -107,6 +107,13 @@ def test_training_mode_is_left_alone() -> None:
     check_pass(FoldBatchnorm(), text, None, inside_if="skip", inside_function="skip")
 
 
+@pytest.mark.parametrize("op", ["Conv", "ConvTranspose"])
+def test_channels_that_do_not_fit_are_left_alone(op: str) -> None:
+    text = f"""g (float[N,1,2,2] x) => (float[N,3,2,2] y) {scalars("1,1,1,1", "1")} {{
+        c = {op}(x, w) y = BatchNormalization(c, g, b, m, v) }}"""
+    assert not FoldBatchnorm().run(parse(text)).changed
+
+
 def test_overflow_is_left_alone() -> None:
     # float16 constants are bit patterns in ONNX text: 60000 times 100
     text = """g (float16[N,1,2,2] x) => (float16[N,1,2,2] y) <float16[1,1,1,1] w = {31571}, float16[1] g = {22080},

@@ -136,3 +136,9 @@ def test_cast_in_front_of_a_conv_weight(shared) -> None:
     assert convs
     assert all(n.inputs[1].is_initializer() for n in convs)
     onnx.checker.check_model(io.to_proto(result.model))
+
+
+def test_what_cannot_be_computed_stays() -> None:
+    text = """g (float[N,2] x) => (float[N,2] y) <float[3] a = {1, 2, 3}, float[2] b = {1, 2}> {
+        w = Add(a, b) y = Mul(x, w) }"""
+    assert not LiftConstants().run(parse(text)).changed
