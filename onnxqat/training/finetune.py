@@ -88,7 +88,7 @@ def finetune(
     epochs: int | None = None,
     max_steps: int | None = None,
     batch_size: int = 32,
-    optimizer: str = "sgd",
+    optimizer: str = "adamw",
     learning_rate: float | None = None,
     scale_learning_rate: float | None = None,
     weight_decay: float = 0.0,
@@ -120,8 +120,8 @@ def finetune(
         epochs: passes over the data; 1 when `max_steps` is not given either.
         max_steps: end after so many steps.
         batch_size: samples a batch, where the model does not prescribe it.
-        optimizer: ``"sgd"`` (momentum 0.9), ``"adam"`` or ``"adamw"``.
-        learning_rate: of weights and biases; None: 0.01 for SGD, 0.0001 for Adam and AdamW.
+        optimizer: ``"adamw"``, ``"adam"`` or ``"sgd"`` (momentum 0.9).
+        learning_rate: of weights and biases; None: 0.001 for SGD, 0.0001 for Adam and AdamW.
         scale_learning_rate: of scales; None: the same for SGD, relative to the size of the scale for Adam and AdamW.
         weight_decay: of weights of two dimensions or more; scales and biases have none.
         warmup_steps: None: a twentieth of the run.

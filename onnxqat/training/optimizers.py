@@ -13,7 +13,8 @@ from onnxqat.bridge.state import quantizers
 from onnxqat.errors import UsageError
 
 OptimizerName = Literal["sgd", "adam", "adamw"]
-DEFAULT_LEARNING_RATE: dict[str, float] = {"sgd": 1e-2, "adam": 1e-4, "adamw": 1e-4}
+# Low, because the usual start is a trained network with folded BatchNormalization, whose gradients are large.
+DEFAULT_LEARNING_RATE: dict[str, float] = {"sgd": 1e-3, "adam": 1e-4, "adamw": 1e-4}
 
 
 def scales(module: nn.Module) -> dict[str, nn.Parameter]:
@@ -78,7 +79,7 @@ def make(
     Args:
         name: which optimizer; `momentum` goes with ``"sgd"``.
         module: the module to train.
-        learning_rate: None: 0.01 for SGD, 0.0001 for Adam and AdamW.
+        learning_rate: None: 0.001 for SGD, 0.0001 for Adam and AdamW.
         scale_learning_rate: None: as :func:`parameter_groups` says.
         weight_decay: of weights of two dimensions or more.
         momentum: of SGD.

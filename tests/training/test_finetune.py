@@ -103,7 +103,9 @@ def accuracy(model: onnx.ModelProto) -> float:
 def test_it_learns_from_labels(method: str, softmax: bool) -> None:
     x, y = data()
     model = network(quantized=True, softmax=softmax)
-    result = finetune(model, {"x": x}, labels=y, epochs=8, method=method, learning_rate=0.1, device="cpu")
+    result = finetune(
+        model, {"x": x}, labels=y, epochs=8, method=method, optimizer="sgd", learning_rate=0.1, device="cpu"
+    )
     assert result.steps == 64
     assert len(result.losses) == 8
     assert result.losses[-1] < 0.75 * result.losses[0]
@@ -150,7 +152,14 @@ def test_integer_weights_need_a_teacher_and_learn_from_one() -> None:
         finetune(model, x, device="cpu")
     loss = Loss(distance="mse")
     result = finetune(
-        model, x, teacher=network(quantized=False), loss=loss, epochs=20, learning_rate=0.05, device="cpu"
+        model,
+        x,
+        teacher=network(quantized=False),
+        loss=loss,
+        epochs=20,
+        optimizer="sgd",
+        learning_rate=0.05,
+        device="cpu",
     )
     teacher = network(quantized=False)
     assert distance(result.model, teacher) < 0.8 * distance(model, teacher)
@@ -163,7 +172,14 @@ def test_the_same_seed_gives_the_same_bytes() -> None:
 
     def tuned(seed: int) -> bytes:
         result = finetune(
-            network(quantized=True), x, labels=y, seed=seed, device="cpu", augment=noise, learning_rate=0.05
+            network(quantized=True),
+            x,
+            labels=y,
+            seed=seed,
+            device="cpu",
+            augment=noise,
+            optimizer="sgd",
+            learning_rate=0.05,
         )
         content: bytes = result.model.SerializeToString()
         return content
