@@ -47,7 +47,7 @@ def run_module(module: Any, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray
     """Outputs of an imported module."""
     with torch.no_grad():
         result = module(*[torch.from_numpy(np.array(inputs[name])) for name in module.input_names])
-    return [r.numpy() for r in (result if isinstance(result, tuple) else (result,))]
+    return [r.detach().numpy() for r in (result if isinstance(result, tuple) else (result,))]
 
 
 def assert_close(found: list[np.ndarray], wanted: list[np.ndarray], what: str = "") -> None:
