@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ import onnxqat
 from onnxqat.backends import planner, schema, selection
 from onnxqat.backends.selection import Overrides, Selection
 from onnxqat.errors import BackendError, DataError, ModelError
-from onnxqat.graph import build, edit, io, qdq
+from onnxqat.graph import edit, io, qdq
 from onnxqat.passes import _base
 from onnxqat.passes.batchnorm_to_affine import BatchnormToAffine
 from onnxqat.passes.close_initializers import CloseInitializers
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from onnxqat.calibration.preprocess import Preprocess
 
 PER_CHANNEL_OPSET = 13
+RANDOM_BATCHES = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,7 +115,7 @@ def prepare(
     model: ir.Model, table: schema.Backend, overrides: Overrides, remarks: list[Remark], *, simplify: bool = False
 ) -> Selection:
     """Run the prepare recipe on `model` in place and find the user's selection on the names before it."""
-    _run(model, [UniqueNames()], remarks)
+    remarks.extend(_base.rewrite(model, [UniqueNames()]).remarks)
     chosen = selection.select(model, overrides)
     steps: list[_base.Pass] = [
         CloseInitializers(),
@@ -128,7 +129,7 @@ def prepare(
         from onnxqat.passes.simplify import Simplify
 
         steps.insert(0, Simplify())
-    _run(model, steps, remarks)
+    remarks.extend(_base.rewrite(model, steps).remarks)
     edit.remove_unused(model)
     infer_shapes(model)
     return chosen
@@ -167,15 +168,7 @@ def _strip(model: ir.Model, replace: bool, source: io.ModelSource, remarks: list
             f"{name} already holds QuantizeLinear or DequantizeLinear nodes",
             hint="pass it to `onnxqat finetune` as it is, or give --replace to strip them and start again",
         )
-    _run(model, [StripQdq()], remarks)
-
-
-def _run(model: ir.Model, steps: Sequence[_base.Pass], remarks: list[Remark]) -> None:
-    done: list[str] = []
-    for step in steps:
-        found = _base.apply(step, model, _base.Context(build.Names(model)), done)
-        remarks.extend(dataclasses.replace(r, source=r.source or step.name) for r in found or ())
-        done.append(step.name)
+    remarks.extend(_base.rewrite(model, [StripQdq()]).remarks)
 
 
 def _open(
@@ -186,7 +179,7 @@ def _open(
 
     infos = inputs.of_graph(model.graph)
     if calibration is None:
-        return data.random_data(infos)
+        return data.random_data(infos, RANDOM_BATCHES)
     line = lines.parse(preprocess) if isinstance(preprocess, str) else preprocess
     return data.open_data(calibration, infos, preprocess=line, batch_size=batch_size or 32, limit=limit)
 
@@ -210,7 +203,8 @@ def _calibrate_and_insert(
         remarks.extend(found)
     resolved = resolve.resolve(plan, observers, model)
     remarks.extend((*plan.remarks, *resolved.remarks))
-    _run(model, [PlaceQdq(resolved.placements), DeriveBias(resolved.biases)], remarks)
+    steps = [PlaceQdq(resolved.placements), DeriveBias(resolved.biases)]
+    remarks.extend(_base.rewrite(model, steps).remarks)
     edit.remove_unused(model)
     return plan
 

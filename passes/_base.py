@@ -42,6 +42,14 @@ class PassResult:
     remarks: tuple[Remark, ...] = ()
 
 
+@dataclasses.dataclass(frozen=True)
+class Rewrite:
+    """Outcome of one pass on one model; remarks also say what was left alone, and why."""
+
+    changed: bool
+    remarks: tuple[Remark, ...] = ()
+
+
 class Pass(abc.ABC):
     """A rewrite of a model. A subclass states what changes in the graph and what is left alone and why.
 
@@ -54,18 +62,14 @@ class Pass(abc.ABC):
         super().__init_subclass__()
         cls.name = cls.name or cls.__module__.rpartition(".")[2].replace("_", "-")
 
-    def requires(self, model: ir.Model) -> None:  # noqa: B027 - most passes require nothing
+    def requires(self, model: ir.Model) -> None:
         """Raise QatError ``pass-precondition`` where the pass cannot work on `model`."""
 
     @abc.abstractmethod
-    def rewrite(self, model: ir.Model, context: Context) -> list[Remark] | None:
-        """Rewrite `model` in place; called on a private copy.
+    def rewrite(self, model: ir.Model, context: Context) -> Rewrite:
+        """Rewrite `model` in place; called on a private copy."""
 
-        Returns:
-            None when nothing was changed, otherwise what is worth telling (possibly nothing).
-        """
-
-    def ensures(self, model: ir.Model) -> None:  # noqa: B027 - most passes promise what the verifier checks
+    def ensures(self, model: ir.Model) -> None:
         """Raise QatError ``pass-postcondition`` where the rewritten `model` breaks a promise."""
 
     def run(self, model: io.ModelSource, context: Context | None = None) -> PassResult:
@@ -82,23 +86,31 @@ def run_passes(
         QatError: of the pass that failed; its message names the passes that had already run.
     """
     model = io.load(source)
+    result = rewrite(model, passes, trace=trace)
+    return PassResult(io.like(source, model), result.changed, result.remarks)
+
+
+def rewrite(
+    model: ir.Model, passes: Sequence[Pass], *, trace: Callable[[str, ir.Model], None] | None = None
+) -> Rewrite:
+    """Apply `passes` in order to `model` itself, which the caller owns; errors as of :func:`run_passes`."""
     done: list[str] = []
     remarks: list[Remark] = []
     changed = False
     for step in passes:
         result = apply(step, model, Context(build.Names(model), trace), done)
-        changed |= result is not None
-        remarks.extend(dataclasses.replace(r, source=r.source or step.name) for r in result or ())
+        changed |= result.changed
+        remarks.extend(result.remarks)
         done.append(step.name)
-    return PassResult(io.like(source, model), changed, tuple(remarks))
+    return Rewrite(changed, tuple(remarks))
 
 
-def apply(step: Pass, model: ir.Model, context: Context, done: Sequence[str] = ()) -> list[Remark] | None:
+def apply(step: Pass, model: ir.Model, context: Context, done: Sequence[str] = ()) -> Rewrite:
     """Run one pass in place, with its checks; `done` names the passes before it."""
     try:
         step.requires(model)
         result = step.rewrite(model, context)
-        if result is not None:
+        if result.changed:
             verify.verify(model)
             step.ensures(model)
     except QatError as error:
@@ -106,4 +118,5 @@ def apply(step: Pass, model: ir.Model, context: Context, done: Sequence[str] = (
         raise type(error)(error.code, f"pass {step.name}{before}: {error.message}", hint=error.hint) from error
     if context.trace is not None:
         context.trace(step.name, model)
-    return result
+    named = tuple(dataclasses.replace(r, source=r.source or step.name) for r in result.remarks)
+    return Rewrite(result.changed, named)

@@ -6,6 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxqat.graph import build, graphsurgeon, query, walk
+from onnxqat.passes._base import Rewrite
 from onnxqat.types import Remark
 
 
@@ -26,9 +27,9 @@ class Log:
         names = [node if isinstance(node, str) else query.label(node) for node in nodes]
         self._nodes.setdefault(message, []).extend(names)
 
-    def result(self) -> list[Remark] | None:
+    def result(self) -> Rewrite:
         """What ``Pass.rewrite`` returns."""
-        return [Remark(message, tuple(nodes)) for message, nodes in self._nodes.items()] if self.changed else None
+        return Rewrite(self.changed, tuple(Remark(message, tuple(nodes)) for message, nodes in self._nodes.items()))
 
 
 def absorb(node: ir.Node, source: ir.Value) -> None:

@@ -9,7 +9,7 @@ from onnxqat import numerics
 from onnxqat.graph import qdq, query
 
 TENSOR = "onnxqat.tensor"
-QUANT_MIN, QUANT_MAX = "onnxqat.quant_min", "onnxqat.quant_max"
+
 SUFFIX = "_quantized"
 
 

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from onnxqat.graph import graphsurgeon, io
-from onnxqat.passes._base import Context, Pass
+from onnxqat.passes._base import Context, Pass, Rewrite
 from onnxqat.passes._edits import adopt
-from onnxqat.types import Remark
 
 if TYPE_CHECKING:
     import onnx_graphsurgeon as gs
@@ -39,16 +38,16 @@ class GsPass(Pass):
         self.fn = fn
         self.name = name or getattr(fn, "__name__", "graphsurgeon").replace("_", "-")
 
-    def rewrite(self, model: ir.Model, context: Context) -> list[Remark] | None:
+    def rewrite(self, model: ir.Model, context: Context) -> Rewrite:
         """Run the function; see the class."""
         graph = graphsurgeon.to_gs(model)
         before = _content(graphsurgeon.from_gs(graph))
         result = self.fn(graph)
         edited = graphsurgeon.from_gs(graph if result is None else result)
         if _content(edited) == before:
-            return None
+            return Rewrite(False)
         adopt(model, edited)
-        return []
+        return Rewrite(True)
 
 
 def _content(model: ir.Model) -> bytes:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onnxqat.graph import build, query, walk
-from onnxqat.passes._base import Context, Pass
+from onnxqat.passes._base import Context, Pass, Rewrite
 from onnxqat.passes._batchnorm import affine, is_batchnorm
 from onnxqat.passes._edits import Log, absorb, drop_unused
 from onnxqat.passes._inference import Inferred
-from onnxqat.types import Remark
 
 
 class BatchnormToAffine(Pass):
@@ -30,7 +29,7 @@ class BatchnormToAffine(Pass):
         y_scaled = Mul(x, y_factor)   y = Add(y_scaled, y_offset)
     """
 
-    def rewrite(self, model: ir.Model, context: Context) -> list[Remark] | None:
+    def rewrite(self, model: ir.Model, context: Context) -> Rewrite:
         """Replace what can be replaced; see the class."""
         log = Log()
         found = [(s, n) for s in walk.scopes(model) for n in s if is_batchnorm(n)]

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from onnxqat.passes._base import Context, Pass
+from onnxqat.passes._base import Context, Pass, Rewrite
 from onnxqat.passes._edits import Log
-from onnxqat.types import Remark
 
 FIRST_IR_VERSION = 4
 
@@ -26,7 +25,7 @@ class CloseInitializers(Pass):
         g (float[N] x) => (float[N] y) <float[8] w = {...}>
     """
 
-    def rewrite(self, model: ir.Model, context: Context) -> list[Remark] | None:
+    def rewrite(self, model: ir.Model, context: Context) -> Rewrite:
         """Close initializers; see the class."""
         log = Log()
         graph = model.graph

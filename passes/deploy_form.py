@@ -9,11 +9,11 @@ import onnx_ir as ir
 
 from onnxqat import numerics
 from onnxqat.graph import build, qdq, query, walk
+from onnxqat.graph.qdq import QUANT_MAX, QUANT_MIN
 from onnxqat.passes import _opset
-from onnxqat.passes._base import Context, Pass
+from onnxqat.passes._base import Context, Pass, Rewrite
 from onnxqat.passes._edits import Log, drop_unused, scope_map
-from onnxqat.passes._forms import QUANT_MAX, QUANT_MIN, TENSOR, dequantized, float_name, is_float32
-from onnxqat.types import Remark
+from onnxqat.passes._forms import TENSOR, dequantized, float_name, is_float32
 
 PREFIX = "onnxqat."
 
@@ -45,7 +45,7 @@ class DeployForm(Pass):
         self.bias = bias
         self.strip_metadata = strip_metadata
 
-    def rewrite(self, model: ir.Model, context: Context) -> list[Remark] | None:
+    def rewrite(self, model: ir.Model, context: Context) -> Rewrite:
         """Store integers; see the class."""
         log, scopes = Log(), scope_map(model)
         for quantizer in qdq.quantizers(model):

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from onnxqat import numerics
 from onnxqat.graph import build, edit, qdq, query, walk
-from onnxqat.passes._base import Context, Pass
+from onnxqat.passes._base import Context, Pass, Rewrite
 from onnxqat.types import BiasPlacement, QParams, QType, Remark
 
 INT32 = QType("int32", -(2**31), 2**31 - 1)
@@ -40,7 +40,7 @@ class DeriveBias(Pass):
     def __init__(self, biases: Sequence[BiasPlacement]) -> None:
         self.biases = tuple(biases)
 
-    def rewrite(self, model: ir.Model, context: Context) -> list[Remark] | None:
+    def rewrite(self, model: ir.Model, context: Context) -> Rewrite:
         nodes = {str(n.name): n for n in walk.nodes(model) if n.name}
         by_output = {id(v): q for q in qdq.quantizers(model) for v in q.outputs}
         remarks: list[Remark] = []
@@ -59,9 +59,9 @@ class DeriveBias(Pass):
             else:
                 changed |= self._snap(node, bias, values, qparams, context.names)
         if not changed:
-            return None
+            return Rewrite(False)
         edit.remove_unused(model)
-        return remarks
+        return Rewrite(True, tuple(remarks))
 
     def _store(
         self,

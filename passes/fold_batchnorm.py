@@ -8,10 +8,9 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxqat.graph import build, query, walk
-from onnxqat.passes._base import Context, Pass
+from onnxqat.passes._base import Context, Pass, Rewrite
 from onnxqat.passes._batchnorm import Affine, affine, is_batchnorm
 from onnxqat.passes._edits import Log, absorb, drop_unused, exchange_constant, is_private
-from onnxqat.types import Remark
 
 
 class FoldBatchnorm(Pass):
@@ -36,7 +35,7 @@ class FoldBatchnorm(Pass):
         y = Conv(x, w, conv_bias)
     """
 
-    def rewrite(self, model: ir.Model, context: Context) -> list[Remark] | None:
+    def rewrite(self, model: ir.Model, context: Context) -> Rewrite:
         """Fold what can be folded; see the class."""
         log = Log()
         for scope in walk.scopes(model):

@@ -6,9 +6,8 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxqat.graph import build, query, walk
-from onnxqat.passes._base import Context, Pass
+from onnxqat.passes._base import Context, Pass, Rewrite
 from onnxqat.passes._edits import Log, drop_unused, exchange_constant
-from onnxqat.types import Remark
 
 
 class FoldGemmScalars(Pass):
@@ -27,7 +26,7 @@ class FoldGemmScalars(Pass):
         y = Gemm(x, w, b)                               # w halved, b doubled
     """
 
-    def rewrite(self, model: ir.Model, context: Context) -> list[Remark] | None:
+    def rewrite(self, model: ir.Model, context: Context) -> Rewrite:
         """Fold the scalars; see the class."""
         log = Log()
         for scope in walk.scopes(model):

@@ -9,10 +9,9 @@ import onnx_ir as ir
 
 from onnxqat.graph import build, query
 from onnxqat.ops import _base as operators
-from onnxqat.passes._base import Context, Pass
+from onnxqat.passes._base import Context, Pass, Rewrite
 from onnxqat.passes._edits import Log, drop_unused, inline_graphs, replace_by_constant
 from onnxqat.passes._evaluate import evaluate, is_foldable, result_elements
-from onnxqat.types import Remark
 
 MANY_BYTES = 64 * 2**20
 TOO_MANY_BYTES = 2**31
@@ -36,7 +35,7 @@ class LiftConstants(Pass):
         y = Mul(x, w) <float[8] w = {...}>
     """
 
-    def rewrite(self, model: ir.Model, context: Context) -> list[Remark] | None:
+    def rewrite(self, model: ir.Model, context: Context) -> Rewrite:
         """Lift and fold; see the class."""
         log = Log()
         for graph in inline_graphs(model):

@@ -8,8 +8,8 @@ import onnx_ir as ir
 
 from onnxqat.errors import ModelError
 from onnxqat.graph import build, edit, qdq, query, walk
-from onnxqat.passes._base import Context, Pass
-from onnxqat.types import Placement, Remark
+from onnxqat.passes._base import Context, Pass, Rewrite
+from onnxqat.types import Placement
 
 
 class PlaceQdq(Pass):
@@ -40,7 +40,7 @@ class PlaceQdq(Pass):
     def __init__(self, placements: Sequence[Placement]) -> None:
         self.placements = tuple(placements)
 
-    def rewrite(self, model: ir.Model, context: Context) -> list[Remark] | None:
+    def rewrite(self, model: ir.Model, context: Context) -> Rewrite:
         values = {str(v.name): (scope, v) for scope in walk.scopes(model) for v in walk.values(scope) if v.name}
         nodes = {str(n.name): n for n in walk.nodes(model) if n.name}
         parameters: dict[str, tuple[walk.Scope, qdq.Parameters]] = {}
@@ -55,7 +55,7 @@ class PlaceQdq(Pass):
                 continue
             changed = True
             self._insert(placement, scope, value, uses, parameters, context.names, order)
-        return [] if changed else None
+        return Rewrite(changed)
 
     def _insert(
         self,

@@ -10,11 +10,10 @@ import onnx_ir as ir
 
 from onnxqat.errors import UnsupportedError, UsageError
 from onnxqat.graph import build, walk
-from onnxqat.passes._base import Context, Pass
+from onnxqat.passes._base import Context, Pass, Rewrite
 from onnxqat.passes._edits import Log
 from onnxqat.passes._inference import Inferred
 from onnxqat.passes._opset_steps import STEPS, Step, is_compatible
-from onnxqat.types import Remark
 
 OLDEST = 7
 
@@ -48,12 +47,12 @@ class RaiseOpset(Pass):
             raise UsageError("option-invalid", f"opset {minimum}: the installed onnx knows {OLDEST} to {newest}")
         self.minimum = minimum
 
-    def rewrite(self, model: ir.Model, context: Context) -> list[Remark] | None:
+    def rewrite(self, model: ir.Model, context: Context) -> Rewrite:
         """Convert; see the class."""
         log, stamp = Log(), {build.CREATED_BY: self.name}
         imported = [model.opset_imports, *(f.opset_imports for f in model.functions.values())]
         if all(i.get("", i.get("ai.onnx", self.minimum)) >= self.minimum for i in imported):
-            return None
+            return Rewrite(False)
         inferred = Inferred(model)
         for imports, scopes in _bodies(model):
             key = "" if "" in imports or "ai.onnx" not in imports else "ai.onnx"

@@ -12,9 +12,8 @@ import onnx_ir as ir
 
 from onnxqat.errors import CheckError, ModelError, QatError
 from onnxqat.graph import io, qdq, walk
-from onnxqat.passes._base import Context, Pass
+from onnxqat.passes._base import Context, Pass, Rewrite
 from onnxqat.passes._edits import Log, adopt
-from onnxqat.types import Remark
 
 SIZES = (1, 2, 8, 32, 64, 224)
 TOLERANCE = 1e-5
@@ -44,13 +43,13 @@ class Simplify(Pass):
     def __init__(self, shapes: Mapping[str, tuple[int, ...]] | None = None) -> None:
         self.shapes = dict(shapes or {})
 
-    def rewrite(self, model: ir.Model, context: Context) -> list[Remark] | None:
+    def rewrite(self, model: ir.Model, context: Context) -> Rewrite:
         """Simplify; see the class."""
         before = io.to_proto(model)
         after = _simplified(before)
         other = io.load(after)
         if _essence(io.to_proto(other)) == _essence(before):
-            return None
+            return Rewrite(False)
         self._check_interface(model, other)
         self._check_numbers(before, after)
         count = model.graph.num_nodes()

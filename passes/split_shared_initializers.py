@@ -8,9 +8,8 @@ import onnx_ir as ir
 
 from onnxqat.errors import UsageError
 from onnxqat.graph import build, query, walk
-from onnxqat.passes._base import Context, Pass
+from onnxqat.passes._base import Context, Pass, Rewrite
 from onnxqat.passes._edits import Log, scope_map
-from onnxqat.types import Remark
 
 Uses = Sequence[Sequence[tuple[str, int]]]
 
@@ -35,7 +34,7 @@ class SplitSharedInitializers(Pass):
     def __init__(self, groups: Mapping[str, Uses]) -> None:
         self.groups = {name: [list(uses) for uses in groups[name]] for name in groups}
 
-    def rewrite(self, model: ir.Model, context: Context) -> list[Remark] | None:
+    def rewrite(self, model: ir.Model, context: Context) -> Rewrite:
         """Split; see the class."""
         log = Log()
         nodes = {str(n.name): n for n in walk.nodes(model) if n.name}

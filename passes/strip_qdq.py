@@ -5,10 +5,9 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onnxqat.graph import build, edit, qdq, walk
-from onnxqat.passes._base import Context, Pass
+from onnxqat.passes._base import Context, Pass, Rewrite
 from onnxqat.passes._edits import Log, drop_unused, scope_map
 from onnxqat.passes._forms import dequantized, float_name, is_float32
-from onnxqat.types import Remark
 
 PREFIX = "onnxqat."
 
@@ -30,7 +29,7 @@ class StripQdq(Pass):
         y = Relu(x)
     """
 
-    def rewrite(self, model: ir.Model, context: Context) -> list[Remark] | None:
+    def rewrite(self, model: ir.Model, context: Context) -> Rewrite:
         """Strip; see the class."""
         log = Log()
         scopes = scope_map(model)

@@ -8,8 +8,7 @@ import onnx_ir as ir
 
 from onnxqat.errors import ModelError
 from onnxqat.graph import edit, qdq
-from onnxqat.passes._base import Context, Pass
-from onnxqat.types import Remark
+from onnxqat.passes._base import Context, Pass, Rewrite
 
 
 class TieGroups(Pass):
@@ -34,7 +33,7 @@ class TieGroups(Pass):
     def __init__(self, groups: Sequence[Sequence[str]]) -> None:
         self.groups = tuple(tuple(group) for group in groups)
 
-    def rewrite(self, model: ir.Model, context: Context) -> list[Remark] | None:
+    def rewrite(self, model: ir.Model, context: Context) -> Rewrite:
         by_tensor: dict[str, list[qdq.Quantizer]] = {}
         for quantizer in qdq.quantizers(model):
             by_tensor.setdefault(quantizer.tensor, []).append(quantizer)
@@ -44,9 +43,9 @@ class TieGroups(Pass):
             for member in members[1:]:
                 changed |= _tie(members[0], member)
         if not changed:
-            return None
+            return Rewrite(False)
         edit.remove_unused(model)
-        return []
+        return Rewrite(True)
 
 
 def _tie(first: qdq.Quantizer, other: qdq.Quantizer) -> bool:

@@ -10,10 +10,11 @@ import onnx_ir as ir
 from onnxqat import numerics
 from onnxqat.errors import ModelError
 from onnxqat.graph import build, qdq, query, walk
-from onnxqat.passes._base import Context, Pass
+from onnxqat.graph.qdq import QUANT_MAX, QUANT_MIN
+from onnxqat.passes._base import Context, Pass, Rewrite
 from onnxqat.passes._edits import Log, drop_unused, scope_map
-from onnxqat.passes._forms import QUANT_MAX, QUANT_MIN, TENSOR, dequantized, float_name, is_float32
-from onnxqat.types import STORAGE, QParams, QType, Remark
+from onnxqat.passes._forms import TENSOR, dequantized, float_name, is_float32
+from onnxqat.types import STORAGE, QParams, QType
 
 CLIP_OPSET = 12
 UNCLIPPED = frozenset({"int2", "uint2", "int4", "uint4"})
@@ -35,7 +36,7 @@ class TrainForm(Pass):
         w_quantized = QuantizeLinear(w, s, z)   d = DequantizeLinear(w_quantized, s, z)   y = Conv(x, d)
     """
 
-    def rewrite(self, model: ir.Model, context: Context) -> list[Remark] | None:
+    def rewrite(self, model: ir.Model, context: Context) -> Rewrite:
         """Make float constants; see the class."""
         log, scopes = Log(), scope_map(model)
         made: dict[int, list[tuple[QParams, ir.Value]]] = {}

@@ -5,9 +5,8 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onnxqat.graph import walk
-from onnxqat.passes._base import Context, Pass
+from onnxqat.passes._base import Context, Pass, Rewrite
 from onnxqat.passes._edits import Log
-from onnxqat.types import Remark
 
 
 class UniqueNames(Pass):
@@ -25,7 +24,7 @@ class UniqueNames(Pass):
         [y_Relu] y = Relu(x)   [z_Relu] z = Relu(y)
     """
 
-    def rewrite(self, model: ir.Model, context: Context) -> list[Remark] | None:
+    def rewrite(self, model: ir.Model, context: Context) -> Rewrite:
         """Name nodes; see the class."""
         log = Log()
         seen: set[str] = set()

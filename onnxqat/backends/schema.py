@@ -51,7 +51,9 @@ class TypeRow(_Strict):
         if self.dtype != "float" and self.dtype not in STORAGE:
             raise ValueError(f"dtype {self.dtype!r} is none of float, {', '.join(STORAGE)}")
         if self.dtype != "float" and self.derive is None:
-            self.qtype()
+            grid = self.qtype()
+            if grid.needs_clip and grid.storage in ("int2", "uint2", "int4", "uint4"):
+                raise ValueError(f"a narrower grid does not go into {grid.storage}: ONNX has no Clip for it; use int8")
         return self
 
     def qtype(self) -> QType:
@@ -249,3 +251,32 @@ def _overlay(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:
         else:
             merged[key] = value
     return merged
+
+
+def describe(table: Backend) -> str:
+    """`table` with everything that it inherits, as YAML; the given keys in their own order."""
+    plain = table.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    plain["ops"] = {op: _row_text(row) for op, row in table.ops.items()}
+    plain["fused"] = [
+        c.model_dump(exclude_defaults=True, by_alias=True) | {"chain": _chain_text(c)} for c in table.fused
+    ]
+    return yaml.safe_dump(plain, sort_keys=False, width=120, default_flow_style=None).rstrip()
+
+
+def _row_text(row: OpRow) -> dict[str, Any]:
+    found = row.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    found |= {key: [_slot_text(s) for s in slots] for key, slots in (("in", row.inputs), ("out", row.outputs)) if slots}
+    return found
+
+
+def _slot_text(slot: Slot) -> Any:
+    plain = slot.model_dump(mode="json", exclude_defaults=True)
+    if set(plain) - {"use", "axis", "variadic"}:
+        return plain
+    if slot.use is None:
+        return "-"
+    return slot.use + ("" if slot.axis is None else f"@{slot.axis}") + ("..." if slot.variadic else "")
+
+
+def _chain_text(chain: Chain) -> list[str]:
+    return ["|".join(step) for step in chain.chain]

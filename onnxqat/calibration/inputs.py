@@ -50,7 +50,7 @@ def of_session(session: onnxruntime.InferenceSession) -> list[InputInfo]:
     found = []
     for value in session.get_inputs():
         kind = value.type.removeprefix("tensor(").removesuffix(")")
-        shape = None if value.shape is None else tuple(value.shape)
+        shape = None if value.shape is None else tuple(map(_dim, value.shape))
         found.append(InputInfo(value.name, _RUNTIME_TYPES.get(kind, kind), shape))
     return found
 
@@ -61,10 +61,15 @@ def of_graph(graph: ir.Graph) -> list[InputInfo]:
     for value in graph.inputs:
         if value.name is None or value.name in graph.initializers:
             continue
-        dims = None if value.shape is None else tuple(d if isinstance(d, int) else d.value for d in value.shape)
+        dims = None if value.shape is None else tuple(_dim(d if isinstance(d, int) else d.value) for d in value.shape)
         dtype = "float32" if value.dtype is None else str(value.dtype.numpy())
         found.append(InputInfo(value.name, dtype, dims))
     return found
+
+
+def _dim(dim: int | str | None) -> int | str | None:
+    """Some exporters write an unknown size as -1 or 0."""
+    return None if isinstance(dim, int) and dim < 1 else dim
 
 
 def static_batch(inputs: Sequence[InputInfo]) -> int | None:

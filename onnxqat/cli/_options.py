@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,10 +12,9 @@ import typer
 
 from onnxqat.errors import UsageError
 
-Data = Annotated[
-    str | None,
-    typer.Option(help="Folder of images or .npz batches, .npz, .npy, or package.module:function.", show_default=False),
-]
+DATA_HELP = "Folder of images or .npz batches, .npz, .npy, or package.module:function."
+
+Data = Annotated[str | None, typer.Option(help=DATA_HELP, show_default=False)]
 PreprocessLine = Annotated[
     str | None,
     typer.Option(
@@ -60,3 +60,22 @@ def progress(description: str, *, quiet: bool) -> Iterator[Callable[[int, int | 
             bar.update(task, completed=done, total=total)
 
         yield update
+
+
+def beside(model: Path, suffix: str) -> Path:
+    """Default output: `suffix` in place of the last extension."""
+    return model.with_suffix(suffix)
+
+
+def need(module: str, extra: str) -> None:
+    """Refuse with a remedy where an optional dependency is missing.
+
+    Raises:
+        UsageError: ``dependency-missing``.
+    """
+    if importlib.util.find_spec(module) is None:
+        raise UsageError(
+            "dependency-missing",
+            f"this command needs {module}, which is not installed",
+            hint=f"pip install 'onnxqat[{extra}]'",
+        )

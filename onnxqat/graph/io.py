@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import google.protobuf.message
 import onnx
 import onnx_ir as ir
 
@@ -77,7 +76,7 @@ def read_proto(path: Path) -> onnx.ModelProto:
     proto = onnx.ModelProto()
     try:
         proto.ParseFromString(content)
-    except (google.protobuf.message.DecodeError, RuntimeError, ValueError):
+    except Exception:  # protobuf's own DecodeError, whose module differs between its implementations
         raise ModelError(
             "model-not-onnx", f"{path}: not an ONNX file, or damaged", hint="download or export it again"
         ) from None

@@ -17,6 +17,7 @@ from onnxqat.types import STORAGE, QParams, QType, Role
 
 QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 DOMAINS = ("", "com.microsoft")
+QUANT_MIN, QUANT_MAX = "onnxqat.quant_min", "onnxqat.quant_max"
 
 
 @dataclasses.dataclass(eq=False)
@@ -139,7 +140,17 @@ def _match_stored(dequantize: ir.Node) -> Quantizer | None:
     source = dequantize.inputs[0]
     if qparams is None or source is None:
         return None
+    qparams = _noted_grid(dequantize, qparams)
     return Quantizer(source, (dequantize.outputs[0],), None, None, (dequantize,), qparams)
+
+
+def _noted_grid(dequantize: ir.Node, qparams: QParams) -> QParams:
+    """Stored integers need no Clip; what they were clipped to is kept in the node's metadata."""
+    notes = [dequantize.metadata_props.get(key, "") for key in (QUANT_MIN, QUANT_MAX)]
+    try:
+        return dataclasses.replace(qparams, qtype=QType(qparams.qtype.storage, int(notes[0]), int(notes[1])))
+    except ValueError:
+        return qparams
 
 
 def _qparams(node: ir.Node, clip: ir.Node | None) -> QParams | None:

@@ -13,7 +13,9 @@ from onnxqat.cli import _options
 def run(
     model: Annotated[Path, typer.Argument(help="Float ONNX file.")],
     backend: Annotated[str, typer.Option(help="Backend table: a name, or a YAML file.")] = "onnxruntime-cpu",
-    calibration: Annotated[_options.Data, typer.Option("--calibration", "-c")] = None,
+    calibration: Annotated[
+        str | None, typer.Option("--calibration", "-c", help=_options.DATA_HELP, show_default=False)
+    ] = None,
     preprocess: _options.PreprocessLine = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write [MODEL.qdq.onnx].")] = None,
     batch_size: _options.BatchSize = 32,
@@ -80,4 +82,4 @@ def run(
             simplify=simplify,
             progress=progress,
         )
-    _output.show(build.from_insert(result, explain=explain), as_json=as_json, html=html)
+    _output.show(build.from_insert(result, explain=explain, source=str(model)), as_json=as_json, html_path=html)

@@ -1,0 +1,23 @@
+"""How a command shows its report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from onnxqat.report import build, html, json, terminal
+from onnxqat.report.model import Report
+
+
+def show(report: Report, *, as_json: bool, html_path: Path | None = None) -> None:
+    """Print `report`, write the HTML view where asked for, and leave with status 1 when a check failed."""
+    if html_path is not None:
+        html.write_html(report, html_path)
+        report = build.with_files(report, str(html_path))
+    if as_json:
+        typer.echo(json.dumps(report))
+    else:
+        terminal.show(report)
+    if report.passed is False:
+        raise typer.Exit(1)

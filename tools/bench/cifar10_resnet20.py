@@ -1,0 +1,180 @@
+"""ResNet-20 on CIFAR-10 from one float ONNX file: PTQ at W8A8, QAT at low widths, accuracy and parity.
+
+    python tools/bench/cifar10_resnet20.py ptq
+    python tools/bench/cifar10_resnet20.py qat --bits 4,4 --epochs 3
+    python tools/bench/cifar10_resnet20.py parity runs/cifar10/*.onnx
+
+Starts from ``resnet20_cifar10_bn.onnx`` alone: the teacher is that file. Accuracies are those of the scorer in
+onnxruntime's default session; the training set is never scored and the test set never trained or calibrated on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+import _shared
+
+FLOAT = _shared.MODELS / "resnet20_cifar10_bn.onnx"
+RUNS = _shared.ROOT / "runs" / "cifar10"
+
+
+def calibration(count: int = 512) -> np.ndarray:
+    """The first training images, preprocessed."""
+    scorer = _shared.scorer()
+    return np.asarray(scorer.PREPROCESS["cifar10"](scorer.cifar10("train", [1])[0][:count]))
+
+
+def insert(backend: str, output: Path, bits: str | None = None) -> Path:
+    """PTQ file of the float model."""
+    import onnxqat
+    from onnxqat.backends.selection import Overrides
+    from onnxqat.cli._options import parse_bits
+
+    weight_bits, activation_bits = parse_bits(bits)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    onnxqat.insert_qdq(
+        FLOAT,
+        backend,
+        calibration={"input": calibration()},
+        output=output,
+        overrides=Overrides(weight_bits=weight_bits, activation_bits=activation_bits),
+    )
+    return output
+
+
+def report(kind: str, path: Path, **more: Any) -> None:
+    """One line of JSON with both accuracies."""
+    default = _shared.figure(_shared.score("cifar10", path))
+    reference = _shared.figure(_shared.score("cifar10", path, optimize=False))
+    print(json.dumps({"run": kind, "file": str(path), "top1": default, "top1_unoptimized": reference, **more}), flush=True)
+
+
+def ptq() -> None:
+    """W8A8 for three backends."""
+    report("float", FLOAT)
+    for backend in ("onnxruntime-cpu", "tensorrt", "openvino-cpu"):
+        report(f"W8A8 PTQ {backend}", insert(backend, RUNS / f"w8a8_{backend}.onnx"))
+
+
+def augment(seed: int) -> Any:
+    """Random crop with four pixels of padding and random flip, one draw a sample."""
+    import torch
+
+    generator = torch.Generator().manual_seed(seed)
+
+    def change(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        images = batch["input"]
+        count, device = images.shape[0], images.device
+        padded = torch.nn.functional.pad(images, (4, 4, 4, 4))
+        shift = torch.randint(0, 9, (2, count), generator=generator).to(device)
+        flip = (torch.rand(count, generator=generator) < 0.5).to(device)
+        span = torch.arange(32, device=device)
+        rows = shift[0][:, None] + span
+        columns = shift[1][:, None] + torch.where(flip[:, None], span.flip(0), span)
+        samples = torch.arange(count, device=device)[:, None, None]
+        return {"input": padded.permute(0, 2, 3, 1)[samples, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)}
+
+    return change
+
+
+def qat(arguments: argparse.Namespace) -> None:
+    """Fine-tune the PTQ file at the widths asked for and score it."""
+    import torch
+
+    import onnxqat
+    from onnxqat.training.losses import Loss
+
+    torch.set_num_threads(arguments.threads)
+    name = f"w{arguments.bits.replace(',', 'a')}"
+    start = insert("academic", RUNS / f"{name}_ptq.onnx", arguments.bits)
+    report(f"{name} PTQ", start)
+    scorer = _shared.scorer()
+    images, labels = scorer.cifar10("train", range(1, arguments.sheets + 1))
+    began = time.process_time()
+
+    def progress(step: Any) -> None:
+        if step.step % 50 == 0:
+            print(f"{step.step}/{step.total_steps} loss {step.loss:.4f} lr {step.learning_rate:.5f}", file=sys.stderr, flush=True)
+
+    result = onnxqat.finetune(
+        start,
+        {"input": scorer.PREPROCESS["cifar10"](images)},
+        labels=labels,
+        teacher=FLOAT,
+        epochs=arguments.epochs,
+        max_steps=arguments.max_steps,
+        batch_size=arguments.batch_size,
+        learning_rate=arguments.learning_rate,
+        scale_learning_rate=arguments.scale_learning_rate,
+        weight_decay=arguments.weight_decay,
+        loss=Loss(alpha=arguments.alpha, temperature=arguments.temperature),
+        ema=arguments.ema,
+        augment=augment(arguments.seed),
+        seed=arguments.seed,
+        device=arguments.device,
+        output=RUNS / f"{name}_qat{arguments.suffix}.onnx",
+        progress=progress,
+    )
+    report(
+        f"{name} QAT",
+        Path(result.model),
+        steps=result.steps,
+        losses=[round(v, 4) for v in result.losses],
+        cpu_seconds=round(time.process_time() - began),
+        wall_seconds=round(result.seconds),
+    )
+
+
+def parity(files: list[Path]) -> None:
+    """Torch bridge against onnxruntime over the 10,000 test images."""
+    from onnxqat.validation.validate import validate
+
+    scorer = _shared.scorer()
+    images, labels = scorer.cifar10("test")
+    data = {"input": scorer.PREPROCESS["cifar10"](images), "labels": labels}
+    for path in files:
+        print(path, json.dumps(validate(FLOAT, path, data, batch_size=250).summary()), flush=True)
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("ptq")
+    checked = commands.add_parser("parity")
+    checked.add_argument("files", nargs="+", type=Path)
+    trained = commands.add_parser("qat")
+    trained.add_argument("--bits", default="4,4")
+    trained.add_argument("--epochs", type=int, default=3)
+    trained.add_argument("--max-steps", type=int)
+    trained.add_argument("--batch-size", type=int, default=128)
+    trained.add_argument("--learning-rate", type=float, default=0.01)
+    trained.add_argument("--scale-learning-rate", type=float)
+    trained.add_argument("--weight-decay", type=float, default=1e-4)
+    trained.add_argument("--alpha", type=float, default=0.5)
+    trained.add_argument("--temperature", type=float, default=4.0)
+    trained.add_argument("--ema", type=float)
+    trained.add_argument("--sheets", type=int, default=5)
+    trained.add_argument("--threads", type=int, default=2)
+    trained.add_argument("--seed", type=int, default=0)
+    trained.add_argument("--device")
+    trained.add_argument("--suffix", default="")
+    arguments = parser.parse_args()
+    if arguments.command == "ptq":
+        ptq()
+    elif arguments.command == "parity":
+        parity(arguments.files)
+    else:
+        qat(arguments)
+
+
+if __name__ == "__main__":
+    main()
