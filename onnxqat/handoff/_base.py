@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy.typing as npt
 import onnx
+import onnx.shape_inference
 
 from onnxqat import discover
 from onnxqat.errors import UsageError
@@ -162,13 +163,20 @@ def load(name: str, options: Mapping[str, str] | None = None) -> BaseCompiler:
 class Nodes:
     """The nodes of the user's main graph, found by what a compiler calls them.
 
+    Quantizers, constants and shape arithmetic (results of type int32, int64 or bool) are left out.
+
     Args:
-        graph: the model that was compiled.
+        model: the model that was compiled; external data need not be loaded.
     """
 
-    def __init__(self, graph: onnx.GraphProto) -> None:
+    def __init__(self, model: onnx.ModelProto) -> None:
+        graph, shapes = model.graph, _shape_tensors(model)
         skipped = quantizer_nodes(graph)
-        self.all = [n for i, n in enumerate(graph.node) if i not in skipped and n.op_type != "Constant"]
+        self.all = [
+            node
+            for i, node in enumerate(graph.node)
+            if i not in skipped and node.op_type != "Constant" and not shapes.issuperset(node.output)
+        ]
         self._found: dict[str, onnx.NodeProto] = {}
         for node in self.all:
             for output in node.output:
@@ -202,6 +210,16 @@ class Nodes:
                 detail = ABSORBED
             found.append(NodeResult(node.name or node.output[0], node.op_type, kind, detail))
         return tuple(found)
+
+
+def _shape_tensors(model: onnx.ModelProto) -> set[str]:
+    """Tensors that hold shapes, indices or conditions, as far as types can be inferred."""
+    try:
+        graph = onnx.shape_inference.infer_shapes(model).graph
+    except Exception:  # an operator that onnx does not know: its nodes are listed, whatever they are
+        graph = model.graph
+    kinds = (onnx.TensorProto.INT32, onnx.TensorProto.INT64, onnx.TensorProto.BOOL)
+    return {v.name for v in (*graph.value_info, *graph.output) if v.type.tensor_type.elem_type in kinds}
 
 
 def quantizer_nodes(graph: onnx.GraphProto) -> set[int]:

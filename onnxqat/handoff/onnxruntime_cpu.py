@@ -55,18 +55,18 @@ class Compiler(_base.BaseCompiler):
             session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
             names = [v.name for v in session.get_outputs()]
             outputs = tuple(dict(zip(names, session.run(names, dict(b)), strict=True)) for b in batches)
-            original = onnx.load(path, load_external_data=False).graph
+            original = onnx.load(path, load_external_data=False)
             nodes = read_back(original, onnx.load(optimized, load_external_data=False).graph)
         return CompilerResult(outputs, nodes)
 
 
-def read_back(original: onnx.GraphProto, optimized: onnx.GraphProto) -> tuple[_base.NodeResult, ...]:
+def read_back(original: onnx.ModelProto, optimized: onnx.GraphProto) -> tuple[_base.NodeResult, ...]:
     """How each node of `original` runs, from the graph that onnxruntime made of it.
 
     A fused node carries the name of one node; the others that it stands for are found by walking up from the tensor
     that it makes to those that other nodes of the optimized graph make.
     """
-    nodes, makers = Nodes(original), {o: n for n in original.node for o in n.output}
+    nodes, makers = Nodes(original), {o: n for n in original.graph.node for o in n.output}
     made = {o for n in optimized.node for o in n.output}
     integers: set[str] = set()
     covered: list[tuple[onnx.NodeProto, Kind, str]] = []

@@ -42,14 +42,14 @@ class Compiler(_base.BaseCompiler):
         core = openvino.Core()
         model = core.read_model(str(path))
         compiled = core.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32", **self.options})
-        graph = onnx.load(path, load_external_data=False).graph
-        outputs = tuple(_run(compiled, batch, [v.name for v in graph.output]) for batch in batches)
+        original = onnx.load(path, load_external_data=False)
+        outputs = tuple(_run(compiled, batch, [v.name for v in original.graph.output]) for batch in batches)
         files: tuple[str, ...] = ()
         if artefacts is not None:
             files = ("openvino/model.xml", "openvino/model.bin")
             (artefacts / "openvino").mkdir()
             openvino.save_model(model, str(artefacts / files[0]), compress_to_fp16=False)
-        return CompilerResult(outputs, read_back(graph, compiled.get_runtime_model()), files)
+        return CompilerResult(outputs, read_back(original, compiled.get_runtime_model()), files)
 
 
 def _run(compiled: Any, batch: Mapping[str, Array], names: list[str]) -> dict[str, Array]:
@@ -59,9 +59,9 @@ def _run(compiled: Any, batch: Mapping[str, Array], names: list[str]) -> dict[st
     return {name: np.array(by_name.get(name, in_order[i])) for i, name in enumerate(names)}
 
 
-def read_back(graph: onnx.GraphProto, runtime: Any) -> tuple[_base.NodeResult, ...]:
-    """How each node of `graph` runs, from the runtime model: layers name the nodes that were fused into them."""
-    nodes = Nodes(graph)
+def read_back(original: onnx.ModelProto, runtime: Any) -> tuple[_base.NodeResult, ...]:
+    """How each node of `original` runs, from the runtime model: layers name the nodes that were fused into them."""
+    nodes = Nodes(original)
     for operator in runtime.get_ordered_ops():
         info = operator.get_rt_info()
 

@@ -49,7 +49,7 @@ def validate(
     tensor_samples: int | None = 512,
     max_differing_top1: int | None = None,
     max_differing_top1_default: int | None = None,
-    min_sqnr_db: float = 20.0,
+    min_sqnr_db: float = 10.0,
     progress: Callable[[int, int | None], None] | None = None,
 ) -> ValidationReport:
     """Run both models over `data`, batch by batch, and compare outputs, quantizers and tensors.

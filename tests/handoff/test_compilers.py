@@ -88,9 +88,21 @@ def test_names_with_commas_and_slashes_are_found() -> None:
         helper.make_node("Relu", ["a"], ["b"], name="/block/conv"),
         helper.make_node("Relu", ["b"], ["c"]),
     ]
-    known = _base.Nodes(helper.make_graph(nodes, "g", [], []))
+    known = _base.Nodes(helper.make_model(helper.make_graph(nodes, "g", [], [])))
     text = "odd,name,/block/conv/WithoutBiases/x,Multiply_12,c,/other/thing"
     assert [n.output[0] for n in _base.split_names(text, known)] == ["a", "b", "c"]
+
+
+def test_shape_arithmetic_is_not_counted() -> None:
+    nodes = [
+        helper.make_node("Shape", ["x"], ["s"]),
+        helper.make_node("Concat", ["s", "s"], ["twice"], axis=0),
+        helper.make_node("Relu", ["x"], ["y"]),
+    ]
+    x = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["N", 3])
+    y = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["N", 3])
+    known = _base.Nodes(helper.make_model(helper.make_graph(nodes, "g", [x], [y])))
+    assert [n.op_type for n in known.results()] == ["Relu"]
 
 
 def test_names_are_file_names() -> None:
