@@ -127,7 +127,7 @@ def from_validation(report: ValidationReport, *, backend: str | None = None) -> 
 
     Args:
         report: of :func:`onnxqat.validation.validate.validate`.
-        backend: name of the model's backend, for the next command.
+        backend: for the next command, where the file does not name it.
     """
     figures = [Figure("samples", "samples", report.samples, "count", report.data)]
     for accuracy in report.accuracies:
@@ -138,7 +138,7 @@ def from_validation(report: ValidationReport, *, backend: str | None = None) -> 
     if report.first_parting is not None:
         remarks.append(_parting(report))
     if report.passed:
-        command = _command("handoff", report.qdq_model, backend=backend or "BACKEND", o="bundle/")
+        command = _command("handoff", report.qdq_model, backend=backend or report.backend or "BACKEND", o="bundle/")
     else:
         command = _command("validate", report.float_model, report.qdq_model, data=_DATA, html="report.html")
     return Report(

@@ -35,5 +35,5 @@ def to_dict(report: Report) -> dict[str, Any]:
 
 
 def dumps(report: Report) -> str:
-    """One JSON document, indented, with a newline at its end."""
-    return json.dumps(to_dict(report), indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+    """One JSON document, indented."""
+    return json.dumps(to_dict(report), indent=2, allow_nan=False, ensure_ascii=False)

@@ -69,6 +69,7 @@ class ValidationReport:
     Attributes:
         float_model: path, or what messages call it.
         qdq_model: the same.
+        backend: the table that it was made with, where the file says so.
         data: name of the data source.
         samples: samples compared at the outputs.
         tensor_samples: samples compared at inner tensors.
@@ -85,6 +86,7 @@ class ValidationReport:
 
     float_model: str
     qdq_model: str
+    backend: str | None
     data: str
     samples: int
     tensor_samples: int

@@ -277,6 +277,7 @@ class _Work:
         return ValidationReport(
             float_model=original,
             qdq_model=quantized,
+            backend=self.quantized.metadata_props.get("onnxqat.backend"),
             data=data,
             samples=self.samples,
             tensor_samples=self.tensor_samples,
