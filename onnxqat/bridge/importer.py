@@ -184,9 +184,3 @@ def _lowering(node: ir.Node) -> Lowering:
 def _function(row: _base.OpDef) -> Lowering | None:
     home = importlib.import_module(f"onnxqat.bridge.lowering.{row.family}")
     return getattr(home, names.function_name(row.domain, row.name), None)
-
-
-def parameters_by_name(module: OnnxModule) -> dict[str, torch.Tensor]:
-    """Parameters and buffers that hold constants of the file, by ONNX name."""
-    state: dict[str, torch.Tensor] = {**dict(module.named_buffers()), **dict(module.named_parameters())}
-    return {name: state[key] for key, name in module.parameter_names.items()}

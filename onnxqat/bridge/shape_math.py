@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
 import torch
 
 # torch ships these without annotations.
@@ -22,8 +21,15 @@ Scalar = Any  # int, float, bool or torch's SymInt, SymFloat, SymBool, which sha
 
 
 def single(value: Scalar) -> Scalar:
-    """A float rounded to float32; integers and symbols unchanged."""
-    return float(np.float32(value)) if isinstance(value, float) else value
+    """A float rounded to float32; integers and symbols unchanged.
+
+    Without numpy, so that torch.compile can follow it. Rounding a float64 sum, product, quotient or square root of
+    float32 numbers gives what float32 arithmetic gives.
+    """
+    if not isinstance(value, float) or value == 0.0 or not math.isfinite(value):
+        return value
+    fraction, exponent = math.frexp(value)
+    return math.ldexp(round(fraction * 2**24), exponent - 24)
 
 
 def add(a: Scalar, b: Scalar) -> Scalar:
@@ -44,10 +50,9 @@ def multiply(a: Scalar, b: Scalar) -> Scalar:
 def divide(a: Scalar, b: Scalar) -> Scalar:
     """Quotient; of integers truncated towards zero."""
     if isinstance(a, (float, torch.SymFloat)) or isinstance(b, (float, torch.SymFloat)):
-        if isinstance(a, float) and isinstance(b, float):
-            with np.errstate(all="ignore"):
-                return float(np.float32(a) / np.float32(b))
-        return a / b
+        if isinstance(b, float) and b == 0.0:
+            return math.copysign(math.inf, a) * math.copysign(1.0, b) if a else math.nan
+        return single(a / b)
     return -(-a // b) if (a < 0) != (b < 0) else a // b
 
 
@@ -105,7 +110,7 @@ def round_half_even(a: Scalar) -> Scalar:
 
 def square_root(a: Scalar) -> Scalar:
     """Square root."""
-    return float(np.sqrt(np.float32(a))) if isinstance(a, (int, float)) else _sym_float(a) ** 0.5
+    return single(math.sqrt(a)) if isinstance(a, (int, float)) else _sym_float(a) ** 0.5
 
 
 def to_int(a: Scalar) -> Scalar:

@@ -21,7 +21,9 @@ def test_row_names_an_operator_of_onnx_and_versions_that_exist(row):
 @pytest.mark.parametrize("row", STANDARD, ids=lambda row: row.name)
 def test_nobody_has_left_a_newer_schema_version_unread(row):
     newest = max(versions(row.name))
-    assert row.reviewed >= newest, f"{row.name} has version {newest}: read it, adapt the lowering, then raise `reviewed`"
+    assert row.reviewed >= newest, (
+        f"{row.name} has version {newest}: read it, adapt the lowering, then raise `reviewed`"
+    )
 
 
 @pytest.mark.parametrize("row", STANDARD, ids=lambda row: row.name)

@@ -242,9 +242,7 @@ def _unchanged(n: NodeView, axis: int, given: Number, by_size: bool) -> bool:
     return (isinstance(given, int) and n.rank(0) is not None and n.size(0, axis) == given) or given is n.size(0, axis)
 
 
-def _interpolation(
-    n: NodeView, axes: list[int], given: list[Any], how: Sampling, *, by_size: bool
-) -> Lowered | None:
+def _interpolation(n: NodeView, axes: list[int], given: list[Any], how: Sampling, *, by_size: bool) -> Lowered | None:
     """Torch's own interpolation, where it is defined the same way."""
     if n.rank(0) != 4 or axes != [2, 3] or not n.is_float(0):
         return None
