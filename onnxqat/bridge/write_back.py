@@ -205,8 +205,8 @@ def _slots_of(
 
 def _ir_slots(model: ir.Model) -> Iterator[tuple[str, _Slot, bool]]:
     for scope in walk.scopes(model):
-        in_function = not isinstance(scope, ir.Graph)
-        for value in () if in_function else scope.initializers.values():
+        in_function = isinstance(scope, ir.Function)
+        for value in scope.initializers.values() if isinstance(scope, ir.Graph) else ():
             if value.const_value is not None:
                 yield str(value.name), _IrSlot(value), False
         for node in scope:
