@@ -9,6 +9,8 @@ import onnx_ir as ir
 from onnxqat.graph import query
 from onnxqat.ops import _base as ops
 
+CONVERSIONS = frozenset({"Cast", "CastLike"})
+PARAMETERS_ARE_DATA = frozenset({"LSTM", "GRU", "RNN", "Where"})
 WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 
 
@@ -58,10 +60,11 @@ def _is_value_use(user: ir.Node, index: int, useful: set[ir.Node]) -> bool:
     row = ops.find(user.domain, user.op_type)
     if row is None or user.op_type in ("If", "Loop", "Scan"):
         return True
-    if row.role(index) == "parameter" and user.op_type != "Where":
-        return user in useful and user.op_type in ("LSTM", "GRU", "RNN")
-    integer_result = user.op_type == "Cast" and user.outputs[0].dtype not in query.FLOATS
-    return not integer_result and user in useful
+    if user.op_type in CONVERSIONS:
+        return user in useful and user.outputs[0].dtype in (None, *query.FLOATS)
+    if row.role(index) == "parameter" and user.op_type not in PARAMETERS_ARE_DATA:
+        return False
+    return user in useful
 
 
 def first_and_last(graph: ir.Graph) -> frozenset[ir.Node]:

@@ -1,0 +1,109 @@
+"""``onnxqat demo``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from onnxqat.cli import _options
+
+if TYPE_CHECKING:
+    from onnxqat.validation.result import ValidationReport
+
+BACKEND = "onnxruntime-cpu"
+EPOCHS, BATCH = 12, 64
+
+
+def run(
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the files.")] = Path("onnxqat-demo"),
+    as_json: _options.Json = False,
+) -> None:
+    """Run the whole way on real digits in about a minute: train, quantize, fine-tune to 4 bits, prove, hand off."""
+    _options.need("torch", "demo")
+    _options.need("sklearn", "demo")
+    from onnxqat.cli import _digits, _output
+    from onnxqat.report import build, html
+
+    output.mkdir(parents=True, exist_ok=True)
+    images, labels = _digits.digits()
+    files = {name: output / f"{name}.onnx" for name in ("float", "w8a8", "w4a4", "w4a4_tuned")}
+    _digits.export(_digits.train(images["train"], labels["train"]), files["float"])
+    _insert(files["float"], files["w8a8"], images["train"], bits=8)
+    _insert(files["float"], files["w4a4"], images["train"], bits=4)
+    _finetune(files, images["train"], labels["train"])
+    test = {"image": images["test"], "labels": labels["test"]}
+    proofs = {name: _prove(files, name, test) for name in ("w8a8", "w4a4", "w4a4_tuned")}
+    rows = [_float_row(proofs["w8a8"]), *(_row(files, name, proofs[name], test, output) for name in proofs)]
+    written = [*map(str, files.values()), *(str(output / f"bundle_{name}") for name in proofs)]
+    following = f"onnxqat validate {files['float']} {files['w4a4_tuned']} --data YOUR_DATA"
+    report = build.from_demo(rows, files=written, next_command=following)
+    page = output / "report.html"
+    html.write_html(report, page)
+    _output.show(build.with_files(report, str(page)), as_json=as_json)
+
+
+def _insert(source: Path, target: Path, images: Any, *, bits: int) -> None:
+    from onnxqat.backends.selection import Overrides
+    from onnxqat.insert import insert_qdq
+
+    low = {"weight_bits": bits, "activation_bits": bits, "first_last_bits": 8, "observer": "mse"} if bits < 8 else {}
+    insert_qdq(source, BACKEND, calibration={"image": images[:256]}, output=target, overrides=Overrides(**low))
+
+
+def _finetune(files: dict[str, Path], images: Any, labels: Any) -> None:
+    from onnxqat.training.finetune import finetune
+
+    finetune(
+        files["w4a4"],
+        {"image": images},
+        labels=labels,
+        teacher=files["float"],
+        epochs=EPOCHS,
+        batch_size=BATCH,
+        output=files["w4a4_tuned"],
+    )
+
+
+def _prove(files: dict[str, Path], name: str, data: Any) -> ValidationReport:
+    from onnxqat.validation.validate import validate
+
+    return validate(files["float"], files[name], data, batch_size=128)
+
+
+def _row(files: dict[str, Path], name: str, proof: ValidationReport, data: Any, output: Path) -> dict[str, Any]:
+    from onnxqat.handoff.handoff import handoff
+    from onnxqat.validation.result import DEFAULT, PLAIN
+
+    bundle = handoff(files[name], BACKEND, output / f"bundle_{name}", data={"image": data["image"]})
+    covered = [c for c in bundle.coverage if c.total]
+    return {
+        "model": name.replace("_", " "),
+        "top1": _top1(proof, DEFAULT),
+        "torch and onnxruntime differ": _differing(proof, PLAIN),
+        "in its default session": _differing(proof, DEFAULT),
+        "integer operators": f"{sum(c.integer for c in covered)} of {sum(c.total for c in covered)}",
+    }
+
+
+def _float_row(proof: ValidationReport) -> dict[str, Any]:
+    from onnxqat.validation.result import FLOAT
+
+    return {
+        "model": "float",
+        "top1": _top1(proof, FLOAT),
+        "torch and onnxruntime differ": None,
+        "in its default session": None,
+        "integer operators": None,
+    }
+
+
+def _top1(proof: ValidationReport, run: str) -> float | None:
+    return next((a.top1 for a in proof.accuracies if a.run == run), None)
+
+
+def _differing(proof: ValidationReport, against: str) -> int | None:
+    from onnxqat.validation.result import TORCH
+
+    return next((c.differing_top1 for c in proof.compared(TORCH, against)), None)
