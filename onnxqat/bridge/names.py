@@ -31,7 +31,9 @@ def function_name(domain: str, op_type: str) -> str:
 def identifier(name: str, default: str) -> str:
     """A readable fx node name for an ONNX name; fx makes it unique."""
     found = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_")
-    return found or default
+    if not found or found[0].isdigit():
+        return f"{default}_{found}".rstrip("_")
+    return f"{found}_" if keyword.iskeyword(found) or found in ("self", "torch") else found
 
 
 class Paths:

@@ -167,6 +167,20 @@ def test_hostile_names_stay_data() -> None:
     copy.deepcopy(module)
 
 
+@pytest.mark.parametrize(
+    "name", ["0", "lambda", "self", "torch", "input", "x y", "\n", "é", "__class__", "forward", "1:0"]
+)
+def test_odd_names_of_inputs_and_outputs(name: str) -> None:
+    made = model(
+        [helper.make_node("Relu", [name], ["y"]), helper.make_node("Neg", ["y"], [f"{name}_"])], {}, (f"{name}_",)
+    )
+    made.graph.input[0].name = name
+    module = parity.check(made)
+    assert module.input_names == (name,)
+    assert module.output_names == (f"{name}_",)
+    copy.deepcopy(module)
+
+
 def test_outputs_keep_order_repeats_inputs_and_initializers() -> None:
     made = model([helper.make_node("Mul", ["x", "w"], ["y"])], {"w": weights(1, 4)}, outputs=("w", "y", "x"))
     module = to_torch(made)
