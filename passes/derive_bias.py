@@ -10,9 +10,7 @@ import onnx_ir as ir
 from onnxqat import numerics
 from onnxqat.graph import build, edit, qdq, query, walk
 from onnxqat.passes._base import Context, Pass, Rewrite
-from onnxqat.types import BiasPlacement, QParams, QType, Remark
-
-INT32 = QType("int32", -(2**31), 2**31 - 1)
+from onnxqat.types import BiasPlacement, QParams
 
 
 class DeriveBias(Pass):
@@ -43,7 +41,6 @@ class DeriveBias(Pass):
     def rewrite(self, model: ir.Model, context: Context) -> Rewrite:
         nodes = {str(n.name): n for n in walk.nodes(model) if n.name}
         by_output = {id(v): q for q in qdq.quantizers(model) for v in q.outputs}
-        remarks: list[Remark] = []
         changed = False
         for placement in self.biases:
             node = nodes[placement.node]
@@ -52,7 +49,7 @@ class DeriveBias(Pass):
             sources = [by_output.get(id(node.inputs[i])) for i in (0, 1)]
             if bias is None or values is None or sources[0] is None or sources[1] is None:
                 continue
-            qparams = accumulator(sources[0].qparams, sources[1].qparams, values.size)
+            qparams = qdq.accumulator(sources[0].qparams, sources[1].qparams, values.size)
             if placement.storage == "int32":
                 self._store(node, bias, values, qparams, placement, context.names)
                 changed = True
@@ -61,7 +58,7 @@ class DeriveBias(Pass):
         if not changed:
             return Rewrite(False)
         edit.remove_unused(model)
-        return Rewrite(True, tuple(remarks))
+        return Rewrite(True)
 
     def _store(
         self,
@@ -81,20 +78,12 @@ class DeriveBias(Pass):
 
     def _snap(self, node: ir.Node, bias: ir.Value, values: np.ndarray, qparams: QParams, names: build.Names) -> bool:
         snapped = numerics.fake_quantize(values, qparams)
-        if np.array_equal(snapped, values):
+        if np.array_equal(snapped, values) and qdq.BIAS_GRID in node.metadata_props:
             return False
+        node.metadata_props[qdq.BIAS_GRID] = "in0*in1"
         scope = walk.scope_of(node)
         if len(bias.uses()) > 1 or bias.producer() is not None or bias.graph is not scope:
             node.replace_input_with(2, build.constant(scope, names.fresh(str(bias.name)), snapped, before=node))
         else:
             bias.const_value = build.tensor(snapped, name=bias.name)
         return True
-
-
-def accumulator(activation: QParams, weight: QParams, channels: int) -> QParams:
-    """int32 grid of a bias with `channels` values: the float32 product of a per-tensor and a weight scale."""
-    scale = np.asarray(activation.scale * weight.scale, np.float32)
-    axis = 0 if scale.ndim else None
-    if scale.ndim and scale.shape != (channels,):
-        scale = np.broadcast_to(scale, (channels,)).copy()
-    return QParams(scale, np.zeros(scale.shape, np.int64), INT32, axis)

@@ -140,6 +140,8 @@ class _Planner:
             return "computes shapes, indices or constants, not data"
         if self.backend.first_last_bits == 0 and node in self.ends:
             return "first or last layer"
+        if any(s.fixed is not None for s in row.outputs) and any(map(regions.leads_to_output, node.outputs)):
+            return "a probability that leaves the graph needs finer steps"
         for name, expected in row.when.items():
             if query.attribute(node, name, 0) != expected:
                 return f"the backend takes {node.op_type} only with {name}={expected}"
@@ -237,6 +239,8 @@ class _Planner:
         for index, value in enumerate(outputs):
             slot = row.output_slot(index)
             if slot is None or slot.use is None or not self._may_carry_pair(value):
+                continue
+            if row.float_output and value.is_graph_output():
                 continue
             spec = self._spec(node, slot, "activation", None)
             decision: Decision = spec

@@ -92,3 +92,19 @@ def _frontier(
         elif node in weighted:
             found.add(node)
     return found
+
+
+def leads_to_output(value: ir.Value) -> bool:
+    """Whether only data movement separates `value` from a graph output."""
+    pending, seen = [value], set[int]()
+    while pending:
+        current = pending.pop()
+        if current.is_graph_output():
+            return True
+        for user in current.consumers():
+            row = ops.find(user.domain, user.op_type)
+            moves = row is not None and (row.passthrough or user.op_type == "Concat")
+            if id(user) not in seen and moves:
+                seen.add(id(user))
+                pending.extend(user.outputs)
+    return False

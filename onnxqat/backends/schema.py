@@ -119,11 +119,15 @@ SlotText = Annotated[Slot, BeforeValidator(_parse_slot)]
 
 
 class OpRow(_Strict):
-    """One operator: slots of its inputs and outputs, ties, and the attribute values that the row is for."""
+    """One operator: slots of its inputs and outputs, ties, and the attribute values that the row is for.
+
+    `float_output`: the backend's kernel gives float by itself, so that a result that leaves the graph needs no pair.
+    """
 
     inputs: tuple[SlotText, ...] = Field(default=(), alias="in")
     outputs: tuple[SlotText, ...] = Field(default=(), alias="out")
     tie: Literal["io", "in"] | None = None
+    float_output: bool = False
     when: dict[str, Any] = {}
 
     def input_slot(self, index: int) -> Slot | None:

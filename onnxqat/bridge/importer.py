@@ -24,7 +24,7 @@ from onnxqat.bridge.module import Capture, OnnxModule, capture
 from onnxqat.bridge.quantizer_modules import QuantizerFactory
 from onnxqat.bridge.values import Const
 from onnxqat.errors import UnsupportedError
-from onnxqat.graph import io, qdq, query, walk
+from onnxqat.graph import io, query, walk
 from onnxqat.ops import _base
 
 __all__ = ["Capture", "OnnxModule", "QuantizerFactory", "capture", "to_torch"]
@@ -79,7 +79,7 @@ class _Importer:
         self.model = model
         self.store = Store()
         self.refused: dict[str, list[str]] = {}
-        self.quantizers = quantizer_modules.Quantizers(qdq.quantizers(model), factory)
+        self.quantizers = quantizer_modules.Quantizers(model, factory)
 
     def run(self) -> OnnxModule:
         """Build the main graph and wrap it."""
@@ -117,6 +117,7 @@ class _Importer:
             if self.quantizers.handles(node):
                 self.quantizers.emit(builder, node)
             else:
+                self.quantizers.snap(builder, node)
                 self._lower(builder, node)
 
     def _lower(self, builder: Builder, node: ir.Node) -> None:

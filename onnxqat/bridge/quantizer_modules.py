@@ -14,7 +14,7 @@ from onnxqat.bridge import names
 from onnxqat.bridge.builder import Builder
 from onnxqat.bridge.fake_quantize import DerivedFakeQuantize, FakeQuantize
 from onnxqat.bridge.values import Const
-from onnxqat.graph import query
+from onnxqat.graph import qdq, query
 from onnxqat.graph.qdq import Quantizer
 
 QuantizerFactory: TypeAlias = "Callable[[Quantizer, tuple[nn.Module, nn.Module] | None], nn.Module]"
@@ -40,8 +40,11 @@ class Quantizers:
         paths: ONNX tensor name -> submodule path.
     """
 
-    def __init__(self, found: list[Quantizer], factory: QuantizerFactory) -> None:
+    def __init__(self, model: ir.Model, factory: QuantizerFactory) -> None:
+        found = qdq.quantizers(model)
         self.factory = factory
+        self._snapped = {id(node): (activation, weight) for node, activation, weight in qdq.snapped_biases(model)}
+        self._by_node = {id(node): q for q in found for node in q.dequantize}
         self.paths: dict[str, str] = {}
         self._nodes: dict[int, Quantizer] = {id(node): q for q in found for node in q.nodes}
         self._made: dict[int, nn.Module] = {}
@@ -86,6 +89,33 @@ class Quantizers:
             if pair is None:
                 self._scales += [(value, made) for value in quantizer.scales]
         return self._made[id(quantizer)]
+
+    def snap(self, builder: Builder, node: ir.Node) -> None:
+        """Emit the quantizer of a float bias that the file keeps on the accumulator's grid, in front of its node."""
+        if id(node) not in self._snapped:
+            return
+        activation, weight = (self._counterpart(q) for q in self._snapped[id(node)])
+        bias = node.inputs[2]
+        values = query.constant_array(bias)
+        if bias is None or values is None:
+            return
+        made = DerivedFakeQuantize(
+            qdq.accumulator(activation.qparams, weight.qparams, values.size),
+            activation=cast("FakeQuantize", self.module(activation)),
+            weight=cast("FakeQuantize", self.module(weight)),
+            tensor=str(bias.name),
+            stored_as="float",
+        )
+        for name, nothing in (("scale_names", ()), ("zero_point_names", ()), ("codes_name", None)):
+            setattr(made, name, nothing)
+        path = builder.add_module(f"{bias.name}_quantizer", made)
+        self.paths.setdefault(str(bias.name), builder.prefix + path)
+        master = builder.tensor(builder.lookup(bias))
+        builder.define(bias, builder.emit("call_module", path, (master,), name=names.identifier(path, "quantizer")))
+
+    def _counterpart(self, quantizer: Quantizer) -> Quantizer:
+        """The description of the same quantizer that this import made its module from."""
+        return self._by_node[id(quantizer.dequantize[0])]
 
     def tie_scales(self) -> None:
         """Quantizers that read one scale initializer get one scale Parameter."""

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 import onnx_ir as ir
 
+from onnxqat.backends import regions
 from onnxqat.calibration.observers._base import BaseObserver
-from onnxqat.ops import _base as ops
 from onnxqat.types import Remark
 
 RATIO = 100.0  # between any two inputs of a Concat
@@ -31,7 +31,7 @@ def mixed_range(graph: ir.Graph, observers: Mapping[str, BaseObserver]) -> tuple
         if len(spans) < 2:
             continue
         ratio = max(spans) / min(spans)
-        if ratio > (RATIO_AT_OUTPUT if _leads_to_output(node) else RATIO):
+        if ratio > (RATIO_AT_OUTPUT if any(map(regions.leads_to_output, node.outputs)) else RATIO):
             found.add(str(node.name))
             remarks.append(
                 Remark(
@@ -46,17 +46,3 @@ def mixed_range(graph: ir.Graph, observers: Mapping[str, BaseObserver]) -> tuple
 def _span(observer: BaseObserver) -> float:
     low, high = observer.range()
     return float(np.max(np.maximum(np.abs(low), np.abs(high)), initial=0.0))
-
-
-def _leads_to_output(node: ir.Node) -> bool:
-    pending, seen = list(node.outputs), set[int]()
-    while pending:
-        value = pending.pop()
-        if value.is_graph_output():
-            return True
-        for user in value.consumers():
-            row = ops.find(user.domain, user.op_type)
-            if id(user) not in seen and row is not None and row.passthrough:
-                seen.add(id(user))
-                pending.extend(user.outputs)
-    return False

@@ -117,9 +117,21 @@ def _check_proto(proto: onnx.ModelProto, name: str, path: Path | None) -> None:
     if has_external_data(proto) or proto.ByteSize() > PROTOBUF_LIMIT:
         return
     try:
-        onnx.checker.check_model(proto)
+        _check_with_onnx(proto)
     except Exception as error:
         raise ModelError("model-invalid", f"{name}: {_first_line(error)}") from None
+
+
+def _check_with_onnx(proto: onnx.ModelProto) -> None:
+    """The onnx checker, but for two things that runtimes accept: outputs without a shape, omitted outputs."""
+    try:
+        onnx.checker.check_model(proto)
+    except onnx.checker.ValidationError:
+        relaxed = onnx.shape_inference.infer_shapes(proto)
+        for number, node in enumerate(n for graph in _graph_protos(relaxed) for n in graph.node):
+            for index, name in enumerate(node.output):
+                node.output[index] = name or f"__omitted_{number}_{index}"
+        onnx.checker.check_model(relaxed)
 
 
 def _graph_protos(proto: onnx.ModelProto) -> Iterator[onnx.GraphProto]:

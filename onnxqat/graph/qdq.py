@@ -17,6 +17,7 @@ from onnxqat.types import STORAGE, QParams, QType, Role
 
 QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 DOMAINS = ("", "com.microsoft")
+BIAS_GRID = "onnxqat.bias_grid"  # on a node whose float bias lies on the grid of its accumulator
 QUANT_MIN, QUANT_MAX = "onnxqat.quant_min", "onnxqat.quant_max"
 
 
@@ -237,6 +238,29 @@ def _is_product(bias: QParams, activation: QParams, weight: QParams) -> bool:
         activation.scale * weight.scale, np.broadcast_shapes(bias.scale.shape, weight.scale.shape)
     )
     return bool(np.allclose(product, bias.scale, rtol=1e-6, atol=0.0))
+
+
+def snapped_biases(model: ir.Model) -> Iterator[tuple[ir.Node, Quantizer, Quantizer]]:
+    """Nodes whose float bias is kept on the accumulator's grid, with the quantizers of activation and weight."""
+    by_output = {id(value): q for q in quantizers(model) for value in q.outputs}
+    for node in walk.nodes(model):
+        if BIAS_GRID not in node.metadata_props or len(node.inputs) < 3:
+            continue
+        activation, weight = (by_output.get(id(value)) for value in node.inputs[:2])
+        if activation is not None and weight is not None and query.constant_tensor(node.inputs[2]) is not None:
+            yield node, activation, weight
+
+
+INT32 = QType("int32", -(2**31), 2**31 - 1)
+
+
+def accumulator(activation: QParams, weight: QParams, channels: int) -> QParams:
+    """int32 grid of a bias with `channels` values: the float32 product of a per-tensor and a weight scale."""
+    scale = np.asarray(activation.scale * weight.scale, np.float32)
+    axis = 0 if scale.ndim else None
+    if scale.ndim and scale.shape != (channels,):
+        scale = np.broadcast_to(scale, (channels,)).copy()
+    return QParams(scale, np.zeros(scale.shape, np.int64), INT32, axis)
 
 
 @dataclasses.dataclass(frozen=True)

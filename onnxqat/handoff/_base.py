@@ -122,10 +122,6 @@ class BaseCompiler(abc.ABC):
             "dependency-missing", f"{self.name} needs the package {self.package}", hint=f"pip install '{what}'"
         )
 
-    def notes(self) -> list[str]:
-        """What a reader of the numbers should know about this machine."""
-        return []
-
     @abc.abstractmethod
     def compile_and_run(
         self, path: Path, batches: Sequence[Mapping[str, Array]], artefacts: Path | None = None

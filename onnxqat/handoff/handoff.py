@@ -29,6 +29,7 @@ from onnxqat.passes import _base as passes
 from onnxqat.passes.deploy_form import DeployForm
 from onnxqat.passes.raise_opset import RaiseOpset
 from onnxqat.types import Remark
+from onnxqat.validation import machine
 from onnxqat.validation.sessions import Session
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ def _make(
         result = None
         if compiler is not None:
             result = compile_in_process(compiler, folder / MODEL, batches, artefacts=folder, timeout=timeout)
-            remarks.extend(Remark(note, source="handoff") for note in compiler.notes())
+            remarks.extend(machine.saturation(train))
         tick()
         checks = () if result is None else _checks(result, reference, train, max_steps)
         failures = [] if same else ["the deploy form does not give the bits of the file handed in, in onnxruntime"]

@@ -11,7 +11,6 @@ import onnx
 
 from onnxqat.handoff import _base
 from onnxqat.handoff._base import MOVES, Array, CompilerResult, Kind, Nodes
-from onnxqat.validation import machine
 
 _INTEGER = ("QLinear", "QGemm", "QAttention", "NhwcMaxPool", "MatMulInteger", "ConvInteger", "MatMulNBits")
 _SUFFIX = re.compile(r"(_token_\d+|/duplicated)$")
@@ -25,19 +24,11 @@ class Compiler(_base.BaseCompiler):
 
     package = "onnxruntime"
 
-    def __init__(self, options: Mapping[str, str] | None = None) -> None:
-        super().__init__(dict([machine.EXACT_OPTION]) | dict(options or {}))
-
     def version(self) -> str | None:
         """Version of the module: its package has other names with other execution providers."""
         import onnxruntime
 
         return str(onnxruntime.__version__)
-
-    def notes(self) -> list[str]:
-        """The session option that x64 processors without VNNI need."""
-        key, value = machine.EXACT_OPTION
-        return [f"deploy with the session option {key}={value}: 8-bit sums saturate on x64 processors without VNNI"]
 
     def compile_and_run(
         self, path: Path, batches: Sequence[Mapping[str, Array]], artefacts: Path | None = None

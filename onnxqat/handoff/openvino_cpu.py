@@ -11,7 +11,6 @@ import onnx
 
 from onnxqat.handoff import _base
 from onnxqat.handoff._base import Array, CompilerResult, Kind, Nodes, split_names
-from onnxqat.validation import machine
 
 
 class Compiler(_base.BaseCompiler):
@@ -23,13 +22,6 @@ class Compiler(_base.BaseCompiler):
 
     package = "openvino"
     extra = "openvino"
-
-    def notes(self) -> list[str]:
-        """Whether the 8-bit kernels of this machine saturate."""
-        if not machine.saturates():
-            return []
-        text = "this processor has no VNNI: OpenVINO's uint8 x int8 sums saturate here unless weights lie in -64..63"
-        return [text]
 
     def compile_and_run(
         self, path: Path, batches: Sequence[Mapping[str, Array]], artefacts: Path | None = None

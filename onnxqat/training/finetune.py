@@ -19,6 +19,7 @@ from onnxqat.bridge.importer import to_torch
 from onnxqat.bridge.state import quantizers, set_state
 from onnxqat.bridge.write_back import write_back
 from onnxqat.calibration.inputs import of_graph, static_batch
+from onnxqat.calibration.preprocess import Preprocess, parse
 from onnxqat.errors import ModelError, UsageError
 from onnxqat.graph import io, walk
 from onnxqat.training import batches, methods, optimizers
@@ -83,6 +84,7 @@ def finetune(
     data: Any,
     *,
     labels: Any = None,
+    preprocess: str | Preprocess | None = None,
     teacher: io.ModelSource | nn.Module | None = None,
     method: str = "lsq",
     epochs: int | None = None,
@@ -115,6 +117,7 @@ def finetune(
         model: QDQ model: path, onnx.ModelProto, onnx_ir.Model or onnx_graphsurgeon.Graph; it is not changed.
         data: what :func:`onnxqat.training.batches.make` takes: arrays, a path, an iterable or a callable of batches.
         labels: labels of array data.
+        preprocess: preprocessing line for a folder of images.
         teacher: float model, or a module that takes the same inputs.
         method: how scales learn, a file of ``onnxqat/training/methods``.
         epochs: passes over the data; 1 when `max_steps` is not given either.
@@ -153,7 +156,8 @@ def finetune(
     graph = io.load(model)
     module = _student(graph, method)
     inputs = of_graph(graph.graph)
-    source = batches.make(data, labels, inputs, batch_size=batch_size, seed=seed)
+    line = parse(preprocess) if isinstance(preprocess, str) else preprocess
+    source = batches.make(data, labels, inputs, batch_size=batch_size, seed=seed, preprocess=line)
     schedule = _schedule(source, epochs, max_steps, warmup_steps)
     guide = _teacher(teacher, module, has_labels=labels is not None or _yields_labels(source))
     place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))

@@ -6,9 +6,12 @@ import functools
 import platform
 from pathlib import Path
 
-EXACT_OPTION = ("session.x64quantprecision", "1")
-"""onnxruntime session configuration that keeps uint8 x int8 products exact on x64 processors without VNNI."""
+import onnx_ir as ir
 
+from onnxqat.graph import qdq
+from onnxqat.types import Remark
+
+SAFE_CODE = 64
 _VECTOR_NEURAL = {"avx512_vnni", "avx_vnni", "avx_vnni_int8", "amx_int8"}
 
 
@@ -17,7 +20,8 @@ def saturates() -> bool:
     """Whether uint8 x int8 kernels add pairs of products at 16 bits with saturation: x64 without VNNI.
 
     Measured on such a processor with onnxruntime 1.32: 49 output steps of difference with int8 activations in a
-    default session, none with :data:`EXACT_OPTION`. False where the system does not tell.
+    default session, none with the session option ``session.x64quantprecision=1``, and none where weights lie in
+    -64..63. False where the system does not tell.
     """
     if platform.machine().lower() not in ("x86_64", "amd64"):
         return False
@@ -27,3 +31,20 @@ def saturates() -> bool:
         return False
     flags = set(next((line for line in lines if line.startswith("flags")), "").split())
     return bool(flags) and not flags & _VECTOR_NEURAL
+
+
+def saturation(model: ir.Model) -> list[Remark]:
+    """A remark where this processor saturates the 8-bit products of `model` in integer kernels."""
+    wide = [
+        q.tensor
+        for q in qdq.quantizers(model)
+        if q.role == "weight" and q.qparams.qtype.storage == "int8" and q.qparams.qtype.quant_max > SAFE_CODE
+    ]
+    if not wide or not saturates():
+        return []
+    text = (
+        f"this processor has no VNNI: integer kernels add products of 8-bit weights ({wide[0]!r} and {len(wide) - 1} "
+        "more) at 16 bits and saturate; insert-qdq --reduce-range keeps weights in -64..63, and onnxruntime's session "
+        "option session.x64quantprecision=1 avoids it"
+    )
+    return [Remark(text, source="machine")]

@@ -17,7 +17,6 @@ from onnxqat.calibration.inputs import InputInfo
 from onnxqat.discover import unknown
 from onnxqat.errors import ModelError
 from onnxqat.graph import io
-from onnxqat.validation import machine
 
 Array = npt.NDArray[Any]
 
@@ -30,9 +29,8 @@ class Session:
 
     Args:
         model: it is not changed.
-        optimize: the runtime's default graph optimizations, integer kernels included (exact ones on every processor,
-            see :mod:`onnxqat.validation.machine`); without, the graph is computed as it is written, which
-            is the reference that everything else is compared with.
+        optimize: the runtime's default graph optimizations, integer kernels included; without, the graph is computed as it
+            is written, which is the reference that everything else is compared with.
         tensors: tensors of the main graph that :meth:`run` may return besides the outputs. They keep some fusions
             from happening, so a session that stands for deployment has none.
         what: what messages call the model.
@@ -55,7 +53,6 @@ class Session:
         self.output_names = tuple(str(v.name) for v in model.graph.outputs)
         options = onnxruntime.SessionOptions()
         options.log_severity_level = _FATAL_ONLY
-        options.add_session_config_entry(*machine.EXACT_OPTION)
         if not optimize:
             options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         with contextlib.ExitStack() as stack:

@@ -84,7 +84,7 @@ def validate(
         )
     _check_alike(original, quantized)
     opened = _open(original, data, preprocess, batch_size, limit, random_data=random_data)
-    remarks = _first_remarks(random_data=data is None)
+    remarks = _first_remarks(quantized, random_data=data is None)
     work = _Work(original, quantized, remarks, use_torch=use_torch, tensor_samples=tensor_samples)
     for done, (feeds, labels) in enumerate(opened.labelled(), start=1):
         work.batch(feeds, labels)
@@ -95,15 +95,11 @@ def validate(
     return work.report(_name(float_model), _name(qdq_model), opened.name, limits)
 
 
-def _first_remarks(*, random_data: bool) -> list[Remark]:
+def _first_remarks(quantized: ir.Model, *, random_data: bool) -> list[Remark]:
     remarks = []
     if random_data:
         remarks.append(Remark("the data are random: accuracy means nothing", source="data"))
-    if machine.saturates():
-        key, value = machine.EXACT_OPTION
-        text = f"this processor has no VNNI: deploy with the session option {key}={value}, or 8-bit sums saturate"
-        remarks.append(Remark(text, source="validate"))
-    return remarks
+    return remarks + machine.saturation(quantized)
 
 
 def _name(source: io.ModelSource) -> str:

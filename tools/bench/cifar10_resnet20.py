@@ -54,7 +54,9 @@ def report(kind: str, path: Path, **more: Any) -> None:
     """One line of JSON with both accuracies."""
     default = _shared.figure(_shared.score("cifar10", path))
     reference = _shared.figure(_shared.score("cifar10", path, optimize=False))
-    print(json.dumps({"run": kind, "file": str(path), "top1": default, "top1_unoptimized": reference, **more}), flush=True)
+    print(
+        json.dumps({"run": kind, "file": str(path), "top1": default, "top1_unoptimized": reference, **more}), flush=True
+    )
 
 
 def ptq() -> None:
@@ -102,7 +104,11 @@ def qat(arguments: argparse.Namespace) -> None:
 
     def progress(step: Any) -> None:
         if step.step % 50 == 0:
-            print(f"{step.step}/{step.total_steps} loss {step.loss:.4f} lr {step.learning_rate:.5f}", file=sys.stderr, flush=True)
+            print(
+                f"{step.step}/{step.total_steps} loss {step.loss:.4f} lr {step.learning_rate:.5f}",
+                file=sys.stderr,
+                flush=True,
+            )
 
     result = onnxqat.finetune(
         start,
@@ -112,6 +118,7 @@ def qat(arguments: argparse.Namespace) -> None:
         epochs=arguments.epochs,
         max_steps=arguments.max_steps,
         batch_size=arguments.batch_size,
+        optimizer=arguments.optimizer,
         learning_rate=arguments.learning_rate,
         scale_learning_rate=arguments.scale_learning_rate,
         weight_decay=arguments.weight_decay,
@@ -156,12 +163,13 @@ def main() -> None:
     trained.add_argument("--epochs", type=int, default=3)
     trained.add_argument("--max-steps", type=int)
     trained.add_argument("--batch-size", type=int, default=128)
-    trained.add_argument("--learning-rate", type=float, default=0.01)
+    trained.add_argument("--optimizer", default="adamw")
+    trained.add_argument("--learning-rate", type=float, default=2e-4)
     trained.add_argument("--scale-learning-rate", type=float)
     trained.add_argument("--weight-decay", type=float, default=1e-4)
-    trained.add_argument("--alpha", type=float, default=0.5)
+    trained.add_argument("--alpha", type=float, default=0.7)
     trained.add_argument("--temperature", type=float, default=4.0)
-    trained.add_argument("--ema", type=float)
+    trained.add_argument("--ema", type=float, default=0.998)
     trained.add_argument("--sheets", type=int, default=5)
     trained.add_argument("--threads", type=int, default=2)
     trained.add_argument("--seed", type=int, default=0)

@@ -23,13 +23,14 @@ def run(
     """Run the whole way on real digits in about a minute: train, quantize, fine-tune to 4 bits, prove, hand off."""
     _options.need("torch", "demo")
     _options.need("sklearn", "demo")
-    from onnxqat.cli import _digits, _output
+    from onnxqat.cli import _output
     from onnxqat.report import build, html
+    from onnxqat.training import digits
 
     output.mkdir(parents=True, exist_ok=True)
-    images, labels = _digits.digits()
+    images, labels = digits.load()
     files = {name: output / f"{name}.onnx" for name in ("float", "w8a8", "w4a4", "w4a4_tuned")}
-    _digits.export(_digits.train(images["train"], labels["train"]), files["float"])
+    digits.export(digits.train(images["train"], labels["train"]), files["float"])
     _insert(files["float"], files["w8a8"], images["train"], bits=8)
     _insert(files["float"], files["w4a4"], images["train"], bits=4)
     _finetune(files, images["train"], labels["train"])
@@ -48,8 +49,10 @@ def _insert(source: Path, target: Path, images: Any, *, bits: int) -> None:
     from onnxqat.backends.selection import Overrides
     from onnxqat.insert import insert_qdq
 
-    low = {"weight_bits": bits, "activation_bits": bits, "first_last_bits": 8, "observer": "mse"} if bits < 8 else {}
-    insert_qdq(source, BACKEND, calibration={"image": images[:256]}, output=target, overrides=Overrides(**low))
+    overrides = Overrides()
+    if bits < 8:
+        overrides = Overrides(weight_bits=bits, activation_bits=bits, first_last_bits=8, observer="mse")
+    insert_qdq(source, BACKEND, calibration={"image": images[:256]}, output=target, overrides=overrides)
 
 
 def _finetune(files: dict[str, Path], images: Any, labels: Any) -> None:

@@ -39,7 +39,7 @@ class Net(nn.Module):
         return logits
 
 
-def digits() -> tuple[dict[str, npt.NDArray[np.float32]], dict[str, npt.NDArray[np.int64]]]:
+def load() -> tuple[dict[str, npt.NDArray[np.float32]], dict[str, npt.NDArray[np.int64]]]:
     """1,797 real digits: images (N, 1, 8, 8) in 0..1 and labels (N,), each split into ``train`` and ``test``."""
     from sklearn.datasets import load_digits
 
@@ -60,9 +60,11 @@ def train(images: npt.NDArray[np.float32], labels: npt.NDArray[np.int64]) -> Net
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     for _ in range(EPOCHS):
-        for batch in torch.randperm(len(x)).split(BATCH):
+        order = torch.randperm(len(x))
+        for start in range(0, len(x), BATCH):
+            batch = order[start : start + BATCH]
             optimizer.zero_grad()
-            nn.functional.cross_entropy(net(x[batch]), y[batch]).backward()
+            nn.functional.cross_entropy(net(x[batch]), y[batch]).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             schedule.step()
     return net.eval()
