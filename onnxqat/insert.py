@@ -142,6 +142,8 @@ def needed_opset(table: schema.Backend) -> int:
         BackendError: ``backend-opset`` where the backend cannot read that opset.
     """
     storages = [t.dtype for t in table.types.values() if t.dtype != "float"]
+    storages += [s.dtype for row in table.ops.values() for s in (*row.inputs, *row.outputs) if s.dtype is not None]
+    storages += ["int16"] if table.first_last_bits == 16 else []
     needed = max([PER_CHANNEL_OPSET, table.opset[0], *(STORAGE[s][2] for s in storages)])
     if needed > table.opset[1]:
         raise BackendError(

@@ -51,7 +51,8 @@ class PlaceQdq(Pass):
                 raise ModelError("pass-precondition", f"there is no tensor {placement.tensor!r} to quantize")
             scope, value = values[placement.tensor]
             uses = _uses(value, placement, nodes)
-            if not uses and not (placement.consumers is None and value.is_graph_output()):
+            whole = placement.consumers is None
+            if (whole and _is_placed(value, placement)) or not (uses or (whole and value.is_graph_output())):
                 continue
             changed = True
             self._insert(placement, scope, value, uses, parameters, context.names, order)
@@ -98,8 +99,6 @@ class PlaceQdq(Pass):
 
 def _uses(value: ir.Value, placement: Placement, nodes: dict[str, ir.Node]) -> list[tuple[ir.Node, int]]:
     if placement.consumers is None:
-        if any(qdq.is_quantize(n) and _has_parameters(n, placement) for n, _ in value.uses()):
-            return []
         return [(node, index) for node, index in value.uses()]
     found = []
     for name, index in placement.consumers:
@@ -112,6 +111,14 @@ def _uses(value: ir.Value, placement: Placement, nodes: dict[str, ir.Node]) -> l
             continue
         found.append((node, index))
     return found
+
+
+def _is_placed(value: ir.Value, placement: Placement) -> bool:
+    """Whether all of `value` is quantized so: by what reads it or, at a graph output, by what gives it its name."""
+    producer = value.producer()
+    if producer is not None and qdq.is_dequantize(producer) and _has_parameters(producer, placement):
+        return True
+    return any(qdq.is_quantize(n) and _has_parameters(n, placement) for n, _ in value.uses())
 
 
 def _has_parameters(node: ir.Node, placement: Placement) -> bool:

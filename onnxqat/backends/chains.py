@@ -46,6 +46,7 @@ def _follow(node: ir.Node, chain: Chain) -> Fusion | None:
         if (
             value.is_graph_output()
             or len(users) != 1
+            or users[0].graph is not node.graph
             or users[0].op_type not in step
             or users[0].inputs[0] is not value
         ):
@@ -84,6 +85,7 @@ def silu_behind(value: ir.Value) -> tuple[ir.Node, ir.Node] | None:
     users = value.consumers()
     if value.is_graph_output() or len(users) != 2:
         return None
+    users = [n for n in users if n.graph is value.graph]
     sigmoid = next((n for n in users if n.op_type == "Sigmoid"), None)
     product = next((n for n in users if n.op_type == "Mul"), None)
     if sigmoid is None or product is None:

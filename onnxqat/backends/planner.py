@@ -29,6 +29,7 @@ from onnxqat.types import (
     QuantPlan,
     RedundantClip,
     Remark,
+    Role,
     Shared,
     TensorSpec,
 )
@@ -195,16 +196,20 @@ class _Planner:
         if slot.axis is not None and not constant:
             slot = next((s for s in row.inputs if s.use and s.axis is None and s is not slot), slot)
         axis = self._axis(node, slot, value) if constant else None
-        return self._spec(node, slot, "weight" if constant else "activation", axis)
+        # A constant that is tied to activations shares their merged range.
+        return self._spec(node, slot, "weight" if constant and row.tie is None else "activation", axis)
 
-    def _spec(self, node: ir.Node, slot: Slot, role: str, axis: int | None) -> TensorSpec:
+    def _spec(self, node: ir.Node, slot: Slot, role: Role, axis: int | None) -> TensorSpec:
         assert slot.use is not None
         kind = self.backend.types[slot.use]
         changes = {k: v for k in ("dtype", "symmetric", "granularity") if (v := getattr(slot, k)) is not None}
+        bits = kind.bits
         kind = kind.model_copy(update=changes)
-        if node in self.ends and self.backend.first_last_bits and kind.bits is not None:
-            kind = kind.model_copy(update={"bits": self.backend.first_last_bits, "observer": "minmax"})
-        return kind.spec("weight" if role == "weight" else "activation", axis)
+        if node in self.ends and self.backend.first_last_bits:
+            kind = kind.with_bits(self.backend.first_last_bits).model_copy(update={"observer": "minmax"})
+        elif bits is not None and slot.dtype is not None:
+            kind = kind.with_bits(bits)
+        return kind.spec(role, axis)
 
     def _axis(self, node: ir.Node, slot: Slot, value: ir.Value) -> int | None:
         size = query.rank(value)
@@ -225,6 +230,8 @@ class _Planner:
     def _want(self, node: ir.Node, index: int, decision: Decision, rule: str) -> None:
         value = node.inputs[index]
         assert value is not None
+        if value.is_graph_input() and self.backend.io.inputs == "float":
+            return
         tensor = self._tensor(value)
         tensor.wanted.setdefault(decision, []).append((str(node.name), index))
         tensor.rules.setdefault(decision, rule)

@@ -50,7 +50,10 @@ def _reaches_value_use(graph: ir.Graph) -> frozenset[ir.Node]:
     useful: set[ir.Node] = set()
     for node in reversed(list(graph)):
         for value in node.outputs:
-            if value.is_graph_output() or any(_is_value_use(user, index, useful) for user, index in value.uses()):
+            uses = value.uses()
+            if value.is_graph_output() or any(
+                user.graph is not graph or _is_value_use(user, index, useful) for user, index in uses
+            ):
                 useful.add(node)
                 break
     return frozenset(useful)

@@ -20,6 +20,7 @@ from onnxqat.ops import _base as ops
 from onnxqat.types import STORAGE, QType, Role, TensorSpec
 
 FOLDER = Path(__file__).parent
+WIDTHS = (*range(2, 9), 16)
 COMPOSITES = {"Silu"}  # recognised patterns that a fused chain may name like an operator
 
 
@@ -67,6 +68,11 @@ class TypeRow(_Strict):
             return QType.of(self.bits, signed=low < 0, storage=self.dtype)
         return QType(self.dtype, low, high)
 
+    def with_bits(self, bits: int) -> TypeRow:
+        """The same type, `bits` wide, in the 8- or 16-bit storage type of its sign."""
+        sign = "int" if self.dtype.startswith("int") else "uint"
+        return self.model_copy(update={"dtype": f"{sign}{16 if bits == 16 else 8}", "bits": bits, "qrange": None})
+
     def spec(self, role: Role, axis: int | None = None) -> TensorSpec:
         """The tensor spec; `axis` counts only with granularity ``channel``."""
         channel = self.granularity == "channel" and axis is not None
@@ -87,6 +93,12 @@ class FixedValue(_Strict):
     scale: float | None = None
     zero_point: int | Literal["qmin"] | None = None
     range: tuple[float, float] | None = None
+
+    @pydantic.model_validator(mode="after")
+    def _one_of_both(self) -> FixedValue:
+        if (self.scale is None) == (self.range is None) or (self.scale is not None and not self.scale > 0):
+            raise ValueError("fixed parameters are a scale > 0 (and a zero_point), or a range")
+        return self
 
 
 class Slot(_Strict):
@@ -189,6 +201,10 @@ class Backend(_Strict):
             for slot in (*row.inputs, *row.outputs):
                 if slot.use is not None and slot.use not in self.types:
                     raise ValueError(f"ops.{op} uses type {slot.use!r}, which `types` does not define")
+                if slot.dtype is not None and slot.dtype not in STORAGE:
+                    raise ValueError(f"ops.{op} has dtype {slot.dtype!r}, which is none of {', '.join(STORAGE)}")
+        if self.first_last_bits is not None and self.first_last_bits not in (0, *WIDTHS):
+            raise ValueError(f"first_last_bits is {self.first_last_bits}, which is none of 0, 2 to 8, 16")
         chained = {o for c in self.fused for step in c.chain for o in step}
         for op in {*self.ops, *self.passthrough, *chained} - COMPOSITES:
             if ops.find("", op.partition("/")[0]) is None:

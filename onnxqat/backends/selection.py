@@ -9,7 +9,7 @@ from typing import Literal
 
 import onnx_ir as ir
 
-from onnxqat.backends.schema import Backend, TypeRow
+from onnxqat.backends.schema import WIDTHS, Backend, TypeRow
 from onnxqat.errors import UsageError
 from onnxqat.graph import query, walk
 from onnxqat.ops import _base as ops
@@ -140,6 +140,8 @@ def apply(overrides: Overrides, backend: Backend) -> Backend:
         types[name] = _weight(types[name], overrides)
     update: dict[str, object] = {"types": types}
     if overrides.first_last_bits is not None:
+        if overrides.first_last_bits != 0:
+            _check_width(overrides.first_last_bits)
         update["first_last_bits"] = overrides.first_last_bits
     return backend.model_copy(update=update)
 
@@ -188,8 +190,10 @@ def _weight(row: TypeRow, overrides: Overrides) -> TypeRow:
 def _with_bits(row: TypeRow, bits: int | None) -> TypeRow:
     if bits is None:
         return row
-    if not (2 <= bits <= 8 or bits == 16):
+    _check_width(bits)
+    return row.with_bits(bits)
+
+
+def _check_width(bits: int) -> None:
+    if bits not in WIDTHS:
         raise UsageError("option-invalid", f"a width of {bits} bits is not possible", hint="2 to 8, or 16")
-    signed = row.dtype.startswith("int")
-    dtype = ("int" if signed else "uint") + ("16" if bits == 16 else "8")
-    return row.model_copy(update={"dtype": dtype, "bits": bits, "qrange": None})

@@ -64,7 +64,11 @@ def resolve(plan: QuantPlan, observers: Mapping[str, BaseObserver], model: ir.Mo
 
 def tensors_to_observe(plan: QuantPlan) -> dict[str, TensorSpec]:
     """Activation tensors whose range the plan needs, with the spec that they are observed for."""
-    specs = {e.tensor: e.decision for e in plan.edges if isinstance(e.decision, TensorSpec)}
+    # A tensor that two consumers want on two grids is observed for the first, which is the one that groups share.
+    specs: dict[str, TensorSpec] = {}
+    for edge in plan.edges:
+        if isinstance(edge.decision, TensorSpec):
+            specs.setdefault(edge.tensor, edge.decision)
     wanted = {tensor: spec for tensor, spec in specs.items() if spec.role == "activation"}
     for edge in plan.edges:
         if isinstance(edge.decision, Shared) and edge.decision.root in wanted:
@@ -122,7 +126,7 @@ def _place(
         return Placement(edge.tensor, roots[decision.root], edge.rule, edge.consumers, decision.root)
     if isinstance(decision, Fixed):
         return Placement(edge.tensor, decision.qparams, edge.rule, edge.consumers)
-    if edge.tensor in roots and decision.role == "activation":
+    if edge.tensor in roots and decision == observers[edge.tensor].spec:
         return Placement(edge.tensor, roots[edge.tensor], edge.rule, edge.consumers, edge.tensor)
     if decision.role == "weight":
         qparams = _weight(edge.tensor, constants[edge.tensor], decision, remarks)

@@ -1,0 +1,108 @@
+"""Fused chains behind an operator."""
+
+import math
+
+import pytest
+
+from onnxqat.backends import chains, schema
+from onnxqat.types import RedundantClip
+from tests.backends.planning import graph
+
+CONV = "g (float[1,1,4,4] x) => (float[1,1,4,4] y) <float[1,1,1,1] w = {1}, float lo = {0}, float hi = {6}>"
+
+
+def behind(body: str, backend: str = "onnxruntime-cpu", header: str = CONV) -> chains.Fusion:
+    return chains.behind(graph(f"{header} {{ t = Conv(x, w) {body} }}")[0], schema.load(backend))
+
+
+def members(fusion: chains.Fusion) -> list[str]:
+    return [n.op_type for n in fusion.members]
+
+
+@pytest.mark.parametrize(
+    ("body", "bounds"),
+    [
+        ("y = Relu(t)", (0.0, math.inf)),
+        ("y = Clip(t, lo, hi)", (0.0, 6.0)),
+        ("y = Clip(t, , hi)", (-math.inf, 6.0)),
+        ("y = Clip(t, lo)", (0.0, math.inf)),
+        ("y = Clip(t)", (-math.inf, math.inf)),
+    ],
+)
+def test_bounds(body: str, bounds: tuple[float, float]) -> None:
+    fusion = behind(body)
+    assert fusion.output.name == "y"
+    assert fusion.redundant == (RedundantClip("t", "y", *bounds),)
+
+
+def test_bounds_of_an_old_clip_are_attributes() -> None:
+    text = '<ir_version: 4, opset_import: ["" : 9]> g (float[N] x) => (float[N] y) { y = Clip<%s>(x) }'
+    assert chains.clip_bounds(graph(text % "min = -1.0, max = 2.5")[0]) == (-1.0, 2.5)
+    assert chains.clip_bounds(graph(text % "max = 2.5")[0]) == (-math.inf, 2.5)
+
+
+def test_computed_bounds_are_no_bounds() -> None:
+    header = "g (float[1,1,4,4] x, float hi) => (float[1,1,4,4] y) <float[1,1,1,1] w = {1}>"
+    assert behind("y = Clip(t, , hi)", header=header).members == ()
+
+
+def test_other_activations() -> None:
+    assert behind("y = LeakyRelu(t)").members == ()
+    assert members(behind("y = LeakyRelu(t)", "openvino-cpu")) == ["LeakyRelu"]
+    assert behind("y = LeakyRelu(t)", "openvino-cpu").redundant == ()
+
+
+@pytest.mark.parametrize("body", ["s = Sigmoid(t) y = Mul(t, s)", "s = Sigmoid(t) y = Mul(s, t)"])
+def test_silu(body: str) -> None:
+    fusion = behind(body, "openvino-cpu")
+    assert members(fusion) == ["Sigmoid", "Mul"]
+    assert fusion.output.name == "y"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "s = Sigmoid(t) y = Mul(s, s)",
+        "s = Sigmoid(t) u = Mul(t, s) y = Add(u, s)",
+        "s = Sigmoid(t) u = Mul(t, s) y = Add(u, t)",
+        "s = Sigmoid(x) y = Mul(t, s)",
+    ],
+)
+def test_what_only_looks_like_silu(body: str) -> None:
+    assert "Mul" not in members(behind(body, "openvino-cpu"))
+
+
+def test_a_second_reader_refuses() -> None:
+    assert behind("u = Relu(t) y = Add(u, t)").members == ()
+
+
+def test_a_graph_output_refuses() -> None:
+    header = "g (float[1,1,4,4] x) => (float[1,1,4,4] t, float[1,1,4,4] y) <float[1,1,1,1] w = {1}>"
+    assert behind("y = Relu(t)", header=header).members == ()
+
+
+def test_a_reader_in_an_inner_graph_refuses() -> None:
+    header = "g (float[1,1,4,4] x, bool c) => (float[1,1,4,4] y) <float[1,1,1,1] w = {1}>"
+    body = """y = If(c) <then_branch = a () => (float[1,1,4,4] r) { r = Relu(t) },
+        else_branch = b () => (float[1,1,4,4] s) <float[1,1,4,4] s0 = {0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0}> { s = Neg(s0) }>"""
+    assert behind(body, header=header).members == ()
+
+
+def test_the_slope_is_not_the_input() -> None:
+    header = "g (float[1,1,4,4] x, float[1,1,4,4] z) => (float[1,1,4,4] y) <float[1,1,1,1] w = {1}>"
+    assert behind("y = PRelu(z, t)", "openvino-cpu", header).members == ()
+
+
+def test_the_longest_chain_wins() -> None:
+    table = schema.load("openvino-cpu")
+    longer = table.model_copy(
+        update={
+            "fused": (
+                schema.Chain(chain=(("Conv",), ("Relu",))),
+                schema.Chain(chain=(("Conv",), ("Relu",), ("MaxPool",))),
+            )
+        }
+    )
+    first = graph(f"{CONV} {{ t = Conv(x, w) u = Relu(t) y = MaxPool<kernel_shape=[1,1]>(u) }}")[0]
+    assert members(chains.behind(first, longer)) == ["Relu", "MaxPool"]
+    assert members(chains.behind(first, table)) == ["Relu"]

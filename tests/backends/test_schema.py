@@ -1,0 +1,179 @@
+"""Backend tables: they load, extend each other, and say where they are wrong."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from onnxqat.backends import schema
+from onnxqat.errors import BackendError
+from onnxqat.types import QType
+from tests.backends.planning import table_file
+
+TABLE = """
+schema: 1
+backend: mine
+description: a table
+opset: [13, 25]
+placement: both
+types:
+  act: {dtype: uint8, symmetric: false}
+  wt: {dtype: int8, granularity: channel}
+ops:
+  Conv: {in: [act, wt@0], out: [act]}
+"""
+
+
+def refused(folder: Path, text: str) -> BackendError:
+    with pytest.raises(BackendError) as caught:
+        schema.load(table_file(folder, text))
+    return caught.value
+
+
+def test_the_built_in_tables() -> None:
+    assert schema.names() == ["academic", "onnxruntime-cpu", "openvino-cpu", "tensorrt"]
+
+
+@pytest.mark.parametrize("name", schema.names())
+def test_every_table_loads(name: str) -> None:
+    table = schema.load(name)
+    assert table.backend == name
+    assert table.source
+    assert table.opset[0] <= table.opset[1]
+    assert {"Conv", "Gemm", "MatMul"} <= set(table.ops)
+
+
+@pytest.mark.parametrize("name", schema.names())
+def test_description_is_an_equal_table(name: str, tmp_path: Path) -> None:
+    assert schema.load(table_file(tmp_path, schema.describe(schema.load(name)))) == schema.load(name)
+
+
+def test_description_keeps_every_kind_of_slot(tmp_path: Path) -> None:
+    text = TABLE + (
+        "  Concat: {in: [act...], out: [act], tie: io}\n"
+        "  Add: {in: [act, '-'], out: [{use: act, fixed: {scale: 0.5, zero_point: qmin}}]}\n"
+        "  AveragePool: {in: [act], when: {count_include_pad: 0}, float_output: true}\n"
+        "fused:\n  - {chain: [Conv|Add, Relu], when: clip_is_redundant, else: float}\n"
+        "first_last_bits: 8\nsession: {a: '1'}\nio: {inputs: float}\n"
+    )
+    table = schema.load(table_file(tmp_path, text))
+    (again := tmp_path / "again").mkdir()
+    assert schema.load(table_file(again, schema.describe(table))) == table
+    assert table.ops["Add"].input_slot(1) == schema.Slot()
+    assert table.ops["Concat"].input_slot(7) == schema.Slot(use="act", variadic=True)
+    assert table.fused[0].chain == (("Conv", "Add"), ("Relu",))
+
+
+def test_extends_states_the_differences(tmp_path: Path) -> None:
+    text = """
+backend: mine
+extends: openvino-cpu
+io: {outputs: float}
+types: {act: {symmetric: true}}
+ops: {Mul: null, Add: {in: [act]}}
+passthrough: [Reshape]
+"""
+    table, base = schema.load(table_file(tmp_path, text)), schema.load("openvino-cpu")
+    assert table.backend == "mine"
+    assert (table.io.inputs, table.io.outputs) == ("quantize", "float")
+    assert table.types["act"] == base.types["act"].model_copy(update={"symmetric": True})
+    assert set(base.ops) - set(table.ops) == {"Mul"}
+    assert len(table.ops["Add"].inputs) == 1
+    assert table.ops["Add"].outputs == base.ops["Add"].outputs
+    assert table.passthrough == ("Reshape",)
+    assert table.fused == base.fused
+
+
+def test_tables_that_extend_each_other(tmp_path: Path) -> None:
+    first, second = tmp_path / "first.yaml", tmp_path / "second.yaml"
+    first.write_text(f"extends: {second}\n")
+    second.write_text(f"extends: {first}\n")
+    with pytest.raises(BackendError, match=r"first\.yaml: extends: .*circle") as caught:
+        schema.load(str(first))
+    assert caught.value.code == "backend-table"
+
+
+@pytest.mark.parametrize(
+    ("change", "key", "says"),
+    [
+        (("placement: both", "placement: both\nplacment: both"), "placment", "not permitted"),
+        (("opset: [13, 25]\n", ""), "opset", "required"),
+        (("placement: both", "placement: everywhere"), "placement", "'both' or 'inputs'"),
+        (("Conv: {in: [act, wt@0]", "Convolve: {in: [act, wt@0]"), "table", "'Convolve' is not an operator"),
+        (("out: [act]", "out: [acts]"), "table", "ops.Conv uses type 'acts'"),
+        (("dtype: uint8", "dtype: uint7"), "types.act", "'uint7' is none of"),
+        (("dtype: uint8", "dtype: int4, bits: 3"), "types.act", "does not go into int4"),
+        (("dtype: uint8", "dtype: uint8, bits: 9"), "types.act", "9 bits"),
+        (("dtype: uint8", "dtype: uint8, bits: 1"), "types.act.bits", "greater than or equal to 2"),
+        (("dtype: uint8", "dtype: uint8, qrange: [0, 300]"), "types.act", "do not fit uint8"),
+        (("wt@0", "wt@first"), "ops.Conv.in.1", "first"),
+        (("out: [act]", "out: [{use: act, dtype: int7}]"), "table", "'int7'"),
+        (("out: [act]", "out: [{use: act, fixed: {zero_point: 0}}]"), "ops.Conv.out.0.fixed", "scale > 0"),
+        (("out: [act]", "out: [{use: act, fixed: {scale: 0}}]"), "ops.Conv.out.0.fixed", "scale > 0"),
+        (("placement: both", "placement: both\nfirst_last_bits: 1"), "table", "first_last_bits is 1"),
+        (("placement: both", "placement: both\nfused: [{chain: [Conv, Rlu]}]"), "table", "'Rlu'"),
+    ],
+)
+def test_error_names_file_and_key(change: tuple[str, str], key: str, says: str, tmp_path: Path) -> None:
+    assert TABLE.count(change[0]) == 1
+    error = refused(tmp_path, TABLE.replace(*change))
+    assert error.code == "backend-table"
+    assert f"{tmp_path / 'table.yaml'}: {key}" in error.message
+    assert says in error.message
+    assert "\n" not in error.message
+
+
+@pytest.mark.parametrize("text", ["a: [", "- schema", "schema", "", "a: \x00"])
+def test_no_mapping_at_all(text: str, tmp_path: Path) -> None:
+    error = refused(tmp_path, text)
+    assert error.code == "backend-table"
+    assert str(tmp_path / "table.yaml") in error.message
+
+
+@pytest.mark.parametrize(("name", "close"), [("openvino", "openvino-cpu"), ("onnxruntime_cpuu", "onnxruntime-cpu")])
+def test_unknown_name(name: str, close: str) -> None:
+    with pytest.raises(BackendError) as caught:
+        schema.load(name)
+    assert caught.value.code == "backend-unknown"
+    assert close in caught.value.hint
+
+
+@pytest.mark.parametrize("name", ["../backends/academic", "missing.yaml", "", "a/b"])
+def test_no_way_around_the_names(name: str) -> None:
+    with pytest.raises(BackendError) as caught:
+        schema.load(name)
+    assert caught.value.code == "backend-unknown"
+
+
+def test_name_with_underscores() -> None:
+    assert schema.load("onnxruntime_cpu") == schema.load("onnxruntime-cpu")
+
+
+@pytest.mark.parametrize(
+    ("row", "grid"),
+    [
+        ({"dtype": "int8"}, QType("int8", -128, 127)),
+        ({"dtype": "int8", "reduce_range": True}, QType("int8", -64, 63)),
+        ({"dtype": "int8", "bits": 8, "reduce_range": True}, QType("int8", -64, 63)),
+        ({"dtype": "int8", "bits": 4, "reduce_range": True}, QType("int8", -8, 7)),
+        ({"dtype": "uint8", "reduce_range": True}, QType("uint8", 0, 255)),
+        ({"dtype": "uint8", "bits": 3}, QType("uint8", 0, 7)),
+        ({"dtype": "int8", "qrange": [-127, 127]}, QType("int8", -127, 127)),
+        ({"dtype": "uint16"}, QType("uint16", 0, 65535)),
+        ({"dtype": "int4"}, QType("int4", -8, 7)),
+    ],
+)
+def test_grid_of_a_type(row: dict[str, object], grid: QType) -> None:
+    assert schema.TypeRow.model_validate(row).qtype() == grid
+
+
+def test_axis_counts_per_channel_only() -> None:
+    per_tensor, per_channel = schema.TypeRow(dtype="int8"), schema.TypeRow(dtype="int8", granularity="channel")
+    assert per_tensor.spec("weight", 1).axis is None
+    assert per_channel.spec("weight", 1).axis == 1
+    assert per_channel.spec("weight", None).granularity == "tensor"
+
+
+def test_description_lists_what_is_inherited(tmp_path: Path) -> None:
+    table = schema.load(table_file(tmp_path, "backend: mine\nextends: tensorrt\n"))
+    assert set(yaml.safe_load(schema.describe(table))["ops"]) == set(schema.load("tensorrt").ops)
