@@ -155,7 +155,7 @@ class _Planner:
     def _input_refusal(self, node: ir.Node, slot: Slot | None, index: int, value: ir.Value | None) -> str | None:
         if slot is None or slot.use is None or value is None:
             return None
-        if self.backend.types[slot.use].derive is not None:
+        if not self.backend.types[slot.use].observed:
             return None
         if value.dtype != ir.DataType.FLOAT:
             known = "unknown" if value.dtype is None else value.dtype.name.lower()
@@ -190,7 +190,7 @@ class _Planner:
     # ---------------------------------------------------------------- decisions
     def _input_decision(self, node: ir.Node, row: OpRow, index: int) -> Decision | None:
         slot, value = row.input_slot(index), node.inputs[index]
-        if slot is None or slot.use is None or value is None or self.backend.types[slot.use].derive is not None:
+        if slot is None or slot.use is None or value is None or not self.backend.types[slot.use].observed:
             return None
         constant = query.constant_tensor(value) is not None
         if slot.axis is not None and not constant:

@@ -57,6 +57,11 @@ class TypeRow(_Strict):
                 raise ValueError(f"a narrower grid does not go into {grid.storage}: ONNX has no Clip for it; use int8")
         return self
 
+    @property
+    def observed(self) -> bool:
+        """Whether the tensor gets a pair of its own: not a bias that is derived or left float."""
+        return self.derive is None and self.dtype != "float"
+
     def qtype(self) -> QType:
         """The integer grid."""
         low, high, _ = STORAGE[self.dtype]

@@ -153,7 +153,7 @@ def type_roles(backend: Backend) -> tuple[set[str], set[str]]:
     for op, row in backend.ops.items():
         definition = ops.find("", op.partition("/")[0])
         for index, slot in enumerate(row.inputs):
-            if slot.use and backend.types[slot.use].derive is None:
+            if slot.use and backend.types[slot.use].observed:
                 role = definition.role(index) if definition else "data"
                 (weights if role == "weight" else activations).add(slot.use)
         activations.update(slot.use for slot in row.outputs if slot.use)
