@@ -82,7 +82,8 @@ class DeriveBias(Pass):
             return False
         node.metadata_props[qdq.BIAS_GRID] = "in0*in1"
         scope = walk.scope_of(node)
-        if len(bias.uses()) > 1 or bias.producer() is not None or bias.graph is not scope:
+        read_by_others = len(bias.uses()) > 1 or bias.is_graph_output()
+        if read_by_others or bias.producer() is not None or bias.graph is not scope:
             node.replace_input_with(2, build.constant(scope, names.fresh(str(bias.name)), snapped, before=node))
         else:
             bias.const_value = build.tensor(snapped, name=bias.name)

@@ -1,0 +1,188 @@
+"""place-qdq: the quantizers of a plan stand where the plan says."""
+
+import numpy as np
+import onnx
+import pytest
+
+from onnxqat import numerics
+from onnxqat.errors import ModelError
+from onnxqat.passes.place_qdq import PlaceQdq
+from onnxqat.passes.strip_qdq import StripQdq
+from onnxqat.types import Placement, QParams, QType
+from tests.passes.checks import compare_graphs, in_function, in_if, operators, ort_run, parse, random_feeds
+
+I8, U4 = QType("int8", -128, 127), QType("uint8", 0, 15)
+COARSE = QParams(np.float32(0.5), np.int64(3), I8)
+FINE = QParams(np.float32(0.25), np.int64(8), U4)
+S, Z = "float x_scale = {0.5}", "int8 x_zero_point = {3}"
+CHAIN = "g (float[N] x) => (float[N] y) { a = Neg(x) b = Abs(a) c = Exp(a) y = Add(b, c) }"
+
+
+def place(before: str | onnx.ModelProto, *placements: Placement) -> onnx.ModelProto:
+    """Placed; the caller's model is untouched, a second run changes nothing, stripping gives the model back."""
+    model = parse(before)
+    kept = model.SerializeToString(deterministic=True)
+    result = PlaceQdq(placements).run(model)
+    assert model.SerializeToString(deterministic=True) == kept
+    onnx.checker.check_model(result.model, full_check=True)
+    again = PlaceQdq(placements).run(result.model)
+    assert not again.changed
+    assert again.model.SerializeToString(deterministic=True) == result.model.SerializeToString(deterministic=True)
+    assert [v.name for v in result.model.graph.output] == [v.name for v in model.graph.output]
+    if result.changed:
+        compare_graphs(StripQdq().run(result.model).model.graph, model.graph)
+    return result.model
+
+
+def expect(model: onnx.ModelProto, after: str) -> None:
+    compare_graphs(model.graph, parse(after).graph)
+
+
+def test_every_reader() -> None:
+    expect(
+        place("g (float[N] x) => (float[N] y) { a = Neg(x) b = Abs(x) y = Add(a, b) }", Placement("x", COARSE, "r")),
+        f"""g (float[N] x) => (float[N] y) <{S}, {Z}> {{
+        x_quantized = QuantizeLinear(x, x_scale, x_zero_point)
+        x_dequantized = DequantizeLinear(x_quantized, x_scale, x_zero_point)
+        a = Neg(x_dequantized) b = Abs(x_dequantized) y = Add(a, b) }}""",
+    )
+
+
+def test_some_readers() -> None:
+    model = place('g (float[N] x) => (float[N] y) { ["n"] a = Neg(x) b = Abs(x) y = Add(a, b) }',
+        Placement("x", COARSE, "r", (("n", 0),)))  # fmt: skip
+    expect(
+        model,
+        f"""g (float[N] x) => (float[N] y) <{S}, {Z}> {{
+        x_quantized = QuantizeLinear(x, x_scale, x_zero_point)
+        x_dequantized = DequantizeLinear(x_quantized, x_scale, x_zero_point)
+        a = Neg(x_dequantized) b = Abs(x) y = Add(a, b) }}""",
+    )
+
+
+def test_one_of_two_inputs_of_a_node() -> None:
+    model = place('g (float[N] x) => (float[N] y) { ["n"] y = Add(x, x) }', Placement("x", COARSE, "r", (("n", 1),)))
+    assert list(model.graph.node[-1].input) == ["x", "x_dequantized"]
+
+
+def test_graph_output_keeps_its_name() -> None:
+    expect(
+        place("g (float[N] x) => (float[N] y) { y = Neg(x) }", Placement("y", COARSE, "r")),
+        """g (float[N] x) => (float[N] y) <float y_scale = {0.5}, int8 y_zero_point = {3}> {
+        y_unquantized = Neg(x)
+        y_quantized = QuantizeLinear(y_unquantized, y_scale, y_zero_point)
+        y = DequantizeLinear(y_quantized, y_scale, y_zero_point) }""",
+    )
+
+
+def test_graph_output_that_others_read() -> None:
+    model = place("g (float[N] x) => (float[N] y, float[N] z) { y = Neg(x) z = Abs(y) }", Placement("y", COARSE, "r"))
+    assert operators(list(model.graph.node)) == ["Neg", "QuantizeLinear", "DequantizeLinear", "Abs"]
+    assert list(model.graph.node[-1].input) == ["y"]
+
+
+def test_narrow_grid_has_a_clip() -> None:
+    model = place("g (float[N] x) => (float[N] y) { y = Neg(x) }", Placement("x", FINE, "r"))
+    expect(
+        model,
+        """g (float[N] x) => (float[N] y) <float x_scale = {0.25}, uint8 x_zero_point = {8}, uint8 x_quant_min = {0},
+        uint8 x_quant_max = {15}> {
+        x_quantized = QuantizeLinear(x, x_scale, x_zero_point)
+        x_clipped = Clip(x_quantized, x_quant_min, x_quant_max)
+        x_dequantized = DequantizeLinear(x_clipped, x_scale, x_zero_point)
+        y = Neg(x_dequantized) }""",
+    )
+    feeds = random_feeds(model, 0, size=50)
+    np.testing.assert_array_equal(ort_run(model, feeds)["y"], -numerics.fake_quantize(feeds["x"], FINE))
+
+
+def test_constant_per_channel() -> None:
+    text = "g (float[N,2] x) => (float[N,2] y) <float[2,2] w = {1, 2, 3, 4}> { y = MatMul(x, w) }"
+    qparams = QParams(np.float32([0.5, 0.25]), np.int64([0, 0]), I8, axis=1)
+    model = place(text, Placement("w", qparams, "r"))
+    quantize = next(n for n in model.graph.node if n.op_type == "QuantizeLinear")
+    assert [a.i for a in quantize.attribute if a.name == "axis"] == [1]
+
+
+def test_two_grids_for_two_readers() -> None:
+    model = place(
+        CHAIN.replace("b = Abs", '["n"] b = Abs').replace("c = Exp", '["m"] c = Exp'),
+        Placement("a", COARSE, "r", (("n", 0),)),
+        Placement("a", FINE, "r", (("m", 0),)),
+    )
+    assert operators(list(model.graph.node)).count("QuantizeLinear") == 2
+    quantizes = [n for n in model.graph.node if n.op_type == "QuantizeLinear"]
+    assert [n.input[0] for n in quantizes] == ["a", "a"]
+    assert quantizes[0].input[1] != quantizes[1].input[1]
+
+
+def test_a_second_grid_behind_the_first() -> None:
+    model = place(
+        CHAIN.replace("b = Abs", '["n"] b = Abs'),
+        Placement("a", COARSE, "r"),
+        Placement("a", FINE, "r", (("n", 0),)),
+    )
+    feeds = random_feeds(model, 1, size=20)
+    once = numerics.fake_quantize(-feeds["x"], COARSE)
+    expected = np.abs(numerics.fake_quantize(once, FINE)) + np.exp(once)
+    np.testing.assert_allclose(ort_run(model, feeds)["y"], expected, rtol=1e-6)
+
+
+def test_a_group_shares_its_constants() -> None:
+    model = place(CHAIN, Placement("b", COARSE, "r", None, "c"), Placement("c", COARSE, "r", None, "c"))
+    assert {i.name for i in model.graph.initializer} == {"c_scale", "c_zero_point"}
+
+
+def test_equal_parameters_without_a_group_are_two() -> None:
+    model = place(CHAIN, Placement("b", COARSE, "r"), Placement("c", COARSE, "r"))
+    assert {i.name for i in model.graph.initializer} == {"b_scale", "b_zero_point", "c_scale", "c_zero_point"}
+
+
+def test_who_made_it_and_why() -> None:
+    model = place("g (float[N] x) => (float[N] y) { y = Neg(x) }", Placement("x", COARSE, "Neg input 0"))
+    for node in model.graph.node[:2]:
+        assert {p.value for p in node.metadata_props} == {"place-qdq", "Neg input 0"}
+    assert not model.graph.node[2].metadata_props
+
+
+def test_names_that_are_taken() -> None:
+    text = "g (float[N] x) => (float[N] y, float[N] x_quantized) <float x_scale = {9}> { y = Mul(x, x_scale) x_quantized = Neg(x) }"
+    model = place(text, Placement("x", COARSE, "r"))
+    assert {i.name for i in model.graph.initializer} > {"x_scale"}
+    assert [v.name for v in model.graph.output] == ["y", "x_quantized"]
+
+
+@pytest.mark.parametrize("wrap", [in_if, in_function])
+def test_inner_scopes(wrap: object) -> None:
+    model = wrap(parse(CHAIN))  # type: ignore[operator]
+    scope = (
+        model.functions[0]
+        if model.functions
+        else next(a.g for a in model.graph.node[-1].attribute if a.name == "then_branch")
+    )
+    inner = next(n.output[0] for n in scope.node if n.op_type == "Neg")
+    result = PlaceQdq([Placement(inner, COARSE, "r")]).run(model)
+    onnx.checker.check_model(result.model, full_check=True)
+    assert result.changed
+    assert not PlaceQdq([Placement(inner, COARSE, "r")]).run(result.model).changed
+    feeds = random_feeds(result.model, 0, size=20)
+    a = numerics.fake_quantize(-feeds["x"], COARSE)
+    np.testing.assert_allclose(ort_run(result.model, feeds)["y"], np.abs(a) + np.exp(a), rtol=1e-6)
+
+
+def test_a_tensor_that_an_inner_scope_reads() -> None:
+    text = """g (float[N] x, bool c) => (float[N] y) { a = Neg(x)
+        y = If(c) <then_branch = t () => (float[N] r) { r = Abs(a) }, else_branch = e () => (float[N] s) { s = Exp(a) }> }"""
+    model = place(text, Placement("a", COARSE, "r"))
+    inner = [g.node[0].input[0] for g in (a.g for a in model.graph.node[-1].attribute)]
+    assert inner == ["a_dequantized", "a_dequantized"]
+
+
+@pytest.mark.parametrize(
+    "placement",
+    [Placement("no", COARSE, "r"), Placement("x", COARSE, "r", (("no", 0),)), Placement("x", COARSE, "r", (("n", 5),))],
+)
+def test_what_is_not_there(placement: Placement) -> None:
+    with pytest.raises(ModelError, match="there is no") as caught:
+        PlaceQdq([placement]).run(parse('g (float[N] x) => (float[N] y) { ["n"] y = Neg(x) }'))
+    assert caught.value.code == "pass-precondition"
