@@ -117,18 +117,19 @@ def prepare(
     """Run the prepare recipe on `model` in place and find the user's selection on the names before it."""
     remarks.extend(_base.rewrite(model, [UniqueNames()]).remarks)
     chosen = selection.select(model, overrides)
+    first: list[_base.Pass] = [CloseInitializers(), RaiseOpset(needed_opset(table))]
+    if simplify:
+        from onnxqat.passes.simplify import Simplify
+
+        first.insert(0, Simplify())
+    remarks.extend(_base.rewrite(model, first).remarks)
+    infer_shapes(model)  # types tell the next passes what is worth folding
     steps: list[_base.Pass] = [
-        CloseInitializers(),
-        RaiseOpset(needed_opset(table)),
         LiftConstants(),
         FoldBatchnorm(),
         FoldGemmScalars(),
         BatchnormToAffine(),
     ]
-    if simplify:
-        from onnxqat.passes.simplify import Simplify
-
-        steps.insert(0, Simplify())
     remarks.extend(_base.rewrite(model, steps).remarks)
     edit.remove_unused(model)
     infer_shapes(model)

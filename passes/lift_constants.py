@@ -87,6 +87,8 @@ class _Folding:
 
     def _fold(self, node: ir.Node, output: ir.Value, *, feeds_weight: bool) -> None:
         name = query.label(node)
+        if output.dtype is not None and output.dtype not in query.FLOATS:
+            return
         if output.is_graph_output():
             self.log.left("a constant expression that is a graph output stays", name)
             return

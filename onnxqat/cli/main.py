@@ -11,7 +11,6 @@ import typer
 
 import onnxqat
 from onnxqat import discover
-from onnxqat.cli import _startup
 from onnxqat.errors import QatError
 
 INTERNAL_ERROR = 70
@@ -56,7 +55,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status; errors become one line on standard error."""
-    _startup.defer("sympy")
     try:
         status = build_app()(list(arguments), standalone_mode=True)
     except SystemExit as exit_:
