@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,12 +15,13 @@ from onnxqat.calibration.data import DataSource, open_data
 from onnxqat.calibration.inputs import Feeds
 from onnxqat.calibration.observers import create
 from onnxqat.calibration.observers._base import BaseObserver, NonFiniteError
-from onnxqat.errors import DataError, ModelError, UsageError
+from onnxqat.calibration.session import Session
+from onnxqat.errors import DataError, UsageError
 from onnxqat.graph import io
 from onnxqat.types import Remark, TensorSpec
 
 if TYPE_CHECKING:
-    import onnxruntime
+    pass
 
 Progress = Callable[[int, "int | None"], None]
 
@@ -82,48 +80,15 @@ def calibrate(
     source = open_data(data, inputs)
     fetched = [name for name in observers if name not in {info.name for info in inputs}]
     done = 0
-    with open_session(graph_model, fetched, custom_ops=custom_ops) as session:
-        for feeds in source:
-            _observe(session, feeds, fetched, observers, f"batch {done} of {source.name}")
-            done += 1
-            if progress is not None:
-                progress(done, source.batches)
+    session = Session(graph_model, optimize=True, tensors=fetched, custom_ops=custom_ops)
+    for feeds in source:
+        _observe(session, feeds, fetched, observers, f"batch {done} of {source.name}")
+        done += 1
+        if progress is not None:
+            progress(done, source.batches)
     unseen = [name for name, observer in observers.items() if not observer.count]
     remarks = [Remark(f"tensor {name!r} never held a value: its range is zero", (), "calibrate") for name in unseen]
     return Observed(observers, [*source.remarks, *remarks], done)
-
-
-@contextlib.contextmanager
-def open_session(
-    model: ir.Model, extra_outputs: Sequence[str] = (), *, custom_ops: Sequence[str] = ()
-) -> Iterator[onnxruntime.InferenceSession]:
-    """An onnxruntime session on the CPU with tensors of the main graph as additional outputs, and a silent log.
-
-    A large model goes through a temporary folder, since a protobuf ends at 2 GB.
-
-    Args:
-        model: it is not changed.
-        extra_outputs: names of tensors; those that are outputs already are left alone.
-        custom_ops: shared libraries with custom operators.
-
-    Raises:
-        ModelError: ``model-not-runnable``.
-    """
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = _FATAL_ONLY
-    with contextlib.ExitStack() as stack:
-        try:
-            for library in custom_ops:
-                options.register_custom_ops_library(library)
-            content = _serialized(_with_outputs(model, extra_outputs), stack)
-            session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-        except ModelError:
-            raise
-        except Exception as error:
-            raise _not_runnable(error) from None
-        yield session
 
 
 def _observers(tensors: Mapping[str, TensorSpec], groups: Mapping[str, str]) -> dict[str, BaseObserver]:
@@ -169,19 +134,13 @@ def _values(graph: ir.Graph) -> dict[str, ir.Value]:
 
 
 def _observe(
-    session: onnxruntime.InferenceSession,
+    session: Session,
     feeds: Feeds,
     fetched: Sequence[str],
     observers: Mapping[str, BaseObserver],
     batch: str,
 ) -> None:
-    if fetched:
-        try:
-            results: list[Any] = session.run(list(fetched), feeds)
-        except Exception as error:
-            raise _not_runnable(error, f" on {batch}") from None
-    else:
-        results = []
+    results = session.run_list(feeds, fetched, f" on {batch}") if fetched else []
     for name in [n for n in feeds if n in observers]:
         _update(observers[name], name, feeds[name], feeds, batch)
     # Popping lets each tensor go as soon as it has been seen.
@@ -212,36 +171,3 @@ def _where(value: npt.NDArray[Any]) -> str:
     with np.errstate(over="ignore"):
         bad = ~np.isfinite(value.astype(np.float32)).reshape(len(value), -1).all(axis=1)
     return f" in sample {int(np.argmax(bad))}"
-
-
-def _with_outputs(model: ir.Model, names: Sequence[str]) -> ir.Model:
-    copy = model.clone()
-    values, outputs = _values(copy.graph), {value.name for value in copy.graph.outputs}
-    for name in names:
-        if name not in outputs:
-            value = values[name]
-            # A shape in the file may be wrong, which nobody notices before it is that of an output.
-            value.shape = None
-            copy.graph.outputs.append(value)
-    return copy
-
-
-def _serialized(model: ir.Model, stack: contextlib.ExitStack) -> bytes | str:
-    tensors = (v.const_value for graph in model.graphs() for v in graph.initializers.values())
-    if sum(t.nbytes for t in tensors if t is not None) <= _IN_MEMORY:
-        return bytes(io.to_proto(model).SerializeToString())
-    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="onnxqat-"))
-    path = Path(folder) / "model.onnx"
-    ir.save(model, path, external_data="model.data", size_threshold_bytes=1024)
-    return str(path)
-
-
-def _not_runnable(error: Exception, where: str = "") -> ModelError:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    reason = lines[0][:400] if lines else type(error).__name__
-    custom = "not a registered" in str(error) or "is not registered" in str(error)
-    return ModelError(
-        "model-not-runnable",
-        f"onnxruntime cannot run the model{where}: {reason}",
-        hint="pass the library of its custom operators" if custom else "",
-    )

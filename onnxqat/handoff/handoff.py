@@ -17,6 +17,7 @@ from onnxqat.calibration import data as sources
 from onnxqat.calibration import inputs as model_inputs
 from onnxqat.calibration import preprocess as lines
 from onnxqat.calibration.data import Data
+from onnxqat.calibration.session import Session
 from onnxqat.errors import BackendError, ModelError
 from onnxqat.graph import io, qdq, query
 from onnxqat.handoff import _base
@@ -30,7 +31,6 @@ from onnxqat.passes.deploy_form import DeployForm
 from onnxqat.passes.raise_opset import RaiseOpset
 from onnxqat.types import Remark
 from onnxqat.validation import machine
-from onnxqat.validation.sessions import Session
 
 if TYPE_CHECKING:
     from onnxqat.calibration.preprocess import Preprocess

@@ -17,11 +17,11 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from onnxqat import numerics
+from onnxqat.calibration.session import main_values
 from onnxqat.graph import qdq
 from onnxqat.graph.qdq import Quantizer
 from onnxqat.types import QParams, Remark
 from onnxqat.validation.compare import Difference
-from onnxqat.validation.sessions import main_values
 
 Array = npt.NDArray[Any]
 

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from onnxqat.calibration.session import Session, main_values
 from onnxqat.graph import qdq, query
 from onnxqat.validation.compare import FLOAT_ROUNDING, parts
-from onnxqat.validation.sessions import Session, main_values
 from onnxqat.validation.torch_run import TorchRun
 
 Array = npt.NDArray[Any]

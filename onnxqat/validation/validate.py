@@ -14,6 +14,7 @@ from onnxqat.calibration import data as sources
 from onnxqat.calibration import inputs as model_inputs
 from onnxqat.calibration import preprocess as lines
 from onnxqat.calibration.data import Data
+from onnxqat.calibration.session import Session, main_values
 from onnxqat.errors import DataError, ModelError
 from onnxqat.graph import io, qdq, query
 from onnxqat.types import Remark
@@ -21,7 +22,6 @@ from onnxqat.validation import machine, parity, parting
 from onnxqat.validation.accuracy import Accuracy, AccuracyMeter
 from onnxqat.validation.compare import FLOAT_ROUNDING, Difference, OutputMeter
 from onnxqat.validation.result import DEFAULT, FLOAT, PLAIN, TORCH, Limits, TensorNoise, ValidationReport, judge
-from onnxqat.validation.sessions import Session, main_values
 from onnxqat.validation.torch_run import open_torch
 
 if TYPE_CHECKING:

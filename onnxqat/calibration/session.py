@@ -34,6 +34,7 @@ class Session:
         tensors: tensors of the main graph that :meth:`run` may return besides the outputs. They keep some fusions
             from happening, so a session that stands for deployment has none.
         what: what messages call the model.
+        custom_ops: shared libraries with custom operators.
 
     Attributes:
         inputs: what must be fed.
@@ -45,7 +46,13 @@ class Session:
     """
 
     def __init__(
-        self, model: ir.Model, *, optimize: bool, tensors: Iterable[str] = (), what: str = "the model"
+        self,
+        model: ir.Model,
+        *,
+        optimize: bool,
+        tensors: Iterable[str] = (),
+        what: str = "the model",
+        custom_ops: Sequence[str] = (),
     ) -> None:
         import onnxruntime
 
@@ -58,6 +65,8 @@ class Session:
         with contextlib.ExitStack() as stack:
             content = _serialized(_with_outputs(model, tensors), stack)
             try:
+                for library in custom_ops:
+                    options.register_custom_ops_library(library)
                 self._session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
             except Exception as error:
                 raise _not_runnable(what, error) from None
@@ -72,11 +81,15 @@ class Session:
         wanted = list(self.output_names if names is None else names)
         if not wanted:
             return {}
-        try:
-            found = self._session.run(wanted, dict(feeds))
-        except Exception as error:
-            raise _not_runnable(self.what, error) from None
+        found = self.run_list(feeds, wanted)
         return {name: value for name, value in zip(wanted, found, strict=True) if isinstance(value, np.ndarray)}
+
+    def run_list(self, feeds: Mapping[str, Array], names: Sequence[str], where: str = "") -> list[Any]:
+        """The same as a list that the caller may empty as it goes; `where` ends the message of an error."""
+        try:
+            return list(self._session.run(list(names), dict(feeds)))
+        except Exception as error:
+            raise _not_runnable(self.what + where, error) from None
 
 
 def main_values(graph: ir.Graph) -> dict[str, ir.Value]:
@@ -86,7 +99,8 @@ def main_values(graph: ir.Graph) -> dict[str, ir.Value]:
 
 def _with_outputs(model: ir.Model, names: Iterable[str]) -> ir.Model:
     copy = model.clone()
-    values, outputs = main_values(copy.graph), {v.name for v in copy.graph.outputs}
+    values = main_values(copy.graph) | dict(copy.graph.initializers)
+    outputs = {v.name for v in copy.graph.outputs}
     for name in names:
         if name in outputs:
             continue
@@ -113,4 +127,9 @@ def _serialized(model: ir.Model, stack: contextlib.ExitStack) -> bytes | str:
 def _not_runnable(what: str, error: Exception) -> ModelError:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     reason = lines[0][:400] if lines else type(error).__name__
-    return ModelError("model-not-runnable", f"onnxruntime cannot run {what}: {reason}")
+    custom = "not a registered" in str(error) or "is not registered" in str(error)
+    return ModelError(
+        "model-not-runnable",
+        f"onnxruntime cannot run {what}: {reason}",
+        hint="pass the library of its custom operators" if custom else "",
+    )
