@@ -184,7 +184,9 @@ def _open(
     if calibration is None:
         return data.random_data(infos, RANDOM_BATCHES)
     line = lines.parse(preprocess) if isinstance(preprocess, str) else preprocess
-    return data.open_data(calibration, infos, preprocess=line, batch_size=batch_size or 32, limit=limit)
+    return data.open_data(
+        calibration, infos, preprocess=line, batch_size=32 if batch_size is None else batch_size, limit=limit
+    )
 
 
 def _calibrate_and_insert(

@@ -39,7 +39,7 @@ def parse_bits(text: str | None) -> tuple[int | None, int | None]:
     if text is None:
         return None, None
     parts = text.split(",")
-    if len(parts) > 2 or not all(part.strip().isdigit() for part in parts):
+    if len(parts) > 2 or not all(part.strip().isdecimal() for part in parts):
         raise UsageError("option-invalid", f"--bits {text!r} is not of the form W,A", hint="for example --bits 4,8")
     widths = [int(part) for part in parts]
     return widths[0], widths[-1]

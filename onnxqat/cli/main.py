@@ -41,9 +41,15 @@ def _summary(doc: str | None, paragraphs: int | None = None) -> str:
 
 
 def _version(
-    version: bool = typer.Option(False, "--version", help="Print the version.", is_eager=True),
+    version: bool = typer.Option(
+        False, "--version", help="Print the version.", is_eager=True, callback=lambda wanted: _print_version(wanted)
+    ),
 ) -> None:
-    if version:
+    del version  # its callback has printed it
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
         typer.echo(onnxqat.__version__)
         raise typer.Exit
 

@@ -160,7 +160,7 @@ def finetune(
     source = batches.make(data, labels, inputs, batch_size=batch_size, seed=seed, preprocess=line)
     schedule = _schedule(source, epochs, max_steps, warmup_steps)
     guide = _teacher(teacher, module, has_labels=labels is not None or _yields_labels(source))
-    place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    place = _place(device)
     module.to(place)
     loop = Loop(
         module=module,
@@ -295,6 +295,16 @@ def _adapted(loss: Loss, graph: ir.Model) -> Loss:
     if node is not None and node.op_type == "Softmax":
         return dataclasses.replace(loss, outputs="probabilities")
     return loss
+
+
+def _place(device: str | torch.device | None) -> torch.device:
+    try:
+        place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    except RuntimeError:
+        raise UsageError("option-invalid", f"there is no device {str(device)!r}", hint="cpu or cuda") from None
+    if place.type == "cuda" and not torch.cuda.is_available():
+        raise UsageError("option-invalid", "torch finds no CUDA device here", hint="choose the device cpu")
+    return place
 
 
 @contextlib.contextmanager

@@ -139,7 +139,9 @@ def _open(
             )
         return sources.random_data(infos, limit or RANDOM_BATCHES)
     line = lines.parse(preprocess) if isinstance(preprocess, str) else preprocess
-    return sources.open_data(data, infos, preprocess=line, batch_size=batch_size or 32, limit=limit)
+    return sources.open_data(
+        data, infos, preprocess=line, batch_size=32 if batch_size is None else batch_size, limit=limit
+    )
 
 
 def _float_nodes(graph: ir.Graph) -> Iterator[tuple[str, str]]:

@@ -20,14 +20,14 @@ def run(
     epochs: Annotated[int | None, typer.Option(help="Passes over the data [1].", show_default=False)] = None,
     max_steps: Annotated[int | None, typer.Option(help="Stop after so many steps.", show_default=False)] = None,
     batch_size: _options.BatchSize = 32,
-    optimizer: Annotated[str, typer.Option(help="sgd, adam or adamw.")] = "sgd",
+    optimizer: Annotated[str, typer.Option(help="sgd, adam or adamw.")] = "adamw",
     learning_rate: Annotated[
         float | None, typer.Option("--learning-rate", "--lr", help="Of weights.", show_default=False)
     ] = None,
     scale_learning_rate: Annotated[float | None, typer.Option(help="Of scales.", show_default=False)] = None,
     weight_decay: Annotated[float, typer.Option(help="Of weights; scales and biases have none.")] = 0.0,
     alpha: Annotated[float, typer.Option(help="Share of the teacher in the loss, where there are labels too.")] = 0.5,
-    temperature: Annotated[float, typer.Option(help="Of the teacher's softmax.")] = 1.0,
+    temperature: Annotated[float, typer.Option(help="Of the teacher's softmax.")] = 4.0,
     ema: Annotated[float | None, typer.Option(help="Decay of a moving average of weights.", show_default=False)] = None,
     seed: Annotated[int, typer.Option(help="Of sample order and torch.")] = 0,
     device: Annotated[str | None, typer.Option(help="cpu or cuda [cuda where there is one].")] = None,

@@ -1,0 +1,225 @@
+"""Bad input: one line that says what is wrong, status 2, nothing written."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from onnxqat.errors import ERROR_CODES
+
+Run = Callable[..., Any]
+INSERT = ("insert-qdq", "model.onnx")
+CALIBRATED = (*INSERT, "-c", "data.npz")
+
+
+def listing(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() if p.is_file() else b"" for p in folder.rglob("*")}
+
+
+def refused(onnxqat: Run, *arguments: object, code: str) -> str:
+    """The message; nothing was written."""
+    before = listing(Path())
+    done = onnxqat(*arguments)
+    assert done.status == 2, (done.out, done.err)
+    assert done.out == ""
+    lines = done.err.strip().splitlines()
+    assert lines[0].startswith(f"error[{code}]: ")
+    assert all(line.startswith("  hint: ") for line in lines[1:])
+    assert len(lines) <= 2
+    assert "Traceback" not in done.err
+    assert listing(Path()) == before
+    as_json = onnxqat(*arguments, "--json")
+    assert as_json.status == 2
+    assert json.loads(as_json.out)["error"]["code"] == code
+    assert listing(Path()) == before
+    return str(done.err)
+
+
+def damaged(kind: str) -> Path:
+    path = Path("bad.onnx")
+    model = Path("model.onnx").read_bytes()
+    if kind == "folder":
+        path.mkdir()
+    elif kind != "missing":
+        path.write_bytes(
+            {
+                "empty": b"",
+                "text": b"this is no model\n" * 20,
+                "truncated": model[: len(model) // 2],
+                "png": Path("images/0.png").read_bytes(),
+                "zeros": bytes(100),
+            }[kind]
+        )
+    return path
+
+
+KINDS = {
+    "missing": "model-not-found",
+    "folder": "model-not-found",
+    "empty": "model-empty",
+    "text": "model-not-onnx",
+    "truncated": "model-not-onnx",
+    "png": "model-not-onnx",
+    "zeros": "model-not-onnx",
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_models(kind: str, folder: Path, onnxqat: Run) -> None:
+    assert "bad.onnx" in refused(onnxqat, "insert-qdq", damaged(kind), "-c", "data.npz", code=KINDS[kind])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("finetune", "bad.onnx", "--data", "data.npz"),
+        ("validate", "bad.onnx", "model.onnx", "--data", "data.npz"),
+        ("validate", "model.onnx", "bad.onnx", "--data", "data.npz"),
+        ("handoff", "bad.onnx", "--backend", "onnxruntime-cpu", "-o", "bundle"),
+    ],
+    ids=lambda command: " ".join(command[:2]),
+)
+def test_models_of_the_other_commands(command: tuple[str, ...], kind: str, folder: Path, onnxqat: Run) -> None:
+    damaged(kind)
+    assert "bad.onnx" in refused(onnxqat, *command, code=KINDS[kind])
+
+
+def test_already_quantized(qdq: Path, onnxqat: Run) -> None:
+    message = refused(onnxqat, "insert-qdq", qdq, "-c", "data.npz", "-o", "x.onnx", code="model-already-quantized")
+    assert "--replace" in message
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("finetune", "model.onnx", "--data", "data.npz"),
+        ("handoff", "model.onnx", "--backend", "onnxruntime-cpu", "-o", "bundle"),
+        ("validate", "model.onnx", "model.onnx", "--data", "data.npz"),
+    ],
+    ids=lambda command: command[0],
+)
+def test_not_quantized(command: tuple[str, ...], folder: Path, onnxqat: Run) -> None:
+    refused(onnxqat, *command, code="model-not-quantized")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [INSERT, ("finetune", "model.qdq.onnx"), ("validate", "model.onnx", "model.qdq.onnx")],
+    ids=lambda command: command[0],
+)
+def test_missing_data(command: tuple[str, ...], qdq: Path, onnxqat: Run) -> None:
+    qdq.rename("kept.onnx")
+    command = tuple("kept.onnx" if c == "model.qdq.onnx" else c for c in command)
+    refused(onnxqat, *command, code="data-missing")
+
+
+@pytest.mark.parametrize(
+    ("arrays", "code", "says"),
+    [
+        ({"image": np.zeros((4, 3, 9, 8), np.float32)}, "data-shape", "[4, 3, 9, 8]"),
+        ({"image": np.zeros((4, 8, 8), np.float32)}, "data-shape", "'image'"),
+        ({"picture": np.zeros((4, 3, 8, 8), np.float32)}, "data-input-name", "picture"),
+        ({"image": np.full((4, 3, 8, 8), np.nan, np.float32)}, "data-non-finite", "image"),
+        ({"image": np.zeros((4, 3, 8, 8), np.uint8)}, "data-format", "uint8"),
+    ],
+)
+def test_data(arrays: dict[str, Any], code: str, says: str, folder: Path, onnxqat: Run) -> None:
+    np.savez(folder / "bad.npz", **arrays)
+    assert says in refused(onnxqat, *INSERT, "-c", "bad.npz", code=code)
+
+
+def test_data_that_is_not_there(folder: Path, onnxqat: Run) -> None:
+    refused(onnxqat, *INSERT, "-c", "no.npz", code="data-not-found")
+    refused(onnxqat, *INSERT, "-c", "no.such:function", code="data-not-found")
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        (("--backend", "openvino"), "backend-unknown"),
+        (("--backend", "no.yaml"), "backend-unknown"),
+        (("--exclude", "nothing*"), "pattern-no-match"),
+        (("--include", "nothing"), "pattern-no-match"),
+        (("--exclude-op", "Sin"), "pattern-no-match"),
+        (("--bits", "four"), "option-invalid"),
+        (("--bits", "4,8,8"), "option-invalid"),
+        (("--bits", "4;8"), "option-invalid"),
+        (("--bits", ""), "option-invalid"),
+        (("--bits", "1"), "option-invalid"),
+        (("--bits", "8,9"), "option-invalid"),
+        (("--bits", "²"), "option-invalid"),
+        (("--first-last-bits", "1"), "option-invalid"),
+        (("--first-last-bits", "-8"), "option-invalid"),
+        (("--activation-type", "int7"), "option-invalid"),
+        (("--observer", "min-max"), "name-unknown"),
+        (("--preprocess", "sclae=1/255"), "option-invalid"),
+        (("--preprocess", "scale=x"), "option-invalid"),
+        (("--limit", "0"), "option-invalid"),
+        (("--batch-size", "0"), "option-invalid"),
+        (("-o", "missing/out.onnx"), "output-not-writable"),
+        (("-o", "images"), "output-not-writable"),
+    ],
+    ids=str,
+)
+def test_options(options: tuple[str, str], code: str, folder: Path, onnxqat: Run) -> None:
+    data = "images" if options[0] == "--preprocess" else "data.npz"
+    refused(onnxqat, *INSERT, "-c", data, *options, code=code)
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_may_not_be_written(folder: Path, onnxqat: Run) -> None:
+    (folder / "locked").mkdir(mode=0o500)
+    refused(onnxqat, *CALIBRATED, "-o", "locked/out.onnx", code="output-not-writable")
+
+
+def test_a_broken_table(folder: Path, onnxqat: Run) -> None:
+    (folder / "bad.yaml").write_text("backend: x\nextends: tensorrt\nplacment: both\n")
+    assert "bad.yaml: placment" in refused(onnxqat, *CALIBRATED, "--backend", "bad.yaml", code="backend-table")
+    assert "bad.yaml: placment" in refused(onnxqat, "backends", "bad.yaml", code="backend-table")
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        (("--method", "lsqq"), "name-unknown"),
+        (("--optimizer", "sdg"), "option-invalid"),
+        (("--temperature", "0"), "option-invalid"),
+        (("--alpha", "2"), "option-invalid"),
+        (("--max-steps", "-1"), "option-invalid"),
+        (("--device", "tpu9"), "option-invalid"),
+        (("--teacher", "no.onnx"), "model-not-found"),
+        (("-o", "missing/out.onnx"), "output-not-writable"),
+    ],
+    ids=str,
+)
+def test_options_of_finetune(options: tuple[str, str], code: str, qdq: Path, onnxqat: Run) -> None:
+    refused(onnxqat, "finetune", "model.qdq.onnx", "--data", "data.npz", *options, code=code)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("insert-qdq",),
+        (*CALIBRATED, "--no-such-option"),
+        (*CALIBRATED, "--limit", "many"),
+        ("no-such-command",),
+        ("handoff", "model.onnx"),
+    ],
+    ids=" ".join,
+)
+def test_usage(arguments: tuple[str, ...], folder: Path, onnxqat: Run) -> None:
+    before = listing(folder)
+    done = onnxqat(*arguments)
+    assert done.status == 2
+    assert "Error" in done.err
+    assert "Traceback" not in done.err
+    assert listing(folder) == before
+
+
+def test_the_codes_here_exist() -> None:
+    assert set(KINDS.values()) <= set(ERROR_CODES)

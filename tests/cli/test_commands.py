@@ -1,0 +1,204 @@
+"""Each command does its work, prints it, and says so in JSON."""
+
+import inspect
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+
+from onnxqat import __version__
+from onnxqat.backends import schema
+from onnxqat.discover import names
+from onnxqat.graph import io
+from onnxqat.graph import qdq as quantizers
+
+Run = Callable[..., Any]
+COMMANDS = [n.replace("_", "-") for n in names("onnxqat.cli.commands")]
+
+
+def python(code: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-W", "ignore", "-c", code, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+# ------------------------------------------------------------------ help and imports
+def test_help(onnxqat: Run) -> None:
+    done = onnxqat("--help")
+    assert done.status == 0
+    assert all(command in done.out for command in COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_of_a_command(command: str, onnxqat: Run) -> None:
+    done = onnxqat(command, "--help")
+    assert done.status == 0
+    assert "--json" in done.out
+    assert "Args:" not in done.out
+
+
+def test_version(onnxqat: Run) -> None:
+    assert onnxqat("--version").out.strip() == __version__
+
+
+def test_starting_up_imports_nothing_heavy() -> None:
+    code = """import sys
+from onnxqat.cli import main
+main.run(["--help"])
+sys.exit(", ".join(sorted({"torch", "onnxruntime", "onnx", "onnx_ir", "numpy", "sympy"} & set(sys.modules))) or 0)"""
+    done = python(code)
+    assert done.returncode == 0, done.stderr
+
+
+def test_insert_qdq_needs_no_torch(folder: Path) -> None:
+    code = """import sys
+sys.modules["torch"] = None
+from onnxqat.cli import main
+sys.exit(main.run(sys.argv[1:]))"""
+    done = python(code, "insert-qdq", "model.onnx", "-c", "data.npz")
+    assert done.returncode == 0, done.stderr
+    assert (folder / "model.qdq.onnx").exists()
+
+
+# ------------------------------------------------------------------ insert-qdq
+def test_insert_qdq(folder: Path, onnxqat: Run) -> None:
+    before = (folder / "model.onnx").read_bytes()
+    done = onnxqat("insert-qdq", "model.onnx", "--calibration", "data.npz")
+    assert done.status == 0, done.err
+    assert done.err == ""
+    assert "model.qdq.onnx" in done.out
+    assert "onnxqat finetune model.qdq.onnx" in done.out
+    assert (folder / "model.onnx").read_bytes() == before
+    onnx.checker.check_model(onnx.load(folder / "model.qdq.onnx"), full_check=True)
+    assert sorted(p.name for p in folder.iterdir()) == ["data.npz", "images", "model.onnx", "model.qdq.onnx"]
+
+
+def test_insert_qdq_from_images(folder: Path, onnxqat: Run) -> None:
+    done = onnxqat("insert-qdq", "model.onnx", "-c", "images", "--preprocess", "scale=1/255", "-o", "out.onnx")
+    assert done.status == 0, done.err
+    assert (folder / "out.onnx").exists()
+    assert not (folder / "model.qdq.onnx").exists()
+
+
+def test_insert_qdq_json(folder: Path, onnxqat: Run) -> None:
+    done = onnxqat("insert-qdq", "model.onnx", "-c", "data.npz", "--json", "--backend", "openvino-cpu")
+    assert done.status == 0
+    assert done.err == ""
+    assert done.json["files"] == ["model.qdq.onnx"]
+    assert "openvino-cpu" in done.out
+    assert "rule" not in done.out
+
+
+def test_explain(folder: Path, onnxqat: Run) -> None:
+    done = onnxqat("insert-qdq", "model.onnx", "-c", "data.npz", "--explain", "--json")
+    text = done.out
+    assert all(rule in text for rule in ("Conv input 0", "Conv output behind its activation", "Conv bias"))
+    plain = onnxqat("insert-qdq", "model.onnx", "-c", "data.npz", "--explain")
+    assert "Why each tensor is treated as it is" in plain.out
+
+
+def test_every_option_of_insert_qdq(folder: Path, onnxqat: Run) -> None:
+    done = onnxqat(
+        *("insert-qdq", "model.onnx", "-c", "data.npz", "--backend", "openvino-cpu", "--bits", "4,6"),
+        *("--per-tensor", "--observer", "mse", "--first-last-bits", "8", "--full-range", "--activation-type", "int8"),
+        *("--batch-size", "4", "--limit", "8", "--exclude", "pool", "--exclude-op", "Flatten", "--html", "r.html"),
+        *("-o", "out.onnx"),
+    )
+    assert done.status == 0, done.err
+    assert (folder / "r.html").stat().st_size > 1000
+    found = {q.tensor: q for q in quantizers.quantizers(io.load(folder / "out.onnx"))}
+    assert found["w"].qparams.axis is None
+    assert found["image"].qparams.qtype.storage == "int8"
+    assert "excluded by 'pool'" in done.out
+
+
+def test_include(folder: Path, onnxqat: Run) -> None:
+    assert onnxqat("insert-qdq", "model.onnx", "-c", "data.npz", "--include", "head").status == 0
+    tensors = {q.tensor for q in quantizers.quantizers(io.load(folder / "model.qdq.onnx"))}
+    assert tensors == {"f", "v", "c_dequantized"}
+
+
+def test_random_data(folder: Path, onnxqat: Run) -> None:
+    assert onnxqat("insert-qdq", "model.onnx", "--random-data").status == 0
+
+
+def test_replace(qdq: Path, onnxqat: Run) -> None:
+    done = onnxqat("insert-qdq", qdq, "-c", "data.npz", "--replace", "--backend", "tensorrt", "-o", "again.onnx")
+    assert done.status == 0, done.err
+    assert not any(q.qparams.qtype.storage == "uint8" for q in quantizers.quantizers(io.load("again.onnx")))
+
+
+# ------------------------------------------------------------------ the other commands
+def test_backends(onnxqat: Run) -> None:
+    done = onnxqat("backends")
+    assert done.status == 0
+    assert [line.split()[0] for line in done.out.splitlines()] == schema.names()
+    assert [t["backend"] for t in onnxqat("backends", "--json").json] == schema.names()
+
+
+def test_one_backend(tmp_path: Path, onnxqat: Run) -> None:
+    done = onnxqat("backends", "tensorrt")
+    assert done.status == 0
+    (tmp_path / "copy.yaml").write_text(done.out)
+    assert schema.load(str(tmp_path / "copy.yaml")) == schema.load("tensorrt")
+    assert [t["backend"] for t in onnxqat("backends", tmp_path / "copy.yaml", "--json").json] == ["tensorrt"]
+
+
+def test_finetune(qdq: Path, onnxqat: Run) -> None:
+    before = qdq.read_bytes()
+    done = onnxqat(
+        "finetune", "model.qdq.onnx", "--data", "data.npz", "--teacher", "model.onnx", "--max-steps", "2", "--json"
+    )
+    assert done.status == 0, done.err
+    assert done.json["files"] == ["model.qdq.tuned.onnx"]
+    assert qdq.read_bytes() == before
+    assert Path("model.qdq.tuned.onnx").read_bytes() != before
+
+
+def test_validate(qdq: Path, onnxqat: Run) -> None:
+    done = onnxqat("validate", "model.onnx", "model.qdq.onnx", "--data", "data.npz", "--json")
+    assert done.status == 0, done.out
+    assert done.json["passed"] is True
+    text = onnxqat("validate", "model.onnx", "model.qdq.onnx", "--random-data", "--no-torch")
+    assert text.status == 0
+
+
+def test_validate_fails_with_status_1(qdq: Path, onnxqat: Run) -> None:
+    other = onnx.load("model.onnx")
+    for tensor in other.graph.initializer:
+        if tensor.name == "v":
+            tensor.CopyFrom(onnx.helper.make_tensor("v", 1, [4, 4], [float((7 * i) % 5) for i in range(16)]))
+    onnx.save(other, "other.onnx")
+    done = onnxqat(
+        "validate", "other.onnx", "model.qdq.onnx", "--data", "data.npz", "--max-differing-top1", "-1", "--json"
+    )
+    assert done.status == 1
+    assert done.json["passed"] is False
+    assert done.json["failures"]
+
+
+def test_handoff(qdq: Path, onnxqat: Run) -> None:
+    done = onnxqat(
+        "handoff", "model.qdq.onnx", "--backend", "onnxruntime-cpu", "-o", "bundle", "--data", "data.npz", "--json"
+    )
+    assert done.status == 0, done.out
+    assert done.json["kind"] == "handoff"
+    assert {"model.onnx", "manifest.json", "report.json"} <= {p.name for p in Path("bundle").iterdir()}
+    onnx.checker.check_model(onnx.load("bundle/model.onnx"), full_check=True)
+
+
+def test_options_of_finetune_default_to_those_of_python() -> None:
+    from onnxqat.cli.commands import finetune as command
+    from onnxqat.training.finetune import finetune
+    from onnxqat.training.losses import Loss
+
+    def defaults(function: Callable[..., Any]) -> dict[str, Any]:
+        return {name: p.default for name, p in inspect.signature(function).parameters.items()}
+
+    ours, theirs = defaults(command.run), defaults(finetune)
+    same = ("method", "epochs", "max_steps", "batch_size", "optimizer", "learning_rate", "weight_decay", "ema", "seed")
+    assert {name: ours[name] for name in same} == {name: theirs[name] for name in same}
+    assert (ours["alpha"], ours["temperature"]) == (Loss().alpha, Loss().temperature)

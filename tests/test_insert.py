@@ -1,0 +1,338 @@
+"""insert_qdq: float ONNX in, calibrated QDQ ONNX out, nothing else changed."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_graphsurgeon as gs
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+from onnx import numpy_helper
+
+import onnxqat
+from onnxqat.backends import schema
+from onnxqat.backends.selection import Overrides
+from onnxqat.errors import BackendError, DataError, ModelError
+from onnxqat.graph import io, qdq
+from onnxqat.insert import insert_qdq
+from onnxqat.passes.strip_qdq import StripQdq
+from tests.backends.planning import proto, weight
+from tests.passes.checks import ort_run
+
+TEXT = f"""<ir_version: 8, opset_import: ["" : 17], producer_name: "someone">
+g (float[N,1,6,6] image) => (float[N,3] logits, float[N,2,6,6] features)
+<float[2,1,3,3] w = {weight(2, 1, 3, 3)}, float[2] b = {{0.25, -0.5}}, float[2,3] v = {weight(2, 3)}, float[3] c = {{1, 2, 3}},
+ float zero = {{0}}, float six = {{6}}> {{
+    ["stem"] t = Conv<pads = [1,1,1,1]>(image, w, b)
+    ["act"] features = Clip(t, zero, six)
+    ["pool"] p = GlobalAveragePool(features)
+    ["flat"] f = Flatten(p)
+    ["head"] logits = Gemm(f, v, c) }}"""
+DATA = {"image": np.random.default_rng(0).normal(size=(8, 1, 6, 6)).astype(np.float32) * 3}
+BACKENDS = schema.names()
+
+
+def model() -> onnx.ModelProto:
+    found = proto(TEXT)
+    found.metadata_props.add(key="owner", value="me")
+    found.doc_string = "a small net"
+    return found
+
+
+def content(source: onnx.ModelProto) -> bytes:
+    return source.SerializeToString(deterministic=True)
+
+
+def quantized(backend: str = "onnxruntime-cpu", **options: Any) -> onnx.ModelProto:
+    found = insert_qdq(model(), backend, calibration=DATA, **options).model
+    assert isinstance(found, onnx.ModelProto)
+    return found
+
+
+# ------------------------------------------------------------------ kinds
+def test_path(tmp_path: Path) -> None:
+    path = tmp_path / "net.onnx"
+    onnx.save(model(), path)
+    before = path.read_bytes()
+    result = insert_qdq(path, calibration=DATA)
+    assert path.read_bytes() == before
+    assert Path(result.model) == tmp_path / "net.qdq.onnx"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["net.onnx", "net.qdq.onnx"]
+    assert content(onnx.load(result.model)) == content(quantized())
+
+
+def test_path_and_output(tmp_path: Path) -> None:
+    onnx.save(model(), tmp_path / "net.onnx")
+    result = insert_qdq(str(tmp_path / "net.onnx"), calibration=DATA, output=tmp_path / "other.onnx")
+    assert str(result.model) == str(tmp_path / "other.onnx")
+    assert not (tmp_path / "net.qdq.onnx").exists()
+
+
+def test_proto() -> None:
+    source = model()
+    result = insert_qdq(source, calibration=DATA)
+    assert content(source) == content(model())
+    assert isinstance(result.model, onnx.ModelProto)
+    assert result.model is not source
+
+
+def test_ir_model() -> None:
+    source = ir.from_proto(model())
+    before = content(ir.to_proto(source))
+    result = insert_qdq(source, calibration=DATA)
+    assert content(ir.to_proto(source)) == before
+    assert isinstance(result.model, ir.Model)
+    assert qdq.is_quantized(result.model)
+    assert not qdq.is_quantized(source)
+
+
+def test_graphsurgeon() -> None:
+    source = gs.import_onnx(model())
+    before = content(gs.export_onnx(source))
+    result = insert_qdq(source, calibration=DATA)
+    assert content(gs.export_onnx(source)) == before
+    assert isinstance(result.model, gs.Graph)
+    ops = [n.op for n in result.model.nodes]
+    assert ops.count("QuantizeLinear") == ops.count("DequantizeLinear") - 2 > 0  # two stored biases
+
+
+def test_also_written_from_memory(tmp_path: Path) -> None:
+    result = insert_qdq(model(), calibration=DATA, output=tmp_path / "net.onnx")
+    assert isinstance(result.model, onnx.ModelProto)
+    assert content(onnx.load(tmp_path / "net.onnx")) == content(result.model)
+
+
+# ------------------------------------------------------------------ what is kept
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_deterministic(backend: str) -> None:
+    assert content(quantized(backend)) == content(quantized(backend))
+    random = [insert_qdq(model(), backend, random_data=True).model for _ in range(2)]
+    assert content(random[0]) == content(random[1])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_names_stay(backend: str) -> None:
+    before, after = model(), quantized(backend)
+    onnx.checker.check_model(after, full_check=True)
+    assert list(after.graph.input) == list(before.graph.input)
+    assert [(v.name, v.type) for v in after.graph.output] == [(v.name, v.type) for v in before.graph.output]
+    assert {n.name for n in before.graph.node} <= {n.name for n in after.graph.node}
+    names = {name for n in after.graph.node for name in (*n.input, *n.output)}
+    assert {name for n in before.graph.node for name in (*n.input, *n.output) if name} - {"b", "c"} <= names
+    assert (after.producer_name, after.doc_string) == ("someone", "a small net")
+    props = {p.key: p.value for p in after.metadata_props}
+    assert props["owner"] == "me"
+    assert props["onnxqat.backend"] == backend
+    assert props["onnxqat.calibration"] == "data"
+    assert props["onnxqat.version"] == onnxqat.__version__
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_stripped_it_is_the_float_model(backend: str) -> None:
+    stripped = StripQdq().run(quantized(backend)).model
+    before, after = ort_run(model(), DATA), ort_run(stripped, DATA)
+    weights = {i.name: numpy_helper.to_array(i) for i in stripped.graph.initializer}
+    np.testing.assert_array_equal(weights["w"], numpy_helper.to_array(model().graph.initializer[0]))
+    for name, expected in before.items():
+        np.testing.assert_allclose(after[name], expected, rtol=0, atol=2e-3, err_msg=name)  # biases lie on a grid
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_close_to_the_float_model(backend: str) -> None:
+    exact, near = (
+        ort_run(model(), DATA),
+        ort_run(quantized(backend, overrides=Overrides(weight_bits=8, activation_bits=8)), DATA),
+    )
+    for name, expected in exact.items():
+        noise = np.mean((near[name] - expected) ** 2) / np.mean(expected**2)
+        assert 0 < noise < 1e-3, (name, noise)
+
+
+def test_the_activation_is_repeated_by_its_quantizer() -> None:
+    found = {q.tensor: q.qparams for q in qdq.quantizers(io.load(quantized()))}
+    features = next(p for name, p in found.items() if name.startswith("features"))
+    assert np.float32(255) * features.scale <= 6
+    assert int(features.zero_point) == 0
+    assert "t" not in found
+
+
+def test_result_counts() -> None:
+    result = insert_qdq(model(), calibration=DATA)
+    assert result.quantizers == {"activation": 4, "weight": 2, "bias": 2}
+    assert result.plan.backend == "onnxruntime-cpu"
+
+
+# ------------------------------------------------------------------ data
+def test_no_data(tmp_path: Path) -> None:
+    onnx.save(model(), tmp_path / "net.onnx")
+    with pytest.raises(DataError) as caught:
+        insert_qdq(tmp_path / "net.onnx")
+    assert caught.value.code == "data-missing"
+    assert [p.name for p in tmp_path.iterdir()] == ["net.onnx"]
+
+
+def test_random_data_marks_the_file() -> None:
+    found = insert_qdq(model(), random_data=True)
+    assert {p.key: p.value for p in found.model.metadata_props}["onnxqat.calibration"] == "random"
+
+
+def test_limit_and_batch_size_do_not_change_ranges() -> None:
+    assert content(quantized(batch_size=1)) == content(quantized(batch_size=8))
+    assert content(quantized(limit=4)) == content(insert_qdq(model(), calibration={"image": DATA["image"][:4]}).model)
+
+
+def test_progress() -> None:
+    seen: list[tuple[int, int | None]] = []
+    quantized(batch_size=2, progress=lambda done, total: seen.append((done, total)))
+    assert [done for done, _ in seen][-1] == 4
+    assert all(total in (None, 4) for _, total in seen)
+
+
+# ------------------------------------------------------------------ quantized already
+def test_already_quantized(tmp_path: Path) -> None:
+    onnx.save(quantized(), tmp_path / "net.onnx")
+    with pytest.raises(ModelError) as caught:
+        insert_qdq(tmp_path / "net.onnx", calibration=DATA)
+    assert caught.value.code == "model-already-quantized"
+    assert "net.onnx" in caught.value.message
+    assert [p.name for p in tmp_path.iterdir()] == ["net.onnx"]
+
+
+def test_replace() -> None:
+    again = insert_qdq(quantized("tensorrt"), calibration=DATA, replace=True)
+    assert {p.key: p.value for p in again.model.metadata_props}["onnxqat.backend"] == "onnxruntime-cpu"
+    fresh = insert_qdq(model(), calibration=DATA)
+    assert again.quantizers == fresh.quantizers
+    stored = [{i.name for i in r.model.graph.initializer} for r in (again, fresh)]
+    assert stored[0] == stored[1]
+
+
+# ------------------------------------------------------------------ types and opset
+def test_16_bits_raise_the_opset() -> None:
+    found = quantized(overrides=Overrides(activation_bits=16))
+    assert {e.domain: e.version for e in found.opset_import}[""] >= 21
+    onnx.checker.check_model(found, full_check=True)
+    assert {e.version for e in quantized().opset_import} == {17}
+
+
+def test_16_bits_at_both_ends() -> None:
+    found = quantized("academic", overrides=Overrides(first_last_bits=16))
+    ort_run(found, DATA)
+    assert {q.qparams.qtype.storage for q in qdq.quantizers(io.load(found)) if q.role == "weight"} == {"int16"}
+
+
+def test_a_backend_that_cannot_read_the_types(tmp_path: Path) -> None:
+    (tmp_path / "old.yaml").write_text("backend: old\nextends: onnxruntime-cpu\nopset: [13, 17]\n")
+    with pytest.raises(BackendError) as caught:
+        quantized(str(tmp_path / "old.yaml"), overrides=Overrides(activation_bits=16))
+    assert caught.value.code == "backend-opset"
+
+
+@pytest.mark.parametrize("bits", range(2, 9))
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_every_width(backend: str, bits: int) -> None:
+    found = quantized(backend, overrides=Overrides(weight_bits=bits, activation_bits=bits, first_last_bits=bits))
+    onnx.checker.check_model(found, full_check=True)
+    grids = [q.qparams.qtype for q in qdq.quantizers(io.load(found)) if q.role != "bias"]
+    assert {g.bits for g in grids} <= {bits, bits - 1}  # 8-bit weights may keep to 7 bits
+    assert all(np.isfinite(v).all() for v in ort_run(found, DATA).values())
+
+
+@pytest.mark.parametrize("backend", ["tensorrt", "openvino-cpu"])
+@pytest.mark.parametrize("order", ["k, image", "image, k"])
+def test_a_constant_in_a_tied_concat_is_covered(backend: str, order: str) -> None:
+    text = f"g (float[N,2] image) => (float[M,2] y) <float[1,2] k = {{100, -100}}> {{ t = Concat<axis = 0>({order}) y = Neg(t) }}"
+    found = insert_qdq(proto(text), backend, calibration={"image": np.ones((4, 2), np.float32)}).model
+    result = ort_run(found, {"image": np.ones((1, 2), np.float32)})["y"]
+    assert sorted(np.round(result.ravel()).tolist())[::3] == [-100.0, 100.0]
+    assert len({str(q.scales[0].name) for q in qdq.quantizers(io.load(found))}) == 1
+
+
+def test_a_group_and_a_wider_reader_of_its_root() -> None:
+    w = weight(2, 2, 1, 1)
+    text = f"""g (float[N,2,2,2] x, float[N,2,2,2] z) => (float[N,2,2,2] y, float[N,2,2,2] y2)
+    <float[2,2,1,1] w = {w}, float[2,4,1,1] v = {weight(2, 4, 1, 1)}> {{
+        a = Conv(x, w) b = Conv(z, w) c = Concat<axis = 1>(a, b) y = Conv(c, v) ["last"] y2 = Conv(a, w) }}"""
+    overrides = Overrides(weight_bits=4, activation_bits=4, first_last_bits=8)
+    found = io.load(insert_qdq(proto(text), "tensorrt", random_data=True, overrides=overrides).model)
+    by_reader = {
+        (str(node.name), index): q.qparams.qtype.bits
+        for q in qdq.quantizers(found)
+        for v in q.outputs
+        for node, index in v.uses()
+    }
+    assert by_reader["last", 0] == 8
+    assert by_reader["c_Concat", 0] == by_reader["c_Concat", 1] == 4
+
+
+# ------------------------------------------------------------------ real models
+SHAPES: dict[str, dict[str, tuple[int, ...]]] = {
+    "mtcnn_pnet": {"input": (1, 3, 24, 24)},
+    "ppocr_v2_cls": {"x": (1, 3, 48, 192)},
+    "silero_vad": {"input": (1, 512), "state": (2, 1, 128), "sr": ()},
+    "swift_f0": {"audio": (1, 4096), "fmin": (), "fmax": ()},
+}
+SCALARS = {"sr": np.int64(16000), "fmin": np.float32(50), "fmax": np.float32(500)}
+REAL = [
+    "autoencoder_ad", "basic_pitch", "dscnn_kws", "dscnn_kws_bn", "efficientnet_lite0_imagenet", "light_squeezenet",
+    "mobilenetv1_025_vww", "mobilenetv2_imagenet_bn", "mtcnn_onet", "mtcnn_pnet", "mtcnn_rnet", "nanodet_coco_320",
+    "ppocr_v2_cls", "resnet20_cifar10", "resnet20_cifar10_bn", "resnet20_cifar10_dynamo", "resnet20_cifar10_slim",
+    "resnet56_cifar10_bn", "resnet8_cifar10", "resnet8_cifar10_bn", "silero_vad", "swift_f0", "ultraface_rfb_320",
+    "yolox_nano_coco_416",
+]  # fmt: skip
+LARGE = [
+    "light_bvlc_alexnet", "light_densenet121", "light_inception_v1", "light_inception_v2", "light_resnet50",
+    "light_shufflenet", "light_vgg19", "light_zfnet512",
+]  # fmt: skip
+
+
+def feeds_for(name: str, source: onnx.ModelProto) -> dict[str, np.ndarray]:
+    constants = {i.name for i in source.graph.initializer}
+    rng, feeds = np.random.default_rng(0), {}
+    for value in source.graph.input:
+        if value.name in constants:
+            continue
+        shape = SHAPES.get(name, {}).get(value.name) or tuple(
+            max(d.dim_value, 1) for d in value.type.tensor_type.shape.dim
+        )
+        feeds[value.name] = np.asarray(SCALARS.get(value.name, rng.normal(size=shape).astype(np.float32)))
+    return feeds
+
+
+def runs(content: bytes, feeds: dict[str, np.ndarray], level: ort.GraphOptimizationLevel) -> list[np.ndarray]:
+    options = ort.SessionOptions()
+    options.graph_optimization_level = level
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 4
+    return list(ort.InferenceSession(content, options, providers=["CPUExecutionProvider"]).run(None, feeds))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", [*REAL, *(pytest.param(n, marks=pytest.mark.slow) for n in LARGE)])
+def test_real_model(name: str, backend: str, shared: Path) -> None:
+    source = onnx.load(shared / "data" / "models" / f"{name}.onnx")
+    feeds = feeds_for(name, source)
+    result = insert_qdq(source, backend, calibration=[feeds], limit=1)
+    found = result.model
+    if name == "silero_vad":  # everything that it computes lies in the bodies of an If
+        assert any("control-flow body" in r.message for r in result.remarks)
+    else:
+        assert result.quantizers["activation"] > 0
+        assert result.quantizers["weight"] > 0
+    constants = {i.name for i in source.graph.initializer}
+    assert list(found.graph.input) == [v for v in source.graph.input if v.name not in constants]
+    assert [v.name for v in found.graph.output] == [v.name for v in source.graph.output]
+    assert [v.type.tensor_type.elem_type for v in found.graph.output] == [
+        v.type.tensor_type.elem_type for v in source.graph.output
+    ]
+    onnx.checker.check_model(found, full_check=True)
+    serialized = content(found)
+    for level in (ort.GraphOptimizationLevel.ORT_DISABLE_ALL, ort.GraphOptimizationLevel.ORT_ENABLE_ALL):
+        for array in runs(serialized, feeds, level):
+            assert np.isfinite(array).all()
+
+
+def test_every_real_model_is_listed(shared: Path) -> None:
+    assert sorted(p.stem for p in (shared / "data" / "models").glob("*.onnx")) == sorted([*REAL, *LARGE])
