@@ -1,0 +1,29 @@
+"""The demo takes a real model the whole way."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+
+PROOFS = ("w8a8", "w4a4", "w4a4_tuned")
+
+
+@pytest.mark.slow
+def test_demo(tmp_path: Path, onnxqat: Callable[..., Any]) -> None:
+    pytest.importorskip("torch").set_num_threads(1)
+    pytest.importorskip("sklearn")
+    done = onnxqat("demo", "-o", tmp_path / "demo", "--json")
+    assert done.status == 0, done.out + done.err
+    (table,) = done.json["tables"] if isinstance(done.json["tables"], list) else done.json["tables"].values()
+    rows = {row["model"]: row for row in table["rows"]}
+    assert list(rows) == ["float", "w8a8", "w4a4", "w4a4 tuned"]
+    assert rows["float"]["top1"] > 0.97
+    assert rows["w8a8"]["top1"] > rows["float"]["top1"] - 0.005
+    assert rows["w4a4 tuned"]["top1"] > rows["float"]["top1"] - 0.015
+    for name in PROOFS:
+        onnx.checker.check_model(onnx.load(tmp_path / "demo" / f"{name}.onnx"), full_check=True)
+        assert json.loads((tmp_path / "demo" / f"bundle_{name}" / "report.json").read_text())
+    assert (tmp_path / "demo" / "report.html").stat().st_size > 1000
