@@ -1,7 +1,8 @@
 """Backend tables: what a compiler wants quantized, with which types, and what it fuses.
 
 A table is one YAML file. ``extends: NAME`` starts from another table: mappings are merged key by key (a key with the
-value null is removed), lists and scalars replace. Every error names the file and the key.
+value null is removed), lists and scalars replace. In place of a name may stand a path, relative to the table's folder.
+Every error names the file and the key.
 """
 
 from __future__ import annotations
@@ -239,11 +240,12 @@ def load(name: str) -> Backend:
         raise BackendError("backend-table", f"{path}: {key}: {first['msg']}") from None
 
 
-def _find(name: str) -> Path:
+def _find(name: str, folder: Path = Path()) -> Path:
     if name.endswith((".yaml", ".yml")):
-        if not Path(name).is_file():
-            raise BackendError("backend-unknown", f"{name}: no such backend table")
-        return Path(name)
+        path = folder / name
+        if not path.is_file():
+            raise BackendError("backend-unknown", f"{path}: no such backend table")
+        return path
     path = FOLDER / f"{name.replace('-', '_')}.yaml"
     if not name.replace("-", "").replace("_", "").isalnum() or not path.is_file():
         known = discover.unknown("backend", name, names())
@@ -263,7 +265,7 @@ def _merged(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
         raise BackendError("backend-table", f"{path}: a table is a mapping of keys")
     if not isinstance(raw.get("extends"), str):
         return raw
-    return _overlay(_merged(_find(raw["extends"]), (*seen, path)), raw)
+    return _overlay(_merged(_find(raw["extends"], path.parent), (*seen, path)), raw)
 
 
 def _overlay(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:

@@ -84,6 +84,11 @@ passthrough: [Reshape]
     assert table.fused == base.fused
 
 
+def test_extends_a_file_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "base.yaml").write_text("backend: base\nextends: tensorrt\nplacement: both\n")
+    assert schema.load(table_file(tmp_path, "backend: mine\nextends: base.yaml\n")).placement == "both"
+
+
 def test_tables_that_extend_each_other(tmp_path: Path) -> None:
     first, second = tmp_path / "first.yaml", tmp_path / "second.yaml"
     first.write_text(f"extends: {second}\n")
