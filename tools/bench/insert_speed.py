@@ -1,6 +1,6 @@
 """CPU seconds of ``insert-qdq`` as a process, calibration taken out; checks that torch stays unloaded.
 
-    python tools/bench/insert_speed.py [MODEL.onnx] [--runs 5]
+python tools/bench/insert_speed.py [MODEL.onnx] [--runs 5]
 """
 
 from __future__ import annotations

@@ -45,7 +45,10 @@ def onnxruntime_codes(x: np.ndarray, qparams: QParams) -> np.ndarray:
     axis = {} if qparams.axis is None else {"axis": qparams.axis}
     nodes = [helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["q"], **axis)]
     if qparams.qtype.needs_clip:
-        constants |= {"low": np.asarray(qparams.qtype.quant_min, kind), "high": np.asarray(qparams.qtype.quant_max, kind)}
+        constants |= {
+            "low": np.asarray(qparams.qtype.quant_min, kind),
+            "high": np.asarray(qparams.qtype.quant_max, kind),
+        }
         nodes.append(helper.make_node("Clip", ["q", "low", "high"], ["c"]))
     output = nodes[-1].output[0]
     graph = helper.make_graph(

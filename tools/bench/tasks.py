@@ -36,12 +36,22 @@ class Task:
     batch_size: int = 10
     learning_rate: float = 1e-4
     observer: str | None = None
+    reduce_range: bool | None = None
 
 
 TASKS = {
     "mobilenetv2": Task("mobilenetv2_imagenet_bn", "imagenet", 100, epochs=6, learning_rate=3e-5),
     "efficientnet": Task(
         "efficientnet_lite0_imagenet", "imagenet-lite", 100, per_channel=False, epochs=10, learning_rate=1e-4
+    ),
+    "efficientnet-full-range": Task(
+        "efficientnet_lite0_imagenet",
+        "imagenet-lite",
+        100,
+        per_channel=False,
+        epochs=10,
+        learning_rate=1e-4,
+        reduce_range=False,
     ),
     "dscnn": Task("dscnn_kws", "kws", 200, epochs=20, batch_size=20, learning_rate=1e-4),
     "yolox": Task("yolox_nano_coco_416", "yolox", 32),
@@ -54,7 +64,15 @@ def calibration(task: Task) -> np.ndarray:
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "calibration.npz"
-        command = [sys.executable, str(_shared.SCORER), task.task, "--calibration", str(path), "--count", str(task.samples)]
+        command = [
+            sys.executable,
+            str(_shared.SCORER),
+            task.task,
+            "--calibration",
+            str(path),
+            "--count",
+            str(task.samples),
+        ]
         subprocess.run(command, check=True, capture_output=True)
         with np.load(path) as archive:
             return np.asarray(archive["input"])
@@ -76,10 +94,16 @@ def run(name: str, backend: str, threads: int) -> dict[str, Any]:
     task = TASKS[name]
     source, start = _shared.MODELS / f"{task.model}.onnx", time.process_time()
     data = {input_name(source): calibration(task)}
-    quantized = RUNS / f"{task.model}_{backend}.onnx"
-    overrides = Overrides(per_channel=None if task.per_channel else False, observer=task.observer)
+    quantized = RUNS / f"{name}_{backend}.onnx"
+    overrides = Overrides(
+        per_channel=None if task.per_channel else False, observer=task.observer, reduce_range=task.reduce_range
+    )
     onnxqat.insert_qdq(source, backend, calibration=data, output=quantized, overrides=overrides)
-    row: dict[str, Any] = {"model": task.model, "backend": backend, "float": _shared.figure(_shared.score(task.task, source))}
+    row: dict[str, Any] = {
+        "model": task.model,
+        "backend": backend,
+        "float": _shared.figure(_shared.score(task.task, source)),
+    }
     row["ptq"] = _shared.figure(_shared.score(task.task, quantized))
     row["ptq unoptimized"] = _shared.figure(_shared.score(task.task, quantized, optimize=False))
     print(json.dumps(row), flush=True)
@@ -87,7 +111,7 @@ def run(name: str, backend: str, threads: int) -> dict[str, Any]:
         import torch
 
         torch.set_num_threads(threads)
-        tuned = RUNS / f"{task.model}_{backend}_tuned.onnx"
+        tuned = RUNS / f"{name}_{backend}_tuned.onnx"
         result = onnxqat.finetune(
             quantized,
             data,
