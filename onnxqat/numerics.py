@@ -57,6 +57,20 @@ def zero_point_of(qtype: QType) -> int:
     return 0 if qtype.quant_min < 0 else (qtype.quant_max + 1) // 2
 
 
+def shorten(scale: np.ndarray, bits: int | None) -> np.ndarray:
+    """The next scale with at most `bits` significant bits, at least as large; 1 bit gives a power of two.
+
+    With short scales a dequantized convolution is exact in float32: every partial sum is an integer times the
+    product of two scales and fits 24 bits. So every device and every order of summation gives the same bits.
+    """
+    if bits is None:
+        return scale
+    mantissa, exponent = np.frexp(np.asarray(scale, np.float64))
+    short = np.ldexp(np.ceil(np.ldexp(mantissa, bits)), exponent - bits)
+    largest = np.ldexp(2.0**bits - 1, 128 - bits)
+    return np.asarray(np.minimum(short, largest))
+
+
 def from_range(
     low: FloatArray,
     high: FloatArray,
@@ -64,13 +78,13 @@ def from_range(
     *,
     symmetric: bool,
     axis: int | None = None,
-    power_of_two: bool = False,
+    scale_bits: int | None = None,
 ) -> QParams:
     """Parameters that cover ``[low, high]``, widened to contain 0 so that zero is exact.
 
     Symmetric: ``scale = max(|low|, |high|) / quant_max`` (the largest magnitude gets the largest code, no
     half-step saturation). Asymmetric: ``scale = (high - low) / (quant_max - quant_min)``. A range of zero width
-    gives scale 1 and the zero point of zero. Power-of-two scales are rounded up, so that nothing is clipped.
+    gives scale 1 and the zero point of zero. Restricted scales are rounded up, so that nothing is clipped.
 
     Args:
         low: smallest values, float32, shape () or (C,).
@@ -78,7 +92,7 @@ def from_range(
         qtype: the grid.
         symmetric: whether the zero point is fixed.
         axis: channel axis when the ranges are per channel.
-        power_of_two: restrict scales to powers of two.
+        scale_bits: see :func:`shorten`.
 
     Raises:
         ValueError: a symmetric quantizer on a grid without codes above its zero point.
@@ -95,13 +109,12 @@ def from_range(
         scale = (hi - lo) / (qtype.quant_max - qtype.quant_min)
     empty = scale == 0
     scale = np.where(empty, 1.0, scale)
-    if power_of_two:
-        scale = np.exp2(np.clip(np.ceil(np.log2(scale)), -126, 127))
-    scale = np.clip(scale, SMALLEST_SCALE, np.finfo(np.float32).max).astype(np.float32)
+    scale = np.clip(scale, SMALLEST_SCALE, np.finfo(np.float32).max)
+    scale = shorten(scale, scale_bits).astype(np.float32)
     if symmetric:
         zero_point = np.full(scale.shape, zero, np.int64)
     else:
         centre = qtype.quant_min - np.rint(lo.astype(np.float32) / scale)
         zero_point = np.clip(centre, qtype.quant_min, qtype.quant_max).astype(np.int64)
         zero_point = np.where(empty, np.clip(0, qtype.quant_min, qtype.quant_max), zero_point)
-    return QParams(np.asarray(scale, np.float32), np.asarray(zero_point, np.int64), qtype, axis)
+    return QParams(np.asarray(scale, np.float32), np.asarray(zero_point, np.int64), qtype, axis, scale_bits)

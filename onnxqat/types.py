@@ -91,7 +91,7 @@ class TensorSpec:
         symmetric: zero point fixed to the middle of the grid (0 for signed grids).
         granularity: one scale a tensor, or one a slice along `axis`.
         axis: the channel axis; only with ``granularity="channel"``.
-        power_of_two: round scales to a power of two.
+        scale_bits: significant bits of a scale; 1 restricts scales to powers of two, None does not restrict them.
         observer: name of the range observer, a file of ``onnxqat/calibration/observers``.
         role: what the tensor is to its consumer.
     """
@@ -100,7 +100,7 @@ class TensorSpec:
     symmetric: bool = True
     granularity: Granularity = "tensor"
     axis: int | None = None
-    power_of_two: bool = False
+    scale_bits: int | None = None
     observer: str = "minmax"
     role: Role = "activation"
 
@@ -118,12 +118,14 @@ class QParams:
         zero_point: int64 codes of the same shape.
         axis: channel axis, or None per tensor.
         qtype: the integer grid.
+        scale_bits: significant bits that scales are kept to, None for any scale.
     """
 
     scale: FloatArray
     zero_point: IntArray
     qtype: QType
     axis: int | None = None
+    scale_bits: int | None = None
 
     def __post_init__(self) -> None:
         scale = np.asarray(self.scale, np.float32)

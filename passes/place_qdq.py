@@ -79,6 +79,8 @@ class PlaceQdq(Pass):
             read = uses[0][0].inputs[uses[0][1]]
             source = read if read is not None else value
         stamp = {build.CREATED_BY: self.name, build.RULE: placement.rule}
+        if placement.qparams.scale_bits is not None:
+            stamp[qdq.SCALE_BITS] = str(placement.qparams.scale_bits)
         producer = source.producer()
         output = qdq.insert_pair(
             source,

@@ -79,10 +79,12 @@ def per_tensor(scale: float, zero_point: int, qtype: QType) -> QParams:
     return QParams(np.array(scale, np.float32), np.array(zero_point, np.int64), qtype)
 
 
-def spanning(low: float, high: float, qtype: QType, *, symmetric: bool = True, power_of_two: bool = False) -> QParams:
+def spanning(
+    low: float, high: float, qtype: QType, *, symmetric: bool = True, scale_bits: int | None = None
+) -> QParams:
     """Parameters of a whole tensor that cover a range."""
     low32, high32 = np.array(low, np.float32), np.array(high, np.float32)
-    return numerics.from_range(low32, high32, qtype, symmetric=symmetric, power_of_two=power_of_two)
+    return numerics.from_range(low32, high32, qtype, symmetric=symmetric, scale_bits=scale_bits)
 
 
 ZERO = np.zeros((), np.float32)
@@ -205,13 +207,13 @@ def test_inputs_are_left_alone() -> None:
 # Ranges ---------------------------------------------------------------------------------------------------------
 
 bounds = st.floats(-(2.0**100), 2.0**100, width=32)
-options = st.fixed_dictionaries({"symmetric": st.booleans(), "power_of_two": st.booleans()})
+options = st.fixed_dictionaries({"symmetric": st.booleans(), "scale_bits": st.sampled_from([None, 1, 3])})
 
 
 @repeatable
 @given(low=bounds, high=bounds, qtype=st.sampled_from(GRIDS), choice=options)
 def test_range_gives_a_legal_quantizer_with_exact_zero(
-    low: float, high: float, qtype: QType, choice: dict[str, bool]
+    low: float, high: float, qtype: QType, choice: dict[str, Any]
 ) -> None:
     low, high = min(low, high), max(low, high)
     qparams = spanning(low, high, qtype, **choice)
@@ -222,13 +224,13 @@ def test_range_gives_a_legal_quantizer_with_exact_zero(
     assert numerics.fake_quantize(ZERO, qparams) == 0
     if choice["symmetric"]:
         assert qparams.zero_point == numerics.zero_point_of(qtype)
-    if choice["power_of_two"]:
+    if choice["scale_bits"] == 1:
         assert np.frexp(qparams.scale)[0] == 0.5
 
 
 @repeatable
 @given(low=bounds, high=bounds, qtype=st.sampled_from(GRIDS), choice=options)
-def test_nothing_inside_the_range_is_clipped(low: float, high: float, qtype: QType, choice: dict[str, bool]) -> None:
+def test_nothing_inside_the_range_is_clipped(low: float, high: float, qtype: QType, choice: dict[str, Any]) -> None:
     """Every value of the range is at most half a step (and float rounding) from the grid."""
     low, high = min(low, high, 0.0), max(low, high, 0.0)
     qparams = spanning(low, high, qtype, **choice)
@@ -242,7 +244,7 @@ def test_nothing_inside_the_range_is_clipped(low: float, high: float, qtype: QTy
 @given(magnitude=st.floats(2.0**-60, 2.0**60, width=32), qtype=st.sampled_from(GRIDS))
 def test_power_of_two_is_the_next_larger_scale(magnitude: float, qtype: QType) -> None:
     free = spanning(-magnitude, magnitude, qtype)
-    rounded = spanning(-magnitude, magnitude, qtype, power_of_two=True)
+    rounded = spanning(-magnitude, magnitude, qtype, scale_bits=1)
     ratio = float(rounded.scale) / float(free.scale)
     assert 1 - 1e-6 <= ratio < 2
     steps = qtype.quant_max - numerics.zero_point_of(qtype)
@@ -251,9 +253,9 @@ def test_power_of_two_is_the_next_larger_scale(magnitude: float, qtype: QType) -
 
 @pytest.mark.parametrize("qtype", GRIDS, ids=str)
 @pytest.mark.parametrize("symmetric", [True, False])
-@pytest.mark.parametrize("power_of_two", [True, False])
-def test_zero_width_range(qtype: QType, symmetric: bool, power_of_two: bool) -> None:
-    qparams = spanning(0, 0, qtype, symmetric=symmetric, power_of_two=power_of_two)
+@pytest.mark.parametrize("scale_bits", [None, 1, 3])
+def test_zero_width_range(qtype: QType, symmetric: bool, scale_bits: int | None) -> None:
+    qparams = spanning(0, 0, qtype, symmetric=symmetric, scale_bits=scale_bits)
     assert qparams.scale == 1
     assert qparams.zero_point == (numerics.zero_point_of(qtype) if symmetric else 0)
     assert numerics.fake_quantize(ZERO, qparams) == 0

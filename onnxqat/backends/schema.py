@@ -33,6 +33,7 @@ class TypeRow(_Strict):
     """A named tensor type.
 
     `dtype` is the ONNX storage type or ``float``; `bits` below the storage width gives a narrower grid inside it.
+    ``scale: pow2`` restricts scales to powers of two, `scale_bits` to so many significant bits.
     `reduce_range` keeps 8-bit weights in -64..63: CPUs without VNNI add pairs of u8 x s8 products in 16 bits, which
     saturates for larger weights. A bias has `derive: in0*in1`: int32 codes with the product of its node's input scales, or with ``dtype: float``
     float values on that grid.
@@ -44,6 +45,7 @@ class TypeRow(_Strict):
     bits: int | None = Field(default=None, ge=2, le=16)
     qrange: tuple[int, int] | None = None
     scale: Literal["any", "pow2"] = "any"
+    scale_bits: int | None = Field(default=None, ge=1, le=24)
     observer: str = "minmax"
     reduce_range: bool = False
     derive: Literal["in0*in1"] | None = None
@@ -87,7 +89,7 @@ class TypeRow(_Strict):
             symmetric=self.symmetric,
             granularity="channel" if channel else "tensor",
             axis=axis if channel else None,
-            power_of_two=self.scale == "pow2",
+            scale_bits=1 if self.scale == "pow2" else self.scale_bits,
             observer=self.observer,
             role=role,
         )

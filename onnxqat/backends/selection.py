@@ -25,6 +25,16 @@ ACTIVATION_TYPES: dict[str, tuple[str, bool]] = {
 }
 
 
+EXACT = (1, 5)
+"""Significant bits of activation and weight scales with which every way to compute a layer rounds alike.
+
+A partial sum of a convolution is then an integer times a product of scales of at most 6 bits, which float32 holds
+exactly, whatever the order; and the factor between the accumulator and the next grid is a short number too, so that
+integer kernels, which multiply by it, meet the same ties as QuantizeLinear, which divides.
+"""
+_EXACT_WEIGHTS = {"scale_bits": EXACT[1], "reduce_range": True}
+
+
 @dataclasses.dataclass(frozen=True)
 class Overrides:
     """User choices that win over the backend table.
@@ -38,6 +48,7 @@ class Overrides:
         per_channel: granularity of weights.
         observer: range observer of activations and weights.
         activation_type: one of ``ACTIVATION_TYPES``.
+        exact: restrict scales so that torch and every onnxruntime session give the same bits, see ``EXACT``.
         reduce_range: keep 8-bit weights in -64..63, for CPUs without VNNI.
         first_last_bits: width of the first and last weighted layers; 0 leaves them in float.
     """
@@ -50,6 +61,7 @@ class Overrides:
     per_channel: bool | None = None
     observer: str | None = None
     activation_type: str | None = None
+    exact: bool = False
     reduce_range: bool | None = None
     first_last_bits: int | None = None
 
@@ -138,6 +150,9 @@ def apply(overrides: Overrides, backend: Backend) -> Backend:
         types[name] = _activation(types[name], overrides)
     for name in weights:
         types[name] = _weight(types[name], overrides)
+    if overrides.exact:
+        types |= {name: types[name].model_copy(update={"scale_bits": EXACT[0]}) for name in activations}
+        types |= {name: types[name].model_copy(update=_EXACT_WEIGHTS) for name in weights}
     update: dict[str, object] = {"types": types}
     if overrides.first_last_bits is not None:
         if overrides.first_last_bits != 0:

@@ -61,7 +61,6 @@ class FakeQuantize(nn.Module):
         tensor: the ONNX tensor's name.
         role: what the tensor is to its consumer.
         symmetric: whether :meth:`apply_observed` keeps the zero point in the middle; None: it does where it is there now.
-        power_of_two: whether :meth:`apply_observed` rounds scales up to powers of two.
 
     Attributes:
         scale: Parameter, float32, shape () or (C,).
@@ -86,7 +85,6 @@ class FakeQuantize(nn.Module):
         tensor: str,
         role: Role,
         symmetric: bool | None = None,
-        power_of_two: bool = False,
     ) -> None:
         super().__init__()
         self.tensor = tensor
@@ -97,7 +95,7 @@ class FakeQuantize(nn.Module):
         self.axis = qparams.axis
         middle = numerics.zero_point_of(qparams.qtype)
         self.symmetric = bool((qparams.zero_point == middle).all()) if symmetric is None else symmetric
-        self.power_of_two = power_of_two
+        self.scale_bits = qparams.scale_bits
         self.state: State = "quantize"
         self.scale_names: tuple[str, ...] = ()
         self.zero_point_names: tuple[str, ...] = ()
@@ -131,7 +129,8 @@ class FakeQuantize(nn.Module):
 
     def effective_scale(self) -> Tensor:
         """The scale that forward uses: float32, shape () or (C,), > 0, differentiable."""
-        return positive(self.scale)
+        scale = positive(self.scale)
+        return scale if self.scale_bits is None else reference.shorten(scale, self.scale_bits)
 
     def gradient_scale(self, x: Tensor) -> float:
         """The number that multiplies the gradient of the scale; `x` is the input of forward."""
@@ -172,7 +171,7 @@ class FakeQuantize(nn.Module):
             raise DataError("data-non-finite", f"the observed range of tensor {self.tensor!r} is not finite")
         self.set_qparams(
             numerics.from_range(
-                low, high, self.qtype, symmetric=self.symmetric, axis=self.axis, power_of_two=self.power_of_two
+                low, high, self.qtype, symmetric=self.symmetric, axis=self.axis, scale_bits=self.scale_bits
             )
         )
         self.reset_observed()
@@ -197,7 +196,7 @@ class FakeQuantize(nn.Module):
         """Scale (the very bits that forward uses), zero point and grid, in numpy."""
         with torch.no_grad():
             scale = self.effective_scale().detach().cpu().numpy().copy()
-        return QParams(scale, self.zero_point.cpu().numpy().astype(np.int64), self.qtype, self.axis)
+        return QParams(scale, self.zero_point.cpu().numpy().astype(np.int64), self.qtype, self.axis, self.scale_bits)
 
     def extra_repr(self) -> str:
         """Tensor, role and grid, for ``print(module)``."""

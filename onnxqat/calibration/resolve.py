@@ -9,6 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 import onnx_ir as ir
 
+from onnxqat import numerics
 from onnxqat.calibration.observers._base import BaseObserver
 from onnxqat.calibration.weights import weight_qparams
 from onnxqat.graph import query
@@ -152,7 +153,8 @@ def _weight(tensor: str, values: np.ndarray, spec: TensorSpec, remarks: list[Rem
     dead = ~values.any(axis=other_axes)
     if not dead.any() or dead.all():
         return qparams
-    scale = np.where(dead, np.float32(np.median(qparams.scale[~dead])), qparams.scale)
+    middle = numerics.shorten(np.asarray(np.median(qparams.scale[~dead])), spec.scale_bits)
+    scale = np.where(dead, np.float32(middle), qparams.scale)
     remarks.append(Remark(f"{int(dead.sum())} output channels of {tensor!r} are all zero", (), "calibrate"))
     return dataclasses.replace(qparams, scale=np.asarray(scale, np.float32))
 
@@ -206,7 +208,7 @@ def _repeats(qparams: QParams, clip: RedundantClip) -> bool:
 def _fit(qparams: QParams, clip: RedundantClip) -> QParams:
     """Take back what rounding of the scale added beyond the clip, a few units in the last place."""
     scale = np.float32(qparams.scale)
-    for _ in range(4):
+    for _ in range(4 if qparams.scale_bits is None else 0):
         candidate = dataclasses.replace(qparams, scale=np.asarray(scale))
         if _repeats(candidate, clip):
             return candidate if scale != qparams.scale else qparams
@@ -237,6 +239,7 @@ def _keep_bias_in_range(
         )
         if np.any(weight.scale < smallest):
             scale = np.maximum(weight.scale, (smallest * (1 + 1e-6)).astype(np.float32))
+            scale = numerics.shorten(scale, weight.scale_bits).astype(np.float32)
             placements[w] = dataclasses.replace(placements[w], qparams=dataclasses.replace(weight, scale=scale))
             remarks.append(
                 Remark(f"weight scales of {node!r} were raised so that its bias fits int32", (node,), "resolve")

@@ -50,7 +50,7 @@ def weight_qparams(values: npt.NDArray[Any], spec: TensorSpec) -> QParams:
     if spec.axis is None:
         low, high = low[0], high[0]
     return numerics.from_range(
-        low, high, spec.qtype, symmetric=spec.symmetric, axis=spec.axis, power_of_two=spec.power_of_two
+        low, high, spec.qtype, symmetric=spec.symmetric, axis=spec.axis, scale_bits=spec.scale_bits
     )
 
 

@@ -18,6 +18,7 @@ from onnxqat.types import STORAGE, QParams, QType, Role
 QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 DOMAINS = ("", "com.microsoft")
 BIAS_GRID = "onnxqat.bias_grid"  # on a node whose float bias lies on the grid of its accumulator
+SCALE_BITS = "onnxqat.scale_bits"  # on the nodes of a quantizer whose scale is kept to so many significant bits
 QUANT_MIN, QUANT_MAX = "onnxqat.quant_min", "onnxqat.quant_max"
 
 
@@ -185,7 +186,9 @@ def _qparams(node: ir.Node, clip: ir.Node | None) -> QParams | None:
             if size is None:
                 return None
             axis += size
-    return QParams(scale, codes, QType(storage, low, high), axis)
+    kept = node.metadata_props.get(SCALE_BITS, "")
+    bits = int(kept) if kept.isdigit() and 1 <= int(kept) <= 24 else None
+    return QParams(scale, codes, QType(storage, low, high), axis, bits)
 
 
 def _is_per_channel(node: ir.Node) -> bool:

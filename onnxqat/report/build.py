@@ -75,7 +75,7 @@ def treatment(decision: Decision) -> str:
         return f"float: {decision.reason}"
     kind = "symmetric" if decision.symmetric else "asymmetric"
     where = "per tensor" if decision.axis is None else f"per channel, axis {decision.axis}"
-    power = ", power of two" if decision.power_of_two else ""
+    power = "" if decision.scale_bits is None else f", scales of {decision.scale_bits} bits"
     return f"{decision.role}, {decision.qtype.storage} {decision.qtype.bits} bit {kind} {where}{power}, {decision.observer}"
 
 

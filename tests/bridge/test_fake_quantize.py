@@ -1,6 +1,7 @@
 """The quantizer module: bits, gradients, states."""
 
 import copy
+import dataclasses
 import pickle
 from typing import Any, Literal, cast
 
@@ -249,11 +250,18 @@ def test_symmetry_follows_from_the_zero_point() -> None:
     assert not FakeQuantize(qparams(), tensor="x", role="weight", symmetric=False).symmetric
 
 
-def test_power_of_two_scales() -> None:
-    q = FakeQuantize(qparams(), tensor="x", role="activation", power_of_two=True)
+def test_short_scales_stay_short_while_they_learn() -> None:
+    q = FakeQuantize(dataclasses.replace(qparams(), scale_bits=1), tensor="x", role="activation")
     q.observe(torch.tensor([-1.0, 1.0]))
     q.apply_observed()
     assert q.scale.item() == 2.0**-6
+    with torch.no_grad():
+        q.scale.mul_(1.1)
+    assert q.effective_scale().item() == 2.0**-5
+    assert q.qparams().scale == np.float32(2.0**-5)
+    q(torch.tensor([0.3, 0.9])).sum().backward()
+    assert q.scale.grad is not None
+    assert q.scale.grad.item() != 0
 
 
 def test_unobserved_and_non_finite_ranges_are_refused() -> None:

@@ -265,7 +265,7 @@ def test_mse_leaves_values_on_the_grid_alone() -> None:
 
 
 def test_mse_chooses_power_of_two_scales_by_error() -> None:
-    power = TensorSpec(QType.of(4, signed=True), power_of_two=True, observer="mse")
+    power = TensorSpec(QType.of(4, signed=True), scale_bits=1, observer="mse")
     x = gauss(50_000)
     scale = observe(power, x).qparams().scale
     errors = {

@@ -32,7 +32,7 @@ def calibration(count: int = 512) -> np.ndarray:
     return np.asarray(scorer.PREPROCESS["cifar10"](scorer.cifar10("train", [1])[0][:count]))
 
 
-def insert(backend: str, output: Path, bits: str | None = None) -> Path:
+def insert(backend: str, output: Path, bits: str | None = None, *, exact: bool = False) -> Path:
     """PTQ file of the float model."""
     import onnxqat
     from onnxqat.backends.selection import Overrides
@@ -45,7 +45,7 @@ def insert(backend: str, output: Path, bits: str | None = None) -> Path:
         backend,
         calibration={"input": calibration()},
         output=output,
-        overrides=Overrides(weight_bits=weight_bits, activation_bits=activation_bits),
+        overrides=Overrides(weight_bits=weight_bits, activation_bits=activation_bits, exact=exact),
     )
     return output
 
@@ -64,6 +64,7 @@ def ptq() -> None:
     report("float", FLOAT)
     for backend in ("onnxruntime-cpu", "tensorrt", "openvino-cpu"):
         report(f"W8A8 PTQ {backend}", insert(backend, RUNS / f"w8a8_{backend}.onnx"))
+        report(f"W8A8 PTQ {backend} --exact", insert(backend, RUNS / f"w8a8_{backend}_exact.onnx", exact=True))
 
 
 def augment(seed: int) -> Any:
@@ -96,7 +97,7 @@ def qat(arguments: argparse.Namespace) -> None:
 
     torch.set_num_threads(arguments.threads)
     name = f"w{arguments.bits.replace(',', 'a')}"
-    start = insert("academic", RUNS / f"{name}_ptq.onnx", arguments.bits)
+    start = insert("academic", RUNS / f"{name}_ptq{arguments.suffix}.onnx", arguments.bits, exact=arguments.exact)
     report(f"{name} PTQ", start)
     scorer = _shared.scorer()
     images, labels = scorer.cifar10("train", range(1, arguments.sheets + 1))
@@ -175,6 +176,7 @@ def main() -> None:
     trained.add_argument("--seed", type=int, default=0)
     trained.add_argument("--device")
     trained.add_argument("--suffix", default="")
+    trained.add_argument("--exact", action="store_true")
     arguments = parser.parse_args()
     if arguments.command == "ptq":
         ptq()

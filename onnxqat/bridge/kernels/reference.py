@@ -91,6 +91,14 @@ def fake_quantize_backward(
     return grad_x, grad_scale
 
 
+def shorten(scale: Tensor, bits: int) -> Tensor:
+    """`scale` rounded up to `bits` significant bits (:func:`onnxqat.numerics.shorten`), with the gradient of identity."""
+    values = scale.detach()
+    mantissa, exponent = torch.frexp(values)
+    short = torch.ldexp(torch.ceil(mantissa * 2.0**bits), exponent - bits)
+    return scale + (short - values) if scale.requires_grad and torch.is_grad_enabled() else short
+
+
 class FakeQuantizeFunction(torch.autograd.Function):
     """Fake-quantize with the straight-through and LSQ gradients; saves `x`, `scale` and `zero_point` only.
 

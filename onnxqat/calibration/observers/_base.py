@@ -106,7 +106,7 @@ class BaseObserver(ABC):
             self.spec.qtype,
             symmetric=self.spec.symmetric,
             axis=self.spec.axis,
-            power_of_two=self.spec.power_of_two,
+            scale_bits=self.spec.scale_bits,
         )
 
     def _widen(self, low: FloatArray, high: FloatArray) -> None:

@@ -101,5 +101,5 @@ class _Search:
         low, high = self.range_of(low_factor, high_factor)
         spec = self._spec
         return self._error(
-            numerics.from_range(low, high, spec.qtype, symmetric=spec.symmetric, axis=0, power_of_two=spec.power_of_two)
+            numerics.from_range(low, high, spec.qtype, symmetric=spec.symmetric, axis=0, scale_bits=spec.scale_bits)
         )

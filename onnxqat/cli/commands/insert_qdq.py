@@ -35,6 +35,9 @@ def run(
         bool | None,
         typer.Option("--reduce-range/--full-range", help="8-bit weights in -64..63, or all codes.", show_default=False),
     ] = None,
+    exact: Annotated[
+        bool, typer.Option("--exact", help="Restrict scales so that torch and onnxruntime give the same bits.")
+    ] = False,
     first_last_bits: Annotated[
         int | None, typer.Option(help="Width of the first and last weighted layers; 0 leaves them in float.")
     ] = None,
@@ -65,6 +68,7 @@ def run(
         observer=observer,
         activation_type=activation_type,
         reduce_range=reduce_range,
+        exact=exact,
         first_last_bits=first_last_bits,
     )
     with _options.progress("calibrate", quiet=as_json) as progress:
