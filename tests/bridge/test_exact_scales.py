@@ -1,0 +1,50 @@
+"""Scales of ``--exact``: the same bits in torch, in onnxruntime as written and in its integer kernels."""
+
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import torch
+
+import onnxqat
+from onnxqat.backends.selection import Overrides
+from onnxqat.graph import io, qdq
+
+
+def outputs(path: Path, x: np.ndarray, *, optimize: bool) -> np.ndarray:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    if not optimize:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    return np.asarray(session.run(None, {session.get_inputs()[0].name: x})[0])
+
+
+def test_real_network_gives_the_same_bits_everywhere(shared: Path, tmp_path: Path) -> None:
+    source = shared / "data" / "models" / "resnet20_cifar10_bn.onnx"
+    x = np.random.default_rng(0).standard_normal((16, 3, 32, 32)).astype(np.float32)
+    path = tmp_path / "exact.onnx"
+    onnxqat.insert_qdq(
+        source, "onnxruntime-cpu", calibration={"input": x}, output=path, overrides=Overrides(exact=True)
+    )
+    reference = outputs(path, x, optimize=False)
+    with torch.no_grad():
+        bridge = onnxqat.to_torch(path)(torch.from_numpy(x)).numpy()
+    np.testing.assert_array_equal(bridge, reference)
+    np.testing.assert_array_equal(outputs(path, x, optimize=True), reference)
+
+
+def test_scales_are_short_and_say_so(shared: Path, tmp_path: Path) -> None:
+    source = shared / "data" / "models" / "resnet8_cifar10.onnx"
+    x = np.random.default_rng(0).standard_normal((4, 3, 32, 32)).astype(np.float32)
+    path = tmp_path / "exact.onnx"
+    onnxqat.insert_qdq(
+        source, "onnxruntime-cpu", calibration={"input": x}, output=path, overrides=Overrides(exact=True)
+    )
+    found = [q for q in qdq.quantizers(io.load(path)) if q.role != "bias"]
+    assert {q.role for q in found} == {"activation", "weight"}
+    for q in found:
+        bits = 1 if q.role == "activation" else 5
+        assert q.qparams.scale_bits == bits
+        mantissa = np.frexp(q.qparams.scale.astype(np.float64))[0] * 2**bits
+        np.testing.assert_array_equal(mantissa, np.rint(mantissa))
