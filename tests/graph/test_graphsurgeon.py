@@ -13,7 +13,7 @@ from onnx import helper
 
 from onnxqat.errors import ModelError
 from onnxqat.graph import build, graphsurgeon, io, verify
-from onnxqat.passes._base import Pass, run_passes
+from onnxqat.passes._base import Context, Pass, Rewrite, run_passes
 from onnxqat.passes._graphsurgeon import GsPass
 from onnxqat.passes.unique_names import UniqueNames
 from tests.passes.checks import compare_graphs, compare_outputs, in_function, in_if, node_text, ort_run, parse
@@ -156,12 +156,12 @@ def rename_relu(graph: gs.Graph) -> None:
 class RenameRelu(Pass):
     """The same edit on onnx_ir."""
 
-    def rewrite(self, model: ir.Model, context) -> list | None:
+    def rewrite(self, model: ir.Model, context: Context) -> Rewrite:
         found = [n for n in model.graph if n.op_type == "LeakyRelu"]
         for node in found:
             node.op_type = "Relu"
             node.attributes.clear()
-        return [] if found else None
+        return Rewrite(bool(found))
 
 
 def test_gs_pass_equals_the_same_edit_in_onnx_ir() -> None:
