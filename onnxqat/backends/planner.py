@@ -18,6 +18,7 @@ from onnxqat.backends.groups import Groups
 from onnxqat.backends.schema import Backend, OpRow, Slot
 from onnxqat.backends.selection import Selection
 from onnxqat.graph import query, walk
+from onnxqat.ops import _base as ops
 from onnxqat.types import (
     Decision,
     Derived,
@@ -143,6 +144,8 @@ class _Planner:
             return "first or last layer"
         if any(s.fixed is not None for s in row.outputs) and any(map(regions.leads_to_output, node.outputs)):
             return "a probability that leaves the graph needs finer steps"
+        if node.op_type == "Concat" and regions.joins_probabilities(node):
+            return "joins probabilities that leave the graph"
         for name, expected in row.when.items():
             if query.attribute(node, name, 0) != expected:
                 return f"the backend takes {node.op_type} only with {name}={expected}"
@@ -283,9 +286,9 @@ class _Planner:
 
     # ---------------------------------------------------------------- bias
     def _bias(self, node: ir.Node, row: OpRow, key: str) -> None:
-        slot = row.input_slot(2)
+        slot, definition = row.input_slot(2), ops.find(node.domain, node.op_type)
         bias = node.inputs[2] if len(node.inputs) > 2 else None
-        if slot is None or slot.use is None or bias is None:
+        if slot is None or slot.use is None or bias is None or definition is None or definition.role(2) != "bias":
             return
         kind = self.backend.types[slot.use]
         reason = self._bias_refusal(node, bias, kind.derive is not None)

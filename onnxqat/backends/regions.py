@@ -111,3 +111,24 @@ def leads_to_output(value: ir.Value) -> bool:
                 seen.add(id(user))
                 pending.extend(user.outputs)
     return False
+
+
+def joins_probabilities(node: ir.Node) -> bool:
+    """Whether `node` leads to a graph output, and only data movement separates it from an operator of bounded range.
+
+    A detector's last Concat is such: its one scale would have to suit boxes and scores alike.
+    """
+    if not any(map(leads_to_output, node.outputs)):
+        return False
+    pending, seen = [v for v in node.inputs if v is not None], set[int]()
+    while pending:
+        producer = pending.pop().producer()
+        row = ops.find(producer.domain, producer.op_type) if producer is not None else None
+        if producer is None or row is None or id(producer) in seen:
+            continue
+        seen.add(id(producer))
+        if row.output_range is not None:
+            return True
+        if row.passthrough or producer.op_type == "Concat":
+            pending.extend(v for v in producer.inputs if v is not None)
+    return False
