@@ -221,12 +221,22 @@ class RedundantClip:
 
 
 @dataclasses.dataclass(frozen=True)
+class UsefulRange:
+    """Values of `tensor` outside ``[low, high]`` are all the same to its consumers, which saturate there."""
+
+    tensor: str
+    low: float
+    high: float
+
+
+@dataclasses.dataclass(frozen=True)
 class QuantPlan:
     """What is to happen to every edge of a graph: the result of resolving a backend table."""
 
     backend: str
     edges: tuple[Edge, ...]
     redundant_clips: tuple[RedundantClip, ...] = ()
+    useful_ranges: tuple[UsefulRange, ...] = ()
     remarks: tuple[Remark, ...] = ()
     float_nodes: tuple[tuple[str, str], ...] = ()
 

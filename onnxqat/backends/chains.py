@@ -12,6 +12,8 @@ from onnxqat.backends.schema import Backend, Chain
 from onnxqat.graph import query
 from onnxqat.types import RedundantClip
 
+SATURATED = {"Sigmoid": 8.0, "Tanh": 4.0}
+
 
 @dataclasses.dataclass(frozen=True)
 class Fusion:
@@ -94,3 +96,29 @@ def silu_behind(value: ir.Value) -> tuple[ir.Node, ir.Node] | None:
     if gate.is_graph_output() or (gate.consumers() != (product,) and list(gate.consumers()) != [product]):
         return None
     return sigmoid, product
+
+
+def useful_range(value: ir.Value) -> tuple[float, float] | None:
+    """Range outside of which every consumer of `value` saturates to less than an 8-bit step; None without one.
+
+    A SiLU of -8 is -0.003: a convolution's output of -100 in front of it needs no code of its own.
+    """
+    if value.is_graph_output():
+        return None
+    if silu_behind(value) is not None:
+        return -SATURATED["Sigmoid"], math.inf
+    bounds = [_saturation(user) for user in value.consumers()]
+    if not bounds or None in bounds:
+        return None
+    known = [b for b in bounds if b is not None]
+    return min(low for low, _ in known), max(high for _, high in known)
+
+
+def _saturation(node: ir.Node) -> tuple[float, float] | None:
+    if node.op_type == "HardSwish":
+        return -3.0, math.inf
+    if node.op_type == "HardSigmoid":
+        alpha, beta = float(query.attribute(node, "alpha", 0.2)), float(query.attribute(node, "beta", 0.5))
+        return (-beta / alpha, (1 - beta) / alpha) if alpha > 0 else None
+    limit = SATURATED.get(node.op_type)
+    return None if limit is None else (-limit, limit)

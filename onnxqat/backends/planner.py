@@ -8,6 +8,7 @@ Redundant Relu and Clip are decided later, on the resulting scales (:mod:`onnxqa
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 
 import numpy as np
 import onnx_ir as ir
@@ -33,6 +34,7 @@ from onnxqat.types import (
     Role,
     Shared,
     TensorSpec,
+    UsefulRange,
 )
 
 Consumer = tuple[str, int]
@@ -98,6 +100,7 @@ class _Planner:
             self.backend.backend,
             tuple(edges + self.biases),
             tuple(self.clips),
+            tuple(self._useful_ranges()),
             tuple(self.remarks),
             tuple(self.float_nodes),
         )
@@ -366,6 +369,12 @@ class _Planner:
                 self._tie(str(source.name), str(tensor.value.name))
 
     # ---------------------------------------------------------------- result
+    def _useful_ranges(self) -> Iterator[UsefulRange]:
+        for name, tensor in self.tensors.items():
+            found = chains.useful_range(tensor.value) if tensor.primary is not None else None
+            if found is not None:
+                yield UsefulRange(name, *found)
+
     def _edges(self, tensor: _Tensor) -> list[Edge]:
         name, edges = str(tensor.value.name), list[Edge]()
         if tensor.produced is not None:

@@ -53,6 +53,7 @@ def resolve(plan: QuantPlan, observers: Mapping[str, BaseObserver], model: ir.Mo
     constants = {name: np.asarray(t.numpy()) for name, t in _constants(model, plan)}
     roots = _group_parameters(plan, observers, remarks)
     placements = [p for edge in plan.edges if (p := _place(edge, roots, observers, constants, remarks)) is not None]
+    placements = _cut_saturated(plan, placements, observers)
     placements, clip_remarks = _tie_needed_clips(plan, placements)
     placements, bias_remarks = _keep_bias_in_range(plan, placements, constants)
     biases = tuple(
@@ -157,6 +158,29 @@ def _weight(tensor: str, values: np.ndarray, spec: TensorSpec, remarks: list[Rem
     scale = np.where(dead, np.float32(middle), qparams.scale)
     remarks.append(Remark(f"{int(dead.sum())} output channels of {tensor!r} are all zero", (), "calibrate"))
     return dataclasses.replace(qparams, scale=np.asarray(scale, np.float32))
+
+
+def _cut_saturated(
+    plan: QuantPlan, placements: list[Placement], observers: Mapping[str, BaseObserver]
+) -> list[Placement]:
+    """Spend no codes on values that every consumer treats alike; members of a group keep the group's range."""
+    useful = {r.tensor: r for r in plan.useful_ranges}
+    specs = {e.tensor: e.decision for e in plan.edges if isinstance(e.decision, TensorSpec)}
+    result = []
+    for placement in placements:
+        found, spec = useful.get(placement.tensor), specs.get(placement.tensor)
+        if found is not None and spec is not None and spec.role == "activation" and placement.group is None:
+            low, high = _for_spec(observers[placement.tensor], spec).range()
+            qparams = numerics.from_range(
+                np.asarray(np.clip(low, found.low, found.high), np.float32),
+                np.asarray(np.clip(high, found.low, found.high), np.float32),
+                spec.qtype,
+                symmetric=spec.symmetric,
+                scale_bits=spec.scale_bits,
+            )
+            placement = dataclasses.replace(placement, qparams=qparams)
+        result.append(placement)
+    return result
 
 
 def _tie_needed_clips(plan: QuantPlan, placements: list[Placement]) -> tuple[list[Placement], list[Remark]]:

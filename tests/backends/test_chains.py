@@ -106,3 +106,23 @@ def test_the_longest_chain_wins() -> None:
     first = graph(f"{CONV} {{ t = Conv(x, w) u = Relu(t) y = MaxPool<kernel_shape=[1,1]>(u) }}")[0]
     assert members(chains.behind(first, longer)) == ["Relu", "MaxPool"]
     assert members(chains.behind(first, table)) == ["Relu"]
+
+
+def test_useful_range_in_front_of_saturating_operators() -> None:
+    made = graph(
+        """g (float[4] x) => (float[4] a, float[4] b, float[4] c) {
+            s = Relu(x) g = Sigmoid(s) a = Mul(s, g)
+            t = Neg(x) u = Sigmoid(t) v = Tanh(t) b = Add(u, v)
+            h = HardSigmoid(b) w = Sigmoid(b) c = Add(h, w) }"""
+    )
+    values = {v.name: v for n in made for v in n.outputs}
+    assert chains.useful_range(values["s"]) == (-8.0, math.inf)
+    assert chains.useful_range(values["t"]) == (-8.0, 8.0)
+    assert chains.useful_range(values["b"]) is None  # a graph output is read in full
+    assert chains.useful_range(values["u"]) is None
+
+
+def test_a_reader_of_everything_needs_everything() -> None:
+    made = graph("g (float[4] x) => (float[4] y) { t = Neg(x) u = Sigmoid(t) y = Add(t, u) }")
+    values = {v.name: v for n in made for v in n.outputs}
+    assert chains.useful_range(values["t"]) is None

@@ -85,3 +85,14 @@ def test_first_and_last(body: str, ends: set[str]) -> None:
 def test_leads_to_output(tail: str, leads: bool) -> None:
     found = graph(f"g (float[2,2] x) => (float[M,K] y) <int64[2] s = {{1, -1}}> {{ t = Sigmoid(x) {tail} }}")
     assert regions.leads_to_output(found[0].outputs[0]) is leads
+
+
+def test_a_concat_of_probabilities_that_leave_the_graph() -> None:
+    made = graph(
+        """g (float[1,2,4] x) => (float[1,4,6] y, float[1,4,4] z) {
+            s = Sigmoid(x) c = Concat<axis = 1>(x, s, x) t = Transpose<perm = [0, 2, 1]>(c) y = Identity(t)
+            d = Concat<axis = 1>(x, x) z = Transpose<perm = [0, 2, 1]>(d) }"""
+    )
+    nodes = {n.outputs[0].name: n for n in made}
+    assert regions.joins_probabilities(nodes["c"])
+    assert not regions.joins_probabilities(nodes["d"])

@@ -1,5 +1,7 @@
 """From plans and ranges to parameters."""
 
+import math
+
 import numpy as np
 import onnx_ir as ir
 import pytest
@@ -7,7 +9,17 @@ import pytest
 from onnxqat.calibration.observers import create
 from onnxqat.calibration.observers._base import BaseObserver
 from onnxqat.calibration.resolve import Resolved, resolve, tensors_to_observe
-from onnxqat.types import Derived, Edge, QParams, QType, QuantPlan, RedundantClip, Shared, TensorSpec
+from onnxqat.types import (
+    Derived,
+    Edge,
+    QParams,
+    QType,
+    QuantPlan,
+    RedundantClip,
+    Shared,
+    TensorSpec,
+    UsefulRange,
+)
 from tests.backends.planning import proto
 
 U8, I8 = QType("uint8", 0, 255), QType("int8", -128, 127)
@@ -183,3 +195,21 @@ def test_a_dead_channel_takes_the_middle_scale() -> None:
 def test_a_dead_weight() -> None:
     found = resolved(layer(), {"x": (-1, 1)}, text=MODEL.replace("{1, 2, 4}", "{0, 0, 0}"))
     assert qparams(found, "w").scale.tolist() == [1, 1, 1]
+
+
+# ------------------------------------------------------------------ saturated consumers
+def test_no_codes_for_what_consumers_cannot_tell_apart() -> None:
+    ranges = (UsefulRange("a", -8.0, math.inf), UsefulRange("b", -8.0, 8.0))
+    edges = (Edge("a", ACT, "r"), Edge("b", ACT, "r"))
+    plan = QuantPlan("test", edges, useful_ranges=ranges)
+    observers = {"a": seen(ACT, -96, 19), "b": seen(ACT, -1, 2)}
+    found = resolve(plan, observers, ir.from_proto(proto(MODEL)))
+    assert float(qparams(found, "a").scale) == pytest.approx(27 / 255)
+    assert float(qparams(found, "b").scale) == pytest.approx(3 / 255)
+
+
+def test_a_group_keeps_its_range() -> None:
+    plan = QuantPlan("test", tuple(GROUP), useful_ranges=(UsefulRange("a", -8.0, 8.0),))
+    observers = {t: seen(ACT, -96, 19) for t in "abcd"}
+    found = resolve(plan, observers, ir.from_proto(proto(MODEL)))
+    assert float(qparams(found, "a").scale) == pytest.approx(115 / 255)

@@ -54,7 +54,7 @@ TASKS = {
         reduce_range=False,
     ),
     "dscnn": Task("dscnn_kws", "kws", 200, epochs=20, batch_size=20, learning_rate=1e-4),
-    "yolox": Task("yolox_nano_coco_416", "yolox", 32),
+    "yolox": Task("yolox_nano_coco_416", "yolox", 32, epochs=6, batch_size=4, observer="percentile"),
 }
 
 
