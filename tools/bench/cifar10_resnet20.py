@@ -141,15 +141,32 @@ def qat(arguments: argparse.Namespace) -> None:
     )
 
 
-def parity(files: list[Path]) -> None:
-    """Torch bridge against onnxruntime over the 10,000 test images."""
-    from onnxqat.validation.validate import validate
+def parity(files: list[Path], count: int, threads: int) -> None:
+    """Torch bridge against onnxruntime over the test images: top-1 that differ, largest difference of a logit."""
+    import onnx_ir as ir
+    import torch
 
+    import onnxqat
+    from onnxqat.calibration.session import Session
+
+    torch.set_num_threads(threads)
     scorer = _shared.scorer()
-    images, labels = scorer.cifar10("test")
-    data = {"input": scorer.PREPROCESS["cifar10"](images), "labels": labels}
+    images = scorer.PREPROCESS["cifar10"](scorer.cifar10("test")[0][:count])
     for path in files:
-        print(path, json.dumps(validate(FLOAT, path, data, batch_size=250).summary()), flush=True)
+        module = onnxqat.to_torch(path).eval()
+        sessions = {"off": Session(ir.load(path), optimize=False), "default": Session(ir.load(path), optimize=True)}
+        differing, largest, equal = dict.fromkeys(sessions, 0), dict.fromkeys(sessions, 0.0), 0
+        for start in range(0, len(images), 250):
+            batch = images[start : start + 250]
+            with torch.no_grad():
+                bridge = module(torch.from_numpy(batch)).numpy()
+            for name, session in sessions.items():
+                logits = session.run({"input": batch})["logits"]
+                differing[name] += int((logits.argmax(1) != bridge.argmax(1)).sum())
+                largest[name] = max(largest[name], float(np.abs(logits - bridge).max()))
+                equal += int((np.abs(logits - bridge).max(1) < 1e-3).sum()) if name == "off" else 0
+        row = {"file": str(path), "images": len(images), "differing": differing, "largest": largest, "equal": equal}
+        print(json.dumps(row), flush=True)
 
 
 def main() -> None:
@@ -159,6 +176,8 @@ def main() -> None:
     commands.add_parser("ptq")
     checked = commands.add_parser("parity")
     checked.add_argument("files", nargs="+", type=Path)
+    checked.add_argument("--count", type=int, default=10000)
+    checked.add_argument("--threads", type=int, default=2)
     trained = commands.add_parser("qat")
     trained.add_argument("--bits", default="4,4")
     trained.add_argument("--epochs", type=int, default=3)
@@ -181,7 +200,7 @@ def main() -> None:
     if arguments.command == "ptq":
         ptq()
     elif arguments.command == "parity":
-        parity(arguments.files)
+        parity(arguments.files, arguments.count, arguments.threads)
     else:
         qat(arguments)
 
