@@ -40,7 +40,7 @@ class DeriveBias(Pass):
 
     def rewrite(self, model: ir.Model, context: Context) -> Rewrite:
         nodes = {str(n.name): n for n in walk.nodes(model) if n.name}
-        by_output = {id(v): q for q in qdq.quantizers(model) for v in q.outputs}
+        by_output = qdq.by_output(qdq.quantizers(model))
         changed = False
         for placement in self.biases:
             node = nodes[placement.node]

@@ -222,7 +222,7 @@ class _Planner:
         if slot.axis is None or not size:
             return None
         if slot.axis == "N":
-            return 0 if query.attribute(node, "transB", 0) else 1
+            return self._output_axis(node) % size
         axis = slot.axis % size if -size <= slot.axis < size else None
         if node.op_type == "MatMul" and size < 2:
             return None
@@ -325,9 +325,11 @@ class _Planner:
 
     @staticmethod
     def _output_axis(node: ir.Node) -> int:
-        if node.op_type == "Gemm":
+        definition = ops.find(node.domain, node.op_type)
+        axis = definition.weight_axis if definition is not None else None
+        if axis == "gemm":
             return 0 if query.attribute(node, "transB", 0) else 1
-        return 1 if node.op_type == "ConvTranspose" else 0
+        return axis or 0
 
     # ---------------------------------------------------------------- pass-through
     def _spreads(self, node: ir.Node) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 from collections.abc import Iterable
-from typing import Literal
 
 import onnx_ir as ir
 
@@ -14,7 +13,6 @@ from onnxqat.errors import UsageError
 from onnxqat.graph import query, walk
 from onnxqat.ops import _base as ops
 
-ActivationType = Literal["int8", "uint8", "int16", "uint16", "int8-symmetric", "int16-symmetric"]
 ACTIVATION_TYPES: dict[str, tuple[str, bool]] = {
     "int8": ("int8", False),
     "uint8": ("uint8", False),

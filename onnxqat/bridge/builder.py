@@ -306,10 +306,6 @@ class NodeView:
             raise self.refuse(f"the rank of input {index} is unknown")
         return found
 
-    def output_rank(self, index: int = 0) -> int | None:
-        """Number of dimensions of an output, where known."""
-        return query.rank(self.node.outputs[index])
-
     def dims(self, index: int) -> tuple[int | None, ...] | None:
         """Dimensions of an input, None for each one that is not known; None where the rank is unknown."""
         found = self.value(index)
@@ -377,13 +373,6 @@ class NodeView:
             return self.builder.emit("call_function", shape_math.to_list, (found,))
         array = found.array if isinstance(found, Dims) else values.grid(found.array)
         return [e if isinstance(e, fx.Node) else int(e) for e in array.flat]
-
-    def static_ints(self, index: int, what: str) -> list[int]:
-        """Input `index` as ints that must be known at import."""
-        found = self.static(index)
-        if found is None:
-            raise self.refuse(f"{what} is computed at run time")
-        return [int(e) for e in found.flat]
 
     def scalar(self, index: int) -> values.Number | fx.Node:
         """A one-element input as a number; a node that computes it where it depends on data."""

@@ -43,8 +43,9 @@ class Quantizers:
     def __init__(self, model: ir.Model, factory: QuantizerFactory) -> None:
         found = qdq.quantizers(model)
         self.factory = factory
-        self._snapped = {id(node): (activation, weight) for node, activation, weight in qdq.snapped_biases(model)}
-        self._by_node = {id(node): q for q in found for node in q.dequantize}
+        self._snapped = {
+            id(node): (activation, weight) for node, activation, weight in qdq.snapped_biases(model, found)
+        }
         self.paths: dict[str, str] = {}
         self._nodes: dict[int, Quantizer] = {id(node): q for q in found for node in q.nodes}
         self._made: dict[int, nn.Module] = {}
@@ -94,7 +95,7 @@ class Quantizers:
         """Emit the quantizer of a float bias that the file keeps on the accumulator's grid, in front of its node."""
         if id(node) not in self._snapped:
             return
-        activation, weight = (self._counterpart(q) for q in self._snapped[id(node)])
+        activation, weight = self._snapped[id(node)]
         bias = node.inputs[2]
         values = query.constant_array(bias)
         if bias is None or values is None:
@@ -106,16 +107,10 @@ class Quantizers:
             tensor=str(bias.name),
             stored_as="float",
         )
-        for name, nothing in (("scale_names", ()), ("zero_point_names", ()), ("codes_name", None)):
-            setattr(made, name, nothing)
         path = builder.add_module(f"{bias.name}_quantizer", made)
         self.paths.setdefault(str(bias.name), builder.prefix + path)
         master = builder.tensor(builder.lookup(bias))
         builder.define(bias, builder.emit("call_module", path, (master,), name=names.identifier(path, "quantizer")))
-
-    def _counterpart(self, quantizer: Quantizer) -> Quantizer:
-        """The description of the same quantizer that this import made its module from."""
-        return self._by_node[id(quantizer.dequantize[0])]
 
     def tie_scales(self) -> None:
         """Quantizers that read one scale initializer get one scale Parameter."""

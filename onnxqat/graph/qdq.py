@@ -7,7 +7,7 @@ and validation all read it here.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import onnx_ir as ir
@@ -99,10 +99,15 @@ def quantizers(model: ir.Model) -> list[Quantizer]:
     QuantizeLinear whose codes are used by something else than DequantizeLinear.
     """
     found = [q for scope in walk.scopes(model) for q in _in_scope(scope)]
-    by_output = {id(value): q for q in found for value in q.outputs}
+    readable = by_output(found)
     for q in found:
-        _resolve_role(q, by_output)
+        _resolve_role(q, readable)
     return found
+
+
+def by_output(found: Iterable[Quantizer]) -> dict[int, Quantizer]:
+    """Quantizers by the identity of each dequantized value."""
+    return {id(value): q for q in found for value in q.outputs}
 
 
 def _in_scope(scope: walk.Scope) -> Iterator[Quantizer]:
@@ -220,14 +225,14 @@ def _clip_bounds(clip: ir.Node, low: int, high: int) -> tuple[int, int] | None:
     return (bounds[0], bounds[1]) if low <= bounds[0] < bounds[1] <= high else None
 
 
-def _resolve_role(q: Quantizer, by_output: dict[int, Quantizer]) -> None:
+def _resolve_role(q: Quantizer, readable: dict[int, Quantizer]) -> None:
     uses = [use for value in q.outputs for use in value.uses()]
     if q.stored or query.constant_tensor(q.input) is not None:
         q.role = "weight"
     for node, index in uses:
         if index == 2 and node.op_type in ("Conv", "ConvTranspose", "Gemm") and q.role == "weight":
             q.role = "bias"
-            sources = tuple(by_output.get(id(node.inputs[i])) for i in (0, 1))
+            sources = tuple(readable.get(id(node.inputs[i])) for i in (0, 1))
             if q.qparams.qtype.storage == "int32" and sources[0] is not None and sources[1] is not None:
                 pair = (sources[0], sources[1])
                 if _is_product(q.qparams, pair[0].qparams, pair[1].qparams):
@@ -243,13 +248,13 @@ def _is_product(bias: QParams, activation: QParams, weight: QParams) -> bool:
     return bool(np.allclose(product, bias.scale, rtol=1e-6, atol=0.0))
 
 
-def snapped_biases(model: ir.Model) -> Iterator[tuple[ir.Node, Quantizer, Quantizer]]:
-    """Nodes whose float bias is kept on the accumulator's grid, with the quantizers of activation and weight."""
-    by_output = {id(value): q for q in quantizers(model) for value in q.outputs}
+def snapped_biases(model: ir.Model, found: Iterable[Quantizer]) -> Iterator[tuple[ir.Node, Quantizer, Quantizer]]:
+    """Nodes whose float bias is kept on the accumulator's grid, with those of `found` for activation and weight."""
+    readable = by_output(found)
     for node in walk.nodes(model):
         if BIAS_GRID not in node.metadata_props or len(node.inputs) < 3:
             continue
-        activation, weight = (by_output.get(id(value)) for value in node.inputs[:2])
+        activation, weight = (readable.get(id(value)) for value in node.inputs[:2])
         if activation is not None and weight is not None and query.constant_tensor(node.inputs[2]) is not None:
             yield node, activation, weight
 

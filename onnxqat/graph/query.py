@@ -78,12 +78,6 @@ def opset(model: ir.Model, scope: walk.Scope | None = None, domain: str = "") ->
     return imports.get(domain, imports.get("ai.onnx", 1) if domain == "" else 1)
 
 
-def captured_by_subgraph(value: ir.Value) -> bool:
-    """Whether a node of an inner scope reads `value`."""
-    home = value.graph
-    return any(user.graph is not home for user, _ in value.uses())
-
-
 def label(node: ir.Node) -> str:
     """How messages call a node: its name, or its operator and first output where it has none."""
     if node.name:

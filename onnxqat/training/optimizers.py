@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,6 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 from onnxqat.bridge.state import quantizers
 from onnxqat.errors import UsageError
 
-OptimizerName = Literal["sgd", "adam", "adamw"]
 # Low, because the usual start is a trained network with folded BatchNormalization, whose gradients are large.
 DEFAULT_LEARNING_RATE: dict[str, float] = {"sgd": 1e-3, "adam": 1e-4, "adamw": 1e-4}
 

@@ -61,7 +61,8 @@ def test_float_on_the_same_grid() -> None:
     )
     (node,) = [n for n in result.model.graph.node if n.op_type == "Conv"]
     assert {p.key: p.value for p in node.metadata_props} == {qdq.BIAS_GRID: "in0*in1"}
-    ((found, activation, weight),) = qdq.snapped_biases(io.load(result.model))
+    tuned = io.load(result.model)
+    ((found, activation, weight),) = qdq.snapped_biases(tuned, qdq.quantizers(tuned))
     assert (found.name, activation.tensor, weight.tensor) == ("n", "x", "w")
 
 
