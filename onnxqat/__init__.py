@@ -8,6 +8,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from onnxqat import lazy_sympy
+
 __version__ = "0.1.0"
 
 _PUBLIC = {
@@ -34,6 +36,9 @@ if TYPE_CHECKING:
     from onnxqat.insert import insert_qdq as insert_qdq
     from onnxqat.training.finetune import finetune as finetune
     from onnxqat.validation.validate import validate as validate
+
+
+lazy_sympy.install()
 
 
 def __getattr__(name: str) -> Any:

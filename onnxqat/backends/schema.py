@@ -3,19 +3,24 @@
 A table is one YAML file. ``extends: NAME`` starts from another table: mappings are merged key by key (a key with the
 value null is removed), lists and scalars replace. In place of a name may stand a path, relative to the table's folder.
 Every error names the file and the key.
+
+The classes are plain dataclasses: a table of this package, which the tests have validated, is read without pydantic,
+whose import takes longer than placing. Any other is validated against these very annotations.
 """
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import functools
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
-import pydantic
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from onnxqat import discover
+from onnxqat.backends import _text
 from onnxqat.errors import BackendError
 from onnxqat.ops import _base as ops
 from onnxqat.types import STORAGE, QType, Role, TensorSpec
@@ -23,42 +28,57 @@ from onnxqat.types import STORAGE, QType, Role, TensorSpec
 FOLDER = Path(__file__).parent
 WIDTHS = (*range(2, 9), 16)
 COMPOSITES = {"Silu"}  # recognised patterns that a fused chain may name like an operator
+SCALE_BITS = range(1, 25)
+LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the first is libyaml's, ten times as fast
+
+T = TypeVar("T", bound="_Row")
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+class _Row:
+    """A part of a table."""
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+    def model_copy(self: T, *, update: Mapping[str, object]) -> T:
+        """The same with some fields changed, unchecked."""
+        made = copy.copy(self)
+        made.__dict__.update(update)
+        return made
 
 
-class TypeRow(_Strict):
+@dataclasses.dataclass(frozen=True)
+class TypeRow(_Row):
     """A named tensor type.
 
     `dtype` is the ONNX storage type or ``float``; `bits` below the storage width gives a narrower grid inside it.
     ``scale: pow2`` restricts scales to powers of two, `scale_bits` to so many significant bits.
     `reduce_range` keeps 8-bit weights in -64..63: CPUs without VNNI add pairs of u8 x s8 products in 16 bits, which
-    saturates for larger weights. A bias has `derive: in0*in1`: int32 codes with the product of its node's input scales, or with ``dtype: float``
-    float values on that grid.
+    saturates for larger weights. A bias has `derive: in0*in1`: int32 codes with the product of its node's input
+    scales, or with ``dtype: float`` float values on that grid.
     """
 
     dtype: str
     symmetric: bool = True
     granularity: Literal["tensor", "channel"] = "tensor"
-    bits: int | None = Field(default=None, ge=2, le=16)
+    bits: int | None = None
     qrange: tuple[int, int] | None = None
     scale: Literal["any", "pow2"] = "any"
-    scale_bits: int | None = Field(default=None, ge=1, le=24)
+    scale_bits: int | None = None
     observer: str = "minmax"
     reduce_range: bool = False
     derive: Literal["in0*in1"] | None = None
 
-    @pydantic.model_validator(mode="after")
-    def _known_dtype(self) -> TypeRow:
+    def __post_init__(self) -> None:
         if self.dtype != "float" and self.dtype not in STORAGE:
             raise ValueError(f"dtype {self.dtype!r} is none of float, {', '.join(STORAGE)}")
+        if self.bits is not None and self.bits not in WIDTHS:
+            raise ValueError(f"a width of {self.bits} bits is not possible: 2 to 8, or 16")
+        if self.scale_bits is not None and self.scale_bits not in SCALE_BITS:
+            raise ValueError(f"scale_bits is {self.scale_bits}, which is not in 1 to 24")
         if self.dtype != "float" and self.derive is None:
             grid = self.qtype()
             if grid.needs_clip and grid.storage in ("int2", "uint2", "int4", "uint4"):
                 raise ValueError(f"a narrower grid does not go into {grid.storage}: ONNX has no Clip for it; use int8")
-        return self
 
     @property
     def observed(self) -> bool:
@@ -95,22 +115,26 @@ class TypeRow(_Strict):
         )
 
 
-class FixedValue(_Strict):
+@dataclasses.dataclass(frozen=True)
+class FixedValue(_Row):
     """Prescribed output parameters; ``range`` gives the grid that covers exactly the operator's output range."""
 
     scale: float | None = None
     zero_point: int | Literal["qmin"] | None = None
     range: tuple[float, float] | None = None
 
-    @pydantic.model_validator(mode="after")
-    def _one_of_both(self) -> FixedValue:
+    def __post_init__(self) -> None:
         if (self.scale is None) == (self.range is None) or (self.scale is not None and not self.scale > 0):
             raise ValueError("fixed parameters are a scale > 0 (and a zero_point), or a range")
-        return self
 
 
-class Slot(_Strict):
-    """What an operator's input or output is quantized with: a type, its channel axis, or fixed parameters."""
+@dataclasses.dataclass(frozen=True)
+class Slot(_Row):
+    """What an operator's input or output is quantized with: a type, its channel axis, or fixed parameters.
+
+    In a table ``act``, ``act...`` (every input from here on), ``wt@0``, ``wt@N`` (the output channel, whatever
+    transposition), ``-`` (not quantized), or a mapping.
+    """
 
     use: str | None = None
     axis: int | Literal["N"] | None = None
@@ -121,34 +145,18 @@ class Slot(_Strict):
     granularity: Literal["tensor", "channel"] | None = None
 
 
-def _parse_slot(value: Any) -> Any:
-    """``act`` | ``act...`` | ``wt@0`` | ``wt@N`` | ``-`` (not quantized), or a mapping."""
-    if not isinstance(value, str):
-        return value
-    if value == "-":
-        return Slot()
-    variadic = value.endswith("...")
-    name, _, axis = value.removesuffix("...").partition("@")
-    parsed: int | str | None = None
-    if axis:
-        parsed = "N" if axis == "N" else int(axis)
-    return {"use": name, "axis": parsed, "variadic": variadic}
-
-
-SlotText = Annotated[Slot, BeforeValidator(_parse_slot)]
-
-
-class OpRow(_Strict):
+@dataclasses.dataclass(frozen=True)
+class OpRow(_Row):
     """One operator: slots of its inputs and outputs, ties, and the attribute values that the row is for.
 
     `float_output`: the backend's kernel gives float by itself, so that a result that leaves the graph needs no pair.
     """
 
-    inputs: tuple[SlotText, ...] = Field(default=(), alias="in")
-    outputs: tuple[SlotText, ...] = Field(default=(), alias="out")
+    inputs: tuple[Slot, ...] = ()
+    outputs: tuple[Slot, ...] = ()
     tie: Literal["io", "in"] | None = None
     float_output: bool = False
-    when: dict[str, Any] = {}
+    when: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def input_slot(self, index: int) -> Slot | None:
         """Slot of input `index`; a variadic last slot repeats."""
@@ -161,50 +169,48 @@ class OpRow(_Strict):
         return self.outputs[min(index, len(self.outputs) - 1)] if self.outputs else None
 
 
-def _parse_chain(value: Any) -> Any:
-    return tuple(tuple(step.split("|")) if isinstance(step, str) else step for step in value)
-
-
-class Chain(_Strict):
+@dataclasses.dataclass(frozen=True)
+class Chain(_Row):
     """Operators that the backend fuses: tensors between them carry no Q/DQ.
 
     ``when: clip_is_redundant`` limits that to a Relu or Clip that the Q behind it already performs; otherwise, with
     ``else: tie``, the tensor between gets a pair that shares the parameters of the chain's output.
     """
 
-    chain: Annotated[tuple[tuple[str, ...], ...], BeforeValidator(_parse_chain)]
+    chain: tuple[tuple[str, ...], ...]
     when: Literal["always", "clip_is_redundant"] = "always"
-    otherwise: Literal["tie", "float"] = Field(default="tie", alias="else")
+    otherwise: Literal["tie", "float"] = "tie"
 
 
-class InputOutput(_Strict):
+@dataclasses.dataclass(frozen=True)
+class InputOutput(_Row):
     """Whether graph inputs and outputs carry Q/DQ."""
 
     inputs: Literal["quantize", "float"] = "quantize"
     outputs: Literal["quantize", "float"] = "quantize"
 
 
-class Backend(_Strict):
+@dataclasses.dataclass(frozen=True)
+class Backend(_Row):
     """A backend table."""
 
-    schema_version: Literal[1] = Field(alias="schema")
+    schema_version: Literal[1]
     backend: str
     description: str
+    opset: tuple[int, int]
+    placement: Literal["both", "inputs"]
+    types: dict[str, TypeRow]
+    ops: dict[str, OpRow]
     source: tuple[str, ...] = ()
     route: str | None = None
     extends: str | None = None
-    opset: tuple[int, int]
-    placement: Literal["both", "inputs"]
     io: InputOutput = InputOutput()
-    types: dict[str, TypeRow]
-    ops: dict[str, OpRow]
     passthrough: tuple[str, ...] = ()
     fused: tuple[Chain, ...] = ()
     first_last_bits: int | None = None
-    session: dict[str, str] = {}
+    session: dict[str, str] = dataclasses.field(default_factory=dict)
 
-    @pydantic.model_validator(mode="after")
-    def _consistent(self) -> Backend:
+    def __post_init__(self) -> None:
         for op, row in self.ops.items():
             for slot in (*row.inputs, *row.outputs):
                 if slot.use is not None and slot.use not in self.types:
@@ -217,7 +223,6 @@ class Backend(_Strict):
         for op in {*self.ops, *self.passthrough, *chained} - COMPOSITES:
             if ops.find("", op.partition("/")[0]) is None:
                 raise ValueError(f"{op!r} is not an operator that onnxqat knows")
-        return self
 
 
 def names() -> list[str]:
@@ -233,13 +238,37 @@ def load(name: str) -> Backend:
         BackendError: ``backend-unknown`` with close matches; ``backend-table`` naming file and key.
     """
     path = _find(name)
-    raw = _merged(path, ())
-    try:
-        return Backend.model_validate(raw)
-    except pydantic.ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        key = ".".join(str(part) for part in first["loc"]) or "table"
-        raise BackendError("backend-table", f"{path}: {key}: {first['msg']}") from None
+    fields = _text.fields(_merged(path, ()))
+    if path.parent == FOLDER:
+        return _built(fields)
+    from onnxqat.backends import _validation
+
+    return _validation.validated(Backend, fields, str(path))
+
+
+def _built(table: dict[str, Any]) -> Backend:
+    """A table of this package from its fields, lists become tuples."""
+    rows = {
+        op: OpRow(**row | {side: tuple(map(_slot, row[side])) for side in ("inputs", "outputs") if side in row})
+        for op, row in table["ops"].items()
+    }
+    fused = (Chain(**row | {"chain": tuple(map(tuple, row["chain"]))}) for row in table.get("fused", ()))
+    parts = {
+        "types": {name: TypeRow(**_tuples(row)) for name, row in table["types"].items()},
+        "ops": rows,
+        "fused": tuple(fused),
+        "io": InputOutput(**table.get("io", {})),
+    }
+    return Backend(**_tuples(table) | parts)
+
+
+def _slot(fields: dict[str, Any]) -> Slot:
+    fixed = {"fixed": FixedValue(**_tuples(fields["fixed"]))} if "fixed" in fields else {}
+    return Slot(**fields | fixed)
+
+
+def _tuples(fields: dict[str, Any]) -> dict[str, Any]:
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()}
 
 
 def _find(name: str, folder: Path = Path()) -> Path:
@@ -259,7 +288,7 @@ def _merged(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
     if path in seen:
         raise BackendError("backend-table", f"{path}: extends: the tables extend each other in a circle")
     try:
-        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+        raw = yaml.load(path.read_text(encoding="utf-8"), Loader=LOADER)
     except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
         detail = str(error).splitlines()[0]
         raise BackendError("backend-table", f"{path}: not readable as YAML: {detail}") from None
@@ -283,29 +312,10 @@ def _overlay(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:
 
 
 def describe(table: Backend) -> str:
-    """`table` with everything that it inherits, as YAML; the given keys in their own order."""
-    plain = table.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-    plain["ops"] = {op: _row_text(row) for op, row in table.ops.items()}
-    plain["fused"] = [
-        c.model_dump(exclude_defaults=True, by_alias=True) | {"chain": _chain_text(c)} for c in table.fused
-    ]
-    return yaml.safe_dump(plain, sort_keys=False, width=120, default_flow_style=None).rstrip()
+    """`table` with everything that it inherits, as YAML."""
+    return yaml.safe_dump(_text.keys(table), sort_keys=False, width=120, default_flow_style=None).rstrip()
 
 
-def _row_text(row: OpRow) -> dict[str, Any]:
-    found = row.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-    found |= {key: [_slot_text(s) for s in slots] for key, slots in (("in", row.inputs), ("out", row.outputs)) if slots}
-    return found
-
-
-def _slot_text(slot: Slot) -> Any:
-    plain = slot.model_dump(mode="json", exclude_defaults=True)
-    if set(plain) - {"use", "axis", "variadic"}:
-        return plain
-    if slot.use is None:
-        return "-"
-    return slot.use + ("" if slot.axis is None else f"@{slot.axis}") + ("..." if slot.variadic else "")
-
-
-def _chain_text(chain: Chain) -> list[str]:
-    return ["|".join(step) for step in chain.chain]
+def as_json(table: Backend) -> dict[str, Any]:
+    """Every field of `table`, under the keys that a table has, for json.dumps."""
+    return _text.keys(table, brief=False)

@@ -22,7 +22,7 @@ def run(
 
     tables = [schema.load(n) for n in ([name] if name else schema.names())]
     if as_json:
-        typer.echo(json.dumps([t.model_dump(mode="json", by_alias=True) for t in tables], indent=2))
+        typer.echo(json.dumps([schema.as_json(t) for t in tables], indent=2))
     elif name is None:
         width = max(len(t.backend) for t in tables)
         typer.echo("\n".join(f"{t.backend:<{width}}  {t.description}" for t in tables))
