@@ -16,6 +16,7 @@ import onnx.defs
 import onnx_ir as ir
 import torch
 from onnx_ir.passes import common as ir_passes
+from torch import fx
 
 from onnxqat.bridge import module as modules
 from onnxqat.bridge import names, quantizer_modules
@@ -92,7 +93,7 @@ class _Importer:
         for value in graph.inputs:
             if value.name in graph.initializers and value.const_value is not None:
                 builder.define(value, Const(str(value.name), value.const_value))
-        builder.anchor = next(iter(builder.graph.nodes), None)
+        builder.anchor = _first_tensor(builder, inputs)
         try:
             self.lower_scope(builder, graph)
             results = [builder.tensor(builder.lookup(v)) for v in graph.outputs]
@@ -157,6 +158,14 @@ class _Importer:
             f"the bridge does not implement: {'; '.join(parts)}",
             hint="onnxqat refuses what it cannot compute exactly",
         )
+
+
+def _first_tensor(builder: Builder, inputs: list[ir.Value]) -> fx.Node | None:
+    for value in inputs:
+        found = builder.lookup(value)
+        if isinstance(found, fx.Node) and not isinstance(value.type, (ir.SequenceType, ir.OptionalType)):
+            return found
+    return None
 
 
 def _problem(node: ir.Node, opset: int) -> str:

@@ -7,5 +7,5 @@ from onnxqat.ops._base import OpDef
 OPS: tuple[OpDef, ...] = (
     OpDef("If", 1, 25, ("parameter",)),
     OpDef("Loop", 1, 25, ("parameter",)),
-    OpDef("Scan", 9, 25, ("parameter",)),
+    OpDef("Scan", 8, 25, ("parameter",)),
 )

@@ -2,25 +2,45 @@
 
 A condition that is known at import leaves one branch, lowered in place. Otherwise each subgraph is a module of its
 own: its arguments are the operator's, then the outer tensors that it reads. Weights stay in the outermost module.
+
+Under torch.export and torch.compile an `If` on data becomes ``torch.cond`` where both branches give tensors; elsewhere
+the condition is read back and Python takes the branch. The number of an iteration is a Python number, so that a loop
+of known length unrolls and its body may index with it. A loop that ends on data cannot be exported.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 import torch
 from torch import fx
 
 from onnxqat.bridge.builder import Builder, Lowered, NodeView
+from onnxqat.bridge.values import TORCH_DTYPES, Dims
 from onnxqat.graph import query
 
 
-def run_branch(
-    condition: torch.Tensor, then_branch: Any, then_arguments: Any, else_branch: Any, else_arguments: Any
-) -> Any:
-    """The outputs of one of two modules."""
+def run_branch(condition: Any, then_branch: Any, then_arguments: Any, else_branch: Any, else_arguments: Any) -> Any:
+    """The outputs of one of two modules, whatever their types."""
     return then_branch(*then_arguments) if bool(condition) else else_branch(*else_arguments)
+
+
+def choose_branch(condition: Any, then_branch: Any, then_arguments: Any, else_branch: Any, else_arguments: Any) -> Any:
+    """The outputs of one of two modules that give tensors; both are in the graph when it is exported or compiled."""
+    if not isinstance(condition, torch.Tensor) or not torch.compiler.is_compiling():
+        return run_branch(condition, then_branch, then_arguments, else_branch, else_arguments)
+    count = len(then_arguments)
+
+    # torch.cond takes one list of operands and does not allow a result to be one of them.
+    def on_true(*operands: Any) -> tuple[torch.Tensor, ...]:
+        return tuple(result.clone() for result in then_branch(*operands[:count]))
+
+    def on_false(*operands: Any) -> tuple[torch.Tensor, ...]:
+        return tuple(result.clone() for result in else_branch(*operands[count:]))
+
+    return torch.cond(condition.reshape(()), on_true, on_false, (*then_arguments, *else_arguments))
 
 
 def run_loop(
@@ -31,34 +51,33 @@ def run_loop(
     Args:
         body: module (iteration, condition, *carried, *captured) -> (condition, *carried, *scans).
         limit: largest number of iterations, None for no limit.
-        condition: tensor that starts the loop, None where the body always goes on.
+        condition: what starts the loop, a tensor or a bool; None where the body always goes on.
         carried: loop-carried values.
         captured: outer tensors that the body reads.
         empty: shape and type of each scan output, for a loop that does not run; None where unknown.
-        device: where the iteration number lives.
+        device: where the condition lives.
     """
     state, scans = list(carried), [list[torch.Tensor]() for _ in empty]
     going: Any = True if condition is None else condition
     iteration = 0
     while (limit is None or iteration < limit) and bool(going):
-        number = torch.tensor(iteration, dtype=torch.int64, device=device)
-        flag = torch.tensor(True, device=device) if condition is None else torch.as_tensor(going, device=device)
-        results = body(number, flag, *state, *captured)
+        flag = going if isinstance(going, torch.Tensor) else torch.full((), bool(going), device=device)
+        results = body(iteration, flag, *state, *captured)
         going = True if condition is None else results[0]
         state = list(results[1 : 1 + len(state)])
         for scan, value in zip(scans, results[1 + len(state) :], strict=True):
             scan.append(value)
         iteration += 1
-    return (*state, *(_stacked(scan, kind, device) for scan, kind in zip(scans, empty, strict=True)))
+    return (*state, *(_stacked(scan, kind, 0, device) for scan, kind in zip(scans, empty, strict=True)))
 
 
-def _stacked(values: list[torch.Tensor], kind: Any, device: Any) -> torch.Tensor:
+def _stacked(values: list[torch.Tensor], kind: Any, axis: int, device: Any) -> torch.Tensor:
     if values:
-        return torch.stack(values)
+        return torch.stack(values, axis)
     if kind is None:
         raise ValueError("a loop that does not run has a scan output of unknown shape")
     shape, dtype = kind
-    return torch.zeros([0, *shape], dtype=dtype, device=device)
+    return torch.zeros([0, *shape], dtype=dtype, device=device).movedim(0, axis)
 
 
 def run_scan(
@@ -70,8 +89,9 @@ def run_scan(
     input_directions: list[int],
     output_axes: list[int],
     output_directions: list[int],
+    empty: Any,
 ) -> tuple[torch.Tensor, ...]:
-    """Scan: final states, then each scan output stacked along its axis."""
+    """Scan: final states, then each scan output stacked along its axis; `empty` as in :func:`run_loop`."""
     state = list(states)
     sliced = [
         list(x.flip(axis).unbind(axis) if backwards else x.unbind(axis))
@@ -84,10 +104,36 @@ def run_scan(
         for scan, value in zip(scans, results[len(state) :], strict=True):
             scan.append(value)
     stacked = [
-        torch.stack(scan[::-1] if backwards else scan, axis)
-        for scan, axis, backwards in zip(scans, output_axes, output_directions, strict=True)
+        _stacked(scan[::-1] if backwards else scan, kind, axis, inputs[0].device)
+        for scan, axis, backwards, kind in zip(scans, output_axes, output_directions, empty, strict=True)
     ]
     return (*state, *stacked)
+
+
+def run_batched_scan(
+    body: Any, lengths: torch.Tensor | None, states: Any, inputs: Any, captured: Any, directions: list[int], empty: Any
+) -> tuple[torch.Tensor, ...]:
+    """Scan 8: :func:`run_scan` for each sample of axis 0, over axis 1; scan outputs are 0 behind a sample's end."""
+    batch, longest = inputs[0].shape[0], inputs[0].shape[1]
+    ends = [longest] * batch if lengths is None else [int(e) for e in lengths.tolist()]
+    samples = []
+    for index in range(batch):
+        results = run_scan(
+            body,
+            [state[index] for state in states],
+            [x[index, : ends[index]] for x in inputs],
+            captured,
+            [0] * len(inputs),
+            directions,
+            [0] * len(empty),
+            [0] * len(empty),
+            empty,
+        )
+        scans = [
+            torch.cat([scan, scan.new_zeros(longest - ends[index], *scan.shape[1:])]) for scan in results[len(states) :]
+        ]
+        samples.append((*results[: len(states)], *scans))
+    return tuple(torch.stack(values) for values in zip(*samples, strict=True))
 
 
 def if_(n: NodeView) -> Lowered:
@@ -97,20 +143,27 @@ def if_(n: NodeView) -> Lowered:
         graph = n.subgraph("then_branch" if bool(known.reshape(())) else "else_branch")
         n.lower(n.builder, graph)
         return tuple(n.builder.lookup(v) for v in graph.outputs)
-    arguments: list[Any] = [n.tensor(0)]
+    condition = n.value(0)
+    arguments: list[Any] = [condition.array.item() if isinstance(condition, Dims) else n.tensor(0)]
+    tensors = True
     for name in ("then_branch", "else_branch"):
         scope = n.scope(name)
         graph = n.subgraph(name)
         n.lower(scope, graph)
-        arguments += _finish(n, scope, name, [scope.lookup(v) for v in graph.outputs])
-    results = n.call(run_branch, *arguments)
-    return tuple(n.item(results, i) if n.wants(i) else None for i in range(len(n.node.outputs)))
+        arguments += _finish(n, scope, [scope.tensor(scope.lookup(v)) for v in graph.outputs])
+        tensors &= all(isinstance(v.type, ir.TensorType) for v in graph.outputs)
+    results = n.call(choose_branch if tensors else run_branch, *arguments)
+    return _outputs(n, results)
 
 
-def _finish(n: NodeView, scope: Builder, name: str, results: list[Any]) -> list[Any]:
+def _finish(n: NodeView, scope: Builder, results: list[fx.Node]) -> list[Any]:
     """Close a subgraph's module; returns the node of the module and its captured arguments."""
-    module = n.close_scope(scope, [scope.tensor(v) for v in results])
+    module = n.close_scope(scope, results)
     return [module, list(scope.captured)]
+
+
+def _outputs(n: NodeView, results: fx.Node) -> Lowered:
+    return tuple(n.item(results, i) if n.wants(i) else None for i in range(len(n.node.outputs)))
 
 
 def loop(n: NodeView) -> Lowered:
@@ -118,17 +171,24 @@ def loop(n: NodeView) -> Lowered:
     graph = n.subgraph("body")
     scope = n.scope("body")
     carried = [n.tensor(i) for i in range(2, n.count)]
-    for value in graph.inputs:
+    iteration, *others = graph.inputs
+    scope.define(iteration, _as_number(scope.placeholder(str(iteration.name or ""))))
+    for value in others:
         scope.define(value, scope.placeholder(str(value.name or "")))
     n.lower(scope, graph)
     outputs = [scope.lookup(v) for v in graph.outputs]
     endless = _is_true(n, 1) and _goes_on(graph)
     limit = n.scalar(0) if n.has(0) else None
     condition = None if endless else (n.tensor(1) if n.has(1) else True)
-    module, captured = _finish(n, scope, "body", outputs)
+    module, captured = _finish(n, scope, [scope.tensor(v) for v in outputs])
     empty = [_empty_like(v) for v in graph.outputs[1 + len(carried) :]]
-    results = n.call(run_loop, module, limit, condition, carried, captured, empty, n.device())
-    return tuple(n.item(results, i) if n.wants(i) else None for i in range(len(n.node.outputs)))
+    return _outputs(n, n.call(run_loop, module, limit, condition, carried, captured, empty, n.device()))
+
+
+def _as_number(node: fx.Node) -> Dims:
+    array = np.empty((), dtype=object)
+    array[()] = node
+    return Dims(array, ir.DataType.INT64)
 
 
 def _is_true(n: NodeView, index: int) -> bool:
@@ -148,25 +208,29 @@ def _goes_on(graph: ir.Graph) -> bool:
 
 
 def _empty_like(value: ir.Value) -> Any:
-    from onnxqat.bridge.values import TORCH_DTYPES
-
     if value.shape is None or value.dtype not in TORCH_DTYPES:
         return None
     return [d if isinstance(d, int) else 0 for d in value.shape], TORCH_DTYPES[value.dtype]
 
 
 def scan(n: NodeView) -> Lowered:
-    """Scan 9 to 25."""
+    """Scan 8 to 25; version 8 has a batch axis in front and optional lengths."""
     graph, scope = n.subgraph("body"), n.scope("body")
+    first = 1 if n.opset < 9 else 0
     scanned = int(n.attr("num_scan_inputs"))
-    states = [n.tensor(i) for i in range(n.count - scanned)]
+    states = [n.tensor(i) for i in range(first, n.count - scanned)]
     inputs = [n.tensor(i) for i in range(n.count - scanned, n.count)]
     produced = len(graph.outputs) - len(states)
     for value in graph.inputs:
         scope.define(value, scope.placeholder(str(value.name or "")))
     n.lower(scope, graph)
-    module, captured = _finish(n, scope, "body", [scope.lookup(v) for v in graph.outputs])
-    results: fx.Node = n.call(
+    module, captured = _finish(n, scope, [scope.tensor(scope.lookup(v)) for v in graph.outputs])
+    empty = [_empty_like(v) for v in graph.outputs[len(states) :]]
+    if first:
+        directions = n.attr("directions") or [0] * scanned
+        lengths = n.optional(0)
+        return _outputs(n, n.call(run_batched_scan, module, lengths, states, inputs, captured, directions, empty))
+    results = n.call(
         run_scan,
         module,
         states,
@@ -176,5 +240,6 @@ def scan(n: NodeView) -> Lowered:
         n.attr("scan_input_directions") or [0] * scanned,
         n.attr("scan_output_axes") or [0] * produced,
         n.attr("scan_output_directions") or [0] * produced,
+        empty,
     )
-    return tuple(n.item(results, i) if n.wants(i) else None for i in range(len(n.node.outputs)))
+    return _outputs(n, results)
