@@ -15,7 +15,7 @@ import onnxqat
 from onnxqat.backends import planner, schema, selection
 from onnxqat.backends.selection import Overrides, Selection
 from onnxqat.errors import BackendError, DataError, ModelError
-from onnxqat.graph import edit, io, qdq
+from onnxqat.graph import edit, io, qdq, walk
 from onnxqat.passes import _base
 from onnxqat.passes.batchnorm_to_affine import BatchnormToAffine
 from onnxqat.passes.close_initializers import CloseInitializers
@@ -132,7 +132,8 @@ def prepare(
     ]
     remarks.extend(_base.rewrite(model, steps).remarks)
     edit.remove_unused(model)
-    infer_shapes(model)
+    if any(value.dtype is None or value.shape is None for node in walk.nodes(model) for value in node.outputs):
+        infer_shapes(model)  # what the passes made states its own, and may tell those of others
     return chosen
 
 

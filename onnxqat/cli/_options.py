@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -48,12 +49,14 @@ def parse_bits(text: str | None) -> tuple[int | None, int | None]:
 @contextmanager
 def progress(description: str, *, quiet: bool) -> Iterator[Callable[[int, int | None], None]]:
     """A progress bar on standard error; silent when that is not a terminal or with `quiet`."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda done, total: None
+        return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as bar:
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(description, total=None)
 
         def update(done: int, total: int | None) -> None:

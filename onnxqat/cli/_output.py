@@ -6,13 +6,15 @@ from pathlib import Path
 
 import typer
 
-from onnxqat.report import build, html, json, terminal
+from onnxqat.report import build, json, terminal
 from onnxqat.report.model import Report
 
 
 def show(report: Report, *, as_json: bool, html_path: Path | None = None) -> None:
     """Print `report`, write the HTML view where asked for, and leave with status 1 when a check failed."""
     if html_path is not None:
+        from onnxqat.report import html
+
         html.write_html(report, html_path)
         report = build.with_files(report, str(html_path))
     if as_json:

@@ -87,16 +87,8 @@ class _Scopes:
         for check in NODE_CHECKS.get(node.op_type, ()):
             if node.domain in ("", "com.microsoft") and (problem := check(node)):
                 _fail(scope, node, problem)
-        for graph in _subgraphs(node):
+        for graph in walk.subgraphs(node):
             self.check(graph)
-
-
-def _subgraphs(node: ir.Node) -> Iterator[ir.Graph]:
-    for attribute in node.attributes.values():
-        if attribute.type == ir.AttributeType.GRAPH and not attribute.is_ref():
-            yield attribute.as_graph()
-        elif attribute.type == ir.AttributeType.GRAPHS and not attribute.is_ref():
-            yield from attribute.as_graphs()
 
 
 def _check_initializer(name: str, value: ir.Value, scope: walk.Scope) -> None:

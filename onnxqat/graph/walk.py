@@ -15,11 +15,27 @@ _FUNCTION = "onnxqat.function"  # key of a graph's in-memory notes, not of its m
 def scopes(model: ir.Model) -> Iterator[Scope]:
     """The main graph, its subgraphs (outermost first), then each function with its subgraphs."""
     yield model.graph
-    yield from model.graph.subgraphs()
+    yield from _inner(model.graph)
     for function in model.functions.values():
         function.graph.meta[_FUNCTION] = function
         yield function
-        yield from function.subgraphs()
+        yield from _inner(function)
+
+
+def _inner(scope: Scope) -> Iterator[ir.Graph]:
+    for node in scope:
+        for graph in subgraphs(node):
+            yield graph
+            yield from _inner(graph)
+
+
+def subgraphs(node: ir.Node) -> Iterator[ir.Graph]:
+    """The bodies that `node` itself holds, in the order of its attributes."""
+    for attribute in node.attributes.values():
+        if attribute.type == ir.AttributeType.GRAPH and not attribute.is_ref():
+            yield attribute.as_graph()
+        elif attribute.type == ir.AttributeType.GRAPHS and not attribute.is_ref():
+            yield from attribute.as_graphs()
 
 
 def nodes(model: ir.Model) -> Iterator[ir.Node]:
