@@ -5,7 +5,7 @@ from __future__ import annotations
 from onnxqat.ops._base import OpDef
 
 OPS: tuple[OpDef, ...] = (
-    OpDef("BatchNormalization", 7, 15, ("data", "parameter", "parameter", "parameter", "parameter")),
+    OpDef("BatchNormalization", 1, 15, ("data", "parameter", "parameter", "parameter", "parameter")),
     OpDef("InstanceNormalization", 6, 22, ("data", "parameter", "parameter")),
     OpDef("LayerNormalization", 17, 17, ("data", "parameter", "parameter")),
     OpDef("GroupNormalization", 18, 21, ("data", "parameter", "parameter")),

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import onnx_ir as ir
 import torch
 from torch.nn import functional
 
+from onnxqat.bridge.attend import log_softmax_in_steps, softmax_in_steps, softmax_with_blind_rows
 from onnxqat.bridge.builder import Lowered, NodeView
 
 
@@ -78,9 +80,16 @@ def leaky_relu(n: NodeView) -> Lowered:
     return n.call(functional.leaky_relu, n.tensor(0), n.attr("alpha", 0.01))
 
 
+def channel_relu(x: torch.Tensor, slope: torch.Tensor) -> torch.Tensor:
+    """PRelu with one slope, or one a channel."""
+    return sloped_relu(x, slope.reshape([-1] + [1] * (x.dim() - 2)))
+
+
 def p_relu(n: NodeView) -> Lowered:
-    """PRelu 7 to 16; the slope broadcasts to the input."""
-    return n.call(sloped_relu, n.tensor(0), n.tensor(1))
+    """PRelu 1 to 16; the slope broadcasts to the input since 7, before it is one value or one a channel."""
+    if n.dtype(0) is ir.DataType.UINT64:
+        return n.value(0)  # nothing is negative
+    return n.call(sloped_relu if n.opset >= 7 else channel_relu, n.tensor(0), n.tensor(1))
 
 
 def elu(n: NodeView) -> Lowered:
@@ -147,6 +156,16 @@ def swish(n: NodeView) -> Lowered:
     return n.call(functional.silu, n.tensor(0)) if alpha == 1.0 else n.call(scaled_swish, n.tensor(0), alpha)
 
 
+def gate_swish(gate: torch.Tensor, x: torch.Tensor, alpha: float) -> torch.Tensor:
+    """``gate * sigmoid(alpha * gate) * x``."""
+    return (functional.silu(gate) if alpha == 1.0 else scaled_swish(gate, alpha)) * x
+
+
+def swi_glu(n: NodeView) -> Lowered:
+    """SwiGLU 28."""
+    return n.call(gate_swish, n.tensor(0), n.tensor(1), n.attr("alpha", 1.0))
+
+
 def tanh(n: NodeView) -> Lowered:
     """Tanh 6 to 13."""
     return n.call(torch.tanh, n.tensor(0))
@@ -178,7 +197,10 @@ def com_microsoft_gelu(n: NodeView) -> Lowered:
 
 
 def softmax(n: NodeView) -> Lowered:
-    """Softmax 1 to 13: before 13 over all axes from `axis` (default 1) on, since along one axis (default -1)."""
+    """Softmax 1 to 13: before 13 over all axes from `axis` (default 1) on, since along one axis (default -1).
+
+    Since 13 the definition is a sequence of operators, so that float16 rounds after each of them.
+    """
     return _softmax(n, torch.softmax, log=False)
 
 
@@ -187,8 +209,19 @@ def log_softmax(n: NodeView) -> Lowered:
     return _softmax(n, torch.log_softmax, log=True)
 
 
+def _is_guarded(value: ir.Value) -> bool:
+    """Whether a Where reads the result: what exporters write behind a softmax whose rows may be masked entirely."""
+    users = value.consumers()
+    casts = [u.outputs[0] for u in users if u.op_type in ("Cast", "CastLike", "Identity")]
+    return any(u.op_type == "Where" for u in users) or any(_is_guarded(v) for v in casts)
+
+
 def _softmax(n: NodeView, function: Any, *, log: bool) -> Lowered:
     if n.opset >= 13:
+        if n.dtype(0) is ir.DataType.FLOAT16:
+            function = log_softmax_in_steps if log else softmax_in_steps
+        elif not log and _is_guarded(n.node.outputs[0]):
+            function = softmax_with_blind_rows
         return n.call(function, n.tensor(0), n.attr("axis", -1))
     axis, rank = int(n.attr("axis", 1)), n.rank(0)
     if rank is not None and axis % max(rank, 1) == rank - 1:

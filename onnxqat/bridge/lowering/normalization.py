@@ -12,20 +12,68 @@ import torch
 from torch.nn import functional
 
 from onnxqat.bridge.builder import Lowered, NodeView
-from onnxqat.bridge.values import TORCH_DTYPES
+from onnxqat.bridge.values import TORCH_DTYPES, Const
+
+
+def normalize_batch(
+    x: torch.Tensor,
+    scale: torch.Tensor,
+    bias: torch.Tensor,
+    mean: torch.Tensor,
+    variance: torch.Tensor,
+    momentum: float,
+    epsilon: float,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """BatchNormalization in training mode: statistics of the batch, and the running ones moved towards them.
+
+    The variance is that of the population. Half floats are reduced in float32. `x` with one axis has one channel.
+    """
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    axes = [axis for axis in range(x.dim()) if axis != 1]
+    shape = [1, -1] + [1] * (x.dim() - 2) if x.dim() > 1 else [-1]
+    batch_mean = wide.mean(axes).reshape(mean.shape)
+    centered = wide - batch_mean.reshape(shape)
+    batch_variance = centered.square().mean(axes).reshape(variance.shape)
+    factor = scale.reshape(shape) / torch.sqrt(batch_variance.reshape(shape) + epsilon)
+    y = (centered * factor + bias.reshape(shape)).to(x.dtype)
+    running_mean = (mean * momentum + batch_mean * (1.0 - momentum)).to(mean.dtype)
+    running_variance = (variance * momentum + batch_variance * (1.0 - momentum)).to(variance.dtype)
+    return y, running_mean, running_variance
+
+
+def normalize_by_statistics(
+    x: torch.Tensor,
+    scale: torch.Tensor,
+    bias: torch.Tensor,
+    mean: torch.Tensor,
+    variance: torch.Tensor,
+    epsilon: float,
+) -> torch.Tensor:
+    """BatchNormalization with statistics that are computed, and so get gradients as well."""
+    shape = [1, -1] + [1] * (x.dim() - 2) if x.dim() > 1 else [-1]
+    factor = scale / torch.sqrt(variance + epsilon)
+    return ((x - mean.reshape(shape)) * factor.reshape(shape) + bias.reshape(shape)).to(x.dtype)
 
 
 def batch_normalization(n: NodeView) -> Lowered:
-    """BatchNormalization 7 to 15 for inference; ``spatial=0`` and ``training_mode=1`` are refused."""
-    if n.attr("training_mode", 0):
-        raise n.refuse("training_mode=1")
+    """BatchNormalization 1 to 15, with ``training_mode`` since 14.
+
+    Refused: ``spatial=0``, and training before 14, whose definition is not complete.
+    """
     if not n.attr("spatial", 1):
         raise n.refuse("spatial=0")
+    if n.opset < 7 and not n.attr("is_test", 0):
+        raise n.refuse("is_test=0")
+    momentum, epsilon = n.attr("momentum", 0.9), n.attr("epsilon", 1e-5)
+    x, scale, bias, mean, variance = n.tensor(0), n.tensor(1), n.tensor(2), n.buffer(3), n.buffer(4)
+    if n.attr("training_mode", 0):
+        three = n.call(normalize_batch, x, scale, bias, mean, variance, momentum, epsilon)
+        return tuple(n.item(three, i) if n.wants(i) else None for i in range(3))
     if any(n.wants(i) for i in range(1, 5)):
         raise n.refuse("outputs of training mode")
-    x, scale, bias, mean, variance = n.tensor(0), n.tensor(1), n.tensor(2), n.buffer(3), n.buffer(4)
-    momentum = 1.0 - n.attr("momentum", 0.9)
-    return n.call(functional.batch_norm, x, mean, variance, scale, bias, False, momentum, n.attr("epsilon", 1e-5))
+    if not (isinstance(n.value(3), Const) and isinstance(n.value(4), Const)):
+        return n.call(normalize_by_statistics, x, scale, bias, mean, variance, epsilon)
+    return n.call(functional.batch_norm, x, mean, variance, scale, bias, False, 1.0 - momentum, epsilon)
 
 
 def normalize_instances(x: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor, epsilon: float) -> torch.Tensor:

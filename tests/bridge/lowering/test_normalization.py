@@ -1,0 +1,72 @@
+"""Normalization layers: the forms that the node tests of ONNX leave out."""
+
+import numpy as np
+import pytest
+import torch
+
+from onnxqat.bridge.importer import to_torch
+from onnxqat.errors import UnsupportedError
+from tests.bridge import one_node, parity
+
+RANDOM = np.random.default_rng(0)
+STATISTICS = ("mean", "var")
+
+
+def batch(*shape, dtype=np.float32):
+    channels = shape[1]
+    made = {"x": RANDOM.standard_normal(shape)} | {n: RANDOM.random(channels) + 0.5 for n in ("s", "b", "mean", "var")}
+    return {name: array.astype(dtype) for name, array in made.items()}
+
+
+@pytest.mark.parametrize("shape", [(4, 3), (4, 3, 5), (2, 3, 4, 5), (1, 3, 2, 2, 2)])
+def test_training_mode_moves_the_statistics_by_those_of_the_population(shape) -> None:
+    inputs = batch(*shape)
+    outputs = {"y": 1, "mean_after": 1, "var_after": 1}
+    model = one_node.make(
+        "BatchNormalization", inputs, outputs=outputs, constants=STATISTICS, training_mode=1, momentum=0.8
+    )
+    y, mean, variance = parity.run_module(to_torch(model), one_node.feeds(model, inputs))
+    axes = tuple(a for a in range(len(shape)) if a != 1)
+    x, broadcast = inputs["x"].astype(np.float64), [1, -1] + [1] * (len(shape) - 2)
+    np.testing.assert_allclose(mean, 0.8 * inputs["mean"] + 0.2 * x.mean(axes), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(variance, 0.8 * inputs["var"] + 0.2 * x.var(axes), rtol=1e-5, atol=1e-6)
+    normal = (x - x.mean(axes, keepdims=True)) / np.sqrt(x.var(axes, keepdims=True) + 1e-5)
+    wanted = normal * inputs["s"].reshape(broadcast) + inputs["b"].reshape(broadcast)
+    np.testing.assert_allclose(y, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_training_mode_reduces_float16_in_float32() -> None:
+    inputs = batch(64, 2, 64, dtype=np.float16)
+    inputs["x"] += np.float16(60)
+    outputs = {"y": 10, "mean_after": 10, "var_after": 10}
+    model = one_node.make(
+        "BatchNormalization", inputs, outputs=outputs, constants=STATISTICS, training_mode=1, momentum=0.0
+    )
+    _, _, variance = parity.run_module(to_torch(model), one_node.feeds(model, inputs))
+    np.testing.assert_allclose(variance, inputs["x"].astype(np.float64).var((0, 2)), rtol=1e-3)
+
+
+def test_computed_statistics_get_gradients() -> None:
+    inputs = batch(4, 3, 5)
+    model = one_node.make("BatchNormalization", inputs)
+    module = to_torch(model)
+    leaves = [torch.from_numpy(a).requires_grad_() for a in inputs.values()]
+    module(*leaves).square().sum().backward()
+    assert all(leaf.grad is not None and leaf.grad.any() for leaf in leaves)
+    parity.check(model, inputs)
+
+
+def test_training_before_version_14_is_refused() -> None:
+    inputs = batch(4, 3)
+    with pytest.raises(UnsupportedError, match="outputs of training mode"):
+        to_torch(shaped(one_node.make("BatchNormalization", inputs, outputs={"y": 1, "mean_after": 1}, opset=9)))
+    with pytest.raises(UnsupportedError, match="is_test=0"):
+        to_torch(shaped(one_node.make("BatchNormalization", inputs, opset=6)))
+
+
+def shaped(model):
+    """The model with a rank for its outputs, which the checker wants in old versions."""
+    for value, rank in zip(model.graph.output, (2, 1), strict=False):
+        for _ in range(rank):
+            value.type.tensor_type.shape.dim.add()
+    return model
