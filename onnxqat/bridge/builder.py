@@ -38,6 +38,7 @@ class Store:
         self.parameter_names: dict[str, str] = {}
         self._keys: dict[int, str] = {}
         self._kept: list[Const] = []
+        self._by_tensor: dict[int, Const] = {}
 
     def key_of(self, constant: Const, *, trainable: bool = True) -> str:
         """State dict key of a constant, registered at first use and once."""
@@ -56,6 +57,10 @@ class Store:
             self._keys[id(constant)] = path
             self._kept.append(constant)  # so that no other object gets its id
         return self._keys[id(constant)]
+
+    def same(self, constant: Const) -> Const:
+        """The first constant with the tensor of `constant`: calls of a function have one Constant node each."""
+        return self._by_tensor.setdefault(id(constant.data), constant)
 
 
 class Builder:
@@ -112,6 +117,9 @@ class Builder:
 
     def define(self, value: ir.Value, result: Value) -> None:
         """Record what `value` is; its fx node gets the ONNX name."""
+        producer = value.producer()
+        if isinstance(result, Const) and producer is not None and producer.op_type == "Constant":
+            result = self.store.same(result)
         self.values[id(value)] = result
         if isinstance(result, fx.Node) and value.name:
             result.meta.setdefault("onnx_name", value.name)
@@ -236,7 +244,8 @@ class NodeView:
         self.node = node
         self.lower = lower
         domain = "" if node.domain == "ai.onnx" else node.domain
-        self.opset = builder.opsets.get(domain, builder.opsets.get("ai.onnx", 1) if not domain else 1)
+        imported = builder.opsets.get(domain, builder.opsets.get("ai.onnx", 1) if not domain else 1)
+        self.opset = node.version or imported
         self.base = names.identifier(str(node.outputs[0].name or ""), node.op_type.lower()) if node.outputs else ""
 
     # What the node says ---------------------------------------------------------------------------------------
@@ -412,10 +421,12 @@ class NodeView:
 
     def numbers(self, array: np.ndarray, dtype: ir.DataType | None = None) -> Dims:
         """The result of shape arithmetic; its type is that of the first input unless given."""
-        kind = dtype or self.dtype(0)
+        kind = dtype or self.dtype(0) or ir.DataType.INT64
         made = np.empty(np.shape(array), dtype=object)
         made[...] = array
-        return Dims(made, kind or ir.DataType.INT64)
+        if kind in values.INTEGERS and kind is not ir.DataType.INT64 and Dims(made, kind).static:
+            made[...] = wrapped(made, kind).astype(object)  # the next step divides or compares what a tensor would hold
+        return Dims(made, kind)
 
     def elementwise(
         self, function: Callable[..., Any], arrays: Sequence[np.ndarray], dtype: ir.DataType | None = None

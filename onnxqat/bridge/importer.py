@@ -19,7 +19,7 @@ from onnx_ir.passes import common as ir_passes
 from torch import fx
 
 from onnxqat.bridge import module as modules
-from onnxqat.bridge import names, quantizer_modules
+from onnxqat.bridge import functions, names, quantizer_modules
 from onnxqat.bridge.builder import Builder, Lowered, NodeView, RefusedError, Store
 from onnxqat.bridge.module import Capture, OnnxModule, capture
 from onnxqat.bridge.quantizer_modules import QuantizerFactory
@@ -55,10 +55,11 @@ def to_torch(source: io.ModelSource, *, quantizer_factory: QuantizerFactory | No
 
 def prepare(model: ir.Model) -> ir.Model:
     """Inline model-local functions and infer shapes; the values that exist keep their names."""
-    if model.functions:
-        model = ir_passes.InlinePass()(model).model
+    model, mixed = functions.inline(model)
     for value in _inner_values(model):
         value.shape = None
+    if mixed:
+        return model
     try:
         return ir_passes.ShapeInferencePass(data_prop=True)(model).model
     except Exception as error:
@@ -141,7 +142,7 @@ class _Importer:
             for node in scope:
                 if self.quantizers.handles(node):
                     continue
-                problem = _problem(node, query.opset(self.model, scope, node.domain))
+                problem = _problem(node, node.version or query.opset(self.model, scope, node.domain))
                 if problem:
                     self._refuse(problem, node)
         self._raise_refused()

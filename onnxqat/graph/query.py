@@ -73,9 +73,19 @@ def attribute(node: ir.Node, name: str, default: Any) -> Any:
 
 
 def opset(model: ir.Model, scope: walk.Scope | None = None, domain: str = "") -> int:
-    """Version of `domain` that holds in `scope` (a function has imports of its own); 1 where it is not imported."""
-    imports = scope.opset_imports if isinstance(scope, ir.Function) else model.opset_imports
+    """Version of `domain` that holds in `scope`; 1 where it is not imported.
+
+    A function has imports of its own, which hold in the subgraphs of its nodes too.
+    """
+    owner = None if scope is None or scope is model.graph else _function_of(model, scope)
+    imports = model.opset_imports if owner is None else owner.opset_imports
     return imports.get(domain, imports.get("ai.onnx", 1) if domain == "" else 1)
+
+
+def _function_of(model: ir.Model, scope: walk.Scope) -> ir.Function | None:
+    if isinstance(scope, ir.Function):
+        return scope
+    return next((f for f in model.functions.values() if any(scope is graph for graph in f.subgraphs())), None)
 
 
 def label(node: ir.Node) -> str:

@@ -206,7 +206,7 @@ def test_everything_unsupported_is_in_one_message() -> None:
     made = model(
         [
             helper.make_node("Strange", ["x"], ["a"], name="first", domain="vendor"),
-            helper.make_node("Det", ["a"], ["b"], name="second"),
+            helper.make_node("StringNormalizer", ["a"], ["b"], name="second"),
             helper.make_node("Strange", ["b"], ["y"], name="third", domain="vendor"),
         ],
         {},
@@ -216,19 +216,19 @@ def test_everything_unsupported_is_in_one_message() -> None:
         to_torch(made)
     assert caught.value.code == "operator-unsupported"
     assert "vendor.Strange at first and 1 more" in caught.value.message
-    assert "Det at second" in caught.value.message
+    assert "StringNormalizer at second" in caught.value.message
 
 
 def test_forms_that_are_not_exact_are_refused() -> None:
     made = model(
         [
-            helper.make_node("Dropout", ["x", "", "yes"], ["a"], name="drop"),
-            helper.make_node("Resize", ["a", "", "scales"], ["y"], name="size", antialias=1, mode="linear"),
+            helper.make_node("Constant", [], ["text"], name="words", value_string="a"),
+            helper.make_node("RNN", ["x3", "w", "r"], ["a"], name="layer", activations=["Sine"], hidden_size=2),
+            helper.make_node("Relu", ["x"], ["y"]),
         ],
-        {"yes": np.array(True), "scales": np.array([1, 2], np.float32)},
-        opset=18,
+        {"x3": weights(3, 1, 4), "w": weights(1, 2, 4), "r": weights(1, 2, 2)},
     )
-    with pytest.raises(UnsupportedError, match=r"Dropout \(training_mode\) at drop; Resize \(antialias\) at size"):
+    with pytest.raises(UnsupportedError, match=r"Constant \(.*\) at words; RNN \(activations sine\) at layer"):
         to_torch(made)
 
 
