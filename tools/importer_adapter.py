@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import torch
+from torch.utils import _pytree as pytree
 
 import onnxqat
 from onnxqat.bridge import values
@@ -31,7 +32,7 @@ class Onnxqat:
         with torch.no_grad():
             result = handle(*given)
         found = result if isinstance(result, tuple) else (result,)
-        return [self._array(value) for value in found]
+        return [self._array(value, kind) for value, kind in zip(found, handle.output_types, strict=True)]
 
     def is_unsupported(self, error: Exception, phase: str) -> bool:
         # torch has no kernels for some element types; an error is a refusal, not a wrong number.
@@ -40,9 +41,10 @@ class Onnxqat:
     @staticmethod
     def grad(handle: OnnxModule, inputs: dict[str, np.ndarray]) -> str:
         given = [Onnxqat._tensor(inputs[name]) for name in handle.input_names]
-        floats = [g.requires_grad_() for g in given if g.is_floating_point()]
-        result = handle(*given)
-        found = [r for r in (result if isinstance(result, tuple) else (result,)) if r.requires_grad]
+        leaves = [g for g in pytree.tree_leaves(given) if isinstance(g, torch.Tensor)]
+        floats = [g.requires_grad_() for g in leaves if g.is_floating_point() and g.element_size() > 1]
+        results = [r for r in pytree.tree_leaves(handle(*given)) if isinstance(r, torch.Tensor)]
+        found = [r for r in results if r.requires_grad]
         if not floats or not found:
             return "n/a" if not floats else "none"
         sum(r.sum() for r in found).backward()
@@ -52,7 +54,9 @@ class Onnxqat:
         return "ok" if all(torch.isfinite(g).all() for g in gradients) else "nonfinite"
 
     @staticmethod
-    def _tensor(array: Any) -> torch.Tensor:
+    def _tensor(array: Any) -> Any:
+        if array is None or isinstance(array, (list, tuple)):
+            return None if array is None else [Onnxqat._tensor(element) for element in array]
         if not isinstance(array, (np.ndarray, np.generic)):
             raise UnsupportedError("operator-unsupported", f"an input of type {type(array).__name__}")
         array = np.asarray(array)
@@ -63,8 +67,8 @@ class Onnxqat:
             raise UnsupportedError("operator-unsupported", f"input type: {error}") from None
 
     @staticmethod
-    def _array(value: torch.Tensor) -> np.ndarray:
-        value = value.detach()
-        if value.dtype is torch.bfloat16:
-            return value.view(torch.int16).numpy().view(ir.DataType.BFLOAT16.numpy())
-        return value.numpy()
+    def _array(value: Any, kind: str) -> Any:
+        if value is None or isinstance(value, (list, tuple)):
+            return None if value is None else [Onnxqat._array(element, kind) for element in value]
+        held = {dtype: name for name, dtype in values.TORCH_DTYPES.items()}
+        return values.array(value, ir.DataType[kind] if kind else held[value.dtype])

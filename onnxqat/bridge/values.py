@@ -5,6 +5,19 @@ Const       a constant of the file; becomes a Parameter (float) or a buffer when
 Dims        Python numbers, some of them results of fx nodes (SymInts): shape arithmetic, never a tensor
 fx.Node     a tensor at run time
 ==========  ==========================================================================================
+
+Every element type of ONNX but strings has one torch type, for constants, inputs and outputs alike:
+
+======================  ====================================================================================
+ONNX                    torch
+======================  ====================================================================================
+float, ints, bool, ...  the type of the same name
+int2, int4              the values, in int8
+uint2, uint4            the values, in uint8
+float8 (four kinds)     torch.float8_*
+float8e8m0              the bits, in uint8
+float4, float6 (two)    the bits in the low end of uint8: sign, exponent, mantissa
+======================  ====================================================================================
 """
 
 from __future__ import annotations
@@ -37,12 +50,20 @@ TORCH_DTYPES: dict[ir.DataType, torch.dtype] = {
 }
 FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE})
 INTEGERS = frozenset(t for t in TORCH_DTYPES if t.name.lstrip("U").startswith("INT"))
-# Types narrower than a byte; torch computes on them in these.
+# Types that torch moves but does not compute in: see the table above.
 CONTAINERS: dict[ir.DataType, torch.dtype] = {
     ir.DataType.INT4: torch.int8,
     ir.DataType.INT2: torch.int8,
     ir.DataType.UINT4: torch.uint8,
     ir.DataType.UINT2: torch.uint8,
+    ir.DataType.FLOAT8E4M3FN: torch.float8_e4m3fn,
+    ir.DataType.FLOAT8E4M3FNUZ: torch.float8_e4m3fnuz,
+    ir.DataType.FLOAT8E5M2: torch.float8_e5m2,
+    ir.DataType.FLOAT8E5M2FNUZ: torch.float8_e5m2fnuz,
+    ir.DataType.FLOAT8E8M0: torch.uint8,
+    ir.DataType.FLOAT6E2M3: torch.uint8,
+    ir.DataType.FLOAT6E3M2: torch.uint8,
+    ir.DataType.FLOAT4E2M1: torch.uint8,
 }
 
 
@@ -106,13 +127,28 @@ def tensor(array: np.ndarray, dtype: ir.DataType) -> torch.Tensor:
     """
     array = np.asarray(array)
     if dtype in CONTAINERS:
-        signed = CONTAINERS[dtype] is torch.int8
-        return torch.from_numpy(array.astype(np.int8 if signed else np.uint8))
+        container = CONTAINERS[dtype]
+        if dtype.name.lstrip("U").startswith("INT"):
+            return torch.from_numpy(array.astype(np.int8 if container is torch.int8 else np.uint8))
+        bits = np.array(array, dtype=dtype.numpy(), order="C")
+        return torch.from_numpy(bits.view(np.uint8)).view(container)
     if dtype is ir.DataType.BFLOAT16:
-        return torch.from_numpy(np.array(array).view(np.int16).copy()).view(torch.bfloat16)
+        return torch.from_numpy(np.array(array, dtype=dtype.numpy(), order="C").view(np.int16)).view(torch.bfloat16)
     if dtype not in TORCH_DTYPES:
         raise TypeError(f"torch has no tensors of type {dtype.name}")
     return torch.from_numpy(np.array(array, dtype=dtype.numpy()))
+
+
+def array(tensor: torch.Tensor, dtype: ir.DataType) -> np.ndarray:
+    """The inverse of :func:`tensor`: a numpy array of type `dtype` (of ml_dtypes where numpy has none)."""
+    tensor = tensor.detach().cpu()
+    if dtype in CONTAINERS:
+        if dtype.name.lstrip("U").startswith("INT"):
+            return np.asarray(tensor.numpy().astype(dtype.numpy()))
+        return np.ascontiguousarray(tensor.contiguous().view(torch.uint8).numpy()).view(dtype.numpy())
+    if dtype is ir.DataType.BFLOAT16:
+        return tensor.contiguous().view(torch.int16).numpy().view(dtype.numpy())
+    return tensor.numpy()
 
 
 def grid(array: np.ndarray) -> np.ndarray:

@@ -10,7 +10,7 @@ OPS: tuple[OpDef, ...] = (
     OpDef("GatherND", 11, 13, ("data", "parameter"), passthrough=True),
     OpDef("Slice", 1, 13, ("data", "parameter"), passthrough=True),
     OpDef("Split", 2, 18, ("data", "parameter"), passthrough=True),
-    OpDef("Concat", 4, 13),
+    OpDef("Concat", 1, 13),
     OpDef("Where", 9, 16, ("parameter", "data", "data")),
     OpDef("Scatter", 9, 11, ("data", "parameter", "data")),
     OpDef("ScatterElements", 11, 18, ("data", "parameter", "data")),

@@ -1,4 +1,4 @@
-"""Elementwise arithmetic (ONNX versions 6 to 28, NumPy broadcasting) and cumulative sums.
+"""Elementwise arithmetic (ONNX versions 1 to 28), cumulative sums and products.
 
 Shape arithmetic stays on Python numbers; see :mod:`onnxqat.bridge.shape_math`.
 """
@@ -10,9 +10,10 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+import onnx_ir as ir
 import torch
 
-from onnxqat.bridge import shape_math
+from onnxqat.bridge import legacy_broadcast, shape_math, unsigned
 from onnxqat.bridge.builder import Lowered, NodeView
 
 
@@ -42,6 +43,17 @@ def shifted_cumsum(x: torch.Tensor, axis: int, exclusive: bool, reverse: bool) -
     return total.flip(axis) if reverse else total
 
 
+def shifted_cumprod(x: torch.Tensor, axis: int, exclusive: bool, reverse: bool) -> torch.Tensor:
+    """Cumulative product, optionally without the current element or from the end."""
+    if reverse:
+        x = x.flip(axis)
+    if exclusive:
+        before = x.narrow(axis, 0, x.shape[axis] - 1)
+        x = torch.cat([torch.ones_like(x.narrow(axis, 0, 1)), before], axis)
+    product = torch.cumprod(x, axis, dtype=x.dtype)
+    return product.flip(axis) if reverse else product
+
+
 def _unary(n: NodeView, tensor_function: Callable[..., Any], number_function: Callable[..., Any] | None) -> Lowered:
     if number_function is not None:
         arrays = n.grids()
@@ -51,6 +63,8 @@ def _unary(n: NodeView, tensor_function: Callable[..., Any], number_function: Ca
 
 
 def _binary(n: NodeView, tensor_function: Callable[..., Any], number_function: Callable[..., Any]) -> Lowered:
+    if legacy_broadcast.trailing_axes(n):
+        return n.call(tensor_function, n.tensor(0), legacy_broadcast.right(n))
     arrays = n.grids()
     if arrays is not None:
         return n.elementwise(number_function, arrays)
@@ -66,38 +80,44 @@ def _variadic(n: NodeView, tensor_function: Callable[..., Any], number_function:
 
 
 def add(n: NodeView) -> Lowered:
-    """Add 7 to 14."""
+    """Add 1 to 14."""
     return _binary(n, operator.add, shape_math.add)
 
 
 def sub(n: NodeView) -> Lowered:
-    """Sub 7 to 14."""
+    """Sub 1 to 14."""
     return _binary(n, operator.sub, shape_math.subtract)
 
 
 def mul(n: NodeView) -> Lowered:
-    """Mul 7 to 14."""
+    """Mul 1 to 14."""
     return _binary(n, operator.mul, shape_math.multiply)
 
 
 def div(n: NodeView) -> Lowered:
-    """Div 7 to 14; integers truncate."""
+    """Div 1 to 14; integers truncate."""
+    if n.dtype(0) is ir.DataType.UINT64:
+        return n.call(unsigned.divide, n.tensor(0), legacy_broadcast.right(n))
     known_float = n.dtype(0) is not None and n.is_float(0)
     return _binary(n, operator.truediv if known_float else truncated_divide, shape_math.divide)
 
 
 def mod(n: NodeView) -> Lowered:
     """Mod 10 to 28: the sign of the divisor, or C's fmod."""
+    if n.dtype(0) is ir.DataType.UINT64:
+        return n.call(unsigned.remainder, n.tensor(0), n.tensor(1))
     if n.attr("fmod", 0):
         return n.call(torch.fmod, n.tensor(0), n.tensor(1))
     return _binary(n, torch.remainder, shape_math.modulo)
 
 
 def pow_(n: NodeView) -> Lowered:
-    """Pow 7 to 15; the result has the type of the base. A constant scalar exponent is baked in."""
+    """Pow 1 to 15; the result has the type of the base. A constant scalar exponent is baked in."""
     arrays = n.grids()
     if arrays is not None:
         return n.elementwise(shape_math.power, arrays)
+    if legacy_broadcast.trailing_axes(n):
+        return n.call(power_of_base_type, n.tensor(0), legacy_broadcast.right(n))
     exponent = n.static(1)
     if exponent is not None and exponent.shape == () and n.dtype(0) is not None and n.is_float(0):
         value = float(exponent)
@@ -106,49 +126,53 @@ def pow_(n: NodeView) -> Lowered:
 
 
 def max_(n: NodeView) -> Lowered:
-    """Max 6 to 13."""
+    """Max 1 to 13."""
     return _variadic(n, torch.maximum, shape_math.maximum)
 
 
 def min_(n: NodeView) -> Lowered:
-    """Min 6 to 13."""
+    """Min 1 to 13."""
     return _variadic(n, torch.minimum, shape_math.minimum)
 
 
 def sum_(n: NodeView) -> Lowered:
-    """Sum 6 to 13."""
+    """Sum 1 to 13."""
     return _variadic(n, operator.add, shape_math.add)
 
 
 def mean(n: NodeView) -> Lowered:
-    """Mean 6 to 13."""
+    """Mean 1 to 13."""
     tensors = [n.tensor(i) for i in range(n.count)]
     total = functools.reduce(lambda a, b: n.call(operator.add, a, b), tensors)
     return n.call(operator.truediv, total, n.count)
 
 
 def abs_(n: NodeView) -> Lowered:
-    """Abs 6 to 13."""
+    """Abs 1 to 13."""
+    if n.dtype(0) is ir.DataType.UINT64:
+        return n.value(0)
     return _unary(n, torch.abs, shape_math.absolute)
 
 
 def neg(n: NodeView) -> Lowered:
-    """Neg 6 to 13."""
+    """Neg 1 to 13."""
     return _unary(n, torch.neg, shape_math.negate)
 
 
 def sign(n: NodeView) -> Lowered:
-    """Sign 9 to 13."""
+    """Sign 9 to 13; NaN stays NaN."""
+    if n.dtype(0) is ir.DataType.UINT64:
+        return n.call(torch.ne, n.tensor(0), 0)
     return _unary(n, torch.sign, shape_math.sign)
 
 
 def floor(n: NodeView) -> Lowered:
-    """Floor 6 to 13."""
+    """Floor 1 to 13."""
     return _unary(n, torch.floor, shape_math.floor)
 
 
 def ceil(n: NodeView) -> Lowered:
-    """Ceil 6 to 13."""
+    """Ceil 1 to 13."""
     return _unary(n, torch.ceil, shape_math.ceil)
 
 
@@ -158,22 +182,22 @@ def round_(n: NodeView) -> Lowered:
 
 
 def sqrt(n: NodeView) -> Lowered:
-    """Sqrt 6 to 13."""
+    """Sqrt 1 to 13."""
     return _unary(n, torch.sqrt, shape_math.square_root)
 
 
 def exp(n: NodeView) -> Lowered:
-    """Exp 6 to 13."""
+    """Exp 1 to 13."""
     return _unary(n, torch.exp, None)
 
 
 def log(n: NodeView) -> Lowered:
-    """Log 6 to 13."""
+    """Log 1 to 13."""
     return _unary(n, torch.log, None)
 
 
 def reciprocal(n: NodeView) -> Lowered:
-    """Reciprocal 6 to 13."""
+    """Reciprocal 1 to 13."""
     return _unary(n, torch.reciprocal, None)
 
 
@@ -244,3 +268,9 @@ def cum_sum(n: NodeView) -> Lowered:
     if not exclusive and not reverse and n.is_float(0):
         return n.call(torch.cumsum, n.tensor(0), axis)
     return n.call(shifted_cumsum, n.tensor(0), axis, exclusive, reverse)
+
+
+def cum_prod(n: NodeView) -> Lowered:
+    """CumProd 26; the axis may be computed at run time."""
+    exclusive, reverse = bool(n.attr("exclusive", 0)), bool(n.attr("reverse", 0))
+    return n.call(shifted_cumprod, n.tensor(0), n.scalar(1), exclusive, reverse)

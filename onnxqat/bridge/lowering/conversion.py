@@ -1,38 +1,69 @@
-"""Changes of element type."""
+"""Changes of element type: by value (Cast, CastLike) and by bits (BitCast)."""
 
 from __future__ import annotations
 
 import onnx_ir as ir
 import torch
 
-from onnxqat.bridge import shape_math
+from onnxqat.bridge import low_precision, shape_math
 from onnxqat.bridge.builder import Lowered, NodeView
-from onnxqat.bridge.values import FLOATS, INTEGERS
+from onnxqat.bridge.low_precision import SMALL_TYPES
+from onnxqat.bridge.values import CONTAINERS, INTEGERS, TORCH_DTYPES
+
+FOLDED = (ir.DataType.INT64, ir.DataType.INT32, ir.DataType.FLOAT, ir.DataType.BOOL)
 
 
 def cast(n: NodeView) -> Lowered:
-    """Cast 6 to 28 between the types that torch computes in; float8, 4-bit, 2-bit and strings are refused."""
-    target = ir.DataType(n.attr("to"))
-    arrays = n.grids([0])
-    if arrays is not None and target is not ir.DataType.FLOAT16 and target is not ir.DataType.BFLOAT16:
-        if target in INTEGERS and target in (ir.DataType.INT64, ir.DataType.INT32):
-            return n.elementwise(shape_math.to_int, arrays, target)
-        if target is ir.DataType.FLOAT:
-            return n.elementwise(shape_math.to_float, arrays, target)
-        if target is ir.DataType.BOOL:
-            return n.elementwise(shape_math.to_bool, arrays, target)
-    dtype = n.torch_dtype(target)
-    if n.dtype(0) == target:
-        return n.value(0)
-    if n.dtype(0) is not None:
-        n.torch_dtype(n.dtype(0))
-    if target in FLOATS and n.attr("round_mode", "up") != "up":
-        raise n.refuse("round_mode")
-    return n.call(torch.Tensor.to, n.tensor(0), dtype)
+    """Cast 1 to 28; strings are refused."""
+    target = n.attr("to")  # version 1 has its name
+    return _cast(n, ir.DataType[target] if isinstance(target, str) else ir.DataType(target))
 
 
 def cast_like(n: NodeView) -> Lowered:
-    """CastLike 15 to 25, with the types of :func:`cast`."""
-    dtype = n.torch_dtype(n.dtype(1))
-    n.torch_dtype(n.dtype(0))
-    return n.value(0) if n.dtype(0) == n.dtype(1) else n.call(torch.Tensor.to, n.tensor(0), dtype)
+    """CastLike 15 to 25; strings are refused."""
+    target = n.dtype(1)
+    if target is None:
+        raise n.refuse("element type unknown")
+    return _cast(n, target)
+
+
+def _cast(n: NodeView, target: ir.DataType) -> Lowered:
+    arrays = n.grids([0])
+    if arrays is not None and target in FOLDED:
+        if target in INTEGERS:
+            return n.elementwise(shape_math.to_int, arrays, target)
+        return n.elementwise(shape_math.to_float if target is ir.DataType.FLOAT else shape_math.to_bool, arrays, target)
+    source = n.dtype(0)
+    if source == target:
+        return n.value(0)
+    for kind in (source, target):
+        if kind is not None and kind not in CONTAINERS:
+            n.torch_dtype(kind)
+    if source is None and target.name not in SMALL_TYPES:
+        return n.call(torch.Tensor.to, n.tensor(0), n.torch_dtype(target))
+    name = "" if source is None or source.name not in SMALL_TYPES else source.name
+    if name or target.name in SMALL_TYPES:
+        dtype = CONTAINERS.get(target) or TORCH_DTYPES[target]
+        saturate, mode = bool(n.attr("saturate", 1)), str(n.attr("round_mode", "up"))
+        return n.call(low_precision.convert, n.tensor(0), name, target.name, dtype, saturate, mode)
+    if source is ir.DataType.DOUBLE and target in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16):
+        return n.call(low_precision.narrow_double, n.tensor(0), target.name)
+    return n.call(torch.Tensor.to, n.tensor(0), TORCH_DTYPES[target])
+
+
+def bit_cast(n: NodeView) -> Lowered:
+    """BitCast 26 between types of one width.
+
+    In torch, int2 and int4 hold values and float4 holds bits, so these are converted rather than viewed.
+    """
+    source, target = n.dtype(0), ir.DataType(n.attr("to"))
+    if source is None or source.bitwidth != target.bitwidth:
+        raise n.refuse(f"{source.name if source is not None else 'unknown'} as {target.name}")
+    if source == target:
+        return n.value(0)
+    if target.bitwidth in (2, 4):
+        kind = target.name if target.name in low_precision.SMALL_INTEGERS else f"UINT{target.bitwidth}"
+        return n.call(low_precision.encode, n.tensor(0), kind)
+    if target.bitwidth < 8:
+        return n.value(0)
+    return n.call(torch.Tensor.view, n.tensor(0), CONTAINERS.get(target) or n.torch_dtype(target))

@@ -216,7 +216,7 @@ def split(n: NodeView) -> Lowered:
 
 
 def concat(n: NodeView) -> Lowered:
-    """Concat 4 to 13."""
+    """Concat 1 to 13."""
     axis = int(n.attr("axis", 1))
     arrays = n.grids()
     if arrays is not None:

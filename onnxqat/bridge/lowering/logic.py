@@ -8,27 +8,28 @@ from typing import Any
 import onnx_ir as ir
 import torch
 
-from onnxqat.bridge import shape_math
+from onnxqat.bridge import legacy_broadcast, shape_math, unsigned
 from onnxqat.bridge.builder import Lowered, NodeView
 
 BOOL = ir.DataType.BOOL
 
 
 def _compare(n: NodeView, tensor_function: Callable[..., Any], number_function: Callable[..., Any]) -> Lowered:
+    if legacy_broadcast.trailing_axes(n):
+        return n.call(tensor_function, n.tensor(0), legacy_broadcast.right(n))
     arrays = n.grids()
     if arrays is not None:
         return n.elementwise(number_function, arrays, BOOL)
-    right = n.operand(1)
-    return n.call(tensor_function, n.tensor(0), right)
+    return n.call(tensor_function, n.tensor(0), n.operand(1))
 
 
 def equal(n: NodeView) -> Lowered:
-    """Equal 7 to 19; strings are refused."""
+    """Equal 1 to 19; strings are refused."""
     return _compare(n, torch.eq, shape_math.equal)
 
 
 def greater(n: NodeView) -> Lowered:
-    """Greater 7 to 13."""
+    """Greater 1 to 13."""
     return _compare(n, torch.gt, shape_math.greater)
 
 
@@ -38,7 +39,7 @@ def greater_or_equal(n: NodeView) -> Lowered:
 
 
 def less(n: NodeView) -> Lowered:
-    """Less 7 to 13."""
+    """Less 1 to 13."""
     return _compare(n, torch.lt, shape_math.less)
 
 
@@ -48,17 +49,17 @@ def less_or_equal(n: NodeView) -> Lowered:
 
 
 def and_(n: NodeView) -> Lowered:
-    """And 7."""
+    """And 1 and 7."""
     return _compare(n, torch.logical_and, shape_math.logical_and)
 
 
 def or_(n: NodeView) -> Lowered:
-    """Or 7."""
+    """Or 1 and 7."""
     return _compare(n, torch.logical_or, shape_math.logical_or)
 
 
 def xor(n: NodeView) -> Lowered:
-    """Xor 7."""
+    """Xor 1 and 7."""
     return _compare(n, torch.logical_xor, shape_math.logical_xor)
 
 
@@ -105,3 +106,33 @@ def bitwise_xor(n: NodeView) -> Lowered:
 def bitwise_not(n: NodeView) -> Lowered:
     """BitwiseNot 18."""
     return n.call(torch.bitwise_not, n.tensor(0))
+
+
+def shifted(x: torch.Tensor, by: torch.Tensor, left: bool) -> torch.Tensor:
+    """`x` shifted; by a negative number, or by all its bits and more, only the sign remains.
+
+    Args:
+        x: integers of any type.
+        by: of the same type.
+        left: direction; to the right the sign is extended.
+    """
+    width = x.element_size() * 8
+    wide = x.view(torch.int64) if x.dtype is torch.uint64 else x.to(torch.int64)
+    count = unsigned.to_index(by)
+    outside = (count < 0) | (count >= width)
+    count = torch.where(outside, 0, count)
+    if left:
+        result, rest = wide << count, torch.zeros_like(wide)
+    elif x.dtype is torch.uint64:
+        result, rest = unsigned.shift_right(wide, count), torch.zeros_like(wide)
+    else:
+        result, rest = wide >> count, wide >> 63
+    return torch.where(outside, rest, result).to(x.dtype)
+
+
+def bit_shift(n: NodeView) -> Lowered:
+    """BitShift 11 to 28."""
+    direction = str(n.attr("direction"))
+    if direction not in ("LEFT", "RIGHT"):
+        raise n.refuse(f"direction {direction!r}")
+    return n.call(shifted, n.tensor(0), n.tensor(1), direction == "LEFT")

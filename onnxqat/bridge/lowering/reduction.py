@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 
-from onnxqat.bridge import shape_math
+from onnxqat.bridge import shape_math, unsigned
 from onnxqat.bridge.builder import Lowered, NodeView
 
 
@@ -19,10 +20,14 @@ def all_axes(x: torch.Tensor, axes: Any) -> list[int]:
 
 
 def reduced_mean(x: torch.Tensor, axes: Any, keepdims: bool) -> torch.Tensor:
-    """Mean; of integers truncated."""
+    """Mean; of integers truncated, with their sum in 64 bits."""
     if x.is_floating_point():
         return x.mean(all_axes(x, axes), keepdim=keepdims)
-    return x.to(torch.float64).mean(all_axes(x, axes), keepdim=keepdims).trunc().to(x.dtype)
+    total = unsigned.to_bits(x).to(torch.int64).sum(all_axes(x, axes), keepdim=keepdims)
+    count = torch.full_like(total, math.prod(x.shape[a] for a in all_axes(x, axes)))
+    if x.dtype is torch.uint64:
+        return unsigned.divide(total.view(torch.uint64), count.view(torch.uint64))
+    return torch.div(total, count, rounding_mode="trunc").to(x.dtype)
 
 
 def reduced_sum(x: torch.Tensor, axes: Any, keepdims: bool) -> torch.Tensor:
@@ -63,6 +68,8 @@ def _of_nothing(x: torch.Tensor, axes: Any, keepdims: bool, *, lowest: bool) -> 
 
 def reduced_l1(x: torch.Tensor, axes: Any, keepdims: bool) -> torch.Tensor:
     """Sum of magnitudes."""
+    if x.dtype is torch.uint64:
+        return reduced_sum(x.view(torch.int64), axes, keepdims).view(torch.uint64)
     return reduced_sum(x.abs(), axes, keepdims)
 
 
@@ -79,7 +86,9 @@ def reduced_sum_of_squares(x: torch.Tensor, axes: Any, keepdims: bool) -> torch.
 
 def reduced_log_sum(x: torch.Tensor, axes: Any, keepdims: bool) -> torch.Tensor:
     """Logarithm of the sum."""
-    return reduced_sum(x, axes, keepdims).log().to(x.dtype)
+    if x.is_floating_point():
+        return reduced_sum(x, axes, keepdims).log()
+    return x.to(torch.float64).sum(all_axes(x, axes), keepdim=keepdims).log().to(x.dtype)
 
 
 def reduced_log_sum_exp(x: torch.Tensor, axes: Any, keepdims: bool) -> torch.Tensor:
