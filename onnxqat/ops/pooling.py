@@ -9,7 +9,7 @@ OPS: tuple[OpDef, ...] = (
     OpDef("AveragePool", 1, 22),
     OpDef("GlobalAveragePool", 1, 22),
     OpDef("GlobalMaxPool", 1, 22, passthrough=True),
-    OpDef("LpPool", 2, 22),
-    OpDef("GlobalLpPool", 2, 22),
-    OpDef("MaxRoiPool", 1, 22, ("data", "parameter"), passthrough=True),
+    OpDef("LpPool", 1, 22),
+    OpDef("GlobalLpPool", 1, 22),
+    OpDef("MaxUnpool", 9, 22, ("data", "parameter", "parameter"), passthrough=True),
 )

@@ -15,7 +15,6 @@ OPS: tuple[OpDef, ...] = (
     OpDef("DepthToSpace", 1, 28, passthrough=True),
     OpDef("SpaceToDepth", 1, 28, passthrough=True),
     OpDef("Identity", 1, 25, passthrough=True),
-    OpDef("Dropout", 7, 22, ("data", "parameter", "parameter"), passthrough=True),
     OpDef("Pad", 2, 25, ("data", "parameter", "parameter", "parameter")),
     OpDef("Shape", 1, 25, ("parameter",)),
     OpDef("Size", 1, 25, ("parameter",)),

@@ -1,7 +1,8 @@
-"""Conv and ConvTranspose (ONNX versions 1 to 22), one to three spatial dimensions."""
+"""Conv and ConvTranspose (ONNX versions 1 to 22), one to three spatial dimensions, and DeformConv (any number)."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ from torch.nn import functional
 
 from onnxqat.bridge import shape_math
 from onnxqat.bridge.builder import Lowered, NodeView
+from onnxqat.bridge.lowering.grid_sample import sample_positions
 
 CONVOLUTIONS = {1: torch.conv1d, 2: torch.conv2d, 3: torch.conv3d}
 TRANSPOSED = {1: torch.conv_transpose1d, 2: torch.conv_transpose2d, 3: torch.conv_transpose3d}
@@ -144,3 +146,66 @@ def _pads_of_output_shape(
         if wanted and total < 0:
             ends[-1] = total
     return begins + ends
+
+
+def _grid_along(axis: int, lengths: Any, step: int, device: torch.device) -> torch.Tensor:
+    """Place along one axis, `step` apart, of each element of a grid of `lengths`, flattened."""
+    shape = [1] * len(lengths)
+    shape[axis] = -1
+    places = torch.arange(lengths[axis], device=device, dtype=torch.float32) * step
+    return places.reshape(shape).expand(*lengths).reshape(-1)
+
+
+def deform_convolve(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    offset: torch.Tensor,
+    bias: torch.Tensor | None,
+    mask: torch.Tensor | None,
+    strides: list[int] | None,
+    pads: list[int] | None,
+    dilations: list[int] | None,
+    groups: int,
+    offset_groups: int,
+) -> torch.Tensor:
+    """Deformable convolution: every tap reads the input, linearly interpolated, at a place moved by `offset`.
+
+    Args:
+        x: (N, C, d1, ..., dr).
+        weight: (out channels, C / groups, k1, ..., kr).
+        offset: (N, offset_groups * k1 * ... * kr * r, o1, ..., or).
+        bias: (out channels,).
+        mask: factor of each tap, (N, offset_groups * k1 * ... * kr, o1, ..., or).
+        strides: along each axis, None for 1.
+        pads: all begins, then all ends, None for 0; how far they reach is in the shape of `offset`.
+        dilations: along each axis, None for 1.
+        groups: of channels for the weight.
+        offset_groups: of channels that move alike.
+    """
+    rank, kernel, out = x.dim() - 2, weight.shape[2:], offset.shape[2:]
+    taps, images = math.prod(kernel), x.shape[0] * offset_groups
+    wide = x if x.dtype is torch.float64 else x.to(torch.float32)
+    shifts = offset.to(wide.dtype).reshape(images, taps, rank, -1)
+    positions = []
+    for axis in range(rank):
+        tap = _grid_along(axis, kernel, (dilations or [1] * rank)[axis], x.device)
+        place = _grid_along(axis, out, (strides or [1] * rank)[axis], x.device) - (pads or [0] * rank)[axis]
+        positions.append((shifts[:, :, axis] + (tap[:, None] + place)).flatten(1))
+    grouped = wide.reshape(images, x.shape[1] // offset_groups, *x.shape[2:])
+    columns = sample_positions(grouped, positions, "linear")
+    if mask is not None:
+        columns = columns * mask.to(wide.dtype).reshape(images, 1, -1)
+    columns = columns.reshape(x.shape[0], groups, x.shape[1] // groups * taps, -1)
+    matrix = weight.to(wide.dtype).reshape(groups, weight.shape[0] // groups, -1)
+    result = torch.matmul(matrix, columns).reshape(x.shape[0], weight.shape[0], *out)
+    if bias is not None:
+        result = result + bias.to(wide.dtype).reshape([-1] + [1] * rank)
+    return result.to(x.dtype)
+
+
+def deform_conv(n: NodeView) -> Lowered:
+    """DeformConv 19 and 22."""
+    lists = [n.attr(name) for name in ("strides", "pads", "dilations")]
+    groups = int(n.attr("group", 1)), int(n.attr("offset_group", 1))
+    tensors = n.tensor(0), n.tensor(1), n.tensor(2), n.optional(3), n.optional(4)
+    return n.call(deform_convolve, *tensors, *lists, *groups)

@@ -23,7 +23,7 @@ def general_product(a: torch.Tensor, b: torch.Tensor, c: Any, alpha: float, beta
 
 
 def gemm(n: NodeView) -> Lowered:
-    """Gemm 7 to 13; the usual layer is one ``torch.nn.functional.linear``."""
+    """Gemm 1 to 13; the usual layer is one ``torch.nn.functional.linear``."""
     alpha, beta = n.attr("alpha", 1.0), n.attr("beta", 1.0)
     a, b, c = n.tensor(0), n.tensor(1), n.optional(2)
     if n.attr("transA", 0):
@@ -49,3 +49,15 @@ def einsum(n: NodeView) -> Lowered:
     if any(n.rank(i) == 0 for i in range(n.count)) and "..." not in equation and "," not in equation:
         return n.call(operator.pos, n.tensor(0))
     return n.call(torch.einsum, equation, *[n.tensor(i) for i in range(n.count)])
+
+
+def determinant(x: torch.Tensor) -> torch.Tensor:
+    """Determinants of the matrices in the last two axes; in float32 where the type is narrower."""
+    wide = x if x.dtype is torch.float64 else x.to(torch.float32)
+    found: torch.Tensor = torch.linalg.det(wide)
+    return found.to(x.dtype)
+
+
+def det(n: NodeView) -> Lowered:
+    """Det 11 and 22."""
+    return n.call(determinant, n.tensor(0))

@@ -33,6 +33,8 @@ class Window:
         if self.rank not in MAXIMUM:
             raise n.refuse(f"{self.rank} spatial dimensions")
         self.kernel: list[int] = n.attr("kernel_shape")
+        if not self.kernel:
+            raise n.refuse("kernel_shape is missing")
         self.strides: list[int] = n.attr("strides") or [1] * self.rank
         self.dilations: list[int] = n.attr("dilations") or [1] * self.rank
         self.pads: list[int] = n.attr("pads") or [0] * 2 * self.rank
@@ -81,12 +83,13 @@ def padded_max_pool(
     same: str,
     ceil: bool,
 ) -> torch.Tensor:
-    """Maximum over windows with any padding."""
+    """Maximum over windows with any padding; of 8-bit integers as floats, which is exact."""
     grown = all_pads(x.shape[2:], kernel, strides, dilations, pads, same, ceil)
+    wide = x if x.is_floating_point() else x.to(torch.float32)
     lowest = -math.inf if x.is_floating_point() else torch.iinfo(x.dtype).min
-    padded = functional.pad(x, torch_padding(grown), value=lowest)
+    padded = functional.pad(wide, torch_padding(grown), value=lowest)
     result: torch.Tensor = MAXIMUM[len(kernel)](padded, kernel, strides, 0, dilations)
-    return result
+    return result.to(x.dtype)
 
 
 def max_pool_of_integers(x: torch.Tensor, rank: int, *arguments: Any) -> torch.Tensor:
@@ -96,13 +99,35 @@ def max_pool_of_integers(x: torch.Tensor, rank: int, *arguments: Any) -> torch.T
 
 
 def max_pool_indices(
-    x: torch.Tensor, kernel: list[int], strides: list[int], padding: list[int], dilations: list[int], ceil: bool
+    x: torch.Tensor,
+    kernel: list[int],
+    strides: list[int],
+    dilations: list[int],
+    pads: list[int],
+    same: str,
+    ceil: bool,
+    column_major: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Maximum and its index in the flattened whole tensor."""
-    values, indices = INDICES[len(kernel)](x, kernel, strides, padding, dilations, ceil)
-    plane = math.prod(x.shape[2:])
+    """Maximum and its index in the flattened whole tensor, each plane of it row by row or column by column."""
+    rank, sizes = len(kernel), x.shape[2:]
+    grown = all_pads(sizes, kernel, strides, dilations, pads, same, ceil)
+    wide = x if x.is_floating_point() else x.to(torch.float32)
+    padded = functional.pad(wide, torch_padding(grown), value=-math.inf)
+    values, flat = INDICES[rank](padded, kernel, strides, 0, dilations)
+    places: list[torch.Tensor] = []
+    for axis in reversed(range(rank)):
+        length = padded.shape[axis + 2]
+        place = flat % length - grown[axis]
+        flat = torch.div(flat, length, rounding_mode="floor")
+        # Where all of a window is -inf, its first element inside the input counts, not one of the padding.
+        steps = torch.div(dilations[axis] - 1 - place, dilations[axis], rounding_mode="floor")
+        places.insert(0, torch.where(place < 0, place + steps * dilations[axis], place))
+    index = torch.zeros_like(places[0])
+    for axis in reversed(range(rank)) if column_major else range(rank):
+        index = index * sizes[axis] + places[axis]
+    plane = math.prod(sizes)
     offset = torch.arange(x.shape[0] * x.shape[1], device=x.device) * plane
-    return values, indices + offset.reshape(x.shape[0], x.shape[1], *[1] * len(kernel))
+    return values.to(x.dtype), index + offset.reshape(x.shape[0], x.shape[1], *[1] * rank)
 
 
 def window_sums(x: torch.Tensor, kernel: list[int], strides: list[int], dilations: list[int]) -> torch.Tensor:
@@ -138,9 +163,15 @@ def padded_average_pool(
     return sums / window_sums(counted, kernel, strides, dilations)
 
 
+def root(powers: torch.Tensor, p: float) -> torch.Tensor:
+    """The p-th root of sums of powers; the gradient at 0 is 0."""
+    some = powers > 0
+    return torch.where(some, torch.where(some, powers, torch.ones_like(powers)).pow(1.0 / p), powers)
+
+
 def lp_norm_pool(
     x: torch.Tensor,
-    p: int,
+    p: float,
     kernel: list[int],
     strides: list[int],
     dilations: list[int],
@@ -151,47 +182,54 @@ def lp_norm_pool(
     """p-norm over windows, padded with zeros."""
     grown = all_pads(x.shape[2:], kernel, strides, dilations, pads, same, ceil)
     powers = functional.pad(x.abs().pow(p), torch_padding(grown))
-    return window_sums(powers, kernel, strides, dilations).pow(1.0 / p)
+    return root(window_sums(powers, kernel, strides, dilations), p)
 
 
-def region_maxima(x: torch.Tensor, rois: torch.Tensor, pooled: list[int], scale: float) -> torch.Tensor:
-    """Maximum over the bins of each region (batch index, x1, y1, x2, y2), borders rounded as in onnxruntime."""
-    results = []
-    height, width = x.shape[2:]
-    for roi in rois.tolist():
-        start_x, start_y, end_x, end_y = (math.floor(c * scale + 0.5) for c in roi[1:])
-        bin_h = max(end_y - start_y + 1, 1) / pooled[0]
-        bin_w = max(end_x - start_x + 1, 1) / pooled[1]
-        rows = []
-        for i in range(pooled[0]):
-            top = min(max(math.floor(i * bin_h) + start_y, 0), height)
-            bottom = min(max(math.ceil((i + 1) * bin_h) + start_y, 0), height)
-            for j in range(pooled[1]):
-                left = min(max(math.floor(j * bin_w) + start_x, 0), width)
-                right = min(max(math.ceil((j + 1) * bin_w) + start_x, 0), width)
-                part = x[int(roi[0]), :, top:bottom, left:right]
-                rows.append(part.amax((1, 2)) if part.numel() else x.new_zeros(x.shape[1]))
-        results.append(torch.stack(rows, 1).reshape(x.shape[1], *pooled))
-    return torch.stack(results) if results else x.new_zeros(0, x.shape[1], *pooled)
+def unpool(
+    x: torch.Tensor, index: torch.Tensor, kernel: list[int], strides: list[int], pads: list[int], shape: Any
+) -> torch.Tensor:
+    """Elements of `x` at their places in a tensor of zeros.
+
+    The places count in the tensor of the size that kernel, strides and pads give, also where a larger `shape` is
+    stated: the result is then filled up with zeros at the end of each axis, as in ONNX's reference. (onnxruntime counts
+    them in the stated shape.)
+    """
+    rank = len(kernel)
+    spatial = [
+        (size - 1) * stride - begin - end + length
+        for size, stride, begin, end, length in zip(x.shape[2:], strides, pads[:rank], pads[rank:], kernel, strict=True)
+    ]
+    inferred = [*x.shape[:2], *spatial]
+    flat = x.new_zeros(math.prod(inferred))
+    placed = flat.scatter(0, index.reshape(-1), x.reshape(-1)).reshape(inferred)
+    if shape is None:
+        return placed
+    missing = [wanted - size for wanted, size in zip(shape, inferred, strict=True)]
+    return functional.pad(placed, [pad for size in reversed(missing) for pad in (0, size)])
 
 
 def max_pool(n: NodeView) -> Lowered:
-    """MaxPool 1 to 22; indices only with pads that torch takes, row major."""
+    """MaxPool 1 to 22."""
     w = Window(n)
     x = n.tensor(0)
+    everything = (w.kernel, w.strides, w.dilations, w.pads, w.same, w.ceil)
     if n.wants(1):
-        if not w.fits_torch or n.attr("storage_order", 0):
-            raise n.refuse("Indices with unequal pads or in column-major order")
-        both = n.call(max_pool_indices, x, w.kernel, w.strides, w.pads[: w.rank], w.dilations, w.ceil)
+        both = n.call(max_pool_indices, x, *everything, bool(n.attr("storage_order", 0)))
         return n.item(both, 0), n.item(both, 1)
     if w.fits_torch:
         arguments = (w.kernel, w.strides, w.pads[: w.rank], w.dilations, w.ceil)
         if not n.is_float(0):
             return n.call(max_pool_of_integers, x, w.rank, *arguments)
         return n.call(MAXIMUM[w.rank], x, *arguments)
-    if not n.is_float(0):
-        raise n.refuse("integers with unequal pads")
-    return n.call(padded_max_pool, x, w.kernel, w.strides, w.dilations, w.pads, w.same, w.ceil)
+    return n.call(padded_max_pool, x, *everything)
+
+
+def max_unpool(n: NodeView) -> Lowered:
+    """MaxUnpool 9 to 22."""
+    kernel = n.attr("kernel_shape")
+    strides, pads = n.attr("strides") or [1] * len(kernel), n.attr("pads") or [0] * 2 * len(kernel)
+    shape = n.ints(2) if n.has(2) else None
+    return n.call(unpool, n.tensor(0), n.tensor(1), kernel, strides, pads, shape)
 
 
 def average_pool(n: NodeView) -> Lowered:
@@ -218,9 +256,9 @@ def maximum_of_space(x: torch.Tensor) -> torch.Tensor:
     return x.amax(spatial_axes(x), keepdim=True)
 
 
-def norm_of_space(x: torch.Tensor, p: int) -> torch.Tensor:
+def norm_of_space(x: torch.Tensor, p: float) -> torch.Tensor:
     """p-norm over all spatial axes."""
-    return x.abs().pow(p).sum(spatial_axes(x), keepdim=True).pow(1.0 / p)
+    return root(x.abs().pow(p).sum(spatial_axes(x), keepdim=True), p)
 
 
 def global_average_pool(n: NodeView) -> Lowered:
@@ -237,17 +275,12 @@ def global_max_pool(n: NodeView) -> Lowered:
 
 
 def global_lp_pool(n: NodeView) -> Lowered:
-    """GlobalLpPool 2 to 22."""
-    return n.call(norm_of_space, n.tensor(0), int(n.attr("p", 2)))
+    """GlobalLpPool 1 to 22."""
+    return n.call(norm_of_space, n.tensor(0), n.attr("p", 2))
 
 
 def lp_pool(n: NodeView) -> Lowered:
-    """LpPool 2 to 22."""
+    """LpPool 1 to 22."""
     w = Window(n)
-    p = int(n.attr("p", 2))
+    p = n.attr("p", 2)
     return n.call(lp_norm_pool, n.tensor(0), p, w.kernel, w.strides, w.dilations, w.pads, w.same, w.ceil)
-
-
-def max_roi_pool(n: NodeView) -> Lowered:
-    """MaxRoiPool 1 to 22; the regions are read at run time."""
-    return n.call(region_maxima, n.tensor(0), n.tensor(1), n.attr("pooled_shape"), n.attr("spatial_scale", 1.0))

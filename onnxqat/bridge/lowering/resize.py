@@ -1,7 +1,8 @@
-"""Resize (ONNX versions 10 to 19) and Upsample (7 to 10), axis by axis in float32 as onnxruntime computes them.
+"""Resize (ONNX versions 10 to 19) and Upsample (7 to 10), axis by axis, positions in float32 as in onnxruntime.
 
-Refused: ``antialias``, ``keep_aspect_ratio_policy`` other than stretch, and ``align_corners`` with a scale that does not
-give a whole number of elements, where onnxruntime and the standard's own tests differ.
+Integers are interpolated as floats, then rounded half to even and saturated, as ONNX's reference does (onnxruntime
+cuts them). With ``align_corners`` and a scale that gives no whole number of elements, the last position is that of the
+fraction, as the standard's tests say (onnxruntime takes the whole number).
 """
 
 from __future__ import annotations
@@ -10,13 +11,26 @@ import dataclasses
 import math
 from typing import Any
 
+import onnx_ir as ir
 import torch
 from torch.nn import functional
 
 from onnxqat.bridge import shape_math
 from onnxqat.bridge.builder import Lowered, NodeView
 from onnxqat.bridge.values import Number
-from onnxqat.errors import UnsupportedError
+
+MODES = ("nearest", "linear", "cubic")
+COORDINATES = (
+    "half_pixel",
+    "half_pixel_symmetric",
+    "pytorch_half_pixel",
+    "align_corners",
+    "asymmetric",
+    "tf_half_pixel_for_nn",
+    "tf_crop_and_resize",
+)
+NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
+POLICIES = ("stretch", "not_larger", "not_smaller")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,30 +43,40 @@ class Sampling:
     cubic: float = -0.75
     exclude_outside: bool = False
     extrapolation: float = 0.0
+    antialias: bool = False
+    policy: str = "stretch"
 
 
 def source_coordinates(
-    how: Sampling, out: Any, size: Any, scale: Any, region: tuple[float, float] | None, device: Any
+    how: Sampling,
+    out: Any,
+    size: Any,
+    scale: Any,
+    length: Any,
+    region: tuple[float, float] | None,
+    places: torch.Tensor,
 ) -> torch.Tensor:
-    """Position in the input, of `size` elements, for each of `out` elements."""
-    x = torch.arange(out, device=device, dtype=torch.float32)
+    """Position in the input, of `size` elements, for each of `out` elements.
+
+    `length` is what `out` was before it was rounded; `places` are the numbers from 0 to `out` - 1.
+    """
     kind = how.coordinates
-    result: torch.Tensor = (x + 0.5) / scale - 0.5  # half_pixel
+    result: torch.Tensor = (places + 0.5) / scale - 0.5  # half_pixel
     if kind == "asymmetric":
-        result = x / scale
+        result = places / scale
     elif kind == "tf_half_pixel_for_nn":
-        result = (x + 0.5) / scale
+        result = (places + 0.5) / scale
     elif kind == "align_corners":
-        result = x * (size - 1) / (out - 1) if out > 1 else torch.zeros_like(x)
+        result = places * (size - 1) / (length - 1) if length != 1 else torch.zeros_like(places)
     elif kind == "tf_crop_and_resize" and region is not None:
         start, end = region
         middle = 0.5 * (start + end) * (size - 1)
-        step = (end - start) * (size - 1) / (out - 1) if out > 1 else 0.0
-        result = start * (size - 1) + x * step if out > 1 else torch.full_like(x, middle)
+        step = (end - start) * (size - 1) / (length - 1) if length != 1 else 0.0
+        result = start * (size - 1) + places * step if length != 1 else torch.full_like(places, middle)
     elif kind == "pytorch_half_pixel" and out <= 1:
-        result = torch.zeros_like(x)
+        result = torch.zeros_like(places)
     elif kind == "half_pixel_symmetric":
-        result = result + size / 2 * (1 - out / (size * scale))
+        result = result + size / 2 * (1 - out / length)
     return result
 
 
@@ -65,29 +89,48 @@ def nearest_index(x: torch.Tensor, rule: str, scale: Any) -> torch.Tensor:
     return torch.ceil(x - 0.5) if rule == "round_prefer_floor" else torch.floor(x + 0.5)
 
 
-def cubic_weights(fraction: torch.Tensor, a: float) -> list[torch.Tensor]:
-    """Weights of the four neighbours."""
-    t = fraction
-    return [
-        ((a * (t + 1) - 5 * a) * (t + 1) + 8 * a) * (t + 1) - 4 * a,
-        ((a + 2) * t - (a + 3)) * t * t + 1,
-        ((a + 2) * (1 - t) - (a + 3)) * (1 - t) * (1 - t) + 1,
-        ((a * (2 - t) - 5 * a) * (2 - t) + 8 * a) * (2 - t) - 4 * a,
-    ]
+def kernel(distance: torch.Tensor, how: Sampling) -> torch.Tensor:
+    """Weight of an element at a distance from the position, up to 1 (linear) or 2 (cubic) away."""
+    x = distance.abs()
+    if how.mode == "linear":
+        return (1 - x).clamp(min=0)
+    a = how.cubic
+    near = ((a + 2) * x - (a + 3)) * x * x + 1
+    far = ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
+    return torch.where(x <= 1, near, torch.where(x < 2, far, torch.zeros_like(x)))
+
+
+def taps(position: torch.Tensor, scale: Any, how: Sampling) -> tuple[torch.Tensor, torch.Tensor]:
+    """The elements that each position is computed from, and their weights: both (positions, taps).
+
+    Antialiasing widens the kernel where the input shrinks.
+    """
+    stretch = shape_math.minimum(scale, 1.0) if how.antialias else 1.0
+    reach = math.ceil((1 if how.mode == "linear" else 2) / stretch)
+    offsets = torch.arange(1 - reach, reach + 1, device=position.device)
+    index = (torch.ceil(position) - 1).unsqueeze(1) + offsets
+    weight = kernel((index - position.unsqueeze(1)) * stretch, how)
+    return index, weight / weight.sum(1, keepdim=True) if how.antialias else weight
 
 
 def resample_axis(
-    x: torch.Tensor, axis: int, out: Any, scale: Any, how: Sampling, region: tuple[float, float] | None = None
+    x: torch.Tensor,
+    axis: int,
+    out: Any,
+    scale: Any,
+    length: Any,
+    how: Sampling,
+    region: tuple[float, float] | None = None,
 ) -> torch.Tensor:
-    """Resample one axis to `out` elements."""
-    size = x.shape[axis]
-    position = source_coordinates(how, out, size, scale, region, x.device)
-    last = size - 1
+    """Resample one axis to `out` elements; `x` holds floats unless the mode is ``nearest``."""
+    last = x.shape[axis] - 1
+    places = torch.arange(out, device=x.device, dtype=torch.float64 if x.dtype is torch.float64 else torch.float32)
+    position = source_coordinates(how, out, last + 1, scale, length, region, places)
     if how.mode == "nearest":
         index = nearest_index(position, how.nearest, scale).to(torch.int64).clamp(0, last)
         result = x.index_select(axis, index)
     else:
-        result = _interpolate(x, axis, position, how)
+        result = _interpolate(x, axis, *taps(position, scale, how), how.exclude_outside)
     if how.coordinates == "tf_crop_and_resize":
         shape = [1] * x.dim()
         shape[axis] = -1
@@ -96,32 +139,19 @@ def resample_axis(
     return result
 
 
-def _interpolate(x: torch.Tensor, axis: int, position: torch.Tensor, how: Sampling) -> torch.Tensor:
+def _interpolate(
+    x: torch.Tensor, axis: int, index: torch.Tensor, weight: torch.Tensor, exclude_outside: bool
+) -> torch.Tensor:
     last = x.shape[axis] - 1
-    if how.mode == "linear":
-        position = position.clamp(0, last)
-    base = torch.floor(position)
-    fraction = position - base
-    if how.mode == "linear":
-        offsets, weights = [0, 1], [1 - fraction, fraction]
-    else:
-        offsets, weights = [-1, 0, 1, 2], cubic_weights(fraction, how.cubic)
-    places = [base.to(torch.int64) + offset for offset in offsets]
-    if how.exclude_outside and how.mode == "cubic":
-        weights = [w * ((p >= 0) & (p <= last)) for w, p in zip(weights, places, strict=True)]
-        total = torch.stack(weights).sum(0)
-        weights = [w / total for w in weights]
-    shape = [1] * x.dim()
-    shape[axis] = -1
-    wide = x if x.is_floating_point() else x.to(torch.float32)
-    parts = [
-        wide.index_select(axis, place.clamp(0, last)) * weight.to(wide.dtype).reshape(shape)
-        for place, weight in zip(places, weights, strict=True)
-    ]
-    result = parts[0]
-    for part in parts[1:]:
-        result = result + part
-    return result.to(x.dtype)
+    if exclude_outside:
+        weight = torch.where((index >= 0) & (index <= last), weight, torch.zeros_like(weight))
+        total = weight.sum(1, keepdim=True)
+        weight = weight / torch.where(total == 0, torch.ones_like(total), total)
+    neighbours = x.index_select(axis, index.to(torch.int64).clamp(0, last).reshape(-1))
+    neighbours = neighbours.reshape([*x.shape[:axis], *weight.shape, *x.shape[axis + 1 :]])
+    shape = [1] * (x.dim() + 1)
+    shape[axis], shape[axis + 1] = weight.shape
+    return (neighbours * weight.to(x.dtype).reshape(shape)).sum(axis + 1)
 
 
 def scaled_size(size: Any, scale: Any) -> Any:
@@ -136,60 +166,82 @@ def ratio(out: Any, size: Any) -> Any:
     return shape_math.divide(shape_math.to_float(out), shape_math.to_float(size))
 
 
+def proportional_sizes(x: torch.Tensor, axes: list[int], sizes: Any, policy: str) -> tuple[list[Any], Any]:
+    """Sizes that keep the aspect ratio: none larger, or none smaller, than stated; and the scale of all axes."""
+    ratios = [shape_math.to_float(size) / x.shape[axis] for size, axis in zip(sizes, axes, strict=True)]
+    scale = ratios[0]
+    for other in ratios[1:]:
+        scale = shape_math.minimum(scale, other) if policy == "not_larger" else shape_math.maximum(scale, other)
+    return [shape_math.to_int(math.floor(scale * x.shape[axis] + 0.5)) for axis in axes], scale
+
+
 def resample(
     x: torch.Tensor, axes: list[int], sizes: Any, scales: Any, options: tuple[Any, ...], roi: list[float] | None
 ) -> torch.Tensor:
     """Resample `axes` one after another, the last axis first; `options` are the fields of :class:`Sampling`."""
-    how = Sampling(*options)
+    how, dtype, common = Sampling(*options), x.dtype, None
+    if sizes is not None and how.policy != "stretch":
+        sizes, common = proportional_sizes(x, axes, sizes, how.policy)
+    if how.mode != "nearest" and dtype is not torch.float64:
+        x = x.to(torch.float64 if dtype in (torch.int32, torch.int64) else torch.float32)
     for position in reversed(range(len(axes))):
         axis = axes[position]
         size = x.shape[axis]
         if sizes is not None:
-            out, scale = sizes[position], ratio(sizes[position], size)
+            out = sizes[position]
+            scale = ratio(out, size) if common is None else common
+            length = out if common is None else size * scale
         else:
             scale = scales[position]
             out = scaled_size(size, scale)
-            if how.coordinates == "align_corners" and out != size * scale:
-                raise _undefined(size, scale)
+            length = size * scale
         region = None if roi is None else (roi[position], roi[position + len(axes)])
         if out == size and how.coordinates != "tf_crop_and_resize" and scale == 1:
             continue
-        x = resample_axis(x, axis, out, scale, how, region)
-    return x
-
-
-def _undefined(size: Any, scale: Any) -> UnsupportedError:
-    return UnsupportedError(
-        "operator-unsupported",
-        f"Resize with align_corners from {size} to {size} * {scale} elements, which is no whole number",
-        hint="state the sizes instead of the scales",
-    )
+        x = resample_axis(x, axis, out, scale, length, how, region)
+    if x.dtype is dtype:
+        return x
+    if not dtype.is_floating_point:
+        limits = torch.iinfo(dtype)
+        x = torch.round(x).clamp(limits.min, limits.max)
+    return x.to(dtype)
 
 
 def resize(n: NodeView) -> Lowered:
     """Resize 10 to 19; version 10 reads like Upsample."""
     if n.opset < 11:
         return upsample(n)
-    if n.attr("antialias", 0):
-        raise n.refuse("antialias")
-    if n.attr("keep_aspect_ratio_policy", "stretch") != "stretch":
-        raise n.refuse("keep_aspect_ratio_policy")
-    mode = n.attr("mode", "nearest")
     how = Sampling(
-        mode,
-        n.attr("coordinate_transformation_mode", "half_pixel"),
-        n.attr("nearest_mode", "round_prefer_floor"),
+        _choice(n, "mode", MODES),
+        _choice(n, "coordinate_transformation_mode", COORDINATES),
+        _choice(n, "nearest_mode", NEAREST),
         n.attr("cubic_coeff_a", -0.75),
         bool(n.attr("exclude_outside", 0)),
         n.attr("extrapolation_value", 0.0),
+        bool(n.attr("antialias", 0)),
+        _choice(n, "keep_aspect_ratio_policy", POLICIES),
     )
+    if how.antialias and how.mode == "nearest":
+        raise n.refuse("antialias of mode nearest")
+    if how.mode != "nearest" and n.dtype(0) is ir.DataType.BOOL:
+        raise n.refuse(f"mode {how.mode} of booleans")
     axes: list[int] | None = n.attr("axes")
     scales = _given(n, 2)
     sizes = _given(n, 3)
     roi = _given(n, 1) if how.coordinates == "tf_crop_and_resize" else None
     if scales is None and sizes is None:
         raise n.refuse("neither scales nor sizes")
+    if how.coordinates == "tf_crop_and_resize" and roi is None:
+        raise n.refuse("tf_crop_and_resize without roi")
     return _emit(n, axes, sizes, scales, how, roi)
+
+
+def _choice(n: NodeView, name: str, allowed: tuple[str, ...]) -> str:
+    """An attribute that is one of `allowed`, by default the first."""
+    found = str(n.attr(name, allowed[0]))
+    if found not in allowed:
+        raise n.refuse(f"{name} {found}")
+    return found
 
 
 def upsample(n: NodeView) -> Lowered:
@@ -222,7 +274,8 @@ def _emit(n: NodeView, axes: list[int] | None, sizes: Any, scales: Any, how: Sam
         axes = [a % rank for a in axes]
     if not isinstance(given, list) or (roi is not None and not isinstance(roi, list)):
         return n.call(resample, n.tensor(0), axes, sizes, scales, dataclasses.astuple(how), roi)
-    kept = [i for i, axis in enumerate(axes) if roi is not None or not _unchanged(n, axis, given[i], sizes is not None)]
+    whole = roi is not None or how.policy != "stretch"  # an axis that keeps its size counts too
+    kept = [i for i, axis in enumerate(axes) if whole or not _unchanged(n, axis, given[i], sizes is not None)]
     if not kept:
         return n.tensor(0)
     if roi is not None:
@@ -244,7 +297,7 @@ def _unchanged(n: NodeView, axis: int, given: Number, by_size: bool) -> bool:
 
 def _interpolation(n: NodeView, axes: list[int], given: list[Any], how: Sampling, *, by_size: bool) -> Lowered | None:
     """Torch's own interpolation, where it is defined the same way."""
-    if n.rank(0) != 4 or axes != [2, 3] or not n.is_float(0):
+    if n.rank(0) != 4 or axes != [2, 3] or not n.is_float(0) or how.antialias or how.policy != "stretch":
         return None
     whole = not by_size and all(isinstance(g, (int, float)) and g >= 1 and float(g).is_integer() for g in given)
     if whole and how.mode == "nearest" and how.coordinates == "asymmetric" and how.nearest in ("floor", "simple"):

@@ -239,18 +239,6 @@ def identity(n: NodeView) -> Lowered:
     return n.value(0)
 
 
-def dropout(n: NodeView) -> Lowered:
-    """Dropout 7 to 22 for inference; a ``training_mode`` that is not constantly false is refused."""
-    if n.has(2):
-        training = n.static(2)
-        if training is None or bool(training.any()):
-            raise n.refuse("training_mode")
-    x = n.tensor(0)
-    if n.wants(1):
-        return x, n.call(torch.ones_like, x, dtype=torch.bool if n.opset >= 10 else None)
-    return n.value(0)
-
-
 def tile(n: NodeView) -> Lowered:
     """Tile 6 and 13."""
     repeats = n.ints(1)
