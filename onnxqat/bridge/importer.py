@@ -19,7 +19,7 @@ from onnx_ir.passes import common as ir_passes
 from torch import fx
 
 from onnxqat.bridge import module as modules
-from onnxqat.bridge import functions, names, quantizer_modules
+from onnxqat.bridge import functions, names, quantizer_modules, unsigned
 from onnxqat.bridge.builder import Builder, Lowered, NodeView, RefusedError, Store
 from onnxqat.bridge.module import Capture, OnnxModule, capture
 from onnxqat.bridge.quantizer_modules import QuantizerFactory
@@ -38,7 +38,6 @@ def to_torch(source: io.ModelSource, *, quantizer_factory: QuantizerFactory | No
 
     ``forward`` takes the graph inputs in order and returns the graph outputs: a tensor when there is one, else a
     tuple. Float constants are Parameters under their ONNX names, running statistics and everything else buffers.
-    It comes in evaluation mode: ``.train()`` makes Dropout drop.
     Each recognised quantizer is one submodule ``<tensor>_quantizer``.
 
     Args:
@@ -108,11 +107,13 @@ class _Importer:
         attributes = {
             "input_names": tuple(str(v.name) for v in inputs),
             "output_names": tuple(str(v.name) for v in graph.outputs),
+            "input_types": tuple(_type_name(v) for v in inputs),
+            "output_types": tuple(_type_name(v) for v in graph.outputs),
             "parameter_names": self.store.parameter_names,
             "tensor_nodes": builder.tensor_nodes,
             "quantizers": self.quantizers.paths,
         }
-        return modules.make(self.store.root, builder.graph, attributes).eval()
+        return modules.make(self.store.root, builder.graph, attributes)
 
     def lower_scope(self, builder: Builder, graph: ir.Graph) -> None:
         """Lower the nodes of one graph in order."""
@@ -124,9 +125,9 @@ class _Importer:
                 self._lower(builder, node)
 
     def _lower(self, builder: Builder, node: ir.Node) -> None:
-        view = NodeView(builder, node, self.lower_scope)
+        view = unsigned.view(builder, node, self.lower_scope)
         try:
-            result = _lowering(node)(view)
+            result = unsigned.finish(view, _lowering(node)(view))
         except RefusedError as reason:
             self._refuse(f"{node.op_type} ({reason})", node)
             result = tuple(view.call(torch.zeros, 1) for _ in node.outputs)
@@ -168,6 +169,10 @@ def _first_tensor(builder: Builder, inputs: list[ir.Value]) -> fx.Node | None:
         if isinstance(found, fx.Node) and not isinstance(value.type, (ir.SequenceType, ir.OptionalType)):
             return found
     return None
+
+
+def _type_name(value: ir.Value) -> str:
+    return "" if value.dtype is None else value.dtype.name
 
 
 def _problem(node: ir.Node, opset: int) -> str:
