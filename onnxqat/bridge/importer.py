@@ -18,8 +18,8 @@ import torch
 from onnx_ir.passes import common as ir_passes
 from torch import fx
 
-from onnxqat.bridge import module as modules
 from onnxqat.bridge import functions, names, quantizer_modules, unsigned
+from onnxqat.bridge import module as modules
 from onnxqat.bridge.builder import Builder, Lowered, NodeView, RefusedError, Store
 from onnxqat.bridge.module import Capture, OnnxModule, capture
 from onnxqat.bridge.quantizer_modules import QuantizerFactory
