@@ -26,6 +26,7 @@ def make(
     outputs: Mapping[str, int] | None = None,
     domain: str = "",
     opset: int = 21,
+    rank: int | None = None,
     shapes: Mapping[str, Shape] | None = None,
     **attributes: Any,
 ) -> onnx.ModelProto:
@@ -38,6 +39,7 @@ def make(
         outputs: element types by name, by default one float ``y``; an empty name leaves one out.
         domain: the operator's domain.
         opset: version of ai.onnx.
+        rank: of the outputs; shape inference finds those of ai.onnx, others have that of the first input by default.
         shapes: shapes of graph inputs that are not those of the arrays.
         attributes: of the node; those that are None are left out.
     """
@@ -46,13 +48,16 @@ def make(
     names = [name if name in given else "" for name in inputs]
     while names and not names[-1]:
         names.pop()
+    if domain and rank is None:
+        rank = next(iter(given.values())).ndim
+    shape = None if rank is None else [None] * rank
     kept = {key: value for key, value in attributes.items() if value is not None}
     node = helper.make_node(op_type, names, list(wanted), domain=domain, **kept)
     graph = helper.make_graph(
         [node],
         "g",
         [value_info(name, a, (shapes or {}).get(name)) for name, a in given.items() if name not in constants],
-        [helper.make_tensor_value_info(name, kind, None) for name, kind in wanted.items() if name],
+        [helper.make_tensor_value_info(name, kind, shape) for name, kind in wanted.items() if name],
         [numpy_helper.from_array(given[name], name) for name in constants if name in given],
     )
     imports = [helper.make_opsetid("", opset)] + ([helper.make_opsetid(domain, 1)] if domain else [])
