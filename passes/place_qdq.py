@@ -19,7 +19,9 @@ class PlaceQdq(Pass):
     2. A graph output keeps its name: the dequantized tensor takes it, the float tensor is renamed to
        ``<name>_unquantized``.
     3. Quantizers of one group share the constants of the group's first quantizer.
-    4. A consumer that already reads a quantizer with the same parameters is left alone, so that a second run changes
+    4. Consumers named in a control-flow body get a pair there, since kernels are fused within one graph. The constants
+       of pairs in several scopes lie in the main graph.
+    5. A consumer that already reads such a quantizer of its own scope is left alone, so that a second run changes
        nothing.
 
     The float function is changed: that is the purpose. Stripping the quantizers gives the float graph back.
@@ -41,77 +43,108 @@ class PlaceQdq(Pass):
         self.placements = tuple(placements)
 
     def rewrite(self, model: ir.Model, context: Context) -> Rewrite:
-        values = {str(v.name): (scope, v) for scope in walk.scopes(model) for v in walk.values(scope) if v.name}
-        nodes = {str(n.name): n for n in walk.nodes(model) if n.name}
-        parameters: dict[str, tuple[walk.Scope, qdq.Parameters]] = {}
-        order = edit.Order(model)
+        found = _Placing(model, self.placements, self.name, context.names)
         changed = False
         for placement in self.placements:
-            if placement.tensor not in values:
-                raise ModelError("pass-precondition", f"there is no tensor {placement.tensor!r} to quantize")
-            scope, value = values[placement.tensor]
-            uses = _uses(value, placement, nodes)
-            whole = placement.consumers is None
-            if (whole and _is_placed(value, placement)) or not (uses or (whole and value.is_graph_output())):
-                continue
-            changed = True
-            self._insert(placement, scope, value, uses, parameters, context.names, order)
+            changed |= found.place(placement)
         return Rewrite(changed)
 
+
+class _Placing:
+    """One run: where tensors and nodes are, and the constants of each group."""
+
+    def __init__(self, model: ir.Model, placements: Sequence[Placement], stamp: str, names: build.Names) -> None:
+        self.main, self.names, self.stamp = model.graph, names, stamp
+        self.order = edit.Order(model)
+        self.values: dict[str, tuple[walk.Scope, ir.Value]] = {}
+        self.nodes: dict[str, ir.Node] = {}
+        for scope in walk.scopes(model):  # a function body may repeat names of the main graph, which come first
+            for value in walk.values(scope):
+                self.values.setdefault(str(value.name or ""), (scope, value))
+            for node in scope:
+                self.nodes.setdefault(str(node.name or ""), node)
+        self.parameters: dict[str, qdq.Parameters] = {}
+        self.homes: dict[str, set[walk.Scope]] = {}
+        for number, placement in enumerate(placements):
+            self.homes.setdefault(_key(placement, number), set()).update(self._scopes(placement))
+        self.numbers = {id(placement): number for number, placement in enumerate(placements)}
+
+    def place(self, placement: Placement) -> bool:
+        """Insert the pairs of one placement, one in each scope that reads it quantized; whether there was any to do."""
+        scope, value = self._value(placement)
+        if placement.consumers is None:
+            readers = [(node, index) for node, index in value.uses()]
+            if _is_placed(value, placement) or not (readers or value.is_graph_output()):
+                return False
+            self._insert(placement, scope, value, readers)
+            return True
+        uses = _uses(placement, self.nodes)
+        for reading in dict.fromkeys(walk.scope_of(node) for node, _ in uses):
+            inside = [(node, index) for node, index in uses if walk.scope_of(node) is reading]
+            read = inside[0][0].inputs[inside[0][1]]
+            self._insert(placement, reading, value if read is None else read, inside)
+        return bool(uses)
+
+    def _value(self, placement: Placement) -> tuple[walk.Scope, ir.Value]:
+        if placement.tensor not in self.values:
+            raise ModelError("pass-precondition", f"there is no tensor {placement.tensor!r} to quantize")
+        return self.values[placement.tensor]
+
+    def _scopes(self, placement: Placement) -> set[walk.Scope]:
+        if placement.consumers is None:
+            return {self._value(placement)[0]}
+        return {walk.scope_of(self.nodes[name]) for name, _ in placement.consumers if name in self.nodes}
+
     def _insert(
-        self,
-        placement: Placement,
-        scope: walk.Scope,
-        value: ir.Value,
-        uses: list[tuple[ir.Node, int]],
-        parameters: dict[str, tuple[walk.Scope, qdq.Parameters]],
-        names: build.Names,
-        order: edit.Order,
+        self, placement: Placement, scope: walk.Scope, source: ir.Value, uses: list[tuple[ir.Node, int]]
     ) -> None:
-        key = placement.group or f"{placement.tensor}\0{len(parameters)}"
-        if key not in parameters or parameters[key][0] is not scope:
-            parameters[key] = (
-                scope,
-                qdq.make_parameters(scope, names, placement.group or placement.tensor, placement.qparams),
-            )
-        source = value
-        if placement.consumers is not None and uses and uses[0][0].inputs[uses[0][1]] is not value:
-            read = uses[0][0].inputs[uses[0][1]]
-            source = read if read is not None else value
-        stamp = {build.CREATED_BY: self.name, build.RULE: placement.rule}
+        stamp = {build.CREATED_BY: self.stamp, build.RULE: placement.rule}
         if placement.qparams.scale_bits is not None:
             stamp[qdq.SCALE_BITS] = str(placement.qparams.scale_bits)
         producer = source.producer()
+        here = producer is not None and walk.scope_of(producer) is scope
         output = qdq.insert_pair(
             source,
-            parameters[key][1],
+            self._parameters(placement, scope),
             placement.qparams,
-            names,
+            self.names,
             stamp,
             scope=scope,
-            after=producer,
-            before=order.first(scope, [n for n, _ in uses]) if producer is None else None,
+            after=producer if here else None,
+            before=None if here else self.order.first(scope, [n for n, _ in uses]),
             base=placement.tensor,
         )
         edit.rewire(uses, output)
-        if placement.consumers is None and value.is_graph_output():
-            edit.replace_output(scope, value, output)
-            edit.take_over_name(names, value, output, "unquantized")
+        if placement.consumers is None and source.is_graph_output():
+            edit.replace_output(scope, source, output)
+            edit.take_over_name(self.names, source, output, "unquantized")
+
+    def _parameters(self, placement: Placement, scope: walk.Scope) -> qdq.Parameters:
+        """The constants of the placement's group: in the scope of its pairs, or where all their scopes see them."""
+        key = _key(placement, self.numbers[id(placement)])
+        if key not in self.parameters:
+            home = scope if len(self.homes[key]) == 1 else self.main
+            tensor = placement.group or placement.tensor
+            self.parameters[key] = qdq.make_parameters(home, self.names, tensor, placement.qparams)
+        return self.parameters[key]
 
 
-def _uses(value: ir.Value, placement: Placement, nodes: dict[str, ir.Node]) -> list[tuple[ir.Node, int]]:
-    if placement.consumers is None:
-        return [(node, index) for node, index in value.uses()]
+def _key(placement: Placement, number: int) -> str:
+    return placement.group or f"{placement.tensor}\0{number}"
+
+
+def _uses(placement: Placement, nodes: dict[str, ir.Node]) -> list[tuple[ir.Node, int]]:
+    """The named consumers that do not read such a pair of their own scope already."""
     found = []
-    for name, index in placement.consumers:
+    for name, index in placement.consumers or ():
         node = nodes.get(name)
         if node is None or index >= len(node.inputs):
             raise ModelError("pass-precondition", f"there is no input {index} of a node {name!r} to quantize")
         read = node.inputs[index]
         producer = read.producer() if read is not None else None
-        if producer is not None and qdq.is_dequantize(producer) and _has_parameters(producer, placement):
-            continue
-        found.append((node, index))
+        here = producer is not None and producer.graph is node.graph
+        if producer is None or not here or not qdq.is_dequantize(producer) or not _has_parameters(producer, placement):
+            found.append((node, index))
     return found
 
 

@@ -1,4 +1,4 @@
-"""Node names: every node has one, and no two nodes share one."""
+"""Names: every node has one, and in the main graph and its bodies no two nodes and no two values share one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from onnxqat.graph import walk
 from onnxqat.passes._base import Context, Pass, Rewrite
-from onnxqat.passes._edits import Log
+from onnxqat.passes._edits import Log, inline_graphs
 
 
 class UniqueNames(Pass):
@@ -16,7 +16,8 @@ class UniqueNames(Pass):
     2. Of several nodes with one name, in whichever scope, the first keeps it and the others become ``<name>_1``, ...
        onnx.checker accepts such models, onnxruntime refuses them where the nodes lie in one graph, and a plan that
        addresses nodes by name needs them apart.
-    3. Value names are left alone: they are unique in a valid model.
+    3. A value inside a control-flow body that is called like one of another body, which ONNX allows, becomes
+       ``<name>_1``, ... Nothing outside can see it. Other value names, and those inside functions, are left alone.
 
     Tolerance: none, names do not compute. ::
 
@@ -37,4 +38,15 @@ class UniqueNames(Pass):
                 old, node.name = node.name, context.names.fresh(node.name)
                 log.did(f"a second node was called {old!r}: it got a name of its own", node)
             seen.add(node.name)
+        _name_values(model, context, log)
         return log.result()
+
+
+def _name_values(model: ir.Model, context: Context, log: Log) -> None:
+    owners: dict[str, ir.Value] = {}
+    for graph in inline_graphs(model):
+        for value in list(walk.values(graph)):
+            if not value.name or owners.setdefault(value.name, value) is value:
+                continue
+            old, value.name = value.name, context.names.fresh(value.name)
+            log.did(f"values of several bodies were called {old!r}: they got names of their own", value.name)

@@ -48,7 +48,7 @@ def plan(
     *,
     mixed_range: frozenset[str] = frozenset(),
 ) -> QuantPlan:
-    """The plan for the main graph of `model`, which must have gone through the prepare passes.
+    """The plan for the main graph of `model` and the branches of If in it; the prepare passes have run.
 
     Args:
         model: prepared float model, with types and shapes inferred; it is only read.
@@ -85,16 +85,21 @@ class _Planner:
         self.float_nodes: list[tuple[str, str]] = []
         self.remarks: list[Remark] = []
         self.fused: set[ir.Node] = set()
+        self.graphs = tuple(regions.reached_graphs(model.graph))
+        self.homes = {str(node.name): graph for graph in self.graphs for node in graph}
         self.data_nodes = regions.data_nodes(model.graph)
         self.ends = regions.first_and_last(model.graph) if backend.first_last_bits is not None else frozenset()
 
     def run(self) -> QuantPlan:
-        for node in self.model.graph:
-            self._visit(node)
+        for graph in self.graphs:
+            for node in graph:
+                self._visit(node)
         if self.backend.placement == "both":
             self._spread()
-        for scope in list(walk.scopes(self.model))[1:]:
-            self._leave_scope(scope)
+        self._tie_branches()
+        for scope in walk.scopes(self.model):
+            if not any(scope is graph for graph in self.graphs):
+                self._leave_scope(scope)
         edges = [edge for tensor in self.tensors.values() for edge in self._edges(tensor)]
         return QuantPlan(
             self.backend.backend,
@@ -182,7 +187,7 @@ class _Planner:
             return
         if reason is None:
             reason = self.selection.reason(node) or f"{self.backend.backend} has no row for {node.op_type}"
-            if self._spreads(node):
+            if self._spreads(node) or any(True for _ in regions.branches(node)):
                 return
         if node in self.data_nodes:
             self.float_nodes.append((query.label(node), reason))
@@ -190,7 +195,8 @@ class _Planner:
     def _leave_scope(self, scope: walk.Scope) -> None:
         nodes = tuple(query.label(n) for n in scope if (n.domain == "" and n.op_type in self.backend.ops))
         if nodes:
-            kind = "a model-local function" if isinstance(scope, ir.Function) else "a control-flow body"
+            holder = walk.holder(scope) if isinstance(scope, ir.Graph) else None
+            kind = f"the body of {query.label(holder)}" if holder is not None else "a model-local function"
             self.remarks.append(Remark(f"{kind} ({scope.name}) is left in float", nodes, "plan"))
 
     # ---------------------------------------------------------------- decisions
@@ -253,7 +259,7 @@ class _Planner:
             slot = row.output_slot(index)
             if slot is None or slot.use is None or not self._may_carry_pair(value):
                 continue
-            if row.float_output and value.is_graph_output():
+            if row.float_output and regions.leaves_model(value):
                 continue
             spec = self._spec(node, slot, "activation", None)
             decision: Decision = spec
@@ -267,7 +273,7 @@ class _Planner:
     def _may_carry_pair(self, value: ir.Value) -> bool:
         if value.dtype not in (None, ir.DataType.FLOAT):
             return False
-        return self.backend.io.outputs == "quantize" or not value.is_graph_output()
+        return self.backend.io.outputs == "quantize" or not regions.leaves_model(value)
 
     def _tie_row(self, node: ir.Node, row: OpRow, inputs: list[int]) -> None:
         names = [str(value.name) for i in inputs if (value := node.inputs[i]) is not None]
@@ -340,7 +346,7 @@ class _Planner:
 
     def _spread(self) -> None:
         """Forward in graph order, then backward, until nothing changes."""
-        candidates = [n for n in self.model.graph if self._spreads(n) and self._is_data(n)]
+        candidates = [n for graph in self.graphs for n in graph if self._spreads(n) and self._is_data(n)]
         changed = True
         while changed:
             before = len(self.groups.members()), sum(t.primary is not None for t in self.tensors.values())
@@ -370,6 +376,13 @@ class _Planner:
             if isinstance(spec, TensorSpec):
                 self._tie(str(source.name), str(tensor.value.name))
 
+    def _tie_branches(self) -> None:
+        """What an If returns lies on the grid of what its branches return: a pair behind it then changes nothing."""
+        for graph in self.graphs:
+            for value in (v for node in graph for v in node.outputs):
+                for inner in regions.returned_by(value):
+                    self._tie(str(value.name), str(inner.name))
+
     # ---------------------------------------------------------------- result
     def _useful_ranges(self) -> Iterator[UsefulRange]:
         for name, tensor in self.tensors.items():
@@ -379,18 +392,27 @@ class _Planner:
 
     def _edges(self, tensor: _Tensor) -> list[Edge]:
         name, edges = str(tensor.value.name), list[Edge]()
-        if tensor.produced is not None:
-            edges.append(Edge(name, self._shared(name, tensor.produced[0]), tensor.produced[1]))
+        if tensor.produced is None:
+            for decision, consumers in tensor.wanted.items():
+                shared = self._shared(name, decision) if decision is tensor.primary else decision
+                edges.append(Edge(name, shared, tensor.rules[decision], tuple(consumers)))
+            return edges
+        produced, rule = tensor.produced
+        edges.append(Edge(name, self._shared(name, produced), rule))
         for decision, consumers in tensor.wanted.items():
-            if tensor.produced is not None and decision == tensor.produced[0]:
-                continue
-            shared = (
-                self._shared(name, decision) if tensor.produced is None and decision is tensor.primary else decision
-            )
-            if tensor.produced is not None and _same_grid(tensor.produced[0], decision):
-                continue
-            edges.append(Edge(name, shared, tensor.rules[decision], tuple(consumers)))
+            if decision != produced and not _same_grid(produced, decision):
+                edges.append(Edge(name, decision, tensor.rules[decision], tuple(consumers)))
+            elif isinstance(produced, TensorSpec):
+                edges.extend(self._edge_inside(tensor, decision, consumers))
         return edges
+
+    def _edge_inside(self, tensor: _Tensor, decision: Decision, consumers: list[Consumer]) -> Iterator[Edge]:
+        """Consumers in a branch of an If get a pair there too, with the same parameters: kernels fuse within a graph."""
+        producer = tensor.value.producer()
+        inside = tuple(c for c in consumers if producer is not None and self.homes[c[0]] is not producer.graph)
+        if inside:
+            root = self.groups.root(str(tensor.value.name))
+            yield Edge(str(tensor.value.name), Shared(root), tensor.rules[decision], inside)
 
     def _shared(self, name: str, decision: Decision) -> Decision:
         root = self.groups.root(name)

@@ -1,12 +1,16 @@
-"""Parts of a graph that matter to placement: where data flows, and the first and last weighted layers."""
+"""Parts of a model that matter to placement: where data flows, and the first and last weighted layers.
+
+Placement reaches the main graph and the branches of every If, at any depth. What flows out of a branch is an output of
+its If. Bodies of Loop and Scan, and model-local functions, are opaque: what goes in is used, what comes out is data.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 
 import onnx_ir as ir
 
-from onnxqat.graph import query
+from onnxqat.graph import query, walk
 from onnxqat.ops import _base as ops
 
 CONVERSIONS = frozenset({"Cast", "CastLike"})
@@ -14,46 +18,58 @@ PARAMETERS_ARE_DATA = frozenset({"LSTM", "GRU", "RNN", "Where"})
 WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 
 
+def reached_graphs(graph: ir.Graph) -> Iterator[ir.Graph]:
+    """The graphs that placement reaches: `graph` and the branches of If in it, outermost first."""
+    yield graph
+    for node in graph:
+        for branch in branches(node):
+            yield from reached_graphs(branch)
+
+
+def branches(node: ir.Node) -> Iterator[ir.Graph]:
+    """The branches of an If; nothing for other nodes."""
+    if node.op_type == "If" and node.domain == "":
+        yield from walk.subgraphs(node)
+
+
+def _in_order(graph: ir.Graph) -> Iterator[ir.Node]:
+    """Every node that placement reaches; those of a branch come right in front of their If."""
+    for node in graph:
+        for branch in branches(node):
+            yield from _in_order(branch)
+        yield node
+
+
+# ------------------------------------------------------------------ data
 def data_nodes(graph: ir.Graph) -> frozenset[ir.Node]:
     """Nodes that compute data: they depend on a float graph input's values, and their result matters as values.
 
     Left out: arithmetic on shapes and constants (nothing of it depends on data), and computations whose results are
     only used as indices, shapes or bounds (for example in front of Cast to integers, TopK or NonMaxSuppression).
     """
-    return _depends_on_input(graph) & _reaches_value_use(graph)
+    order = list(_in_order(graph))
+    return _depends_on_input(graph, order) & _reaches_value_use(order)
 
 
-def _depends_on_input(graph: ir.Graph) -> frozenset[ir.Node]:
+def _depends_on_input(graph: ir.Graph, order: list[ir.Node]) -> frozenset[ir.Node]:
     live = {id(v) for v in graph.inputs if v.const_value is None}
     found: set[ir.Node] = set()
-    for node in graph:
+    for node in order:
         if node.op_type in ("Shape", "Size", "Constant"):
             continue
-        captured = (v for attribute in node.attributes.values() for v in _captures(attribute))
+        captured = (v for body in walk.subgraphs(node) for n in body.all_nodes() for v in n.inputs)
         if any(id(v) in live for v in (*node.inputs, *captured) if v is not None):
             found.add(node)
             live.update(id(v) for v in node.outputs)
     return frozenset(found)
 
 
-def _captures(attribute: ir.Attr) -> list[ir.Value]:
-    if attribute.type == ir.AttributeType.GRAPH:
-        graphs = [attribute.as_graph()]
-    elif attribute.type == ir.AttributeType.GRAPHS:
-        graphs = list(attribute.as_graphs())
-    else:
-        return []
-    return [v for g in graphs for n in g.all_nodes() for v in n.inputs if v is not None]
-
-
-def _reaches_value_use(graph: ir.Graph) -> frozenset[ir.Node]:
-    useful: set[ir.Node] = set()
-    for node in reversed(list(graph)):
+def _reaches_value_use(order: list[ir.Node]) -> frozenset[ir.Node]:
+    reached, useful = set(order), set[ir.Node]()
+    for node in reversed(order):
         for value in node.outputs:
-            uses = value.uses()
-            if value.is_graph_output() or any(
-                user.graph is not graph or _is_value_use(user, index, useful) for user, index in uses
-            ):
+            opaque = any(user not in reached for user, _ in value.uses())
+            if opaque or value.is_graph_output() or any(_is_value_use(u, i, useful) for u, i in value.uses()):
                 useful.add(node)
                 break
     return frozenset(useful)
@@ -70,17 +86,28 @@ def _is_value_use(user: ir.Node, index: int, useful: set[ir.Node]) -> bool:
     return user in useful
 
 
+# ------------------------------------------------------------------ first and last layers
 def first_and_last(graph: ir.Graph) -> frozenset[ir.Node]:
     """Weighted layers (constant weight) that no other weighted layer comes before, and those none comes behind."""
-    weighted = {n for n in graph if n.op_type in WEIGHTED and _has_constant_weight(n)}
-    order = list(graph)
-    first = _frontier(order, weighted, lambda n: [p for v in n.inputs if v is not None and (p := v.producer())])
-    last = _frontier(order[::-1], weighted, lambda n: [u for v in n.outputs for u in v.consumers()])
+    order = list(_in_order(graph))
+    weighted = {n for n in order if n.op_type in WEIGHTED and _has_constant_weight(n)}
+    first = _frontier(order, weighted, _nodes_before)
+    last = _frontier(order[::-1], weighted, _nodes_behind)
     return frozenset(first | last)
 
 
 def _has_constant_weight(node: ir.Node) -> bool:
     return len(node.inputs) > 1 and query.constant_tensor(node.inputs[1]) is not None
+
+
+def _nodes_before(node: ir.Node) -> list[ir.Node]:
+    sources = (*node.inputs, *(v for branch in branches(node) for v in branch.outputs))
+    return [p for v in sources if v is not None and (p := v.producer()) is not None]
+
+
+def _nodes_behind(node: ir.Node) -> list[ir.Node]:
+    holders = (walk.holder(node.graph) for v in node.outputs if v.is_graph_output())
+    return [*(u for v in node.outputs for u in v.consumers()), *(h for h in holders if h is not None)]
 
 
 def _frontier(
@@ -97,20 +124,15 @@ def _frontier(
     return found
 
 
+# ------------------------------------------------------------------ walks over data movement
+def leaves_model(value: ir.Value) -> bool:
+    """Whether `value` is an output of the main graph (or of an opaque body), by itself or as what an If returns."""
+    return any(v.is_graph_output() and not _is_branch_output(v) for v in _walk([value], _returned_as))
+
+
 def leads_to_output(value: ir.Value) -> bool:
-    """Whether only data movement separates `value` from a graph output."""
-    pending, seen = [value], set[int]()
-    while pending:
-        current = pending.pop()
-        if current.is_graph_output():
-            return True
-        for user in current.consumers():
-            row = ops.find(user.domain, user.op_type)
-            moves = row is not None and (row.passthrough or user.op_type == "Concat")
-            if id(user) not in seen and moves:
-                seen.add(id(user))
-                pending.extend(user.outputs)
-    return False
+    """Whether only data movement separates `value` from an output of the model."""
+    return any(map(leaves_model, _walk([value], _moved_to)))
 
 
 def joins_probabilities(node: ir.Node) -> bool:
@@ -120,15 +142,60 @@ def joins_probabilities(node: ir.Node) -> bool:
     """
     if not any(map(leads_to_output, node.outputs)):
         return False
-    pending, seen = [v for v in node.inputs if v is not None], set[int]()
+    return any(map(_is_bounded, _walk((v for v in node.inputs if v is not None), _moved_from)))
+
+
+def _walk(starts: Iterable[ir.Value], neighbours: Callable[[ir.Value], Iterable[ir.Value]]) -> Iterator[ir.Value]:
+    """`starts` and all that `neighbours` leads to from there, each value once."""
+    pending, seen = list(starts), set[int]()
     while pending:
-        producer = pending.pop().producer()
-        row = ops.find(producer.domain, producer.op_type) if producer is not None else None
-        if producer is None or row is None or id(producer) in seen:
-            continue
-        seen.add(id(producer))
-        if row.output_range is not None:
-            return True
-        if row.passthrough or producer.op_type == "Concat":
-            pending.extend(v for v in producer.inputs if v is not None)
-    return False
+        value = pending.pop()
+        if id(value) not in seen:
+            seen.add(id(value))
+            yield value
+            pending.extend(neighbours(value))
+
+
+def _moved_to(value: ir.Value) -> Iterator[ir.Value]:
+    for user in value.consumers():
+        if _moves_data(user):
+            yield from user.outputs
+    yield from _returned_as(value)
+
+
+def _moved_from(value: ir.Value) -> Iterator[ir.Value]:
+    producer = value.producer()
+    if producer is not None and _moves_data(producer):
+        yield from (v for v in producer.inputs if v is not None)
+    yield from returned_by(value)
+
+
+def _returned_as(value: ir.Value) -> Iterator[ir.Value]:
+    """The outputs of an If that `value`, an output of a branch, becomes."""
+    producer = value.producer()
+    holder = walk.holder(producer.graph) if producer is not None and value.is_graph_output() else None
+    if producer is not None and holder is not None and any(True for _ in branches(holder)):
+        outputs = next(g for g in branches(holder) if g is producer.graph).outputs
+        yield from (holder.outputs[i] for i, output in enumerate(outputs) if output is value)
+
+
+def returned_by(value: ir.Value) -> Iterator[ir.Value]:
+    """Where `value` is an output of an If: the outputs of the branches that it stands for."""
+    node = value.producer()
+    if node is not None:
+        yield from (v for branch in branches(node) if (v := branch.outputs[value.index() or 0]) is not None)
+
+
+def _is_branch_output(value: ir.Value) -> bool:
+    return any(True for _ in _returned_as(value))
+
+
+def _moves_data(node: ir.Node) -> bool:
+    row = ops.find(node.domain, node.op_type)
+    return row is not None and (row.passthrough or node.op_type == "Concat")
+
+
+def _is_bounded(value: ir.Value) -> bool:
+    producer = value.producer()
+    row = ops.find(producer.domain, producer.op_type) if producer is not None else None
+    return row is not None and row.output_range is not None

@@ -112,6 +112,11 @@ def select(model: ir.Model, overrides: Overrides) -> Selection:
     )
 
 
+def without(chosen: Selection, nodes: Iterable[str], reason: str) -> Selection:
+    """`chosen`, and the nodes of these names left out as well."""
+    return Selection(dict.fromkeys(nodes, reason) | chosen.left_out, chosen.outputs)
+
+
 def _matching(nodes: Iterable[ir.Node], pattern: str, option: str) -> list[ir.Node]:
     found = [n for n in nodes if any(_matches(name, pattern) for name in _names(n))]
     if not found:

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from onnxqat import numerics
 from onnxqat.calibration.observers._base import BaseObserver
 from onnxqat.calibration.weights import weight_qparams
-from onnxqat.graph import query
+from onnxqat.graph import query, walk
 from onnxqat.types import (
     STORAGE,
     BiasPlacement,
@@ -85,7 +85,8 @@ def _constants(model: ir.Model, plan: QuantPlan) -> list[tuple[str, ir.TensorPro
 
 
 def _values(model: ir.Model) -> list[ir.Value]:
-    return [*model.graph.initializers.values(), *(v for n in model.graph for v in n.outputs)]
+    # A function body may repeat a name of the main graph: what comes last wins where names are looked up.
+    return [v for scope in reversed(list(walk.scopes(model))) for v in walk.values(scope)]
 
 
 def _group_parameters(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
 from onnxqat import discover
+from onnxqat.calibration import branch_tensors
 from onnxqat.calibration import inputs as model_inputs
 from onnxqat.calibration.data import DataSource, open_data
 from onnxqat.calibration.inputs import Feeds
@@ -20,13 +21,7 @@ from onnxqat.errors import DataError, UsageError
 from onnxqat.graph import io
 from onnxqat.types import Remark, TensorSpec
 
-if TYPE_CHECKING:
-    pass
-
 Progress = Callable[[int, "int | None"], None]
-
-_IN_MEMORY = 2**29
-_FATAL_ONLY = 4
 
 
 class Observed(dict[str, BaseObserver]):
@@ -59,7 +54,8 @@ def calibrate(
 
     Args:
         model: path or model; it is not changed.
-        tensors: what to observe, and how: inputs, outputs, and results of nodes of the main graph.
+        tensors: what to observe, and how: inputs, outputs, and results of nodes of the main graph and of branches of
+            If in it; a branch that no batch takes leaves its tensors unseen.
         data: :class:`Data`, or anything that :func:`onnxqat.calibration.data.open_data` opens.
         groups: tensor to the root of its group; a group has one observer, made for the root's spec.
         progress: called with the number of batches done and their total, None where that is not known.
@@ -75,7 +71,7 @@ def calibrate(
     """
     graph_model = io.load(model)
     observers = _observers(tensors, groups or {})
-    _check_tensors(graph_model.graph, observers)
+    _check_tensors(graph_model, observers)
     inputs = model_inputs.of_graph(graph_model.graph)
     source = open_data(data, inputs)
     fetched = [name for name in observers if name not in {info.name for info in inputs}]
@@ -87,7 +83,9 @@ def calibrate(
         if progress is not None:
             progress(done, source.batches)
     unseen = [name for name, observer in observers.items() if not observer.count]
-    remarks = [Remark(f"tensor {name!r} never held a value: its range is zero", (), "calibrate") for name in unseen]
+    remarks = [
+        Remark(f"tensor {name!r} never held a value: its range is zero", (name,), "calibrate") for name in unseen
+    ]
     return Observed(observers, [*source.remarks, *remarks], done)
 
 
@@ -117,20 +115,14 @@ def _root(name: str, groups: Mapping[str, str]) -> str:
     return name
 
 
-def _check_tensors(graph: ir.Graph, names: Mapping[str, BaseObserver]) -> None:
-    values = _values(graph)
+def _check_tensors(model: ir.Model, names: Mapping[str, BaseObserver]) -> None:
+    values = branch_tensors.observable(model)
     floating = {ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE, None}
     for name in names:
         if name not in values:
-            raise discover.unknown("tensor of the main graph", name, sorted(values))
+            raise discover.unknown("tensor that can be observed", name, sorted(values))
         if values[name].dtype not in floating:
             raise UsageError("option-invalid", f"tensor {name!r} is {values[name].dtype}: it has no range to observe")
-
-
-def _values(graph: ir.Graph) -> dict[str, ir.Value]:
-    found = {v.name: v for v in graph.inputs if v.name} | dict(graph.initializers)
-    found.update({v.name: v for node in graph for v in node.outputs if v.name})
-    return found
 
 
 def _observe(

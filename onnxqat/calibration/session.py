@@ -12,11 +12,12 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from onnxqat.calibration import branch_tensors
 from onnxqat.calibration import inputs as model_inputs
 from onnxqat.calibration.inputs import InputInfo
 from onnxqat.discover import unknown
 from onnxqat.errors import ModelError
-from onnxqat.graph import io
+from onnxqat.graph import build, io
 
 Array = npt.NDArray[Any]
 
@@ -31,8 +32,9 @@ class Session:
         model: it is not changed.
         optimize: the runtime's default graph optimizations, integer kernels included; without, the graph is computed as it
             is written, which is the reference that everything else is compared with.
-        tensors: tensors of the main graph that :meth:`run` may return besides the outputs. They keep some fusions
-            from happening, so a session that stands for deployment has none.
+        tensors: tensors of the main graph, or of branches of If in it, that :meth:`run` may return besides the outputs.
+            They keep some fusions from happening, so a session that stands for deployment has none. A tensor of a
+            branch that does not run is empty.
         what: what messages call the model.
         custom_ops: shared libraries with custom operators.
 
@@ -63,7 +65,8 @@ class Session:
         if not optimize:
             options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         with contextlib.ExitStack() as stack:
-            content = _serialized(_with_outputs(model, tensors), stack)
+            extended, self._outputs = _with_outputs(model, tensors)
+            content = _serialized(extended, stack)
             try:
                 for library in custom_ops:
                     options.register_custom_ops_library(library)
@@ -87,7 +90,7 @@ class Session:
     def run_list(self, feeds: Mapping[str, Array], names: Sequence[str], where: str = "") -> list[Any]:
         """The same as a list that the caller may empty as it goes; `where` ends the message of an error."""
         try:
-            return list(self._session.run(list(names), dict(feeds)))
+            return list(self._session.run([self._outputs.get(name, name) for name in names], dict(feeds)))
         except Exception as error:
             raise _not_runnable(self.what + where, error) from None
 
@@ -97,20 +100,23 @@ def main_values(graph: ir.Graph) -> dict[str, ir.Value]:
     return {v.name: v for node in graph for v in node.outputs if v.name}
 
 
-def _with_outputs(model: ir.Model, names: Iterable[str]) -> ir.Model:
-    copy = model.clone()
-    values = main_values(copy.graph) | dict(copy.graph.initializers)
+def _with_outputs(model: ir.Model, names: Iterable[str]) -> tuple[ir.Model, dict[str, str]]:
+    """A copy with more outputs, and the output of each tensor that lies in a branch of If."""
+    copy, renamed = model.clone(), dict[str, str]()
+    values, fresh = branch_tensors.observable(copy), build.Names(copy)
     outputs = {v.name for v in copy.graph.outputs}
     for name in names:
         if name in outputs:
             continue
         if name not in values:
             raise unknown("tensor", name, sorted(values))
+        value = branch_tensors.lifted(values[name], fresh)
+        renamed[name] = str(value.name)
         # A stale shape in the file does no harm before it is that of an output.
-        values[name].shape = None
-        copy.graph.outputs.append(values[name])
+        value.shape = None
+        copy.graph.outputs.append(value)
         outputs.add(name)
-    return copy
+    return copy, renamed
 
 
 def _serialized(model: ir.Model, stack: contextlib.ExitStack) -> bytes | str:

@@ -9,7 +9,8 @@ import onnx_ir as ir
 
 Scope: TypeAlias = "ir.Graph | ir.Function"
 
-_FUNCTION = "onnxqat.function"  # key of a graph's in-memory notes, not of its metadata
+_FUNCTION = "onnxqat.function"  # keys of a graph's in-memory notes, not of its metadata
+_HOLDER = "onnxqat.holder"
 
 
 def scopes(model: ir.Model) -> Iterator[Scope]:
@@ -32,10 +33,18 @@ def _inner(scope: Scope) -> Iterator[ir.Graph]:
 def subgraphs(node: ir.Node) -> Iterator[ir.Graph]:
     """The bodies that `node` itself holds, in the order of its attributes."""
     for attribute in node.attributes.values():
-        if attribute.type == ir.AttributeType.GRAPH and not attribute.is_ref():
-            yield attribute.as_graph()
-        elif attribute.type == ir.AttributeType.GRAPHS and not attribute.is_ref():
-            yield from attribute.as_graphs()
+        if attribute.type not in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) or attribute.is_ref():
+            continue
+        single = attribute.type == ir.AttributeType.GRAPH
+        for graph in [attribute.as_graph()] if single else attribute.as_graphs():
+            graph.meta[_HOLDER] = node
+            yield graph
+
+
+def holder(graph: ir.Graph | None) -> ir.Node | None:
+    """The node whose body `graph` is, None for a main graph; known once a walk has passed that node."""
+    found = None if graph is None else graph.meta.get(_HOLDER)
+    return found if isinstance(found, ir.Node) and any(g is graph for g in subgraphs(found)) else None
 
 
 def nodes(model: ir.Model) -> Iterator[ir.Node]:

@@ -240,13 +240,41 @@ IF = f"""g (float[1,2,4,4] x, bool c) => (float[1,2,4,4] y) <{W}> {{
                else_branch = no () => (float[1,2,4,4] s) {{ s = Relu(t) }}> }}"""
 
 
-def test_control_flow_bodies_are_left_with_a_remark() -> None:
-    found = plan(IF)
-    assert set(edges(found)) == {"x", "w", "t"}
-    assert edges(found)["w"][0].consumers == (("t_Conv", 1),)
-    (remark,) = [r for r in found.remarks if "control-flow body" in r.message]
-    assert remark.message == "a control-flow body (yes) is left in float"
-    assert remark.nodes == ("r_Conv",)
+def test_branches_of_if_are_placed_in() -> None:
+    found = edges(plan(IF))
+    assert set(found) == {"x", "w", "t", "r"}
+    assert found["w"][0].consumers == (("t_Conv", 1), ("r_Conv", 1))
+    assert [(e.decision, e.consumers) for e in found["t"][1:]] == [(Shared("t"), (("r_Conv", 0),))]
+    assert found["r"][0].consumers is None
+
+
+def test_what_an_if_returns_shares_the_grid_of_its_branches() -> None:
+    text = f"""g (float[1,2,4,4] x, bool c) => (float[1,2,4,4] z) <{W}> {{
+        y = If(c) <then_branch = yes () => (float[1,2,4,4] r) {{ r = Conv(x, w) }},
+                   else_branch = no () => (float[1,2,4,4] s) {{ s = Sigmoid(x) }}>
+        z = Conv(y, w) }}"""
+    found = plan(text)
+    assert root(found, "r") == "y"
+    assert isinstance(decision(found, "s"), Fixed)
+    assert set(edges(plan(text, "tensorrt"))) == {"x", "w", "y"}
+
+
+def test_a_result_that_leaves_through_an_if() -> None:
+    text = """g (float[2,2] x, bool c) => (float[2,2] y) <float[2,2] w = {1, 2, 3, 4}> {
+        y = If(c) <then_branch = yes () => (float[2,2] r) { r = MatMul(x, w) },
+                   else_branch = no () => (float[2,2] s) { t = Add(x, x) s = Softmax(t) }> }"""
+    found = plan(text)
+    assert "r" not in edges(found)
+    assert reasons(found)["s_Softmax"] == "a probability that leaves the graph needs finer steps"
+
+
+def test_bodies_of_loops_are_left_with_a_remark() -> None:
+    text = """g (float[2,2] x) => (float[2,2] y) <int64 trip = {2}, bool go = {1}, float[2,2] w = {1, 2, 3, 4}> {
+        y = Loop(trip, go, x) <body = b (int64 i, bool g, float[2,2] a) => (bool h, float[2,2] z) {
+            h = Identity(g) z = MatMul(a, w) }> }"""
+    (remark,) = [r for r in plan(text).remarks if "left in float" in r.message]
+    assert remark.message == "the body of y_Loop (b) is left in float"
+    assert remark.nodes == ("z_MatMul",)
 
 
 def test_functions_are_left_with_a_remark() -> None:

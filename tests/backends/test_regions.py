@@ -46,7 +46,7 @@ def test_a_cast_to_float_passes_data_on() -> None:
 def test_what_an_inner_graph_reads_is_data() -> None:
     text = """g (float[2] x, bool c) => (float[2] y) { t = Mul(x, x)
         y = If(c) <then_branch = a () => (float[2] r) { r = Relu(t) }, else_branch = b () => (float[2] s) { s = Neg(t) }> }"""
-    assert data(text) == {"t", "y"}
+    assert data(text) == {"t", "r", "s", "y"}
 
 
 def test_what_nothing_reads_is_no_data() -> None:
@@ -71,6 +71,39 @@ MATMULS = "g (float[2,2] x, float[2,2] z) => (float[2,2] y) <float[2,2] w = {1, 
 def test_first_and_last(body: str, ends: set[str]) -> None:
     found = regions.first_and_last(graph(f"{MATMULS} {{ {body} }}"))
     assert {str(n.outputs[0].name) for n in found} == ends
+
+
+def test_first_and_last_in_branches() -> None:
+    found = regions.first_and_last(
+        graph(
+            f"""{MATMULS.replace("z)", "z, bool c)")} {{
+            t = If(c) <then_branch = yes () => (float[2,2] r) {{ a = MatMul(x, w) b = MatMul(a, w) r = MatMul(b, w) }},
+                       else_branch = no () => (float[2,2] s) {{ s = MatMul(x, w) }}>
+            u = Relu(t) v = MatMul(u, w) y = MatMul(v, w) }}"""
+        )
+    )
+    assert {str(n.outputs[0].name) for n in found} == {"a", "s", "y"}
+
+
+def test_walks_go_through_if() -> None:
+    made = graph(
+        """g (float[2,2] x, bool c) => (float[2,2] y, float[2,2] z) {
+        y = If(c) <then_branch = yes () => (float[2,2] r) { a = Sigmoid(x) r = Transpose(a) },
+                   else_branch = no () => (float[2,2] s) { b = Relu(x) s = Relu(b) }>
+        u = If(c) <then_branch = yes2 () => (float[2,2] r2) { r2 = Sigmoid(x) },
+                   else_branch = no2 () => (float[2,2] s2) { s2 = Relu(x) }>
+        v = Concat<axis = 0>(u, x) z = Relu(v) }"""
+    )
+    inside = {v.name: v for g in regions.reached_graphs(made) for n in g for v in n.outputs}
+    assert {name for name, v in inside.items() if regions.leads_to_output(v)} == {"a", "r", "s", "y", "z"}
+    assert {name for name, v in inside.items() if regions.leaves_model(v)} == {"r", "s", "y", "z"}
+    joined = graph(
+        """g (float[2,2] x, bool c) => (float[4,2] y) {
+        u = If(c) <then_branch = yes () => (float[2,2] r) { r = Sigmoid(x) },
+                   else_branch = no () => (float[2,2] s) { s = Relu(x) }>
+        y = Concat<axis = 0>(u, x) }"""
+    )
+    assert regions.joins_probabilities(joined[1])
 
 
 @pytest.mark.parametrize(

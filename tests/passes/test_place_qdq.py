@@ -170,6 +170,53 @@ def test_inner_scopes(wrap: object) -> None:
     np.testing.assert_allclose(ort_run(result.model, feeds)["y"], np.abs(a) + np.exp(a), rtol=1e-6)
 
 
+BRANCHES = """g (float[N] x, bool c) => (float[N] y) {{ {before} ["if"] y = If(c) <
+    then_branch = t () => (float[N] r) {{ {then} }}, else_branch = e () => (float[N] s) {{ {other} }}> }}"""
+
+
+def test_a_pair_in_the_branch_that_reads_it() -> None:
+    text = BRANCHES.format(before="a = Neg(x)", then='["n"] r = Abs(a)', other="s = Exp(a)")
+    model = place(text, Placement("a", COARSE, "r", (("n", 0),)))
+    (inner,) = [a.g for a in model.graph.node[-1].attribute if a.name == "then_branch"]
+    assert [(list(n.input), list(n.output)) for n in inner.node] == [
+        (["a", "a_scale", "a_zero_point"], ["a_quantized"]),
+        (["a_quantized", "a_scale", "a_zero_point"], ["a_dequantized"]),
+        (["a_dequantized"], ["r"]),
+    ]
+    assert {i.name for i in inner.initializer} == {"a_scale", "a_zero_point"}
+    assert [n.op_type for n in model.graph.node] == ["Neg", "If"]
+
+
+def test_a_pair_in_every_scope_that_reads_it_and_one_set_of_constants() -> None:
+    text = BRANCHES.format(before='a = Neg(x) ["m"] b = Abs(a)', then='["n"] r = Abs(a)', other='["o"] s = Exp(a)')
+    text = text.replace("float[N] y)", "float[N] y, float[N] b)")
+    model = place(text, Placement("a", COARSE, "r", (("m", 0), ("n", 0), ("o", 0))))
+    graphs = [model.graph, *(a.g for a in model.graph.node[-1].attribute)]
+    assert [[n.op_type for n in g.node].count("QuantizeLinear") for g in graphs] == [1, 1, 1]
+    assert [sorted(i.name for i in g.initializer) for g in graphs] == [["a_scale", "a_zero_point"], [], []]
+    feeds = random_feeds(model, 0, size=20)
+    a = numerics.fake_quantize(-feeds["x"], COARSE)
+    np.testing.assert_allclose(ort_run(model, feeds)["y"], np.abs(a), rtol=1e-6)
+
+
+def test_a_group_over_two_scopes() -> None:
+    text = BRANCHES.format(before="", then='["n"] r = Abs(x)', other='["o"] s = Exp(x)')
+    model = place(text, Placement("y", COARSE, "r", None, "y"), Placement("r", COARSE, "r", None, "y"))
+    assert {i.name for i in model.graph.initializer} == {"y_scale", "y_zero_point"}
+    for seed in (0, 1):
+        feeds = random_feeds(model, seed, size=20)
+        x = feeds["x"]
+        expected = numerics.fake_quantize(np.abs(x) if feeds["c"] else np.exp(x), COARSE)
+        np.testing.assert_allclose(ort_run(model, feeds)["y"], expected, rtol=1e-6)
+
+
+def test_a_function_that_repeats_a_name() -> None:
+    model = in_function(parse("g (float[N] x) => (float[N] y) { y = Neg(x) }"))
+    result = PlaceQdq([Placement("x", COARSE, "r")]).run(model).model
+    assert [n.op_type for n in result.graph.node] == ["QuantizeLinear", "DequantizeLinear", "body"]
+    assert [n.op_type for n in result.functions[0].node] == ["Neg"]
+
+
 def test_a_tensor_that_an_inner_scope_reads() -> None:
     text = """g (float[N] x, bool c) => (float[N] y) { a = Neg(x)
         y = If(c) <then_branch = t () => (float[N] r) { r = Abs(a) }, else_branch = e () => (float[N] s) { s = Exp(a) }> }"""
