@@ -340,6 +340,14 @@ class NodeView:
         found = self.dtype(index)
         return found is None or found in values.FLOATS
 
+    def shaped(self, index: int) -> fx.Node | None:
+        """The tensor whose whole shape input `index` is, where its rank is known at run time only."""
+        found = self.value(index)
+        if not isinstance(found, fx.Node) or getattr(found.target, "__name__", "") != "shape_as_tensor":
+            return None
+        tensor, start, end = found.args
+        return tensor if isinstance(tensor, fx.Node) and start == 0 and end is None else None
+
     def static(self, index: int) -> np.ndarray | None:
         """The values of an input that is known at import, otherwise None."""
         if not self.has(index):

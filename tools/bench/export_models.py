@@ -17,7 +17,9 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import onnx
+import onnx_ir as ir
 import torch
 
 from onnxqat.bridge.importer import OnnxModule, to_torch
@@ -25,11 +27,28 @@ from onnxqat.bridge.importer import OnnxModule, to_torch
 SIZES = {"batch": (2, 3), "": (48, 64)}
 TORCH_TYPES = {1: torch.float32, 6: torch.int32, 7: torch.int64, 9: torch.bool, 10: torch.float16}
 SPECIAL: dict[str, dict[str, torch.Tensor]] = {
-    "silero_vad": {"sr": torch.tensor(16000)},
     "swift_f0": {"fmin": torch.tensor(50.0), "fmax": torch.tensor(1000.0)},
 }
-# Sizes that a model cannot have at will: lengths of audio.
-LENGTHS = {"silero_vad": {1: (512, 512)}, "swift_f0": {1: (8000, 9000)}}
+# Inputs made constants, as each of the two branches that they choose from takes another length of audio.
+CONSTANT = {"silero_vad": {"sr": np.array(16000)}}
+# Sizes that are no batch in front and cannot be had at will behind: (model, input, axis) -> smaller, larger.
+FIXED = {
+    ("silero_vad", "input", 1): (512, 512),
+    ("silero_vad", "state", 1): (2, 3),
+    ("swift_f0", "audio", 0): (1, 1),
+    ("swift_f0", "audio", 1): (8000, 9000),
+}
+
+
+def load(path: pathlib.Path) -> ir.Model:
+    """The model, with inputs of :data:`CONSTANT` as initializers."""
+    model = ir.load(path)
+    for name, array in CONSTANT.get(path.stem, {}).items():
+        value = next(v for v in model.graph.inputs if v.name == name)
+        model.graph.inputs.remove(value)
+        value.const_value = ir.Tensor(array, name=name)
+        model.graph.register_initializer(value)
+    return model
 
 
 def inputs(path: pathlib.Path, module: OnnxModule, which: int) -> tuple[list[torch.Tensor], list[dict[int, Any]]]:
@@ -44,9 +63,7 @@ def inputs(path: pathlib.Path, module: OnnxModule, which: int) -> tuple[list[tor
             if dim.dim_value > 0:
                 shape.append(dim.dim_value)
                 continue
-            sizes = LENGTHS.get(path.stem, {}).get(axis) or SIZES["batch" if axis == 0 else ""]
-            if path.stem in LENGTHS and axis != 1:
-                sizes = (1, 1) if name != "input" and path.stem == "swift_f0" else SIZES["batch"]
+            sizes = FIXED.get((path.stem, name, axis)) or SIZES["batch" if axis == 0 else ""]
             shape.append(sizes[which])
             if sizes[0] != sizes[1]:
                 free[axis] = torch.export.Dim.AUTO
@@ -87,7 +104,7 @@ def attempt(action: Callable[[], float]) -> str:
 def measure(path: pathlib.Path, backend: str) -> dict[str, Any]:
     """The row of one model."""
     start = time.perf_counter()
-    module = to_torch(path).eval()
+    module = to_torch(load(path)).eval()
     row: dict[str, Any] = {"model": path.stem, "nodes": len(module.graph.nodes)}
     row["import_s"] = round(time.perf_counter() - start, 2)
     given, dynamic = inputs(path, module, 0)
@@ -102,7 +119,7 @@ def measure(path: pathlib.Path, backend: str) -> dict[str, Any]:
             return difference(program.module()(*other), module(*other))
 
     def compiled() -> float:
-        torch._dynamo.reset()  # noqa: SLF001 - its documented way to forget earlier models
+        torch._dynamo.reset()
         with torch.no_grad():
             made = torch.compile(module, fullgraph=True, backend=backend)
             return max(difference(made(*given), module(*given)), difference(made(*other), module(*other)))

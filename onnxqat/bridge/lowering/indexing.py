@@ -125,6 +125,10 @@ def gather(n: NodeView) -> Lowered:
     arrays, known = n.grids([0]), n.static(1)
     if arrays is not None and known is not None:
         return n.numbers(np.take(arrays[0], known.astype(np.int64), axis=axis))
+    shaped = n.shaped(0)
+    if shaped is not None and known is not None:
+        sizes = np.frompyfunc(lambda i: n.builder.size(shaped, int(i)), 1, 1)(known)
+        return n.numbers(np.asarray(sizes, dtype=object), ir.DataType.INT64)
     rank = n.rank(0)
     if axis < 0 and rank is not None:
         axis += rank

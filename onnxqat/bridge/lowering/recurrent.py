@@ -1,12 +1,14 @@
 """RNN, LSTM and GRU (ONNX versions 7 to 22), both layouts and all directions.
 
 The usual layer runs as torch's fused kernel, everything else step by step: sequence lengths, clipping, peepholes,
-coupled gates, ``linear_before_reset=0``, other activations. Refused: activations with parameters of their own.
+coupled gates, ``linear_before_reset=0``, other activations. The steps are Python's, so that such a layer exports for
+one sequence length.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from typing import Any, TypeAlias
 
 import torch
 from torch import fx
@@ -15,13 +17,46 @@ from torch.nn import functional
 from onnxqat.bridge.builder import Lowered, NodeView
 from onnxqat.bridge.lowering.indexing import reversed_sequences
 
-ACTIVATIONS: dict[str, Any] = {
-    "relu": torch.relu,
-    "tanh": torch.tanh,
-    "sigmoid": torch.sigmoid,
-    "softsign": functional.softsign,
-    "softplus": functional.softplus,
+
+def _affine(x: torch.Tensor, alpha: float, beta: float) -> torch.Tensor:
+    return alpha * x + beta
+
+
+def _leaky_relu(x: torch.Tensor, alpha: float) -> torch.Tensor:
+    return functional.leaky_relu(x, alpha)
+
+
+def _thresholded_relu(x: torch.Tensor, alpha: float) -> torch.Tensor:
+    return torch.where(x >= alpha, x, torch.zeros_like(x))
+
+
+def _scaled_tanh(x: torch.Tensor, alpha: float, beta: float) -> torch.Tensor:
+    return alpha * torch.tanh(beta * x)
+
+
+def _hard_sigmoid(x: torch.Tensor, alpha: float, beta: float) -> torch.Tensor:
+    return (alpha * x + beta).clamp(0, 1)
+
+
+def _elu(x: torch.Tensor, alpha: float) -> torch.Tensor:
+    return functional.elu(x, alpha)
+
+
+# Function, default of alpha, default of beta: None where the function does not take it, NaN where ONNX states none.
+ACTIVATIONS: dict[str, tuple[Any, float | None, float | None]] = {
+    "relu": (torch.relu, None, None),
+    "tanh": (torch.tanh, None, None),
+    "sigmoid": (torch.sigmoid, None, None),
+    "softsign": (functional.softsign, None, None),
+    "softplus": (functional.softplus, None, None),
+    "affine": (_affine, math.nan, math.nan),
+    "leakyrelu": (_leaky_relu, 0.01, None),
+    "thresholdedrelu": (_thresholded_relu, 1.0, None),
+    "scaledtanh": (_scaled_tanh, math.nan, math.nan),
+    "hardsigmoid": (_hard_sigmoid, 0.2, 0.5),
+    "elu": (_elu, 1.0, None),
 }
+Activation: TypeAlias = "tuple[str, tuple[float, ...]]"  # name and parameters
 USUAL = {"RNN": ["tanh"], "GRU": ["sigmoid", "tanh"], "LSTM": ["sigmoid", "tanh", "tanh"]}
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 # Where torch's gates are in ONNX's order: LSTM i o f c -> i f c o, GRU z r h -> r z h.
@@ -43,6 +78,7 @@ def fused(
     h: torch.Tensor | None,
     c: torch.Tensor | None,
     direction: str,
+    activation: str,
 ) -> tuple[torch.Tensor, ...]:
     """One layer through torch's kernel; time first, Y of shape (time, direction, batch, hidden)."""
     directions, hidden = w.shape[0], r.shape[2]
@@ -58,7 +94,8 @@ def fused(
     if kind == "LSTM":
         y, *last = torch.lstm(x, (state, torch.zeros_like(state) if c is None else c), *options)
     else:
-        y, *last = (torch.gru if kind == "GRU" else torch.rnn_tanh)(x, state, *options)
+        recurrent = {"GRU": torch.gru, "RNN": torch.rnn_relu if activation == "relu" else torch.rnn_tanh}[kind]
+        y, *last = recurrent(x, state, *options)
     if direction == "reverse":
         y = y.flip(0)
     return (y.reshape(y.shape[0], y.shape[1], directions, hidden).transpose(1, 2), *last)
@@ -67,15 +104,18 @@ def fused(
 class Steps:
     """The arithmetic of one direction, step by step."""
 
-    def __init__(self, kind: str, activations: list[str], clip: float | None, coupled: bool) -> None:
+    def __init__(self, kind: str, activations: list[Activation], clip: float | None, coupled: bool) -> None:
         self.kind = kind
-        self.functions = [ACTIVATIONS[name] for name in activations]
+        self.activations = activations
         self.clip = clip
         self.coupled = coupled  # LSTM: input_forget; GRU: linear_before_reset
 
-    def activate(self, index: int, x: torch.Tensor) -> torch.Tensor:
+    def activate(self, index: int, x: torch.Tensor, *, clipped: bool = True) -> torch.Tensor:
         """Activation `index` of the clipped value."""
-        return self.functions[index](x if self.clip is None else x.clamp(-self.clip, self.clip))  # type: ignore[no-any-return]
+        name, parameters = self.activations[index]
+        bounded = x if self.clip is None or not clipped else x.clamp(-self.clip, self.clip)
+        result: torch.Tensor = ACTIVATIONS[name][0](bounded, *parameters)
+        return result
 
     def lstm(
         self, gates: torch.Tensor, c: torch.Tensor, peephole: list[torch.Tensor] | None
@@ -89,7 +129,7 @@ class Steps:
         c = f * c + i * self.activate(1, g)
         if peephole is not None:
             o = o + peephole[1] * c
-        return self.activate(0, o) * self.functions[2](c), c
+        return self.activate(0, o) * self.activate(2, c, clipped=False), c
 
     def gru(self, x: torch.Tensor, h: torch.Tensor, r: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
         """New hidden state."""
@@ -145,7 +185,7 @@ def stepwise(
     c: torch.Tensor | None,
     peepholes: torch.Tensor | None,
     direction: str,
-    activations: list[str],
+    activations: list[Activation],
     clip: float | None,
     coupled: bool,
 ) -> tuple[torch.Tensor, ...]:
@@ -199,12 +239,8 @@ def lstm(n: NodeView) -> Lowered:
 def _layer(n: NodeView, kind: str, *, coupled: bool) -> Lowered:
     direction, clip, by_batch = n.attr("direction", "forward"), n.attr("clip"), bool(n.attr("layout", 0))
     usual = USUAL[kind] * (2 if direction == "bidirectional" else 1)
-    activations = [str(a).lower() for a in n.attr("activations") or usual]
-    unknown = [a for a in activations if a not in ACTIVATIONS]
-    if unknown or len(activations) != len(usual):
-        raise n.refuse(f"activations {', '.join(unknown or activations)}")
-    if "softsign" not in activations and (n.attr("activation_alpha") or n.attr("activation_beta")):
-        raise n.refuse("activation_alpha or activation_beta")
+    activations = _activations(n, usual)
+    names = [name for name, _ in activations]
     x, w, r, bias, lengths = n.tensor(0), n.tensor(1), n.tensor(2), n.optional(3), n.optional(4)
     h, c = n.optional(5), n.optional(6) if kind == "LSTM" else None
     peepholes = n.optional(7) if kind == "LSTM" else None
@@ -213,12 +249,34 @@ def _layer(n: NodeView, kind: str, *, coupled: bool) -> Lowered:
         h = None if h is None else n.call(torch.transpose, h, 0, 1)
         c = None if c is None else n.call(torch.transpose, c, 0, 1)
     gates_fit = coupled if kind == "GRU" else not coupled
-    plain = activations == usual and gates_fit and clip is None and lengths is None and peepholes is None
+    fits = names == usual or (kind == "RNN" and set(names) == {"relu"})
+    plain = fits and gates_fit and clip is None and lengths is None and peepholes is None
     if plain:
-        both = n.call(fused, kind, x, w, r, bias, h, c, direction)
+        both = n.call(fused, kind, x, w, r, bias, h, c, direction, names[0])
     else:
         both = n.call(stepwise, kind, x, w, r, bias, lengths, h, c, peepholes, direction, activations, clip, coupled)
     return tuple(_output(n, both, index, by_batch) for index in range(len(n.node.outputs)))
+
+
+def _activations(n: NodeView, usual: list[str]) -> list[Activation]:
+    """The functions with their parameters, which those that take one consume in order, as in onnxruntime."""
+    names = [str(a).lower() for a in n.attr("activations") or usual]
+    unknown = [a for a in names if a not in ACTIVATIONS]
+    if unknown or len(names) != len(usual):
+        raise n.refuse(f"activations {', '.join(unknown or names)}")
+    given = [list(n.attr("activation_alpha") or []), list(n.attr("activation_beta") or [])]
+    found: list[Activation] = []
+    for name in names:
+        defaults = ACTIVATIONS[name][1:]
+        taken = [
+            float(values.pop(0)) if values else default
+            for values, default in zip(given, defaults, strict=True)
+            if default is not None
+        ]
+        if any(math.isnan(value) for value in taken):
+            raise n.refuse(f"activation {name} without activation_alpha and activation_beta")
+        found.append((name, tuple(taken)))
+    return found
 
 
 def _output(n: NodeView, both: fx.Node, index: int, by_batch: bool) -> fx.Node | None:

@@ -73,11 +73,6 @@ def shape_as_tensor(x: torch.Tensor, start: int, end: int | None) -> torch.Tenso
     return torch.tensor(list(x.shape)[start:end], dtype=torch.int64, device=x.device)
 
 
-def size_as_tensor(x: torch.Tensor) -> torch.Tensor:
-    """The number of elements as a tensor."""
-    return torch.tensor(math.prod(x.shape), dtype=torch.int64, device=x.device)
-
-
 def depth_to_space_columns(x: torch.Tensor, block: int) -> torch.Tensor:
     """Depth to space in mode DCR (block rows, block columns, then depth)."""
     b, c, h, w = x.shape
@@ -224,10 +219,10 @@ def shape(n: NodeView) -> Lowered:
 
 
 def size(n: NodeView) -> Lowered:
-    """Size 1 to 25: a number where the rank is known."""
+    """Size 1 to 25: a number, not a tensor."""
     rank = n.rank(0)
     if rank is None:
-        return n.call(size_as_tensor, n.tensor(0))
+        return n.numbers(np.array(n.method("numel", n.tensor(0)), dtype=object), ir.DataType.INT64)
     product: Number = 1
     for axis in range(rank):
         product = n.builder.number(operator.mul, product, n.size(0, axis))
