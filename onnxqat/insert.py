@@ -22,6 +22,7 @@ from onnxqat.passes.close_initializers import CloseInitializers
 from onnxqat.passes.derive_bias import DeriveBias
 from onnxqat.passes.fold_batchnorm import FoldBatchnorm
 from onnxqat.passes.fold_gemm_scalars import FoldGemmScalars
+from onnxqat.passes.inline_functions import InlineFunctions
 from onnxqat.passes.lift_constants import LiftConstants
 from onnxqat.passes.place_qdq import PlaceQdq
 from onnxqat.passes.raise_opset import RaiseOpset
@@ -68,6 +69,7 @@ def insert_qdq(
     random_data: bool = False,
     replace: bool = False,
     simplify: bool = False,
+    equalize: bool = True,
     progress: Callable[[int, int | None], None] | None = None,
 ) -> InsertResult:
     """Place and calibrate Q/DQ pairs by a backend's table; the result is in train form.
@@ -84,6 +86,7 @@ def insert_qdq(
         random_data: calibrate on random numbers; the file is marked as such.
         replace: strip the quantizers of an already quantized model first.
         simplify: run onnxsim first, behind a check that the function is kept.
+        equalize: bring channels of very different size in front of a SiLU to one size, where calibration finds any.
         progress: called with batches done and their number, when known.
 
     Raises:
@@ -99,7 +102,6 @@ def insert_qdq(
     if qdq.is_quantized(model):
         _strip(model, replace, source, remarks)
     chosen = prepare(model, table, overrides, remarks, simplify=simplify)
-    plan = planner.plan(model, table, chosen)
     if calibration is None and not random_data:
         raise DataError(
             "data-missing",
@@ -107,6 +109,11 @@ def insert_qdq(
             hint="give --calibration, or --random-data to try the placement without meaningful ranges",
         )
     data = _open(model, calibration, preprocess, batch_size, limit)
+    if equalize and calibration is not None:
+        from onnxqat.calibration import equalize as equalization
+
+        remarks.extend(equalization.equalize(model, table, chosen, data))
+    plan = planner.plan(model, table, chosen)
     plan = _calibrate_and_insert(model, table, chosen, plan, data, progress, remarks)
     _describe(model, table, overrides, random_data=calibration is None)
     return _finish(source, model, output, plan, remarks)
@@ -118,12 +125,18 @@ def prepare(
     """Run the prepare recipe on `model` in place and find the user's selection on the names before it."""
     remarks.extend(_base.rewrite(model, [UniqueNames()]).remarks)
     chosen = selection.select(model, overrides)
-    first: list[_base.Pass] = [CloseInitializers(), RaiseOpset(needed_opset(table))]
+    selection.mark(model, chosen)
+    first: list[_base.Pass] = [
+        CloseInitializers(),
+        RaiseOpset(max(needed_opset(table), _function_opset(model, table))),
+        InlineFunctions(op.partition("/")[0] for op in table.ops),
+    ]
     if simplify:
         from onnxqat.passes.simplify import Simplify
 
         first.insert(0, Simplify())
     remarks.extend(_base.rewrite(model, first).remarks)
+    chosen = selection.unmark(model, chosen)
     infer_shapes(model)  # types tell the next passes what is worth folding
     steps: list[_base.Pass] = [
         LiftConstants(),
@@ -155,6 +168,13 @@ def needed_opset(table: schema.Backend) -> int:
             hint="choose 8-bit types or another backend",
         )
     return needed
+
+
+def _function_opset(model: ir.Model, table: schema.Backend) -> int:
+    """The opset that the model and its functions can have in common, so that the latter can become part of it."""
+    bodies = [model.opset_imports, *(function.opset_imports for function in model.functions.values())]
+    versions = [imports[""] for imports in bodies if "" in imports]
+    return min(max(versions), table.opset[1]) if model.functions and versions else 0
 
 
 def infer_shapes(model: ir.Model) -> None:

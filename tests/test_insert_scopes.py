@@ -1,4 +1,4 @@
-"""insert_qdq inside branches of If, through the bridge and back."""
+"""insert_qdq inside branches of If, through the bridge and back; and in functions, which become part of the graph."""
 
 from typing import Any
 
@@ -7,6 +7,7 @@ import onnx
 import pytest
 
 from onnxqat.backends import schema
+from onnxqat.backends.selection import Overrides
 from onnxqat.graph import io, qdq
 from onnxqat.insert import insert_qdq
 from onnxqat.passes.deploy_form import DeployForm
@@ -93,3 +94,44 @@ def test_through_the_bridge_and_back(backend: str) -> None:
             # A sum of float32 products in another order may round a code the other way: rare, and one step.
             difference = np.abs(ort_run(model, feeds)["y"] - expected)
             assert np.mean(difference > 1e-5) < 0.01
+
+
+FUNCTIONS = f"""<ir_version: 10, opset_import: ["" : 17, "local" : 1]>
+g (float[N,2,6,6] x) => (float[N,2,6,6] y) {{ ["one"] t = local.layer<alpha = 0.1>(x) ["two"] y = local.layer(t) }}
+<domain: "local", opset_import: ["" : 18]> layer <alpha: float = 0.3>(a) => (b) {{
+    w = Constant<value = float[2,2,1,1] {weight(2, 2, 1, 1)}>()
+    ["conv"] m = Conv(a, w) ["act"] b = LeakyRelu<alpha: float = @alpha>(m) }}"""
+
+
+def inserted(**options: Any) -> Any:
+    data = {"x": np.random.default_rng(0).normal(size=(8, 2, 6, 6)).astype(np.float32)}
+    result = insert_qdq(onnx.parser.parse_model(FUNCTIONS), calibration=data, overrides=Overrides(**options))
+    onnx.checker.check_model(result.model, full_check=True)
+    exact, near = (ort_run(m, data)["y"] for m in (onnx.parser.parse_model(FUNCTIONS), result.model))
+    assert np.mean((near - exact) ** 2) / np.mean(exact**2) < 1e-3
+    return result
+
+
+def test_each_call_of_a_function_has_ranges_of_its_own() -> None:
+    result = inserted()
+    assert not result.model.functions
+    assert result.quantizers == {"activation": 5, "weight": 2, "bias": 0}
+    scales = {q.tensor: float(q.qparams.scale) for q in qdq.quantizers(io.load(result.model)) if q.role == "activation"}
+    assert {"x", "m", "t", "m_2", "y_unquantized"} == set(scales)
+    assert scales["m"] != scales["m_2"]
+    assert "onnxqat.left_out" not in str(result.model)
+
+
+@pytest.mark.parametrize(
+    ("options", "left"),
+    [
+        ({"exclude": ("conv",)}, {"conv", "conv_2"}),
+        ({"exclude": ("m",)}, {"conv", "conv_2"}),
+        ({"exclude": ("two",)}, {"conv_2", "act_2"}),
+        ({"exclude_ops": ("layer",)}, {"conv", "act", "conv_2", "act_2"}),
+    ],
+)
+def test_selecting_by_what_is_written_in_the_file(options: dict[str, Any], left: set[str]) -> None:
+    result = inserted(**options)
+    assert {name for name, reason in result.plan.float_nodes if "excluded" in reason} == left
+    assert "onnxqat.left_out" not in str(result.model)

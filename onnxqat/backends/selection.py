@@ -30,6 +30,7 @@ A partial sum of a convolution is then an integer times a product of scales of a
 exactly, whatever the order; and the factor between the accumulator and the next grid is a short number too, so that
 integer kernels, which multiply by it, meet the same ties as QuantizeLinear, which divides.
 """
+_MARK = "onnxqat.left_out"
 _EXACT_WEIGHTS = {"scale_bits": EXACT[1], "reduce_range": True}
 
 
@@ -109,6 +110,23 @@ def select(model: ir.Model, overrides: Overrides) -> Selection:
     return Selection(
         {str(n.name): reason for n, reason in chosen if n.name},
         {str(v.name): reason for n, reason in chosen for v in n.outputs if v.name},
+    )
+
+
+def mark(model: ir.Model, chosen: Selection) -> None:
+    """Note the selection on the nodes themselves, so that copies of them are found by :func:`unmark`."""
+    for node in walk.nodes(model):
+        reason = chosen.reason(node)
+        if reason is not None:
+            node.metadata_props[_MARK] = reason
+
+
+def unmark(model: ir.Model, chosen: Selection) -> Selection:
+    """`chosen`, and the nodes that were made from selected ones: by a call of a function, or inside its body."""
+    found = [(node, reason) for node in walk.nodes(model) if (reason := node.metadata_props.pop(_MARK, None))]
+    return Selection(
+        {str(node.name): reason for node, reason in found} | chosen.left_out,
+        {str(v.name): reason for node, reason in found for v in node.outputs} | chosen.outputs,
     )
 
 

@@ -277,10 +277,19 @@ def test_bodies_of_loops_are_left_with_a_remark() -> None:
     assert remark.nodes == ("z_MatMul",)
 
 
-def test_functions_are_left_with_a_remark() -> None:
-    found = plan(in_function(proto(CONV_RELU)))
+def test_functions_are_placed_in() -> None:
+    inlined, flat = plan(in_function(proto(CONV_RELU))), plan(CONV_RELU)
+    assert edges(inlined) == edges(flat)
+
+
+def test_functions_that_cannot_be_inlined_are_left_with_a_remark(tmp_path: Path) -> None:
+    model = in_function(proto(CONV_RELU))
+    model.functions[0].opset_import[0].version = 22
+    path = table_file(tmp_path, "backend: old\nextends: onnxruntime-cpu\nopset: [13, 21]\n")
+    found = plan(model, path)
     assert found.edges == ()
-    assert any("model-local function" in r.message and len(r.nodes) == 1 for r in found.remarks)
+    assert any("model-local function (body) is left in float" in r.message for r in found.remarks)
+    assert edges(plan(model))["y"]  # a backend that reads opset 22 has no such trouble
 
 
 def test_operators_of_other_domains() -> None:
