@@ -8,8 +8,9 @@ other codes for about 3 % of values that lie on a related grid.
 from __future__ import annotations
 
 import numpy as np
+import onnx_ir as ir
 
-from onnxqat.types import FloatArray, IntArray, QParams, QType
+from onnxqat.types import FloatArray, IntArray, Precision, QParams, QType
 
 SMALLEST_SCALE = np.float32(np.finfo(np.float32).tiny)
 
@@ -23,26 +24,47 @@ def along_axis(values: FloatArray | IntArray, axis: int | None, ndim: int) -> np
     return np.asarray(values).reshape(shape)
 
 
-def quantize(x: FloatArray, qparams: QParams) -> IntArray:
-    """Codes of `x`, int64, saturated to the grid of `qparams` (ONNX QuantizeLinear, then Clip).
+def spread(values: FloatArray | IntArray, qparams: QParams, shape: tuple[int, ...]) -> np.ndarray:
+    """A scale or zero point of `qparams` so that it broadcasts with a tensor of `shape`."""
+    if not qparams.block_size:
+        return along_axis(values, qparams.axis, len(shape))
+    axis = qparams.axis or 0
+    return np.repeat(values, qparams.block_size, axis).take(range(shape[axis]), axis)
 
-    Infinities saturate; NaN becomes the smallest code, as in onnxruntime.
+
+def _numpy_type(name: str) -> np.dtype:
+    """The numpy type of an element type, of ml_dtypes where numpy has none."""
+    return ir.DataType[name.upper()].numpy()
+
+
+def quantize(x: FloatArray, qparams: QParams) -> np.ndarray:
+    """Codes of `x`, saturated to the grid of `qparams` (ONNX QuantizeLinear, then Clip): int64, or float32 values.
+
+    Infinities saturate; NaN becomes the smallest code, as in onnxruntime. In float8 it stays NaN.
     """
     x = np.asarray(x, np.float32)
-    scale = along_axis(qparams.scale, qparams.axis, x.ndim)
-    zero_point = along_axis(qparams.zero_point, qparams.axis, x.ndim)
+    scale = spread(qparams.scale, qparams, x.shape)
     with np.errstate(over="ignore", invalid="ignore"):
-        steps = np.rint(x / scale).astype(np.float64)
+        steps = np.asarray(x / scale)
+        if qparams.precision != "float32":
+            steps = steps.astype(_numpy_type(qparams.precision)).astype(np.float32)
     low, high = qparams.qtype.quant_min, qparams.qtype.quant_max
+    if qparams.qtype.is_float:
+        with np.errstate(invalid="ignore"):  # a cast of NaN
+            return np.asarray(np.clip(steps, low, high).astype(_numpy_type(qparams.qtype.storage)), np.float32)
+    zero_point = spread(qparams.zero_point, qparams, x.shape)
+    steps = np.rint(steps).astype(np.float64)
     steps = np.where(np.isnan(steps), low, np.clip(steps + zero_point, low, high))
     return np.asarray(steps.astype(np.int64))
 
 
-def dequantize(codes: IntArray, qparams: QParams) -> FloatArray:
+def dequantize(codes: np.ndarray, qparams: QParams) -> FloatArray:
     """float32 values of `codes` (ONNX DequantizeLinear)."""
     codes = np.asarray(codes)
-    scale = along_axis(qparams.scale, qparams.axis, codes.ndim)
-    zero_point = along_axis(qparams.zero_point, qparams.axis, codes.ndim)
+    scale = spread(qparams.scale, qparams, codes.shape)
+    if qparams.qtype.is_float:
+        return np.asarray(codes.astype(np.float32) * scale, np.float32)
+    zero_point = spread(qparams.zero_point, qparams, codes.shape)
     with np.errstate(over="ignore"):
         return np.asarray((codes.astype(np.int64) - zero_point).astype(np.float32) * scale, np.float32)
 
@@ -79,6 +101,8 @@ def from_range(
     symmetric: bool,
     axis: int | None = None,
     scale_bits: int | None = None,
+    block_size: int | None = None,
+    precision: Precision = "float32",
 ) -> QParams:
     """Parameters that cover ``[low, high]``, widened to contain 0 so that zero is exact.
 
@@ -93,6 +117,8 @@ def from_range(
         symmetric: whether the zero point is fixed.
         axis: channel axis when the ranges are per channel.
         scale_bits: see :func:`shorten`.
+        block_size: as in :class:`onnxqat.types.QParams`; the ranges then have the shape of the scale.
+        precision: the same.
 
     Raises:
         ValueError: a symmetric quantizer on a grid without codes above its zero point.
@@ -117,4 +143,5 @@ def from_range(
         centre = qtype.quant_min - np.rint(lo.astype(np.float32) / scale)
         zero_point = np.clip(centre, qtype.quant_min, qtype.quant_max).astype(np.int64)
         zero_point = np.where(empty, np.clip(0, qtype.quant_min, qtype.quant_max), zero_point)
-    return QParams(np.asarray(scale, np.float32), np.asarray(zero_point, np.int64), qtype, axis, scale_bits)
+    codes = np.asarray(zero_point, np.int64)
+    return QParams(np.asarray(scale, np.float32), codes, qtype, axis, scale_bits, block_size, precision)

@@ -31,12 +31,22 @@ STORAGE: dict[str, tuple[int, int, int]] = {
     "int32": (-(2**31), 2**31 - 1, 10),
 }
 
+FLOAT_STORAGE: dict[str, int] = {
+    # ONNX type: largest value; the codes of such a grid are its values
+    "float8e4m3fn": 448,
+    "float8e4m3fnuz": 240,
+    "float8e5m2": 57344,
+    "float8e5m2fnuz": 57344,
+    "float4e2m1": 6,
+}
+Precision = Literal["float32", "float16", "bfloat16"]
+
 
 @dataclasses.dataclass(frozen=True)
 class QType:
-    """An integer grid: codes ``quant_min..quant_max``, held in the ONNX type `storage`.
+    """A grid: codes ``quant_min..quant_max``, held in the ONNX type `storage`; of a float type all its values.
 
-    A grid narrower than its storage is written as ``QuantizeLinear -> Clip -> DequantizeLinear``.
+    An integer grid narrower than its storage is written as ``QuantizeLinear -> Clip -> DequantizeLinear``.
     """
 
     storage: str
@@ -44,6 +54,10 @@ class QType:
     quant_max: int
 
     def __post_init__(self) -> None:
+        if self.storage in FLOAT_STORAGE:
+            if (self.quant_min, self.quant_max) != (-FLOAT_STORAGE[self.storage], FLOAT_STORAGE[self.storage]):
+                raise ValueError(f"a grid of {self.storage} has all its values")
+            return
         if self.storage not in STORAGE:
             raise ValueError(f"unknown storage type {self.storage!r}; one of {', '.join(STORAGE)}")
         low, high, _ = STORAGE[self.storage]
@@ -51,18 +65,25 @@ class QType:
             raise ValueError(f"codes {self.quant_min}..{self.quant_max} do not fit {self.storage}")
 
     @property
+    def is_float(self) -> bool:
+        """Whether the codes are the values of a small float type."""
+        return self.storage in FLOAT_STORAGE
+
+    @property
     def signed(self) -> bool:
         """Whether the storage type has negative codes."""
-        return STORAGE[self.storage][0] < 0
+        return self.is_float or STORAGE[self.storage][0] < 0
 
     @property
     def needs_clip(self) -> bool:
         """Whether the grid is narrower than what QuantizeLinear saturates to."""
-        return (self.quant_min, self.quant_max) != STORAGE[self.storage][:2]
+        return not self.is_float and (self.quant_min, self.quant_max) != STORAGE[self.storage][:2]
 
     @property
     def bits(self) -> int:
-        """Width of the smallest two's complement or unsigned integer that holds every code."""
+        """Width of the smallest two's complement or unsigned integer that holds every code; of a float its own."""
+        if self.is_float:
+            return 4 if self.storage == "float4e2m1" else 8
         if self.quant_min < 0:
             return max((-self.quant_min - 1).bit_length(), self.quant_max.bit_length()) + 1
         return self.quant_max.bit_length()
@@ -114,11 +135,13 @@ class QParams:
     """Known quantization parameters of a tensor.
 
     Attributes:
-        scale: float32, shape () per tensor or (C,) per channel; finite and > 0.
+        scale: float32, shape () per tensor or (C,) per channel; finite and > 0. In blocks it has the tensor's rank.
         zero_point: int64 codes of the same shape.
-        axis: channel axis, or None per tensor.
-        qtype: the integer grid.
+        axis: channel axis, or None per tensor; in blocks the axis that is cut.
+        qtype: the grid.
         scale_bits: significant bits that scales are kept to, None for any scale.
+        block_size: elements along `axis` that share a scale, the last block may have fewer; None without blocks.
+        precision: what ``x / scale`` is rounded to before it is rounded to a code.
     """
 
     scale: FloatArray
@@ -126,11 +149,14 @@ class QParams:
     qtype: QType
     axis: int | None = None
     scale_bits: int | None = None
+    block_size: int | None = None
+    precision: Precision = "float32"
 
     def __post_init__(self) -> None:
         scale = np.asarray(self.scale, np.float32)
         zero_point = np.asarray(self.zero_point, np.int64)
-        if scale.shape != zero_point.shape or scale.ndim != (self.axis is not None):
+        fits = scale.ndim > (self.axis or 0) if self.block_size else scale.ndim == (self.axis is not None)
+        if scale.shape != zero_point.shape or not fits or (self.block_size and self.axis is None):
             raise ValueError(f"scale {scale.shape} and zero point {zero_point.shape} do not fit axis {self.axis}")
         if not (np.isfinite(scale).all() and (scale > 0).all()):
             raise ValueError("a scale must be finite and > 0")
@@ -141,7 +167,7 @@ class QParams:
         """Whether both describe the same quantizer, bit for bit."""
         return (
             self.qtype == other.qtype
-            and self.axis == other.axis
+            and (self.axis, self.block_size, self.precision) == (other.axis, other.block_size, other.precision)
             and np.array_equal(self.scale, other.scale)
             and np.array_equal(self.zero_point, other.zero_point)
         )

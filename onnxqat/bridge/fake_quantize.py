@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from onnxqat import numerics
-from onnxqat.bridge.kernels import reference
+from onnxqat.bridge.kernels import grids, reference
 from onnxqat.errors import DataError, UnsupportedError, UsageError
 from onnxqat.types import QParams, QType, Role
 
@@ -63,7 +63,7 @@ class FakeQuantize(nn.Module):
         symmetric: whether :meth:`apply_observed` keeps the zero point in the middle; None: it does where it is there now.
 
     Attributes:
-        scale: Parameter, float32, shape () or (C,).
+        scale: Parameter, float32, shape () or (C,), in blocks of the rank of the tensor.
         zero_point: buffer, int32, same shape.
         observed_min: running minimum, float32, same shape; not part of the state dict.
         observed_max: running maximum.
@@ -93,6 +93,8 @@ class FakeQuantize(nn.Module):
         self.quant_min = qparams.qtype.quant_min
         self.quant_max = qparams.qtype.quant_max
         self.axis = qparams.axis
+        self.block_size = qparams.block_size
+        self.precision = qparams.precision
         middle = numerics.zero_point_of(qparams.qtype)
         self.symmetric = bool((qparams.zero_point == middle).all()) if symmetric is None else symmetric
         self.scale_bits = qparams.scale_bits
@@ -122,10 +124,24 @@ class FakeQuantize(nn.Module):
 
     def quantize(self, x: Tensor) -> Tensor:
         """`x` on the grid, differentiable in `x` and the scale."""
-        grid = (self.quant_min, self.quant_max, self.axis)
+        if self.block_size is None or self.axis is None:
+            return self._on_grid(x, self.effective_scale(), self.zero_point, self.axis, self.gradient_scale(x))
+        rows = grids.to_rows(x, self.axis, self.block_size)
+        scale, zero_point = (grids.scale_of_rows(v, self.axis) for v in (self.effective_scale(), self.zero_point))
+        result = self._on_grid(rows, scale, zero_point, 0, self.gradient_scale(x))
+        return grids.from_rows(result, x, self.axis, self.block_size)
+
+    def _on_grid(self, x: Tensor, scale: Tensor, zero_point: Tensor, axis: int | None, gradient_scale: float) -> Tensor:
+        if self.qtype.is_float or self.precision != "float32":
+            precision = getattr(torch, self.precision)
+            grid = grids.Grid(self.qtype.storage.upper(), self.quant_min, self.quant_max, precision)
+            if not torch.is_grad_enabled():
+                return grids.fake_quantize(x, scale, zero_point, grid, axis)
+            return grids.apply(x, scale, zero_point, grid, axis, gradient_scale)
+        bounds = (self.quant_min, self.quant_max, axis)
         if not torch.is_grad_enabled():
-            return reference.fake_quantize(x, self.effective_scale(), self.zero_point, *grid)
-        return reference.apply(x, self.effective_scale(), self.zero_point, *grid, self.gradient_scale(x))
+            return reference.fake_quantize(x, scale, zero_point, *bounds)
+        return reference.apply(x, scale, zero_point, *bounds, gradient_scale)
 
     def effective_scale(self) -> Tensor:
         """The scale that forward uses: float32, shape () or (C,), > 0, differentiable."""
@@ -142,12 +158,22 @@ class FakeQuantize(nn.Module):
         if x.numel() == 0:
             return
         values = x.detach().to(torch.float32)
+        if self.block_size is not None and self.axis is not None:
+            self._observe_blocks(values, self.axis, self.block_size)
+            return
         dims = [] if self.axis is None else [d for d in range(x.ndim) if d != self.axis % x.ndim]
         low, high = values, values
         if self.axis is None:
             low, high = torch.aminmax(values)
         elif dims:
             low, high = values.amin(dims), values.amax(dims)
+        self.observed_min.copy_(torch.minimum(self.observed_min, low))
+        self.observed_max.copy_(torch.maximum(self.observed_max, high))
+
+    def _observe_blocks(self, values: Tensor, axis: int, block: int) -> None:
+        rows = grids.to_rows(values, axis, block)
+        shape = self.observed_min.movedim(axis, -1).shape
+        low, high = (found.reshape(shape).movedim(-1, axis) for found in torch.aminmax(rows, dim=-1))
         self.observed_min.copy_(torch.minimum(self.observed_min, low))
         self.observed_max.copy_(torch.maximum(self.observed_max, high))
 
@@ -171,7 +197,14 @@ class FakeQuantize(nn.Module):
             raise DataError("data-non-finite", f"the observed range of tensor {self.tensor!r} is not finite")
         self.set_qparams(
             numerics.from_range(
-                low, high, self.qtype, symmetric=self.symmetric, axis=self.axis, scale_bits=self.scale_bits
+                low,
+                high,
+                self.qtype,
+                symmetric=self.symmetric,
+                axis=self.axis,
+                scale_bits=self.scale_bits,
+                block_size=self.block_size,
+                precision=self.precision,
             )
         )
         self.reset_observed()
@@ -183,7 +216,8 @@ class FakeQuantize(nn.Module):
         Raises:
             UsageError: ``option-invalid`` when grid, axis or shape differ.
         """
-        if (qparams.qtype, qparams.axis, qparams.scale.shape) != (self.qtype, self.axis, tuple(self.zero_point.shape)):
+        given = (qparams.qtype, qparams.axis, qparams.block_size, qparams.scale.shape)
+        if given != (self.qtype, self.axis, self.block_size, tuple(self.zero_point.shape)):
             raise UsageError("option-invalid", f"these parameters do not fit the quantizer of tensor {self.tensor!r}")
         self._assign_scale(torch.from_numpy(qparams.scale.copy()))
         self.zero_point.copy_(torch.from_numpy(qparams.zero_point.astype(np.int32)))
@@ -196,12 +230,21 @@ class FakeQuantize(nn.Module):
         """Scale (the very bits that forward uses), zero point and grid, in numpy."""
         with torch.no_grad():
             scale = self.effective_scale().detach().cpu().numpy().copy()
-        return QParams(scale, self.zero_point.cpu().numpy().astype(np.int64), self.qtype, self.axis, self.scale_bits)
+        return QParams(
+            scale,
+            self.zero_point.cpu().numpy().astype(np.int64),
+            self.qtype,
+            self.axis,
+            self.scale_bits,
+            self.block_size,
+            self.precision,
+        )
 
     def extra_repr(self) -> str:
         """Tensor, role and grid, for ``print(module)``."""
         grid = f"{self.qtype.storage} {self.quant_min}..{self.quant_max}"
         axis = "" if self.axis is None else f", axis={self.axis}"
+        axis += "" if self.block_size is None else f", block_size={self.block_size}"
         return f"{self.tensor!r}, {self.role}, {grid}{axis}, {self.state}"
 
 

@@ -7,13 +7,14 @@ from typing import TypeAlias, cast
 
 import numpy as np
 import onnx_ir as ir
-from torch import nn
+import torch
+from torch import fx, nn
 
 from onnxqat import numerics
 from onnxqat.bridge import names
 from onnxqat.bridge.builder import Builder
 from onnxqat.bridge.fake_quantize import DerivedFakeQuantize, FakeQuantize
-from onnxqat.bridge.values import Const
+from onnxqat.bridge.values import TORCH_DTYPES, Const
 from onnxqat.graph import qdq, query
 from onnxqat.graph.qdq import Quantizer
 
@@ -41,7 +42,7 @@ class Quantizers:
     """
 
     def __init__(self, model: ir.Model, factory: QuantizerFactory) -> None:
-        found = qdq.quantizers(model)
+        found = qdq.quantizers(model, every=True)
         self.factory = factory
         self._snapped = {
             id(node): (activation, weight) for node, activation, weight in qdq.snapped_biases(model, found)
@@ -69,8 +70,9 @@ class Quantizers:
         # The same tensor may pass a second quantizer, such as another grid for another consumer.
         self.paths.setdefault(quantizer.tensor, builder.prefix + path)
         result = builder.emit("call_module", path, (master,), name=names.identifier(path, "quantizer"))
+        held = None if quantizer.stored else quantizer.input.dtype
         for output in quantizer.outputs:
-            builder.define(output, result)
+            builder.define(output, _as_type(builder, result, held or ir.DataType.FLOAT, output.dtype))
 
     def module(self, quantizer: Quantizer) -> nn.Module:
         """The module of `quantizer`, made at first use."""
@@ -129,6 +131,18 @@ class Quantizers:
         codes = query.constant_array(quantizer.input)
         if codes is None:
             raise ValueError(f"{quantizer.tensor}: stored codes are not constant")
-        values = numerics.dequantize(np.asarray(codes).astype(np.int64), quantizer.qparams)
+        kind = np.float32 if quantizer.qparams.qtype.is_float else np.int64
+        values = numerics.dequantize(np.asarray(codes).astype(kind), quantizer.qparams)
         known.append((quantizer, Const(quantizer.tensor, ir.Tensor(values))))
         return known[-1][1]
+
+
+def _as_type(builder: Builder, result: fx.Node, held: ir.DataType, wanted: ir.DataType | None) -> fx.Node:
+    """What a quantizer returns in the type that its DequantizeLinear states.
+
+    Quantizers give back the type that they are given, and master weights of stored integers are float32; the file
+    may have half precision scales, whose type the result then has.
+    """
+    if wanted is None or wanted is held or wanted not in TORCH_DTYPES:
+        return result
+    return builder.emit("call_function", torch.Tensor.to, (result, TORCH_DTYPES[wanted]), name=f"{result.name}_cast")

@@ -10,8 +10,8 @@ form     operators                                        stands in
 bits     those that move elements or compute modulo 2^n   the same bits as intN (float8: uint8)
 order    those that compare                               int64; uint64 with its highest bit flipped, which
                                                           keeps the order
-values   all others                                       int64; of uint64 only what the lowering itself
-                                                          computes with the functions of this file
+values   all others                                       int64; uint64 stays what it is, for lowerings that
+                                                          compute it with the functions of this file
 index    indices of OneHot, exponents of Pow              int64, uint64 clipped to it
 =======  ===============================================  ===================================================
 """
@@ -179,8 +179,10 @@ class PlainView(NodeView):
         form = self._form_of_operator()
         if kind in FLOAT8 and form != "bits":
             raise self.refuse(f"element type {kind.name}")
-        if kind is ir.DataType.UINT64 and form == "values" and operator not in COMPUTES_UINT64:
-            raise self.refuse("element type UINT64")
+        if kind is ir.DataType.UINT64 and form == "values":
+            if operator not in COMPUTES_UINT64:
+                raise self.refuse("element type UINT64")
+            return None
         return form
 
     def _form_of_operator(self) -> str:

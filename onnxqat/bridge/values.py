@@ -151,6 +151,14 @@ def array(tensor: torch.Tensor, dtype: ir.DataType) -> np.ndarray:
     return tensor.numpy()
 
 
+def element_type(dtype: np.dtype[Any]) -> ir.DataType | None:
+    """The ONNX type of a numpy type; None where it has none."""
+    try:
+        return ir.DataType.from_numpy(dtype)
+    except TypeError:
+        return None
+
+
 def grid(array: np.ndarray) -> np.ndarray:
     """`array` as an object array of Python numbers."""
     made = np.empty(array.shape, dtype=object)

@@ -24,6 +24,7 @@ from onnx import external_data_helper, numpy_helper
 from torch import Tensor, nn
 
 from onnxqat import numerics
+from onnxqat.bridge import values
 from onnxqat.bridge.fake_quantize import DerivedFakeQuantize, FakeQuantize
 from onnxqat.bridge.state import quantizers
 from onnxqat.errors import ModelError, QatError, UsageError
@@ -234,6 +235,10 @@ class _Constants:
             raise _mismatch(f"the model has no constant {name!r}", "is it the model that the module was made from?")
         return self._slots[name][0].array
 
+    def dtype(self, name: str) -> np.dtype[Any] | None:
+        """Its element type; None for a constant of a call of a function."""
+        return self.read(name).dtype if name in self._slots else None
+
     def propose(self, name: str, value: Array) -> None:
         """Make `value` the new value of `name`; no change when it is what the file holds, in the dtype of `value`."""
         if name not in self._slots and any(_same_bits(s.array.astype(value.dtype), value) for s in self._in_functions):
@@ -313,7 +318,11 @@ class _Source:
         return _Source([q for _, q in found], tensors)
 
 
-def _numpy(tensor: Tensor) -> Array:
+def _numpy(tensor: Tensor, held: np.dtype[Any] | None) -> Array:
+    """The values of a tensor that stands for a constant of type `held`; float32 for bfloat16."""
+    kind = None if held is None else values.element_type(held)
+    if kind in values.CONTAINERS and values.CONTAINERS[kind] == tensor.dtype:
+        return values.array(tensor, kind)
     tensor = tensor.cpu()
     return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
 
@@ -329,7 +338,7 @@ def _changes(source: _Source, constants: _Constants) -> _Constants:
             _write_derived(q, source, constants, done, written)
     for name, tensor in source.tensors.items():
         if name not in done:
-            constants.propose(name, _numpy(tensor))
+            constants.propose(name, _numpy(tensor, constants.dtype(name)))
     return constants
 
 
@@ -402,7 +411,7 @@ def _in_file(q: FakeQuantize, like: QParams, constants: _Constants) -> QParams |
 
 
 def _write_codes(name: str, master: FloatArray, old: QParams, new: QParams, constants: _Constants) -> None:
-    codes = constants.read(name).astype(np.int64)
+    codes = constants.read(name).astype(np.float32 if new.qtype.is_float else np.int64)
     if codes.shape != master.shape:
         raise _mismatch(f"constant {name!r} has shape {codes.shape} in the model and {master.shape} in the module")
     fresh = numerics.quantize(master, new)

@@ -13,12 +13,13 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxqat.graph import build, query, walk
-from onnxqat.types import STORAGE, QParams, QType, Role
+from onnxqat.types import FLOAT_STORAGE, STORAGE, Precision, QParams, QType, Role
 
 QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 DOMAINS = ("", "com.microsoft")
 BIAS_GRID = "onnxqat.bias_grid"  # on a node whose float bias lies on the grid of its accumulator
 SCALE_BITS = "onnxqat.scale_bits"  # on the nodes of a quantizer whose scale is kept to so many significant bits
+PRECISION_OPSET = 23  # from here on the type of the scale decides what the quotient is rounded to
 QUANT_MIN, QUANT_MAX = "onnxqat.quant_min", "onnxqat.quant_max"
 
 
@@ -92,13 +93,23 @@ def is_quantized(model: ir.Model) -> bool:
     return any(is_quantize(n) or is_dequantize(n) for n in walk.nodes(model))
 
 
-def quantizers(model: ir.Model) -> list[Quantizer]:
+def quantizers(model: ir.Model, *, every: bool = False) -> list[Quantizer]:
     """All quantizers with constant parameters, in graph order, roles and derived biases resolved.
 
-    Left out, and so seen as ordinary operators: dynamic scales, blocked scales, float8 and float4 grids, a
-    QuantizeLinear whose codes are used by something else than DequantizeLinear.
+    Left out, and so seen as ordinary operators: dynamic scales, float8 that does not saturate, a QuantizeLinear whose
+    codes are used by something else than DequantizeLinear.
+
+    Args:
+        model: the model.
+        every: whether blocked scales and float8 and float4 grids are among them. The bridge trains those; passes and
+            reports know integer grids per tensor and per channel.
     """
-    found = [q for scope in walk.scopes(model) for q in _in_scope(scope)]
+    found = [
+        q
+        for scope in walk.scopes(model)
+        for q in _in_scope(scope, query.opset(model, scope))
+        if every or not (q.qparams.block_size or q.qparams.qtype.is_float)
+    ]
     readable = by_output(found)
     for q in found:
         _resolve_role(q, readable)
@@ -110,10 +121,10 @@ def by_output(found: Iterable[Quantizer]) -> dict[int, Quantizer]:
     return {id(value): q for q in found for value in q.outputs}
 
 
-def _in_scope(scope: walk.Scope) -> Iterator[Quantizer]:
+def _in_scope(scope: walk.Scope, opset: int) -> Iterator[Quantizer]:
     for node in scope:
         if is_quantize(node):
-            pair = _match_pair(node)
+            pair = _match_pair(node, opset)
         elif is_dequantize(node) and query.constant_tensor(node.inputs[0]) is not None:
             pair = _match_stored(node)
         else:
@@ -122,7 +133,7 @@ def _in_scope(scope: walk.Scope) -> Iterator[Quantizer]:
             yield pair
 
 
-def _match_pair(quantize: ir.Node) -> Quantizer | None:
+def _match_pair(quantize: ir.Node, opset: int) -> Quantizer | None:
     codes = quantize.outputs[0]
     clip: ir.Node | None = None
     users = codes.consumers()
@@ -132,12 +143,16 @@ def _match_pair(quantize: ir.Node) -> Quantizer | None:
     if not users or codes.is_graph_output() or not all(is_dequantize(n) for n in users):
         return None
     qparams = _qparams(quantize, clip)
-    if qparams is None or quantize.inputs[0] is None:
+    if qparams is None or quantize.inputs[0] is None or quantize.inputs[0].dtype is ir.DataType.INT32:
         return None
     for user in users:
         other = _qparams(user, clip)
         if other is None or not other.same(qparams):
             return None
+    precision = _precision(quantize, opset)
+    if precision is None or not query.attribute(quantize, "saturate", 1):
+        return None
+    qparams = dataclasses.replace(qparams, precision=precision)
     outputs = tuple(n.outputs[0] for n in users)
     return Quantizer(quantize.inputs[0], outputs, quantize, clip, tuple(users), qparams)
 
@@ -160,24 +175,47 @@ def _noted_grid(dequantize: ir.Node, qparams: QParams) -> QParams:
         return qparams
 
 
+def _precision(quantize: ir.Node, opset: int) -> Precision | None:
+    """What the quotient is rounded to: float32, and from version 23 on what the node or the scale's type says."""
+    if quantize.domain or (quantize.version or opset) < PRECISION_OPSET:
+        return "float32"
+    scale = quantize.inputs[1]
+    stated = int(query.attribute(quantize, "precision", 0))
+    kind = ir.DataType(stated) if stated else scale.dtype if scale is not None else None
+    if kind is ir.DataType.FLOAT16:
+        return "float16"
+    if kind is ir.DataType.BFLOAT16:
+        return "bfloat16"
+    return "float32" if kind in (ir.DataType.FLOAT, ir.DataType.FLOAT8E8M0) else None
+
+
 def _qparams(node: ir.Node, clip: ir.Node | None) -> QParams | None:
     scale = query.constant_array(node.inputs[1]) if len(node.inputs) > 1 else None
-    if scale is None or query.attribute(node, "block_size", 0):
+    if scale is None:
         return None
+    power_of_two = scale.dtype == ir.DataType.FLOAT8E8M0.numpy()
     zero_input = node.inputs[2] if len(node.inputs) > 2 else None
     zero_point = query.constant_array(zero_input)
     if zero_input is not None and zero_point is None:
         return None
     storage = _storage(node, zero_input)
-    if storage not in STORAGE:
+    if storage not in STORAGE and storage not in FLOAT_STORAGE:
         return None
+    block = int(query.attribute(node, "block_size", 0))
     scale = np.asarray(scale, np.float32)
     codes = np.zeros(scale.shape, np.int64) if zero_point is None else np.asarray(zero_point).astype(np.int64)
-    if scale.shape == (1,) and not _is_per_channel(node):
+    if scale.shape == (1,) and not block and not _is_per_channel(node):
         scale, codes = scale.reshape(()), codes.reshape(())
-    if scale.ndim > 1 or scale.shape != codes.shape or not (np.isfinite(scale).all() and (scale > 0).all()):
+    size = query.rank(node.inputs[0])
+    right_rank = scale.ndim == size if block else scale.ndim <= 1
+    if not right_rank or scale.shape != codes.shape or not (np.isfinite(scale).all() and (scale > 0).all()):
         return None
-    low, high, _ = STORAGE[storage]
+    if storage in FLOAT_STORAGE:
+        if clip is not None or codes.any():
+            return None
+        low, high = -FLOAT_STORAGE[storage], FLOAT_STORAGE[storage]
+    else:
+        low, high, _ = STORAGE[storage]
     if clip is not None:
         bounds = _clip_bounds(clip, low, high)
         if bounds is None:
@@ -186,14 +224,13 @@ def _qparams(node: ir.Node, clip: ir.Node | None) -> QParams | None:
     axis = None
     if scale.ndim:
         axis = int(query.attribute(node, "axis", 1))
-        size = query.rank(node.inputs[0])
         if axis < 0:
             if size is None:
                 return None
             axis += size
     kept = node.metadata_props.get(SCALE_BITS, "")
-    bits = int(kept) if kept.isdigit() and 1 <= int(kept) <= 24 else None
-    return QParams(scale, codes, QType(storage, low, high), axis, bits)
+    bits = int(kept) if kept.isdigit() and 1 <= int(kept) <= 24 else 1 if power_of_two else None
+    return QParams(scale, codes, QType(storage, low, high), axis, bits, block or None)
 
 
 def _is_per_channel(node: ir.Node) -> bool:
@@ -233,10 +270,20 @@ def _resolve_role(q: Quantizer, readable: dict[int, Quantizer]) -> None:
         if index == 2 and node.op_type in ("Conv", "ConvTranspose", "Gemm") and q.role == "weight":
             q.role = "bias"
             sources = tuple(readable.get(id(node.inputs[i])) for i in (0, 1))
-            if q.qparams.qtype.storage == "int32" and sources[0] is not None and sources[1] is not None:
+            if (
+                q.qparams.qtype.storage == "int32"
+                and _has_accumulator(*sources)
+                and sources[0] is not None
+                and sources[1] is not None
+            ):
                 pair = (sources[0], sources[1])
                 if _is_product(q.qparams, pair[0].qparams, pair[1].qparams):
                     q.derived_from = pair
+
+
+def _has_accumulator(*sources: Quantizer | None) -> bool:
+    """Whether products of the two grids are integers times one scale a channel."""
+    return not any(q is not None and (q.qparams.block_size or q.qparams.qtype.is_float) for q in sources)
 
 
 def _is_product(bias: QParams, activation: QParams, weight: QParams) -> bool:
@@ -255,7 +302,12 @@ def snapped_biases(model: ir.Model, found: Iterable[Quantizer]) -> Iterator[tupl
         if BIAS_GRID not in node.metadata_props or len(node.inputs) < 3:
             continue
         activation, weight = (readable.get(id(value)) for value in node.inputs[:2])
-        if activation is not None and weight is not None and query.constant_tensor(node.inputs[2]) is not None:
+        if (
+            activation is not None
+            and weight is not None
+            and _has_accumulator(activation, weight)
+            and query.constant_tensor(node.inputs[2]) is not None
+        ):
             yield node, activation, weight
 
 
