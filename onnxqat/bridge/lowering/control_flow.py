@@ -57,7 +57,8 @@ def run_loop(
         empty: shape and type of each scan output, for a loop that does not run; None where unknown.
         device: where the condition lives.
     """
-    state, scans = list(carried), [list[torch.Tensor]() for _ in empty]
+    state = list(carried)
+    scans: list[list[torch.Tensor]] = [[] for _ in empty]
     going: Any = True if condition is None else condition
     iteration = 0
     while (limit is None or iteration < limit) and bool(going):
@@ -97,7 +98,7 @@ def run_scan(
         list(x.flip(axis).unbind(axis) if backwards else x.unbind(axis))
         for x, axis, backwards in zip(inputs, input_axes, input_directions, strict=True)
     ]
-    scans = [list[torch.Tensor]() for _ in output_axes]
+    scans: list[list[torch.Tensor]] = [[] for _ in output_axes]
     for step in zip(*sliced, strict=True):
         results = body(*state, *step, *captured)
         state = list(results[: len(state)])
