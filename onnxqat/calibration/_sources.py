@@ -39,12 +39,14 @@ class Source(ABC):
         samples: their number, where it is known.
         known_batches: number of batches of a source whose batches have their own size.
         batched: False where a sample is a whole feed, with no axis to cut or join.
+        repeatable: False where they are gone once read.
     """
 
     name: str
     samples: int | None = None
     known_batches: int | None = None
     batched: bool = True
+    repeatable: bool = True
 
     @abstractmethod
     def batches(self, size: int) -> Iterator[RawBatch]:
@@ -111,6 +113,7 @@ class Stream(Source):
         self.name = name
         self._make, self._inputs = make, inputs
         self._used = False
+        self.repeatable = not isinstance(make, Iterator)
         # A DataLoader over an iterable dataset has __len__, and raises when it is asked.
         with contextlib.suppress(TypeError):
             self.known_batches = len(cast(Sized, make))

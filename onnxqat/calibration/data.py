@@ -70,6 +70,11 @@ class Data:
             return samples
         return max(samples // self._size, 1) if self._static else -(-samples // self._size)
 
+    @property
+    def repeatable(self) -> bool:
+        """Whether the data can be read more than once; a bare generator cannot."""
+        return self._source.repeatable
+
     def __iter__(self) -> Iterator[Feeds]:
         for feeds, _ in self.labelled():
             yield feeds

@@ -44,6 +44,9 @@ def run(
     random_data: _options.RandomData = False,
     replace: Annotated[bool, typer.Option("--replace", help="Strip quantizers that the model already has.")] = False,
     simplify: Annotated[bool, typer.Option("--simplify", help="Run onnxsim first, checked.")] = False,
+    equalize: Annotated[
+        bool, typer.Option("--equalize/--no-equalize", help="Bring unlike channels in front of a SiLU to one size.")
+    ] = True,
     explain: Annotated[bool, typer.Option("--explain", help="Print the rule behind every decision.")] = False,
     html: _options.Html = None,
     as_json: _options.Json = False,
@@ -84,6 +87,7 @@ def run(
             random_data=random_data,
             replace=replace,
             simplify=simplify,
+            equalize=equalize,
             progress=progress,
         )
     _output.show(build.from_insert(result, explain=explain, source=str(model)), as_json=as_json, html_path=html)

@@ -1,0 +1,41 @@
+"""Find channels of very different size in front of a SiLU on calibration data, and equalize them."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from onnxqat.backends.schema import Backend
+from onnxqat.backends.selection import Selection, type_roles
+from onnxqat.calibration.data import Data
+from onnxqat.calibration.runner import calibrate
+from onnxqat.passes import _base
+from onnxqat.passes.equalize_silu import EqualizeSilu, channels
+from onnxqat.types import QType, Remark, TensorSpec
+
+_PER_CHANNEL = TensorSpec(QType.of(8, signed=False), symmetric=False, granularity="channel", axis=1)
+
+
+def equalize(model: ir.Model, table: Backend, chosen: Selection, data: Data) -> tuple[Remark, ...]:
+    """Run :class:`~onnxqat.passes.equalize_silu.EqualizeSilu` on the main graph of `model`, in place.
+
+    Costs a pass over the data where the graph has a place for it. It is left out where weights have one scale a
+    tensor, which the factors could spread further, and where the data can be read only once.
+
+    Args:
+        model: prepared float model.
+        table: backend table, overrides applied.
+        chosen: nodes that the user took out; they are left as they are.
+        data: calibration data.
+    """
+    _, weights = type_roles(table)
+    if any(table.types[name].granularity != "channel" for name in weights):
+        return ()
+    left_out = [node for node in model.graph if chosen.reason(node)]
+    names = list(channels(model.graph, left_out))
+    if not names:
+        return ()
+    if not data.repeatable:
+        return (Remark("channels were not equalized: the calibration data can be read only once", (), "calibrate"),)
+    observers = calibrate(model, dict.fromkeys(names, _PER_CHANNEL), data)
+    seen = {name: observer for name, observer in observers.items() if observer.count}
+    return _base.rewrite(model, [EqualizeSilu({name: o.range() for name, o in seen.items()})]).remarks

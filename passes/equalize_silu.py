@@ -1,0 +1,162 @@
+"""Channels of very different size in front of a SiLU brought to one size, so that one activation scale suits all."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxqat.backends.chains import SATURATED, silu_behind
+from onnxqat.graph import build, query, walk
+from onnxqat.passes._base import Context, Pass, Rewrite
+from onnxqat.passes._edits import Log, exchange_constant
+from onnxqat.types import FloatArray
+
+SPREAD = 8.0
+"""Largest channel over the geometric mean of all, from where on a tensor is equalized: of 256 codes, the typical
+channel then gets fewer than 32."""
+
+LEVELS = 127
+"""Factors are 1 to 127 times a power of two, so that quantizing them to 8 bits changes none by more than 0.4 %, and
+power-of-two scales none at all."""
+
+
+class EqualizeSilu(Pass):
+    """Between convolutions, the channels of a SiLU whose sizes differ widely get one size.
+
+    ``x * sigmoid(x)`` commutes with no factor, so cross-layer equalization (Nagel et al., "Data-Free Quantization
+    Through Weight Equalization and Bias Correction", ICCV 2019) stops there. With the factor put back in front of the
+    Sigmoid alone it does: with ``u = x / s``, ``x * sigmoid(x) = s * (u * sigmoid(s * u))``. The division goes into
+    the weights and bias of the convolution in front (scales per output channel follow it), the product into those
+    behind (depthwise scales follow it, others gain, since large weights for small channels become small ones).
+    What the Sigmoid reads saturates where it does, so its range is short. It costs one product of a tensor and C
+    constants, hence the threshold :data:`SPREAD`.
+
+    1. A Conv of constant weight and bias whose result only a Sigmoid and a Mul read, and whose product only Conv
+       nodes of constant weight read as their input.
+    2. The size of a channel is its largest value, or what of its negative side a SiLU still tells apart.
+    3. Left alone: tensors without ranges, of alike channels, and everything else, without a remark.
+
+    Tolerance: float rounding. ::
+
+        x = Conv(v, w, b)  g = Sigmoid(x)  y = Mul(x, g)  z = Conv(y, k)
+        x = Conv(v, w / s, b / s)  x_restored = Mul(x, s)  g = Sigmoid(x_restored)  y = Mul(x, g)  z = Conv(y, k * s)
+
+    Args:
+        ranges: tensor name of the Conv's result to lowest and highest value of each channel, shape (C,) each.
+    """
+
+    def __init__(self, ranges: Mapping[str, tuple[FloatArray, FloatArray]]) -> None:
+        self._ranges = dict(ranges)
+
+    def rewrite(self, model: ir.Model, context: Context) -> Rewrite:
+        """Equalize; see the class."""
+        log = Log()
+        for scope in walk.scopes(model):
+            for node in sites(scope):
+                found = self._ranges.get(str(node.outputs[0].name))
+                factors = None if found is None else factors_of(*found)
+                if factors is not None:
+                    _equalize(scope, node, factors, context.names)
+                    log.did("channels of very different size were equalized through the SiLU behind it", node)
+        return log.result()
+
+
+def sites(scope: walk.Scope, left_out: Collection[ir.Node] = ()) -> list[ir.Node]:
+    """Conv nodes of `scope` that the pass can work on, in order; `left_out` nodes keep their results as they are."""
+    return [node for node in scope if node not in left_out and _is_site(node)]
+
+
+def _is_site(node: ir.Node) -> bool:
+    if not _is_convolution(node):
+        return False
+    if len(node.inputs) > 2 and node.inputs[2] is not None and query.constant_tensor(node.inputs[2]) is None:
+        return False
+    silu = silu_behind(node.outputs[0])
+    if silu is None or node.outputs[0] not in silu[1].inputs:
+        return False
+    product = silu[1].outputs[0]
+    uses = list(product.uses())
+    return (
+        bool(uses)
+        and not product.is_graph_output()
+        and all(user.graph is node.graph and index == 0 and _is_convolution(user) for user, index in uses)
+    )
+
+
+def _is_convolution(node: ir.Node) -> bool:
+    return node.op_type == "Conv" and not node.domain and query.constant_tensor(node.inputs[1]) is not None
+
+
+def factors_of(low: FloatArray, high: FloatArray) -> FloatArray | None:
+    """The factor of each channel, float32 (C,), or None where the channels are alike enough.
+
+    Args:
+        low: smallest value of each channel in front of the SiLU, shape (C,).
+        high: largest value.
+    """
+    # A SiLU of less than -8 is nothing, but such values widen the range that is to be divided by the factor.
+    negative = np.maximum(np.minimum(-low, SATURATED["Sigmoid"]), -low / 2)
+    size = np.maximum(high, negative).astype(np.float64)
+    largest = size.max(initial=0.0)
+    if not largest > 0:
+        return None
+    size = np.maximum(size, largest / LEVELS)
+    if largest < SPREAD * np.exp(np.log(size).mean()):
+        return None
+    levels = np.ceil(size / largest * LEVELS - 1e-9)
+    exponent = -np.rint(np.log2(levels).mean())
+    return np.asarray(levels * 2.0**exponent, np.float32)
+
+
+def _equalize(scope: walk.Scope, node: ir.Node, factors: FloatArray, names: build.Names) -> None:
+    inner = node.outputs[0]
+    silu = silu_behind(inner)
+    assert silu is not None
+    sigmoid, product = silu
+    for index in (1, 2):
+        array = query.constant_array(node.inputs[index]) if len(node.inputs) > index else None
+        if array is not None:
+            scaled = array / _along(factors, 0, array.ndim)
+            exchange_constant(scope, node, index, scaled, names, "equalized")
+    for user in list(product.outputs[0].consumers()):
+        array = query.constant_array(user.inputs[1])
+        assert array is not None
+        exchange_constant(scope, user, 1, array * _behind(user, factors, array), names, "equalized")
+    rank = array.ndim if (array := query.constant_array(node.inputs[1])) is not None else 0
+    weight = query.constant_tensor(node.inputs[1])
+    assert weight is not None
+    held = build.constant(
+        scope, names.fresh(f"{inner.name}_factors"), _along(factors, 1, rank), weight.dtype, before=sigmoid
+    )
+    restored = build.node(
+        "Mul",
+        [inner, held],
+        [names.fresh(f"{inner.name}_restored")],
+        dtype=inner.dtype,
+        shape=inner.shape,
+        name=names.fresh(f"{node.name or node.op_type}_restore"),
+        stamp={build.CREATED_BY: "equalize-silu"},
+    )
+    scope.insert_before(sigmoid, restored)
+    sigmoid.replace_input_with(0, restored.outputs[0])
+
+
+def _along(factors: FloatArray, axis: int, rank: int) -> FloatArray:
+    """`factors` shaped so that they broadcast along `axis` of a tensor of `rank` dimensions."""
+    return factors.reshape([-1 if d == axis else 1 for d in range(rank)])
+
+
+def _behind(user: ir.Node, factors: FloatArray, weight: np.ndarray) -> FloatArray:
+    """Factors of a following Conv's weight (M, C / group, ...): filter m reads the channels of its group."""
+    group = int(query.attribute(user, "group", 1))
+    by_group = factors.reshape(group, -1)
+    rows = np.repeat(by_group, weight.shape[0] // group, axis=0)
+    return rows.reshape(rows.shape + (1,) * (weight.ndim - 2))
+
+
+def channels(scope: walk.Scope, left_out: Collection[ir.Node] = ()) -> Iterator[str]:
+    """Names of the tensors whose channels have to be observed for :class:`EqualizeSilu`."""
+    for node in sites(scope, left_out):
+        yield str(node.outputs[0].name)
