@@ -1,7 +1,8 @@
 """Resolve a backend table over a graph to a :class:`QuantPlan`.
 
-Order: the table's rows say which tensors want parameters; fused chains move an output behind the chain; pass-through
-operators spread parameters both ways; ties make groups; fixed parameters beat calibration; biases come last.
+Order: the table's rows say which tensors want parameters; fused chains move an output behind the chain; an output that
+is only read on another grid takes that one; ties make groups; pass-through operators spread parameters both ways; fixed
+parameters beat calibration; biases come last.
 Redundant Relu and Clip are decided later, on the resulting scales (:mod:`onnxqat.calibration.resolve`).
 """
 
@@ -65,6 +66,7 @@ class _Tensor:
 
     value: ir.Value
     produced: tuple[Decision, str] | None = None
+    slot: Slot | None = None
     wanted: dict[Decision, list[Consumer]] = dataclasses.field(default_factory=dict)
     rules: dict[Decision, str] = dataclasses.field(default_factory=dict)
 
@@ -85,6 +87,8 @@ class _Planner:
         self.float_nodes: list[tuple[str, str]] = []
         self.remarks: list[Remark] = []
         self.fused: set[ir.Node] = set()
+        self.wants: dict[Consumer, Decision] = {}
+        self.ties: list[tuple[ir.Node, OpRow, list[int]]] = []
         self.graphs = tuple(regions.reached_graphs(model.graph))
         self.homes = {str(node.name): graph for graph in self.graphs for node in graph}
         self.data_nodes = regions.data_nodes(model.graph)
@@ -94,6 +98,9 @@ class _Planner:
         for graph in self.graphs:
             for node in graph:
                 self._visit(node)
+        self._settle()
+        for tied in self.ties:
+            self._tie_row(*tied)
         if self.backend.placement == "both":
             self._spread()
         self._tie_branches()
@@ -128,7 +135,7 @@ class _Planner:
         if self.backend.placement == "both" and row.outputs:
             self._produce(node, row, key)
         if row.tie is not None:
-            self._tie_row(node, row, list(decisions))
+            self.ties.append((node, row, list(decisions)))
         self._bias(node, row, key)
 
     def _row(self, node: ir.Node) -> tuple[OpRow | None, str]:
@@ -215,10 +222,11 @@ class _Planner:
         assert slot.use is not None
         kind = self.backend.types[slot.use]
         changes = {k: v for k in ("dtype", "symmetric", "granularity") if (v := getattr(slot, k)) is not None}
-        bits = kind.bits
+        bits = 16 if kind.bits is None and kind.dtype in ("int16", "uint16") else kind.bits
         kind = kind.model_copy(update=changes)
         if node in self.ends and self.backend.first_last_bits:
-            kind = kind.with_bits(self.backend.first_last_bits).model_copy(update={"observer": "minmax"})
+            observer = {"observer": self.backend.first_last_observer}
+            kind = kind.with_bits(self.backend.first_last_bits).model_copy(update=observer)
         elif bits is not None and slot.dtype is not None:
             kind = kind.with_bits(bits)
         return kind.spec(role, axis)
@@ -247,6 +255,7 @@ class _Planner:
         tensor = self._tensor(value)
         tensor.wanted.setdefault(decision, []).append((str(node.name), index))
         tensor.rules.setdefault(decision, rule)
+        self.wants[str(node.name), index] = decision
 
     def _produce(self, node: ir.Node, row: OpRow, key: str) -> None:
         fusion = chains.behind(node, self.backend)
@@ -265,15 +274,37 @@ class _Planner:
             decision: Decision = spec
             if slot.fixed is not None and not fusion.members:
                 decision = Fixed(_fixed(slot, spec))
-            self._tensor(value).produced = (
-                decision,
-                f"{key} output" + (" behind its activation" if fusion.members else ""),
-            )
+            rule = f"{key} output" + (" behind its activation" if fusion.members else "")
+            tensor = self._tensor(value)
+            tensor.produced, tensor.slot = (decision, rule), slot
 
     def _may_carry_pair(self, value: ir.Value) -> bool:
         if value.dtype not in (None, ir.DataType.FLOAT):
             return False
         return self.backend.io.outputs == "quantize" or not regions.leaves_model(value)
+
+    def _settle(self) -> None:
+        """What everything reads on one other grid lies on that from the start, without a second pair behind the first."""
+        for tensor in self.tensors.values():
+            wanted = self._read_as(tensor.value) if tensor.produced is not None else None
+            if tensor.produced is None or wanted is None or _same_grid(tensor.produced[0], wanted):
+                continue
+            decision: Decision = wanted
+            if isinstance(tensor.produced[0], Fixed) and tensor.slot is not None:
+                decision = Fixed(_fixed(tensor.slot, wanted))
+            tensor.produced = (decision, f"{tensor.produced[1]}, on its readers' grid")
+
+    def _read_as(self, value: ir.Value) -> TensorSpec | None:
+        """The one spec with which every reader of `value`, behind data movement too, wants it; None without such."""
+        if value.is_graph_output() or not value.uses():
+            return None
+        found: set[Decision | None] = set()
+        for node, index in value.uses():
+            wanted = self.wants.get((str(node.name), index))
+            moved = wanted is None and index == 0 and self._spreads(node) and self._is_data(node)
+            found.update(map(self._read_as, node.outputs) if moved else [wanted])
+        (one, *others) = found
+        return one if isinstance(one, TensorSpec) and not others else None
 
     def _tie_row(self, node: ir.Node, row: OpRow, inputs: list[int]) -> None:
         names = [str(value.name) for i in inputs if (value := node.inputs[i]) is not None]

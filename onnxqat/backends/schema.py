@@ -192,7 +192,11 @@ class InputOutput(_Row):
 
 @dataclasses.dataclass(frozen=True)
 class Backend(_Row):
-    """A backend table."""
+    """A backend table.
+
+    `first_last_bits` is the width of the first and last weighted layers (0: float); they are observed by
+    `first_last_observer`, since what suits the few bits of the other layers clips too much of 8.
+    """
 
     schema_version: Literal[1]
     backend: str
@@ -208,6 +212,7 @@ class Backend(_Row):
     passthrough: tuple[str, ...] = ()
     fused: tuple[Chain, ...] = ()
     first_last_bits: int | None = None
+    first_last_observer: str = "minmax"
     session: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:

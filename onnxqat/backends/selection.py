@@ -45,7 +45,7 @@ class Overrides:
         exclude_ops: operator types to leave in float.
         weight_bits, activation_bits: widths, 2 to 8 or 16.
         per_channel: granularity of weights.
-        observer: range observer of activations and weights.
+        observer: range observer of activations and weights, of the first and last layers too.
         activation_type: one of ``ACTIVATION_TYPES``.
         exact: restrict scales so that torch and every onnxruntime session give the same bits, see ``EXACT``.
         reduce_range: keep 8-bit weights in -64..63, for CPUs without VNNI.
@@ -175,6 +175,8 @@ def apply(overrides: Overrides, backend: Backend) -> Backend:
         types |= {name: types[name].model_copy(update={"scale_bits": EXACT[0]}) for name in activations}
         types |= {name: types[name].model_copy(update=_EXACT_WEIGHTS) for name in weights}
     update: dict[str, object] = {"types": types}
+    if overrides.observer is not None:
+        update["first_last_observer"] = overrides.observer
     if overrides.first_last_bits is not None:
         if overrides.first_last_bits != 0:
             _check_width(overrides.first_last_bits)

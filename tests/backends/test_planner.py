@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 
@@ -379,6 +380,8 @@ def test_first_and_last_layer_keep_more_bits() -> None:
     found = plan(THREE, "academic")
     assert [spec(found, t).qtype.bits for t in "xwsvtu"] == [8, 7, 4, 4, 8, 7]
     assert [spec(found, t).observer for t in "xwsv"] == ["minmax", "minmax", "mse", "mse"]
+    found = plan(THREE, "academic", observer="percentile")
+    assert {spec(found, t).observer for t in "xwsv"} == {"percentile"}
 
 
 def test_first_and_last_layer_of_an_8_bit_table() -> None:
@@ -396,7 +399,8 @@ def test_a_slot_with_a_type_of_its_own_takes_the_width() -> None:
     text = f"g (float[1,2,4,4] x) => (float[1,2,4,4] y) <{W}> {{ y = ConvTranspose(x, w) }}"
     assert spec(plan(text, "openvino-cpu"), "x") == TensorSpec(I8)
     assert spec(plan(text, "openvino-cpu", activation_bits=4), "x").qtype == QType("int8", -8, 7)
-    assert spec(plan(text, "openvino-cpu", activation_bits=16), "x").qtype == QType("int16", -32768, 32767)
+    for wide in ({"activation_bits": 16}, {"activation_type": "int16"}, {"activation_type": "uint16"}):
+        assert spec(plan(text, "openvino-cpu", **wide), "x").qtype == QType("int16", -32768, 32767)
 
 
 def test_two_consumers_with_two_widths() -> None:
@@ -413,16 +417,45 @@ def test_two_consumers_with_two_widths() -> None:
     ]
 
 
+WIDTHS = {"activation_bits": 4, "weight_bits": 4, "first_last_bits": 8}
+
+
+def bits_of(text: str, tensor: str, backend: str = "onnxruntime-cpu") -> list[tuple[int, object]]:
+    """Width and consumers of each pair on `tensor`."""
+    found = plan(text, backend, **WIDTHS)
+    pairs = [(e.decision.qparams if isinstance(e.decision, Fixed) else e.decision, e) for e in edges(found)[tensor]]
+    return [(spec(found, tensor).qtype.bits if isinstance(d, Shared) else d.qtype.bits, e.consumers) for d, e in pairs]
+
+
+def test_a_tensor_that_is_only_read_on_another_grid_has_one_pair() -> None:
+    assert bits_of(THREE, "s") == [(4, None)]  # the first layer makes 8 bits, the second reads 4
+    assert bits_of(THREE, "t") == [(8, None)]  # and the last reads 8
+
+
+def test_behind_data_movement_too() -> None:
+    text = THREE.replace("t = Conv(s, v)", "m = MaxPool<kernel_shape = [1,1]>(s) t = Conv(m, v)")
+    assert bits_of(text, "s") == bits_of(text, "m") == [(4, None)]
+    assert root(plan(text, **WIDTHS), "m") == "s"
+
+
+def test_fixed_parameters_take_the_width_of_the_reader() -> None:
+    text = THREE.replace("t = Conv(s, v)", "m = Sigmoid(s) t = Conv(m, v) ").replace(" y = Conv(t", " y = Conv(m")
+    assert bits_of(text.replace("t = Conv(m, v)", "", 1), "m") == [(8, None)]
+    ends = plan(text.replace("t = Conv(m, v)", "", 1), activation_bits=4, first_last_bits=8)
+    assert decision(ends, "m").qparams.scale == np.float32(1 / 255)
+
+
 def test_a_tensor_that_is_made_and_read_on_two_grids() -> None:
-    found = plan(THREE, activation_bits=4, weight_bits=4, first_last_bits=8)
-    assert [(e.decision.qtype.bits, e.consumers) for e in edges(found)["s"] if isinstance(e.decision, TensorSpec)] == [
-        (8, None),
-        (4, (("t_Conv", 0),)),
-    ]
+    text = THREE.replace("float[1,2,4,4] y)", "float[1,2,4,4] y, float[1,2,4,4] z)").replace(
+        "y = Conv(t, u)", "y = Conv(t, u) z = Conv(s, u)"
+    )
+    assert bits_of(text, "s") == [(8, None), (4, (("t_Conv", 0),))]
+    left = THREE.replace("float[1,2,4,4] y)", "float[1,2,4,4] y, float[1,2,4,4] s)")
+    assert bits_of(left, "s") == [(8, None), (4, (("t_Conv", 0),))]
 
 
 def test_tensors_on_two_grids_are_not_tied() -> None:
-    text = f"""g (float[1,2,4,4] x, float[1,2,4,4] z) => (float[1,4,4,4] out) <{W}> {{
+    text = f"""g (float[1,2,4,4] x, float[1,2,4,4] z) => (float[1,4,4,4] out, float[1,2,4,4] a) <{W}> {{
         a = Conv(x, w) b = Abs(z) c = Concat<axis = 1>(a, b) out = Neg(c) }}"""
     found = plan(text, "openvino-cpu", activation_bits=4, first_last_bits=8)
     assert root(found, "b") == "c"
