@@ -78,11 +78,7 @@ def batch_normalization(n: NodeView) -> Lowered:
 
 def normalize_instances(x: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor, epsilon: float) -> torch.Tensor:
     """Normalize every channel of every sample over its spatial axes; one element gives the bias."""
-    axes = list(range(2, x.dim()))
-    centered = x - x.mean(axes, keepdim=True)
-    variance = centered.square().mean(axes, keepdim=True)
-    shape = [1, -1] + [1] * len(axes)
-    return centered * torch.rsqrt(variance + epsilon) * scale.reshape(shape) + bias.reshape(shape)
+    return torch.group_norm(x, x.shape[1], scale, bias, epsilon)
 
 
 def instance_normalization(n: NodeView) -> Lowered:
