@@ -186,7 +186,7 @@ def _problem(node: ir.Node, opset: int) -> str:
         try:
             version = onnx.defs.get_schema(node.op_type, opset, "").since_version
         except onnx.defs.SchemaError:
-            return f"{title} (not in opset {opset})"
+            return "" if node.op_type in query.BEYOND_OPSET else f"{title} (not in opset {opset})"
     return f"{title} (version {version}, older than {row.since})" if version < row.since else ""
 
 

@@ -16,6 +16,7 @@ import onnx
 import onnx_ir as ir
 
 from onnxqat.errors import ModelError
+from onnxqat.graph import query
 from onnxqat.graph.external import check_external_data, has_external_data, tensors
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 ModelSource: TypeAlias = "str | os.PathLike[str] | onnx.ModelProto | ir.Model | gs.Graph"
 
 PROTOBUF_LIMIT = 2**31 - 2**20
+RUNTIME_DOMAIN = "onnxruntime"  # where the checker, which knows no operators of it, does not look
 
 
 def load(source: ModelSource) -> ir.Model:
@@ -123,7 +125,7 @@ def _check_proto(proto: onnx.ModelProto, name: str, path: Path | None) -> None:
 
 
 def _check_with_onnx(proto: onnx.ModelProto) -> None:
-    """The onnx checker, but for two things that runtimes accept: outputs without a shape, omitted outputs."""
+    """The onnx checker, but for what runtimes accept: outputs without a shape, omitted ones, operators of a later opset."""
     try:
         onnx.checker.check_model(proto)
     except onnx.checker.ValidationError:
@@ -131,6 +133,9 @@ def _check_with_onnx(proto: onnx.ModelProto) -> None:
         for number, node in enumerate(n for graph in _graph_protos(relaxed) for n in graph.node):
             for index, name in enumerate(node.output):
                 node.output[index] = name or f"__omitted_{number}_{index}"
+            if node.op_type in query.BEYOND_OPSET and not node.domain:
+                node.domain = RUNTIME_DOMAIN
+        relaxed.opset_import.add(domain=RUNTIME_DOMAIN, version=1)
         onnx.checker.check_model(relaxed)
 
 

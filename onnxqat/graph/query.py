@@ -9,6 +9,9 @@ import onnx_ir as ir
 
 from onnxqat.graph import walk
 
+# onnxruntime's optimizers write these under ONNX's domain in every opset, and its sessions take them.
+BEYOND_OPSET = frozenset({"LayerNormalization", "SimplifiedLayerNormalization"})
+
 FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE})
 
 

@@ -1,4 +1,4 @@
-"""com.microsoft operators from 8-bit codes to 8-bit codes, which are not trained."""
+"""com.microsoft operators from codes to codes, which are not trained, and its forms of Q and DQ outside of quantizers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from onnxqat.ops._base import OpDef
 DOMAIN = "com.microsoft"
 
 OPS: tuple[OpDef, ...] = (
+    OpDef("QuantizeLinear", 1, 1, ("data", "parameter", "parameter"), domain=DOMAIN),
+    OpDef("DequantizeLinear", 1, 1, ("data", "parameter", "parameter"), domain=DOMAIN),
     OpDef("QLinearAdd", 1, 1, ("parameter",), domain=DOMAIN),
     OpDef("QLinearMul", 1, 1, ("parameter",), domain=DOMAIN),
     OpDef("QLinearSigmoid", 1, 1, ("parameter",), domain=DOMAIN),

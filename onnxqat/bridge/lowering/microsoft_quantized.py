@@ -1,4 +1,4 @@
-"""com.microsoft operators from 8-bit codes to 8-bit codes: the codes that onnxruntime computes, without a gradient.
+"""com.microsoft operators from codes to codes: the codes that onnxruntime computes, without a gradient.
 
 The texts of these operators leave open where is rounded. What onnxruntime's kernels do is followed: QLinearAdd,
 QLinearMul and QLinearAveragePool add the zero point before they round, the others behind; QLinearSoftmax works on a
@@ -19,9 +19,20 @@ from onnxqat.bridge.builder import Lowered, NodeView
 from onnxqat.bridge.lowering.convolution import torch_padding
 from onnxqat.bridge.lowering.integer import centre, limits, requantize
 from onnxqat.bridge.lowering.pooling import Window, all_pads, padded_max_pool
+from onnxqat.bridge.lowering.quantization import dequantize_linear, quantize_linear
 
 LARGEST_UINT32 = 2**32 - 1
 LARGEST_EXPONENTIAL = 2**23 - 1
+
+
+def com_microsoft_quantize_linear(n: NodeView) -> Lowered:
+    """com.microsoft QuantizeLinear 1, outside of a recognised quantizer."""
+    return quantize_linear(n)
+
+
+def com_microsoft_dequantize_linear(n: NodeView) -> Lowered:
+    """com.microsoft DequantizeLinear 1, outside of a recognised quantizer."""
+    return dequantize_linear(n)
 
 
 def as_float(zero_point: torch.Tensor | None, like: torch.Tensor) -> torch.Tensor:

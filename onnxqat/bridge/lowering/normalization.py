@@ -166,6 +166,13 @@ def rms_normalization(n: NodeView) -> Lowered:
     return n.call(normalize_rms, n.tensor(0), n.tensor(1), int(n.attr("axis", -1)), n.attr("epsilon", 1e-5), stash)
 
 
+def simplified_layer_normalization(n: NodeView) -> Lowered:
+    """SimplifiedLayerNormalization 1, onnxruntime's name of RMSNormalization; the saved deviation is refused."""
+    if n.wants(1):
+        raise n.refuse("the saved deviation")
+    return rms_normalization(n)
+
+
 def normalize_local_response(x: torch.Tensor, size: int, alpha: float, beta: float, bias: float) -> torch.Tensor:
     """Divide by a power of the sum of squares over neighbouring channels."""
     squares = x.square().reshape(x.shape[0], 1, x.shape[1], -1)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from onnx import TensorProto
+from onnx import TensorProto, helper, numpy_helper
 
 from onnxqat.bridge.importer import to_torch
 from onnxqat.errors import UnsupportedError
@@ -186,3 +186,35 @@ def test_codes_export_with_a_dynamic_batch() -> None:
     exported = torch.export.export(module, given, dynamic_shapes=({0: torch.export.Dim.DYNAMIC},), strict=False)
     other = torch.from_numpy(codes(np.uint8, 5, 3, 8, 8))
     assert torch.equal(exported.module()(other), module(other))
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.uint16, np.int16])
+@pytest.mark.parametrize("axis", [None, 1])
+def test_quantize_and_dequantize_with_parameters_that_are_inputs(dtype, axis) -> None:
+    many = () if axis is None else (4,)
+    inputs = {"x": RANDOM.integers(-400, 400, (50, 4)).astype(np.float32) / 4}
+    inputs |= {"step": np.full(many, 0.5, np.float32), "zero": np.full(many, 7, dtype)}
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    model = one_node.make("QuantizeLinear", inputs, outputs={"y": kind}, domain=MS, axis=axis)
+    found, wanted = parity.run_module(to_torch(model), inputs)[0], parity.session(model).run(None, inputs)[0]
+    np.testing.assert_array_equal(found, wanted)
+    inputs["x"] = wanted
+    parity.check(one_node.make("DequantizeLinear", inputs, domain=MS, axis=axis), inputs)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int16])
+def test_a_pair_of_com_microsoft_is_a_fake_quantizer(dtype) -> None:
+    step, offset = numpy_helper.from_array(scale(0.25), "step"), numpy_helper.from_array(np.asarray(3, dtype), "zero")
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "step", "zero"], ["q"], domain=MS),
+        helper.make_node("DequantizeLinear", ["q", "step", "zero"], ["y"], domain=MS),
+    ]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, (2, 300)) for name in "xy"]
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], [step, offset])
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid(MS, 1)]
+    model = helper.make_model(graph, opset_imports=imports, ir_version=9)
+    x = (RANDOM.integers(-4000, 4000, (2, 300)) / 8).astype(np.float32)
+    module = parity.check(model, {"x": x})
+    assert list(module.quantizers) == ["x"]
+    module(torch.from_numpy(x)).square().sum().backward()
+    assert all(p.grad is not None and p.grad.any() for p in module.parameters())

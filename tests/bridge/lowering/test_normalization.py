@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from onnxqat.bridge.importer import to_torch
-from onnxqat.errors import UnsupportedError
+from onnxqat.errors import ModelError, UnsupportedError
 from tests.bridge import one_node, parity
 
 RANDOM = np.random.default_rng(0)
@@ -63,3 +63,16 @@ def test_training_before_version_14_is_refused() -> None:
         to_torch(one_node.make("BatchNormalization", inputs, outputs=dict.fromkeys(NINE, 1), opset=9, rank=1))
     with pytest.raises(UnsupportedError, match="is_test=0"):
         to_torch(one_node.make("BatchNormalization", inputs, opset=6, rank=2))
+
+
+@pytest.mark.parametrize("op_type", ["LayerNormalization", "SimplifiedLayerNormalization"])
+def test_norms_that_onnxruntime_writes_into_opsets_without_them(op_type) -> None:
+    inputs = {"x": RANDOM.standard_normal((2, 3, 8)).astype(np.float32), "scale": RANDOM.random(8).astype(np.float32)}
+    inputs["bias"] = RANDOM.random(8).astype(np.float32) if op_type == "LayerNormalization" else None
+    parity.check(one_node.make(op_type, inputs, constants=["scale", "bias"], opset=12, rank=3), {"x": inputs["x"]})
+
+
+def test_other_operators_of_a_later_opset_are_not_taken() -> None:
+    inputs = {"x": RANDOM.standard_normal((2, 3, 8)).astype(np.float32)}
+    with pytest.raises(ModelError, match="No Op registered for Gelu"):
+        to_torch(one_node.make("Gelu", inputs, opset=12, rank=3))
