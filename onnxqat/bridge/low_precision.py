@@ -90,7 +90,8 @@ def encode(x: torch.Tensor, kind: str, saturate: bool = True, round_mode: str = 
         return (values + 0.0 if kind.endswith("FNUZ") else values).to(torch.float32).to(spec.dtype)
     magnitude = torch.nan_to_num(values.abs(), nan=0.0)
     _, exponent = torch.frexp(magnitude)
-    normal = torch.clamp(exponent - 1, min=spec.lowest_exponent)
+    exponent = torch.where(magnitude == 0, spec.lowest_exponent, exponent - 1)  # frexp says 0 for 0
+    normal = torch.clamp(exponent, min=spec.lowest_exponent)
     fraction = torch.ldexp(magnitude, spec.mantissa - normal).to(torch.int64)
     code = fraction + ((normal - spec.lowest_exponent).to(torch.int64) << spec.mantissa)
     sign = torch.signbit(values).to(torch.int64) << (spec.exponent + spec.mantissa)
