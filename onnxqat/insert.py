@@ -24,6 +24,7 @@ from onnxqat.passes.fold_batchnorm import FoldBatchnorm
 from onnxqat.passes.fold_gemm_scalars import FoldGemmScalars
 from onnxqat.passes.inline_functions import InlineFunctions
 from onnxqat.passes.lift_constants import LiftConstants
+from onnxqat.passes.pad_all_axes import PadAllAxes
 from onnxqat.passes.place_qdq import PlaceQdq
 from onnxqat.passes.raise_opset import RaiseOpset
 from onnxqat.passes.strip_qdq import StripQdq
@@ -101,7 +102,7 @@ def insert_qdq(
     remarks: list[Remark] = []
     if qdq.is_quantized(model):
         _strip(model, replace, source, remarks)
-    chosen = prepare(model, table, overrides, remarks, simplify=simplify)
+    chosen = _reachable(model, prepare(model, table, overrides, remarks, simplify=simplify), remarks)
     if calibration is None and not random_data:
         raise DataError(
             "data-missing",
@@ -143,6 +144,7 @@ def prepare(
         FoldBatchnorm(),
         FoldGemmScalars(),
         BatchnormToAffine(),
+        PadAllAxes(),
     ]
     remarks.extend(_base.rewrite(model, steps).remarks)
     edit.remove_unused(model)
@@ -211,6 +213,15 @@ def _open(
     )
 
 
+def _reachable(model: ir.Model, chosen: Selection, remarks: list[Remark]) -> Selection:
+    """`chosen`, without what calibration cannot run."""
+    from onnxqat.calibration import foreign
+
+    nodes, reason, found = foreign.out_of_reach(model)
+    remarks.extend(found)
+    return selection.without(chosen, nodes, reason)
+
+
 def _calibrate_and_insert(
     model: ir.Model,
     table: schema.Backend,
@@ -220,9 +231,11 @@ def _calibrate_and_insert(
     progress: Callable[[int, int | None], None] | None,
     remarks: list[Remark],
 ) -> QuantPlan:
-    from onnxqat.calibration import mixed_range, resolve, runner
+    from onnxqat.calibration import foreign, mixed_range, resolve, runner
 
-    observers = runner.calibrate(model, resolve.tensors_to_observe(plan), data, progress=progress)
+    observers = runner.calibrate(
+        foreign.runnable_part(model), resolve.tensors_to_observe(plan), data, progress=progress
+    )
     graphs = list(regions.reached_graphs(model.graph))
     untaken = [g for g in graphs[1:] if _never_ran(g, observers)]
     skipped = [str(node.name) for graph in untaken for node in graph]

@@ -15,7 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxqat import numerics
-from onnxqat.backends import chains, regions
+from onnxqat.backends import chains, normalizations, regions
 from onnxqat.backends.groups import Groups
 from onnxqat.backends.schema import Backend, OpRow, Slot
 from onnxqat.backends.selection import Selection
@@ -92,6 +92,7 @@ class _Planner:
         self.graphs = tuple(regions.reached_graphs(model.graph))
         self.homes = {str(node.name): graph for graph in self.graphs for node in graph}
         self.data_nodes = regions.data_nodes(model.graph)
+        self.normalizations = normalizations.parts(model.graph)
         self.ends = regions.first_and_last(model.graph) if backend.first_last_bits is not None else frozenset()
 
     def run(self) -> QuantPlan:
@@ -155,6 +156,8 @@ class _Planner:
             return "its inputs have ranges too different for one scale"
         if node not in self.data_nodes:
             return "computes shapes, indices or constants, not data"
+        if node in self.normalizations:
+            return "part of a normalization that is written out"
         if self.backend.first_last_bits == 0 and node in self.ends:
             return "first or last layer"
         if any(s.fixed is not None for s in row.outputs) and any(map(regions.leads_to_output, node.outputs)):
@@ -268,7 +271,7 @@ class _Planner:
             slot = row.output_slot(index)
             if slot is None or slot.use is None or not self._may_carry_pair(value):
                 continue
-            if row.float_output and regions.leaves_model(value):
+            if row.float_output and (regions.leaves_model(value) or self._is_normalized(value)):
                 continue
             spec = self._spec(node, slot, "activation", None)
             decision: Decision = spec
@@ -277,6 +280,11 @@ class _Planner:
             rule = f"{key} output" + (" behind its activation" if fusion.members else "")
             tensor = self._tensor(value)
             tensor.produced, tensor.slot = (decision, rule), slot
+
+    def _is_normalized(self, value: ir.Value) -> bool:
+        """Whether only written-out normalizations read `value`: they compute in float, and rounding is what they see."""
+        users = value.consumers()
+        return bool(users) and not value.is_graph_output() and all(user in self.normalizations for user in users)
 
     def _may_carry_pair(self, value: ir.Value) -> bool:
         if value.dtype not in (None, ir.DataType.FLOAT):

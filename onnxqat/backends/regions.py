@@ -32,11 +32,11 @@ def branches(node: ir.Node) -> Iterator[ir.Graph]:
         yield from walk.subgraphs(node)
 
 
-def _in_order(graph: ir.Graph) -> Iterator[ir.Node]:
+def in_order(graph: ir.Graph) -> Iterator[ir.Node]:
     """Every node that placement reaches; those of a branch come right in front of their If."""
     for node in graph:
         for branch in branches(node):
-            yield from _in_order(branch)
+            yield from in_order(branch)
         yield node
 
 
@@ -47,7 +47,7 @@ def data_nodes(graph: ir.Graph) -> frozenset[ir.Node]:
     Left out: arithmetic on shapes and constants (nothing of it depends on data), and computations whose results are
     only used as indices, shapes or bounds (for example in front of Cast to integers, TopK or NonMaxSuppression).
     """
-    order = list(_in_order(graph))
+    order = list(in_order(graph))
     return _depends_on_input(graph, order) & _reaches_value_use(order)
 
 
@@ -89,7 +89,7 @@ def _is_value_use(user: ir.Node, index: int, useful: set[ir.Node]) -> bool:
 # ------------------------------------------------------------------ first and last layers
 def first_and_last(graph: ir.Graph) -> frozenset[ir.Node]:
     """Weighted layers (constant weight) that no other weighted layer comes before, and those none comes behind."""
-    order = list(_in_order(graph))
+    order = list(in_order(graph))
     weighted = {n for n in order if n.op_type in WEIGHTED and _has_constant_weight(n)}
     first = _frontier(order, weighted, _nodes_before)
     last = _frontier(order[::-1], weighted, _nodes_behind)

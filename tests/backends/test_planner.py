@@ -24,8 +24,8 @@ def consumers(text: str, backend: str, tensor: str) -> tuple[tuple[str, int], ..
 def test_pairs_on_both_sides() -> None:
     found = plan(CONV_RELU)
     assert set(edges(found)) == {"x", "w", "bias", "y"}
-    assert decision(found, "x") == TensorSpec(U8, symmetric=False)
-    assert decision(found, "w") == TensorSpec(I7, granularity="channel", axis=0, role="weight")
+    assert decision(found, "x") == TensorSpec(U8, symmetric=False, scale_bits=2)
+    assert decision(found, "w") == TensorSpec(I7, granularity="channel", axis=0, scale_bits=4, role="weight")
     assert decision(found, "bias") == Derived("x", "w")
     assert decision(found, "y") == decision(found, "x")
     assert edges(found)["y"][0].consumers is None
@@ -37,7 +37,7 @@ def test_pairs_on_both_sides() -> None:
 def test_pairs_on_inputs_only() -> None:
     found = plan(CONV_RELU, "tensorrt")
     assert set(edges(found)) == {"x", "w", "bias"}
-    assert decision(found, "x") == TensorSpec(I8)
+    assert decision(found, "x") == TensorSpec(I8, scale_bits=2)
     assert decision(found, "bias") == Derived("x", "w", "float")
     assert found.redundant_clips == ()
 
@@ -91,7 +91,7 @@ def test_pass_through_spreads_both_ways() -> None:
     found = plan(text)
     assert len({root(found, t) for t in ("r", "p", "q")}) == 1
     assert {root(found, t) for t in ("t", "m", "n", "o")} == {"t"}
-    assert spec(found, "r") == spec(found, "o") == TensorSpec(U8, symmetric=False)
+    assert spec(found, "r") == spec(found, "o") == TensorSpec(U8, symmetric=False, scale_bits=2)
     assert edges(found)["r"][0].consumers == (("p_Transpose", 0),)
     assert set(reasons(found)) == {"r_Abs", "out_Neg"}
 
@@ -129,8 +129,10 @@ def test_concat_with_tied_inputs() -> None:
     assert "c" not in edges(found)
 
 
-def test_concat_without_tie() -> None:
-    assert not any(isinstance(e.decision, Shared) for e in plan(CONCAT).edges)
+def test_concat_without_tie(tmp_path: Path) -> None:
+    assert len({root(plan(CONCAT), t) for t in "abc"}) == 1
+    table = table_file(tmp_path, "backend: mine\nextends: onnxruntime-cpu\nops: {Concat: {tie: null}}\n")
+    assert not any(isinstance(e.decision, Shared) for e in plan(CONCAT, table).edges)
 
 
 @pytest.mark.parametrize("backend", ["tensorrt", "openvino-cpu"])
@@ -214,7 +216,7 @@ def test_a_computed_convolution_weight() -> None:
 
 def test_product_of_two_activations() -> None:
     found = plan("g (float[2,2] x, float[2,2] z) => (float[2,2] y) { t = MatMul(x, z) y = Neg(t) }")
-    assert {t: spec(found, t) for t in "xzt"} == dict.fromkeys("xzt", TensorSpec(U8, symmetric=False))
+    assert {t: spec(found, t) for t in "xzt"} == dict.fromkeys("xzt", TensorSpec(U8, symmetric=False, scale_bits=2))
 
 
 def test_a_row_for_some_attribute_values() -> None:
@@ -372,6 +374,34 @@ def test_a_table_with_float_biases(tmp_path: Path) -> None:
     assert any("the backend wants it so" in r.message for r in found.remarks)
 
 
+LAYER_NORM = """g (float[2,4] x) => (float[2,4] y) <float[4,4] w = {w}, float two = {{2}}, float e = {{0.001}},
+    int64[1] axes = {{-1}}, float[4] gamma = {{1, 2, 3, 4}}, float[4] beta = {{1, 2, 3, 4}}> {{
+    h = MatMul(x, w) m = ReduceMean<axes = [-1]>(h) d = Sub(h, m) {square} v = ReduceMean<axes = [-1]>(q)
+    a = Add(v, e) s = Sqrt(a) {division} g = Mul(n, gamma) b = Add(g, beta) y = MatMul(b, w) }}"""
+
+
+@pytest.mark.parametrize("square", ["q = Pow(d, two)", "q = Mul(d, d)"])
+@pytest.mark.parametrize(
+    "division", ["n = Div(d, s)", "r = Reciprocal(s) n = Mul(d, r)", "r = Div(e, s) n = Mul(r, d)"]
+)
+@pytest.mark.parametrize("backend", ["onnxruntime-cpu", "tensorrt", "openvino-cpu"])
+def test_a_normalization_that_is_written_out_stays_float(square: str, division: str, backend: str) -> None:
+    text = LAYER_NORM.format(w=weight(4, 4), square=square, division=division)
+    found = plan(f'<ir_version: 10, opset_import: ["" : 17]> {text}', backend)
+    assert set(edges(found)) == {"x", "w", "b"}
+    float_ones = {name for name, reason in found.float_nodes if "normalization" in reason}
+    assert float_ones >= {"a_Add", "g_Mul", "b_Add"} if backend != "tensorrt" else float_ones == {"a_Add", "b_Add"}
+
+
+def test_without_a_mean_too_and_only_such() -> None:
+    text = """g (float[2,4] x) => (float[2,4] y) <float two = {2}, float e = {0.001}, int64[1] axes = {-1}> {
+        q = Pow(x, two) v = ReduceMean<axes = [-1]>(q) a = Add(v, e) s = Sqrt(a) y = %s }"""
+    header = '<ir_version: 10, opset_import: ["" : 17]> '
+    assert "normalization" in reasons(plan(header + text % "Div(x, s)"))["a_Add"]
+    assert "a" in edges(plan(header + text % "Mul(x, s)"))
+    assert "a" in edges(plan(header + text.replace("two = {2}", "two = {3}") % "Div(x, s)"))
+
+
 # ------------------------------------------------------------------ widths
 THREE = f"g (float[1,2,4,4] x) => (float[1,2,4,4] y) <{W}, {W.replace(' w ', ' v ').split(', float[2] bias')[0]}, {W.replace(' w ', ' u ').split(', float[2] bias')[0]}> {{ s = Conv(x, w) t = Conv(s, v) y = Conv(t, u) }}"
 
@@ -397,7 +427,7 @@ def test_first_and_last_layer_left_in_float() -> None:
 
 def test_a_slot_with_a_type_of_its_own_takes_the_width() -> None:
     text = f"g (float[1,2,4,4] x) => (float[1,2,4,4] y) <{W}> {{ y = ConvTranspose(x, w) }}"
-    assert spec(plan(text, "openvino-cpu"), "x") == TensorSpec(I8)
+    assert spec(plan(text, "openvino-cpu"), "x") == TensorSpec(I8, scale_bits=2)
     assert spec(plan(text, "openvino-cpu", activation_bits=4), "x").qtype == QType("int8", -8, 7)
     for wide in ({"activation_bits": 16}, {"activation_type": "int16"}, {"activation_type": "uint16"}):
         assert spec(plan(text, "openvino-cpu", **wide), "x").qtype == QType("int16", -32768, 32767)
