@@ -1,6 +1,7 @@
 """ONNX's own node tests: the bridge gives the right numbers or refuses, never wrong ones."""
 
 import functools
+import re
 import warnings
 from collections import Counter
 
@@ -14,6 +15,8 @@ from onnxqat.bridge import values
 from onnxqat.bridge.importer import to_torch
 from onnxqat.errors import UnsupportedError
 
+# Random numbers are those of one generator.
+RANDOM = re.compile(r"bernoulli|test_training_dropout(?!.*zero_ratio)")
 LEAST_PASSING = 1100
 
 
@@ -25,7 +28,7 @@ def cases():
     for case in collect_testcases(None):
         domains = {i.domain for i in case.model.opset_import}
         kinds = {v.type.WhichOneof("value") for v in [*case.model.graph.input, *case.model.graph.output]}
-        if domains <= {""} and kinds <= {"tensor_type"}:
+        if domains <= {""} and kinds <= {"tensor_type"} and not RANDOM.search(case.name):
             found.append(case)
     return found
 
