@@ -13,6 +13,8 @@ import onnx_ir as ir
 from onnxqat.types import FloatArray, IntArray, Precision, QParams, QType
 
 SMALLEST_SCALE = np.float32(np.finfo(np.float32).tiny)
+SMALLEST_SLACK_STEPS = 127
+"""Steps from which on a range may lose one of them so that a restricted scale is rounded down."""
 
 
 def along_axis(values: FloatArray | IntArray, axis: int | None, ndim: int) -> np.ndarray:
@@ -79,16 +81,20 @@ def zero_point_of(qtype: QType) -> int:
     return 0 if qtype.quant_min < 0 else (qtype.quant_max + 1) // 2
 
 
-def shorten(scale: np.ndarray, bits: int | None) -> np.ndarray:
+def shorten(scale: np.ndarray, bits: int | None, slack: float = 0.0) -> np.ndarray:
     """The next scale with at most `bits` significant bits, at least as large; 1 bit gives a power of two.
 
     With short scales a dequantized convolution is exact in float32: every partial sum is an integer times the
     product of two scales and fits 24 bits. So every device and every order of summation gives the same bits.
+
+    A scale that is larger than a short one by no more than the fraction `slack` is rounded down to it.
     """
     if bits is None:
         return scale
     mantissa, exponent = np.frexp(np.asarray(scale, np.float64))
-    short = np.ldexp(np.ceil(np.ldexp(mantissa, bits)), exponent - bits)
+    steps = np.ldexp(mantissa, bits)
+    below = np.floor(steps)
+    short = np.ldexp(np.where(steps <= below * (1.0 + slack), below, np.ceil(steps)), exponent - bits)
     largest = np.ldexp(2.0**bits - 1, 128 - bits)
     return np.asarray(np.minimum(short, largest))
 
@@ -108,7 +114,8 @@ def from_range(
 
     Symmetric: ``scale = max(|low|, |high|) / quant_max`` (the largest magnitude gets the largest code, no
     half-step saturation). Asymmetric: ``scale = (high - low) / (quant_max - quant_min)``. A range of zero width
-    gives scale 1 and the zero point of zero. Restricted scales are rounded up, so that nothing is clipped.
+    gives scale 1 and the zero point of zero. Restricted scales are rounded up, except where rounding down cuts no more than
+    one step of 127 or more from the range: [0, 6] keeps its resolution.
 
     Args:
         low: smallest values, float32, shape () or (C,).
@@ -126,17 +133,19 @@ def from_range(
     lo = np.minimum(np.asarray(low, np.float64), 0.0)
     hi = np.maximum(np.asarray(high, np.float64), 0.0)
     zero = zero_point_of(qtype)
+    steps = qtype.quant_max - zero if symmetric else qtype.quant_max - qtype.quant_min
     if symmetric:
-        steps = qtype.quant_max - zero
         if steps <= 0:
             raise ValueError(f"codes {qtype.quant_min}..{qtype.quant_max} cannot be symmetric")
         scale = np.maximum(-lo, hi) / steps
     else:
-        scale = (hi - lo) / (qtype.quant_max - qtype.quant_min)
+        scale = (hi - lo) / steps
     empty = scale == 0
     scale = np.where(empty, 1.0, scale)
     scale = np.clip(scale, SMALLEST_SCALE, np.finfo(np.float32).max)
-    scale = shorten(scale, scale_bits).astype(np.float32)
+    # The margin covers float32 rounding of the range's ends.
+    slack = 1.001 / steps if steps >= SMALLEST_SLACK_STEPS else 0.0
+    scale = shorten(scale, scale_bits, slack).astype(np.float32)
     if symmetric:
         zero_point = np.full(scale.shape, zero, np.int64)
     else:

@@ -51,7 +51,9 @@ class TypeRow(_Row):
     """A named tensor type.
 
     `dtype` is the ONNX storage type or ``float``; `bits` below the storage width gives a narrower grid inside it.
-    ``scale: pow2`` restricts scales to powers of two, `scale_bits` to so many significant bits.
+    ``scale: pow2`` restricts scales to powers of two. `scale_bits` restricts them to so many significant bits at a
+    width of 8, to one more for every two bits less, and leaves them free above 8 bits: products of short codes and
+    short scales sum up without rounding (see :func:`onnxqat.numerics.shorten`).
     `reduce_range` keeps 8-bit weights in -64..63: CPUs without VNNI add pairs of u8 x s8 products in 16 bits, which
     saturates for larger weights. A bias has `derive: in0*in1`: int32 codes with the product of its node's input
     scales, or with ``dtype: float`` float values on that grid.
@@ -96,6 +98,13 @@ class TypeRow(_Row):
             return QType.of(self.bits, signed=low < 0, storage=self.dtype)
         return QType(self.dtype, low, high)
 
+    def scale_width(self) -> int | None:
+        """Significant bits of a scale of this type, None for any scale."""
+        if self.scale == "pow2":
+            return 1
+        width = self.qtype().bits
+        return None if self.scale_bits is None or width > 8 else min(self.scale_bits + (8 - width) // 2, 24)
+
     def with_bits(self, bits: int) -> TypeRow:
         """The same type, `bits` wide, in the 8- or 16-bit storage type of its sign."""
         sign = "int" if self.dtype.startswith("int") else "uint"
@@ -109,7 +118,7 @@ class TypeRow(_Row):
             symmetric=self.symmetric,
             granularity="channel" if channel else "tensor",
             axis=axis if channel else None,
-            scale_bits=1 if self.scale == "pow2" else self.scale_bits,
+            scale_bits=self.scale_width(),
             observer=self.observer,
             role=role,
         )

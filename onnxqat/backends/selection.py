@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import onnx_ir as ir
 
-from onnxqat.backends.schema import WIDTHS, Backend, TypeRow
+from onnxqat.backends.schema import SCALE_BITS, WIDTHS, Backend, TypeRow
 from onnxqat.errors import UsageError
 from onnxqat.graph import query, walk
 from onnxqat.ops import _base as ops
@@ -26,9 +26,10 @@ ACTIVATION_TYPES: dict[str, tuple[str, bool]] = {
 EXACT = (1, 5)
 """Significant bits of activation and weight scales with which every way to compute a layer rounds alike.
 
-A partial sum of a convolution is then an integer times a product of scales of at most 6 bits, which float32 holds
-exactly, whatever the order; and the factor between the accumulator and the next grid is a short number too, so that
-integer kernels, which multiply by it, meet the same ties as QuantizeLinear, which divides.
+A partial sum of a convolution is an integer times a product of scales of at most 6 bits, which float32 holds exactly,
+whatever the order; that much holds with the tables' own (2, 4) as well. Here the factor between the accumulator and
+the next grid is a short number too, so that integer kernels, which multiply by it, meet the same ties as
+QuantizeLinear, which divides.
 """
 _MARK = "onnxqat.left_out"
 _EXACT_WEIGHTS = {"scale_bits": EXACT[1], "reduce_range": True}
@@ -49,6 +50,8 @@ class Overrides:
         activation_type: one of ``ACTIVATION_TYPES``.
         exact: restrict scales so that torch and every onnxruntime session give the same bits, see ``EXACT``.
         reduce_range: keep 8-bit weights in -64..63, for CPUs without VNNI.
+        scale_bits: significant bits of weight and activation scales at a width of 8, see ``TypeRow``; 24 leaves them
+            free.
         first_last_bits: width of the first and last weighted layers; 0 leaves them in float.
     """
 
@@ -62,6 +65,7 @@ class Overrides:
     activation_type: str | None = None
     exact: bool = False
     reduce_range: bool | None = None
+    scale_bits: tuple[int, int] | None = None
     first_last_bits: int | None = None
 
 
@@ -171,6 +175,9 @@ def apply(overrides: Overrides, backend: Backend) -> Backend:
         types[name] = _activation(types[name], overrides)
     for name in weights:
         types[name] = _weight(types[name], overrides)
+    if overrides.scale_bits is not None:
+        types |= _with_scale_bits(types, weights, overrides.scale_bits[0])
+        types |= _with_scale_bits(types, activations, overrides.scale_bits[1])
     if overrides.exact:
         types |= {name: types[name].model_copy(update={"scale_bits": EXACT[0]}) for name in activations}
         types |= {name: types[name].model_copy(update=_EXACT_WEIGHTS) for name in weights}
@@ -230,6 +237,12 @@ def _with_bits(row: TypeRow, bits: int | None) -> TypeRow:
         return row
     _check_width(bits)
     return row.with_bits(bits)
+
+
+def _with_scale_bits(types: Mapping[str, TypeRow], names: Iterable[str], bits: int) -> dict[str, TypeRow]:
+    if bits not in SCALE_BITS:
+        raise UsageError("option-invalid", f"a scale of {bits} significant bits is not possible", hint="1 to 24")
+    return {name: types[name].model_copy(update={"scale_bits": bits}) for name in names}
 
 
 def _check_width(bits: int) -> None:

@@ -37,13 +37,25 @@ def parse_bits(text: str | None) -> tuple[int | None, int | None]:
     Raises:
         UsageError: ``option-invalid``.
     """
+    found = parse_pair(text, "--bits")
+    return (None, None) if found is None else found
+
+
+def parse_pair(text: str | None, option: str) -> tuple[int, int] | None:
+    """``W,A`` as a number for weights and one for activations; ``8`` means both.
+
+    Raises:
+        UsageError: ``option-invalid``.
+    """
     if text is None:
-        return None, None
+        return None
     parts = text.split(",")
     if len(parts) > 2 or not all(part.strip().isdecimal() for part in parts):
-        raise UsageError("option-invalid", f"--bits {text!r} is not of the form W,A", hint="for example --bits 4,8")
-    widths = [int(part) for part in parts]
-    return widths[0], widths[-1]
+        raise UsageError(
+            "option-invalid", f"{option} {text!r} is not of the form W,A", hint=f"for example {option} 4,8"
+        )
+    numbers = [int(part) for part in parts]
+    return numbers[0], numbers[-1]
 
 
 @contextmanager

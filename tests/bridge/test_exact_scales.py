@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import onnxruntime
+import pytest
 import torch
 
 import onnxqat
@@ -32,6 +33,35 @@ def test_real_network_gives_the_same_bits_everywhere(shared: Path, tmp_path: Pat
         bridge = onnxqat.to_torch(path)(torch.from_numpy(x)).numpy()
     np.testing.assert_array_equal(bridge, reference)
     np.testing.assert_array_equal(outputs(path, x, optimize=True), reference)
+
+
+@pytest.mark.parametrize("backend", ["onnxruntime-cpu", "tensorrt", "openvino-cpu", "academic"])
+def test_scales_of_the_tables_give_the_same_bits_in_torch(backend: str, shared: Path, tmp_path: Path) -> None:
+    source = shared / "data" / "models" / "resnet20_cifar10_bn.onnx"
+    x = np.random.default_rng(0).standard_normal((16, 3, 32, 32)).astype(np.float32)
+    path = tmp_path / "short.onnx"
+    onnxqat.insert_qdq(source, backend, calibration={"input": x}, output=path)
+    with torch.no_grad():
+        bridge = onnxqat.to_torch(path)(torch.from_numpy(x)).numpy()
+    np.testing.assert_array_equal(bridge, outputs(path, x, optimize=False))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (Overrides(), {4, 2}),
+        (Overrides(weight_bits=4, activation_bits=4), {6, 4}),
+        (Overrides(activation_bits=16), {4, None}),
+        (Overrides(scale_bits=(24, 24)), {24}),
+    ],
+)
+def test_narrow_grids_leave_more_bits_to_the_scale(
+    overrides: Overrides, expected: set[int | None], shared: Path
+) -> None:
+    source = shared / "data" / "models" / "resnet8_cifar10.onnx"
+    x = np.random.default_rng(0).standard_normal((4, 3, 32, 32)).astype(np.float32)
+    result = onnxqat.insert_qdq(io.load(source), "onnxruntime-cpu", calibration={"input": x}, overrides=overrides)
+    assert {q.qparams.scale_bits for q in qdq.quantizers(result.model) if q.role != "bias"} == expected
 
 
 def test_scales_are_short_and_say_so(shared: Path, tmp_path: Path) -> None:

@@ -38,6 +38,9 @@ def run(
     exact: Annotated[
         bool, typer.Option("--exact", help="Restrict scales so that torch and onnxruntime give the same bits.")
     ] = False,
+    scale_bits: Annotated[
+        str | None, typer.Option(help="Significant bits W,A of scales at 8 bits; 24,24 leaves them free.")
+    ] = None,
     first_last_bits: Annotated[
         int | None, typer.Option(help="Width of the first and last weighted layers; 0 leaves them in float.")
     ] = None,
@@ -72,6 +75,7 @@ def run(
         activation_type=activation_type,
         reduce_range=reduce_range,
         exact=exact,
+        scale_bits=_options.parse_pair(scale_bits, "--scale-bits"),
         first_last_bits=first_last_bits,
     )
     with _options.progress("calibrate", quiet=as_json) as progress:
