@@ -15,52 +15,17 @@ import onnx_ir as ir
 import torch
 from torch import fx, nn
 
-from onnxqat.bridge import module, names, shape_math, values
+from onnxqat.bridge import fusion, module, names, shape_math, values
+from onnxqat.bridge.store import RefusedError, Store
 from onnxqat.bridge.values import Const, Dims, Value
 from onnxqat.graph import query
+
+__all__ = ["Builder", "Lowered", "NodeView", "RefusedError", "Store"]
 
 Lowered: TypeAlias = "Value | tuple[Value | None, ...]"
 
 FOLD_LIMIT = 4096  # numbers in a constant that shape arithmetic still handles one by one
 FLOAT_FOLD_LIMIT = 8  # the same for float constants next to shape arithmetic; more are weights
-
-
-class RefusedError(Exception):
-    """A lowering does not implement this form of its operator."""
-
-
-class Store:
-    """Parameters, buffers and submodules of the module that is being built; one for all scopes."""
-
-    def __init__(self) -> None:
-        self.root = nn.Module()
-        self.paths = names.Paths()
-        self.parameter_names: dict[str, str] = {}
-        self._keys: dict[int, str] = {}
-        self._kept: list[Const] = []
-        self._by_tensor: dict[int, Const] = {}
-
-    def key_of(self, constant: Const, *, trainable: bool = True) -> str:
-        """State dict key of a constant, registered at first use and once."""
-        if id(constant) not in self._keys:
-            path = self.paths.claim(constant.name)
-            try:
-                tensor = constant.to_torch()
-            except TypeError as error:
-                raise RefusedError(str(error)) from None
-            if trainable and constant.trainable and constant.dtype in values.FLOATS:
-                names.attach(self.root, path, nn.Parameter(tensor))
-            else:
-                names.attach(self.root, path, None, buffer=tensor)
-            if constant.trainable:
-                self.parameter_names[path] = constant.name
-            self._keys[id(constant)] = path
-            self._kept.append(constant)  # so that no other object gets its id
-        return self._keys[id(constant)]
-
-    def same(self, constant: Const) -> Const:
-        """The first constant with the tensor of `constant`: calls of a function have one Constant node each."""
-        return self._by_tensor.setdefault(id(constant.data), constant)
 
 
 class Builder:
@@ -87,6 +52,8 @@ class Builder:
         self._attributes: dict[str, fx.Node] = {}
         self._sizes: dict[tuple[fx.Node, int], fx.Node] = {}
         self._numbers: dict[int, fx.Node] = {}
+        self._results: dict[Any, fx.Node] = {}
+        self._devices: dict[fx.Node, fx.Node] = {}
         self._kept: list[Dims] = []
         self.anchor: fx.Node | None = None
 
@@ -123,7 +90,13 @@ class Builder:
         self.values[id(value)] = result
         if isinstance(result, fx.Node) and value.name:
             result.meta.setdefault("onnx_name", value.name)
+            result.meta.setdefault(fusion.SHAPE, value.shape)
             self.tensor_nodes.setdefault(value.name, result.name)
+
+    def known_shape(self, node: fx.Node) -> tuple[int | str | None, ...] | None:
+        """What inference knows of the shape of `node`: sizes, names of symbols, None for neither."""
+        shape = node.meta.get(fusion.SHAPE)
+        return None if shape is None else tuple(d if isinstance(d, int) else d.value for d in shape)
 
     def lookup(self, value: ir.Value) -> Value:
         """What `value` is, fetched from an enclosing scope where need be."""
@@ -204,7 +177,11 @@ class Builder:
     def device(self) -> fx.Node | str:
         """The device that run-time constants go to: that of the first input, or of the first tensor of the module."""
         anchor = self.device_anchor()
-        return "cpu" if anchor is None else self.emit("call_function", getattr, (anchor, "device"))
+        if anchor is None:
+            return "cpu"
+        if anchor not in self._devices:
+            self._devices[anchor] = self.emit("call_function", getattr, (anchor, "device"), name="device")
+        return self._devices[anchor]
 
     def device_anchor(self) -> fx.Node | None:
         """The tensor whose device run-time constants follow."""
@@ -221,9 +198,12 @@ class Builder:
 
     def number(self, function: Callable[..., Any], *operands: values.Number) -> values.Number:
         """A function of :mod:`shape_math`, computed now where every operand is known, otherwise at run time."""
-        if any(isinstance(o, fx.Node) for o in operands):
-            return self.emit("call_function", function, operands)
-        return function(*operands)  # type: ignore[no-any-return]
+        if not any(isinstance(o, fx.Node) for o in operands):
+            return function(*operands)  # type: ignore[no-any-return]
+        key = (function, *((type(o), o) for o in operands))
+        if key not in self._results:
+            self._results[key] = self.emit("call_function", function, operands)
+        return self._results[key]
 
 
 def wrapped(array: np.ndarray, dtype: ir.DataType) -> np.ndarray:
@@ -288,6 +268,7 @@ class NodeView:
     def close_scope(self, scope: Builder, results: list[fx.Node]) -> fx.Node:
         """Finish the module of `scope`; a node that is the module."""
         scope.graph.output(tuple(results))
+        fusion.fuse(scope)
         made = module.make(scope.home, scope.graph, {})
         names.attach(self.builder.home, scope.path, made)
         return self.builder.emit("get_attr", scope.path, name=names.identifier(scope.path, "subgraph"))

@@ -18,7 +18,7 @@ import torch
 from onnx_ir.passes import common as ir_passes
 from torch import fx
 
-from onnxqat.bridge import functions, names, quantizer_modules, unsigned
+from onnxqat.bridge import functions, fusion, names, quantizer_modules, unsigned
 from onnxqat.bridge import module as modules
 from onnxqat.bridge.builder import Builder, Lowered, NodeView, RefusedError, Store
 from onnxqat.bridge.module import Capture, OnnxModule, capture
@@ -103,6 +103,7 @@ class _Importer:
                 raise
         self._raise_refused()
         builder.graph.output(results[0] if len(results) == 1 else tuple(results))
+        fusion.fuse(builder)
         self.quantizers.tie_scales()
         attributes = {
             "input_names": tuple(str(v.name) for v in inputs),

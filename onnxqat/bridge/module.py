@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -43,6 +44,17 @@ class OnnxModule(fx.GraphModule):
     parameter_names: dict[str, str]
     tensor_nodes: dict[str, str]
     quantizers: dict[str, str]
+
+    @property
+    def code(self) -> str:
+        """The code of ``forward`` for reading: without the lines that free memory, functions by their usual names."""
+        text = re.sub(r";  [\w =]+ = None$", "", str(super().code).strip(), flags=re.MULTILINE)
+        for function in {n.target for n in self.graph.nodes if n.op == "call_function"}:
+            home, name = str(function.__module__), function.__name__
+            if home.startswith("onnxqat."):
+                written = f"{home.replace('.', '_')}_{name}("
+                text = text.replace(written, f"{home.rpartition('.')[2]}.{name}(")
+        return text.replace("torch._C._nn.", "torch.nn.functional.").replace("torch_Tensor_", "torch.Tensor.") + "\n"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_restore, (_flatten(self.graph), self._plain_state()))

@@ -83,3 +83,18 @@ def attach(root: nn.Module, path: str, value: nn.Parameter | nn.Module | None, *
         home.add_module(leaf, value)
     else:
         home.register_buffer(leaf, buffer)  # type: ignore[arg-type]
+
+
+def detach(root: nn.Module, path: str) -> None:
+    """Take what is at dotted `path` away, and the modules in between that are empty then."""
+    *folders, leaf = path.split(".")
+    homes = [root]
+    for folder in folders:
+        homes.append(homes[-1].get_submodule(folder))
+    delattr(homes[-1], leaf)
+    for depth in range(len(folders), 0, -1):
+        home = homes[depth]
+        left: list[object] = [*home.children(), *home.parameters(recurse=False), *home.buffers(recurse=False)]
+        if left:
+            return
+        delattr(homes[depth - 1], folders[depth - 1])
