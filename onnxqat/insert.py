@@ -14,7 +14,7 @@ from onnx_ir.passes.common import ShapeInferencePass
 import onnxqat
 from onnxqat.backends import planner, regions, schema, selection
 from onnxqat.backends.selection import Overrides, Selection
-from onnxqat.errors import BackendError, DataError, ModelError
+from onnxqat.errors import BackendError, DataError, ModelError, UsageError
 from onnxqat.graph import edit, io, qdq, walk
 from onnxqat.passes import _base
 from onnxqat.passes.batchnorm_to_affine import BatchnormToAffine
@@ -69,6 +69,7 @@ def insert_qdq(
     limit: int | None = None,
     random_data: bool = False,
     replace: bool = False,
+    keep: bool = False,
     simplify: bool = False,
     equalize: bool = True,
     progress: Callable[[int, int | None], None] | None = None,
@@ -86,6 +87,7 @@ def insert_qdq(
         limit: largest number of calibration samples.
         random_data: calibrate on random numbers; the file is marked as such.
         replace: strip the quantizers of an already quantized model first.
+        keep: leave the quantizers of an already quantized model as they are, and add what is missing.
         simplify: run onnxsim first, behind a check that the function is kept.
         equalize: bring channels of very different size in front of a SiLU to one size, where calibration finds any.
         progress: called with batches done and their number, when known.
@@ -97,10 +99,12 @@ def insert_qdq(
         UsageError: ``pattern-no-match``, ``option-invalid``.
     """
     overrides = overrides or Overrides()
+    if replace and keep:
+        raise UsageError("option-invalid", "quantizers can be replaced or kept, not both")
     table = selection.apply(overrides, schema.load(backend))
     model = io.load(source)
     remarks: list[Remark] = []
-    if qdq.is_quantized(model):
+    if qdq.is_quantized(model) and not keep:
         _strip(model, replace, source, remarks)
     chosen = _reachable(model, prepare(model, table, overrides, remarks, simplify=simplify), remarks)
     if calibration is None and not random_data:
@@ -193,7 +197,7 @@ def _strip(model: ir.Model, replace: bool, source: io.ModelSource, remarks: list
         raise ModelError(
             "model-already-quantized",
             f"{name} already holds QuantizeLinear or DequantizeLinear nodes",
-            hint="pass it to `onnxqat finetune` as it is, or give --replace to strip them and start again",
+            hint="pass it to `onnxqat finetune` as it is, give --keep to add what is missing, or --replace to start again",
         )
     remarks.extend(_base.rewrite(model, [StripQdq()]).remarks)
 

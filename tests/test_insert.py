@@ -14,7 +14,7 @@ from onnx import numpy_helper
 import onnxqat
 from onnxqat.backends import schema
 from onnxqat.backends.selection import Overrides
-from onnxqat.errors import BackendError, DataError, ModelError
+from onnxqat.errors import BackendError, DataError, ModelError, UsageError
 from onnxqat.graph import io, qdq
 from onnxqat.insert import insert_qdq
 from onnxqat.passes.strip_qdq import StripQdq
@@ -207,6 +207,45 @@ def test_replace() -> None:
     assert again.quantizers == fresh.quantizers
     stored = [{i.name for i in r.model.graph.initializer} for r in (again, fresh)]
     assert stored[0] == stored[1]
+
+
+PARTLY = f"""<ir_version: 8, opset_import: ["" : 17]>
+g (float[N,2,6,6] x) => (float[N,2,6,6] y)
+<float s = {{0.03}}, uint8 z = {{128}}, int8[2,2,1,1] wq = {{60, -60, 30, 20}}, float[2] ws = {{0.01, 0.02}}, int8[2] wz = {{0, 0}},
+ float[2] b = {{0.1, -0.1}}, float[2,2,3,3] v = {weight(2, 2, 3, 3)}> {{
+    q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z) wd = DequantizeLinear<axis = 0>(wq, ws, wz)
+    t = Conv(d, wd, b) r = Relu(t) y = Conv<pads = [1,1,1,1]>(r, v) }}"""
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_keep(backend: str) -> None:
+    source, data = proto(PARTLY), {"x": np.random.default_rng(0).normal(size=(4, 2, 6, 6)).astype(np.float32)}
+    result = insert_qdq(source, backend, calibration=data, keep=True)
+    onnx.checker.check_model(result.model, full_check=True)
+    before = {i.name: i for i in source.graph.initializer}
+    after = {i.name: i for i in result.model.graph.initializer}
+    for name in ("s", "z", "wq", "ws", "wz"):
+        assert after[name] == before[name]
+    quantized = {n.input[0] for n in result.model.graph.node if n.op_type == "QuantizeLinear"}
+    assert quantized >= {"x", "r", "v"}
+    assert not quantized & {"d", "wd"}
+    exact, near = ort_run(source, data)["y"], ort_run(result.model, data)["y"]
+    assert 0 < np.mean((near - exact) ** 2) / np.mean(exact**2) < 1e-2
+    again = insert_qdq(result.model, backend, calibration=data, keep=True)
+    assert content(again.model) == content(result.model)
+
+
+def test_keep_tells_of_wide_weights() -> None:
+    source, data = proto(PARTLY.replace("60, -60", "127, -60")), {"x": np.ones((1, 2, 6, 6), np.float32)}
+    for text, expected in ((source, True), (proto(PARTLY), False)):
+        result = insert_qdq(text, calibration=data, keep=True)
+        assert any("without VNNI" in r.message for r in result.remarks) is expected
+
+
+def test_keep_or_replace() -> None:
+    with pytest.raises(UsageError) as caught:
+        insert_qdq(proto(PARTLY), random_data=True, keep=True, replace=True)
+    assert caught.value.code == "option-invalid"
 
 
 # ------------------------------------------------------------------ types and opset

@@ -15,11 +15,11 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxqat import numerics
-from onnxqat.backends import chains, normalizations, regions
+from onnxqat.backends import chains, kept, normalizations, regions
 from onnxqat.backends.groups import Groups
 from onnxqat.backends.schema import Backend, OpRow, Slot
 from onnxqat.backends.selection import Selection
-from onnxqat.graph import query, walk
+from onnxqat.graph import qdq, query, walk
 from onnxqat.ops import _base as ops
 from onnxqat.types import (
     Decision,
@@ -120,7 +120,7 @@ class _Planner:
 
     # ---------------------------------------------------------------- rows
     def _visit(self, node: ir.Node) -> None:
-        if node in self.fused:
+        if node in self.fused or kept.is_of_quantizer(node):
             return
         row, key = self._row(node)
         if row is None:
@@ -130,6 +130,7 @@ class _Planner:
         if reason is not None:
             self._leave(node, reason)
             return
+        self.remarks.extend(kept.remarks(node, row, self.backend))
         decisions = {i: d for i, _ in enumerate(node.inputs) if (d := self._input_decision(node, row, i)) is not None}
         for index, decision in decisions.items():
             self._want(node, index, decision, f"{key} input {index}")
@@ -175,6 +176,8 @@ class _Planner:
 
     def _input_refusal(self, node: ir.Node, slot: Slot | None, index: int, value: ir.Value | None) -> str | None:
         if slot is None or slot.use is None or value is None:
+            return None
+        if qdq.is_dequantize(value.producer()):
             return None
         if not self.backend.types[slot.use].observed:
             return None
@@ -255,6 +258,8 @@ class _Planner:
         assert value is not None
         if value.is_graph_input() and self.backend.io.inputs == "float":
             return
+        if qdq.is_dequantize(value.producer()):
+            return  # the file's own quantizer is kept
         tensor = self._tensor(value)
         tensor.wanted.setdefault(decision, []).append((str(node.name), index))
         tensor.rules.setdefault(decision, rule)
@@ -287,7 +292,7 @@ class _Planner:
         return bool(users) and not value.is_graph_output() and all(user in self.normalizations for user in users)
 
     def _may_carry_pair(self, value: ir.Value) -> bool:
-        if value.dtype not in (None, ir.DataType.FLOAT):
+        if value.dtype not in (None, ir.DataType.FLOAT) or any(map(qdq.is_quantize, value.consumers())):
             return False
         return self.backend.io.outputs == "quantize" or not regions.leaves_model(value)
 
@@ -338,6 +343,8 @@ class _Planner:
         bias = node.inputs[2] if len(node.inputs) > 2 else None
         if slot is None or slot.use is None or bias is None or definition is None or definition.role(2) != "bias":
             return
+        if qdq.is_dequantize(bias.producer()):
+            return
         kind = self.backend.types[slot.use]
         reason = self._bias_refusal(node, bias, kind.derive is not None)
         if reason is not None:
@@ -356,7 +363,7 @@ class _Planner:
         weight, constant = node.inputs[1], query.constant_array(bias)
         if constant is None or bias.dtype != ir.DataType.FLOAT:
             return "it is computed"
-        if weight is None or query.constant_tensor(weight) is None:
+        if weight is None or (query.constant_tensor(weight) is None and not qdq.is_dequantize(weight.producer())):
             return "the weight is computed"
         channels = weight.shape[self._output_axis(node)] if weight.shape is not None else None
         if node.op_type == "Gemm" and constant.shape != (channels,):

@@ -46,6 +46,7 @@ def run(
     ] = None,
     random_data: _options.RandomData = False,
     replace: Annotated[bool, typer.Option("--replace", help="Strip quantizers that the model already has.")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep such quantizers, and add what is missing.")] = False,
     simplify: Annotated[bool, typer.Option("--simplify", help="Run onnxsim first, checked.")] = False,
     equalize: Annotated[
         bool, typer.Option("--equalize/--no-equalize", help="Bring unlike channels in front of a SiLU to one size.")
@@ -90,6 +91,7 @@ def run(
             limit=limit,
             random_data=random_data,
             replace=replace,
+            keep=keep,
             simplify=simplify,
             equalize=equalize,
             progress=progress,
