@@ -78,6 +78,28 @@ class ArrayBatches:
             raise DataError("data-missing", f"{self._samples} samples do not fill one batch of {self._size}")
 
     @property
+    def samples(self) -> int:
+        """Their number."""
+        return self._samples
+
+    def split(self, share: int) -> tuple[ArrayBatches, ArrayBatches] | None:
+        """All samples but every `share`-th, and those; None where either would not fill a batch."""
+        held = np.arange(self._samples) % share == share - 1
+        if self._whole and min(held.sum(), (~held).sum()) < self._size:
+            return None
+        first, second = (
+            ArrayBatches(
+                {name: array[chosen] for name, array in self._arrays.items()},
+                None if self._labels is None else self._labels[chosen],
+                self._inputs,
+                batch_size=self._size,
+                seed=self._seed,
+            )
+            for chosen in (~held, held)
+        )
+        return first, second
+
+    @property
     def steps(self) -> int:
         """Batches an epoch."""
         return self._samples // self._size if self._whole else -(-self._samples // self._size)
@@ -103,6 +125,16 @@ class DataBatches:
     def __init__(self, data: Data, *, seed: int | None = None, repeatable: bool = True) -> None:
         self.repeatable = repeatable
         self._data, self._seed = data, seed
+
+    @property
+    def data(self) -> Data:
+        """Where the batches come from."""
+        return self._data
+
+    @property
+    def seed(self) -> int | None:
+        """Seed of the order, None for batches as they come."""
+        return self._seed
 
     @property
     def steps(self) -> int | None:
@@ -183,6 +215,27 @@ def make(
     named = isinstance(data, (str, os.PathLike))
     opened = open_data(data, inputs, preprocess=preprocess, batch_size=batch_size)
     return DataBatches(opened, seed=seed if named else None, repeatable=not isinstance(data, Iterator))
+
+
+def in_memory(source: DataBatches) -> ArrayBatches | None:
+    """The samples of a file or folder as arrays; None where they are too many, of different shapes, or not onnxqat's to shuffle."""
+    if source.seed is None or source.data.batches is None:
+        return None
+    held: list[tuple[Feeds, npt.NDArray[Any] | None]] = []
+    size = 0
+    for feeds, labels in source.data.labelled():
+        held.append((feeds, labels))
+        size += sum(array.nbytes for array in feeds.values())
+        lengths = {array.shape[0] if array.ndim else None for array in feeds.values()}
+        if size > POOL_BYTES or len(lengths) != 1 or None in lengths:
+            return None
+    if len({tuple((name, a.shape[1:]) for name, a in feeds.items()) for feeds, _ in held}) != 1:
+        return None
+    labelled = all(labels is not None and labels.ndim > 0 for _, labels in held)
+    arrays = {name: np.concatenate([feeds[name] for feeds, _ in held]) for name in held[0][0]}
+    labels = np.concatenate([y for _, y in held if y is not None]) if labelled else None
+    largest = max(len(next(iter(feeds.values()))) for feeds, _ in held)
+    return ArrayBatches(arrays, labels, source.data.inputs, batch_size=largest, seed=source.seed)
 
 
 def _array(value: Any) -> npt.NDArray[Any]:

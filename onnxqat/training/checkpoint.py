@@ -34,8 +34,9 @@ class Progress:
         step_in_epoch: batches of the epoch in progress that are done.
         loss_sum: sum of the losses of the epoch in progress.
         losses: mean loss of every epoch done.
-        best_score: score of the best epoch, higher is better; None before the first.
-        best_epoch: that epoch, counted from 1; 0 before the first.
+        best_score: score of the best epoch, higher is better; None before the first score.
+        best_epoch: that epoch, counted from 1; 0 for the start.
+        start_score: score before the first step; None where it was not asked for.
         limited_scales: how often a step would have more than doubled or less than halved a scale.
     """
 
@@ -46,6 +47,7 @@ class Progress:
     losses: list[float] = dataclasses.field(default_factory=list)
     best_score: float | None = None
     best_epoch: int = 0
+    start_score: float | None = None
     limited_scales: int = 0
 
 

@@ -22,7 +22,7 @@ from onnxqat.calibration.inputs import of_graph, static_batch
 from onnxqat.calibration.preprocess import Preprocess, parse
 from onnxqat.errors import ModelError, UsageError
 from onnxqat.graph import io, walk
-from onnxqat.training import batches, methods, optimizers
+from onnxqat.training import batches, holdout, methods, optimizers
 from onnxqat.training.checkpoint import Progress
 from onnxqat.training.fit import Augment, Fitted, Loop, MovingAverage, Precision, Report, fit
 from onnxqat.training.losses import Loss
@@ -60,9 +60,10 @@ class FinetuneResult:
         module: the trained module, in eval mode, with the weights that were written.
         steps: optimizer steps, those before a resume included.
         losses: mean training loss of every epoch.
-        best_epoch: epoch of the best score, counted from 1; 0 when no epoch was finished.
+        best_epoch: epoch of the best score, counted from 1; 0 when that is the start, or no epoch was finished.
         best_score: its score.
-        written: which weights were written: ``"best"``, ``"average"`` or ``"last"``.
+        written: which weights were written: ``"best"``, ``"start"`` when no epoch scored higher, and where nothing
+            could be scored ``"average"`` or ``"last"``.
         limited_scales: how often a step would have more than doubled or less than halved a scale; more than a few
             mean that the scales' learning rate is too high.
         seconds: wall time of the training loop of this call.
@@ -133,8 +134,10 @@ def finetune(
         gradient_norm: limit on the norm of the gradient.
         precision: ``"bfloat16"``: autocast around the model; quantizers compute in float32.
         augment: changes the inputs of a batch (dict from name to tensor), for student and teacher alike.
-        evaluate: score of the module after each epoch, higher is better; the best epoch is then written instead of
-            the last.
+        evaluate: score of the module before the first step and after each epoch, higher is better; the best is
+            written, the start included. None: minus the loss on samples that are held out, where there are no labels
+            and at least 100 samples, else on training samples (:mod:`onnxqat.training.holdout`); the last epoch that
+            beats the start is written, or the start where none does.
         seed: of the order of samples and of torch's random generator, which is as before afterwards.
         device: None: CUDA where there is one.
         output: where to write the model; needed when `model` is a path.
@@ -158,8 +161,10 @@ def finetune(
     inputs = of_graph(graph.graph)
     line = parse(preprocess) if isinstance(preprocess, str) else preprocess
     source = batches.make(data, labels, inputs, batch_size=batch_size, seed=seed, preprocess=line)
+    has_labels = labels is not None or _yields_labels(source)
+    guide = _teacher(teacher, module, has_labels=has_labels)
+    source, scored = holdout.split(source, has_labels=has_labels) if evaluate is None else (source, ())
     schedule = _schedule(source, epochs, max_steps, warmup_steps)
-    guide = _teacher(teacher, module, has_labels=labels is not None or _yields_labels(source))
     place = _place(device)
     module.to(place)
     loop = Loop(
@@ -179,6 +184,7 @@ def finetune(
         precision=precision,
         average=MovingAverage(module, ema) if ema is not None else None,
         evaluate=evaluate,
+        scored=scored,
         gradient_norm=gradient_norm,
         progress=progress,
         folder=Path(checkpoint_dir) if checkpoint_dir is not None else None,
@@ -316,10 +322,10 @@ def _seeded(seed: int, device: torch.device) -> Iterator[None]:
 
 
 def _choose(loop: Loop, fitted: Fitted) -> str:
-    """Put the weights to write into the module: the best where a score was asked for, the average, or the last."""
-    if loop.evaluate is not None and fitted.progress.best_epoch:
+    """Put the weights to write into the module: the best where they can be scored, the average, or the last."""
+    if loop.has_score:
         loop.module.load_state_dict(fitted.best)
-        return "best"
+        return "best" if fitted.progress.best_epoch else "start"
     if loop.average is not None:
         with torch.no_grad():
             for key, parameter in loop.module.named_parameters():

@@ -20,6 +20,7 @@ from onnxqat.errors import DataError, QatError
 from onnxqat.training import checkpoint
 from onnxqat.training.batches import Batch, Batches
 from onnxqat.training.checkpoint import Progress
+from onnxqat.training.holdout import size
 from onnxqat.training.losses import Loss
 from onnxqat.training.optimizers import ScaleGuard
 from onnxqat.training.schedule import CosineSchedule
@@ -108,7 +109,9 @@ class Loop:
             torch's random generator.
         precision: ``"bfloat16"`` runs the module under autocast (quantizers stay float32).
         average: moving average; evaluated and kept as the best in place of the weights.
-        evaluate: score of the module after each epoch, higher is better; without, minus the mean training loss.
+        evaluate: score of the module before the first step and after each epoch, higher is better.
+        scored: batches whose mean loss, negated, is the score where there is no `evaluate`: the last epoch that beats
+            the start counts as the best. Without either, the score is minus the epoch's mean training loss.
         gradient_norm: gradients are scaled down to this norm; None leaves them.
         progress: called after each step.
         folder: ``last.safetensors`` (after each epoch and at the end) and ``best.safetensors`` are written here.
@@ -125,6 +128,7 @@ class Loop:
     precision: Precision = "float32"
     average: MovingAverage | None = None
     evaluate: Callable[[nn.Module], float] | None = None
+    scored: Sequence[Batch] = ()
     gradient_norm: float | None = None
     progress: Callable[[Report], None] | None = None
     folder: Path | None = None
@@ -151,6 +155,8 @@ class Loop:
             self._resume()
         self._guard = ScaleGuard(self.module)
         limited = self._state.limited_scales
+        if self._state.step == 0 and self.has_score:
+            self._rate()
         self.module.train()
         while self._state.step < self.schedule.total_steps:
             self._run_epoch()
@@ -226,21 +232,51 @@ class Loop:
             self._state.loss_sum += value
         self._pending.clear()
 
+    @property
+    def has_score(self) -> bool:
+        """Whether the module itself is scored, so that its start can be compared with each epoch."""
+        return self.evaluate is not None or bool(self.scored)
+
     def _finish_epoch(self) -> None:
-        state = self._state
         averaged = self.average.applied(self.module) if self.average is not None else contextlib.nullcontext()
         with averaged:
-            score = -state.losses[-1]
-            if self.evaluate is not None:
-                self.module.eval()
-                with torch.no_grad():
-                    score = float(self.evaluate(self.module))
-                self.module.train()
-            if state.best_score is None or score > state.best_score:
-                state.best_score, state.best_epoch = score, state.epoch
-                self._keep_best(applied=True)
-                if self.folder is not None:
-                    checkpoint.save(self.folder / "best.safetensors", self.module, progress=state)
+            self._rate()
+
+    def _rate(self) -> None:
+        """Score the module as it is, and keep it where it is the best so far; the start is epoch 0.
+
+        Scored by the loss on a few samples, neighbouring epochs rank by chance, and the last, with the lowest learning
+        rate, is the one to trust: each epoch that beats the start is then kept in place of the one before.
+        """
+        state = self._state
+        score = self._score() if self.has_score else -state.losses[-1]
+        if state.epoch == 0:
+            state.start_score = score
+        bar = state.start_score if self.evaluate is None and self.scored else state.best_score
+        if bar is None or state.epoch == 0 or score > bar:
+            state.best_score, state.best_epoch = score, state.epoch
+            self._keep_best(applied=True)
+            if self.folder is not None:
+                checkpoint.save(self.folder / "best.safetensors", self.module, progress=state)
+
+    def _score(self) -> float:
+        self.module.eval()
+        with torch.no_grad():
+            score = float(self.evaluate(self.module)) if self.evaluate is not None else -self._mean_loss()
+        self.module.train()
+        return score
+
+    def _mean_loss(self) -> float:
+        """Mean loss over the samples of `scored`."""
+        total, count = 0.0, 0
+        for held in self.scored:
+            batch = held.to(self._device)
+            target = None if self.teacher is None else call(self.teacher, batch)
+            with torch.autocast(self._device.type, torch.bfloat16, enabled=self.precision == "bfloat16"):
+                outputs = call(self.module, batch)
+            total += float(self.loss(outputs, batch.labels, target)) * size(batch)
+            count += size(batch)
+        return total / max(count, 1)
 
     def _keep_best(self, *, applied: bool = False) -> None:
         averaged = contextlib.nullcontext() if applied or self.average is None else self.average.applied(self.module)
@@ -271,7 +307,7 @@ class Loop:
             random=True,
         )
         best = self.folder / "best.safetensors"
-        if self._state.best_epoch and best.exists():
+        if self._state.best_score is not None and best.exists():
             holder = copy.deepcopy(self.module)
             checkpoint.load(best, holder)
             self._best = {key: value.detach().cpu() for key, value in holder.state_dict().items()}

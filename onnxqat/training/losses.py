@@ -15,7 +15,11 @@ from onnxqat.errors import DataError, UsageError
 Distance = Literal["auto", "kl", "mse"]
 OutputKind = Literal["logits", "probabilities"]
 
+VALUES_A_CHANNEL = 64
+"""Fewest values of a batch that a channel's mean square may rest on."""
+
 _SMALLEST_PROBABILITY = 1e-12
+_SMALLEST_POWER = 1e-12
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,8 +30,8 @@ class Loss:
       (N,) or (N, ...), or class probabilities of the shape of the output.
     * Teacher, ``"kl"``: ``T**2 * KL(softmax(teacher / T) || softmax(student / T))`` over axis 1, mean over the rest
       (Hinton et al., "Distilling the Knowledge in a Neural Network", 2015).
-    * Teacher, ``"mse"``: mean squared difference; with several outputs each is divided by the teacher's mean square,
-      so that a large output does not drown the others, and the mean is taken.
+    * Teacher, ``"mse"``: squared difference, each channel divided by the teacher's mean square there (see
+      :func:`channel_axis`), so that boxes do not drown scores; the mean over channels, then over outputs.
     * ``"auto"``: ``"kl"`` for a single output of shape (N, C) with C > 1, else ``"mse"``.
 
     Attributes:
@@ -101,14 +105,46 @@ class Loss:
         classifier = len(pairs) == 1 and student.ndim == 2 and student.shape[1] > 1
         if self.distance == "kl" or (self.distance == "auto" and classifier):
             return self._divergence(student, target)
-        if len(pairs) == 1:
-            return functional.mse_loss(student.float(), target.float())
-        parts = [
-            functional.mse_loss(s.float(), t.float()) / t.float().square().mean().clamp_min(1e-12) for s, t in pairs
-        ]
-        return torch.stack(parts).mean()
+        return torch.stack([relative_error(s.float(), t.float()) for s, t in pairs]).mean()
 
     def _divergence(self, student: Tensor, teacher: Tensor) -> Tensor:
         log_s = functional.log_softmax(self._logits(student) / self.temperature, dim=1)
         log_t = functional.log_softmax(self._logits(teacher) / self.temperature, dim=1)
         return (log_t.exp() * (log_t - log_s)).sum(1).mean() * self.temperature**2
+
+
+def channel_axis(teacher: Tensor) -> int | None:
+    """The axis of `teacher` whose entries differ most in size: 1 or the last; None to take the tensor as a whole.
+
+    Detectors put boxes and scores side by side, some along axis 1, others along the last; the spread of the
+    logarithms of the mean squares tells which. A mean square needs values to rest on: axes with fewer than
+    :data:`VALUES_A_CHANNEL` of them for each entry do not count, and neither do tensors of less than three dimensions.
+    """
+    if teacher.ndim < 3:
+        return None
+    spread = {}
+    for axis in sorted({1, teacher.ndim - 1}):
+        if teacher.shape[axis] > 1 and teacher.numel() >= VALUES_A_CHANNEL * teacher.shape[axis]:
+            spread[axis] = float(_mean_square(teacher, axis).log().std())
+    return max(spread, key=lambda axis: spread[axis], default=None)
+
+
+def relative_error(student: Tensor, teacher: Tensor) -> Tensor:
+    """Mean over channels of the mean squared difference over the teacher's mean square; float32 scalar.
+
+    Args:
+        student: float32, any shape.
+        teacher: the same shape.
+    """
+    axis = channel_axis(teacher)
+    return ((student - teacher).square() / _mean_square(teacher, axis)).mean()
+
+
+def _mean_square(x: Tensor, axis: int | None) -> Tensor:
+    """Mean square of `x` along all axes but `axis`, which stay with size 1; never 0."""
+    dims = [d for d in range(x.ndim) if d != axis]
+    return (
+        x.square().mean(dims, keepdim=True).clamp_min(_SMALLEST_POWER)
+        if dims
+        else x.square().clamp_min(_SMALLEST_POWER)
+    )

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from onnxqat.errors import DataError, UsageError
-from onnxqat.training.losses import Loss
+from onnxqat.training.losses import Loss, channel_axis
 
 
 def softmax(x: Tensor) -> Tensor:
@@ -35,11 +35,34 @@ def test_divergence_has_the_temperature_squared() -> None:
 
 def test_mean_square() -> None:
     student, teacher = torch.randn(2, 3, 4), torch.randn(2, 3, 4)
-    expected = np.square(student.numpy() - teacher.numpy()).mean()
+    # Too few values a channel for a mean square of each: one for all.
+    expected = np.square(student.numpy() - teacher.numpy()).mean() / np.square(teacher.numpy()).mean()
     assert Loss()([student], None, [teacher]).item() == pytest.approx(expected, rel=1e-5)
     logits = [t[:, 0] for t in (student, teacher)]
     forced = Loss(distance="mse")([logits[0]], None, [logits[1]])
-    assert forced.item() == pytest.approx(torch.square(logits[0] - logits[1]).mean().item(), rel=1e-5)
+    difference = torch.square(logits[0] - logits[1]).mean() / torch.square(logits[1]).mean()
+    assert forced.item() == pytest.approx(difference.item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("axis", [1, 2])
+def test_large_channels_do_not_drown_small_ones(axis: int) -> None:
+    """Boxes in the hundreds beside scores of a thousandth, along either axis: an error of 10 % is one of 10 %."""
+    sizes = torch.tensor([300.0, 200.0, 1.0, 1e-3])
+    teacher = torch.randn(2, 500, 4) * sizes
+    for channel in range(4):
+        student = teacher.clone()
+        student[..., channel] *= 1.1
+        pair = [t.transpose(2, axis).contiguous() for t in (student, teacher)]
+        assert channel_axis(pair[1]) == axis
+        assert Loss()([pair[0]], None, [pair[1]]).item() == pytest.approx(0.01 / 4, rel=1e-4)
+
+
+def test_maps_have_channels_and_short_tensors_none() -> None:
+    sizes = torch.logspace(-3, 3, 5)
+    assert channel_axis(torch.randn(2, 5, 16, 16) * sizes[:, None, None]) == 1
+    assert channel_axis(torch.randn(2, 16, 16, 5) * sizes) == 3
+    assert channel_axis(torch.randn(200, 5) * sizes) is None
+    assert channel_axis(torch.randn(1, 3, 5) * sizes) is None
 
 
 def test_several_outputs_count_alike_and_integers_do_not_count() -> None:
