@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import ShapeInferencePass
 
 import onnxqat
-from onnxqat.backends import planner, regions, schema, selection
+from onnxqat.backends import planner, schema, selection
 from onnxqat.backends.selection import Overrides, Selection
 from onnxqat.errors import BackendError, DataError, ModelError, UsageError
 from onnxqat.graph import edit, io, qdq, walk
@@ -33,7 +33,6 @@ from onnxqat.types import STORAGE, QuantPlan, Remark
 
 if TYPE_CHECKING:
     from onnxqat.calibration.data import Data
-    from onnxqat.calibration.observers._base import BaseObserver
     from onnxqat.calibration.preprocess import Preprocess
 
 PER_CHANNEL_OPSET = 13
@@ -223,7 +222,7 @@ def _reachable(model: ir.Model, chosen: Selection, remarks: list[Remark]) -> Sel
 
     nodes, reason, found = foreign.out_of_reach(model)
     remarks.extend(found)
-    return selection.without(chosen, nodes, reason)
+    return selection.without(chosen, dict.fromkeys(nodes, reason))
 
 
 def _calibrate_and_insert(
@@ -235,34 +234,23 @@ def _calibrate_and_insert(
     progress: Callable[[int, int | None], None] | None,
     remarks: list[Remark],
 ) -> QuantPlan:
-    from onnxqat.calibration import foreign, mixed_range, resolve, runner
+    from onnxqat.calibration import findings, foreign, resolve, row_sizes, runner
 
-    observers = runner.calibrate(
-        foreign.runnable_part(model), resolve.tensors_to_observe(plan), data, progress=progress
-    )
-    graphs = list(regions.reached_graphs(model.graph))
-    untaken = [g for g in graphs[1:] if _never_ran(g, observers)]
-    skipped = [str(node.name) for graph in untaken for node in graph]
-    of_untaken = {v.name for graph in untaken for node in graph for v in node.outputs}
-    remarks.extend(r for r in observers.remarks if not (r.nodes and of_untaken.issuperset(r.nodes)))
-    found = [mixed_range.mixed_range(graph, observers) for graph in graphs]
-    mixed = frozenset[str]().union(*(names for names, _ in found))
-    if mixed or skipped:
-        chosen = selection.without(chosen, skipped, "no calibration batch takes this branch")
-        plan = planner.plan(model, table, chosen, mixed_range=mixed)
-        remarks.extend(remark for _, those in found for remark in those)
+    wanted = resolve.tensors_to_observe(plan)
+    sizes = {str(v.name): row_sizes.RowSizes() for _, v in row_sizes.normalized_layers(model) if v.name in wanted}
+    watch = {name: found.update for name, found in sizes.items()}
+    observers = runner.calibrate(foreign.runnable_part(model), wanted, data, progress=progress, watch=watch)
+    found = findings.find(model, observers, sizes)
+    remarks.extend(found.remarks)
+    if found.mixed_range or found.left_out:
+        chosen = selection.without(chosen, found.left_out)
+        plan = planner.plan(model, table, chosen, mixed_range=found.mixed_range)
     resolved = resolve.resolve(plan, observers, model)
     remarks.extend((*plan.remarks, *resolved.remarks))
     steps = [PlaceQdq(resolved.placements), DeriveBias(resolved.biases)]
     remarks.extend(_base.rewrite(model, steps).remarks)
     edit.remove_unused(model)
     return plan
-
-
-def _never_ran(branch: ir.Graph, observers: Mapping[str, BaseObserver]) -> bool:
-    """Whether tensors of `branch` were observed and none ever held a value: its ranges would be made up."""
-    seen = [observers[str(v.name)].count for node in branch for v in node.outputs if str(v.name) in observers]
-    return bool(seen) and not any(seen)
 
 
 def _describe(model: ir.Model, table: schema.Backend, overrides: Overrides, *, random_data: bool) -> None:

@@ -108,7 +108,7 @@ def inserted(**options: Any) -> Any:
     result = insert_qdq(onnx.parser.parse_model(FUNCTIONS), calibration=data, overrides=Overrides(**options))
     onnx.checker.check_model(result.model, full_check=True)
     exact, near = (ort_run(m, data)["y"] for m in (onnx.parser.parse_model(FUNCTIONS), result.model))
-    assert np.mean((near - exact) ** 2) / np.mean(exact**2) < 1e-3
+    assert np.mean((near - exact) ** 2) / np.mean(exact**2) < 5e-3  # 8 bits with short scales
     return result
 
 

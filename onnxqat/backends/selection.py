@@ -134,9 +134,9 @@ def unmark(model: ir.Model, chosen: Selection) -> Selection:
     )
 
 
-def without(chosen: Selection, nodes: Iterable[str], reason: str) -> Selection:
+def without(chosen: Selection, reasons: Mapping[str, str]) -> Selection:
     """`chosen`, and the nodes of these names left out as well."""
-    return Selection(dict.fromkeys(nodes, reason) | chosen.left_out, chosen.outputs)
+    return Selection({**reasons, **chosen.left_out}, chosen.outputs)
 
 
 def _matching(nodes: Iterable[ir.Node], pattern: str, option: str) -> list[ir.Node]:

@@ -21,6 +21,7 @@ from onnxqat.errors import DataError, UsageError
 from onnxqat.graph import io
 from onnxqat.types import Remark, TensorSpec
 
+Watcher = Callable[[npt.NDArray[Any]], None]
 Progress = Callable[[int, "int | None"], None]
 
 
@@ -45,6 +46,7 @@ def calibrate(
     *,
     groups: Mapping[str, str] | None = None,
     progress: Progress | None = None,
+    watch: Mapping[str, Watcher] | None = None,
     custom_ops: Sequence[str] = (),
 ) -> Observed:
     """Observe `tensors` of a float `model` while it runs over `data` in onnxruntime, on the CPU.
@@ -59,6 +61,7 @@ def calibrate(
         data: :class:`Data`, or anything that :func:`onnxqat.calibration.data.open_data` opens.
         groups: tensor to the root of its group; a group has one observer, made for the root's spec.
         progress: called with the number of batches done and their total, None where that is not known.
+        watch: called with each value of a tensor, one of those observed.
         custom_ops: shared libraries with custom operators, for onnxruntime to load.
 
     Returns:
@@ -80,7 +83,7 @@ def calibrate(
     if fetched or graph_model.graph.outputs:  # without fetching anything it still tells whether the model runs
         session = Session(graph_model, optimize=True, tensors=fetched, custom_ops=custom_ops)
     for feeds in source:
-        _observe(session, feeds, fetched, observers, f"batch {done} of {source.name}")
+        _observe(session, feeds, fetched, observers, watch or {}, f"batch {done} of {source.name}")
         done += 1
         if progress is not None:
             progress(done, source.batches)
@@ -132,14 +135,20 @@ def _observe(
     feeds: Feeds,
     fetched: Sequence[str],
     observers: Mapping[str, BaseObserver],
+    watch: Mapping[str, Watcher],
     batch: str,
 ) -> None:
     results = session.run_list(feeds, fetched, f" on {batch}") if session and fetched else []
     for name in [n for n in feeds if n in observers]:
         _update(observers[name], name, feeds[name], feeds, batch)
+        if name in watch:
+            watch[name](feeds[name])
     # Popping lets each tensor go as soon as it has been seen.
     for name in reversed(fetched):
-        _update(observers[name], name, results.pop(), feeds, batch)
+        value = results.pop()
+        _update(observers[name], name, value, feeds, batch)
+        if name in watch:
+            watch[name](value)
 
 
 def _update(observer: BaseObserver, name: str, value: npt.NDArray[Any], feeds: Feeds, batch: str) -> None:

@@ -1,0 +1,59 @@
+"""What calibration finds out that no look at the graph tells, and that changes the plan."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import onnx_ir as ir
+
+from onnxqat.backends import regions
+from onnxqat.calibration import row_sizes
+from onnxqat.calibration.mixed_range import mixed_range
+from onnxqat.calibration.row_sizes import RowSizes
+from onnxqat.calibration.runner import Observed
+from onnxqat.types import Remark
+
+UNTAKEN = "no calibration batch takes this branch"
+ROWS = "the rows that it reads differ too much in size for one scale, and a normalization behind it would show that"
+
+
+@dataclasses.dataclass(frozen=True)
+class Findings:
+    """What to plan with.
+
+    Attributes:
+        left_out: node name to the reason why it stays float.
+        mixed_range: names of Concat nodes whose inputs have ranges too different for one scale.
+        remarks: what is worth knowing, those of the runner included.
+    """
+
+    left_out: dict[str, str]
+    mixed_range: frozenset[str]
+    remarks: tuple[Remark, ...]
+
+
+def find(model: ir.Model, observers: Observed, sizes: dict[str, RowSizes]) -> Findings:
+    """Look at what the float `model` did with the calibration data.
+
+    Args:
+        model: as it was planned for.
+        observers: of the tensors that the plan wants observed.
+        sizes: of the rows of tensors that normalized layers read.
+    """
+    graphs = list(regions.reached_graphs(model.graph))
+    untaken = [graph for graph in graphs[1:] if _never_ran(graph, observers)]
+    unseen = {v.name for graph in untaken for node in graph for v in node.outputs}
+    unfit = row_sizes.unfit_layers(model, sizes, observers)
+    mixed = [mixed_range(graph, observers) for graph in graphs]
+    remarks = [r for r in observers.remarks if not (r.nodes and unseen.issuperset(r.nodes))]
+    remarks += [remark for _, those in mixed for remark in those]
+    if unfit:
+        remarks.append(Remark(f"layers stay float: {ROWS}", tuple(unfit), "calibrate"))
+    left_out = dict.fromkeys(unfit, ROWS) | {str(node.name): UNTAKEN for graph in untaken for node in graph}
+    return Findings(left_out, frozenset[str]().union(*(names for names, _ in mixed)), tuple(remarks))
+
+
+def _never_ran(branch: ir.Graph, observers: Observed) -> bool:
+    """Whether tensors of `branch` were observed and none ever held a value: its ranges would be made up."""
+    seen = [observers[str(v.name)].count for node in branch for v in node.outputs if str(v.name) in observers]
+    return bool(seen) and not any(seen)
