@@ -135,7 +135,8 @@ class QParams:
     """Known quantization parameters of a tensor.
 
     Attributes:
-        scale: float32, shape () per tensor or (C,) per channel; finite and > 0. In blocks it has the tensor's rank.
+        scale: float32, shape () per tensor or (C,) per channel; finite and > 0. In blocks it has the tensor's rank and
+            may be negative: onnxruntime gives the largest value of a block the code -8.
         zero_point: int64 codes of the same shape.
         axis: channel axis, or None per tensor; in blocks the axis that is cut.
         qtype: the grid.
@@ -158,7 +159,7 @@ class QParams:
         fits = scale.ndim > (self.axis or 0) if self.block_size else scale.ndim == (self.axis is not None)
         if scale.shape != zero_point.shape or not fits or (self.block_size and self.axis is None):
             raise ValueError(f"scale {scale.shape} and zero point {zero_point.shape} do not fit axis {self.axis}")
-        if not (np.isfinite(scale).all() and (scale > 0).all()):
+        if not (np.isfinite(scale).all() and (np.abs(scale) if self.block_size else scale > 0).all()):
             raise ValueError("a scale must be finite and > 0")
         object.__setattr__(self, "scale", scale)
         object.__setattr__(self, "zero_point", zero_point)

@@ -36,11 +36,28 @@ class _Positive(torch.autograd.Function):
         return grads[0]
 
 
+class _NonZero(torch.autograd.Function):
+    """Move scales away from 0 to :data:`SMALLEST_SCALE` on their side of it; the gradient passes unchanged."""
+
+    @staticmethod
+    def forward(ctx: Any, scale: Tensor) -> Tensor:
+        return torch.where(scale < 0, scale.clamp(max=-SMALLEST_SCALE), scale.clamp(min=SMALLEST_SCALE))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        return grads[0]
+
+
 def positive(scale: Tensor) -> Tensor:
     """`scale`, at least :data:`SMALLEST_SCALE`; the gradient passes unchanged."""
     if not torch.is_grad_enabled():
         return scale.clamp(min=SMALLEST_SCALE)
     return cast(Tensor, _Positive.apply(scale))  # type: ignore[no-untyped-call]
+
+
+def non_zero(scale: Tensor) -> Tensor:
+    """`scale`, at least :data:`SMALLEST_SCALE` away from 0; the gradient passes unchanged."""
+    return cast(Tensor, _NonZero.apply(scale))  # type: ignore[no-untyped-call]
 
 
 class FakeQuantize(nn.Module):
@@ -144,8 +161,8 @@ class FakeQuantize(nn.Module):
         return reference.apply(x, scale, zero_point, *bounds, gradient_scale)
 
     def effective_scale(self) -> Tensor:
-        """The scale that forward uses: float32, shape () or (C,), > 0, differentiable."""
-        scale = positive(self.scale)
+        """The scale that forward uses: float32, differentiable, > 0; in blocks not 0, as files have negative ones."""
+        scale = positive(self.scale) if self.block_size is None else non_zero(self.scale)
         return scale if self.scale_bits is None else reference.shorten(scale, self.scale_bits)
 
     def gradient_scale(self, x: Tensor) -> float:

@@ -208,7 +208,8 @@ def _qparams(node: ir.Node, clip: ir.Node | None) -> QParams | None:
         scale, codes = scale.reshape(()), codes.reshape(())
     size = query.rank(node.inputs[0])
     right_rank = scale.ndim == size if block else scale.ndim <= 1
-    if not right_rank or scale.shape != codes.shape or not (np.isfinite(scale).all() and (scale > 0).all()):
+    usable = np.isfinite(scale) & ((scale != 0) if block else (scale > 0))
+    if not right_rank or scale.shape != codes.shape or not usable.all():
         return None
     if storage in FLOAT_STORAGE:
         if clip is not None or codes.any():

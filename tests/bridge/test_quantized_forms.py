@@ -273,6 +273,23 @@ def test_quotient_of_a_half_precision_scale_is_rounded_from_version_23_on() -> N
     assert not np.array_equal(results[21], results[23])
 
 
+def test_negative_scales_of_blocks() -> None:
+    """onnxruntime's symmetric 4-bit quantizer gives the value of largest magnitude the code -8, whatever its sign."""
+    given = parameters("int4", "block")
+    signs = np.random.default_rng(6).choice([-1, 1], given.scale.shape).astype(np.float32)
+    qparams = QParams(given.scale * signs, given.zero_point * 0, given.qtype, given.axis, block_size=given.block_size)
+    proto = model(qparams, stored=True, zero_point=False)
+    module = to_torch(proto)
+    assert len(list(quantizers(module))) == 1
+    assert write_back(module, proto).SerializeToString() == proto.SerializeToString()
+    trained(module)
+    changed = write_back(module, proto)
+    x = np.random.default_rng(4).standard_normal((3, COLUMNS)).astype(np.float32)
+    (found,) = ReferenceEvaluator(changed).run(None, {"x": x})
+    # float32 sums in another order
+    np.testing.assert_allclose(module(torch.from_numpy(x)).detach().numpy(), found, rtol=1e-5, atol=1e-5)
+
+
 def test_nvfp4_form_runs_and_trains_the_scales() -> None:
     """Two levels: float4 weights, blocked float8 scales, one float scale: the scales are a quantized weight."""
     random = np.random.default_rng(1)
