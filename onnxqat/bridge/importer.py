@@ -25,7 +25,7 @@ from onnxqat.bridge.module import Capture, OnnxModule, capture
 from onnxqat.bridge.quantizer_modules import QuantizerFactory
 from onnxqat.bridge.values import Const
 from onnxqat.errors import UnsupportedError
-from onnxqat.graph import io, query, walk
+from onnxqat.graph import io, microsoft_shapes, query, walk
 from onnxqat.ops import _base
 
 __all__ = ["Capture", "OnnxModule", "QuantizerFactory", "capture", "to_torch"]
@@ -61,7 +61,8 @@ def prepare(model: ir.Model) -> ir.Model:
     if mixed:
         return model
     try:
-        return ir_passes.ShapeInferencePass(data_prop=True)(model).model
+        with microsoft_shapes.known_to_inference(model):
+            return ir_passes.ShapeInferencePass(data_prop=True)(model).model
     except Exception as error:
         # Inference only helps: without it ranks are taken at run time, or the lowering that needs one refuses.
         logging.getLogger(__name__).debug("shape inference failed: %s", error)

@@ -238,7 +238,8 @@ def _is_per_channel(node: ir.Node) -> bool:
     shape = node.inputs[0].shape if node.inputs[0] is not None else None
     if "axis" not in node.attributes or shape is None or not len(shape):
         return False
-    return shape[int(query.attribute(node, "axis", 1))] == 1
+    axis = int(query.attribute(node, "axis", 1))
+    return -len(shape) <= axis < len(shape) and shape[axis] == 1
 
 
 def _storage(node: ir.Node, zero_input: ir.Value | None) -> str:

@@ -16,6 +16,7 @@ OPS: tuple[OpDef, ...] = (
     OpDef("SkipLayerNormalization", 1, 1, ("data", "data", "parameter"), domain=DOMAIN),
     OpDef("SkipSimplifiedLayerNormalization", 1, 1, ("data", "data", "parameter"), domain=DOMAIN),
     OpDef("EmbedLayerNormalization", 1, 1, ("parameter",), domain=DOMAIN),
+    OpDef("QEmbedLayerNormalization", 1, 1, ("parameter",), domain=DOMAIN),
     OpDef("GroupNorm", 1, 1, ("data", "parameter"), domain=DOMAIN),
     OpDef("SkipGroupNorm", 1, 1, ("data", "parameter", "parameter", "data", "bias"), domain=DOMAIN),
     OpDef("FusedMatMul", 1, 1, ("data", "weight"), domain=DOMAIN),

@@ -75,6 +75,14 @@ def test_no_quantizer(text: str) -> None:
     assert find(text) == []
 
 
+def test_an_axis_beyond_the_rank_is_no_axis_where_there_is_one_scale() -> None:
+    # onnxruntime's quantizer writes axis 1 for biases with one element, which have one axis.
+    text = PAIR.replace("float s = {0.1}", "float[1] s = {0.1}").replace("uint8 z = {3}", "uint8[1] z = {3}")
+    text = text.replace("QuantizeLinear(x", "QuantizeLinear <axis = 1> (x").replace("(q, s", "<axis = 1> (q, s")
+    [found] = find(text.replace("float[4]", "float[1]"))
+    assert found.qparams.scale.shape == ()
+
+
 @pytest.mark.parametrize("grid", [QType("int8", -128, 127), QType("int8", -7, 7), QType("int4", -8, 7)], ids=str)
 @pytest.mark.parametrize("per_channel", [True, False])
 def test_inserted_quantizers_are_found_again(grid: QType, per_channel: bool) -> None:

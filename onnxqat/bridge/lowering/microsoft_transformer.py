@@ -14,6 +14,7 @@ from onnxqat.bridge.builder import Lowered, NodeView
 from onnxqat.bridge.lowering.activation import linear_clamp, scaled_elu, scaled_swish, thresholded_relu_of
 from onnxqat.bridge.lowering.convolution import conv
 from onnxqat.bridge.lowering.linear import gemm
+from onnxqat.bridge.lowering.microsoft_quantized import to_values
 from onnxqat.bridge.lowering.normalization import normalize_rms
 
 
@@ -130,6 +131,32 @@ def com_microsoft_embed_layer_normalization(n: NodeView) -> Lowered:
     total = n.call(embed, ids, n.optional(1), n.tensor(2), n.tensor(3), n.optional(4), n.optional(8))
     y = n.call(normalize_features, total, n.tensor(5), n.tensor(6), n.attr("epsilon", 1e-12))
     return y, n.call(count_ones, n.optional(7), ids) if n.wants(1) else None, total
+
+
+def embed_codes(ids: torch.Tensor, table: list[torch.Tensor]) -> torch.Tensor:
+    """Rows of a table of codes, as floats; `table` is the codes, the scale and the zero point."""
+    codes, scale, zero_point = table
+    return to_values(codes[ids], scale, zero_point)
+
+
+def com_microsoft_q_embed_layer_normalization(n: NodeView) -> Lowered:
+    """QEmbedLayerNormalization 1: EmbedLayerNormalization on tables of codes."""
+    ids = n.tensor(0)
+    words, places, segments, gamma, beta = (
+        [n.tensor(2 + i), n.buffer(8 + i), n.tensor(13 + i)] if n.has(2 + i) else None for i in range(5)
+    )
+    total = n.call(embed_codes, ids, words)
+    total = n.call(operator.add, total, n.call(embed_codes, n.call(positions_of, ids), places))
+    if segments is not None and n.has(1):
+        total = n.call(operator.add, total, n.call(embed_codes, n.tensor(1), segments))
+    scale, bias = (n.call(to_values, *parameter) for parameter in (gamma, beta) if parameter is not None)
+    y = n.call(normalize_features, total, scale, bias, n.attr("epsilon", 1e-12))
+    return y, n.call(count_ones, n.optional(7), ids) if n.wants(1) else None
+
+
+def positions_of(ids: torch.Tensor) -> torch.Tensor:
+    """0 to S - 1 for `ids` (B, S)."""
+    return torch.arange(ids.shape[1], device=ids.device)
 
 
 def normalize_channel_groups(

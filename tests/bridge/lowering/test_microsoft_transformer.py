@@ -200,3 +200,36 @@ def test_group_norm(last, activation, skip) -> None:
     wanted = functional.group_norm(first, 2, *map(torch.from_numpy, (inputs["gamma"], inputs["beta"])), 1e-3)
     wanted = functional.silu(wanted) if activation else wanted
     torch.testing.assert_close(found, wanted.movedim(1, -1) if last else wanted)
+
+
+@pytest.mark.parametrize("segments", [False, True])
+def test_embeddings_of_codes(segments) -> None:
+    def code(*shape):
+        return RANDOM.integers(0, 256, shape).astype(np.uint8)
+
+    def wherever(array):
+        return array if segments else None
+
+    inputs = {
+        "ids": RANDOM.integers(0, 7, (2, 4)).astype(np.int32),
+        "segments": wherever(RANDOM.integers(0, 2, (2, 4)).astype(np.int32)),
+        "words": code(7, 8),
+        "places": code(9, 8),
+        "segment_table": wherever(code(2, 8)),
+        "gamma": code(8),
+        "beta": code(8),
+        "mask": np.asarray([[1, 1, 1, 0], [1, 0, 0, 0]], np.int32),
+    }
+    tables = ("words", "places", "segment_table", "gamma", "beta")
+    given = [name for name in tables if inputs[name] is not None]
+    inputs |= {
+        f"{name}_scale": np.float32(0.01) * np.ones((), np.float32) if name in given else None for name in tables
+    }
+    inputs |= {
+        f"{name}_zero": np.asarray(100 + i, np.uint8) if name in given else None for i, name in enumerate(tables)
+    }
+    outputs = {"y": 1, "mask_index": TensorProto.INT32}
+    constants = [name for name in inputs if name not in ("ids", "segments", "mask")]
+    model = one_node.make("QEmbedLayerNormalization", inputs, constants=constants, domain=MS, outputs=outputs, rank=3)
+    del model.graph.output[1].type.tensor_type.shape.dim[1:]
+    parity.check(model, one_node.feeds(model, inputs))
