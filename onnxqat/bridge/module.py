@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias
 
 import torch
 from torch import fx, nn
+from torch.utils.hooks import RemovableHandle
 
 from onnxqat.discover import unknown
 
+TensorHook: TypeAlias = "Callable[[torch.Tensor], torch.Tensor | None]"
+_FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 _Spec = list[tuple[str, str, Any, Any, Any, dict[str, Any]]]
 
 
@@ -50,11 +54,53 @@ class OnnxModule(fx.GraphModule):
         """The code of ``forward`` for reading: without the lines that free memory, functions by their usual names."""
         text = re.sub(r";  [\w =]+ = None$", "", str(super().code).strip(), flags=re.MULTILINE)
         for function in {n.target for n in self.graph.nodes if n.op == "call_function"}:
-            home, name = str(function.__module__), function.__name__
+            home, name = str(getattr(function, "__module__", "")), getattr(function, "__name__", "")
             if home.startswith("onnxqat."):
                 written = f"{home.replace('.', '_')}_{name}("
                 text = text.replace(written, f"{home.rpartition('.')[2]}.{name}(")
         return text.replace("torch._C._nn.", "torch.nn.functional.").replace("torch_Tensor_", "torch.Tensor.") + "\n"
+
+    def capture(self, names: Iterable[str]) -> Capture:
+        """A module that also returns the inner tensors called `names` in the ONNX file; see :func:`capture`."""
+        return capture(self, names)
+
+    def register_tensor_hook(self, name: str, hook: TensorHook) -> RemovableHandle:
+        """Call ``hook(tensor)`` on the tensor called `name` in the ONNX file in every forward pass.
+
+        What the hook returns takes the tensor's place for all that read it, None leaves it. The handle's ``remove()``
+        takes the hook out.
+
+        Raises:
+            UsageError: ``name-unknown``; shape arithmetic and the inside of a fused call have no tensor.
+        """
+        if name not in self.tensor_nodes:
+            raise unknown("tensor", name, sorted(self.tensor_nodes))
+        node = next(n for n in self.graph.nodes if n.name == self.tensor_nodes[name])
+        path = f"hooks_of_{node.name}"
+        home = self._modules.get(path)
+        if not isinstance(home, _TensorHooks):
+            home = _TensorHooks()
+            self.add_module(path, home)
+            call = _call_behind(self.graph, node, path)
+            node.replace_all_uses_with(call, delete_user_cb=lambda user: user is not call)
+            self.recompile()
+        handle = RemovableHandle(home.hooks)
+        home.hooks[handle.id] = hook
+        return handle
+
+    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> OnnxModule:
+        """As of every module; element types in the code (of casts and constants) follow the parameters."""
+        super()._apply(fn, recurse)
+        follows = {dtype: fn(torch.empty(0, dtype=dtype)).dtype for dtype in _FLOATS}
+        changed = False
+        for node in self.graph.nodes:
+            arguments = fx.node.map_aggregate((node.args, node.kwargs), lambda a: _followed(a, follows))
+            if arguments != (node.args, node.kwargs):
+                node.args, node.kwargs = arguments  # type: ignore[misc]
+                changed = True
+        if changed:
+            self.recompile()
+        return self
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_restore, (_flatten(self.graph), self._plain_state()))
@@ -117,6 +163,34 @@ def _restore(spec: _Spec, state: dict[str, Any]) -> OnnxModule:
     module.__dict__.update(state)
     module.graph = graph
     return module
+
+
+class _TensorHooks(nn.Module):
+    """The hooks of one tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hooks: OrderedDict[int, TensorHook] = OrderedDict()
+
+    def forward(self, tensor: torch.Tensor) -> torch.Tensor:
+        """`tensor`, or what a hook makes of it."""
+        for hook in self.hooks.values():
+            result = hook(tensor)
+            tensor = tensor if result is None else result
+        return tensor
+
+
+def _call_behind(graph: fx.Graph, node: fx.Node, path: str) -> fx.Node:
+    """A call of submodule `path` on `node`; behind all arguments of ``forward`` where it is one of them."""
+    place = node
+    while node.op == "placeholder" and place.next.op == "placeholder":
+        place = place.next
+    with graph.inserting_after(place):
+        return graph.call_module(path, (node,))
+
+
+def _followed(argument: Any, follows: dict[torch.dtype, torch.dtype]) -> Any:
+    return follows.get(argument, argument) if isinstance(argument, torch.dtype) else argument
 
 
 class Capture(nn.Module):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import nn
 from torch.nn import functional
 
 from onnxqat.bridge.builder import Lowered, NodeView
@@ -39,6 +40,28 @@ def normalize_batch(
     running_mean = (mean * momentum + batch_mean * (1.0 - momentum)).to(mean.dtype)
     running_variance = (variance * momentum + batch_variance * (1.0 - momentum)).to(variance.dtype)
     return y, running_mean, running_variance
+
+
+class BatchNorm(nn.Module):
+    """BatchNormalization with stored statistics; ``.train()`` takes the batch's and moves the stored ones towards them.
+
+    As ``nn.BatchNorm2d``, but the tensors are those of the imported module, which has them under their ONNX names.
+    """
+
+    def __init__(self, momentum: float, epsilon: float) -> None:
+        super().__init__()
+        self.momentum = momentum
+        self.epsilon = epsilon
+
+    def forward(
+        self, x: torch.Tensor, mean: torch.Tensor, variance: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor
+    ) -> torch.Tensor:
+        """(batch, channels, ...) -> the same."""
+        return functional.batch_norm(x, mean, variance, scale, bias, self.training, self.momentum, self.epsilon)
+
+    def extra_repr(self) -> str:
+        """What ``print`` shows."""
+        return f"momentum={self.momentum}, epsilon={self.epsilon}"
 
 
 def normalize_by_statistics(
@@ -73,7 +96,8 @@ def batch_normalization(n: NodeView) -> Lowered:
         raise n.refuse("outputs of training mode")
     if not (isinstance(n.value(3), Const) and isinstance(n.value(4), Const)):
         return n.call(normalize_by_statistics, x, scale, bias, mean, variance, epsilon)
-    return n.call(functional.batch_norm, x, mean, variance, scale, bias, False, 1.0 - momentum, epsilon)
+    path = n.builder.add_module(f"{n.node.outputs[0].name}_batchnorm", BatchNorm(1.0 - momentum, epsilon))
+    return n.builder.emit("call_module", path, (x, mean, variance, scale, bias), name=n.base)
 
 
 def normalize_instances(x: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor, epsilon: float) -> torch.Tensor:
