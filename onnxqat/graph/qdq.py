@@ -101,14 +101,14 @@ def quantizers(model: ir.Model, *, every: bool = False) -> list[Quantizer]:
 
     Args:
         model: the model.
-        every: whether blocked scales and float8 and float4 grids are among them. The bridge trains those; passes and
-            reports know integer grids per tensor and per channel.
+        every: whether blocked scales, float8 and float4 grids, and stored integers behind a Clip are among them. The
+            bridge trains those; passes and reports know integer grids per tensor and per channel.
     """
     found = [
         q
         for scope in walk.scopes(model)
         for q in _in_scope(scope, query.opset(model, scope))
-        if every or not (q.qparams.block_size or q.qparams.qtype.is_float)
+        if every or not (q.qparams.block_size or q.qparams.qtype.is_float or (q.stored and q.clip))
     ]
     readable = by_output(found)
     for q in found:
@@ -125,7 +125,7 @@ def _in_scope(scope: walk.Scope, opset: int) -> Iterator[Quantizer]:
     for node in scope:
         if is_quantize(node):
             pair = _match_pair(node, opset)
-        elif is_dequantize(node) and query.constant_tensor(node.inputs[0]) is not None:
+        elif is_dequantize(node) and not is_quantize(_producer(node)):
             pair = _match_stored(node)
         else:
             continue
@@ -157,13 +157,30 @@ def _match_pair(quantize: ir.Node, opset: int) -> Quantizer | None:
     return Quantizer(quantize.inputs[0], outputs, quantize, clip, tuple(users), qparams)
 
 
+def _producer(node: ir.Node) -> ir.Node | None:
+    first = node.inputs[0]
+    return None if first is None else first.producer()
+
+
 def _match_stored(dequantize: ir.Node) -> Quantizer | None:
-    qparams = _qparams(dequantize, None)
-    source = dequantize.inputs[0]
-    if qparams is None or source is None:
+    """Constant codes in front of `dequantize`, with or without a Clip that only it reads (brevitas writes one)."""
+    clip, source = _producer(dequantize), dequantize.inputs[0]
+    if (
+        clip is not None
+        and clip.op_type == "Clip"
+        and clip.domain == ""
+        and clip.outputs[0].consumers() == (dequantize,)
+    ):
+        source = None if clip.outputs[0].is_graph_output() else clip.inputs[0]
+    else:
+        clip = None
+    if source is None or query.constant_tensor(source) is None:
         return None
-    qparams = _noted_grid(dequantize, qparams)
-    return Quantizer(source, (dequantize.outputs[0],), None, None, (dequantize,), qparams)
+    qparams = _qparams(dequantize, clip)
+    if qparams is None:
+        return None
+    qparams = qparams if clip else _noted_grid(dequantize, qparams)
+    return Quantizer(source, (dequantize.outputs[0],), None, clip, (dequantize,), qparams)
 
 
 def _noted_grid(dequantize: ir.Node, qparams: QParams) -> QParams:

@@ -290,6 +290,43 @@ def test_negative_scales_of_blocks() -> None:
     np.testing.assert_allclose(module(torch.from_numpy(x)).detach().numpy(), found, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("axis", [None, 0])
+def test_stored_integers_behind_a_clip(axis: int | None) -> None:
+    """brevitas' form of a weight of few bits."""
+    random = np.random.default_rng(1)
+    shape = () if axis is None else (ROWS,)
+    scale = random.uniform(0.1, 0.3, shape).astype(np.float32)
+    codes = random.integers(-3, 4, (ROWS, COLUMNS)).astype(np.int8)
+    attributes = {} if axis is None else {"axis": axis}
+    graph = helper.make_graph(
+        [
+            helper.make_node("Clip", ["w_quantized", "low", "high"], ["w_clipped"]),
+            helper.make_node("DequantizeLinear", ["w_clipped", "s", "z"], ["w"], **attributes),
+            helper.make_node("Gemm", ["x", "w"], ["y"], transB=1),
+        ],
+        "g",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["N", COLUMNS])],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["N", ROWS])],
+        [
+            constant("s", scale, "float"),
+            constant("z", np.zeros(shape), "int8"),
+            constant("low", np.int8(-3), "int8"),
+            constant("high", np.int8(3), "int8"),
+            constant("w_quantized", codes, "int8"),
+        ],
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    module = to_torch(proto)
+    ((_, quantizer),) = quantizers(module)
+    assert (quantizer.quant_min, quantizer.quant_max) == (-3, 3)
+    assert write_back(module, proto).SerializeToString() == proto.SerializeToString()
+    trained(module)
+    x = random.standard_normal((3, COLUMNS)).astype(np.float32)
+    (found,) = ReferenceEvaluator(write_back(module, proto)).run(None, {"x": x})
+    # float32 sums in another order
+    np.testing.assert_allclose(module(torch.from_numpy(x)).detach().numpy(), found, rtol=1e-5, atol=1e-5)
+
+
 def test_nvfp4_form_runs_and_trains_the_scales() -> None:
     """Two levels: float4 weights, blocked float8 scales, one float scale: the scales are a quantized weight."""
     random = np.random.default_rng(1)
