@@ -17,8 +17,11 @@ INTERNAL_ERROR = 70
 INTERRUPTED = 130
 
 
-def build_app() -> typer.Typer:
-    """The application with every command of ``onnxqat/cli/commands``."""
+def build_app(only: str | None = None) -> typer.Typer:
+    """The application with every command of ``onnxqat/cli/commands``, or with the one called `only`, where there is one.
+
+    To turn the signature of a command into options takes longer than to import it.
+    """
     app = typer.Typer(
         add_completion=False,
         no_args_is_help=True,
@@ -27,7 +30,8 @@ def build_app() -> typer.Typer:
         help="Quantization-aware training from an ONNX file: place Q/DQ, fine-tune, write back, prove, hand off.",
     )
     app.callback()(_version)
-    for name in discover.names("onnxqat.cli.commands"):
+    names = discover.names("onnxqat.cli.commands")
+    for name in [name for name in names if name.replace("_", "-") == only] or names:
         module = discover.load("onnxqat.cli.commands", name)
         app.command(
             name.replace("_", "-"), help=_summary(module.run.__doc__), short_help=_summary(module.run.__doc__, 1)
@@ -62,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status; errors become one line on standard error."""
     try:
-        status = build_app()(list(arguments), standalone_mode=True)
+        status = build_app(arguments[0] if arguments else None)(list(arguments), standalone_mode=True)
     except SystemExit as exit_:
         return exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
     except QatError as error:
