@@ -38,6 +38,7 @@ def to_torch(source: io.ModelSource, *, quantizer_factory: QuantizerFactory | No
 
     ``forward`` takes the graph inputs in order and returns the graph outputs: a tensor when there is one, else a
     tuple. Float constants are Parameters under their ONNX names, running statistics and everything else buffers.
+    It comes in evaluation mode: ``.train()`` makes Dropout drop.
     Each recognised quantizer is one submodule ``<tensor>_quantizer``.
 
     Args:
@@ -115,7 +116,7 @@ class _Importer:
             "tensor_nodes": builder.tensor_nodes,
             "quantizers": self.quantizers.paths,
         }
-        return modules.make(self.store.root, builder.graph, attributes)
+        return modules.make(self.store.root, builder.graph, attributes).eval()
 
     def lower_scope(self, builder: Builder, graph: ir.Graph) -> None:
         """Lower the nodes of one graph in order."""
