@@ -90,13 +90,13 @@ class OnnxModule(fx.GraphModule):
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> OnnxModule:
         """As of every module; element types in the code (of casts and constants) follow the parameters."""
-        super()._apply(fn, recurse)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         follows = {dtype: fn(torch.empty(0, dtype=dtype)).dtype for dtype in _FLOATS}
         changed = False
         for node in self.graph.nodes:
             arguments = fx.node.map_aggregate((node.args, node.kwargs), lambda a: _followed(a, follows))
             if arguments != (node.args, node.kwargs):
-                node.args, node.kwargs = arguments  # type: ignore[misc]
+                node.args, node.kwargs = arguments
                 changed = True
         if changed:
             self.recompile()
