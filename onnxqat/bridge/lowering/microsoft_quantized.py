@@ -139,7 +139,7 @@ def softmax_of_codes(
     codes = x.to(torch.int64)
     exponentials = table[codes - codes.amax(-1, keepdim=True) + 255]
     total = exponentials.sum(-1, keepdim=True)
-    steps = torch.round(1.0 / y_scale.to(torch.float32)).to(torch.int64)
+    steps = torch.floor(1.0 / y_scale.to(torch.float32)).to(torch.int64)
     shares = torch.div(exponentials * steps + torch.div(total, 2, rounding_mode="floor"), total, rounding_mode="floor")
     return (shares + y_zero.to(torch.int64)).clamp(low, high).to(dtype)
 

@@ -93,8 +93,8 @@ def test_leaky_relu(dtype, x, y, alpha) -> None:
 
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("options", [{"axis": -1, "opset_": 13}, {"axis": 1, "opset_": 13}, {"axis": 1, "opset_": 11}])
-@pytest.mark.parametrize("x_scale", [0.02, 0.2, 0.0001])
-@pytest.mark.parametrize("y_scale", [1 / 256, 0.01])
+@pytest.mark.parametrize("x_scale", [0.02, 0.2, 0.0001, 40.0])
+@pytest.mark.parametrize("y_scale", [1 / 256, 0.01, 0.00392157, 0.0063])
 def test_softmax(dtype, options, x_scale, y_scale) -> None:
     inputs = {"x": codes(dtype, 3, 4, 17), "x_scale": scale(x_scale), "x_zero": zero(3, dtype)}
     inputs |= {"y_scale": scale(y_scale), "y_zero": zero(np.iinfo(dtype).min, dtype)}
