@@ -6,7 +6,7 @@ import dataclasses
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import onnx_ir as ir
 from onnx_ir.passes.common import ShapeInferencePass
@@ -34,6 +34,8 @@ from onnxqat.types import STORAGE, QuantPlan, Remark
 if TYPE_CHECKING:
     from onnxqat.calibration.data import Data
     from onnxqat.calibration.preprocess import Preprocess
+
+Rounding = Literal["nearest", "compensated"]
 
 PER_CHANNEL_OPSET = 13
 RANDOM_BATCHES = 4
@@ -71,6 +73,7 @@ def insert_qdq(
     keep: bool = False,
     simplify: bool = False,
     equalize: bool = True,
+    rounding: Rounding = "nearest",
     progress: Callable[[int, int | None], None] | None = None,
 ) -> InsertResult:
     """Place and calibrate Q/DQ pairs by a backend's table; the result is in train form.
@@ -89,6 +92,8 @@ def insert_qdq(
         keep: leave the quantizers of an already quantized model as they are, and add what is missing.
         simplify: run onnxsim first, behind a check that the function is kept.
         equalize: bring channels of very different size in front of a SiLU to one size, where calibration finds any.
+        rounding: ``"compensated"`` rounds the weights of convolutions on the calibration data
+            (:mod:`onnxqat.calibration.rounding`) and corrects biases; ``"nearest"`` leaves weights and biases.
         progress: called with batches done and their number, when known.
 
     Raises:
@@ -97,6 +102,8 @@ def insert_qdq(
         BackendError: ``backend-unknown``, ``backend-table``, ``backend-opset``.
         UsageError: ``pattern-no-match``, ``option-invalid``.
     """
+    if rounding not in get_args(Rounding):
+        raise UsageError("option-invalid", f"there is no rounding {rounding!r}", hint=", ".join(get_args(Rounding)))
     overrides = overrides or Overrides()
     if replace and keep:
         raise UsageError("option-invalid", "quantizers can be replaced or kept, not both")
@@ -118,7 +125,7 @@ def insert_qdq(
 
         remarks.extend(equalization.equalize(model, table, chosen, data))
     plan = planner.plan(model, table, chosen)
-    plan = _calibrate_and_insert(model, table, chosen, plan, data, progress, remarks)
+    plan = _calibrate_and_insert(model, table, chosen, plan, data, progress, remarks, rounding)
     _describe(model, table, overrides, random_data=calibration is None)
     return _finish(source, model, output, plan, remarks)
 
@@ -233,6 +240,7 @@ def _calibrate_and_insert(
     data: Data,
     progress: Callable[[int, int | None], None] | None,
     remarks: list[Remark],
+    rounding: Rounding,
 ) -> QuantPlan:
     from onnxqat.calibration import findings, foreign, resolve, row_sizes, runner
 
@@ -247,6 +255,10 @@ def _calibrate_and_insert(
         plan = planner.plan(model, table, chosen, mixed_range=found.mixed_range)
     resolved = resolve.resolve(plan, observers, model)
     remarks.extend((*plan.remarks, *resolved.remarks))
+    if rounding == "compensated":
+        from onnxqat.calibration.rounding import compensate
+
+        remarks.extend(compensate(model, resolved.placements, data))
     steps = [PlaceQdq(resolved.placements), DeriveBias(resolved.biases)]
     remarks.extend(_base.rewrite(model, steps).remarks)
     edit.remove_unused(model)

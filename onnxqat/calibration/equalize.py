@@ -6,6 +6,7 @@ import onnx_ir as ir
 
 from onnxqat.backends.schema import Backend
 from onnxqat.backends.selection import Selection, type_roles
+from onnxqat.calibration import foreign
 from onnxqat.calibration.data import Data
 from onnxqat.calibration.runner import calibrate
 from onnxqat.passes import _base
@@ -36,6 +37,6 @@ def equalize(model: ir.Model, table: Backend, chosen: Selection, data: Data) -> 
         return ()
     if not data.repeatable:
         return (Remark("channels were not equalized: the calibration data can be read only once", (), "calibrate"),)
-    observers = calibrate(model, dict.fromkeys(names, _PER_CHANNEL), data)
+    observers = calibrate(foreign.runnable_part(model), dict.fromkeys(names, _PER_CHANNEL), data)
     seen = {name: observer for name, observer in observers.items() if observer.count}
     return _base.rewrite(model, [EqualizeSilu({name: o.range() for name, o in seen.items()})]).remarks

@@ -44,6 +44,9 @@ def run(
     first_last_bits: Annotated[
         int | None, typer.Option(help="Width of the first and last weighted layers; 0 leaves them in float.")
     ] = None,
+    rounding: Annotated[
+        str, typer.Option(help="Of convolution weights: nearest, or compensated on the calibration data.")
+    ] = "nearest",
     random_data: _options.RandomData = False,
     replace: Annotated[bool, typer.Option("--replace", help="Strip quantizers that the model already has.")] = False,
     keep: Annotated[bool, typer.Option("--keep", help="Keep such quantizers, and add what is missing.")] = False,
@@ -94,6 +97,7 @@ def run(
             keep=keep,
             simplify=simplify,
             equalize=equalize,
+            rounding=rounding,  # type: ignore[arg-type]  # insert_qdq refuses others by name
             progress=progress,
         )
     _output.show(build.from_insert(result, explain=explain, source=str(model)), as_json=as_json, html_path=html)

@@ -1,0 +1,128 @@
+"""Rounding on data: inputs as Conv sees them, less error at the output, nothing moved off the grid."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import helper, numpy_helper
+
+import onnxqat
+from onnxqat.backends.selection import Overrides
+from onnxqat.calibration.rounding import columns_of, rounded
+from onnxqat.errors import UsageError
+from tests.passes.checks import ort_run
+
+
+def convolution(weight: np.ndarray, size: tuple[int, ...], *, bias: bool = True, **attributes: Any) -> onnx.ModelProto:
+    """One Conv, whose input has `size` behind the batch."""
+    held = {"w": weight.astype(np.float32)}
+    if bias:
+        held["b"] = np.linspace(-1, 1, len(weight)).astype(np.float32)
+    node = helper.make_node("Conv", ["x", *held], ["y"], name="conv", **attributes)
+    graph = helper.make_graph(
+        [node],
+        "g",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["N", *size])],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(value, name) for name, value in held.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.mark.parametrize(
+    ("shape", "size", "attributes"),
+    [
+        ((4, 3, 3, 3), (3, 8, 9), {"pads": [1, 0, 2, 1], "strides": [2, 1]}),
+        ((4, 1, 3, 3), (4, 8, 9), {"group": 4, "dilations": [2, 1]}),
+        ((6, 2, 1, 1), (6, 5, 5), {"group": 3}),
+        ((2, 3, 4), (3, 11), {"auto_pad": "SAME_UPPER", "strides": [3]}),
+        ((2, 3, 2, 3), (3, 7, 8), {"auto_pad": "SAME_LOWER", "strides": [2, 2]}),
+        ((2, 3, 2, 2, 2), (3, 4, 4, 4), {"auto_pad": "VALID"}),
+    ],
+)
+def test_columns_times_filters_is_the_convolution(
+    shape: tuple[int, ...], size: tuple[int, ...], attributes: dict[str, Any]
+) -> None:
+    """All places are looked at here, so that the result is the Conv's own, in another layout."""
+    rng = np.random.default_rng(0)
+    weight, x = rng.normal(size=shape), rng.normal(size=(2, *size)).astype(np.float32)
+    model = convolution(weight, size, bias=False, **attributes)
+    node = ir.from_proto(model).graph[0]
+    columns = columns_of(x, node)
+    groups = attributes.get("group", 1)
+    filters = weight.reshape(groups, shape[0] // groups, -1)
+    expected = ort_run(model, {"x": x})["y"]
+    found = np.einsum("gpd,gmd->pgm", columns, filters).reshape(2, -1, shape[0]).transpose(0, 2, 1)
+    np.testing.assert_allclose(found.reshape(expected.shape), expected, rtol=1e-4, atol=1e-4)
+
+
+def correlated(count: int, channels: int, seed: int) -> np.ndarray:
+    """Inputs with a mean that go together, as the results of a SiLU do."""
+    mix = np.random.default_rng(7).normal(size=(channels, 3))
+    hidden = np.random.default_rng(seed).normal(size=(count, 3, 6, 6))
+    noise = np.random.default_rng(seed + 1).normal(size=(count, channels, 6, 6)) * 0.1
+    return (np.einsum("ch,nhij->ncij", mix, hidden) + noise + 1).astype(np.float32)
+
+
+def loss(model: onnx.ModelProto, quantized: onnx.ModelProto) -> float:
+    """Mean squared error on inputs that calibration has not seen."""
+    feeds = {"x": correlated(8, 16, 5)}
+    return float(np.square(ort_run(model, feeds)["y"] - ort_run(quantized, feeds)["y"]).mean())
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_the_output_has_less_error(bias: bool) -> None:
+    """With 4-bit weights, whose rounding is what counts. Inputs of three factors leave much to make up for."""
+    model = convolution(np.random.default_rng(1).normal(size=(8, 16, 1, 1)), (16, 6, 6), bias=bias)
+    options: dict[str, Any] = {
+        "calibration": {"x": correlated(32, 16, 0)},
+        "overrides": Overrides(weight_bits=4),
+    }
+    nearest = onnxqat.insert_qdq(model, **options)
+    chosen = onnxqat.insert_qdq(model, rounding="compensated", **options)
+    assert loss(model, chosen.model) < loss(model, nearest.model) / 3
+    weights = [constants(r.model)["w"] for r in (nearest, chosen)]
+    scale = constants(chosen.model)["w_scale"].reshape(-1, 1, 1, 1)
+    np.testing.assert_array_equal(weights[0], constants(model)["w"])
+    codes = weights[1] / scale
+    np.testing.assert_allclose(codes, np.rint(codes), atol=1e-5)
+    # Scales are those of calibration, and no weight goes past their codes.
+    np.testing.assert_array_equal(constants(nearest.model)["w_scale"], constants(chosen.model)["w_scale"])
+    assert np.abs(codes).max() <= 7 + 1e-5
+
+
+def constants(model: onnx.ModelProto) -> dict[str, np.ndarray]:
+    return {i.name: numpy_helper.to_array(i) for i in model.graph.initializer}
+
+
+def test_independent_inputs_get_the_nearest_codes() -> None:
+    """Nothing can be made up for where the inputs have nothing to do with each other."""
+    rng = np.random.default_rng(0)
+    rows, scale = rng.normal(size=(2, 3, 5)), np.full((2, 3, 1), 0.1)
+    codes = rounded(rows, scale, (-100, 100), np.broadcast_to(np.eye(5), (2, 5, 5)))
+    np.testing.assert_array_equal(codes, np.rint(rows / scale))
+
+
+def test_a_dead_input_is_no_obstacle() -> None:
+    second = np.zeros((1, 4, 4))
+    codes = rounded(np.full((1, 2, 4), 0.26), np.full((1, 2, 1), 0.1), (-7, 7), second)
+    np.testing.assert_array_equal(codes, np.full((1, 2, 4), 3.0))
+
+
+def test_data_that_can_be_read_once() -> None:
+    model = convolution(np.random.default_rng(1).normal(size=(8, 16, 1, 1)), (16, 6, 6))
+
+    def batches() -> Iterator[np.ndarray]:
+        yield correlated(4, 16, 0)
+
+    result = onnxqat.insert_qdq(model, calibration=batches(), rounding="compensated")
+    np.testing.assert_array_equal(constants(result.model)["w"], constants(model)["w"])
+    assert any("read only once" in remark.message for remark in result.remarks)
+
+
+def test_unknown_rounding() -> None:
+    with pytest.raises(UsageError, match="stochastic"):
+        onnxqat.insert_qdq(convolution(np.ones((2, 2, 1, 1)), (2, 4, 4)), random_data=True, rounding="stochastic")  # type: ignore[arg-type]
