@@ -2,7 +2,8 @@
 
     python tools/bench/tasks.py [mobilenetv2] [efficientnet] [dscnn] [yolox] ...
 
-Fine-tuning sees the calibration inputs of the scorer alone (no labels, no test sample), with the float file as teacher.
+Calibration and fine-tuning see the calibration inputs of the scorer alone (no labels, no test sample), with the float
+file as teacher. The detector's calibration inputs would be scored images; it gets mosaics of ImageNet images instead.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -26,7 +27,7 @@ RUNS = _shared.ROOT / "runs" / "tasks"
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """A network, the scorer's task, and how it is tuned."""
+    """A network, the scorer's task, and how it is quantized and tuned; no epochs: calibration alone."""
 
     model: str
     task: str
@@ -37,6 +38,7 @@ class Task:
     learning_rate: float = 1e-4
     observer: str | None = None
     reduce_range: bool | None = None
+    rounding: Literal["nearest", "compensated"] = "nearest"
 
 
 TASKS = {
@@ -54,14 +56,30 @@ TASKS = {
         reduce_range=False,
     ),
     "dscnn": Task("dscnn_kws", "kws", 200, epochs=20, batch_size=20, learning_rate=1e-4),
-    "yolox": Task("yolox_nano_coco_416", "yolox", 32, epochs=6, batch_size=4, observer="percentile"),
+    "yolox": Task("yolox_nano_coco_416", "yolox", 32, batch_size=4, observer="mse", rounding="compensated"),
 }
 
 
+def mosaics(count: int) -> np.ndarray:
+    """Four ImageNet images each, as the detector's scorer prepares its own: float32 (count, 3, 416, 416)."""
+    from PIL import Image
+
+    sys.path.insert(0, str(_shared.SCORER.parent))
+    import accuracy
+
+    images, _ = accuracy.imagenet1000()
+    chosen = images[np.random.default_rng(0).permutation(len(images))[: 4 * count]]
+    rows = chosen.reshape(count, 2, 2, *chosen.shape[1:]).transpose(0, 1, 3, 2, 4, 5)
+    sheets = rows.reshape(count, 2 * chosen.shape[1], 2 * chosen.shape[2], 3)
+    return np.concatenate([accuracy.detector_input("yolox", Image.fromarray(sheet))[0] for sheet in sheets])
+
+
 def calibration(task: Task) -> np.ndarray:
-    """The scorer's calibration inputs."""
+    """Calibration inputs that are not scored."""
     import subprocess
 
+    if task.task == "yolox":
+        return mosaics(task.samples)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "calibration.npz"
         command = [
@@ -98,7 +116,15 @@ def run(name: str, backend: str, threads: int) -> dict[str, Any]:
     overrides = Overrides(
         per_channel=None if task.per_channel else False, observer=task.observer, reduce_range=task.reduce_range
     )
-    onnxqat.insert_qdq(source, backend, calibration=data, output=quantized, overrides=overrides)
+    onnxqat.insert_qdq(
+        source,
+        backend,
+        calibration=data,
+        output=quantized,
+        overrides=overrides,
+        batch_size=task.batch_size,
+        rounding=task.rounding,
+    )
     row: dict[str, Any] = {
         "model": task.model,
         "backend": backend,
