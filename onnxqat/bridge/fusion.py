@@ -129,6 +129,20 @@ def _close(value: float | None, wanted: float) -> bool:
     return value is not None and math.isclose(value, wanted, rel_tol=_CLOSE)
 
 
+def masked_attention(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor, scale: float
+) -> torch.Tensor:
+    """Attention with a mask of which inference does not know whether it widens the scores.
+
+    torch's function takes no mask that does.
+    """
+    scores = (*q.shape[:-1], k.shape[-2])
+    pairs = zip(reversed(mask.shape), reversed(scores), strict=False)
+    if mask.dim() <= len(scores) and all(m == 1 or m == n for m, n in pairs):
+        return functional.scaled_dot_product_attention(q, k, v, mask, scale=scale)
+    return torch.softmax(q @ k.transpose(-2, -1) * scale + mask, -1) @ v
+
+
 def _silu(graph: _Graph, node: Any) -> bool:
     """``x * sigmoid(x)``."""
     for x, gate in (node.args, node.args[::-1]):
@@ -229,15 +243,19 @@ def _attention(graph: _Graph, node: Any) -> bool:
     whole, values = graph.builder.known_shape(weights), graph.builder.known_shape(v)
     if not _inner(scores, torch.matmul) or whole is None or values is None or len(whole) != 4 or len(values) != 4:
         return False
-    if mask is not None and (None in whole or graph.builder.known_shape(scores) != whole or not _finite(graph, mask)):
+    if mask is not None and not _finite(graph, mask):
         return False
+    fits = mask is None or (None not in whole and graph.builder.known_shape(scores) == whole)
     (q, first), (k, second) = (_unscaled(graph, value) for value in scores.args)
     if _inner(k, torch.reshape):
         _transposed(graph, k)
     seen_through = _inner(k, torch.transpose) and k.args[1:] == (-2, -1)
     keys = k.args[0] if seen_through else graph.before(node, torch.transpose, k, -2, -1)
     scale = first * second if _known(first, second) else graph.before(node, shape_math.multiply, first, second)
-    graph.become(node, functional.scaled_dot_product_attention, q, keys, v, mask, 0.0, False, scale=scale)
+    if fits:
+        graph.become(node, functional.scaled_dot_product_attention, q, keys, v, mask, 0.0, False, scale=scale)
+    else:
+        graph.become(node, masked_attention, q, keys, v, mask, scale)
     return True
 
 

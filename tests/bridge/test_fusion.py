@@ -170,3 +170,13 @@ def test_a_scale_that_is_computed_from_a_shape() -> None:
     inputs = "float[n, 2, 5, e] q, float[n, 2, 7, e] k, float[n, 2, 7, e] v"
     model = parse(body, {}, inputs, "float[n, 2, 5, e] y")
     assert "scaled_dot_product_attention(q, " in parity.check(model, e=8).code
+
+
+@pytest.mark.parametrize(("rows", "masks"), [(2, 2), (1, 3), (3, 1)])
+def test_a_mask_may_widen_the_scores(rows: int, masks: int) -> None:
+    body = ATTENTION.format(mask="f = Mul(mask, large)  a = Add(p, f)", scores="a")
+    inputs = "float[n, 2, 5, 8] q, float[n, 2, 7, 8] k, float[n, 2, 7, 8] v, float[m, 1, 1, 7] mask"
+    model = parse(body, {"scale": 0.6, "large": -10000.0}, inputs, "float[o, 2, 5, 8] y")
+    given = {name: normal(rows, 2, length, 8) for name, length in (("q", 5), ("k", 7), ("v", 7))}
+    given["mask"] = (normal(masks, 1, 1, 7) > 0).astype(np.float32)
+    assert "fusion.masked_attention(" in parity.check(model, given).code
