@@ -252,7 +252,7 @@ def test_symmetry_follows_from_the_zero_point() -> None:
 
 def test_short_scales_stay_short_while_they_learn() -> None:
     q = FakeQuantize(dataclasses.replace(qparams(), scale_bits=1), tensor="x", role="activation")
-    q.observe(torch.tensor([-1.0, 1.0]))
+    q.observe(torch.tensor([-1.5, 1.5]))
     q.apply_observed()
     assert q.scale.item() == 2.0**-6
     with torch.no_grad():
