@@ -30,6 +30,8 @@ COORDINATES = (
     "tf_crop_and_resize",
 )
 NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
+# onnxruntime takes what is this close to halfway between two elements for a tie: it is so but for rounding.
+NEARLY_HALFWAY = 1e-6
 POLICIES = ("stretch", "not_larger", "not_smaller")
 
 
@@ -76,7 +78,10 @@ def source_coordinates(
     elif kind == "pytorch_half_pixel" and out <= 1:
         result = torch.zeros_like(places)
     elif kind == "half_pixel_symmetric":
-        result = result + size / 2 * (1 - out / length)
+        # In onnxruntime's order and precision, so that ties of the nearest element fall the same way.
+        one = torch.ones((), dtype=places.dtype, device=places.device)
+        offset = size / 2 * (1 - (one * out) / (one * scale * size))
+        result = (offset + (places.to(torch.float64) + 0.5) / scale - 0.5).to(places.dtype)
     return result
 
 
@@ -86,7 +91,10 @@ def nearest_index(x: torch.Tensor, rule: str, scale: Any) -> torch.Tensor:
         return torch.floor(x)
     if rule in ("ceil", "simple"):
         return torch.ceil(x)
-    return torch.ceil(x - 0.5) if rule == "round_prefer_floor" else torch.floor(x + 0.5)
+    wide = x.to(torch.float64)
+    if rule == "round_prefer_floor":
+        return torch.ceil(wide - (0.5 + NEARLY_HALFWAY))
+    return torch.floor(wide + (0.5 + NEARLY_HALFWAY))
 
 
 def kernel(distance: torch.Tensor, how: Sampling) -> torch.Tensor:
@@ -155,15 +163,20 @@ def _interpolate(
 
 
 def scaled_size(size: Any, scale: Any) -> Any:
-    """``floor(size * scale)``."""
+    """``floor(size * scale)``, the product in float32."""
     if isinstance(size, int) and isinstance(scale, float):
-        return math.floor(shape_math.single(size * scale))
+        # Dekker's splitting leaves the upper 24 bits; torch.compile, where a symbol looks like an int, can follow it.
+        product = size * scale
+        shifted = product * (2**29 + 1)
+        return math.floor(shifted - (shifted - product))
     return shape_math.to_int(math.floor(size * scale))
 
 
-def ratio(out: Any, size: Any) -> Any:
-    """The scale that makes `out` elements of `size`."""
-    return shape_math.divide(shape_math.to_float(out), shape_math.to_float(size))
+def ratio(out: Any, size: Any, dtype: torch.dtype) -> Any:
+    """The scale that makes `out` elements of `size`, in float32 unless `dtype` is float64."""
+    return (
+        out / size if dtype is torch.float64 else shape_math.divide(shape_math.to_float(out), shape_math.to_float(size))
+    )
 
 
 def proportional_sizes(x: torch.Tensor, axes: list[int], sizes: Any, policy: str) -> tuple[list[Any], Any]:
@@ -182,14 +195,14 @@ def resample(
     how, dtype, common = Sampling(*options), x.dtype, None
     if sizes is not None and how.policy != "stretch":
         sizes, common = proportional_sizes(x, axes, sizes, how.policy)
-    if how.mode != "nearest" and dtype is not torch.float64:
-        x = x.to(torch.float64 if dtype in (torch.int32, torch.int64) else torch.float32)
+    if how.mode != "nearest":
+        x = x.to(torch.float32 if dtype in (torch.float16, torch.bfloat16, torch.float32) else torch.float64)
     for position in reversed(range(len(axes))):
         axis = axes[position]
         size = x.shape[axis]
         if sizes is not None:
             out = sizes[position]
-            scale = ratio(out, size) if common is None else common
+            scale = ratio(out, size, x.dtype) if common is None else common
             length = out if common is None else size * scale
         else:
             scale = scales[position]
