@@ -93,7 +93,10 @@ def sample_positions(
     if mode == "nearest":
         # Rounded before it is reflected: a tie beyond the edge would go the other way afterwards.
         positions = [torch.round(p) for p in positions]
-    positions = [_moved_inside(p, s, padding, align_corners) for p, s in zip(positions, sizes, strict=True)]
+    if not (mode == "cubic" and padding == "border"):
+        # A cubic beyond the border still sees elements inside: torch and onnxruntime repeat the outermost element.
+        # (ONNX's reference clamps the position instead.)
+        positions = [_moved_inside(p, s, padding, align_corners) for p, s in zip(positions, sizes, strict=True)]
     axes = [
         [(*_resolved(place, size, padding, align_corners), weight) for place, weight in _neighbours(position, mode)]
         for position, size in zip(positions, sizes, strict=True)
@@ -137,9 +140,9 @@ def sample_grid(x: torch.Tensor, grid: torch.Tensor, mode: str, padding: str, al
         x = x.to(torch.float64 if precise else torch.float32)
     if grid.dtype is not torch.float64:
         grid = grid.to(torch.float32)
-    if mode == "linear" and x.dim() in (4, 5) and not dtype.is_complex:
-        found = functional.grid_sample(x, grid.to(x.dtype), "bilinear", padding, align_corners)
-        return found.to(dtype)
+    native = {"linear": "bilinear", "cubic": "bicubic"}.get(mode, "")
+    if native and x.dim() in ((4, 5) if mode == "linear" else (4,)) and not dtype.is_complex:
+        return functional.grid_sample(x, grid.to(x.dtype), native, padding, align_corners).to(dtype)
     positions = positions_of_grid(grid, x.shape[2:], align_corners)
     return sample_positions(x, positions, mode, padding, align_corners).reshape(shape).to(dtype)
 

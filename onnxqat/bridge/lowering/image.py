@@ -50,12 +50,20 @@ def col2_im(n: NodeView) -> Lowered:
 def fit_centered(x: torch.Tensor, sizes: Any, axes: list[int] | None) -> torch.Tensor:
     """CenterCropPad: cut or padded with zeros to `sizes`; an odd element is cut off, or added, at the end."""
     for axis, size in zip(range(x.dim()) if axes is None else axes, sizes, strict=True):
-        length = x.shape[axis]
-        kept = shape_math.minimum(length, size)
-        x = x.narrow(axis, (length - kept) // 2, kept)
-        before = (size - kept) // 2
-        after_last = x.dim() - 1 - axis % x.dim()
-        x = functional.pad(x, [0, 0] * after_last + [before, size - kept - before])
+        axis, length = axis % x.dim(), x.shape[axis]
+        if isinstance(length, int) and isinstance(size, int):
+            added = size - length
+            before = added // 2 if added > 0 else -(-added // 2)
+            x = functional.pad(x, [0, 0] * (x.dim() - 1 - axis) + [before, added - before])
+            continue
+        # Without a branch on symbolic sizes: which element, if any, each one of the result takes.
+        before = shape_math.maximum(size - length, 0) // 2 - shape_math.maximum(length - size, 0) // 2
+        place = torch.arange(size, device=x.device) - before
+        shape = [1] * x.dim()
+        shape[axis] = -1
+        inside = ((place >= 0) & (place < length)).reshape(shape)
+        found = x.index_select(axis, place.clamp(0, length - 1))
+        x = torch.where(inside, found, torch.zeros_like(found))
     return x
 
 

@@ -31,13 +31,14 @@ def negative_log_likelihood(
         index = torch.where(counted, index, torch.zeros_like(index))
     loss = -log_probability.gather(1, index.unsqueeze(1)).squeeze(1)
     factor = None
-    if weight is not None:
-        factor = weight.index_select(0, index.reshape(-1)).reshape(index.shape)
-        loss = loss * factor
     if counted is not None:
         # A selection, not a product: the log probability of a class that is ignored may be infinite.
         loss = torch.where(counted, loss, torch.zeros_like(loss))
-        factor = torch.where(counted, torch.ones_like(loss) if factor is None else factor, torch.zeros_like(loss))
+        factor = counted.to(loss.dtype)
+    if weight is not None:
+        given = weight.index_select(0, index.reshape(-1)).reshape(index.shape)
+        loss = loss * given
+        factor = given if factor is None else given * factor
     if reduction == "none":
         return loss
     if reduction == "sum":

@@ -53,7 +53,7 @@ def transform(x: torch.Tensor, length: Any, axis: int, inverse: bool, onesided: 
         found = found.narrow(axis, 0, found.shape[axis] // 2 + 1)
     else:
         found = torch.fft.rfft(numbers, length, axis)
-    return torch.view_as_real(found).to(x.dtype)
+    return torch.view_as_real(found.resolve_conj()).to(x.dtype)
 
 
 def dft(n: NodeView) -> Lowered:
@@ -95,9 +95,10 @@ def stft(n: NodeView) -> Lowered:
 def window(size: Any, kind: str, periodic: bool, dtype: torch.dtype, device: Any) -> torch.Tensor:
     """One of :data:`WINDOWS`, computed in float64."""
     constant, first, second = WINDOWS[kind]
-    angle = torch.arange(size, dtype=torch.float64, device=device) * (2 * math.pi)
-    angle = angle / (size if periodic else size - 1)
-    return (constant - first * torch.cos(angle) + second * torch.cos(2 * angle)).to(dtype)
+    number, length = torch.arange(size, dtype=torch.float64, device=device), size if periodic else size - 1
+    # In this order the middle of a window is 1 and not just below it, which integer types would cut to 0.
+    result = torch.cos(number * (2 * math.pi) / length) * -first + torch.cos(number * (4 * math.pi) / length) * second
+    return (result + constant).to(dtype)
 
 
 def _window(n: NodeView, kind: str) -> Lowered:
