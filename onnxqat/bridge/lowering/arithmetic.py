@@ -13,7 +13,7 @@ from typing import Any
 import onnx_ir as ir
 import torch
 
-from onnxqat.bridge import legacy_broadcast, shape_math, unsigned
+from onnxqat.bridge import domain_ends, legacy_broadcast, shape_math, unsigned
 from onnxqat.bridge.builder import Lowered, NodeView
 
 
@@ -183,7 +183,7 @@ def round_(n: NodeView) -> Lowered:
 
 def sqrt(n: NodeView) -> Lowered:
     """Sqrt 1 to 13."""
-    return _unary(n, torch.sqrt, shape_math.square_root)
+    return _unary(n, domain_ends.square_root, shape_math.square_root)
 
 
 def exp(n: NodeView) -> Lowered:
@@ -223,12 +223,12 @@ def tan(n: NodeView) -> Lowered:
 
 def asin(n: NodeView) -> Lowered:
     """Asin 7 to 22."""
-    return _unary(n, torch.asin, None)
+    return _unary(n, domain_ends.arc_sine, None)
 
 
 def acos(n: NodeView) -> Lowered:
     """Acos 7 to 22."""
-    return _unary(n, torch.acos, None)
+    return _unary(n, domain_ends.arc_cosine, None)
 
 
 def atan(n: NodeView) -> Lowered:
@@ -253,7 +253,7 @@ def asinh(n: NodeView) -> Lowered:
 
 def acosh(n: NodeView) -> Lowered:
     """Acosh 9 to 22."""
-    return _unary(n, torch.acosh, None)
+    return _unary(n, domain_ends.area_hyperbolic_cosine, None)
 
 
 def atanh(n: NodeView) -> Lowered:

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from onnxqat.bridge import domain_ends
 from onnxqat.bridge.builder import Lowered, NodeView
 from onnxqat.bridge.values import TORCH_DTYPES, Const
 
@@ -220,7 +221,7 @@ def lrn(n: NodeView) -> Lowered:
 
 def divide_by_norm(x: torch.Tensor, axis: int, p: int) -> torch.Tensor:
     """Divide by the p-norm along `axis`; 0 stays 0."""
-    norm = x.abs().sum(axis, keepdim=True) if p == 1 else x.square().sum(axis, keepdim=True).sqrt()
+    norm = x.abs().sum(axis, keepdim=True) if p == 1 else domain_ends.square_root(x.square().sum(axis, keepdim=True))
     return torch.where(norm == 0, torch.zeros_like(x), x / torch.where(norm == 0, torch.ones_like(norm), norm))
 
 
@@ -232,7 +233,7 @@ def lp_normalization(n: NodeView) -> Lowered:
 def standardize(x: torch.Tensor, axes: list[int]) -> torch.Tensor:
     """Zero mean and unit variance over `axes`."""
     mean = x.mean(axes, keepdim=True)
-    deviation = (x.square().mean(axes, keepdim=True) - mean.square()).sqrt()
+    deviation = domain_ends.square_root(x.square().mean(axes, keepdim=True) - mean.square())
     return (x - mean) / (deviation + 1e-9)
 
 

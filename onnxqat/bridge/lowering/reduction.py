@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from onnxqat.bridge import shape_math, unsigned
+from onnxqat.bridge import domain_ends, shape_math, unsigned
 from onnxqat.bridge.builder import Lowered, NodeView
 
 
@@ -76,7 +76,7 @@ def reduced_l1(x: torch.Tensor, axes: Any, keepdims: bool) -> torch.Tensor:
 def reduced_l2(x: torch.Tensor, axes: Any, keepdims: bool) -> torch.Tensor:
     """Root of the sum of squares."""
     wide = x if x.is_floating_point() else x.to(torch.float64)
-    return wide.square().sum(all_axes(x, axes), keepdim=keepdims).sqrt().to(x.dtype)
+    return domain_ends.square_root(wide.square().sum(all_axes(x, axes), keepdim=keepdims)).to(x.dtype)
 
 
 def reduced_sum_of_squares(x: torch.Tensor, axes: Any, keepdims: bool) -> torch.Tensor:
