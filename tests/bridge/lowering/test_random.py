@@ -24,12 +24,12 @@ def draw(operator, inputs, kind=TensorProto.FLOAT, **options):
 def test_normal_and_uniform_numbers(dtype, like) -> None:
     inputs = {"x": LIKE} if like else {}
     shape = {} if like else {"shape": [40, 50]}
-    suffix = "Like" if like else ""
-    y = draw(f"RandomNormal{suffix}", inputs, dtype, dtype=dtype, mean=3.0, scale=2.0, **shape)
+    normal, uniform = ("RandomNormalLike", "RandomUniformLike") if like else ("RandomNormal", "RandomUniform")
+    y = draw(normal, inputs, dtype, dtype=dtype, mean=3.0, scale=2.0, **shape)
     assert (y.dtype, y.shape) == (TYPES[dtype], (40, 50))
     assert abs(float(y.double().mean()) - 3) < 0.2
     assert abs(float(y.double().std()) - 2) < 0.2
-    y = draw(f"RandomUniform{suffix}", inputs, dtype, dtype=dtype, low=-1.0, high=3.0, **shape)
+    y = draw(uniform, inputs, dtype, dtype=dtype, low=-1.0, high=3.0, **shape)
     assert (y.dtype, y.shape) == (TYPES[dtype], (40, 50))
     assert -1 <= float(y.min()) < -0.9 < 2.9 < float(y.max()) <= 3
 
