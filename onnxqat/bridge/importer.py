@@ -8,24 +8,22 @@ implement exactly, is refused; one message lists all of them.
 from __future__ import annotations
 
 import importlib
-import logging
 from collections.abc import Callable
 from typing import TypeAlias
 
 import onnx.defs
 import onnx_ir as ir
 import torch
-from onnx_ir.passes import common as ir_passes
 from torch import fx
 
-from onnxqat.bridge import functions, fusion, names, quantizer_modules, unsigned
+from onnxqat.bridge import functions, fusion, inference, names, quantizer_modules, unsigned
 from onnxqat.bridge import module as modules
 from onnxqat.bridge.builder import Builder, Lowered, NodeView, RefusedError, Store
 from onnxqat.bridge.module import Capture, OnnxModule, capture
 from onnxqat.bridge.quantizer_modules import QuantizerFactory
 from onnxqat.bridge.values import Const
 from onnxqat.errors import UnsupportedError
-from onnxqat.graph import io, microsoft_shapes, query, walk
+from onnxqat.graph import io, query, walk
 from onnxqat.ops import _base
 
 __all__ = ["Capture", "OnnxModule", "QuantizerFactory", "capture", "to_torch"]
@@ -59,15 +57,7 @@ def prepare(model: ir.Model) -> ir.Model:
     model, mixed = functions.inline(model)
     for value in _inner_values(model):
         value.shape = None
-    if mixed:
-        return model
-    try:
-        with microsoft_shapes.known_to_inference(model):
-            return ir_passes.ShapeInferencePass(data_prop=True)(model).model
-    except Exception as error:
-        # Inference only helps: without it ranks are taken at run time, or the lowering that needs one refuses.
-        logging.getLogger(__name__).debug("shape inference failed: %s", error)
-        return model
+    return model if mixed else inference.infer(model)
 
 
 def _inner_values(model: ir.Model) -> list[ir.Value]:

@@ -233,6 +233,16 @@ def _gather(context: _Context) -> None:
         context.give(0, context.kind(2), [_dimension() for _ in range(len(table) - 1 + len(indices))])
 
 
+def _lstm(context: _Context) -> None:
+    x, weight = context.shape(0), context.shape(1)
+    if x is None or weight is None:
+        return
+    state = [weight[0], x[1], _dimension(context.attribute("hidden_size") or None)]
+    context.give(0, context.kind(0), [x[0], *state])
+    for index in (1, 2):
+        context.give(index, context.kind(0), state)
+
+
 def _quantize(context: _Context) -> None:
     context.give(0, context.kind(2) or TensorProto.UINT8, context.shape(0))
 
@@ -274,6 +284,7 @@ RULES: dict[tuple[str, str], Rule] = {
     (DOMAIN, "QLinearWhere"): _broadcast(0, 1, 4, kind=1),
     (DOMAIN, "MatMulNBits"): _last("N"),
     (DOMAIN, "GatherBlockQuantized"): _gather,
+    (DOMAIN, "DynamicQuantizeLSTM"): _lstm,
 }
 
 

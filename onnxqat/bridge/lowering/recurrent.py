@@ -239,7 +239,7 @@ def lstm(n: NodeView) -> Lowered:
 def _layer(n: NodeView, kind: str, *, coupled: bool) -> Lowered:
     direction, clip, by_batch = n.attr("direction", "forward"), n.attr("clip"), bool(n.attr("layout", 0))
     usual = USUAL[kind] * (2 if direction == "bidirectional" else 1)
-    activations = _activations(n, usual)
+    activations = layer_activations(n, usual)
     names = [name for name, _ in activations]
     x, w, r, bias, lengths = n.tensor(0), n.tensor(1), n.tensor(2), n.optional(3), n.optional(4)
     h, c = n.optional(5), n.optional(6) if kind == "LSTM" else None
@@ -258,7 +258,7 @@ def _layer(n: NodeView, kind: str, *, coupled: bool) -> Lowered:
     return tuple(_output(n, both, index, by_batch) for index in range(len(n.node.outputs)))
 
 
-def _activations(n: NodeView, usual: list[str]) -> list[Activation]:
+def layer_activations(n: NodeView, usual: list[str]) -> list[Activation]:
     """The functions with their parameters, which those that take one consume in order, as in onnxruntime."""
     names = [str(a).lower() for a in n.attr("activations") or usual]
     unknown = [a for a in names if a not in ACTIVATIONS]

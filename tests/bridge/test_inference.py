@@ -1,0 +1,43 @@
+"""Ranks that onnx's shape inference leaves open."""
+
+import onnx_ir as ir
+import pytest
+from onnx import parser
+
+from onnxqat.bridge.importer import to_torch
+from tests.bridge import parity
+
+RESHAPES = """
+<ir_version: 8, opset_import: ["": 17]>
+g (float[n, c, m] x, int64[2] sizes) => (float[a, b] y)
+<int64[1] zero = {0}, int64[1] one = {1}, int64[1] rest = {-1}>
+{
+  flat = Reshape(x, sizes)
+  s = Sigmoid(flat)
+  shape = Shape(s)
+  rows = Slice(shape, zero, one)
+  back = Concat<axis = 0>(rows, rest)
+  y = Reshape(s, back)
+}
+"""
+
+
+def test_a_shape_behind_a_reshape_of_unknown_sizes_is_numbers() -> None:
+    model = parser.parse_model(RESHAPES)
+    module = to_torch(model)
+    assert "shape_as_tensor" not in module.code
+    random = parity.feeds(parity.session(model), {"batch": 2})
+    random["sizes"][:] = [4, -1]
+    parity.check(model, random)
+
+
+@pytest.mark.parametrize(("node", "rank"), [("Expand(x, sizes)", 3), ("Reshape(x, sizes)", 2)])
+def test_ranks(node, rank) -> None:
+    from onnxqat.bridge import inference
+
+    text = RESHAPES.split("{\n  flat")[0] + "{\n  z = " + node + "\n y = Neg(z)\n}"
+    model = ir.from_proto(parser.parse_model(text))
+    model.graph.outputs[0].shape = None
+    shape = inference.infer(model).graph.outputs[0].shape
+    assert shape is not None
+    assert shape.rank() == rank
