@@ -231,7 +231,11 @@ class NodeView:
     # What the node says ---------------------------------------------------------------------------------------
 
     def attr(self, name: str, default: Any = None) -> Any:
-        """An attribute as Python data: int, float, str, list or ir tensor."""
+        """An attribute as Python data: int, float, str, list or ir tensor.
+
+        Attributes are float32, a default too: for a float64 input it makes a difference.
+        """
+        default = float(np.float32(default)) if isinstance(default, float) else default
         found = query.attribute(self.node, name, default)
         return list(found) if isinstance(found, (tuple, list)) else found
 

@@ -18,16 +18,22 @@ RANK_FROM_LENGTH = {"Reshape": 1, "ConstantOfShape": 0}
 
 
 def infer(model: ir.Model) -> ir.Model:
-    """`model` with the shapes that follow; where inference fails, without."""
+    """`model` with the shapes that follow; where inference fails for a node, without what is behind it."""
+    with microsoft_shapes.known_to_inference(model):
+        model = _once(model)
+        while _state_ranks(model):
+            model = _once(model)
+    return model
+
+
+def _once(model: ir.Model) -> ir.Model:
     try:
-        with microsoft_shapes.known_to_inference(model):
-            model = ir_passes.ShapeInferencePass(data_prop=True)(model).model
-            while _state_ranks(model):
-                model = ir_passes.ShapeInferencePass(data_prop=True)(model).model
+        # Strict mode would give up all of the graph for one node that onnx does not understand.
+        return ir_passes.ShapeInferencePass(data_prop=True, strict_mode=False)(model).model
     except Exception as error:
         # Inference only helps: without it ranks are taken at run time, or the lowering that needs one refuses.
         logging.getLogger(__name__).debug("shape inference failed: %s", error)
-    return model
+        return model
 
 
 def _state_ranks(model: ir.Model) -> bool:

@@ -105,7 +105,8 @@ def scaled_elu(x: torch.Tensor, alpha: float, gamma: float) -> torch.Tensor:
 def selu(n: NodeView) -> Lowered:
     """Selu 6 to 22."""
     alpha, gamma = n.attr("alpha", 1.67326319217681884765625), n.attr("gamma", 1.05070102214813232421875)
-    if abs(alpha - 1.6732632) < 1e-6 and abs(gamma - 1.0507010) < 1e-6:
+    # torch's own has the constants in float64.
+    if abs(alpha - 1.6732632) < 1e-6 and abs(gamma - 1.0507010) < 1e-6 and n.dtype(0) is not ir.DataType.DOUBLE:
         return n.call(functional.selu, n.tensor(0))
     return n.call(scaled_elu, n.tensor(0), alpha, gamma)
 

@@ -27,7 +27,7 @@ def slice_axes(x: torch.Tensor, starts: Any, ends: Any, axes: Any, steps: Any) -
             index: list[Any] = [slice(None)] * (axis % x.dim()) + [slice(start, end, step)]
             x = x[tuple(index)]
             continue
-        first = min(start + size if start < 0 else start, size - 1)
+        first = min(max(start + size if start < 0 else start, 0), size - 1)
         last = max(end + size if end < 0 else end, -1)
         x = x.index_select(axis, torch.arange(first, last, step, device=x.device) if first > last else _empty(x))
     return x
@@ -177,8 +177,9 @@ def slice_(n: NodeView) -> Lowered:
     if arrays is not None and all(isinstance(b, int) for b in [*starts, *ends]):
         index = [slice(None)] * arrays[0].ndim
         for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
-            stop = None if step < 0 and end < -arrays[0].shape[axis] else end
-            index[axis] = slice(start, stop, step)
+            size = arrays[0].shape[axis]
+            stop = None if step < 0 and end < -size else end
+            index[axis] = slice(max(start, -size) if step < 0 else start, stop, step)
         return n.numbers(arrays[0][tuple(index)])
     return _emit_slice(n, starts, ends, axes, steps)
 
