@@ -154,11 +154,15 @@ def judge(model: onnx.ModelProto, feeds: Feeds) -> Verdict:
         return Verdict("mismatch", f"{detail}; alone: {nodes[0]}")
     moved: dict[str, float] = {}
     kinds = []
+    makers = {name: node.op_type for node in model.graph.node for name in node.output}
     for name, f, w in zip(names, found, wanted, strict=True):
         if name not in wrong:
             continue
         if not difference(f, arrays[name]):
             kinds.append("unrounded")
+            continue
+        if makers.get(name) in POLYNOMIAL and _size(f, arrays[name]) <= UNITS * PRECISION[w.dtype]:
+            kinds.append("amplified")
             continue
         if any(n.op_type in OPEN_FOR_NAN and _has_nan(arrays[i] for i in n.input if i) for n in model.graph.node):
             kinds.append("open for NaN")

@@ -6,9 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from onnx import TensorProto, helper
+from onnx import helper
 
+from tools.random_graphs import layers
 from tools.random_graphs.generate import KINDS, Growing
+from tools.random_graphs.layers import axis_of, ints
 
 FLOATS = (np.float32, np.float16, np.float64)
 INTEGERS = (np.int64, np.int32, np.int8, np.uint8)
@@ -88,15 +90,6 @@ IMAGES = {"GlobalAveragePool": (3, 4, 5), "GlobalMaxPool": (3, 4, 5), "MeanVaria
 POWERS = {"Celu": "alpha", "Elu": "alpha", "LeakyRelu": "alpha", "ThresholdedRelu": "alpha", "HardSigmoid": "alpha"}
 
 
-def _ints(g: Growing, numbers: Any) -> str:
-    return g.add(np.asarray(numbers, np.int64), constant=True)
-
-
-def _axis(g: Growing, name: str) -> int:
-    rank = g.arrays[name].ndim
-    return int(g.random.integers(-rank, rank)) if rank else 0
-
-
 def _unary(name: str) -> Maker:
     def make(g: Growing) -> bool:
         attributes = {}
@@ -137,13 +130,13 @@ def _reduce(name: str) -> Maker:
         # ONNX leaves open how a logarithm becomes an integer.
         x = g.find((np.float32, np.float64) if "Log" in name else (np.float32, np.float64, np.int32, np.int64))
         rank = g.arrays[x].ndim
-        axes = sorted({_axis(g, x) % rank for _ in range(int(g.random.integers(1, 3)))}) if rank else []
+        axes = sorted({axis_of(g, x) % rank for _ in range(int(g.random.integers(1, 3)))}) if rank else []
         axes = [a - rank if g.chance(0.3) else a for a in axes]
         keep = int(g.random.integers(0, 2))
         if not axes or g.chance(0.2):
             return g.grow(name, [x], keepdims=keep)
         if g.opset >= 18 or name == "ReduceSum":
-            return g.grow(name, [x, _ints(g, axes)], keepdims=keep)
+            return g.grow(name, [x, ints(g, axes)], keepdims=keep)
         return g.grow(name, [x], axes=axes, keepdims=keep)
 
     return make
@@ -155,7 +148,7 @@ def _along(name: str, dtypes: tuple[type, ...], **ranges: int) -> Maker:
     def make(g: Growing) -> bool:
         x = g.find(dtypes, (1, 2, 3, 4, 5))
         chosen = {k: int(g.random.integers(0, limit)) for k, limit in ranges.items()}
-        return g.grow(name, [x], axis=_axis(g, x), **chosen)
+        return g.grow(name, [x], axis=axis_of(g, x), **chosen)
 
     return make
 
@@ -193,7 +186,7 @@ def _where(g: Growing) -> bool:
 
 def _concat(g: Growing) -> bool:
     x = g.find(ALL, (1, 2, 3, 4))
-    a, axis = g.arrays[x], _axis(g, x)
+    a, axis = g.arrays[x], axis_of(g, x)
     shape = list(a.shape)
     shape[axis] = int(g.random.integers(0 if g.chance(0.1) else 1, 4))
     return g.grow("Concat", [x, g.add(g.values(tuple(shape), a.dtype.type)), x], axis=axis)
@@ -222,7 +215,7 @@ def _reshape(g: Growing) -> bool:
     target = _factors(g, size)
     if g.chance(0.5):
         target[int(g.random.integers(len(target)))] = -1
-    return g.grow("Reshape", [x, _ints(g, target)])
+    return g.grow("Reshape", [x, ints(g, target)])
 
 
 def _reshape_by_shape(g: Growing) -> bool:
@@ -235,10 +228,10 @@ def _reshape_by_shape(g: Growing) -> bool:
         return False
     first = g.nodes[-1].output[0]
     if not g.arrays[first].ndim:
-        if not g.grow("Unsqueeze", [first, _ints(g, [0])]):
+        if not g.grow("Unsqueeze", [first, ints(g, [0])]):
             return False
         first = g.nodes[-1].output[0]
-    if not g.grow("Concat", [first, _ints(g, [-1])], axis=0):
+    if not g.grow("Concat", [first, ints(g, [-1])], axis=0):
         return False
     return g.grow("Reshape", [x, g.nodes[-1].output[0]])
 
@@ -246,50 +239,50 @@ def _reshape_by_shape(g: Growing) -> bool:
 def _squeeze(g: Growing) -> bool:
     x = g.find(ALL)
     ones = [i for i, d in enumerate(g.arrays[x].shape) if d == 1]
-    return g.grow("Squeeze", [x, _ints(g, ones[:1])]) if ones and g.chance(0.7) else g.grow("Squeeze", [x])
+    return g.grow("Squeeze", [x, ints(g, ones[:1])]) if ones and g.chance(0.7) else g.grow("Squeeze", [x])
 
 
 def _unsqueeze(g: Growing) -> bool:
     x = g.find(ALL, (0, 1, 2, 3, 4))
     rank = g.arrays[x].ndim
-    return g.grow("Unsqueeze", [x, _ints(g, [int(g.random.integers(-rank - 1, rank + 1))])])
+    return g.grow("Unsqueeze", [x, ints(g, [int(g.random.integers(-rank - 1, rank + 1))])])
 
 
 def _expand(g: Growing) -> bool:
     x = g.find(ALL)
     wanted = [int(g.random.integers(1, 4)) if d == 1 else d if g.chance(0.7) else 1 for d in g.arrays[x].shape]
-    return g.grow("Expand", [x, _ints(g, [2] * int(g.chance(0.3)) + wanted)])
+    return g.grow("Expand", [x, ints(g, [2] * int(g.chance(0.3)) + wanted)])
 
 
 def _tile(g: Growing) -> bool:
     x = g.find(ALL, (1, 2, 3, 4))
-    return g.grow("Tile", [x, _ints(g, g.random.integers(1, 3, g.arrays[x].ndim))])
+    return g.grow("Tile", [x, ints(g, g.random.integers(1, 3, g.arrays[x].ndim))])
 
 
 def _slice(g: Growing) -> bool:
     x = g.find(ALL, (1, 2, 3, 4, 5))
-    axis = _axis(g, x)
+    axis = axis_of(g, x)
     size = g.arrays[x].shape[axis]
     start, end = (int(v) for v in g.random.integers(-size - 2, size + 3, 2))
     step = int(g.random.choice([1, 1, 2, -1, -2]))
     if g.chance(0.3):
         end = 2**31 if step > 0 else -(2**31)
-    return g.grow("Slice", [x, *(_ints(g, [v]) for v in (start, end, axis, step))])
+    return g.grow("Slice", [x, *(ints(g, [v]) for v in (start, end, axis, step))])
 
 
 def _split(g: Growing) -> bool:
     x = g.find(ALL, (1, 2, 3, 4))
-    axis = _axis(g, x)
+    axis = axis_of(g, x)
     size = g.arrays[x].shape[axis]
     if size < 2:
         return False
     first = int(g.random.integers(0 if g.chance(0.2) else 1, size))
-    return g.grow("Split", [x, _ints(g, [first, size - first])], outputs=2, axis=axis)
+    return g.grow("Split", [x, ints(g, [first, size - first])], outputs=2, axis=axis)
 
 
 def _gather(g: Growing) -> bool:
     x = g.find(ALL, (1, 2, 3, 4))
-    axis = _axis(g, x)
+    axis = axis_of(g, x)
     size = g.arrays[x].shape[axis]
     if not size:
         return False
@@ -317,7 +310,7 @@ def _gather_nd(g: Growing) -> bool:
 
 def _scatter(g: Growing) -> bool:
     x = g.find((np.float32, np.int64), (1, 2, 3))
-    axis, shape = _axis(g, x), g.arrays[x].shape
+    axis, shape = axis_of(g, x), g.arrays[x].shape
     if not shape[axis]:
         return False
     order = g.random.permuted(np.broadcast_to(np.arange(shape[axis]), (*np.delete(shape, axis), shape[axis])), axis=-1)
@@ -334,7 +327,7 @@ def _pad(g: Growing) -> bool:
     mode = str(g.pick(["constant", "reflect", "edge"]))
     low = -1 if mode == "constant" and g.chance(0.2) else 0
     limit = 3 if mode != "reflect" else max(1, min(a.shape))
-    pads = _ints(g, g.random.integers(low, limit, 2 * a.ndim))
+    pads = ints(g, g.random.integers(low, limit, 2 * a.ndim))
     value = [g.add(np.asarray(2, a.dtype))] if mode == "constant" and g.chance(0.5) else []
     return g.grow("Pad", [x, pads, *value], mode=mode)
 
@@ -358,69 +351,6 @@ def _gemm(g: Growing) -> bool:
     return g.grow("Gemm", [a, b, *c], transA=trans_a, transB=trans_b, alpha=g.pick([1.0, 0.5]), beta=g.pick([1.0, 2.0]))
 
 
-def _window(g: Growing, sizes: tuple[int, ...]) -> dict[str, Any]:
-    """Attributes of a window, which is not larger than the image: onnxruntime computes something then, torch refuses."""
-    kernel = [int(g.random.integers(1, max(1, min(3, size)) + 1)) for size in sizes]
-    made: dict[str, Any] = {"kernel_shape": kernel, "strides": [int(s) for s in g.random.integers(1, 3, len(sizes))]}
-    if g.chance(0.3):
-        made["auto_pad"] = g.pick(["SAME_UPPER", "SAME_LOWER", "VALID"])
-    elif g.chance(0.5):
-        made["pads"] = [int(g.random.integers(0, k)) for k in kernel * 2]
-    return made
-
-
-def _conv(g: Growing) -> bool:
-    x = g.find((np.float32,), (3, 4, 5))
-    channels, spatial = g.arrays[x].shape[1], g.arrays[x].ndim - 2
-    if not channels:
-        return False
-    options = _window(g, g.arrays[x].shape[2:])
-    group = int(g.pick([1, channels]))  # type: ignore[call-overload]
-    transposed = g.chance(0.3)
-    out = int(g.random.integers(1, 4))
-    head = (channels, out) if transposed else (out * group, channels // group)
-    w = g.add(g.values((*head, *options["kernel_shape"]), np.float32))
-    bias = [g.add(g.values((out * group,), np.float32))] if g.chance(0.5) else []
-    roomy = all(2 * k - 1 <= size for k, size in zip(options["kernel_shape"], g.arrays[x].shape[2:], strict=True))
-    if "auto_pad" not in options and roomy and g.chance(0.3):
-        options["dilations"] = [2] * spatial
-    return g.grow("ConvTranspose" if transposed else "Conv", [x, w, *bias], group=group, **options)
-
-
-def _pool(g: Growing) -> bool:
-    x = g.find((np.float32,), (3, 4, 5))
-    name = str(g.pick(["MaxPool", "AveragePool", "LpPool"]))
-    options = _window(g, g.arrays[x].shape[2:])
-    if name != "LpPool" and "auto_pad" not in options:
-        options["ceil_mode"] = int(g.chance(0.4))
-    if name == "AveragePool":
-        options["count_include_pad"] = int(g.chance(0.5))
-    return g.grow(name, [x], **options)
-
-
-def _normalization(g: Growing) -> bool:
-    x = g.find((np.float32,), (2, 3, 4))
-    shape = g.arrays[x].shape
-    if not g.arrays[x].size:
-        return False  # onnxruntime 1.32 crashes
-    name = str(g.pick(["BatchNormalization", "InstanceNormalization", "LayerNormalization", "LRN", "LpNormalization"]))
-    if name == "LRN":
-        return g.grow(name, [x], size=int(g.random.integers(1, 5)))
-    if name == "LpNormalization":
-        return g.grow(name, [x], axis=_axis(g, x), p=int(g.random.integers(1, 3)))
-    if name == "LayerNormalization":
-        if g.opset < 17:
-            return False
-        axis = _axis(g, x)
-        return g.grow(name, [x, *(g.add(g.values(shape[axis:], np.float32)) for _ in range(2))], axis=axis)
-    parameters = [g.add(g.values(shape[1:2], np.float32), constant=True) for _ in range(2)]
-    if name == "InstanceNormalization":
-        return g.grow(name, [x, *parameters])
-    variance = np.asarray(g.random.uniform(0.5, 2, shape[1:2]), np.float32)
-    mean = g.values(shape[1:2], np.float32)
-    return g.grow(name, [x, *parameters, g.add(mean, constant=True), g.add(variance, constant=True)])
-
-
 def _resize(g: Growing) -> bool:
     x = g.find((np.float32,), (3, 4))
     shape = g.arrays[x].shape
@@ -431,22 +361,22 @@ def _resize(g: Growing) -> bool:
         options["nearest_mode"] = g.pick(["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"])
     wanted = [*shape[:2], *(int(g.random.integers(1, 9)) for _ in shape[2:])]
     if g.chance(0.5):
-        return g.grow("Resize", [x, "", "", _ints(g, wanted)], **options)
+        return g.grow("Resize", [x, "", "", ints(g, wanted)], **options)
     scales = np.asarray([1, 1, *([g.pick([0.5, 1.5, 2.0])] * (len(shape) - 2))], np.float32)
     return g.grow("Resize", [x, "", g.add(scales, constant=True)], **options)
 
 
 def _top_k(g: Growing) -> bool:
     x = g.find((np.float32, np.int64), (1, 2, 3, 4))
-    axis = _axis(g, x)
-    k = _ints(g, [int(g.random.integers(0, g.arrays[x].shape[axis] + 1))])
+    axis = axis_of(g, x)
+    k = ints(g, [int(g.random.integers(0, g.arrays[x].shape[axis] + 1))])
     return g.grow("TopK", [x, k], outputs=2, axis=axis, largest=int(g.chance(0.5)))
 
 
 def _one_hot(g: Growing) -> bool:
     indices = g.find((np.int64, np.int32), (0, 1, 2))
     values = g.add(np.asarray([0, 1], np.float32))
-    return g.grow("OneHot", [indices, _ints(g, 5), values], axis=-1)
+    return g.grow("OneHot", [indices, ints(g, 5), values], axis=-1)
 
 
 def _depth(g: Growing) -> bool:
@@ -475,13 +405,13 @@ def _integer_product(g: Growing) -> bool:
 
 def _cumulate(g: Growing) -> bool:
     x = g.find((np.float32, np.float64, np.int64), (1, 2, 3))
-    axis = g.add(np.asarray(_axis(g, x), np.int64), constant=True)
+    axis = g.add(np.asarray(axis_of(g, x), np.int64), constant=True)
     return g.grow("CumSum", [x, axis], exclusive=int(g.chance(0.5)), reverse=int(g.chance(0.5)))
 
 
 def _triangle(g: Growing) -> bool:
     x = g.find((np.float32, np.int64), (2, 3, 4))
-    return g.grow("Trilu", [x, _ints(g, int(g.random.integers(-2, 3)))], upper=int(g.chance(0.5)))
+    return g.grow("Trilu", [x, ints(g, int(g.random.integers(-2, 3)))], upper=int(g.chance(0.5)))
 
 
 def _shape(g: Growing) -> bool:
@@ -494,7 +424,7 @@ def _by_data(g: Growing) -> bool:
     x = g.find((np.bool_, np.float32, np.int64), (1, 2, 3))
     if g.chance(0.5):
         return g.grow("NonZero", [x])
-    axis = _axis(g, x)
+    axis = axis_of(g, x)
     condition = g.add(g.values((g.arrays[x].shape[axis],), np.bool_))
     return g.grow("Compress", [x, condition], axis=axis)
 
@@ -503,53 +433,6 @@ def _einsum(g: Growing) -> bool:
     x = g.find((np.float32,), (2,))
     y = g.add(g.values((g.arrays[x].shape[1], 3), np.float32))
     return g.grow("Einsum", [x, y], equation=g.pick(["ij,jk->ik", "ij,jk->ki", "ij,jk->j", "ij,jk"]))
-
-
-def _recurrent(g: Growing) -> bool:
-    x = g.find((np.float32,), (3,))
-    name, gates = g.pick([("RNN", 1), ("GRU", 3), ("LSTM", 4)])  # type: ignore[misc]
-    if not g.arrays[x].size:
-        return False  # torch has no sequences of length 0
-    size, hidden = g.arrays[x].shape[2], 3
-    both = g.chance(0.3)
-    shapes = [(1 + both, gates * hidden, size), (1 + both, gates * hidden, hidden), (1 + both, 2 * gates * hidden)]
-    parameters = [g.add(g.values(shape, np.float32), constant=True) for shape in shapes]
-    direction = "bidirectional" if both else g.pick(["forward", "reverse"])
-    return g.grow(name, [x, *parameters], outputs=2, hidden_size=hidden, direction=direction)
-
-
-def _if(g: Growing) -> bool:
-    x = g.find((np.float32,))
-    condition = g.add(np.asarray(g.chance(0.5)), constant=False)
-    branches = {}
-    for key, op_type in (("then_branch", g.pick(["Neg", "Relu"])), ("else_branch", g.pick(["Abs", "Exp"]))):
-        name = g.name()
-        output = helper.make_tensor_value_info(name, TensorProto.FLOAT, None)
-        branches[key] = helper.make_graph([helper.make_node(op_type, [x], [name])], key, [], [output])
-    return g.grow("If", [condition], **branches)
-
-
-def _loop(g: Growing) -> bool:
-    x = g.find((np.float32,))
-    shape = [None] * g.arrays[x].ndim
-    i, c, state, c_out, added, scanned = (g.name() for _ in range(6))
-    nodes = [
-        helper.make_node("Identity", [c], [c_out]),
-        helper.make_node("Add", [state, x], [added]),
-        helper.make_node("Neg", [added], [scanned]),
-    ]
-    infos = [
-        helper.make_tensor_value_info(i, TensorProto.INT64, []),
-        helper.make_tensor_value_info(c, TensorProto.BOOL, []),
-        helper.make_tensor_value_info(state, TensorProto.FLOAT, shape),
-    ]
-    outs = [
-        helper.make_tensor_value_info(c_out, TensorProto.BOOL, []),
-        *(helper.make_tensor_value_info(n, TensorProto.FLOAT, shape) for n in (added, scanned)),
-    ]
-    body = helper.make_graph(nodes, "body", infos, outs)
-    count = g.add(np.asarray(int(g.random.integers(0, 4)), np.int64))
-    return g.grow("Loop", [count, "", x], outputs=2, body=body)
 
 
 SHAPED: tuple[Any, ...] = (
@@ -574,9 +457,9 @@ SHAPED: tuple[Any, ...] = (
     _pad,
     _matmul,
     _gemm,
-    _conv,
-    _pool,
-    _normalization,
+    layers.conv_,
+    layers.pool_,
+    layers.normalization_,
     _resize,
     _top_k,
     _one_hot,
@@ -588,9 +471,9 @@ SHAPED: tuple[Any, ...] = (
     _shape,
     _by_data,
     _einsum,
-    _recurrent,
-    _if,
-    _loop,
+    layers.recurrent_,
+    layers.if_,
+    layers.loop_,
 )
 MAKERS: dict[str, Maker] = {
     **{name: _unary(name) for name in UNARY},
