@@ -28,7 +28,8 @@ def weight_qparams(values: npt.NDArray[Any], spec: TensorSpec) -> QParams:
        nearly empty says nothing.
     3. ``minmax``, ``percentile`` and any other: the observer, shown `values` once.
 
-    A channel of zeros gets scale 1 and the zero point of zero (:func:`onnxqat.numerics.from_range`).
+    A channel of zeros gets scale 1 and the zero point of zero (:func:`onnxqat.numerics.from_range`). A symmetric scale
+    that is restricted is rounded up or down, whichever has the smaller squared error.
 
     Args:
         values: float16, float32 or float64, any shape that has the spec's channel axis.
@@ -49,9 +50,33 @@ def weight_qparams(values: npt.NDArray[Any], spec: TensorSpec) -> QParams:
     low, high = (np.concatenate(ends) for ends in zip(*blocks, strict=True))
     if spec.axis is None:
         low, high = low[0], high[0]
-    return numerics.from_range(
+    found = numerics.from_range(
         low, high, spec.qtype, symmetric=spec.symmetric, axis=spec.axis, scale_bits=spec.scale_bits
     )
+    if spec.scale_bits is None or not spec.symmetric or not rows.size:
+        return found
+    free = numerics.from_range(low, high, spec.qtype, symmetric=True, axis=spec.axis)
+    smaller = numerics.shorten(free.scale, spec.scale_bits, slack=1.0).astype(np.float32)
+    return _better(rows, found, dataclasses.replace(found, scale=np.asarray(smaller)))
+
+
+def _better(rows: npt.NDArray[Any], first: QParams, second: QParams) -> QParams:
+    """For each channel the one of two scales with the smaller squared error on `rows` (C, L)."""
+    closer = _squared_errors(rows, second) < _squared_errors(rows, first)
+    scale = np.where(closer.reshape(first.scale.shape), second.scale, first.scale)
+    return dataclasses.replace(first, scale=np.asarray(scale, np.float32))
+
+
+def _squared_errors(rows: npt.NDArray[Any], qparams: QParams) -> npt.NDArray[np.float64]:
+    """Squared error of each row, summed; per tensor there is one row."""
+    parts = []
+    for start in range(0, len(rows), _CHANNELS):
+        part, block = slice(start, start + _CHANNELS), rows[start : start + _CHANNELS]
+        own = qparams
+        if qparams.axis is not None:
+            own = dataclasses.replace(qparams, scale=qparams.scale[part], zero_point=qparams.zero_point[part], axis=0)
+        parts.append(np.square(numerics.fake_quantize(block, own).astype(np.float64) - block).sum(axis=1))
+    return np.concatenate(parts)
 
 
 def _range(rows: npt.NDArray[Any], spec: TensorSpec) -> tuple[FloatArray, FloatArray]:

@@ -1,5 +1,7 @@
 """Parameters of constant tensors."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -89,3 +91,27 @@ def test_refusals(weights: np.ndarray) -> None:
             weight_qparams(np.array([[np.nan]], np.float32), spec(name))
         with pytest.raises(ValueError, match="floating point"):
             weight_qparams(np.array([[1]]), spec(name))
+
+
+@pytest.mark.parametrize("axis", [None, 1])
+def test_a_short_scale_is_rounded_to_the_side_with_the_smaller_error(axis: int | None) -> None:
+    rng = np.random.default_rng(0)
+    values = rng.standard_normal((500, 12)).astype(np.float32) * np.linspace(0.5, 1.0, 12, dtype=np.float32)
+    spec = TensorSpec(
+        QType.of(8, signed=True),
+        granularity="tensor" if axis is None else "channel",
+        axis=axis,
+        scale_bits=2,
+        role="weight",
+    )
+    found = weight_qparams(values, spec)
+    for factor in (2 / 3, 3 / 4, 4 / 3, 3 / 2):  # the neighbours of a scale of two significant bits
+        other = dataclasses.replace(found, scale=(found.scale * np.float32(factor)).astype(np.float32))
+        error, worse = (
+            np.square(numerics.fake_quantize(values, q).astype(np.float64) - values).sum(
+                axis=None if axis is None else 0
+            )
+            for q in (found, other)
+        )
+        short = np.asarray(numerics.shorten(other.scale, 2)) == other.scale
+        assert (error[short] <= worse[short]).all() if axis is not None else (not short or error <= worse)
