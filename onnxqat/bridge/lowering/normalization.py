@@ -238,5 +238,8 @@ def standardize(x: torch.Tensor, axes: list[int]) -> torch.Tensor:
 
 
 def mean_variance_normalization(n: NodeView) -> Lowered:
-    """MeanVarianceNormalization 9 and 13."""
-    return n.call(standardize, n.tensor(0), n.attr("axes", [0, 2, 3]))
+    """MeanVarianceNormalization 9 and 13; axes that the input does not have are refused."""
+    axes, rank = n.attr("axes", [0, 2, 3]), n.rank(0)
+    if rank is not None and not all(-rank <= axis < rank for axis in axes):
+        raise n.refuse(f"axes {axes} of an input of {rank} dimensions")
+    return n.call(standardize, n.tensor(0), axes)

@@ -76,3 +76,9 @@ def test_other_operators_of_a_later_opset_are_not_taken() -> None:
     inputs = {"x": RANDOM.standard_normal((2, 3, 8)).astype(np.float32)}
     with pytest.raises(ModelError, match="No Op registered for Gelu"):
         to_torch(one_node.make("Gelu", inputs, opset=12, rank=3))
+
+
+def test_mean_variance_normalization_refuses_axes_that_the_input_lacks() -> None:
+    model = one_node.make("MeanVarianceNormalization", {"x": np.ones((2, 3, 4), np.float32)})
+    with pytest.raises(UnsupportedError, match="of 3 dimensions"):
+        to_torch(model)
