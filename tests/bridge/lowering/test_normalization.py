@@ -79,6 +79,6 @@ def test_other_operators_of_a_later_opset_are_not_taken() -> None:
 
 
 def test_mean_variance_normalization_refuses_axes_that_the_input_lacks() -> None:
-    model = one_node.make("MeanVarianceNormalization", {"x": np.ones((2, 3, 4), np.float32)})
+    model = one_node.make("MeanVarianceNormalization", {"x": np.ones((2, 3, 4), np.float32)}, rank=3)
     with pytest.raises(UnsupportedError, match="of 3 dimensions"):
         to_torch(model)
