@@ -7,28 +7,26 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
 
-import typer
+import click
 
 from onnxqat.errors import UsageError
 
 DATA_HELP = "Folder of images or .npz batches, .npz, .npy, or package.module:function."
+PATH = click.Path(path_type=Path)
 
-Data = Annotated[str | None, typer.Option(help=DATA_HELP, show_default=False)]
-PreprocessLine = Annotated[
-    str | None,
-    typer.Option(
-        "--preprocess",
-        help="For image folders, for example resize=256,crop=224,scale=1/255,mean=0.485:0.456:0.406,std=0.229:0.224:0.225.",
-        show_default=False,
-    ),
-]
-BatchSize = Annotated[int, typer.Option(help="Samples a batch, where the model does not fix it.")]
-Limit = Annotated[int | None, typer.Option(help="Use at most so many samples.", show_default=False)]
-RandomData = Annotated[bool, typer.Option("--random-data", help="Use random numbers instead of data.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
-Html = Annotated[Path | None, typer.Option(help="Also write an HTML report to this file.", show_default=False)]
+data = click.option("--data", help=DATA_HELP)
+preprocess = click.option(
+    "--preprocess",
+    help="For image folders, for example resize=256,crop=224,scale=1/255,mean=0.485:0.456:0.406,std=0.229:0.224:0.225.",
+)
+batch_size = click.option(
+    "--batch-size", type=int, default=32, help="Samples a batch, where the model does not fix it."
+)
+limit = click.option("--limit", type=int, help="Use at most so many samples.")
+random_data = click.option("--random-data", is_flag=True, help="Use random numbers instead of data.")
+as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
+html = click.option("--html", type=PATH, help="Also write an HTML report to this file.")
 
 
 def parse_bits(text: str | None) -> tuple[int | None, int | None]:

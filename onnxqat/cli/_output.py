@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import typer
+import click
 
 from onnxqat.report import build, json, terminal
 from onnxqat.report.model import Report
@@ -18,8 +18,8 @@ def show(report: Report, *, as_json: bool, html_path: Path | None = None) -> Non
         html.write_html(report, html_path)
         report = build.with_files(report, str(html_path))
     if as_json:
-        typer.echo(json.dumps(report))
+        click.echo(json.dumps(report))
     else:
         terminal.show(report)
     if report.passed is False:
-        raise typer.Exit(1)
+        click.get_current_context().exit(1)

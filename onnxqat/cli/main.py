@@ -6,56 +6,41 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any
 
-import typer
+import click
 
 import onnxqat
 from onnxqat import discover
 from onnxqat.errors import QatError
 
+COMMANDS = "onnxqat.cli.commands"
 INTERNAL_ERROR = 70
 INTERRUPTED = 130
 
 
-def build_app(only: str | None = None) -> typer.Typer:
-    """The application with every command of ``onnxqat/cli/commands``, or with the one called `only`, where there is one.
+class Commands(click.Group):
+    """The files of ``onnxqat/cli/commands`` as commands of their name; only the one that is called is imported."""
 
-    To turn the signature of a command into options takes longer than to import it.
-    """
-    app = typer.Typer(
-        add_completion=False,
-        no_args_is_help=True,
-        pretty_exceptions_enable=False,
-        rich_markup_mode=None,
-        help="Quantization-aware training from an ONNX file: place Q/DQ, fine-tune, write back, prove, hand off.",
-    )
-    app.callback()(_version)
-    names = discover.names("onnxqat.cli.commands")
-    for name in [name for name in names if name.replace("_", "-") == only] or names:
-        module = discover.load("onnxqat.cli.commands", name)
-        app.command(
-            name.replace("_", "-"), help=_summary(module.run.__doc__), short_help=_summary(module.run.__doc__, 1)
-        )(module.run)
-    return app
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [name.replace("_", "-") for name in discover.names(COMMANDS)]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        known = cmd_name in self.list_commands(ctx)
+        command: click.Command | None = discover.load(COMMANDS, cmd_name).run if known else None
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The first sentence about each command; click's own list cuts it to a line."""
+        found = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, command.get_short_help_str(limit=1000)) for name, command in found if command])
 
 
-def _summary(doc: str | None, paragraphs: int | None = None) -> str:
-    parts = (doc or "").strip().split("\n\n")
-    return "\n\n".join(" ".join(line.strip() for line in part.splitlines()) for part in parts[:paragraphs])
-
-
-def _version(
-    version: bool = typer.Option(
-        False, "--version", help="Print the version.", is_eager=True, callback=lambda wanted: _print_version(wanted)
-    ),
-) -> None:
-    del version  # its callback has printed it
-
-
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(onnxqat.__version__)
-        raise typer.Exit
+@click.command(cls=Commands, context_settings={"show_default": True})
+@click.version_option(onnxqat.__version__, message="%(version)s", help="Print the version.")
+def command_line(**_: Any) -> None:
+    """Quantization-aware training from an ONNX file: place Q/DQ, fine-tune, write back, prove, hand off."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -65,31 +50,34 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status; errors become one line on standard error."""
+    # The threads that numpy's OpenBLAS starts when it is loaded wait for work in a loop of 2**26 cycles before they
+    # sleep: on 2 cores 0.1 CPU seconds for nothing. 2**4, its least, wakes them for real work all the same.
+    os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
     try:
-        status = build_app(arguments[0] if arguments else None)(list(arguments), standalone_mode=True)
-    except SystemExit as exit_:
-        return exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
+        return int(command_line.main(list(arguments), prog_name="onnxqat", standalone_mode=False) or 0)
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
     except QatError as error:
         _report(error, as_json="--json" in arguments)
         return error.exit_status
-    except KeyboardInterrupt:
-        typer.echo("interrupted", err=True)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted", err=True)
         return INTERRUPTED
     except Exception as error:
         if os.environ.get("ONNXQAT_DEBUG"):
             raise
-        typer.echo(f"internal error: {type(error).__name__}: {error}", err=True)
-        typer.echo("this is a defect of onnxqat; ONNXQAT_DEBUG=1 prints the traceback for a report", err=True)
+        click.echo(f"internal error: {type(error).__name__}: {error}", err=True)
+        click.echo("this is a defect of onnxqat; ONNXQAT_DEBUG=1 prints the traceback for a report", err=True)
         return INTERNAL_ERROR
-    return int(status or 0)
 
 
 def _report(error: QatError, *, as_json: bool) -> None:
     if as_json:
-        typer.echo(json.dumps({"error": {"code": error.code, "message": error.message, "hint": error.hint}}))
-    typer.echo(f"error[{error.code}]: {error.message}", err=True)
+        click.echo(json.dumps({"error": {"code": error.code, "message": error.message, "hint": error.hint}}))
+    click.echo(f"error[{error.code}]: {error.message}", err=True)
     if error.hint:
-        typer.echo(f"  hint: {error.hint}", err=True)
+        click.echo(f"  hint: {error.hint}", err=True)
 
 
 if __name__ == "__main__":

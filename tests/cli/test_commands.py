@@ -63,6 +63,41 @@ sys.exit(main.run(sys.argv[1:]))"""
     assert (folder / "model.qdq.onnx").exists()
 
 
+def test_insert_qdq_loads_only_what_it_uses(folder: Path) -> None:
+    code = """import sys
+from onnxqat.cli import main
+status = main.run(sys.argv[1:])
+sys.exit(", ".join(sorted({"torch", "pydantic", "typer", "rich", "jinja2", "sympy"} & set(sys.modules))) or status)"""
+    done = python(code, "insert-qdq", "model.onnx", "-c", "data.npz")
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_command_imports_no_other(folder: Path) -> None:
+    code = """import sys
+from onnxqat.cli import main
+main.run(sys.argv[1:])
+print([name for name in sys.modules if name.startswith("onnxqat.cli.commands.")])"""
+    assert "['onnxqat.cli.commands.insert_qdq']" in python(code, "insert-qdq", "--help").stdout
+
+
+def test_interrupted(onnxqat: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(schema, "names", interrupt)
+    done = onnxqat("backends")
+    assert done.status == 130
+    assert done.err.strip() == "interrupted"
+
+
+def test_a_defect_is_one_line_and_a_status_of_its_own(onnxqat: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schema, "names", lambda: 1 // 0)
+    done = onnxqat("backends")
+    assert done.status == 70
+    assert done.err.startswith("internal error: ZeroDivisionError: ")
+    assert "Traceback" not in done.err
+
+
 # ------------------------------------------------------------------ insert-qdq
 def test_insert_qdq(folder: Path, onnxqat: Run) -> None:
     before = (folder / "model.onnx").read_bytes()
@@ -195,10 +230,8 @@ def test_options_of_finetune_default_to_those_of_python() -> None:
     from onnxqat.training.finetune import finetune
     from onnxqat.training.losses import Loss
 
-    def defaults(function: Callable[..., Any]) -> dict[str, Any]:
-        return {name: p.default for name, p in inspect.signature(function).parameters.items()}
-
-    ours, theirs = defaults(command.run), defaults(finetune)
+    ours = command.run.make_context("finetune", ["model.qdq.onnx"]).params
+    theirs = {name: p.default for name, p in inspect.signature(finetune).parameters.items()}
     same = ("method", "epochs", "max_steps", "batch_size", "optimizer", "learning_rate", "weight_decay", "ema", "seed")
     assert {name: ours[name] for name in same} == {name: theirs[name] for name in same}
     assert (ours["alpha"], ours["temperature"]) == (Loss().alpha, Loss().temperature)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
 
-import typer
+import click
 
 from onnxqat.cli import _options
 
 
-def run(
-    name: Annotated[str | None, typer.Argument(help="Backend, or YAML file of one; all when omitted.")] = None,
-    as_json: _options.Json = False,
-) -> None:
+@click.command
+@click.argument("name", required=False)
+@_options.as_json
+def run(name: str | None, as_json: bool) -> None:
     """List the backend tables, or show one.
+
+    NAME is a backend or a YAML file of one; all are listed when it is omitted.
 
     Example: onnxqat backends tensorrt
     """
@@ -22,9 +23,9 @@ def run(
 
     tables = [schema.load(n) for n in ([name] if name else schema.names())]
     if as_json:
-        typer.echo(json.dumps([schema.as_json(t) for t in tables], indent=2))
+        click.echo(json.dumps([schema.as_json(t) for t in tables], indent=2))
     elif name is None:
         width = max(len(t.backend) for t in tables)
-        typer.echo("\n".join(f"{t.backend:<{width}}  {t.description}" for t in tables))
+        click.echo("\n".join(f"{t.backend:<{width}}  {t.description}" for t in tables))
     else:
-        typer.echo(schema.describe(tables[0]))
+        click.echo(schema.describe(tables[0]))

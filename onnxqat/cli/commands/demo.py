@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
 from onnxqat.cli import _options
 
@@ -16,10 +16,10 @@ BACKEND = "onnxruntime-cpu"
 EPOCHS, BATCH = 12, 64
 
 
-def run(
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the files.")] = Path("onnxqat-demo"),
-    as_json: _options.Json = False,
-) -> None:
+@click.command
+@click.option("-o", "--output", type=_options.PATH, default="onnxqat-demo", help="Folder for the files.")
+@_options.as_json
+def run(output: Path, as_json: bool) -> None:
     """Run the whole way on real digits in about a minute: train, quantize, fine-tune to 4 bits, prove, hand off."""
     _options.need("torch", "demo")
     _options.need("sklearn", "demo")

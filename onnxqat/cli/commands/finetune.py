@@ -3,40 +3,62 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
+import click
 
 from onnxqat.cli import _options
 
 
+@click.command
+@click.argument("model", type=_options.PATH)
+@_options.data
+@_options.preprocess
+@click.option("-o", "--output", type=_options.PATH, help="File to write [MODEL.tuned.onnx].")
+@click.option("--teacher", type=_options.PATH, help="Float ONNX file to imitate.")
+@click.option("--method", default="lsq", help="How scales learn: lsq or fixed.")
+@click.option("--epochs", type=int, help="Passes over the data [1].")
+@click.option("--max-steps", type=int, help="Stop after so many steps.")
+@_options.batch_size
+@click.option("--optimizer", default="adamw", help="sgd, adam or adamw.")
+@click.option("--learning-rate", "--lr", type=float, help="Of weights.")
+@click.option("--scale-learning-rate", type=float, help="Of scales.")
+@click.option("--weight-decay", type=float, default=0.0, help="Of weights; scales and biases have none.")
+@click.option("--alpha", type=float, default=0.5, help="Share of the teacher in the loss, where there are labels too.")
+@click.option("--temperature", type=float, default=4.0, help="Of the teacher's softmax.")
+@click.option("--ema", type=float, help="Decay of a moving average of weights.")
+@click.option("--seed", type=int, default=0, help="Of sample order and torch.")
+@click.option("--device", help="cpu or cuda [cuda where there is one].")
+@click.option("--checkpoint-dir", type=_options.PATH, help="Folder for checkpoints.")
+@click.option("--resume", is_flag=True, help="Go on from the last checkpoint.")
+@_options.html
+@_options.as_json
 def run(
-    model: Annotated[Path, typer.Argument(help="QDQ ONNX file, of this or any other tool.")],
-    data: _options.Data = None,
-    preprocess: _options.PreprocessLine = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write [MODEL.tuned.onnx].")] = None,
-    teacher: Annotated[Path | None, typer.Option(help="Float ONNX file to imitate.", show_default=False)] = None,
-    method: Annotated[str, typer.Option(help="How scales learn: lsq or fixed.")] = "lsq",
-    epochs: Annotated[int | None, typer.Option(help="Passes over the data [1].", show_default=False)] = None,
-    max_steps: Annotated[int | None, typer.Option(help="Stop after so many steps.", show_default=False)] = None,
-    batch_size: _options.BatchSize = 32,
-    optimizer: Annotated[str, typer.Option(help="sgd, adam or adamw.")] = "adamw",
-    learning_rate: Annotated[
-        float | None, typer.Option("--learning-rate", "--lr", help="Of weights.", show_default=False)
-    ] = None,
-    scale_learning_rate: Annotated[float | None, typer.Option(help="Of scales.", show_default=False)] = None,
-    weight_decay: Annotated[float, typer.Option(help="Of weights; scales and biases have none.")] = 0.0,
-    alpha: Annotated[float, typer.Option(help="Share of the teacher in the loss, where there are labels too.")] = 0.5,
-    temperature: Annotated[float, typer.Option(help="Of the teacher's softmax.")] = 4.0,
-    ema: Annotated[float | None, typer.Option(help="Decay of a moving average of weights.", show_default=False)] = None,
-    seed: Annotated[int, typer.Option(help="Of sample order and torch.")] = 0,
-    device: Annotated[str | None, typer.Option(help="cpu or cuda [cuda where there is one].")] = None,
-    checkpoint_dir: Annotated[Path | None, typer.Option(help="Folder for checkpoints.", show_default=False)] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint.")] = False,
-    html: _options.Html = None,
-    as_json: _options.Json = False,
+    model: Path,
+    data: str | None,
+    preprocess: str | None,
+    output: Path | None,
+    teacher: Path | None,
+    method: str,
+    epochs: int | None,
+    max_steps: int | None,
+    batch_size: int,
+    optimizer: str,
+    learning_rate: float | None,
+    scale_learning_rate: float | None,
+    weight_decay: float,
+    alpha: float,
+    temperature: float,
+    ema: float | None,
+    seed: int,
+    device: str | None,
+    checkpoint_dir: Path | None,
+    resume: bool,
+    html: Path | None,
+    as_json: bool,
 ) -> None:
     """Train scales and weights of a QDQ model and write them back into it.
+
+    MODEL is a QDQ ONNX file, of this or any other tool.
 
     Learns from labels, from a teacher or from both; with neither, from the model with its quantizers off.
 

@@ -3,28 +3,38 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
+import click
 
 from onnxqat.cli import _options
 
 
+@click.command
+@click.argument("model", type=_options.PATH)
+@click.option("--backend", required=True, help="onnxruntime-cpu or openvino-cpu.")
+@click.option("-o", "--output", type=_options.PATH, required=True, help="Bundle folder to write.")
+@_options.data
+@_options.preprocess
+@click.option("--samples", type=int, default=16, help="Samples to run through the compiled model.")
+@click.option("--max-steps", type=float, default=2.0, help="Largest accepted difference in output steps.")
+@click.option("--timeout", type=float, default=300.0, help="Seconds after which the compiler is stopped.")
+@_options.html
+@_options.as_json
 def run(
-    model: Annotated[Path, typer.Argument(help="QDQ ONNX file.")],
-    backend: Annotated[str, typer.Option(help="onnxruntime-cpu or openvino-cpu.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Bundle folder to write.")],
-    data: _options.Data = None,
-    preprocess: _options.PreprocessLine = None,
-    samples: Annotated[int, typer.Option(help="Samples to run through the compiled model.")] = 16,
-    max_steps: Annotated[float, typer.Option(help="Largest accepted difference in output steps.")] = 2.0,
-    timeout: Annotated[float, typer.Option(help="Seconds after which the compiler is stopped.")] = 300.0,
-    html: _options.Html = None,
-    as_json: _options.Json = False,
+    model: Path,
+    backend: str,
+    output: Path,
+    data: str | None,
+    preprocess: str | None,
+    samples: int,
+    max_steps: float,
+    timeout: float,
+    html: Path | None,
+    as_json: bool,
 ) -> None:
     """Make the deploy form, compile it for real and show what runs in integers.
 
-    Leaves with status 1 when the compiled model differs from the reference.
+    MODEL is a QDQ ONNX file. Leaves with status 1 when the compiled model differs from the reference.
 
     Example: onnxqat handoff tuned.qdq.onnx --backend openvino-cpu -o bundle/
     """

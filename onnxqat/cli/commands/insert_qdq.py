@@ -3,62 +3,76 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
+import click
 
 from onnxqat.cli import _options
 
 
+@click.command
+@click.argument("model", type=_options.PATH)
+@click.option("--backend", default="onnxruntime-cpu", help="Backend table: a name, or a YAML file.")
+@click.option("-c", "--calibration", help=_options.DATA_HELP)
+@_options.preprocess
+@click.option("-o", "--output", type=_options.PATH, help="File to write [MODEL.qdq.onnx].")
+@_options.batch_size
+@_options.limit
+@click.option("--exclude", multiple=True, help="Node or tensor name or glob to leave in float.")
+@click.option("--include", multiple=True, help="Quantize only nodes that match.")
+@click.option("--exclude-op", multiple=True, help="Operator type to leave in float.")
+@click.option("--bits", help="Widths W,A of weights and activations: 2 to 8, or 16.")
+@click.option("--per-channel/--per-tensor", default=None, help="Scales of weights.")
+@click.option("--observer", help="Range observer: minmax, percentile, entropy or mse.")
+@click.option("--activation-type", help="int8, uint8, int16, uint16, int8-symmetric or int16-symmetric.")
+@click.option("--reduce-range/--full-range", default=None, help="8-bit weights in -64..63, or all codes.")
+@click.option("--exact", is_flag=True, help="Restrict scales so that torch and onnxruntime give the same bits.")
+@click.option("--scale-bits", help="Significant bits W,A of scales at 8 bits; 24,24 leaves them free.")
+@click.option(
+    "--first-last-bits", type=int, help="Width of the first and last weighted layers; 0 leaves them in float."
+)
+@click.option(
+    "--rounding", default="nearest", help="Of convolution weights: nearest, or compensated on the calibration data."
+)
+@_options.random_data
+@click.option("--replace", is_flag=True, help="Strip quantizers that the model already has.")
+@click.option("--keep", is_flag=True, help="Keep such quantizers, and add what is missing.")
+@click.option("--simplify", is_flag=True, help="Run onnxsim first, checked.")
+@click.option("--equalize/--no-equalize", default=True, help="Bring unlike channels in front of a SiLU to one size.")
+@click.option("--explain", is_flag=True, help="Print the rule behind every decision.")
+@_options.html
+@_options.as_json
 def run(
-    model: Annotated[Path, typer.Argument(help="Float ONNX file.")],
-    backend: Annotated[str, typer.Option(help="Backend table: a name, or a YAML file.")] = "onnxruntime-cpu",
-    calibration: Annotated[
-        str | None, typer.Option("--calibration", "-c", help=_options.DATA_HELP, show_default=False)
-    ] = None,
-    preprocess: _options.PreprocessLine = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write [MODEL.qdq.onnx].")] = None,
-    batch_size: _options.BatchSize = 32,
-    limit: _options.Limit = None,
-    exclude: Annotated[list[str], typer.Option(help="Node or tensor name or glob to leave in float.")] = [],  # noqa: B006
-    include: Annotated[list[str], typer.Option(help="Quantize only nodes that match.")] = [],  # noqa: B006
-    exclude_op: Annotated[list[str], typer.Option(help="Operator type to leave in float.")] = [],  # noqa: B006
-    bits: Annotated[str | None, typer.Option(help="Widths W,A of weights and activations: 2 to 8, or 16.")] = None,
-    per_channel: Annotated[
-        bool | None, typer.Option("--per-channel/--per-tensor", help="Scales of weights.", show_default=False)
-    ] = None,
-    observer: Annotated[str | None, typer.Option(help="Range observer: minmax, percentile, entropy or mse.")] = None,
-    activation_type: Annotated[
-        str | None, typer.Option(help="int8, uint8, int16, uint16, int8-symmetric or int16-symmetric.")
-    ] = None,
-    reduce_range: Annotated[
-        bool | None,
-        typer.Option("--reduce-range/--full-range", help="8-bit weights in -64..63, or all codes.", show_default=False),
-    ] = None,
-    exact: Annotated[
-        bool, typer.Option("--exact", help="Restrict scales so that torch and onnxruntime give the same bits.")
-    ] = False,
-    scale_bits: Annotated[
-        str | None, typer.Option(help="Significant bits W,A of scales at 8 bits; 24,24 leaves them free.")
-    ] = None,
-    first_last_bits: Annotated[
-        int | None, typer.Option(help="Width of the first and last weighted layers; 0 leaves them in float.")
-    ] = None,
-    rounding: Annotated[
-        str, typer.Option(help="Of convolution weights: nearest, or compensated on the calibration data.")
-    ] = "nearest",
-    random_data: _options.RandomData = False,
-    replace: Annotated[bool, typer.Option("--replace", help="Strip quantizers that the model already has.")] = False,
-    keep: Annotated[bool, typer.Option("--keep", help="Keep such quantizers, and add what is missing.")] = False,
-    simplify: Annotated[bool, typer.Option("--simplify", help="Run onnxsim first, checked.")] = False,
-    equalize: Annotated[
-        bool, typer.Option("--equalize/--no-equalize", help="Bring unlike channels in front of a SiLU to one size.")
-    ] = True,
-    explain: Annotated[bool, typer.Option("--explain", help="Print the rule behind every decision.")] = False,
-    html: _options.Html = None,
-    as_json: _options.Json = False,
+    model: Path,
+    backend: str,
+    calibration: str | None,
+    preprocess: str | None,
+    output: Path | None,
+    batch_size: int,
+    limit: int | None,
+    exclude: tuple[str, ...],
+    include: tuple[str, ...],
+    exclude_op: tuple[str, ...],
+    bits: str | None,
+    per_channel: bool | None,
+    observer: str | None,
+    activation_type: str | None,
+    reduce_range: bool | None,
+    exact: bool,
+    scale_bits: str | None,
+    first_last_bits: int | None,
+    rounding: str,
+    random_data: bool,
+    replace: bool,
+    keep: bool,
+    simplify: bool,
+    equalize: bool,
+    explain: bool,
+    html: Path | None,
+    as_json: bool,
 ) -> None:
     """Place and calibrate Q/DQ pairs by a backend's rules.
+
+    MODEL is a float ONNX file.
 
     Example: onnxqat insert-qdq model.onnx --backend onnxruntime-cpu --calibration images/ -o model.qdq.onnx
     """
@@ -69,9 +83,9 @@ def run(
 
     weight_bits, activation_bits = _options.parse_bits(bits)
     overrides = Overrides(
-        exclude=tuple(exclude),
-        include=tuple(include),
-        exclude_ops=tuple(exclude_op),
+        exclude=exclude,
+        include=include,
+        exclude_ops=exclude_op,
         weight_bits=weight_bits,
         activation_bits=activation_bits,
         per_channel=per_channel,

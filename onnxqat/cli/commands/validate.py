@@ -3,34 +3,42 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
+import click
 
 from onnxqat.cli import _options
 
 
+@click.command
+@click.argument("float_model", type=_options.PATH)
+@click.argument("qdq_model", type=_options.PATH)
+@_options.data
+@_options.preprocess
+@_options.batch_size
+@_options.limit
+@_options.random_data
+@click.option("--no-torch", is_flag=True, help="Compare in onnxruntime only.")
+@click.option("--max-differing-top1", type=int, help="Accepted between torch and onnxruntime [0.05 % + 2].")
+@click.option("--max-differing-top1-default", type=int, help="Accepted in onnxruntime's default session [0.15 % + 2].")
+@_options.html
+@_options.as_json
 def run(
-    float_model: Annotated[Path, typer.Argument(help="Float ONNX file.")],
-    qdq_model: Annotated[Path, typer.Argument(help="QDQ ONNX file made from it.")],
-    data: _options.Data = None,
-    preprocess: _options.PreprocessLine = None,
-    batch_size: _options.BatchSize = 32,
-    limit: _options.Limit = None,
-    random_data: _options.RandomData = False,
-    no_torch: Annotated[bool, typer.Option("--no-torch", help="Compare in onnxruntime only.")] = False,
-    max_differing_top1: Annotated[
-        int | None, typer.Option(help="Accepted between torch and onnxruntime [0.05 % + 2].", show_default=False)
-    ] = None,
-    max_differing_top1_default: Annotated[
-        int | None, typer.Option(help="Accepted in onnxruntime's default session [0.15 % + 2].", show_default=False)
-    ] = None,
-    html: _options.Html = None,
-    as_json: _options.Json = False,
+    float_model: Path,
+    qdq_model: Path,
+    data: str | None,
+    preprocess: str | None,
+    batch_size: int,
+    limit: int | None,
+    random_data: bool,
+    no_torch: bool,
+    max_differing_top1: int | None,
+    max_differing_top1_default: int | None,
+    html: Path | None,
+    as_json: bool,
 ) -> None:
     """Prove that a QDQ file computes what was trained: accuracy, parity in steps, noise per tensor.
 
-    Leaves with status 1 when a check fails.
+    FLOAT_MODEL and QDQ_MODEL are ONNX files, the second made from the first. Leaves with status 1 when a check fails.
 
     Example: onnxqat validate model.onnx tuned.qdq.onnx --data images/
     """
