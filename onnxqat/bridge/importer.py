@@ -55,13 +55,15 @@ def to_torch(source: io.ModelSource, *, quantizer_factory: QuantizerFactory | No
 def prepare(model: ir.Model) -> ir.Model:
     """Inline model-local functions and infer shapes; the values that exist keep their names."""
     model, mixed = functions.inline(model)
+    results = {id(v) for graph in model.graphs() for v in graph.outputs}
     for value in _inner_values(model):
-        value.shape = None
+        rank = value.shape.rank() if value.shape is not None and id(value) in results else None
+        value.shape = None if rank is None else ir.Shape([None] * rank)
     return model if mixed else inference.infer(model)
 
 
 def _inner_values(model: ir.Model) -> list[ir.Value]:
-    """What nodes compute: shapes that a file states for these may be stale, so they are inferred afresh."""
+    """What nodes compute: sizes that a file states for these may be stale, so they are inferred afresh."""
     outputs = {id(v) for v in model.graph.outputs}
     return [v for node in walk.nodes(model) for v in node.outputs if id(v) not in outputs]
 

@@ -167,6 +167,11 @@ def swi_glu(n: NodeView) -> Lowered:
     return n.call(gate_swish, n.tensor(0), n.tensor(1), n.attr("alpha", 1.0))
 
 
+def one_hot_maximum_2d(x: torch.Tensor, axis: int) -> torch.Tensor:
+    """:func:`one_hot_maximum` over all axes from `axis` on."""
+    return one_hot_maximum(x.flatten(axis), -1).reshape(x.shape)
+
+
 def tanh(n: NodeView) -> Lowered:
     """Tanh 6 to 13."""
     return n.call(torch.tanh, n.tensor(0))
@@ -231,8 +236,7 @@ def _softmax(n: NodeView, function: Any, *, log: bool) -> Lowered:
 
 
 def hardmax(n: NodeView) -> Lowered:
-    """Hardmax 1 to 13; refused where version 1 or 11 flattens more than one axis."""
-    axis = int(n.attr("axis", -1 if n.opset >= 13 else 1))
-    if n.opset < 13 and n.need_rank(0) != axis % n.need_rank(0) + 1:
-        raise n.refuse("flattening before version 13")
-    return n.call(one_hot_maximum, n.tensor(0), axis)
+    """Hardmax 1 to 13, with the axes of :func:`softmax`."""
+    if n.opset >= 13:
+        return n.call(one_hot_maximum, n.tensor(0), int(n.attr("axis", -1)))
+    return n.call(one_hot_maximum_2d, n.tensor(0), int(n.attr("axis", 1)))

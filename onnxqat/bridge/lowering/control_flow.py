@@ -10,6 +10,8 @@ of known length unrolls and its body may index with it. A loop that ends on data
 
 from __future__ import annotations
 
+import copy
+import logging
 from typing import Any
 
 import numpy as np
@@ -54,7 +56,8 @@ def run_loop(
         condition: what starts the loop, a tensor or a bool; None where the body always goes on.
         carried: loop-carried values.
         captured: outer tensors that the body reads.
-        empty: shape and type of each scan output, for a loop that does not run; None where unknown.
+        empty: shape and type of each scan output, for a loop that does not run; None where they are unknown at
+            import: then those of an iteration that is run for this alone.
         device: where the condition lives.
     """
     state = list(carried)
@@ -69,16 +72,34 @@ def run_loop(
         for scan, value in zip(scans, results[1 + len(state) :], strict=True):
             scan.append(value)
         iteration += 1
+    if not iteration and None in empty:
+        flag = torch.full((), True, device=device)
+        empty = _of_one_iteration(body, (0, flag, *state, *captured), 1 + len(state), empty)
     return (*state, *(_stacked(scan, kind, 0, device) for scan, kind in zip(scans, empty, strict=True)))
 
 
 def _stacked(values: list[torch.Tensor], kind: Any, axis: int, device: Any) -> torch.Tensor:
     if values:
         return torch.stack(values, axis)
-    if kind is None:
-        raise ValueError("a loop that does not run has a scan output of unknown shape")
+    if kind is None:  # as in onnxruntime
+        return torch.zeros(0, device=device)
     shape, dtype = kind
     return torch.zeros([0, *shape], dtype=dtype, device=device).movedim(0, axis)
+
+
+def _of_one_iteration(body: Any, arguments: tuple[Any, ...], first: int, empty: Any) -> list[Any]:
+    """`empty` with what was unknown, from the results of `body` from `first` on; still None where it cannot run."""
+    try:
+        if torch.compiler.is_compiling():
+            results = body(*arguments)  # nothing reads the values, so they are not in the compiled graph
+        else:  # a copy, whose quantizers may watch what is no data
+            with torch.no_grad(), torch.random.fork_rng(devices=()):
+                results = copy.deepcopy(body)(*arguments)
+    except Exception as error:  # such as an index that only a loop that runs has elements for
+        logging.getLogger(__name__).debug("no shape of an empty scan output: %s", error)
+        return list(empty)
+    found = [(list(r.shape), r.dtype) if isinstance(r, torch.Tensor) else None for r in results[first:]]
+    return [stated or computed for stated, computed in zip(empty, found, strict=True)]
 
 
 def run_scan(
@@ -94,6 +115,9 @@ def run_scan(
 ) -> tuple[torch.Tensor, ...]:
     """Scan: final states, then each scan output stacked along its axis; `empty` as in :func:`run_loop`."""
     state = list(states)
+    if None in empty and not inputs[0].shape[input_axes[0]]:
+        one = [x.new_zeros(x.movedim(axis, 0).shape[1:]) for x, axis in zip(inputs, input_axes, strict=True)]
+        empty = _of_one_iteration(body, (*state, *one, *captured), len(state), empty)
     sliced = [
         list(x.flip(axis).unbind(axis) if backwards else x.unbind(axis))
         for x, axis, backwards in zip(inputs, input_axes, input_directions, strict=True)

@@ -33,11 +33,14 @@ def centre(codes: torch.Tensor, zero_point: torch.Tensor | None, axis: int, dtyp
 
 
 def along(parameter: torch.Tensor, axis: int, rank: int) -> torch.Tensor:
-    """A parameter with one axis, shaped to lie along `axis` of a tensor with `rank` axes; others as they are."""
+    """A parameter with one axis, shaped to lie along `axis` of a tensor with `rank` axes; others as they are.
+
+    A vector has only one axis, whichever of a matrix is asked for.
+    """
     if parameter.dim() != 1 or parameter.shape[0] == 1:
         return parameter.reshape(()) if parameter.numel() == 1 else parameter
     shape = [1] * rank
-    shape[axis] = -1
+    shape[max(axis, -rank)] = -1
     return parameter.reshape(shape)
 
 
@@ -47,18 +50,30 @@ def accumulate(sums: torch.Tensor) -> torch.Tensor:
 
 
 def convolve(
-    x: torch.Tensor, weight: torch.Tensor, strides: list[int], pads: list[int], dilations: list[int], groups: int
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    strides: list[int] | None,
+    pads: list[int] | None,
+    dilations: list[int] | None,
+    groups: int,
 ) -> torch.Tensor:
     """int32 convolution of centred codes; `pads` in ONNX's order."""
-    return accumulate(
-        CONVOLUTIONS[x.dim() - 2](functional.pad(x, torch_padding(pads)), weight, None, strides, 0, dilations, groups)
-    )
+    padded = x if pads is None else functional.pad(x, torch_padding(pads))
+    convolution = CONVOLUTIONS[x.dim() - 2]
+    return accumulate(convolution(padded, weight, None, strides or 1, 0, dilations or 1, groups))
 
 
 def convolve_same(
-    x: torch.Tensor, weight: torch.Tensor, strides: list[int], dilations: list[int], groups: int, lower: bool
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    strides: list[int] | None,
+    dilations: list[int] | None,
+    groups: int,
+    lower: bool,
 ) -> torch.Tensor:
     """:func:`convolve` with SAME padding, which depends on the size of the input."""
+    ones = [1] * (x.dim() - 2)
+    strides, dilations = strides or ones, dilations or ones
     pads = same_pads(x.shape[2:], list(weight.shape[2:]), strides, dilations, lower)
     return convolve(x, weight, strides, pads, dilations, groups)
 
@@ -83,6 +98,25 @@ def combined_scale(a: torch.Tensor, b: torch.Tensor, y: torch.Tensor) -> torch.T
     return a * b / y
 
 
+def along_channels(parameter: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """A parameter of all channels or of each, shaped to lie along axis 1 of `like`."""
+    return along(parameter, 1, like.dim())
+
+
+def scale_of_product(
+    left: torch.Tensor, right: torch.Tensor, a: torch.Tensor, b: torch.Tensor, y: torch.Tensor
+) -> torch.Tensor:
+    """:func:`combined_scale` of ``left @ right``: `a` for all or each of the rows of `left`, `b` of the columns of `right`.
+
+    The axis that a product with a vector lacks is not in the result.
+    """
+    rank = max(left.dim(), right.dim(), 2)
+    scale = combined_scale(along(a, -2, rank), along(b, -1, rank), y)
+    if scale.dim() and right.dim() == 1:
+        scale = scale.squeeze(-1)
+    return scale.squeeze(-1 if right.dim() == 1 else -2) if scale.dim() > 1 and left.dim() == 1 else scale
+
+
 def limits(n: NodeView, dtype: ir.DataType | None) -> tuple[int, int, torch.dtype]:
     """Smallest and largest code of an 8-bit type, and the torch type; others are refused."""
     if dtype not in EIGHT_BITS:
@@ -101,27 +135,19 @@ def _check_codes(n: NodeView, *indices: int) -> None:
         limits(n, n.dtype(index))
 
 
-def _spatial_rank(n: NodeView, weight_index: int) -> int:
-    """Number of spatial dimensions, from the kernel's size, the weight or the input."""
-    if n.attr("kernel_shape"):
-        return len(n.attr("kernel_shape"))
-    return (n.rank(weight_index) or n.need_rank(0)) - 2
-
-
 def _convolution(n: NodeView, x: fx.Node, weight_index: int, zeros: tuple[int, int]) -> fx.Node:
     """The int32 sums of a convolution, without a bias."""
     _check_codes(n, weight_index)
-    rank = _spatial_rank(n, weight_index)
     dims = n.dims(weight_index)
     products = int(np.prod(dims[1:])) if dims is not None and None not in dims[1:] else None  # type: ignore[arg-type]
     dtype = exact_type(products)
     codes = n.call(centre, x, n.optional(zeros[0]), 1, dtype)
     weight = n.call(centre, n.tensor(weight_index), n.optional(zeros[1]), 0, dtype)
-    strides, dilations = n.attr("strides") or [1] * rank, n.attr("dilations") or [1] * rank
+    strides, dilations = n.attr("strides"), n.attr("dilations")
     groups, auto_pad = n.attr("group", 1), n.attr("auto_pad", "NOTSET")
     if auto_pad in ("SAME_UPPER", "SAME_LOWER"):
         return n.call(convolve_same, codes, weight, strides, dilations, groups, auto_pad == "SAME_LOWER")
-    pads = [0] * 2 * rank if auto_pad == "VALID" else n.attr("pads") or [0] * 2 * rank
+    pads = None if auto_pad == "VALID" else n.attr("pads")
     return n.call(convolve, codes, weight, strides, pads, dilations, groups)
 
 
@@ -148,10 +174,9 @@ def com_microsoft_q_linear_conv(n: NodeView) -> Lowered:
 
 def _requantized_convolution(n: NodeView, x: fx.Node) -> fx.Node:
     sums = _convolution(n, x, 3, (2, 5))
-    rank = _spatial_rank(n, 3) + 2
     if n.has(8):
-        sums = n.call(operator.add, sums, n.call(along, n.tensor(8), 1, rank))
-    scale = n.call(along, n.call(combined_scale, n.buffer(1), n.buffer(4), n.buffer(6)), 1, rank)
+        sums = n.call(operator.add, sums, n.call(along_channels, n.tensor(8), sums))
+    scale = n.call(along_channels, n.call(combined_scale, n.buffer(1), n.buffer(4), n.buffer(6)), sums)
     return n.call(requantize, sums, scale, n.tensor(7), *limits(n, n.dtype(7)))
 
 
@@ -163,7 +188,7 @@ def _product(n: NodeView, zeros: tuple[int, int], a_index: int, b_index: int) ->
     if b_dims is not None:
         ends.append(b_dims[-2] if len(b_dims) > 1 else b_dims[0])
     dtype = exact_type(next((e for e in ends if e is not None), None))
-    a = n.call(centre, n.tensor(a_index), n.optional(zeros[0]), -2 if n.need_rank(a_index) > 1 else -1, dtype)
+    a = n.call(centre, n.tensor(a_index), n.optional(zeros[0]), -2, dtype)
     b = n.call(centre, n.tensor(b_index), n.optional(zeros[1]), -1, dtype)
     return n.call(multiply, a, b)
 
@@ -176,9 +201,7 @@ def mat_mul_integer(n: NodeView) -> Lowered:
 def q_linear_mat_mul(n: NodeView) -> Lowered:
     """QLinearMatMul 10 and 21, per tensor, per row of a and per column of b."""
     sums = _product(n, (2, 5), 0, 3)
-    rank = max(n.need_rank(0), n.need_rank(3), 2)
-    a, b = n.call(along, n.buffer(1), -2, rank), n.call(along, n.buffer(4), -1, rank)
-    scale = n.call(combined_scale, a, b, n.buffer(6))
+    scale = n.call(scale_of_product, n.tensor(0), n.tensor(3), n.buffer(1), n.buffer(4), n.buffer(6))
     return n.call(requantize, sums, scale, n.tensor(7), *limits(n, n.dtype(7)))
 
 

@@ -146,13 +146,12 @@ def softmax_of_codes(
 
 def com_microsoft_q_linear_softmax(n: NodeView) -> Lowered:
     """QLinearSoftmax 1: along an axis, or before opset 13 over all axes from it on."""
-    rank, bounds = n.need_rank(0), limits(n, n.dtype(0))
-    axis, x = int(n.attr("axis", -1)) % rank, n.tensor(0)
+    bounds, axis, x = limits(n, n.dtype(0)), int(n.attr("axis", -1)), n.tensor(0)
     scales = (n.buffer(1), n.buffer(3), n.buffer(4))
     if int(n.attr("opset")) < 13:
         flat = n.call(torch.flatten, x, axis)
         return n.call(torch.Tensor.view_as, n.call(softmax_of_codes, flat, *scales, *bounds), x)
-    if axis == rank - 1:
+    if axis == -1 or axis + 1 == n.rank(0):
         return n.call(softmax_of_codes, x, *scales, *bounds)
     last = n.call(torch.movedim, x, axis, -1)
     return n.call(torch.movedim, n.call(softmax_of_codes, last, *scales, *bounds), -1, axis)
@@ -232,10 +231,11 @@ def mean_of_codes(
     x_zero: torch.Tensor | None,
     y_scale: torch.Tensor,
     y_zero: torch.Tensor | None,
-    axes: list[int],
+    channels_last: bool,
     bounds: tuple[int, int, torch.dtype],
 ) -> torch.Tensor:
-    """Mean over `axes`, kept with length 1: the sum of codes is exact, and rounded once."""
+    """Mean over the spatial axes, kept with length 1: the sum of codes is exact, and rounded once."""
+    axes = list(range(1, x.dim() - 1) if channels_last else range(2, x.dim()))
     count = math.prod(x.shape[axis] for axis in axes)
     sums = centre(x, x_zero, 0, torch.int32).sum(axes, keepdim=True)
     return requantize(sums, x_scale / (y_scale * float(count)), y_zero, *bounds)
@@ -243,10 +243,9 @@ def mean_of_codes(
 
 def com_microsoft_q_linear_global_average_pool(n: NodeView) -> Lowered:
     """QLinearGlobalAveragePool 1."""
-    rank, bounds = n.need_rank(0), limits(n, n.dtype(0))
-    axes = list(range(1, rank - 1)) if n.attr("channels_last", 0) else list(range(2, rank))
+    bounds, last = limits(n, n.dtype(0)), bool(n.attr("channels_last", 0))
     parameters = [n.buffer(1), _parameter(n, 2), n.buffer(3), _parameter(n, 4)]
-    return n.call(mean_of_codes, n.tensor(0), *parameters, axes, bounds)
+    return n.call(mean_of_codes, n.tensor(0), *parameters, last, bounds)
 
 
 def com_microsoft_nhwc_max_pool(n: NodeView) -> Lowered:

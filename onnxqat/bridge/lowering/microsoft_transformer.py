@@ -70,8 +70,7 @@ def biased_softmax(x: torch.Tensor, bias: torch.Tensor, axis: int, inner: bool) 
 
 def com_microsoft_bias_softmax(n: NodeView) -> Lowered:
     """BiasSoftmax 1."""
-    axis = int(n.attr("axis", 1)) % n.need_rank(0)
-    return n.call(biased_softmax, n.tensor(0), n.tensor(1), axis, bool(n.attr("is_inner_broadcast")))
+    return n.call(biased_softmax, n.tensor(0), n.tensor(1), int(n.attr("axis", 1)), bool(n.attr("is_inner_broadcast")))
 
 
 def normalize_features(x: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor | None, epsilon: float) -> torch.Tensor:
@@ -197,12 +196,17 @@ def com_microsoft_skip_group_norm(n: NodeView) -> Lowered:
     return _group_norm(n, total), total
 
 
+def turned_matrix(x: torch.Tensor) -> torch.Tensor:
+    """The matrices in the last two axes transposed; a vector as it is."""
+    return x.transpose(-2, -1) if x.dim() > 1 else x
+
+
 def _side(n: NodeView, index: int, letter: str) -> fx.Node:
     x = n.tensor(index)
     if n.attr(f"transBatch{letter}", 0):
         x = n.call(torch.movedim, x, 0, -2)
-    if n.attr(f"trans{letter}", 0) and n.need_rank(index) > 1:
-        x = n.call(torch.transpose, x, -2, -1)
+    if n.attr(f"trans{letter}", 0) and n.rank(index) != 1:
+        x = n.call(turned_matrix, x)
     return x
 
 

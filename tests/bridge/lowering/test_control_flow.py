@@ -171,3 +171,36 @@ def test_loops_and_branches_of_one_another() -> None:
         }>"""
     )
     parity.assert_close(parity.run_module(to_torch(model), {"x": X}), [np.exp(X) + 9])
+
+
+# The shape of `row` is computed, and stated nowhere: its rank is known at run time only.
+RESHAPING = """
+    go = Constant<value = bool {{1}}>()  y = Loop(n, go) <body = b (int64 i, bool g) => (bool h, row) {{ h = Identity(g)  {body} }}>
+"""
+
+
+def without_stated_ranks(body: str) -> onnx.ModelProto:
+    inputs, outputs = "float[3, 4] x, int64[m] s, int64 n", "float[k, a, b] y"
+    return parse(RESHAPING.format(body=body), inputs, outputs)
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_an_empty_scan_output_has_the_shape_of_an_iteration(count: int) -> None:
+    module = to_torch(without_stated_ranks("row = Reshape(x, s)"))
+    given = torch.from_numpy(X), torch.tensor([6, 2]), torch.tensor(count)
+    assert module(*given).shape == (count, 6, 2)
+
+
+def test_an_empty_scan_output_has_one_axis_where_no_iteration_can_run() -> None:
+    # As in onnxruntime, which does not look at the body.
+    model = without_stated_ranks("t = Reshape(x, s) row = Neg(t)")
+    given = {"x": X, "s": np.array([5, 5]), "n": np.array(0)}
+    wanted = parity.session(model).run(None, given)[0]
+    assert parity.run_module(to_torch(model), given)[0].shape == wanted.shape == (0,)
+
+
+def test_the_rank_that_a_body_states_is_that_of_an_empty_scan_output() -> None:
+    model = without_stated_ranks("row = Reshape(x, s)")
+    row = model.graph.node[1].attribute[0].g.output[1]
+    row.CopyFrom(onnx.helper.make_tensor_value_info("row", onnx.TensorProto.FLOAT, [None, None]))
+    parity.check(model, {"x": X, "s": np.array([6, 2]), "n": np.array(0)})
