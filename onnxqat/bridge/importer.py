@@ -16,7 +16,7 @@ import onnx_ir as ir
 import torch
 from torch import fx
 
-from onnxqat.bridge import functions, fusion, inference, names, quantizer_modules, unsigned
+from onnxqat.bridge import element_types, functions, fusion, inference, names, quantizer_modules, unsigned
 from onnxqat.bridge import module as modules
 from onnxqat.bridge.builder import Builder, Lowered, NodeView, RefusedError, Store
 from onnxqat.bridge.module import Capture, OnnxModule, capture
@@ -59,7 +59,9 @@ def prepare(model: ir.Model) -> ir.Model:
     for value in _inner_values(model):
         rank = value.shape.rank() if value.shape is not None and id(value) in results else None
         value.shape = None if rank is None else ir.Shape([None] * rank)
-    return model if mixed else inference.infer(model)
+    model = model if mixed else inference.infer(model)
+    element_types.complete(model)
+    return model
 
 
 def _inner_values(model: ir.Model) -> list[ir.Value]:
@@ -76,6 +78,7 @@ class _Importer:
         self.store = Store()
         self.refused: dict[str, list[str]] = {}
         self.quantizers = quantizer_modules.Quantizers(model, factory)
+        self.doubtful: set[int] = set()
 
     def run(self) -> OnnxModule:
         """Build the main graph and wrap it."""
@@ -122,6 +125,7 @@ class _Importer:
     def _lower(self, builder: Builder, node: ir.Node) -> None:
         view = unsigned.view(builder, node, self.lower_scope)
         try:
+            unsigned.refuse_doubtful(view, self.doubtful)
             result = unsigned.finish(view, _lowering(node)(view))
         except RefusedError as reason:
             self._refuse(f"{node.op_type} ({reason})", node)

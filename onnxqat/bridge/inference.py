@@ -28,8 +28,10 @@ def infer(model: ir.Model) -> ir.Model:
 
 def _once(model: ir.Model) -> ir.Model:
     try:
-        # Strict mode would give up all of the graph for one node that onnx does not understand.
-        return ir_passes.ShapeInferencePass(data_prop=True, strict_mode=False)(model).model
+        # Strict mode would give up all of the graph for one node that onnx does not understand, a check of types for
+        # one whose type the operator's schema lacks.
+        inference = ir_passes.ShapeInferencePass(check_type=False, data_prop=True, strict_mode=False)
+        return inference(model).model
     except Exception as error:
         # Inference only helps: without it ranks are taken at run time, or the lowering that needs one refuses.
         logging.getLogger(__name__).debug("shape inference failed: %s", error)

@@ -155,6 +155,23 @@ def view(builder: Builder, node: ir.Node, lower: Callable[[Builder, ir.Graph], N
     return PlainView(builder, node, lower) if kinds & (UNSIGNED | FLOAT8) else plain
 
 
+def refuse_doubtful(view: NodeView, doubtful: set[int]) -> None:
+    """Refuse a node with an input that may have one of these types, as it comes from one and its type is unknown.
+
+    Args:
+        view: the node.
+        doubtful: ids of such values met so far; outputs of the node are added.
+    """
+    if view.node.domain not in ("", "ai.onnx"):
+        return
+    given = [(i, v) for i, v in enumerate(view.node.inputs) if v is not None]
+    asked = [v for i, v in given if id(v) in doubtful and view.dtype(i) is None]
+    if asked and view.node.op_type not in AS_IS:
+        raise view.refuse(f"input {asked[0].name!r}, whose element type does not follow from the file")
+    if asked or any(v.dtype in UNSIGNED or v.dtype in FLOAT8 for _, v in given):
+        doubtful.update(id(v) for v in view.node.outputs if v.dtype is None)
+
+
 def finish(view: NodeView, result: Lowered) -> Lowered:
     """What the lowering returned, in the element types of the node's outputs."""
     return view.finish(result) if isinstance(view, PlainView) else result
