@@ -6,14 +6,14 @@ from pathlib import Path
 
 import click
 
-from onnxqat.report import build, json, terminal
+from onnxqat.report import json, terminal
 from onnxqat.report.model import Report
 
 
 def show(report: Report, *, as_json: bool, html_path: Path | None = None) -> None:
     """Print `report`, write the HTML view where asked for, and leave with status 1 when a check failed."""
     if html_path is not None:
-        from onnxqat.report import html
+        from onnxqat.report import build, html
 
         html.write_html(report, html_path)
         report = build.with_files(report, str(html_path))

@@ -13,7 +13,7 @@ import pytest
 from onnxqat.handoff.handoff import handoff
 from onnxqat.insert import InsertResult
 from onnxqat.numerics import from_range
-from onnxqat.report import build, html, terminal
+from onnxqat.report import build, build_handoff, build_validation, html, terminal
 from onnxqat.report import json as as_json
 from onnxqat.report.model import Report
 from onnxqat.types import Derived, Edge, Fixed, Float, QType, QuantPlan, Remark, Shared, TensorSpec
@@ -68,7 +68,7 @@ def test_insert_explains_every_edge() -> None:
 
 
 def test_validation_shows_the_worst_tensors_first(validated: ValidationReport) -> None:
-    report = build.from_validation(validated, backend="onnxruntime-cpu")
+    report = build_validation.from_validation(validated, backend="onnxruntime-cpu")
     text = all_views(report)
     assert report.passed
     tensors = next(t for t in report.tables if t.key == "tensors")
@@ -80,7 +80,7 @@ def test_validation_shows_the_worst_tensors_first(validated: ValidationReport) -
 
 def test_failed_validation_says_why(validated: ValidationReport) -> None:
     bad = dataclasses.replace(validated, failures=("codes differ",))
-    text = all_views(build.from_validation(bad))
+    text = all_views(build_validation.from_validation(bad))
     assert "FAILED" in text
     assert "codes differ" in text
     assert "onnxqat validate" in text
@@ -92,7 +92,7 @@ def test_handoff_lists_files_coverage_and_float_nodes(tmp_path: Path, monkeypatc
         lambda compiler, path, batches, **rest: compiler.compile_and_run(path, batches, rest["artefacts"]),
     )
     done = handoff(tiny.pair(symmetric=True)[1], "onnxruntime-cpu", tmp_path / "bundle", data={"image": tiny.images(4)})
-    report = build.from_handoff(done)
+    report = build_handoff.from_handoff(done)
     text = all_views(report)
     assert str(tmp_path / "bundle" / "model.onnx") in text
     coverage = next(t for t in report.tables if t.key == "coverage")

@@ -40,7 +40,7 @@ def run(
     """
     from onnxqat.cli import _output
     from onnxqat.handoff.handoff import handoff
-    from onnxqat.report import build
+    from onnxqat.report import build_handoff
 
     with _options.progress("hand off", quiet=as_json) as progress:
         report = handoff(
@@ -54,4 +54,4 @@ def run(
             timeout=timeout,
             progress=progress,
         )
-    _output.show(build.from_handoff(report), as_json=as_json, html_path=html)
+    _output.show(build_handoff.from_handoff(report), as_json=as_json, html_path=html)

@@ -43,7 +43,7 @@ def run(
     Example: onnxqat validate model.onnx tuned.qdq.onnx --data images/
     """
     from onnxqat.cli import _output
-    from onnxqat.report import build
+    from onnxqat.report import build_validation
     from onnxqat.validation.validate import validate
 
     with _options.progress("validate", quiet=as_json) as progress:
@@ -60,4 +60,4 @@ def run(
             max_differing_top1_default=max_differing_top1_default,
             progress=progress,
         )
-    _output.show(build.from_validation(report), as_json=as_json, html_path=html)
+    _output.show(build_validation.from_validation(report), as_json=as_json, html_path=html)

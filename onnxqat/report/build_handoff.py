@@ -1,0 +1,88 @@
+"""The report of ``handoff``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import cast
+
+from onnxqat.handoff._base import ABSORBED
+from onnxqat.handoff._result import HandoffReport
+from onnxqat.report.build import command
+from onnxqat.report.model import Cell, Column, Figure, LeftFloat, Report, Table
+
+
+def from_handoff(report: HandoffReport) -> Report:
+    """What ``handoff`` did.
+
+    Args:
+        report: of :func:`onnxqat.handoff.handoff.handoff`.
+    """
+    integer, total = (sum(getattr(c, key) for c in report.coverage) for key in ("integer", "total"))
+    compiled = f"{report.compiler} {report.version}" if report.compiler else None
+    figures = [
+        Figure("backend", "backend", report.backend),
+        Figure("compiler", "compiler", compiled, note="" if compiled else "nothing was compiled"),
+        Figure("opset", "opset", report.opset, "count", f"IR version {report.ir_version}"),
+        Figure("same_as_train_form", "bits of the deploy form in onnxruntime are unchanged", report.same_as_train_form),
+    ]
+    if total:
+        figures.append(Figure("integer", "heavy nodes on integers", integer, "count", f"of {total}"))
+    figures += [
+        Figure(
+            f"largest_steps_{c.output}", f"largest difference of {c.output}, steps", c.largest_steps, "number", c.unit
+        )
+        for c in report.outputs
+    ]
+    root = Path(report.output)
+    left = tuple(LeftFloat(n.name, f"{report.compiler} runs it as {n.detail}") for n in report.float_nodes)
+    return Report(
+        kind="handoff",
+        title=f"{report.model} for {report.backend}",
+        passed=report.passed,
+        figures=tuple(figures),
+        tables=tuple(t for t in (_coverage(report), _steps(report), _nodes(report)) if t.rows),
+        failures=report.failures,
+        remarks=report.remarks,
+        files=tuple(str(root / name) for name in report.files),
+        left_float=left,
+        next_command="" if report.passed else command("lint", report.model),
+    )
+
+
+def _coverage(report: HandoffReport) -> Table:
+    columns = (
+        Column("op_type", "operator"),
+        Column("integer", "on integers", "count"),
+        Column("total", "nodes", "count"),
+        Column("share", "share", "share", bar=True),
+    )
+    rows = tuple((c.op_type, c.integer, c.total, c.integer / c.total) for c in report.coverage)
+    return Table("coverage", "Integer coverage", columns, rows)
+
+
+def _steps(report: HandoffReport) -> Table:
+    columns = (
+        Column("output", "output"),
+        Column("unit", "a step is that of the"),
+        Column("step", "step", "number"),
+        Column("largest_steps", "largest difference, steps", "number"),
+        Column("mean_steps", "mean, steps", "number"),
+        Column("beyond", "beyond the limit", "share"),
+        Column("differing_top1", "top-1 differ", "count"),
+    )
+    fields = [c.key for c in columns]
+    rows = tuple(tuple(cast(Cell, getattr(c, key)) for key in fields) for c in report.outputs)
+    note = f"Against the file handed in, in onnxruntime with optimizations off, on {report.samples} samples."
+    return Table("outputs", "Outputs", columns, rows, note=note)
+
+
+def _nodes(report: HandoffReport) -> Table:
+    columns = (
+        Column("name", "node"),
+        Column("op_type", "operator"),
+        Column("kind", "runs on"),
+        Column("detail", "as"),
+    )
+    words = {"integer": "integers", "moved": "integers, moved", "float": "float"}
+    rows = tuple((n.name, n.op_type, "-" if n.detail == ABSORBED else words[n.kind], n.detail) for n in report.nodes)
+    return Table("nodes", "Nodes", columns, rows)
