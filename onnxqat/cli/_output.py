@@ -6,7 +6,6 @@ from pathlib import Path
 
 import click
 
-from onnxqat.report import json, terminal
 from onnxqat.report.model import Report
 
 
@@ -18,8 +17,12 @@ def show(report: Report, *, as_json: bool, html_path: Path | None = None) -> Non
         html.write_html(report, html_path)
         report = build.with_files(report, str(html_path))
     if as_json:
+        from onnxqat.report import json
+
         click.echo(json.dumps(report))
     else:
+        from onnxqat.report import terminal
+
         terminal.show(report)
     if report.passed is False:
         click.get_current_context().exit(1)
