@@ -49,8 +49,9 @@ a float output; -: nothing to differentiate in the cases. Where an operator has 
 file which names it computes gradients.
 
 Where a function is finite but infinitely steep, at the end of its domain (Sqrt at 0, Acosh at 1, Asin and Acos at -1 \
-and 1, norms of zero vectors), the gradient is 0. Pow with an exponent below 1 has an infinite one at 0. Outside the \
-domain value and gradient are NaN.
+and 1, Pow at 0 with a fractional exponent, norms of zero vectors), the gradient is 0. Outside the domain the value is \
+NaN, as ONNX says, and the gradient 0: one element there does not spoil the weights. At a pole, where the value is \
+infinite, so is the gradient.
 """
 
 # Domain or operator: why it is not implemented.

@@ -1,38 +1,62 @@
-"""Functions that are finite but infinitely steep where their domain ends: the slope there is 0, so training goes on.
+"""Functions whose slope is infinite or no number at the end of their domain or beyond it: there it is 0.
 
-An infinite slope becomes NaN as soon as it meets a factor of 0, as in the norm of a zero vector. Values are those of
-torch, bit for bit; outside the domain both value and slope are NaN.
+So training goes on: an infinite slope becomes NaN as soon as it meets a factor of 0, as in the norm of a zero vector,
+and one NaN is enough to spoil every weight. Values are those of torch, bit for bit: NaN beyond the domain. At a pole,
+where the value is infinite, the slope stays infinite.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 
 
+def flat_outside(x: torch.Tensor, inside: torch.Tensor) -> torch.Tensor:
+    """`x`, constant as far as gradients go where it is not `inside`."""
+    return torch.where(inside, x, x.detach())
+
+
 def square_root(x: torch.Tensor) -> torch.Tensor:
-    """Square root; slope 0 at 0, as torch has it for norms."""
-    end = x == 0
-    return torch.where(end, x.detach(), torch.sqrt(torch.where(end, torch.ones_like(x), x)))
-
-
-def _flat(
-    function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor, end: torch.Tensor, inside: float
-) -> torch.Tensor:
-    return torch.where(end, function(x.detach()), function(torch.where(end, torch.full_like(x, inside), x)))
+    """Square root; slope 0 at 0, as torch has it for norms, and below."""
+    return torch.sqrt(flat_outside(x, x > 0))
 
 
 def arc_sine(x: torch.Tensor) -> torch.Tensor:
-    """Inverse sine; slope 0 at -1 and 1."""
-    return _flat(torch.asin, x, x.abs() == 1, 0.0)
+    """Inverse sine; slope 0 at -1, at 1 and beyond."""
+    return torch.asin(flat_outside(x, x.abs() < 1))
 
 
 def arc_cosine(x: torch.Tensor) -> torch.Tensor:
-    """Inverse cosine; slope 0 at -1 and 1."""
-    return _flat(torch.acos, x, x.abs() == 1, 0.0)
+    """Inverse cosine; slope 0 at -1, at 1 and beyond."""
+    return torch.acos(flat_outside(x, x.abs() < 1))
 
 
 def area_hyperbolic_cosine(x: torch.Tensor) -> torch.Tensor:
-    """Inverse hyperbolic cosine; slope 0 at 1."""
-    return _flat(torch.acosh, x, x == 1, 2.0)
+    """Inverse hyperbolic cosine; slope 0 at 1 and below."""
+    return torch.acosh(flat_outside(x, x > 1))
+
+
+def area_hyperbolic_tangent(x: torch.Tensor) -> torch.Tensor:
+    """Inverse hyperbolic tangent; slope 0 beyond -1 and 1, which are poles."""
+    return torch.atanh(flat_outside(x, x.abs() <= 1))
+
+
+def power(base: torch.Tensor, exponent: torch.Tensor) -> torch.Tensor:
+    """Power of floats; with a fractional exponent slope 0 where the base is not positive.
+
+    Nor does the exponent get a gradient there: between whole exponents a negative base has no power.
+    """
+    positive = base > 0
+    whole = torch.round(exponent) == exponent
+    return torch.pow(flat_outside(base, positive | whole), flat_outside(exponent, positive))
+
+
+def fractional_power(base: torch.Tensor, exponent: float) -> torch.Tensor:
+    """Power with a known exponent that is no whole number; slope 0 where the base is not positive."""
+    return torch.pow(flat_outside(base, base > 0), exponent)
+
+
+def truncated_remainder(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """C's fmod; the slope along the divisor, minus the truncated quotient, is 0 where the quotient is not finite."""
+    if not b.is_floating_point():
+        return torch.fmod(a, b)
+    return torch.fmod(a, flat_outside(b, torch.isfinite(a.detach() / b.detach())))

@@ -26,8 +26,11 @@ def truncated_divide(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 def power_of_base_type(base: torch.Tensor, exponent: torch.Tensor | float) -> torch.Tensor:
     """Power in the type of the base; an integer base with a float exponent is computed in float64."""
-    if base.is_floating_point() or not torch.is_tensor(exponent):
+    if not torch.is_tensor(exponent):
         return torch.pow(base, exponent).to(base.dtype)
+    if base.is_floating_point():
+        powers = domain_ends.power if exponent.is_floating_point() else torch.pow
+        return powers(base, exponent).to(base.dtype)
     if exponent.is_floating_point():
         return torch.pow(base.to(torch.float64), exponent.to(torch.float64)).to(base.dtype)
     return torch.pow(base, exponent).to(base.dtype)
@@ -107,7 +110,7 @@ def mod(n: NodeView) -> Lowered:
     if n.dtype(0) is ir.DataType.UINT64:
         return n.call(unsigned.remainder, n.tensor(0), n.tensor(1))
     if n.attr("fmod", 0):
-        return n.call(torch.fmod, n.tensor(0), n.tensor(1))
+        return n.call(domain_ends.truncated_remainder, n.tensor(0), n.tensor(1))
     return _binary(n, torch.remainder, shape_math.modulo)
 
 
@@ -121,7 +124,9 @@ def pow_(n: NodeView) -> Lowered:
     exponent = n.static(1)
     if exponent is not None and exponent.shape == () and n.dtype(0) is not None and n.is_float(0):
         value = float(exponent)
-        return n.call(torch.pow, n.tensor(0), int(value) if value.is_integer() else value)
+        if not value.is_integer():
+            return n.call(domain_ends.fractional_power, n.tensor(0), value)
+        return n.call(torch.pow, n.tensor(0), int(value))
     return n.call(power_of_base_type, n.tensor(0), n.tensor(1))
 
 
@@ -258,7 +263,7 @@ def acosh(n: NodeView) -> Lowered:
 
 def atanh(n: NodeView) -> Lowered:
     """Atanh 9 to 22."""
-    return _unary(n, torch.atanh, None)
+    return _unary(n, domain_ends.area_hyperbolic_tangent, None)
 
 
 def cum_sum(n: NodeView) -> Lowered:
