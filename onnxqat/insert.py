@@ -22,6 +22,7 @@ from onnxqat.passes.close_initializers import CloseInitializers
 from onnxqat.passes.derive_bias import DeriveBias
 from onnxqat.passes.fold_batchnorm import FoldBatchnorm
 from onnxqat.passes.fold_gemm_scalars import FoldGemmScalars
+from onnxqat.passes.fold_pad import FoldPad
 from onnxqat.passes.inline_functions import InlineFunctions
 from onnxqat.passes.lift_constants import LiftConstants
 from onnxqat.passes.pad_all_axes import PadAllAxes
@@ -155,6 +156,7 @@ def prepare(
         FoldGemmScalars(),
         BatchnormToAffine(),
         PadAllAxes(),
+        FoldPad(),
     ]
     remarks.extend(_base.rewrite(model, steps).remarks)
     edit.remove_unused(model)
