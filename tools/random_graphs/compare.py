@@ -14,6 +14,9 @@ float16 values in float32 between nodes, against the types that ONNX states for 
 ``amplified``: onnxruntime itself moves the output that differs at least a tenth as much when the last bits of the
 graph's float inputs, constants and inner values are changed.
 
+``standard``: the output follows from a node where onnxruntime departs from ONNX's reference implementation and the
+bridge does not (:mod:`tools.random_graphs.standard` has the words of the standard).
+
 ``open for NaN``: an operator that orders or weighs numbers gets NaN (:data:`OPEN_FOR_NAN`); such a node is not compared
 alone either.
 
@@ -35,6 +38,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxqat.bridge import values
 from onnxqat.bridge.importer import OnnxModule, to_torch
 from onnxqat.errors import UnsupportedError
+from tools.random_graphs import standard
 
 STEPS = 64  # units of precision
 PRECISION = {np.dtype(np.float16): 2.0**-10, np.dtype(np.float32): 2.0**-23, np.dtype(np.float64): 2.0**-36}
@@ -74,7 +78,7 @@ Feeds = dict[str, np.ndarray]
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """What came out: ``equal``, ``unrounded``, ``open for NaN``, ``amplified``,
+    """What came out: ``equal``, ``unrounded``, ``open for NaN``, ``amplified``, ``standard``,
     ``refused``, ``invalid`` (onnxruntime refuses it) or ``mismatch``."""
 
     kind: str
@@ -149,14 +153,19 @@ def judge(model: onnx.ModelProto, feeds: Feeds) -> Verdict:
     if not wrong:
         return Verdict("equal")
     detail = "; ".join(f"{name}: {what}" for name, what in wrong.items())
-    arrays, nodes = by_node(model, feeds)
+    arrays, nodes, departures = by_node(model, feeds)
     if nodes:
         return Verdict("mismatch", f"{detail}; alone: {nodes[0]}")
+    departed = _behind(model, departures)
     moved: dict[str, float] = {}
     kinds = []
     makers = {name: node.op_type for node in model.graph.node for name in node.output}
     for name, f, w in zip(names, found, wanted, strict=True):
         if name not in wrong:
+            continue
+        if name in departed:
+            kinds.append("standard")
+            detail += f"; {departed[name]}"
             continue
         if not difference(f, arrays[name]):
             kinds.append("unrounded")
@@ -167,12 +176,22 @@ def judge(model: onnx.ModelProto, feeds: Feeds) -> Verdict:
         if any(n.op_type in OPEN_FOR_NAN and _has_nan(arrays[i] for i in n.input if i) for n in model.graph.node):
             kinds.append("open for NaN")
             continue
-        moved = moved or movement(model, feeds, wanted)
+        moved = moved or movement(model, feeds, wanted, arrays)
         gap = min(_size(f, w), _size(f, arrays[name]))
         if f.shape != w.shape or f.dtype != w.dtype or gap > 10 * moved[name]:
             return Verdict("mismatch", f"{detail}; every node alone is right; {name} moves by {moved[name]:.3g} only")
         kinds.append("amplified")
-    return Verdict(max(kinds, key=["unrounded", "open for NaN", "amplified"].index), detail)
+    return Verdict(max(kinds, key=["unrounded", "open for NaN", "amplified", "standard"].index), detail)
+
+
+def _behind(model: onnx.ModelProto, departures: dict[str, str]) -> dict[str, str]:
+    """`departures`, a case for each value, with all values that follow from those."""
+    found = dict(departures)
+    for node in model.graph.node:
+        case = next((found[n] for n in [*node.input, *_outer(node)] if n in found), None)
+        if case is not None:
+            found |= {name: found.get(name, case) for name in node.output}
+    return found
 
 
 def _size(found: np.ndarray, wanted: np.ndarray) -> float:
@@ -187,8 +206,8 @@ def _size(found: np.ndarray, wanted: np.ndarray) -> float:
     return float(np.abs(found[finite].astype(np.float64) - wanted[finite].astype(np.float64)).max(initial=0.0))
 
 
-def movement(model: onnx.ModelProto, feeds: Feeds, wanted: list[np.ndarray]) -> dict[str, float]:
-    """How far each output goes when the last bits of float inputs, constants and inner values change."""
+def movement(model: onnx.ModelProto, feeds: Feeds, wanted: list[np.ndarray], inner: Feeds) -> dict[str, float]:
+    """How far each output goes when the last bits of float inputs, constants and `inner` values change."""
     names = [output.name for output in model.graph.output]
     moved = dict.fromkeys(names, 0.0)
     for seed in range(ROUNDS):
@@ -199,7 +218,7 @@ def movement(model: onnx.ModelProto, feeds: Feeds, wanted: list[np.ndarray]) -> 
             if tensor.data_type in (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16):
                 tensor.CopyFrom(numpy_helper.from_array(_nudged(numpy_helper.to_array(tensor), random), tensor.name))
         if seed % 2:
-            _nudge_values(changed, random)
+            _nudge_values(changed, random, inner)
         given = {n: _nudged(a, random) if a.dtype.kind == "f" else a for n, a in feeds.items()}
         try:
             found = results(changed, given)
@@ -215,8 +234,8 @@ def _nudged(array: np.ndarray, random: np.random.Generator) -> np.ndarray:
     return np.asarray(array * (1 + steps), array.dtype)
 
 
-def _nudge_values(model: onnx.ModelProto, random: np.random.Generator) -> None:
-    """Multiply the float result of every node by nearly 1."""
+def _nudge_values(model: onnx.ModelProto, random: np.random.Generator, inner: Feeds) -> None:
+    """Multiply every float result of a node by nearly 1, each element of `inner` ones by a factor of its own."""
     kinds = {v.name: v.type.tensor_type.elem_type for v in onnx.shape_inference.infer_shapes(model).graph.value_info}
     nodes = list(model.graph.node)
     del model.graph.node[:]
@@ -229,34 +248,42 @@ def _nudge_values(model: onnx.ModelProto, random: np.random.Generator) -> None:
             if kind not in (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16):
                 continue
             dtype = np.dtype(helper.tensor_dtype_to_np_dtype(kind))
-            steps = int(random.integers(-2, 3)) * (64 if node.op_type in POLYNOMIAL else 1)
+            shape = inner[name].shape if name in inner else ()
+            steps = random.integers(-2, 3, shape) * (64 if node.op_type in POLYNOMIAL else 1)
             factor = np.asarray(1 + steps * np.finfo(dtype).eps, dtype)
             model.graph.initializer.append(numpy_helper.from_array(factor, f"{name}/factor"))
             model.graph.node.append(helper.make_node("Mul", [name, f"{name}/factor"], [f"{name}/nudged"]))
             renamed[name] = f"{name}/nudged"
 
 
-def by_node(model: onnx.ModelProto, feeds: Feeds) -> tuple[Feeds, list[str]]:
-    """Every value as onnxruntime computes it node by node, and the nodes at which the bridge differs from that."""
+def by_node(model: onnx.ModelProto, feeds: Feeds) -> tuple[Feeds, list[str], dict[str, str]]:
+    """Node by node: every value as onnxruntime computes it, the nodes at which the bridge differs from that, and the
+    values for which onnxruntime departs from the standard, each with the case.
+    """
     arrays = feeds | {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
-    wrong = []
+    wrong, departures = [], dict[str, str]()
     for node in model.graph.node:
         alone, given = _alone(model, node, arrays)
         names = [output.name for output in alone.graph.output]
         wanted = results(alone, given)
         arrays |= dict(zip(names, wanted, strict=True))
         what = _node_differs(alone, given, wanted)
-        if what and not _moves(alone, given, wanted):
+        if not what:
+            continue
+        found = run(to_torch(alone), given)
+        case = standard.departure(alone, given, arrays, found)
+        if case:
+            departures |= dict.fromkeys(names, case)
+        elif not _moves(alone, given, wanted, found):
             wrong.append(f"{node.op_type} {what}")
-    return arrays, wrong
+    return arrays, wrong, departures
 
 
-def _moves(alone: onnx.ModelProto, given: Feeds, wanted: list[np.ndarray]) -> bool:
+def _moves(alone: onnx.ModelProto, given: Feeds, wanted: list[np.ndarray], found: list[np.ndarray]) -> bool:
     """Whether a node turns last bits of its inputs into differences as large as the bridge's, as InstanceNormalization
     does where the variance is small.
     """
-    found = run(to_torch(alone), given)
-    moved = movement(alone, given, wanted)
+    moved = movement(alone, given, wanted, {})
     names = [output.name for output in alone.graph.output]
     return all(
         f.shape == w.shape and f.dtype == w.dtype and _size(f, w) <= 10 * moved[name]
