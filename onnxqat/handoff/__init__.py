@@ -1,1 +1,1 @@
-"""Hand-off to compilers; one file is one compiler, the file name is the backend's name."""
+"""Hand-off to compilers: the deploy form, a real compilation, its numbers and what runs on integers."""

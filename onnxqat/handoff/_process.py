@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -14,13 +12,19 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
+import onnx
 
 import onnxqat
 from onnxqat.errors import CheckError, UsageError
 from onnxqat.handoff._base import Array, BaseCompiler, CompilerResult, NodeResult
+from onnxqat.handoff._child import run_child
+from onnxqat.handoff._environment_compiler import EnvironmentCompiler
+from onnxqat.handoff._static import static_copy
 
 WORKER = "onnxqat.handoff._worker"
 _ROOT = Path(onnxqat.__file__).resolve().parents[1]
+_SCRIPT = Path(__file__).parent / "scripts" / "_main.py"
+_SHOWN = 5
 
 
 def compile_in_process(
@@ -33,6 +37,8 @@ def compile_in_process(
     module: str = WORKER,
 ) -> CompilerResult:
     """:meth:`BaseCompiler.compile_and_run` in a process that is killed, with its children, after `timeout` seconds.
+
+    A compiler with an environment runs there, on a copy of the model with static shapes; others in this Python.
 
     Args:
         compiler: what to run.
@@ -48,64 +54,52 @@ def compile_in_process(
     """
     with tempfile.TemporaryDirectory(prefix="onnxqat-") as name:
         folder = Path(name)
-        _write_job(folder, compiler, path, batches, artefacts)
+        job = _job(compiler, path, batches, artefacts)
+        command = [sys.executable, "-m", module, str(folder)]
+        original: onnx.ModelProto | None = None
+        if isinstance(compiler, EnvironmentCompiler):
+            if compiler.version() is None:
+                raise compiler.missing()
+            original = compiler.prepare(static_copy(path, batches[0]))
+            onnx.save(original, folder / "model.onnx")
+            outputs = [value.name for value in original.graph.output]
+            job.update(model=str(folder / "model.onnx"), script=compiler.script, outputs=outputs)
+            command = [str(compiler.environment.interpreter), "-I", str(_SCRIPT), str(folder)]
+        (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
+        _write_feeds(folder, batches)
         with (folder / "log").open("w+b") as log:
-            status = _run(module, folder, log, timeout)
+            status = run_child(command, cwd=folder, env=_surroundings(), log=log, timeout=timeout)
             words = _last_words(log)
         if status is None:
             raise CheckError("handoff-failed", f"{compiler.name} did not end within {timeout:g} s and was stopped")
         if not (folder / "result.json").exists():
             how = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
             raise CheckError("handoff-failed", f"{compiler.name} {how}{': ' + words if words else ''}")
-        return _read_result(folder, compiler)
+        return _read_result(folder, compiler, original)
 
 
-def _write_job(
-    folder: Path, compiler: BaseCompiler, path: Path, batches: Sequence[Mapping[str, Array]], artefacts: Path | None
-) -> None:
-    flat = [array for batch in batches for array in batch.values()]
-    numbers = iter(range(len(flat)))
-    job = {
+def _job(
+    compiler: BaseCompiler, path: Path, batches: Sequence[Mapping[str, Array]], artefacts: Path | None
+) -> dict[str, Any]:
+    numbers = iter(range(sum(len(batch) for batch in batches)))
+    return {
         "compiler": compiler.name,
         "options": compiler.options,
         "model": str(path.resolve()),
         "artefacts": None if artefacts is None else str(artefacts.resolve()),
         "batches": [{key: next(numbers) for key in batch} for batch in batches],
     }
-    (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
+
+
+def _write_feeds(folder: Path, batches: Sequence[Mapping[str, Array]]) -> None:
+    flat = [array for batch in batches for array in batch.values()]
     arrays: dict[str, Any] = {str(i): array for i, array in enumerate(flat)}
     np.savez(folder / "feeds.npz", **arrays)
 
 
-def _run(module: str, folder: Path, log: IO[bytes], timeout: float) -> int | None:
-    """Exit status, negative for a signal; None when time ran out."""
+def _surroundings() -> dict[str, str]:
     paths = [str(_ROOT), os.environ.get("PYTHONPATH", "")]
-    environment = dict(os.environ, PYTHONPATH=os.pathsep.join(p for p in paths if p))
-    process = subprocess.Popen(
-        [sys.executable, "-m", module, str(folder)],
-        cwd=folder,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
-    try:
-        return process.wait(timeout)
-    except subprocess.TimeoutExpired:
-        return None
-    finally:
-        # Also after an interrupt, and for children that the compiler left behind.
-        _kill(process)
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    if hasattr(os, "killpg"):
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-    else:
-        process.kill()
-    process.wait()
+    return dict(os.environ, PYTHONPATH=os.pathsep.join(p for p in paths if p))
 
 
 def _last_words(log: IO[bytes]) -> str:
@@ -114,12 +108,19 @@ def _last_words(log: IO[bytes]) -> str:
     return " | ".join(lines[-3:])[-600:]
 
 
-def _read_result(folder: Path, compiler: BaseCompiler) -> CompilerResult:
+def _read_result(folder: Path, compiler: BaseCompiler, original: onnx.ModelProto | None) -> CompilerResult:
     found = json.loads((folder / "result.json").read_text(encoding="utf-8"))
     if found.get("code") == "dependency-missing":
         raise UsageError("dependency-missing", found["error"], hint=found["hint"])
     if "error" in found:
-        raise CheckError("handoff-failed", f"{compiler.name} refused the model: {found['error']}")
+        refused = [f"{node}: {why}" for node, why in found.get("refused", []) if node]
+        hint = f"it names {'; '.join(refused[:_SHOWN])}" if refused else ""
+        raise CheckError("handoff-failed", f"{compiler.name} refused the model: {found['error']}", hint=hint)
     with np.load(folder / "outputs.npz", allow_pickle=False) as arrays:
         outputs = tuple({key: arrays[str(i)] for key, i in batch.items()} for batch in found["outputs"])
-    return CompilerResult(outputs, tuple(NodeResult(**node) for node in found["nodes"]), tuple(found["files"]))
+    if isinstance(compiler, EnvironmentCompiler):
+        assert original is not None
+        nodes = compiler.read_back(original, found["facts"])
+    else:
+        nodes = tuple(NodeResult(**node) for node in found["nodes"])
+    return CompilerResult(outputs, nodes, tuple(found["files"]))

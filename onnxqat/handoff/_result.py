@@ -67,8 +67,8 @@ class HandoffReport:
 
     @property
     def float_nodes(self) -> tuple[NodeResult, ...]:
-        """Nodes that the compiler runs in float."""
-        return tuple(node for node in self.nodes if node.kind == "float")
+        """Nodes that the compiler runs in float, or leaves to something else."""
+        return tuple(node for node in self.nodes if node.kind in ("float", "rejected"))
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON: infinite and undefined numbers are null."""
@@ -84,5 +84,5 @@ def coverage(nodes: Iterable[NodeResult]) -> tuple[Coverage, ...]:
     for op_type in HEAVY:
         kinds = [node.kind for node in listed if node.op_type == op_type]
         if kinds:
-            found.append(Coverage(op_type, sum(kind != "float" for kind in kinds), len(kinds)))
+            found.append(Coverage(op_type, sum(kind in ("integer", "moved") for kind in kinds), len(kinds)))
     return tuple(found)

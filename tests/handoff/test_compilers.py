@@ -12,9 +12,10 @@ import pytest
 from onnx import helper
 
 from onnxqat.errors import CheckError, UsageError
-from onnxqat.handoff import _base, onnxruntime_cpu
+from onnxqat.handoff import _base, _nodes
 from onnxqat.handoff._process import compile_in_process
 from onnxqat.handoff._result import coverage
+from onnxqat.handoff.compilers import onnxruntime_cpu
 from tests.validation import tiny
 
 MISBEHAVE = "tests.handoff.misbehave"
@@ -88,9 +89,9 @@ def test_names_with_commas_and_slashes_are_found() -> None:
         helper.make_node("Relu", ["a"], ["b"], name="/block/conv"),
         helper.make_node("Relu", ["b"], ["c"]),
     ]
-    known = _base.Nodes(helper.make_model(helper.make_graph(nodes, "g", [], [])))
+    known = _nodes.Nodes(helper.make_model(helper.make_graph(nodes, "g", [], [])))
     text = "odd,name,/block/conv/WithoutBiases/x,Multiply_12,c,/other/thing"
-    assert [n.output[0] for n in _base.split_names(text, known)] == ["a", "b", "c"]
+    assert [n.output[0] for n in _nodes.split_names(text, known)] == ["a", "b", "c"]
 
 
 def test_shape_arithmetic_is_not_counted() -> None:
@@ -101,12 +102,13 @@ def test_shape_arithmetic_is_not_counted() -> None:
     ]
     x = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["N", 3])
     y = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["N", 3])
-    known = _base.Nodes(helper.make_model(helper.make_graph(nodes, "g", [x], [y])))
+    known = _nodes.Nodes(helper.make_model(helper.make_graph(nodes, "g", [x], [y])))
     assert [n.op_type for n in known.results()] == ["Relu"]
 
 
 def test_names_are_file_names() -> None:
-    assert _base.names() == ["onnxruntime-cpu", "openvino-cpu"]
+    assert {"onnxruntime-cpu", "openvino-cpu", "tract"} <= set(_base.names())
+    assert all(_base.load(name).name == name for name in _base.names())
     with pytest.raises(UsageError) as caught:
         _base.load("openvino-gpu")
     assert "openvino" in caught.value.hint

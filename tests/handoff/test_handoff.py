@@ -102,7 +102,7 @@ def test_a_table_of_ones_own_is_compiled_by_what_it_extends(
 def test_missing_compiler_is_a_remark(
     quantized: onnx.ModelProto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("onnxqat.handoff.openvino_cpu.Compiler.version", lambda self: None)
+    monkeypatch.setattr("onnxqat.handoff.compilers.openvino_cpu.Compiler.version", lambda self: None)
     report = handoff(quantized, "openvino-cpu", tmp_path / "bundle", data=DATA)
     assert report.compiler is None
     assert any("onnxqat[openvino]" in r.message for r in report.remarks)

@@ -10,7 +10,8 @@ import numpy as np
 import onnx
 
 from onnxqat.handoff import _base
-from onnxqat.handoff._base import Array, CompilerResult, Kind, Nodes, split_names
+from onnxqat.handoff._base import Array, CompilerResult, Kind
+from onnxqat.handoff._nodes import Nodes, split_names
 
 
 class Compiler(_base.BaseCompiler):
@@ -22,6 +23,10 @@ class Compiler(_base.BaseCompiler):
 
     package = "openvino"
     extra = "openvino"
+    integer_kernels = """
+        Conv ConvTranspose Gemm MatMul Add Mul Concat MaxPool AveragePool GlobalAveragePool ReduceMean DepthToSpace
+        Reshape Transpose Flatten Squeeze Unsqueeze Slice Split Gather Relu Clip PRelu LeakyRelu
+    """
 
     def compile_and_run(
         self, path: Path, batches: Sequence[Mapping[str, Array]], artefacts: Path | None = None

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import onnx
 
 from onnxqat.handoff import _base
-from onnxqat.handoff._base import MOVES, Array, CompilerResult, Kind, Nodes
+from onnxqat.handoff._base import MOVES, Array, CompilerResult, Kind
+from onnxqat.handoff._nodes import Nodes, above
 
 _INTEGER = ("QLinear", "QGemm", "QAttention", "NhwcMaxPool", "MatMulInteger", "ConvInteger", "MatMulNBits")
 _SUFFIX = re.compile(r"(_token_\d+|/duplicated)$")
@@ -23,6 +24,10 @@ class Compiler(_base.BaseCompiler):
     """
 
     package = "onnxruntime"
+    integer_kernels = """
+        Conv Gemm MatMul Add Mul Concat MaxPool AveragePool GlobalAveragePool LeakyRelu Sigmoid Softmax Reshape
+        Transpose Flatten Squeeze Unsqueeze Slice Split Gather Tile Expand Resize
+    """
 
     def version(self) -> str | None:
         """Version of the module: its package has other names with other execution providers."""
@@ -70,7 +75,7 @@ def read_back(original: onnx.ModelProto, optimized: onnx.GraphProto) -> tuple[_b
         own = nodes.find(_SUFFIX.sub("", node.name)) if node.name else None
         if own is not None:
             nodes.seen(own, kind, node.op_type)
-        covered += [(n, kind, node.op_type) for n in _above(node, makers, made)]
+        covered += [(n, kind, node.op_type) for n in above(node.output, makers, made)]
     for original_node, kind, detail in covered:
         named = nodes.find(original_node.output[0])
         if named is original_node:
@@ -87,16 +92,3 @@ def _kind(node: onnx.NodeProto, integers: set[str]) -> Kind:
         if node.op_type in ("MaxPool", "Concat", "Max", "Min"):
             return "integer"
     return "float"
-
-
-def _above(node: onnx.NodeProto, makers: Mapping[str, onnx.NodeProto], made: set[str]) -> Iterator[onnx.NodeProto]:
-    """Nodes of the original graph that `node` stands for: up from its outputs, not beyond what others make."""
-    pending = [o for o in node.output if o in makers]
-    seen = set(pending)
-    while pending:
-        maker = makers[pending.pop()]
-        yield maker
-        for name in maker.input:
-            if name in makers and name not in made and name not in seen:
-                seen.add(name)
-                pending.append(name)

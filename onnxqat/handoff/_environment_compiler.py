@@ -1,0 +1,62 @@
+"""A compiler that lives in an environment of its own: a script there compiles, this side reads back."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import onnx
+
+from onnxqat.errors import UsageError
+from onnxqat.handoff._base import Array, BaseCompiler, CompilerResult, NodeResult
+from onnxqat.handoff.environment import Environment
+
+
+class EnvironmentCompiler(BaseCompiler):
+    """The script of the same name in ``onnxqat/handoff/scripts`` runs in `environment`.
+
+    Attributes:
+        environment: what it is installed in.
+    """
+
+    environment: ClassVar[Environment]
+
+    @property
+    def script(self) -> str:
+        """Name of its script."""
+        return self.name.replace("-", "_")
+
+    def version(self) -> str | None:
+        """Version of the package in the environment, None where that was not made."""
+        return self.environment.version()
+
+    def missing(self) -> UsageError:
+        """The error that says how to make the environment."""
+        return self.environment.missing()
+
+    def prepare(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """The form that the script is given, from a copy with static shapes and a name on every node."""
+        return model
+
+    @abc.abstractmethod
+    def read_back(self, original: onnx.ModelProto, facts: Mapping[str, Any]) -> tuple[NodeResult, ...]:
+        """How each node runs, from what the script found out.
+
+        Args:
+            original: the model that the script was given.
+            facts: what the script gave.
+        """
+
+    def compile_and_run(
+        self, path: Path, batches: Sequence[Mapping[str, Array]], artefacts: Path | None = None
+    ) -> CompilerResult:
+        """Run the script in the environment; see the base class.
+
+        Raises:
+            CheckError: ``handoff-failed``.
+        """
+        from onnxqat.handoff._process import compile_in_process
+
+        return compile_in_process(self, path, batches, artefacts=artefacts)

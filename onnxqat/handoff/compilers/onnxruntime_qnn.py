@@ -1,0 +1,75 @@
+"""Qualcomm's HTP through onnxruntime's QNN execution provider: offline compiler, and simulator on x86-64."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import onnx
+
+from onnxqat.handoff import _environment_compiler
+from onnxqat.handoff._base import MOVES, Kind, NodeResult
+from onnxqat.handoff._nodes import Nodes, above
+from onnxqat.handoff.environment import Environment
+
+TYPES = {
+    0x0008: "int8", 0x0016: "int16", 0x0032: "int32", 0x0064: "int64",
+    0x0108: "uint8", 0x0116: "uint16", 0x0132: "uint32", 0x0164: "uint64",
+    0x0216: "float16", 0x0232: "float32", 0x0508: "bool",
+    0x0304: "s4", 0x0308: "s8", 0x0316: "s16", 0x0332: "s32",
+    0x0404: "u4", 0x0408: "u8", 0x0416: "u16", 0x0432: "u32",
+}  # fmt: skip
+"""Data types of a QNN graph, ``Qnn_DataType_t`` of QnnTypes.h; s8 and the like are fixed point."""
+
+FLOATS = {"float16", "float32"}
+_TOKEN = re.compile(r"_token_\d+(_\d+)?$")
+
+
+class Compiler(_environment_compiler.EnvironmentCompiler):
+    """Judged by the types that each node of QNN's own graph reads; what QNN leaves to onnxruntime is rejected.
+
+    Options with a dot are session settings of onnxruntime, others are those of the provider, such as ``soc_model``.
+    The vendor's own file is the context binary, with the ONNX file that carries it.
+    """
+
+    package = "onnxruntime-qnn"
+    integer_kernels = """
+        Conv ConvTranspose Gemm MatMul Add Sub Mul Div Max Min Concat MaxPool AveragePool GlobalAveragePool ReduceMean
+        Resize Pad DepthToSpace SpaceToDepth Reshape Transpose Flatten Slice Split LeakyRelu Sigmoid Softmax Tanh Elu
+        Softplus Exp Sqrt Abs HardSigmoid HardSwish Relu Clip
+    """
+    environment = Environment(
+        name="onnxruntime-qnn",
+        package="onnxruntime-qnn",
+        requirements=("onnxruntime-qnn==2.7.0", "onnxruntime==1.32.0", "numpy>=2.0"),
+        python=(11, 14),
+        systems=("linux-x86_64",),
+        megabytes=440,
+    )
+
+    def read_back(self, original: onnx.ModelProto, facts: Mapping[str, Any]) -> tuple[NodeResult, ...]:
+        """From the graphs that QNN compiled and from who was given each node; see the base class."""
+        nodes = Nodes(original)
+        makers = {o: n for n in original.graph.node for o in n.output}
+        compiled = [node for graph in facts["graphs"] for node in graph]
+        made = {name for node in compiled for name in node["outputs"]}
+        covered: list[tuple[onnx.NodeProto, Kind, str, str]] = []
+        for found in compiled:
+            types = [TYPES.get(t, hex(t)) for t in found["types"]]
+            wide = sorted(FLOATS.intersection(types))
+            kind: Kind = "float" if wide else "integer"
+            detail = f"{found['type']} {'+'.join(types)}"
+            why = f"HTP computes it in {wide[0]}" if wide else ""
+            own = nodes.find(_TOKEN.sub("", found["name"]))
+            if own is not None:
+                nodes.seen(own, "moved" if kind == "integer" and own.op_type in MOVES else kind, detail, why)
+            covered += [(n, kind, detail, why) for n in above(found["outputs"], makers, made)]
+        for node, kind, detail, why in covered:
+            if nodes.find(node.output[0]) is node:
+                nodes.seen(node, kind, detail, why)
+        for provider, op_type, name in facts["assigned"]:
+            left = nodes.find(_TOKEN.sub("", name)) if provider.startswith("CPU") else None
+            if left is not None:
+                nodes.seen(left, "rejected", f"{op_type} on the CPU", "QNN does not take it, onnxruntime's CPU runs it")
+        return nodes.results()

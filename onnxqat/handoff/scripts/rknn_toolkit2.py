@@ -1,0 +1,90 @@
+"""RKNN-Toolkit2 inside its environment: Rockchip's compiler and its simulator."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+TARGET = "rk3588"
+_ERROR = re.compile(r"(?:\x1b\[[0-9;]*m)*E(?:\x1b\[[0-9;]*m)* (.*)")
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def compile_and_run(job: dict[str, Any]) -> dict[str, Any]:
+    """Build for the option ``target_platform``, simulate, and give the compiler's table of operators."""
+    said = {"out": "", "err": ""}
+    with _captured(said):
+        rknn = importlib.import_module("rknn.api").RKNN(verbose=True)
+        step = _build(rknn, job)
+    if step:
+        errors = [m[1] for m in map(_ERROR.match, said["err"].splitlines() + said["out"].splitlines()) if m]
+        told = [line for line in map(_plain, errors) if "version:" not in line and "Traceback" not in line]
+        return {"error": f"{step} failed: {' '.join(told[-3:])[-1000:]}"}
+    files = []
+    if job["artefacts"] is not None:
+        files = ["rknn/model.rknn"]
+        target = Path(job["artefacts"]) / files[0]
+        target.parent.mkdir()
+        rknn.export_rknn(str(target))
+    facts = {"table": [line for line in said["out"].splitlines() if line.startswith("D RKNN:")]}
+    rknn.init_runtime()
+    outputs = []
+    for batch in job["batches"]:
+        arrays = [np.ascontiguousarray(array) for array in batch.values()]
+        layouts = ["nchw" if array.ndim == 4 else "undefined" for array in arrays]
+        found = rknn.inference(arrays, data_format=layouts)
+        outputs.append({name: np.asarray(found[i]) for i, name in enumerate(job["outputs"])})
+    rknn.release()
+    return {"outputs": outputs, "files": files, "facts": facts}
+
+
+def _plain(line: str) -> str:
+    return _COLOUR.sub("", line).strip()
+
+
+def _build(rknn: Any, job: dict[str, Any]) -> str:
+    """Name of the step that failed; empty when all went well."""
+    options = {"target_platform": TARGET}
+    options.update({key: value for key, value in job["options"].items() if "." not in key})
+    calls = {"config": options, "load_onnx": {"model": job["model"]}, "build": {"do_quantization": False}}
+    name = ""
+    try:
+        for name, arguments in calls.items():
+            if getattr(rknn, name)(**arguments) not in (0, None):
+                return name
+    except Exception as error:  # the toolkit raises what it has logged, with its own stack trace as the message
+        sys.stderr.write(f"E {type(error).__name__}: {str(error).strip().splitlines()[-1]}\n")
+        return name
+    return ""
+
+
+@contextlib.contextmanager
+def _captured(said: dict[str, str]) -> Iterator[None]:
+    """What the toolkit's Python and its libraries write, each stream by itself: mixed, lines break in the middle."""
+    kept = [os.dup(1), os.dup(2)]
+    with tempfile.TemporaryFile("w+b") as out, tempfile.TemporaryFile("w+b") as err:
+        sys.stdout.flush()
+        os.dup2(out.fileno(), 1)
+        os.dup2(err.fileno(), 2)
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            ctypes.CDLL(None).fflush(None)
+            for number, copy in enumerate(kept, 1):
+                os.dup2(copy, number)
+                os.close(copy)
+            for name, file in (("out", out), ("err", err)):
+                file.seek(0)
+                said[name] = file.read().decode("utf-8", "replace")
