@@ -30,7 +30,7 @@ from onnxqat.passes.place_qdq import PlaceQdq
 from onnxqat.passes.raise_opset import RaiseOpset
 from onnxqat.passes.strip_qdq import StripQdq
 from onnxqat.passes.unique_names import UniqueNames
-from onnxqat.types import STORAGE, QuantPlan, Remark
+from onnxqat.types import QuantPlan, Remark, first_opset
 
 if TYPE_CHECKING:
     from onnxqat.calibration.data import Data
@@ -174,7 +174,8 @@ def needed_opset(table: schema.Backend) -> int:
     storages = [t.dtype for t in table.types.values() if t.dtype != "float"]
     storages += [s.dtype for row in table.ops.values() for s in (*row.inputs, *row.outputs) if s.dtype is not None]
     storages += ["int16"] if table.first_last_bits == 16 else []
-    needed = max([PER_CHANNEL_OPSET, table.opset[0], *(STORAGE[s][2] for s in storages)])
+    storages += ["int4"] if any(t.granularity == "block" for t in table.types.values()) else []  # opset of block_size
+    needed = max([PER_CHANNEL_OPSET, table.opset[0], *map(first_opset, storages)])
     if needed > table.opset[1]:
         raise BackendError(
             "backend-opset",
@@ -261,7 +262,7 @@ def _calibrate_and_insert(
         from onnxqat.calibration.rounding import compensate
 
         remarks.extend(compensate(model, resolved.placements, data))
-    steps = [PlaceQdq(resolved.placements), DeriveBias(resolved.biases)]
+    steps = [PlaceQdq(resolved.placements, table.pairs), DeriveBias(resolved.biases)]
     remarks.extend(_base.rewrite(model, steps).remarks)
     edit.remove_unused(model)
     return plan
@@ -293,7 +294,7 @@ def _finish(
     remarks: list[Remark],
 ) -> InsertResult:
     counts: dict[str, int] = {"activation": 0, "weight": 0, "bias": 0}
-    for quantizer in qdq.quantizers(model):
+    for quantizer in qdq.quantizers(model, every=True):
         counts[quantizer.role] += 1
     if output is None and isinstance(source, (str, os.PathLike)):
         output = Path(source).with_suffix(".qdq.onnx")

@@ -15,7 +15,7 @@ import numpy.typing as npt
 FloatArray: TypeAlias = npt.NDArray[np.float32]
 IntArray: TypeAlias = npt.NDArray[np.int64]
 
-Granularity = Literal["tensor", "channel"]
+Granularity = Literal["tensor", "channel", "block"]
 Role = Literal["activation", "weight", "bias"]
 
 STORAGE: dict[str, tuple[int, int, int]] = {
@@ -40,6 +40,13 @@ FLOAT_STORAGE: dict[str, int] = {
     "float4e2m1": 6,
 }
 Precision = Literal["float32", "float16", "bfloat16"]
+
+
+def first_opset(storage: str) -> int:
+    """First opset whose QuantizeLinear writes the ONNX type `storage`."""
+    if storage in FLOAT_STORAGE:
+        return 23 if storage == "float4e2m1" else 19
+    return STORAGE[storage][2]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,8 +117,8 @@ class TensorSpec:
     Attributes:
         qtype: the integer grid.
         symmetric: zero point fixed to the middle of the grid (0 for signed grids).
-        granularity: one scale a tensor, or one a slice along `axis`.
-        axis: the channel axis; only with ``granularity="channel"``.
+        granularity: one scale a tensor, one a slice along `axis`, or one for each `block_size` elements along it.
+        axis: the channel axis, or the axis that is cut into blocks.
         scale_bits: significant bits of a scale; 1 restricts scales to powers of two, None does not restrict them.
         observer: name of the range observer, a file of ``onnxqat/calibration/observers``.
         role: what the tensor is to its consumer.
@@ -124,10 +131,13 @@ class TensorSpec:
     scale_bits: int | None = None
     observer: str = "minmax"
     role: Role = "activation"
+    block_size: int | None = None
 
     def __post_init__(self) -> None:
-        if (self.granularity == "channel") != (self.axis is not None):
+        if (self.granularity == "tensor") != (self.axis is None):
             raise ValueError("a channel axis goes with granularity 'channel', and only with it")
+        if (self.granularity == "block") != (self.block_size is not None):
+            raise ValueError("a block size goes with granularity 'block', and only with it")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -193,12 +203,13 @@ class Derived:
     """A bias: int32, zero point 0, ``scale = scale[activation] * scale[weight]`` exactly (float32 product).
 
     With ``storage="float"`` the values are snapped to that grid but stay float: a runtime that turns a float
-    bias into int32 by itself then changes nothing.
+    bias into int32 by itself then changes nothing. `bits` is what the backend's accumulator keeps of the codes.
     """
 
     activation: str
     weight: str
     storage: Literal["int32", "float"] = "int32"
+    bits: int = 32
 
 
 @dataclasses.dataclass(frozen=True)
@@ -257,6 +268,27 @@ class UsefulRange:
 
 
 @dataclasses.dataclass(frozen=True)
+class ShiftLimit:
+    """What a backend's shifter can do: ``low <= sum of signed positions <= high``, position = ``-log2(scale)``.
+
+    Attributes:
+        node: name of the node.
+        terms: (sign, what): ``in0``, ``in1``, ``in2``, ``out``, ``max_in``, ``min_in`` or ``sum_in``.
+        inputs: names of the node's input tensors, "" for one that is absent.
+        output: the tensor that carries the output's parameters, behind a fused activation.
+        low: smallest sum.
+        high: largest sum.
+    """
+
+    node: str
+    terms: tuple[tuple[int, str], ...]
+    inputs: tuple[str, ...]
+    output: str
+    low: int
+    high: int
+
+
+@dataclasses.dataclass(frozen=True)
 class QuantPlan:
     """What is to happen to every edge of a graph: the result of resolving a backend table."""
 
@@ -266,6 +298,7 @@ class QuantPlan:
     useful_ranges: tuple[UsefulRange, ...] = ()
     remarks: tuple[Remark, ...] = ()
     float_nodes: tuple[tuple[str, str], ...] = ()
+    shift_limits: tuple[ShiftLimit, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

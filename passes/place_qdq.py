@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import onnx_ir as ir
 
@@ -21,7 +22,8 @@ class PlaceQdq(Pass):
     3. Quantizers of one group share the constants of the group's first quantizer.
     4. Consumers named in a control-flow body get a pair there, since kernels are fused within one graph. The constants
        of pairs in several scopes lie in the main graph.
-    5. A consumer that already reads such a quantizer of its own scope is left alone, so that a second run changes
+    5. With ``pairs="consumer"``, each reader of a tensor gets a pair of its own, with the tensor's constants.
+    6. A consumer that already reads such a quantizer of its own scope is left alone, so that a second run changes
        nothing.
 
     The float function is changed: that is the purpose. Stripping the quantizers gives the float graph back.
@@ -39,11 +41,11 @@ class PlaceQdq(Pass):
         }
     """
 
-    def __init__(self, placements: Sequence[Placement]) -> None:
-        self.placements = tuple(placements)
+    def __init__(self, placements: Sequence[Placement], pairs: Literal["tensor", "consumer"] = "tensor") -> None:
+        self.placements, self.pairs = tuple(placements), pairs
 
     def rewrite(self, model: ir.Model, context: Context) -> Rewrite:
-        found = _Placing(model, self.placements, self.name, context.names)
+        found = _Placing(model, self.placements, self.name, context.names, each=self.pairs == "consumer")
         changed = False
         for placement in self.placements:
             changed |= found.place(placement)
@@ -53,7 +55,10 @@ class PlaceQdq(Pass):
 class _Placing:
     """One run: where tensors and nodes are, and the constants of each group."""
 
-    def __init__(self, model: ir.Model, placements: Sequence[Placement], stamp: str, names: build.Names) -> None:
+    def __init__(
+        self, model: ir.Model, placements: Sequence[Placement], stamp: str, names: build.Names, *, each: bool
+    ) -> None:
+        self.each = each
         self.main, self.names, self.stamp = model.graph, names, stamp
         self.order = edit.Order(model)
         self.values: dict[str, tuple[walk.Scope, ir.Value]] = {}
@@ -76,13 +81,18 @@ class _Placing:
             readers = [(node, index) for node, index in value.uses()]
             if _is_placed(value, placement) or not (readers or value.is_graph_output()):
                 return False
+            if self.each and readers:
+                for reader in readers[1:] if not value.is_graph_output() else readers:
+                    self._insert(placement, scope, value, [reader], names_output=False)
+                readers = [] if value.is_graph_output() else readers[:1]
             self._insert(placement, scope, value, readers)
             return True
         uses = _uses(placement, self.nodes)
         for reading in dict.fromkeys(walk.scope_of(node) for node, _ in uses):
             inside = [(node, index) for node, index in uses if walk.scope_of(node) is reading]
-            read = inside[0][0].inputs[inside[0][1]]
-            self._insert(placement, reading, value if read is None else read, inside)
+            for part in [[use] for use in inside] if self.each else [inside]:
+                read = part[0][0].inputs[part[0][1]]
+                self._insert(placement, reading, value if read is None else read, part)
         return bool(uses)
 
     def _value(self, placement: Placement) -> tuple[walk.Scope, ir.Value]:
@@ -96,7 +106,13 @@ class _Placing:
         return {walk.scope_of(self.nodes[name]) for name, _ in placement.consumers if name in self.nodes}
 
     def _insert(
-        self, placement: Placement, scope: walk.Scope, source: ir.Value, uses: list[tuple[ir.Node, int]]
+        self,
+        placement: Placement,
+        scope: walk.Scope,
+        source: ir.Value,
+        uses: list[tuple[ir.Node, int]],
+        *,
+        names_output: bool = True,
     ) -> None:
         stamp = {build.CREATED_BY: self.stamp, build.RULE: placement.rule}
         if placement.qparams.scale_bits is not None:
@@ -115,7 +131,7 @@ class _Placing:
             base=placement.tensor,
         )
         edit.rewire(uses, output)
-        if placement.consumers is None and source.is_graph_output():
+        if names_output and placement.consumers is None and source.is_graph_output():
             edit.replace_output(scope, source, output)
             edit.take_over_name(self.names, source, output, "unquantized")
 

@@ -20,10 +20,10 @@ from typing import Any, ClassVar, Literal, TypeVar
 import yaml
 
 from onnxqat import discover
-from onnxqat.backends import _text
+from onnxqat.backends import _text, shift_check
 from onnxqat.errors import BackendError
 from onnxqat.ops import _base as ops
-from onnxqat.types import STORAGE, QType, Role, TensorSpec
+from onnxqat.types import FLOAT_STORAGE, STORAGE, QType, Role, TensorSpec
 
 FOLDER = Path(__file__).parent
 WIDTHS = (*range(2, 9), 16)
@@ -56,12 +56,16 @@ class TypeRow(_Row):
     short scales sum up without rounding (see :func:`onnxqat.numerics.shorten`).
     `reduce_range` keeps 8-bit weights in -64..63: CPUs without VNNI add pairs of u8 x s8 products in 16 bits, which
     saturates for larger weights. A bias has `derive: in0*in1`: int32 codes with the product of its node's input
-    scales, or with ``dtype: float`` float values on that grid.
+    scales, or with ``dtype: float`` float values on that grid; its `bits` are what the accumulator takes of the codes.
+    With granularity ``block``, each `block` elements along the axis have a scale. `unsigned` gives a signed type's
+    unsigned twin, zero point 0, to activations that cannot be negative.
     """
 
     dtype: str
     symmetric: bool = True
-    granularity: Literal["tensor", "channel"] = "tensor"
+    granularity: Literal["tensor", "channel", "block"] = "tensor"
+    block: int | None = None
+    unsigned: bool = False
     bits: int | None = None
     qrange: tuple[int, int] | None = None
     scale: Literal["any", "pow2"] = "any"
@@ -71,10 +75,18 @@ class TypeRow(_Row):
     derive: Literal["in0*in1"] | None = None
 
     def __post_init__(self) -> None:
-        if self.dtype != "float" and self.dtype not in STORAGE:
-            raise ValueError(f"dtype {self.dtype!r} is none of float, {', '.join(STORAGE)}")
-        if self.bits is not None and self.bits not in WIDTHS:
+        if self.dtype != "float" and self.dtype not in (*STORAGE, *FLOAT_STORAGE):
+            raise ValueError(f"dtype {self.dtype!r} is none of float, {', '.join((*STORAGE, *FLOAT_STORAGE))}")
+        if self.derive is not None and self.bits is not None and not 8 <= self.bits <= 32:
+            raise ValueError(f"{self.bits} bits of a derived bias are not possible: 8 to 32")
+        if self.derive is None and self.bits is not None and self.bits not in WIDTHS:
             raise ValueError(f"a width of {self.bits} bits is not possible: 2 to 8, or 16")
+        if (self.granularity == "block") != (self.block is not None) or (self.block is not None and self.block < 2):
+            raise ValueError("a block of at least 2 elements goes with granularity block, and only with it")
+        if self.is_float and (not self.symmetric or self.bits is not None or self.qrange is not None or self.unsigned):
+            raise ValueError(f"{self.dtype} is symmetric and has all its values")
+        if self.unsigned and not (self.dtype.startswith("int") and self.symmetric):
+            raise ValueError("only a signed symmetric type has an unsigned twin")
         if self.scale_bits is not None and self.scale_bits not in SCALE_BITS:
             raise ValueError(f"scale_bits is {self.scale_bits}, which is not in 1 to 24")
         if self.dtype != "float" and self.derive is None:
@@ -83,12 +95,19 @@ class TypeRow(_Row):
                 raise ValueError(f"a narrower grid does not go into {grid.storage}: ONNX has no Clip for it; use int8")
 
     @property
+    def is_float(self) -> bool:
+        """Whether the grid is that of a small float type."""
+        return self.dtype in FLOAT_STORAGE
+
+    @property
     def observed(self) -> bool:
         """Whether the tensor gets a pair of its own: not a bias that is derived or left float."""
         return self.derive is None and self.dtype != "float"
 
     def qtype(self) -> QType:
-        """The integer grid."""
+        """The grid of codes."""
+        if self.is_float:
+            return QType(self.dtype, -FLOAT_STORAGE[self.dtype], FLOAT_STORAGE[self.dtype])
         low, high, _ = STORAGE[self.dtype]
         if self.qrange is not None:
             return QType(self.dtype, *self.qrange)
@@ -106,21 +125,29 @@ class TypeRow(_Row):
         return None if self.scale_bits is None or width > 8 else min(self.scale_bits + (8 - width) // 2, 24)
 
     def with_bits(self, bits: int) -> TypeRow:
-        """The same type, `bits` wide, in the 8- or 16-bit storage type of its sign."""
+        """The same type, `bits` wide, in the 8- or 16-bit storage type of its sign; a type of 2 or 4 bits keeps its own."""
+        if self.dtype in ("int2", "uint2", "int4", "uint4") and self.qtype().bits == bits:
+            return self
         sign = "int" if self.dtype.startswith("int") else "uint"
         return self.model_copy(update={"dtype": f"{sign}{16 if bits == 16 else 8}", "bits": bits, "qrange": None})
 
+    def without_sign(self) -> TypeRow:
+        """The unsigned twin with zero point 0, for values that are at least 0."""
+        qrange = None if self.qrange is None else (0, 2 * self.qrange[1] + 1)
+        return self.model_copy(update={"dtype": f"u{self.dtype}", "symmetric": False, "qrange": qrange})
+
     def spec(self, role: Role, axis: int | None = None) -> TensorSpec:
-        """The tensor spec; `axis` counts only with granularity ``channel``."""
-        channel = self.granularity == "channel" and axis is not None
+        """The tensor spec; `axis` counts only with granularity ``channel`` or ``block``."""
+        granularity = self.granularity if axis is not None else "tensor"
         return TensorSpec(
             qtype=self.qtype(),
             symmetric=self.symmetric,
-            granularity="channel" if channel else "tensor",
-            axis=axis if channel else None,
+            granularity=granularity,
+            axis=None if granularity == "tensor" else axis,
             scale_bits=self.scale_width(),
             observer=self.observer,
             role=role,
+            block_size=self.block if granularity == "block" else None,
         )
 
 
@@ -142,11 +169,11 @@ class Slot(_Row):
     """What an operator's input or output is quantized with: a type, its channel axis, or fixed parameters.
 
     In a table ``act``, ``act...`` (every input from here on), ``wt@0``, ``wt@N`` (the output channel, whatever
-    transposition), ``-`` (not quantized), or a mapping.
+    transposition), ``wt@K`` (the axis that is summed over), ``-`` (not quantized), or a mapping.
     """
 
     use: str | None = None
-    axis: int | Literal["N"] | None = None
+    axis: int | Literal["N", "K"] | None = None
     variadic: bool = False
     fixed: FixedValue | None = None
     dtype: str | None = None
@@ -159,11 +186,16 @@ class OpRow(_Row):
     """One operator: slots of its inputs and outputs, ties, and the attribute values that the row is for.
 
     `float_output`: the backend's kernel gives float by itself, so that a result that leaves the graph needs no pair.
+    `not_behind`: the row is not for a node that reads the result of one of these operators.
+    `convert`: equal parameters are a must, so that an input with prescribed ones, or of another type, gets a second
+    pair onto the common grid.
     """
 
     inputs: tuple[Slot, ...] = ()
     outputs: tuple[Slot, ...] = ()
     tie: Literal["io", "in"] | None = None
+    convert: bool = False
+    not_behind: tuple[str, ...] = ()
     float_output: bool = False
     when: dict[str, Any] = dataclasses.field(default_factory=dict)
 
@@ -193,10 +225,54 @@ class Chain(_Row):
 
 @dataclasses.dataclass(frozen=True)
 class InputOutput(_Row):
-    """Whether graph inputs and outputs carry Q/DQ."""
+    """Whether graph inputs and outputs carry Q/DQ, and probabilities that leave the graph too.
+
+    8 bits are coarse for a probability, so that a backend which can leave it in float should.
+    """
 
     inputs: Literal["quantize", "float"] = "quantize"
     outputs: Literal["quantize", "float"] = "quantize"
+    probabilities: Literal["quantize", "float"] = "float"
+
+
+@dataclasses.dataclass(frozen=True)
+class Check(_Row):
+    """A limit of the backend's shifter: ``shift`` is a sum of positions (-log2 of a scale) that stays in `range`.
+
+    Terms are ``in0``, ``in1``, ``in2``, ``out``, and ``max_in``, ``min_in``, ``sum_in`` over the inputs.
+    """
+
+    op: str
+    shift: str
+    range: tuple[int, int]
+
+    def __post_init__(self) -> None:
+        shift_check.parse(self.shift)
+        if self.range[0] > self.range[1]:
+            raise ValueError(f"the range {list(self.range)} is empty")
+
+    @property
+    def ops(self) -> tuple[str, ...]:
+        """The operators that the limit is for."""
+        return tuple(self.op.split("|"))
+
+    @property
+    def terms(self) -> tuple[tuple[int, str], ...]:
+        """Signs and terms of the sum."""
+        return shift_check.parse(self.shift)
+
+
+@dataclasses.dataclass(frozen=True)
+class Fact(_Row):
+    """Where a key's value comes from.
+
+    `status`: ``run`` (seen with the toolchain itself), ``document`` (the vendor says so), ``inferred``, or
+    ``unverified`` (nothing public says so; a choice had to be made).
+    """
+
+    source: str
+    status: Literal["run", "document", "inferred", "unverified"]
+    note: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -204,7 +280,9 @@ class Backend(_Row):
     """A backend table.
 
     `first_last_bits` is the width of the first and last weighted layers (0: float); they are observed by
-    `first_last_observer`, since what suits the few bits of the other layers clips too much of 8.
+    `first_last_observer`, since what suits the few bits of the other layers clips too much of 8. `pairs` says whether
+    all consumers of a tensor read one pair, or each its own. `facts` gives the source of keys, by their path
+    (``types.act``); one of a key counts for all below it.
     """
 
     schema_version: Literal[1]
@@ -220,6 +298,9 @@ class Backend(_Row):
     io: InputOutput = InputOutput()
     passthrough: tuple[str, ...] = ()
     fused: tuple[Chain, ...] = ()
+    pairs: Literal["tensor", "consumer"] = "tensor"
+    checks: tuple[Check, ...] = ()
+    facts: dict[str, Fact] = dataclasses.field(default_factory=dict)
     first_last_bits: int | None = None
     first_last_observer: str = "minmax"
     session: dict[str, str] = dataclasses.field(default_factory=dict)
@@ -234,7 +315,8 @@ class Backend(_Row):
         if self.first_last_bits is not None and self.first_last_bits not in (0, *WIDTHS):
             raise ValueError(f"first_last_bits is {self.first_last_bits}, which is none of 0, 2 to 8, 16")
         chained = {o for c in self.fused for step in c.chain for o in step}
-        for op in {*self.ops, *self.passthrough, *chained} - COMPOSITES:
+        checked = {o for check in self.checks for o in check.ops}
+        for op in {*self.ops, *self.passthrough, *chained, *checked} - COMPOSITES:
             if ops.find("", op.partition("/")[0]) is None:
                 raise ValueError(f"{op!r} is not an operator that onnxqat knows")
 
@@ -263,7 +345,9 @@ def load(name: str) -> Backend:
 def _built(table: dict[str, Any]) -> Backend:
     """A table of this package from its fields, lists become tuples."""
     rows = {
-        op: OpRow(**row | {side: tuple(map(_slot, row[side])) for side in ("inputs", "outputs") if side in row})
+        op: OpRow(
+            **_tuples(row) | {side: tuple(map(_slot, row[side])) for side in ("inputs", "outputs") if side in row}
+        )
         for op, row in table["ops"].items()
     }
     fused = (Chain(**row | {"chain": tuple(map(tuple, row["chain"]))}) for row in table.get("fused", ()))
@@ -271,6 +355,8 @@ def _built(table: dict[str, Any]) -> Backend:
         "types": {name: TypeRow(**_tuples(row)) for name, row in table["types"].items()},
         "ops": rows,
         "fused": tuple(fused),
+        "checks": tuple(Check(**_tuples(row)) for row in table.get("checks", ())),
+        "facts": {key: Fact(**fact) for key, fact in table.get("facts", {}).items()},
         "io": InputOutput(**table.get("io", {})),
     }
     return Backend(**_tuples(table) | parts)
@@ -326,8 +412,10 @@ def _overlay(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:
 
 
 def describe(table: Backend) -> str:
-    """`table` with everything that it inherits, as YAML."""
-    return yaml.safe_dump(_text.keys(table), sort_keys=False, width=120, default_flow_style=None).rstrip()
+    """`table` with everything that it inherits written out, as YAML; it then extends nothing."""
+    found = _text.keys(table.model_copy(update={"extends": None}))
+    text = yaml.safe_dump(found, sort_keys=False, width=120, default_flow_style=None, allow_unicode=True).rstrip()
+    return text if table.extends is None else f"# with all that it takes over from {table.extends}\n{text}"
 
 
 def as_json(table: Backend) -> dict[str, Any]:

@@ -179,6 +179,8 @@ def apply(overrides: Overrides, backend: Backend) -> Backend:
         types |= _with_scale_bits(types, weights, overrides.scale_bits[0])
         types |= _with_scale_bits(types, activations, overrides.scale_bits[1])
     if overrides.exact:
+        if any(types[name].is_float for name in (*activations, *weights)):
+            raise UsageError("option-invalid", "sums of small floats are not exact, whatever the scales are")
         types |= {name: types[name].model_copy(update={"scale_bits": EXACT[0]}) for name in activations}
         types |= {name: types[name].model_copy(update=_EXACT_WEIGHTS) for name in weights}
     update: dict[str, object] = {"types": types}
@@ -186,7 +188,8 @@ def apply(overrides: Overrides, backend: Backend) -> Backend:
         update["first_last_observer"] = overrides.observer
     if overrides.first_last_bits is not None:
         if overrides.first_last_bits != 0:
-            _check_width(overrides.first_last_bits)
+            for name in (*activations, *weights):
+                _with_bits(types[name], overrides.first_last_bits)
         update["first_last_bits"] = overrides.first_last_bits
     return backend.model_copy(update=update)
 
@@ -200,7 +203,8 @@ def type_roles(backend: Backend) -> tuple[set[str], set[str]]:
         for index, slot in enumerate(row.inputs):
             if slot.use and backend.types[slot.use].observed:
                 role = definition.role(index) if definition else "data"
-                (weights if role == "weight" else activations).add(slot.use)
+                if role != "bias":
+                    (weights if role == "weight" else activations).add(slot.use)
         activations.update(slot.use for slot in row.outputs if slot.use)
     return activations, weights - activations
 
@@ -215,7 +219,7 @@ def _activation(row: TypeRow, overrides: Overrides) -> TypeRow:
                 hint=f"one of: {', '.join(ACTIVATION_TYPES)}",
             )
         dtype, symmetric = ACTIVATION_TYPES[overrides.activation_type]
-        update |= {"dtype": dtype, "symmetric": symmetric, "bits": None, "qrange": None}
+        update |= {"dtype": dtype, "symmetric": symmetric, "bits": None, "qrange": None, "unsigned": False}
     if overrides.observer is not None:
         update["observer"] = overrides.observer
     return _with_bits(row.model_copy(update=update), overrides.activation_bits)
@@ -224,6 +228,10 @@ def _activation(row: TypeRow, overrides: Overrides) -> TypeRow:
 def _weight(row: TypeRow, overrides: Overrides) -> TypeRow:
     update: dict[str, object] = {}
     if overrides.per_channel is not None:
+        if row.granularity == "block":
+            raise UsageError(
+                "option-invalid", "this backend's weights are quantized in blocks, not per channel or tensor"
+            )
         update["granularity"] = "channel" if overrides.per_channel else "tensor"
     if overrides.observer is not None:
         update["observer"] = overrides.observer
@@ -236,6 +244,10 @@ def _with_bits(row: TypeRow, bits: int | None) -> TypeRow:
     if bits is None:
         return row
     _check_width(bits)
+    if row.is_float:
+        raise UsageError(
+            "option-invalid", f"{row.dtype} has no other width", hint="choose the backend's table with integer types"
+        )
     return row.with_bits(bits)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxqat import numerics
+from onnxqat.calibration import shifts
 from onnxqat.calibration.observers._base import BaseObserver
 from onnxqat.calibration.weights import weight_qparams
 from onnxqat.graph import query, walk
@@ -29,7 +30,7 @@ from onnxqat.types import (
     TensorSpec,
 )
 
-LARGEST_BIAS_CODE = 2.0**31 - 2**8
+BIAS_CODE_MARGIN = 1 - 2.0**-23  # float32 rounding of the quotient
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,12 +57,13 @@ def resolve(plan: QuantPlan, observers: Mapping[str, BaseObserver], model: ir.Mo
     placements = _cut_saturated(plan, placements, observers)
     placements, clip_remarks = _tie_needed_clips(plan, placements)
     placements, bias_remarks = _keep_bias_in_range(plan, placements, constants)
+    placements, shift_remarks = shifts.keep_in_limits(plan, placements)
     biases = tuple(
         BiasPlacement(edge.consumers[0][0], edge.decision.storage, edge.rule)
         for edge in plan.edges
         if isinstance(edge.decision, Derived) and edge.consumers
     )
-    return Resolved(tuple(placements), biases, tuple(remarks + clip_remarks + bias_remarks))
+    return Resolved(tuple(placements), biases, tuple(remarks + clip_remarks + bias_remarks + shift_remarks))
 
 
 def tensors_to_observe(plan: QuantPlan) -> dict[str, TensorSpec]:
@@ -149,7 +151,7 @@ def _for_spec(observer: BaseObserver, spec: TensorSpec) -> BaseObserver:
 def _weight(tensor: str, values: np.ndarray, spec: TensorSpec, remarks: list[Remark]) -> QParams:
     """Weight parameters; a channel that is all zero takes the middle scale of the others, which keeps its bias fine."""
     qparams = weight_qparams(values, spec)
-    if spec.axis is None:
+    if spec.axis is None or spec.block_size is not None:
         return qparams
     other_axes = tuple(i for i in range(values.ndim) if i != spec.axis)
     dead = ~values.any(axis=other_axes)
@@ -244,7 +246,7 @@ def _fit(qparams: QParams, clip: RedundantClip) -> QParams:
 def _keep_bias_in_range(
     plan: QuantPlan, placements: list[Placement], constants: Mapping[str, np.ndarray]
 ) -> tuple[list[Placement], list[Remark]]:
-    """Raise weight scales so that ``|bias| / (activation scale x weight scale)`` fits int32."""
+    """Raise weight scales so that ``|bias| / (activation scale x weight scale)`` fits int32, or what there is of it."""
     position = {(name, index): i for i, p in enumerate(placements) for name, index in p.consumers or ()}
     anywhere = {p.tensor: i for i, p in enumerate(placements) if p.consumers is None}
     remarks: list[Remark] = []
@@ -258,7 +260,8 @@ def _keep_bias_in_range(
             continue
         weight = placements[w].qparams
         bias = np.abs(constants[edge.tensor].astype(np.float64))
-        smallest = bias / (float(placements[x].qparams.scale) * LARGEST_BIAS_CODE)
+        largest = BIAS_CODE_MARGIN * 2.0 ** (edge.decision.bits - 1)
+        smallest = bias / (float(placements[x].qparams.scale) * largest)
         smallest = (
             smallest if weight.axis is not None and smallest.shape == weight.scale.shape else smallest.max(initial=0)
         )
@@ -267,6 +270,14 @@ def _keep_bias_in_range(
             scale = numerics.shorten(scale, weight.scale_bits).astype(np.float32)
             placements[w] = dataclasses.replace(placements[w], qparams=dataclasses.replace(weight, scale=scale))
             remarks.append(
-                Remark(f"weight scales of {node!r} were raised so that its bias fits int32", (node,), "resolve")
+                Remark(
+                    f"weight scales of {node!r} were raised so that its bias fits {_bias_type(edge.decision)}",
+                    (node,),
+                    "resolve",
+                )
             )
     return placements, remarks
+
+
+def _bias_type(derived: Derived) -> str:
+    return "int32" if derived.bits == 32 else f"{derived.bits} bits"

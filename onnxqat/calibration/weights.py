@@ -40,6 +40,8 @@ def weight_qparams(values: npt.NDArray[Any], spec: TensorSpec) -> QParams:
         ValueError: `values` lack the channel axis, or are not floating point.
         UsageError: ``name-unknown``: no such observer.
     """
+    if spec.block_size is not None:
+        return _in_blocks(np.asarray(values), spec)
     rows = rows_of(np.asarray(values), spec.axis)
     channels, length = rows.shape
     if spec.observer == "entropy" and length < BINS:
@@ -58,6 +60,27 @@ def weight_qparams(values: npt.NDArray[Any], spec: TensorSpec) -> QParams:
     free = numerics.from_range(low, high, spec.qtype, symmetric=True, axis=spec.axis)
     smaller = numerics.shorten(free.scale, spec.scale_bits, slack=1.0).astype(np.float32)
     return _better(rows, found, dataclasses.replace(found, scale=np.asarray(smaller)))
+
+
+def _in_blocks(values: npt.NDArray[Any], spec: TensorSpec) -> QParams:
+    """One scale for each `block_size` elements along the axis, which the last block may lack some of.
+
+    Blocks are short: ``entropy`` is ``mse`` here too.
+    """
+    assert spec.axis is not None
+    assert spec.block_size is not None
+    size = values.shape[spec.axis]
+    blocks = -(-size // spec.block_size)
+    # The last element fills the last block up: it changes no range.
+    padded = np.take(values, np.minimum(np.arange(blocks * spec.block_size), size - 1), spec.axis)
+    cut = np.moveaxis(padded, spec.axis, -1)
+    rows = cut.reshape(-1, spec.block_size)
+    observer = "mse" if spec.observer == "entropy" else spec.observer
+    by_row = dataclasses.replace(spec, granularity="channel", axis=0, block_size=None, observer=observer)
+    found = weight_qparams(rows, by_row)
+    shape = (*cut.shape[:-1], blocks)
+    scale, zero_point = (np.moveaxis(part.reshape(shape), -1, spec.axis) for part in (found.scale, found.zero_point))
+    return dataclasses.replace(found, scale=scale, zero_point=zero_point, axis=spec.axis, block_size=spec.block_size)
 
 
 def _better(rows: npt.NDArray[Any], first: QParams, second: QParams) -> QParams:

@@ -358,6 +358,11 @@ def make_parameters(scope: walk.Scope, names: build.Names, tensor: str, qparams:
     return Parameters(scale, zero_point)
 
 
+def _axis_attributes(qparams: QParams) -> dict[str, int]:
+    axis = {} if qparams.axis is None else {"axis": qparams.axis}
+    return axis | ({"block_size": qparams.block_size} if qparams.block_size else {})
+
+
 def insert_pair(
     value: ir.Value,
     parameters: Parameters,
@@ -387,7 +392,7 @@ def insert_pair(
         The dequantized value.
     """
     base, dtype = base or str(value.name), ir.DataType[qparams.qtype.storage.upper()]
-    axis = {} if qparams.axis is None else {"axis": qparams.axis}
+    axis = _axis_attributes(qparams)
     inputs = [parameters.scale, parameters.zero_point]
 
     def make(
@@ -443,7 +448,7 @@ def insert_stored(
         DEQUANTIZE,
         [stored, parameters.scale, parameters.zero_point],
         [names.fresh(f"{base}_dequantized")],
-        {} if qparams.axis is None else {"axis": qparams.axis},
+        _axis_attributes(qparams),
         dtype=ir.DataType.FLOAT,
         shape=ir.Shape(codes.shape),
         name=names.fresh(f"{base}_{DEQUANTIZE}"),

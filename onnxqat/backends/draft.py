@@ -1,0 +1,129 @@
+"""What is known while a plan is made: tensors with the decisions for them, groups, and facts about the graph."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import onnx_ir as ir
+
+from onnxqat.backends import normalizations, regions
+from onnxqat.backends.groups import Groups
+from onnxqat.backends.schema import Backend, OpRow, Slot
+from onnxqat.backends.selection import Selection
+from onnxqat.graph import qdq, query
+from onnxqat.types import Decision, Edge, RedundantClip, Remark, ShiftLimit, TensorSpec
+
+Consumer = tuple[str, int]
+
+
+@dataclasses.dataclass
+class DraftTensor:
+    """What is known of one tensor while planning.
+
+    Attributes:
+        value: the tensor.
+        produced: decision and rule where its producer's row gives it parameters.
+        slot: the slot of that row.
+        wanted: consumers by the decision that they want.
+        rules: the rule behind each of those.
+        converted: consumers that read the grid of a group which the tensor itself does not lie on: (root, rule).
+    """
+
+    value: ir.Value
+    produced: tuple[Decision, str] | None = None
+    slot: Slot | None = None
+    wanted: dict[Decision, list[Consumer]] = dataclasses.field(default_factory=dict)
+    rules: dict[Decision, str] = dataclasses.field(default_factory=dict)
+    converted: dict[Consumer, tuple[str, str]] = dataclasses.field(default_factory=dict)
+
+    @property
+    def primary(self) -> Decision | None:
+        """The decision that the tensor's own pair follows: the producer's, else that of the first consumer."""
+        if self.produced is not None:
+            return self.produced[0]
+        return next(iter(self.wanted), None)
+
+
+class Draft:
+    """The state of planning; the steps of :mod:`onnxqat.backends.planner` fill it in.
+
+    Args:
+        model: prepared float model; it is only read.
+        backend: table, user overrides applied.
+        selection: nodes that the user took out.
+        mixed_range: names of Concat nodes whose inputs have ranges too different for one scale.
+    """
+
+    def __init__(self, model: ir.Model, backend: Backend, selection: Selection, mixed_range: frozenset[str]) -> None:
+        self.model, self.backend, self.selection, self.mixed_range = model, backend, selection, mixed_range
+        self.tensors: dict[str, DraftTensor] = {}
+        self.biases: list[Edge] = []
+        self.groups = Groups()
+        self.clips: list[RedundantClip] = []
+        self.float_nodes: list[tuple[str, str]] = []
+        self.remarks: list[Remark] = []
+        self.shift_limits: list[ShiftLimit] = []
+        self.fused: set[ir.Node] = set()
+        self.wants: dict[Consumer, Decision] = {}
+        self.ties: list[tuple[ir.Node, OpRow, list[int]]] = []
+        self.graphs = tuple(regions.reached_graphs(model.graph))
+        self.homes = {str(node.name): graph for graph in self.graphs for node in graph}
+        self.data_nodes = regions.data_nodes(model.graph)
+        self.normalizations = normalizations.parts(model.graph)
+        self.ends = regions.first_and_last(model.graph) if backend.first_last_bits is not None else frozenset()
+
+    def row(self, node: ir.Node) -> tuple[OpRow | None, str]:
+        """The table's row for `node` and its key; ``Operator/mode`` wins over the operator alone."""
+        if node.domain:
+            return None, node.op_type
+        mode = query.attribute(node, "mode", None)
+        for key in (f"{node.op_type}/{mode}", node.op_type):
+            if key in self.backend.ops:
+                return self.backend.ops[key], key
+        return None, node.op_type
+
+    def tensor(self, value: ir.Value) -> DraftTensor:
+        """The draft of `value`, made where there is none yet."""
+        return self.tensors.setdefault(str(value.name), DraftTensor(value))
+
+    def want(self, node: ir.Node, index: int, decision: Decision, rule: str) -> None:
+        """Note that input `index` of `node` is to be read as `decision`."""
+        value = node.inputs[index]
+        assert value is not None
+        if value.is_graph_input() and self.backend.io.inputs == "float":
+            return
+        if qdq.is_dequantize(value.producer()):
+            return  # the file's own quantizer is kept
+        tensor = self.tensor(value)
+        tensor.wanted.setdefault(decision, []).append((str(node.name), index))
+        tensor.rules.setdefault(decision, rule)
+        self.wants[str(node.name), index] = decision
+
+    def may_carry_pair(self, value: ir.Value) -> bool:
+        """Whether a pair behind the producer of `value` is possible and wanted by the backend."""
+        if value.dtype not in (None, ir.DataType.FLOAT) or any(map(qdq.is_quantize, value.consumers())):
+            return False
+        return self.backend.io.outputs == "quantize" or not regions.leaves_model(value)
+
+    def spreads(self, node: ir.Node) -> bool:
+        """Whether the output of `node` takes the parameters of its input."""
+        if node.domain or self.selection.reason(node) or node not in self.data_nodes:
+            return False
+        mode = query.attribute(node, "mode", None)
+        return node.op_type in self.backend.passthrough or f"{node.op_type}/{mode}" in self.backend.passthrough
+
+    @staticmethod
+    def moves_float(node: ir.Node) -> bool:
+        """Whether what `node` moves is float data, not a constant."""
+        source = node.inputs[0]
+        return source is not None and source.dtype == ir.DataType.FLOAT and query.constant_tensor(source) is None
+
+    def tie(self, first: str, second: str) -> bool:
+        """Let two tensors share one scale, where both are quantized and their types agree; whether they do now."""
+        a, b = self.tensors.get(first), self.tensors.get(second)
+        if a is None or b is None or not isinstance(a.primary, TensorSpec) or not isinstance(b.primary, TensorSpec):
+            return False
+        if a.primary.qtype == b.primary.qtype and a.primary.symmetric == b.primary.symmetric:
+            self.groups.tie(first, second)
+            return True
+        return False

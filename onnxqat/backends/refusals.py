@@ -1,0 +1,75 @@
+"""Why a node stays float although the table has a row for its operator."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxqat.backends import regions
+from onnxqat.backends.draft import Draft
+from onnxqat.backends.schema import OpRow, Slot
+from onnxqat.graph import qdq, query
+
+LARGEST_CONSTANT = 1e9  # larger constants are masks (-inf or the lowest float), never data
+
+
+def reason(draft: Draft, node: ir.Node, row: OpRow) -> str | None:
+    """What speaks against quantizing `node`, or None."""
+    chosen = draft.selection.reason(node)
+    if chosen is not None:
+        return chosen
+    if node.name in draft.mixed_range:
+        return "its inputs have ranges too different for one scale"
+    if node not in draft.data_nodes:
+        return "computes shapes, indices or constants, not data"
+    if node in draft.normalizations:
+        return "part of a normalization that is written out"
+    if draft.backend.first_last_bits == 0 and node in draft.ends:
+        return "first or last layer"
+    probabilities = _of_probabilities(draft, node, row)
+    if probabilities is not None:
+        return probabilities
+    for name, expected in row.when.items():
+        if query.attribute(node, name, 0) != expected:
+            return f"the backend takes {node.op_type} only with {name}={expected}"
+    sources = [p for v in node.inputs if v is not None and (p := v.producer()) is not None and not p.domain]
+    before = next((p.op_type for p in sources if p.op_type in row.not_behind), None)
+    if before is not None:
+        return f"the backend leaves {node.op_type} behind {before} in float"
+    for index, value in enumerate(node.inputs):
+        found = _of_input(draft, node, row.input_slot(index), index, value)
+        if found is not None:
+            return found
+    return None
+
+
+def _of_probabilities(draft: Draft, node: ir.Node, row: OpRow) -> str | None:
+    if draft.backend.io.probabilities == "quantize":
+        return None
+    if any(s.fixed is not None for s in row.outputs) and any(map(regions.leads_to_output, node.outputs)):
+        return "a probability that leaves the graph needs finer steps"
+    if node.op_type == "Concat" and regions.joins_probabilities(node):
+        return "joins probabilities that leave the graph"
+    return None
+
+
+def _of_input(draft: Draft, node: ir.Node, slot: Slot | None, index: int, value: ir.Value | None) -> str | None:
+    if slot is None or slot.use is None or value is None:
+        return None
+    if qdq.is_dequantize(value.producer()):
+        return None
+    if not draft.backend.types[slot.use].observed:
+        return None
+    if value.dtype != ir.DataType.FLOAT:
+        known = "unknown" if value.dtype is None else value.dtype.name.lower()
+        return f"input {index} has type {known}; only float32 is quantized"
+    constant = query.constant_array(value)
+    if constant is None:
+        return "its weight is computed, not constant" if node.op_type != "MatMul" and slot.axis is not None else None
+    if draft.backend.types[slot.use].granularity == "block" and constant.ndim != 2:
+        return "only a weight with two axes is cut into blocks"
+    if constant.size == 0:
+        return f"constant {value.name!r} is empty"
+    if not np.isfinite(constant).all() or float(np.abs(constant).max()) >= LARGEST_CONSTANT:
+        return f"constant {value.name!r} is a mask or not finite"
+    return None

@@ -1,0 +1,40 @@
+"""Which tensors cannot be negative, as far as the graph alone tells."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from onnxqat.graph import query
+from onnxqat.ops import _base as ops
+
+NEVER_NEGATIVE = frozenset({"Relu", "Sigmoid", "Softmax", "HardSigmoid", "Abs", "Sqrt", "Exp", "Softplus"})
+KEEP_THE_SIGN = frozenset(
+    {"Add", "Mul", "Concat", "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool", "ReduceMean", "ReduceMax"}
+)
+MOVES = 64  # data movement is followed no further than this
+
+
+def is_non_negative(value: ir.Value, depth: int = MOVES) -> bool:
+    """Whether every element of `value` is at least 0, whatever the model's inputs are."""
+    constant = query.constant_array(value)
+    if constant is not None:
+        return constant.dtype.kind == "f" and bool(constant.size) and bool((constant >= 0).all())
+    node = value.producer()
+    if node is None or node.domain or depth == 0:
+        return False
+    if node.op_type in NEVER_NEGATIVE:
+        return True
+    row = ops.find("", node.op_type)
+    if row is not None and row.output_range is not None:
+        return row.output_range[0] >= 0
+    if node.op_type == "Clip":
+        low = query.constant_array(node.inputs[1]) if len(node.inputs) > 1 else query.attribute(node, "min", None)
+        return low is not None and bool(low >= 0)
+    if node.op_type in KEEP_THE_SIGN:
+        return all(v is not None and is_non_negative(v, depth - 1) for v in node.inputs)
+    if row is not None and row.passthrough and node.inputs and node.op_type != "Where":
+        source = node.inputs[0]
+        fill = node.inputs[2] if node.op_type == "Pad" and len(node.inputs) > 2 else None
+        filled = fill is None or is_non_negative(fill, depth - 1)
+        return source is not None and filled and is_non_negative(source, depth - 1)
+    return False

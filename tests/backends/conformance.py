@@ -1,0 +1,224 @@
+"""What a QDQ file breaks of its backend's table, read from the file alone: the planner has no part in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from onnxqat.backends import kept
+from onnxqat.backends.schema import Backend, OpRow, TypeRow
+from onnxqat.graph import qdq, query
+from onnxqat.types import STORAGE, QParams, first_opset
+
+ROUNDING = 1e-6
+
+
+def violations(proto: onnx.ModelProto, table: Backend, left_float: frozenset[str]) -> list[str]:
+    """Every broken rule, in words; `left_float` are labels of nodes that the plan leaves out with a reason."""
+    return list(_File(ir.from_proto(proto), table, left_float).violations())
+
+
+class _File:
+    def __init__(self, model: ir.Model, table: Backend, left_float: frozenset[str]) -> None:
+        self.model, self.table, self.left_float = model, table, left_float
+        self.found = qdq.quantizers(model, every=True)
+        self.by_output = qdq.by_output(self.found)
+        self.by_input: dict[int, list[qdq.Quantizer]] = {}
+        for q in self.found:
+            self.by_input.setdefault(id(q.input), []).append(q)
+
+    def violations(self) -> Iterator[str]:
+        opset = self.model.opset_imports[""]
+        if not self.table.opset[0] <= opset <= self.table.opset[1]:
+            yield f"opset {opset}"
+        if not self.found:
+            yield "nothing is quantized"
+        for q in self.found:
+            if first_opset(q.qparams.qtype.storage) > opset:
+                yield f"{q.tensor}: {q.qparams.qtype.storage} in opset {opset}"
+        for node in self.model.graph:
+            if not kept.is_of_quantizer(node) and query.label(node) not in self.left_float:
+                row, passes = self._row(node), self._passes(node)
+                if row is not None:
+                    yield from (f"{query.label(node)} ({node.op_type}): {text}" for text in self._node(node, row))
+                elif passes and self.table.placement == "both":
+                    yield from (f"{query.label(node)} ({node.op_type}): {text}" for text in self._moved(node))
+
+    def _row(self, node: ir.Node) -> OpRow | None:
+        if node.domain:
+            return None
+        mode = query.attribute(node, "mode", None)
+        return self.table.ops.get(f"{node.op_type}/{mode}", self.table.ops.get(node.op_type))
+
+    def _passes(self, node: ir.Node) -> bool:
+        mode = query.attribute(node, "mode", None)
+        return not node.domain and bool({node.op_type, f"{node.op_type}/{mode}"} & set(self.table.passthrough))
+
+    # ------------------------------------------------------------------ nodes with a row
+    def _node(self, node: ir.Node, row: OpRow) -> Iterator[str]:
+        if self._is_inside_a_chain(node):
+            if any(id(v) in self.by_output for v in node.inputs[:1]) and not self._may_be_tied(node):
+                yield "a pair inside a fused chain"
+            return
+        for index, value in enumerate(node.inputs):
+            slot = row.input_slot(index)
+            if value is None or slot is None:
+                continue
+            kind = self.table.types[slot.use] if slot.use else None
+            q = self.by_output.get(id(value))
+            if kind is None or not kind.observed:
+                yield from self._bias(node, index, kind, q)
+            elif query.constant_tensor(value) is None and q is None and slot.axis is not None and len(row.inputs) == 2:
+                continue  # weights alone are quantized, and this one is computed
+            elif q is None:
+                if not (value.is_graph_input() and self.table.io.inputs == "float"):
+                    yield f"input {index} ({value.name}) is not quantized"
+            else:
+                yield from self._grid(node, index, slot.use or "", slot.axis, q, tied=row.tie is not None)
+        yield from self._outputs(node, row)
+        yield from self._ties(node, row)
+        yield from self._shifts(node)
+
+    def _bias(self, node: ir.Node, index: int, kind: TypeRow | None, q: qdq.Quantizer | None) -> Iterator[str]:
+        if kind is None or kind.dtype == "float":
+            if q is not None and q.role != "activation":
+                yield f"input {index} is quantized"
+            return
+        weight = self.by_output.get(id(node.inputs[1]))
+        if q is None or q.derived_from is None or weight is None:
+            yield f"bias of input {index} is not {kind.dtype}"
+            return
+        codes = query.constant_array(q.input)
+        if codes is None or np.abs(codes.astype(np.int64)).max() >= 2 ** ((kind.bits or 32) - 1):
+            yield f"bias codes beyond {kind.bits or 32} bits"
+
+    def _grid(
+        self, node: ir.Node, index: int, name: str, axis: int | str | None, q: qdq.Quantizer, *, tied: bool
+    ) -> Iterator[str]:
+        kind, qparams = self.table.types[name], q.qparams
+        constant = query.constant_tensor(q.input) is not None
+        computed = axis is not None and not constant
+        if computed:  # a product of two activations: the other slot's type
+            kind = self.table.types[self.table.ops[node.op_type].inputs[0].use or ""]
+        slot = self.table.ops[node.op_type].input_slot(index)
+        storage = slot.dtype if slot is not None and slot.dtype else kind.dtype
+        twin = kind.unsigned and qparams.qtype.storage == f"u{storage}"
+        expected = kind.without_sign() if twin else kind.model_copy(update={"dtype": storage})
+        if self.table.first_last_bits and qparams.qtype == expected.with_bits(self.table.first_last_bits).qtype():
+            pass
+        elif qparams.qtype != expected.qtype():
+            yield f"input {index} has {qparams.qtype}, not {expected.qtype()}"
+        symmetric = kind.symmetric if slot is None or slot.symmetric is None else slot.symmetric
+        if symmetric and storage in STORAGE and STORAGE[storage][0] < 0 and qparams.zero_point.any():
+            yield f"input {index} has a zero point"
+        if kind.scale == "pow2" and not _is_power_of_two(qparams.scale):
+            yield f"input {index} has a scale that is no power of two"
+        per_channel = constant and axis is not None and kind.granularity != "tensor" and not tied
+        if (qparams.axis is None) == per_channel:
+            yield f"input {index} has axis {qparams.axis}"
+        elif per_channel:
+            yield from self._axis(node, index, axis, q, kind)
+
+    def _axis(
+        self, node: ir.Node, index: int, axis: int | str | None, q: qdq.Quantizer, kind: TypeRow
+    ) -> Iterator[str]:
+        rank = len(q.input.shape or ())
+        gemm = 0 if query.attribute(node, "transB", 0) else 1
+        columns = gemm if node.op_type == "Gemm" else rank - 1
+        wanted = {"N": columns, "K": rank - 1 - columns}.get(str(axis), axis)
+        assert isinstance(wanted, int)
+        if q.qparams.axis != wanted % rank or q.qparams.block_size != kind.block:
+            yield f"input {index} has axis {q.qparams.axis} in blocks of {q.qparams.block_size}"
+
+    def _outputs(self, node: ir.Node, row: OpRow) -> Iterator[str]:
+        if self.table.placement == "inputs" or not row.outputs or row.outputs[0].use is None:
+            return
+        value = self._behind(node)
+        slot = row.outputs[0]
+        if row.float_output and not any(map(qdq.is_quantize, value.consumers())):
+            return
+        users = value.consumers()
+        if not users or not all(map(qdq.is_quantize, users)):
+            yield f"output {value.name} is read in float"
+            return
+        q = self.by_input[id(value)][0]
+        if slot.fixed is not None and value is node.outputs[0]:
+            yield from self._fixed(slot.use or "", slot.fixed, q.qparams)
+
+    def _fixed(self, name: str, fixed: object, qparams: QParams) -> Iterator[str]:
+        scale, zero_point, ends = (getattr(fixed, key) for key in ("scale", "zero_point", "range"))
+        if scale is not None:
+            right = np.isclose(qparams.scale, scale, rtol=ROUNDING) and qparams.zero_point == zero_point
+        else:
+            codes = np.asarray([qparams.qtype.quant_min, qparams.qtype.quant_max]) - qparams.zero_point
+            low, high = codes * float(qparams.scale)
+            right = low <= ends[0] + float(qparams.scale) and high >= ends[1] - 1.01 * float(qparams.scale)
+        if not right:
+            yield f"output has scale {qparams.scale} and zero point {qparams.zero_point}, not {fixed}"
+
+    def _ties(self, node: ir.Node, row: OpRow) -> Iterator[str]:
+        if row.tie is None:
+            return
+        members = [q for v in node.inputs if v is not None and (q := self.by_output.get(id(v))) is not None]
+        if row.tie == "io" and self.table.placement == "both":
+            members += self.by_input.get(id(self._behind(node)), [])[:1]
+        if row.convert and any(not m.qparams.same(members[0].qparams) for m in members[1:]):
+            yield f"inputs and output differ: {[(m.tensor, float(m.qparams.scale)) for m in members]}"
+
+    def _shifts(self, node: ir.Node) -> Iterator[str]:
+        inputs = [self.by_output.get(id(v)) if v is not None else None for v in node.inputs]
+        out = self.by_input.get(id(self._behind(node)), [None])[0]
+        positions = [None if q is None or q.derived_from else -np.log2(q.qparams.scale) for q in inputs]
+        known = [p for p in positions if p is not None]
+        values = {"out": None if out is None else -np.log2(out.qparams.scale), "sum_in": sum(known)}
+        values |= {"max_in": max(map(np.max, known), default=None), "min_in": min(map(np.min, known), default=None)}
+        values |= {f"in{i}": p for i, p in enumerate(positions)}
+        for check in self.table.checks:
+            terms = [(sign, values.get(what)) for sign, what in check.terms]
+            if node.op_type in check.ops and all(v is not None for _, v in terms):
+                total = sum(sign * v for sign, v in terms)
+                if np.any(total < check.range[0] - 1e-4) or np.any(total > check.range[1] + 1e-4):
+                    yield f"{check.shift} = {total}, not in {check.range}"
+
+    # ------------------------------------------------------------------ chains and data movement
+    def _is_inside_a_chain(self, node: ir.Node) -> bool:
+        return any(node in members for n in self.model.graph for members in [self._members(n)] if members)
+
+    def _members(self, node: ir.Node) -> list[ir.Node]:
+        """What comes behind `node` without a pair between, as far as the table fuses it."""
+        for chain in self.table.fused:
+            value, members = node.outputs[0], list[ir.Node]()
+            for step in chain.chain[1:] if node.op_type in chain.chain[0] else ():
+                users = value.consumers()
+                if "Silu" in step and sorted(u.op_type for u in users) == ["Mul", "Sigmoid"]:
+                    members = sorted(users, key=lambda u: u.op_type == "Mul")
+                elif len(users) == 1 and users[0].op_type in step:
+                    members = [users[0]]
+            if members:
+                return members
+        return []
+
+    def _may_be_tied(self, node: ir.Node) -> bool:
+        return any(chain.when == "clip_is_redundant" and node.op_type in chain.chain[1] for chain in self.table.fused)
+
+    def _behind(self, node: ir.Node) -> ir.Value:
+        members = self._members(node)
+        return (members[-1] if members else node).outputs[0]
+
+    def _moved(self, node: ir.Node) -> Iterator[str]:
+        value = node.inputs[0]
+        source = self.by_output.get(id(value)) if value is not None else None
+        for output in node.outputs:
+            made = self.by_input.get(id(output), [None])[0]
+            if (source is None) != (made is None):
+                if output.consumers() and not (source is not None and output.is_graph_output()):
+                    yield "only one side of data movement is quantized"
+            elif source is not None and made is not None and not source.qparams.same(made.qparams):
+                yield f"data movement changes the grid from {source.qparams.scale} to {made.qparams.scale}"
+
+
+def _is_power_of_two(scale: np.ndarray) -> bool:
+    return bool((np.frexp(scale)[0] == 0.5).all())
