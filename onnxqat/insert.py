@@ -15,7 +15,7 @@ import onnxqat
 from onnxqat.backends import planner, schema, selection
 from onnxqat.backends.selection import Overrides, Selection
 from onnxqat.errors import BackendError, DataError, ModelError, UsageError
-from onnxqat.graph import edit, io, qdq, walk
+from onnxqat.graph import build, edit, io, qdq, query, walk
 from onnxqat.passes import _base
 from onnxqat.passes.batchnorm_to_affine import BatchnormToAffine
 from onnxqat.passes.close_initializers import CloseInitializers
@@ -265,7 +265,17 @@ def _calibrate_and_insert(
     steps = [PlaceQdq(resolved.placements, table.pairs), DeriveBias(resolved.biases)]
     remarks.extend(_base.rewrite(model, steps).remarks)
     edit.remove_unused(model)
+    _note_float(model, plan)
     return plan
+
+
+def _note_float(model: ir.Model, plan: QuantPlan) -> None:
+    """Each node that stays in float says why, for ``explain`` and ``lint``: the data's and the user's say is in it."""
+    reasons = dict(plan.float_nodes)
+    for node in walk.nodes(model):
+        reason = reasons.get(query.label(node))
+        if reason is not None:
+            node.metadata_props[build.LEFT_FLOAT] = reason
 
 
 def _describe(model: ir.Model, table: schema.Backend, overrides: Overrides, *, random_data: bool) -> None:

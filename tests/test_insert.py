@@ -372,3 +372,9 @@ def test_real_model(name: str, backend: str, shared: Path) -> None:
 
 def test_every_real_model_is_listed(shared: Path) -> None:
     assert sorted(p.stem for p in (shared / "data" / "models").glob("*.onnx")) == sorted([*REAL, *LARGE])
+
+
+def test_nodes_left_in_float_say_why() -> None:
+    made = quantized(overrides=Overrides(exclude=("head",)))
+    reasons = {n.name: p.value for n in made.graph.node for p in n.metadata_props if p.key == "onnxqat.float"}
+    assert reasons == {"head": "excluded by 'head'"}

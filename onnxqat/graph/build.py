@@ -12,6 +12,7 @@ from onnxqat.graph import walk
 
 CREATED_BY = "onnxqat.pass"
 RULE = "onnxqat.rule"
+LEFT_FLOAT = "onnxqat.float"  # on a node that placement left in float: why
 
 
 class Names:

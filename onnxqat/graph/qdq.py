@@ -306,7 +306,8 @@ def _has_accumulator(*sources: Quantizer | None) -> bool:
 
 
 def _is_product(bias: QParams, activation: QParams, weight: QParams) -> bool:
-    if activation.scale.ndim or bias.zero_point.any():
+    sizes = bias.scale.size, weight.scale.size
+    if activation.scale.ndim or bias.zero_point.any() or (1 not in sizes and sizes[0] != sizes[1]):
         return False
     product = np.broadcast_to(
         activation.scale * weight.scale, np.broadcast_shapes(bias.scale.shape, weight.scale.shape)

@@ -111,3 +111,14 @@ def test_the_reference_gives_the_runtimes_bits() -> None:
 def test_is_quantized() -> None:
     assert qdq.is_quantized(io.load(parse(PAIR)))
     assert not qdq.is_quantized(io.load(parse("g (float[4] x) => (float[4] y) { y = Relu(x) }")))
+
+
+def test_a_bias_with_more_scales_than_its_weight_is_no_product() -> None:
+    """A damaged file, such as one whose weight scales were cut off."""
+    text = """g (float[1,2,4,4] x, float[2,2,1,1] w) => (float[1,2,4,4] y)
+        <float s = {0.5}, uint8 z = {0}, int8[2,2,1,1] c = {1,2,3,4}, float[2] ws = {1,2}, int8[2] wz = {0,0},
+         int32[2] b = {1,2}, float[3] bs = {1,2,3}, int32[3] bz = {0,0,0}> {
+        q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z) v = DequantizeLinear<axis=0>(c, ws, wz)
+        e = DequantizeLinear<axis=0>(b, bs, bz) y = Conv(d, v, e) }"""
+    bias = next(q for q in qdq.quantizers(io.load(parse(text))) if q.role == "bias")
+    assert bias.derived_from is None
