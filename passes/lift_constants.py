@@ -13,19 +13,21 @@ from onnxqat.passes._base import Context, Pass, Rewrite
 from onnxqat.passes._edits import Log, drop_unused, inline_graphs, replace_by_constant
 from onnxqat.passes._evaluate import evaluate, is_foldable, result_elements
 
+MANY_INTEGERS = 4096
 MANY_BYTES = 64 * 2**20
 TOO_MANY_BYTES = 2**31
 
 
 class LiftConstants(Pass):
-    """Constant nodes become initializers, and float expressions of constants are computed.
+    """Constant nodes become initializers, and expressions of constants are computed.
 
     1. A Constant node of the main graph or of a control-flow body becomes an initializer under the tensor's name.
-    2. A float tensor that is computed from constants alone by the operators of ``_evaluate.FOLDABLE`` (shape
+    2. A tensor that is computed from constants alone by the operators of ``_evaluate.FOLDABLE`` (shape
        operators, Cast, Concat, Gather, ConstantOfShape, Expand, elementary arithmetic) and read by any other node
        becomes an initializer under its name; the nodes that made it go where nothing else reads them. So weights
-       behind a Cast, a Transpose or a ConstantOfShape are weights to every later step.
-    3. Left alone: integer and boolean results (shape arithmetic is no weight); function bodies, which hold constants
+       behind a Cast, a Transpose or a ConstantOfShape are weights to every later step, and amounts of a Pad that an
+       exporter spelled out as arithmetic are amounts.
+    3. Left alone: integer and boolean results of more than 4096 elements; function bodies, which hold constants
        in Constant nodes only; strings and sparse constants; tensors that are graph outputs; results over 64 MB that
        no weight or bias input reads, and any over 2 GB; everything behind Q/DQ, which is never folded.
 
@@ -87,8 +89,6 @@ class _Folding:
 
     def _fold(self, node: ir.Node, output: ir.Value, *, feeds_weight: bool) -> None:
         name = query.label(node)
-        if output.dtype is not None and output.dtype not in query.FLOATS:
-            return
         if output.is_graph_output():
             self.log.left("a constant expression that is a graph output stays", name)
             return
@@ -100,10 +100,10 @@ class _Folding:
         if array is None:
             self.log.left("a constant expression is too large to be stored", name)
             return
-        if ir.DataType.from_numpy(array.dtype) not in query.FLOATS:
+        if ir.DataType.from_numpy(array.dtype) not in query.FLOATS and array.size > MANY_INTEGERS:
             return
         replace_by_constant(output, build.tensor(array, name=str(output.name)), self.graph)
-        self.log.did("float expressions of constants were computed", name)
+        self.log.did("expressions of constants were computed", name)
         self._remove(node)
 
     def _compute(self, last: ir.Node, limit: int) -> np.ndarray | None:

@@ -29,10 +29,10 @@ def test_number_attributes(attribute: str) -> None:
     compare_outputs(parse(text), result.model, 0)
 
 
-def test_integer_constants_are_lifted_but_shape_arithmetic_stays() -> None:
+def test_integer_constants_are_lifted_and_shape_arithmetic_is_computed() -> None:
     before = """g (float[4] x) => (float[2,2] y) {
         a = Constant <value_ints = [2]> () s = Concat <axis = 0> (a, a) y = Reshape(x, s) }"""
-    after = "g (float[4] x) => (float[2,2] y) <int64[1] a = {2}> { s = Concat <axis = 0> (a, a) y = Reshape(x, s) }"
+    after = "g (float[4] x) => (float[2,2] y) <int64[2] s = {2, 2}> { y = Reshape(x, s) }"
     check_pass(LiftConstants(), before, after, inside_function="left")
 
 
