@@ -1,11 +1,13 @@
 """The quantizer as a torch module: one state machine, the exact ONNX formula, a trainable scale.
 
-A training method is a subclass that changes the parametrisation of the scale (:meth:`FakeQuantize.effective_scale`)
-or its gradient (:meth:`FakeQuantize.gradient_scale`), never what the states mean.
+A training method is a subclass that changes the parametrisation of the grid (:meth:`FakeQuantize.effective_scale`,
+:meth:`FakeQuantize.effective_zero_point`) or the gradients (:meth:`FakeQuantize.differentiable`,
+:meth:`FakeQuantize.gradient_scale`), never what the states mean.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal, cast, get_args
 
 import numpy as np
@@ -71,7 +73,8 @@ class FakeQuantize(nn.Module):
     * ``"calibrate_quantized"``: both.
 
     Everything has its final shape at construction, so a checkpoint loads strictly before the first forward. The
-    arithmetic is float32 whatever the dtype of the input and autocast; the output has the dtype of the input.
+    arithmetic is float32 whatever the dtype of the input and autocast; the output has the dtype of the input. Scale and
+    observed range stay float32 when the module is converted to another type.
 
     Args:
         qparams: grid, scale, zero point and axis.
@@ -129,6 +132,16 @@ class FakeQuantize(nn.Module):
         self.register_buffer("observed_min", torch.full(shape, float("inf")), persistent=False)
         self.register_buffer("observed_max", torch.full(shape, float("-inf")), persistent=False)
 
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> FakeQuantize:
+        """As of every module, but ``.half()`` and the like leave the scale what it is: codes stay those of the file."""
+
+        def moved(tensor: Tensor) -> Tensor:
+            there = fn(tensor)
+            return there if there.dtype is tensor.dtype else tensor.to(there.device)
+
+        super()._apply(moved, recurse)  # type: ignore[no-untyped-call]
+        return self
+
     def forward(self, x: Tensor) -> Tensor:
         """What the state says; `x` of any floating dtype, the result has its shape and dtype."""
         if self.state == "float":
@@ -142,9 +155,12 @@ class FakeQuantize(nn.Module):
     def quantize(self, x: Tensor) -> Tensor:
         """`x` on the grid, differentiable in `x` and the scale."""
         if self.block_size is None or self.axis is None:
-            return self._on_grid(x, self.effective_scale(), self.zero_point, self.axis, self.gradient_scale(x))
+            return self._on_grid(
+                x, self.effective_scale(), self.effective_zero_point(), self.axis, self.gradient_scale(x)
+            )
         rows = grids.to_rows(x, self.axis, self.block_size)
-        scale, zero_point = (grids.scale_of_rows(v, self.axis) for v in (self.effective_scale(), self.zero_point))
+        of_tensor = (self.effective_scale(), self.effective_zero_point())
+        scale, zero_point = (grids.scale_of_rows(v, self.axis) for v in of_tensor)
         result = self._on_grid(rows, scale, zero_point, 0, self.gradient_scale(x))
         return grids.from_rows(result, x, self.axis, self.block_size)
 
@@ -155,15 +171,32 @@ class FakeQuantize(nn.Module):
             if not torch.is_grad_enabled():
                 return grids.fake_quantize(x, scale, zero_point, grid, axis)
             return grids.apply(x, scale, zero_point, grid, axis, gradient_scale)
-        bounds = (self.quant_min, self.quant_max, axis)
         if not torch.is_grad_enabled():
-            return reference.fake_quantize(x, scale, zero_point, *bounds)
-        return reference.apply(x, scale, zero_point, *bounds, gradient_scale)
+            return reference.fake_quantize(x, scale, zero_point, self.quant_min, self.quant_max, axis)
+        return self.differentiable(x, scale, zero_point, axis, gradient_scale)
+
+    def differentiable(
+        self, x: Tensor, scale: Tensor, zero_point: Tensor, axis: int | None, gradient_scale: float
+    ) -> Tensor:
+        """`x` on an integer grid with the gradients of the method; here straight-through and LSQ.
+
+        Args:
+            x: what to quantize, in blocks one row a block.
+            scale: :meth:`effective_scale`, float32, shape () or (C,).
+            zero_point: :meth:`effective_zero_point`, int32, same shape.
+            axis: channel axis of `x`, None per tensor.
+            gradient_scale: :meth:`gradient_scale`.
+        """
+        return reference.apply(x, scale, zero_point, self.quant_min, self.quant_max, axis, gradient_scale)
 
     def effective_scale(self) -> Tensor:
         """The scale that forward uses: float32, differentiable, > 0; in blocks not 0, as files have negative ones."""
         scale = positive(self.scale) if self.block_size is None else non_zero(self.scale)
         return scale if self.scale_bits is None else reference.shorten(scale, self.scale_bits)
+
+    def effective_zero_point(self) -> Tensor:
+        """The zero point that forward uses: int32, shape of the scale."""
+        return self.zero_point
 
     def gradient_scale(self, x: Tensor) -> float:
         """The number that multiplies the gradient of the scale; `x` is the input of forward."""
@@ -236,20 +269,21 @@ class FakeQuantize(nn.Module):
         given = (qparams.qtype, qparams.axis, qparams.block_size, qparams.scale.shape)
         if given != (self.qtype, self.axis, self.block_size, tuple(self.zero_point.shape)):
             raise UsageError("option-invalid", f"these parameters do not fit the quantizer of tensor {self.tensor!r}")
-        self._assign_scale(torch.from_numpy(qparams.scale.copy()))
-        self.zero_point.copy_(torch.from_numpy(qparams.zero_point.astype(np.int32)))
+        self._assign(torch.from_numpy(qparams.scale.copy()), torch.from_numpy(qparams.zero_point.astype(np.int32)))
 
-    def _assign_scale(self, scale: Tensor) -> None:
-        """Make :meth:`effective_scale` return `scale`; a method with another parametrisation overrides this."""
+    def _assign(self, scale: Tensor, zero_point: Tensor) -> None:
+        """Make forward use `scale` and `zero_point`; a method with another parametrisation extends this."""
         self.scale.copy_(scale)
+        self.zero_point.copy_(zero_point)
 
     def qparams(self) -> QParams:
         """Scale (the very bits that forward uses), zero point and grid, in numpy."""
         with torch.no_grad():
             scale = self.effective_scale().detach().cpu().numpy().copy()
+            zero_point = self.effective_zero_point()
         return QParams(
             scale,
-            self.zero_point.cpu().numpy().astype(np.int64),
+            zero_point.cpu().numpy().astype(np.int64),
             self.qtype,
             self.axis,
             self.scale_bits,

@@ -115,12 +115,19 @@ class Quantizers:
         builder.define(bias, builder.emit("call_module", path, (master,), name=names.identifier(path, "quantizer")))
 
     def tie_scales(self) -> None:
-        """Quantizers that read one scale initializer get one scale Parameter."""
+        """Quantizers that read one scale initializer get one scale Parameter.
+
+        What else a method learns is shared where the zero point is shared too.
+        """
         owners: dict[int, nn.Module] = {}
         for value, module in self._scales:
             owner = owners.setdefault(id(value), module)
-            if owner is not module and isinstance(getattr(owner, "scale", None), nn.Parameter):
-                module.register_parameter("scale", cast("nn.Parameter", owner.scale))
+            if owner is module:
+                continue
+            whole = getattr(owner, "zero_point_names", None) == getattr(module, "zero_point_names", None)
+            for name, parameter in owner.named_parameters(recurse=False):
+                if name == "scale" or (whole and name in dict(module.named_parameters(recurse=False))):
+                    module.register_parameter(name, parameter)
 
     def _master(self, quantizer: Quantizer) -> Const:
         """The float weight behind stored integers; two DequantizeLinear that read alike share it."""

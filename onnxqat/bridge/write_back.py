@@ -414,11 +414,11 @@ def _write_codes(name: str, master: FloatArray, old: QParams, new: QParams, cons
     codes = constants.read(name).astype(np.float32 if new.qtype.is_float else np.int64)
     if codes.shape != master.shape:
         raise _mismatch(f"constant {name!r} has shape {codes.shape} in the model and {master.shape} in the module")
+    held = numerics.dequantize(codes, old)
+    _check_finite(name, held, master)
     fresh = numerics.quantize(master, new)
-    if new.same(old):
-        # Large int32 codes do not survive dequantize and quantize; a value that was not trained keeps its code.
-        fresh = np.where(numerics.dequantize(codes, old) == master, codes, fresh)
-    constants.propose(name, fresh)
+    # Large int32 codes do not survive dequantize and quantize; a value that was not trained keeps its code.
+    constants.propose(name, np.where(held == master, codes, fresh) if new.same(old) else fresh)
 
 
 def _master(q: FakeQuantize, source: _Source, done: set[str]) -> FloatArray:
