@@ -41,6 +41,8 @@ def _refusal(node: ir.Node, bias: ir.Value, derived: bool) -> str | None:
         return "it is computed"
     if weight is None or (query.constant_tensor(weight) is None and not qdq.is_dequantize(weight.producer())):
         return "the weight is computed"
+    if weight.shape is not None and len(weight.shape) <= output_axis(node):
+        return "the weight's shape does not fit the node"
     channels = weight.shape[output_axis(node)] if weight.shape is not None else None
     if node.op_type == "Gemm" and constant.shape != (channels,):
         return f"shape {constant.shape} is not one value an output channel"

@@ -48,7 +48,7 @@ def tie_row(draft: Draft, node: ir.Node, row: OpRow, inputs: list[int]) -> None:
         _remark(draft, root, other)
     if row.convert and free:
         for index, name in names.items():
-            if name != root and draft.groups.root(name) != draft.groups.root(root):
+            if name != root and name in draft.tensors and draft.groups.root(name) != draft.groups.root(root):
                 rule = f"{node.op_type} reads one grid"
                 draft.tensors[name].converted[str(node.name), index] = (root, rule)
 

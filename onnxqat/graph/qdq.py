@@ -221,10 +221,10 @@ def _qparams(node: ir.Node, clip: ir.Node | None) -> QParams | None:
     block = int(query.attribute(node, "block_size", 0))
     scale = np.asarray(scale, np.float32)
     codes = np.zeros(scale.shape, np.int64) if zero_point is None else np.asarray(zero_point).astype(np.int64)
-    if scale.shape == (1,) and not block and not _is_per_channel(node):
+    if scale.shape == (1,) and codes.size == 1 and not block and not _is_per_channel(node):
         scale, codes = scale.reshape(()), codes.reshape(())
     size = query.rank(node.inputs[0])
-    right_rank = scale.ndim == size if block else scale.ndim <= 1
+    right_rank = scale.ndim > 0 and scale.ndim == size if block else scale.ndim <= 1
     usable = np.isfinite(scale) & ((scale != 0) if block else (scale > 0))
     if not right_rank or scale.shape != codes.shape or not usable.all():
         return None
@@ -266,7 +266,8 @@ def _storage(node: ir.Node, zero_input: ir.Value | None) -> str:
         source = node.inputs[0]
         return source.dtype.name.lower() if source is not None and source.dtype is not None else "uint8"
     output_dtype = int(query.attribute(node, "output_dtype", 0))
-    return ir.DataType(output_dtype).name.lower() if output_dtype else "uint8"
+    known = output_dtype != 0 and output_dtype in set(ir.DataType)
+    return ir.DataType(output_dtype).name.lower() if known else "uint8"
 
 
 def _clip_bounds(clip: ir.Node, low: int, high: int) -> tuple[int, int] | None:
@@ -275,7 +276,7 @@ def _clip_bounds(clip: ir.Node, low: int, high: int) -> tuple[int, int] | None:
         value = clip.inputs[index] if len(clip.inputs) > index else None
         if value is not None:
             array = query.constant_array(value)
-            if array is None:
+            if array is None or array.size != 1:
                 return None
             bounds[index - 1] = int(np.asarray(array).astype(np.int64).reshape(()))
     return (bounds[0], bounds[1]) if low <= bounds[0] < bounds[1] <= high else None

@@ -498,3 +498,14 @@ def test_nothing_is_decided_twice() -> None:
             seen = [(e.tensor, c) for e in plan(text, backend).edges for c in e.consumers or (None,)]
             assert len(seen) == len(set(seen))
             assert not any(isinstance(e.decision, Float) for e in plan(text, backend).edges)
+
+
+def test_a_concat_that_reads_a_quantizer_of_the_file() -> None:
+    text = """g (float[1,2,4,4] x, float[1,2,4,4] z) => (float[1,4,4,4] out) <float s = {0.5}, uint8 o = {7}> {
+        q = QuantizeLinear(x, s, o) d = DequantizeLinear(q, s, o) c = Concat<axis = 1>(d, z) out = Neg(c) }"""
+    assert {e.tensor for e in plan(text, "qnn-htp").edges} >= {"z", "c"}
+
+
+def test_a_weight_of_too_low_a_rank_is_no_reason_to_stop() -> None:
+    text = """g (float[1,2,4,4] x) => (float[1,2,4,4] y) <float w = {0.5}, float[2] b = {1, 2}> { y = ConvTranspose(x, w, b) }"""
+    assert "the weight's shape does not fit the node" in plan(text, "openvino-cpu").remarks[0].message
