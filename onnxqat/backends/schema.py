@@ -326,12 +326,18 @@ def names() -> list[str]:
     return sorted(p.stem.replace("_", "-") for p in FOLDER.glob("*.yaml"))
 
 
+def stated(name: str) -> dict[str, Any]:
+    """What the table's file says itself, without what it extends; `name` as for :func:`load`."""
+    return _read(_find(name))
+
+
 @functools.cache
 def load(name: str) -> Backend:
-    """The table called `name`, or the one in the YAML file at that path.
+    """The table called `name`, of this package or by an entry point, or the one in the YAML file at that path.
 
     Raises:
-        BackendError: ``backend-unknown`` with close matches; ``backend-table`` naming file and key.
+        BackendError: ``backend-unknown`` with close matches, or with the reason why there can be none;
+            ``backend-table`` naming file and key.
     """
     path = _find(name)
     fields = _text.fields(_merged(path, ()))
@@ -378,15 +384,36 @@ def _find(name: str, folder: Path = Path()) -> Path:
             raise BackendError("backend-unknown", f"{path}: no such backend table")
         return path
     path = FOLDER / f"{name.replace('-', '_')}.yaml"
-    if not name.replace("-", "").replace("_", "").isalnum() or not path.is_file():
-        known = discover.unknown("backend", name, names())
+    if name.replace("-", "").replace("_", "").isalnum() and path.is_file():
+        return path
+    return _elsewhere(name)
+
+
+def _elsewhere(name: str) -> Path:
+    from onnxqat.backends import plugins, refused
+
+    reason = refused.REFUSED.get(name.replace("_", "-"))
+    if reason is not None:
+        raise BackendError(
+            "backend-unknown", f"{name} can have no table: {reason}", hint=f"one of: {', '.join(names())}"
+        )
+    found = plugins.find(name)
+    if found is None:
+        known = discover.unknown("backend", name, [*names(), *plugins.names()])
         raise BackendError("backend-unknown", known.message, hint=known.hint)
-    return path
+    return found
 
 
 def _merged(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
     if path in seen:
         raise BackendError("backend-table", f"{path}: extends: the tables extend each other in a circle")
+    raw = _read(path)
+    if not isinstance(raw.get("extends"), str):
+        return raw
+    return _overlay(_merged(_find(raw["extends"], path.parent), (*seen, path)), raw)
+
+
+def _read(path: Path) -> dict[str, Any]:
     try:
         raw = yaml.load(path.read_text(encoding="utf-8"), Loader=LOADER)
     except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
@@ -394,9 +421,7 @@ def _merged(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
         raise BackendError("backend-table", f"{path}: not readable as YAML: {detail}") from None
     if not isinstance(raw, dict):
         raise BackendError("backend-table", f"{path}: a table is a mapping of keys")
-    if not isinstance(raw.get("extends"), str):
-        return raw
-    return _overlay(_merged(_find(raw["extends"], path.parent), (*seen, path)), raw)
+    return raw
 
 
 def _overlay(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:
@@ -412,10 +437,19 @@ def _overlay(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:
 
 
 def describe(table: Backend) -> str:
-    """`table` with everything that it inherits written out, as YAML; it then extends nothing."""
+    """`table` with everything that it inherits written out, as YAML that extends nothing; what is unverified first."""
     found = _text.keys(table.model_copy(update={"extends": None}))
     text = yaml.safe_dump(found, sort_keys=False, width=120, default_flow_style=None, allow_unicode=True).rstrip()
-    return text if table.extends is None else f"# with all that it takes over from {table.extends}\n{text}"
+    heading = [] if table.extends is None else [f"# with all that it takes over from {table.extends}"]
+    open_ones = [f"#   {key}: {fact.note or fact.source}" for key, fact in unverified(table).items()]
+    if open_ones:
+        heading += ["# unverified, since nothing public says it:", *open_ones]
+    return "\n".join([*heading, text])
+
+
+def unverified(table: Backend) -> dict[str, Fact]:
+    """The facts of `table` that rest on nothing published."""
+    return {key: fact for key, fact in table.facts.items() if fact.status == "unverified"}
 
 
 def as_json(table: Backend) -> dict[str, Any]:

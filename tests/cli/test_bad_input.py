@@ -180,7 +180,7 @@ def test_a_folder_that_may_not_be_written(folder: Path, onnxqat: Run) -> None:
 def test_a_broken_table(folder: Path, onnxqat: Run) -> None:
     (folder / "bad.yaml").write_text("backend: x\nextends: tensorrt\nplacment: both\n")
     assert "bad.yaml: placment" in refused(onnxqat, *CALIBRATED, "--backend", "bad.yaml", code="backend-table")
-    assert "bad.yaml: placment" in refused(onnxqat, "backends", "bad.yaml", code="backend-table")
+    assert "bad.yaml: placment" in refused(onnxqat, "backends", "check", "bad.yaml", code="backend-table")
 
 
 @pytest.mark.parametrize(

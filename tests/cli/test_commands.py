@@ -169,21 +169,6 @@ def test_replace(qdq: Path, onnxqat: Run) -> None:
 
 
 # ------------------------------------------------------------------ the other commands
-def test_backends(onnxqat: Run) -> None:
-    done = onnxqat("backends")
-    assert done.status == 0
-    assert [line.split()[0] for line in done.out.splitlines()] == schema.names()
-    assert [t["backend"] for t in onnxqat("backends", "--json").json] == schema.names()
-
-
-def test_one_backend(tmp_path: Path, onnxqat: Run) -> None:
-    done = onnxqat("backends", "tensorrt")
-    assert done.status == 0
-    (tmp_path / "copy.yaml").write_text(done.out)
-    assert schema.load(str(tmp_path / "copy.yaml")) == schema.load("tensorrt")
-    assert [t["backend"] for t in onnxqat("backends", tmp_path / "copy.yaml", "--json").json] == ["tensorrt"]
-
-
 def test_finetune(qdq: Path, onnxqat: Run) -> None:
     before = qdq.read_bytes()
     done = onnxqat(

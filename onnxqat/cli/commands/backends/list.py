@@ -1,0 +1,28 @@
+"""``onnxqat backends list``."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from onnxqat.cli import _options
+
+
+@click.command
+@_options.as_json
+def run(as_json: bool) -> None:
+    """List the backend tables, those of other packages too.
+
+    Example: onnxqat backends list
+    """
+    from onnxqat.backends import plugins, refused, schema
+
+    tables = [(name, schema.load(name)) for name in [*schema.names(), *plugins.names()]]
+    if as_json:
+        click.echo(json.dumps([schema.as_json(table) for _, table in tables], indent=2))
+        return
+    width = max(len(name) for name, _ in tables)
+    click.echo("\n".join(f"{name:<{width}}  {table.description}" for name, table in tables))
+    for name, reason in refused.REFUSED.items():
+        click.echo(f"{name} is refused: {reason}", err=True)
