@@ -20,7 +20,7 @@ from onnxqat.bridge.write_back import write_back
 from onnxqat.calibration.inputs import InputInfo
 from onnxqat.errors import ModelError, QatError, UsageError
 from onnxqat.graph import io
-from onnxqat.training import checkpoint, optimizers
+from onnxqat.training import checkpoint, methods, optimizers
 from onnxqat.training.batches import ArrayBatches
 from onnxqat.training.checkpoint import Progress
 from onnxqat.training.finetune import Report, finetune, fit, freeze_constants
@@ -121,6 +121,20 @@ def test_it_learns_from_labels(method: str, softmax: bool) -> None:
     scales = set(optimizers.scales(after))
     for (key, _), changed in zip(after.named_parameters(), moved, strict=True):
         assert changed is (key != "half_" and (key not in scales or method == "lsq")), key
+
+
+@pytest.mark.parametrize("method", sorted({*methods.names()} - {"lsq", "fixed"}))
+def test_every_method_ships_what_it_trained(method: str) -> None:
+    x, y = data()
+    model = network(quantized=True)
+    result = finetune(
+        model, {"x": x}, labels=y, epochs=4, method=method, optimizer="adamw", learning_rate=0.01, device="cpu"
+    )
+    assert result.losses[-1] < result.losses[0]
+    assert accuracy(result.model) > accuracy(model) + 0.1
+    with torch.no_grad():
+        expected = result.module(torch.from_numpy(x))
+    np.testing.assert_allclose(run(result.model, x), expected.numpy(), rtol=1e-4, atol=1e-5)
 
 
 def distance(model: onnx.ModelProto, teacher: onnx.ModelProto) -> float:

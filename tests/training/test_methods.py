@@ -35,7 +35,7 @@ def described(q: QParams, role: Role) -> Quantizer:
 
 
 def test_names() -> None:
-    assert {"fixed", "lsq"} <= set(NAMES)
+    assert {"fixed", "lsq", "lsq_plus", "pact", "dsq", "tqt", "qdrop"} <= set(NAMES)
     with pytest.raises(UsageError, match="lsq-pluss") as error:
         methods.method("lsq-pluss")
     assert error.value.code == "name-unknown"
@@ -44,7 +44,7 @@ def test_names() -> None:
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("axis", [None, 1])
 def test_every_method_computes_the_same_function(name: str, axis: int | None) -> None:
-    q = make(name, 0.05 if axis is None else [0.1, 0.05, 0.02], 4, axis=axis)
+    q = make(name, 0.05 if axis is None else [0.1, 0.05, 0.02], 4, axis=axis).eval()
     x = torch.randn(5, 3, 7)
     expected = numerics.fake_quantize(x.numpy(), q.qparams())
     assert np.array_equal(q(x).detach().numpy().view(np.int32), expected.view(np.int32))
@@ -53,17 +53,18 @@ def test_every_method_computes_the_same_function(name: str, axis: int | None) ->
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_learnable_parameter_of_every_method_learns(name: str) -> None:
-    q = make(name)
-    q(torch.randn(64, requires_grad=True)).square().sum().backward()
+@pytest.mark.parametrize("zero_point", [0, 4])
+def test_every_learnable_parameter_of_every_method_learns(name: str, zero_point: int) -> None:
+    q = make(name, zero_point=zero_point)
+    q(8 * torch.randn(64, requires_grad=True)).square().sum().backward()  # some values are clipped
     for key, parameter in q.named_parameters():
         assert (parameter.grad is not None and bool(parameter.grad.abs().sum() > 0)) is parameter.requires_grad, key
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_method_takes_parameters_and_copies(name: str) -> None:
-    q = make(name, [0.1, 0.2], axis=0)
-    new = qparams([0.3, 0.7], 5, axis=0)
+    q = make(name, [0.125, 2.0], axis=0)
+    new = qparams([0.25, 0.5], 5, axis=0)
     q.set_qparams(new)
     for other in (copy.deepcopy(q), pickle.loads(pickle.dumps(q))):
         assert other.qparams().same(new)

@@ -15,7 +15,7 @@ from onnxqat.cli import _options
 @_options.preprocess
 @click.option("-o", "--output", type=_options.PATH, help="File to write [MODEL.tuned.onnx].")
 @click.option("--teacher", type=_options.PATH, help="Float ONNX file to imitate.")
-@click.option("--method", default="lsq", help="How scales learn: lsq or fixed.")
+@click.option("--method", default="lsq", help="How scales learn: lsq, fixed, lsq-plus, pact, dsq, tqt or qdrop.")
 @click.option("--epochs", type=int, help="Passes over the data [1].")
 @click.option("--max-steps", type=int, help="Stop after so many steps.")
 @_options.batch_size

@@ -1,0 +1,25 @@
+"""QDrop: in training, every element of an activation stays float with probability one half.
+
+Wei et al., "QDrop: Randomly Dropping Quantization for Extremely Low-bit Post-Training Quantization", ICLR 2022,
+section 3.3. Made for tuning on a few hundred samples.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from onnxqat.training.methods import lsq
+
+PROBABILITY = 0.5
+
+
+class Method(lsq.Method):
+    """LSQ; activations drop their quantization at random in train mode and never in eval mode."""
+
+    def quantize(self, x: Tensor) -> Tensor:
+        """See the base class; draws from torch's generator of the device of `x`."""
+        result = super().quantize(x)
+        if not self.training or self.role != "activation":
+            return result
+        return torch.where(torch.rand_like(x) < PROBABILITY, x, result)
