@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import onnx_ir as ir
-from onnx_ir.passes.common import ShapeInferencePass
 
 import onnxqat
 from onnxqat.backends import planner, schema, selection
 from onnxqat.backends.selection import Overrides, Selection
 from onnxqat.errors import BackendError, DataError, ModelError, UsageError
-from onnxqat.graph import build, edit, io, qdq, query, walk
+from onnxqat.graph import build, edit, io, qdq, query, shapes, walk
 from onnxqat.passes import _base
 from onnxqat.passes.batchnorm_to_affine import BatchnormToAffine
 from onnxqat.passes.close_initializers import CloseInitializers
@@ -149,7 +148,7 @@ def prepare(
         first.insert(0, Simplify())
     remarks.extend(_base.rewrite(model, first).remarks)
     chosen = selection.unmark(model, chosen)
-    infer_shapes(model)  # types tell the next passes what is worth folding
+    shapes.infer(model)  # types tell the next passes what is worth folding
     steps: list[_base.Pass] = [
         LiftConstants(),
         FoldBatchnorm(),
@@ -161,7 +160,7 @@ def prepare(
     remarks.extend(_base.rewrite(model, steps).remarks)
     edit.remove_unused(model)
     if any(value.dtype is None or value.shape is None for node in walk.nodes(model) for value in node.outputs):
-        infer_shapes(model)  # what the passes made states its own, and may tell those of others
+        shapes.infer(model)  # what the passes made states its own, and may tell those of others
     return chosen
 
 
@@ -190,14 +189,6 @@ def _function_opset(model: ir.Model, table: schema.Backend) -> int:
     bodies = [model.opset_imports, *(function.opset_imports for function in model.functions.values())]
     versions = [imports[""] for imports in bodies if "" in imports]
     return min(max(versions), table.opset[1]) if model.functions and versions else 0
-
-
-def infer_shapes(model: ir.Model) -> None:
-    """Fill in types and shapes as far as onnx can infer them; what it cannot infer stays unknown."""
-    try:
-        ShapeInferencePass(check_type=False, strict_mode=False, data_prop=True)(model)
-    except Exception:
-        return
 
 
 def _strip(model: ir.Model, replace: bool, source: io.ModelSource, remarks: list[Remark]) -> None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import onnx_ir as ir
-import onnx_ir.passes.common
 
-from onnxqat.graph import query, walk
+from onnxqat.graph import query, shapes, walk
 
 
 class Inferred:
@@ -13,7 +12,7 @@ class Inferred:
 
     def __init__(self, model: ir.Model) -> None:
         copy = model.clone()
-        onnx_ir.passes.common.ShapeInferencePass()(copy)
+        shapes.infer(copy)
         self._twins: dict[int, ir.Value] = {}
         for scope, other in zip(walk.scopes(model), walk.scopes(copy), strict=True):
             for mine, theirs in zip(walk.values(scope), walk.values(other), strict=True):

@@ -11,6 +11,7 @@ Scope: TypeAlias = "ir.Graph | ir.Function"
 
 _FUNCTION = "onnxqat.function"  # keys of a graph's in-memory notes, not of its metadata
 _HOLDER = "onnxqat.holder"
+_BODIES = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
 
 def scopes(model: ir.Model) -> Iterator[Scope]:
@@ -32,8 +33,8 @@ def _inner(scope: Scope) -> Iterator[ir.Graph]:
 
 def subgraphs(node: ir.Node) -> Iterator[ir.Graph]:
     """The bodies that `node` itself holds, in the order of its attributes."""
-    for attribute in node.attributes.values():
-        if attribute.type not in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) or attribute.is_ref():
+    for attribute in node.attributes.data.values():  # the dict inside: every walk asks every node, most have no bodies
+        if attribute.type not in _BODIES or attribute.is_ref():
             continue
         single = attribute.type == ir.AttributeType.GRAPH
         for graph in [attribute.as_graph()] if single else attribute.as_graphs():

@@ -1,0 +1,123 @@
+"""What onnx infers is read into the model, and nothing else about the model changes."""
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+from onnxqat.graph import shapes, walk
+from tests.backends.planning import weight
+
+CONV = f"""<ir_version: 8, opset_import: ["" : 17]>
+g (float[N,3,8,8] x) => (y) <float[16,3,5,5] w = {weight(16, 3, 5, 5)}, int64[2] s = {{-1, 16}}> {{
+    t = Conv<pads = [2,2,2,2]>(x, w)
+    p = GlobalAveragePool(t)
+    y = Reshape(p, s) }}"""
+BRANCHES = """<ir_version: 8, opset_import: ["" : 17]>
+g (bool c, float[2,3] x) => (y) {
+    y = If (c) <then_branch = a () => (float[2,3] u) { s = Relu(x)  u = Abs(s) },
+                else_branch = b () => (float[2,3] v) { r = Transpose(x)  v = Transpose(r) }> }"""
+UNKNOWN = """<ir_version: 8, opset_import: ["" : 17, "some.where" : 1]>
+g (float[2,3] x) => (y) { r = Relu(x)  t = some.where.Mystery(r)  s = Shape(r)  y = Abs(t) }"""
+BROKEN = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[2,3] x, float[5,7] z) => (y) { r = Relu(x)  t = MatMul(r, z)  y = Abs(t) }"""
+SEQUENCE = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[2,3] x) => (y) { q = SequenceConstruct(x, x)  i = Constant<value = int64 {0}>()  y = SequenceAt(q, i) }"""
+
+
+def loaded(text: str) -> ir.Model:
+    return ir.from_proto(onnx.parser.parse_model(text))
+
+
+def known(model: ir.Model) -> dict[str, tuple[object, object]]:
+    return {
+        str(v.name): (v.dtype, None if v.shape is None else tuple(d if isinstance(d, int) else str(d) for d in v.shape))
+        for scope in walk.scopes(model)
+        for v in walk.values(scope)
+    }
+
+
+def test_types_and_shapes_follow() -> None:
+    model = loaded(CONV)
+    shapes.infer(model)
+    found = known(model)
+    assert found["t"] == (ir.DataType.FLOAT, ("N", 16, 8, 8))
+    assert found["p"] == (ir.DataType.FLOAT, ("N", 16, 1, 1))
+    assert found["y"][1] is not None, "the target of the Reshape is small enough to be read"
+
+
+def test_inside_branches() -> None:
+    model = loaded(BRANCHES)
+    shapes.infer(model)
+    found = known(model)
+    assert found["s"] == (ir.DataType.FLOAT, (2, 3))
+    assert found["r"] == (ir.DataType.FLOAT, (3, 2))
+
+
+def test_behind_what_onnx_does_not_know() -> None:
+    model = loaded(UNKNOWN)
+    shapes.infer(model)
+    found = known(model)
+    assert found["r"] == (ir.DataType.FLOAT, (2, 3))
+    assert found["s"] == (ir.DataType.INT64, (2,))
+    assert found["t"] == (None, None)
+
+
+def test_a_type_that_is_no_tensor() -> None:
+    model = loaded(SEQUENCE)
+    shapes.infer(model)
+    sequence = next(v for v in walk.values(model.graph) if v.name == "q")
+    assert sequence.type == ir.SequenceType(ir.TensorType(ir.DataType.FLOAT))
+
+
+@pytest.mark.parametrize("text", [CONV, BRANCHES, UNKNOWN, BROKEN, SEQUENCE])
+def test_as_the_pass_of_onnx_ir(text: str) -> None:
+    from onnx_ir.passes.common import ShapeInferencePass
+
+    ours, theirs = loaded(text), loaded(text)
+    shapes.infer(ours)
+    ShapeInferencePass(check_type=False, strict_mode=False, data_prop=True)(theirs)
+    assert known(ours) == known(theirs)
+
+
+def test_the_model_keeps_its_weights_inputs_and_order() -> None:
+    model = loaded(CONV)
+    weights = {name: np.array(v.const_value.numpy()) for name, v in model.graph.initializers.items() if v.const_value}
+    shapes.infer(model)
+    assert [v.name for v in model.graph.inputs] == ["x"]
+    assert list(model.graph.initializers) == list(weights) == ["w", "s"]
+    for name, value in model.graph.initializers.items():
+        assert value.const_value is not None
+        np.testing.assert_array_equal(value.const_value.numpy(), weights[name])
+
+
+def test_large_weights_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[onnx.ModelProto] = []
+    real = onnx.shape_inference.infer_shapes
+
+    def spy(model: onnx.ModelProto, **options: bool) -> onnx.ModelProto:
+        seen.append(model)
+        return real(model, **options)
+
+    monkeypatch.setattr(onnx.shape_inference, "infer_shapes", spy)
+    shapes.infer(loaded(CONV))
+    assert [t.name for t in seen[0].graph.initializer] == ["s"]
+
+
+def test_what_the_file_states_in_full_stays() -> None:
+    model = loaded(CONV)
+    stated = next(v for v in walk.values(model.graph) if v.name == "p")
+    stated.type, stated.shape = ir.TensorType(ir.DataType.FLOAT), ir.Shape([2, 16, 1, 1])
+    shapes.infer(model)
+    assert known(model)["p"] == (ir.DataType.FLOAT, (2, 16, 1, 1))
+
+
+def test_inference_that_fails_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("no")
+
+    model = loaded(CONV)
+    before = known(model)
+    monkeypatch.setattr(onnx.shape_inference, "infer_shapes", fail)
+    shapes.infer(model)
+    assert known(model) == before
