@@ -105,6 +105,7 @@ class BaseCompiler(abc.ABC):
         integer_kernels: operators that it has an integer kernel for, with spaces between; every other is float
             whatever surrounds it.
         runs_numbers: whether outputs come back on a machine without the target.
+        traces: whether a second compilation for differences by node tells more than the first.
     """
 
     name: str = ""
@@ -112,6 +113,7 @@ class BaseCompiler(abc.ABC):
     extra: str | None = None
     integer_kernels: str = ""
     runs_numbers = True
+    traces = True
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()

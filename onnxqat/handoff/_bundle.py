@@ -98,3 +98,9 @@ def _sha256(file: IO[bytes]) -> str:
     while block := file.read(2**20):
         digest.update(block)
     return digest.hexdigest()
+
+
+def digest(path: Path) -> str:
+    """sha256 of a file."""
+    with path.open("rb") as file:
+        return _sha256(file)

@@ -37,7 +37,10 @@ class EnvironmentCompiler(BaseCompiler):
         return self.environment.missing()
 
     def prepare(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """The form that the script is given, from a copy with static shapes and a name on every node."""
+        """The form that the script is given, from `model` with static shapes and a name on every node.
+
+        The inputs and outputs keep their names; `model` is not changed.
+        """
         return model
 
     @abc.abstractmethod
@@ -45,7 +48,7 @@ class EnvironmentCompiler(BaseCompiler):
         """How each node runs, from what the script found out.
 
         Args:
-            original: the model that the script was given.
+            original: the model before :meth:`prepare`.
             facts: what the script gave.
         """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -11,10 +12,12 @@ from onnx import helper, numpy_helper
 
 from onnxqat.errors import CheckError
 from onnxqat.graph.qdq import DEQUANTIZE, QUANTIZE
+from onnxqat.handoff._nodes import codes_clip
 
 DOMAIN = "mct_quantizers"
 ACTIVATION, WEIGHTS = "ActivationPOTQuantizer", "WeightsPOTQuantizer"
 VERSION = "1.6.0"  # of mct-quantizers, which the converter asks for
+_OTHER = re.compile(r"\W", re.ASCII)
 PRODUCER = ("pytorch", "2.0.0")  # the converter looks at these before it looks at the graph
 
 
@@ -25,6 +28,7 @@ def rewritten(model: onnx.ModelProto) -> onnx.ModelProto:
        scale * 2**(bits - signed); uint8 codes around 128 are signed ones.
     2. Stored 8-bit weights become float constants on their grid behind a WeightsPOTQuantizer.
     3. Stored int32 biases become float constants.
+    4. Names get letters, digits and underscores only: the converter fails on others. Graph inputs and outputs keep theirs.
 
     Args:
         model: deploy form with static shapes; it is not changed.
@@ -39,7 +43,7 @@ def rewritten(model: onnx.ModelProto) -> onnx.ModelProto:
     makers = {output: node for node in graph.node for output in node.output}
     nodes: list[onnx.NodeProto] = []
     for node in graph.node:
-        if node.op_type == QUANTIZE or _is_clip_of_codes(node, makers):
+        if node.op_type == QUANTIZE or codes_clip(node, makers):
             continue
         if node.op_type != DEQUANTIZE:
             nodes.append(node)
@@ -53,14 +57,26 @@ def rewritten(model: onnx.ModelProto) -> onnx.ModelProto:
     kept = [t for t in graph.initializer if t.name in read]
     del graph.initializer[:]
     graph.initializer.extend(kept)
+    _rename(graph)
     made.opset_import.add(domain=DOMAIN, version=1)
     made.producer_name, made.producer_version = PRODUCER
     return made
 
 
-def _is_clip_of_codes(node: onnx.NodeProto, makers: dict[str, onnx.NodeProto]) -> bool:
-    maker = makers.get(node.input[0]) if node.op_type == "Clip" else None
-    return maker is not None and maker.op_type == QUANTIZE
+def _rename(graph: onnx.GraphProto) -> None:
+    names: dict[str, str] = {str(v.name): str(v.name) for v in (*graph.input, *graph.output)} | {"": ""}
+
+    def plain(name: str) -> str:
+        return names.setdefault(name, f"{_OTHER.sub('_', name).strip('_')}_{len(names)}")
+
+    for index, node in enumerate(graph.node):
+        node.name = f"{_OTHER.sub('_', node.name).strip('_')}_{index}"
+        node.input[:] = [plain(name) for name in node.input]
+        node.output[:] = [plain(name) for name in node.output]
+    for tensor in graph.initializer:
+        tensor.name = plain(tensor.name)
+    for value in graph.value_info:
+        value.name = plain(value.name)
 
 
 def _activation(

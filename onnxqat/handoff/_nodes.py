@@ -28,6 +28,7 @@ class Nodes:
             for i, node in enumerate(graph.node)
             if i not in skipped and node.op_type != "Constant" and not shapes.issuperset(node.output)
         ]
+        self._makers = {output: node for node in graph.node for output in node.output}
         self._found: dict[str, onnx.NodeProto] = {}
         for node in self.all:
             for output in node.output:
@@ -46,6 +47,31 @@ class Nodes:
         known = self._kinds.get(id(node))
         if known is None or kind == "rejected" or (known[0] == "float" and kind != "float"):
             self._kinds[id(node)] = (kind, detail, why if kind in ("float", "rejected") else "")
+
+    def folded(self, *, through_quantizers: bool) -> None:
+        """What the compiler does not list runs as part of what makes its first input that it does list.
+
+        Args:
+            through_quantizers: whether Q/DQ between the two are no obstacle.
+        """
+        for node in self.all:
+            if id(node) in self._kinds:
+                continue
+            for name in node.input:
+                maker = self._makers.get(name)
+                while through_quantizers and maker is not None and maker.op_type in (QUANTIZE, DEQUANTIZE, "Clip"):
+                    if id(maker) in self._kinds:
+                        break
+                    maker = self._makers.get(maker.input[0])
+                known = self._kinds.get(id(maker)) if maker is not None else None
+                if known is not None:
+                    kind, detail, why = known
+                    self._kinds[id(node)] = (
+                        "moved" if kind == "integer" and node.op_type in MOVES else kind,
+                        detail,
+                        why,
+                    )
+                    break
 
     def results(self) -> tuple[NodeResult, ...]:
         """All nodes; one without a counterpart was absorbed, which for a heavy operator counts as float."""
@@ -75,12 +101,16 @@ def _shape_tensors(model: onnx.ModelProto) -> set[str]:
 
 def quantizer_nodes(graph: onnx.GraphProto) -> set[int]:
     """Positions of QuantizeLinear, DequantizeLinear, and the Clip on the codes between them."""
-    makers = {output: node.op_type for node in graph.node for output in node.output}
+    makers = {output: node for node in graph.node for output in node.output}
     return {
-        i
-        for i, node in enumerate(graph.node)
-        if node.op_type in (QUANTIZE, DEQUANTIZE) or (node.op_type == "Clip" and makers.get(node.input[0]) == QUANTIZE)
+        i for i, node in enumerate(graph.node) if node.op_type in (QUANTIZE, DEQUANTIZE) or codes_clip(node, makers)
     }
+
+
+def codes_clip(node: onnx.NodeProto, makers: Mapping[str, onnx.NodeProto]) -> bool:
+    """Whether `node` is the Clip on the codes between Q and DQ."""
+    maker = makers.get(node.input[0]) if node.op_type == "Clip" and node.input else None
+    return maker is not None and maker.op_type == QUANTIZE
 
 
 def split_names(text: str, known: Nodes) -> Iterator[onnx.NodeProto]:

@@ -60,8 +60,8 @@ def compile_in_process(
         if isinstance(compiler, EnvironmentCompiler):
             if compiler.version() is None:
                 raise compiler.missing()
-            original = compiler.prepare(static_copy(path, batches[0]))
-            onnx.save(original, folder / "model.onnx")
+            original = static_copy(path, batches[0])
+            onnx.save(compiler.prepare(original), folder / "model.onnx")
             outputs = [value.name for value in original.graph.output]
             job.update(model=str(folder / "model.onnx"), script=compiler.script, outputs=outputs)
             command = [str(compiler.environment.interpreter), "-I", str(_SCRIPT), str(folder)]

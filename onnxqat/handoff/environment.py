@@ -68,6 +68,10 @@ class Environment:
                 return found.version
         return None
 
+    def describe(self) -> str:
+        """One line about what is going to be installed."""
+        return f"installing {' '.join((*self.bare, *self.requirements))} in {self.folder} (about {self.megabytes} MB)"
+
     def missing(self) -> UsageError:
         """The error for a compiler whose environment is not there."""
         return UsageError(
@@ -75,6 +79,23 @@ class Environment:
             f"{self.name} is not installed in {self.folder}",
             hint=f"onnxqat handoff --install {self.name} ({self.megabytes} MB)",
         )
+
+
+def of(name: str) -> Environment:
+    """The environment of the compiler called `name`.
+
+    Raises:
+        UsageError: ``name-unknown``; ``option-invalid``: that compiler needs none, with what to do instead.
+    """
+    from onnxqat.handoff import _base
+
+    found = getattr(_base.load(name), "environment", None)
+    if isinstance(found, Environment):
+        return found
+    compiler = _base.load(name)
+    raise UsageError(
+        "option-invalid", f"{name} is installed beside onnxqat, not on its own", hint=compiler.missing().hint
+    )
 
 
 def root() -> Path:

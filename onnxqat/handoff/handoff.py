@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.metadata
 import os
 from collections.abc import Callable, Mapping
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 
 import onnxqat
@@ -18,17 +20,18 @@ from onnxqat.calibration import inputs as model_inputs
 from onnxqat.calibration import preprocess as lines
 from onnxqat.calibration.data import Data
 from onnxqat.calibration.session import Session
-from onnxqat.errors import BackendError, ModelError
+from onnxqat.errors import CheckError, ModelError
 from onnxqat.graph import io, qdq, query
-from onnxqat.handoff import _base
-from onnxqat.handoff._base import Array, BaseCompiler, CompilerResult
-from onnxqat.handoff._bundle import MANIFEST, check_target, digests, write_json, writing
+from onnxqat.handoff import _choice, _reasons, _trace
+from onnxqat.handoff._base import Array, BaseCompiler, CompilerResult, NodeResult
+from onnxqat.handoff._bundle import MANIFEST, check_target, digest, digests, write_json, writing
+from onnxqat.handoff._choice import compiler_of
+from onnxqat.handoff._deploy import deploy_form, float_form
 from onnxqat.handoff._outputs import OutputCheck, check_outputs, output_quantizers
 from onnxqat.handoff._process import compile_in_process
+from onnxqat.handoff._ranges import tensor_ranges
 from onnxqat.handoff._result import Coverage, HandoffReport, coverage
-from onnxqat.passes import _base as passes
-from onnxqat.passes.deploy_form import DeployForm
-from onnxqat.passes.raise_opset import RaiseOpset
+from onnxqat.handoff.forms import _base as forms
 from onnxqat.types import Remark
 from onnxqat.validation import machine
 
@@ -37,7 +40,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Coverage", "HandoffReport", "compiler_of", "handoff"]
 
-MODEL, REPORT = "model.onnx", "report.json"
+MODEL, FLOAT, REPORT = "model.onnx", "float.onnx", "report.json"
 Batch = Mapping[str, Array]
 _TOOLS = ("onnx", "onnx-ir", "numpy")
 
@@ -53,15 +56,20 @@ def handoff(
     max_steps: float = 2.0,
     max_beyond: float = 0.01,
     timeout: float = 300.0,
+    compiler: str | None = None,
+    trace: bool = True,
     progress: Callable[[int, int | None], None] | None = None,
 ) -> HandoffReport:
     """Write the bundle of a target: ``model.onnx``, the vendor's own files, ``report.json``, ``manifest.json``.
 
-    1. The deploy form is made, and must give the very bits of `model` in onnxruntime with optimizations off.
+    1. The deploy form is made, and must give the very bits of `model` in onnxruntime with optimizations off. Beside it
+       lie the float model and its encodings, for tools that quantize by themselves.
     2. The backend's compiler compiles it in a process of its own and runs the samples. At most a share of
        `max_beyond` of an output may be further than `max_steps` steps from the reference; that is what rounding in
        another place costs. A step is that of the output's quantizer, or 1/255 of the output's range.
-    3. The folder takes the place of an older bundle only when it is complete.
+    3. With `trace`, it is compiled once more with every quantized tensor as an output, and two samples tell how far
+       the result of each node is from the reference.
+    4. The folder takes the place of an older bundle only when it is complete.
 
     Args:
         model: QDQ model, in train or deploy form; it is not changed.
@@ -73,12 +81,15 @@ def handoff(
         max_steps: see 2.
         max_beyond: see 2.
         timeout: seconds after which the compiler is stopped.
+        compiler: another compiler than the one that the table names.
+        trace: see 3.
         progress: called with steps done and their number.
 
     Raises:
         ModelError: ``model-not-quantized``, ``output-not-writable``, and what :func:`onnxqat.graph.io.load` raises.
         BackendError: ``backend-unknown``, ``backend-table``, ``backend-opset``.
-        UsageError: ``option-invalid``: `output` holds something else than a bundle.
+        UsageError: ``option-invalid``: `output` holds something else than a bundle; ``name-unknown`` and
+            ``dependency-missing`` for `compiler`.
         CheckError: ``handoff-failed``: the compiler refused the model, crashed or ran out of time.
     """
     table, target = schema.load(backend), Path(output)
@@ -87,42 +98,102 @@ def handoff(
     if not qdq.is_quantized(train):
         raise ModelError("model-not-quantized", f"{_name(model)} holds no quantizers", hint="run insert-qdq first")
     remarks: list[Remark] = []
+    chosen = compiler_of(table, remarks, compiler)
     batches = _batches(train, data, preprocess, samples, remarks)
-    limits = (max_steps, max_beyond, timeout)
-    return _make(_name(model), train, table, target, batches, limits, remarks, _ticker(progress))
+    limits = _Limits(max_steps, max_beyond, timeout, trace)
+    job = _Job(_name(model), train, table, chosen, batches, limits, remarks)
+    return _make(job, target, _command(job, backend, target, data, preprocess, samples), _ticker(progress))
 
 
-def _make(
-    name: str,
-    train: ir.Model,
-    table: schema.Backend,
-    target: Path,
-    batches: list[Batch],
-    limits: tuple[float, float, float],
-    remarks: list[Remark],
-    tick: Callable[[], None],
-) -> HandoffReport:
-    max_steps, max_beyond, timeout = limits
-    deploy = deploy_form(train, table, remarks)
+@dataclasses.dataclass(frozen=True)
+class _Limits:
+    max_steps: float
+    max_beyond: float
+    timeout: float
+    trace: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class _Job:
+    name: str
+    train: ir.Model
+    table: schema.Backend
+    compiler: BaseCompiler | None
+    batches: list[Batch]
+    limits: _Limits
+    remarks: list[Remark]
+
+
+def _make(job: _Job, target: Path, command: list[str], tick: Callable[[], None]) -> HandoffReport:
+    deploy = deploy_form(job.train, job.table, job.remarks)
     tick()
-    reference, same = _references(train, deploy, batches)
+    reference, same = _references(job.train, deploy, job.batches)
     tick()
-    compiler = compiler_of(table, remarks)
     with writing(target) as folder:
         io.save(deploy, folder / MODEL)
-        result = None
-        if compiler is not None:
-            result = compile_in_process(compiler, folder / MODEL, batches, artefacts=folder, timeout=timeout)
-            remarks.extend(machine.saturation(train))
+        written = _write_forms(job, folder)
+        result = None if job.compiler is None else _compile(job, job.compiler, folder)
         tick()
-        checks = () if result is None else _checks(result, reference, train, max_steps)
+        checks: tuple[OutputCheck, ...] = ()
+        if result is not None and result.outputs:
+            checks = check_outputs(result.outputs, reference, output_quantizers(job.train), job.limits.max_steps)
         failures = [] if same else ["the deploy form does not give the bits of the file handed in, in onnxruntime"]
-        failures += _beyond(checks, compiler, max_steps, max_beyond)
-        report = _report(name, table, compiler, target, deploy, batches, result, checks, failures, remarks, same=same)
+        failures += _beyond(checks, job)
+        files = (MODEL, *written, *(result.files if result is not None else ()), REPORT, MANIFEST)
+        report = _report(job, target, deploy, result, checks, failures, files, same=same)
         write_json(folder / REPORT, report.to_dict())
-        write_json(folder / MANIFEST, manifest(report, compiler, folder))
+        write_json(folder / MANIFEST, manifest(report, job.compiler, folder, job.name, command))
     tick()
     return report
+
+
+def _compile(job: _Job, compiler: BaseCompiler, folder: Path) -> CompilerResult:
+    path, limit = folder / MODEL, job.limits.timeout
+    result = compile_in_process(compiler, path, job.batches, artefacts=folder, timeout=limit)
+    job.remarks.extend(machine.saturation(job.train))
+    if not compiler.runs_numbers:
+        text = f"{compiler.name} runs no numbers on this machine: that it takes the model was checked, not what it computes"
+        job.remarks.append(Remark(text, source="handoff"))
+    original = onnx.load(path, load_external_data=False)
+    nodes = _reasons.explained(result.nodes, original, compiler)
+    if job.limits.trace and compiler.runs_numbers and compiler.traces:
+        nodes = _traced(job, compiler, folder, nodes)
+    return dataclasses.replace(result, nodes=nodes)
+
+
+def _traced(job: _Job, compiler: BaseCompiler, folder: Path, nodes: tuple[NodeResult, ...]) -> tuple[NodeResult, ...]:
+    """`nodes` with differences; as they are, with a remark, where the compiler does not take the extra outputs."""
+    model, taps = _trace.tapped(onnx.load(folder / MODEL))
+    batches = job.batches[: _trace.SAMPLES]
+    path = folder / "traced.onnx"
+    onnx.save(model, path)
+    try:
+        found = compile_in_process(compiler, path, batches, timeout=job.limits.timeout).outputs
+        session = Session(io.load(path), optimize=False, what="the traced model")
+        reference = [session.run(feeds) for feeds in batches]
+    except (CheckError, ModelError) as error:
+        text = f"differences by node are not known, the compiler does not take the outputs for them: {error.message}"
+        job.remarks.append(Remark(text, source="handoff"))
+        return nodes
+    finally:
+        path.unlink()
+    return _trace.with_steps(nodes, taps, found, reference)
+
+
+def _write_forms(job: _Job, folder: Path) -> list[str]:
+    """The float model and vendors' files of ranges; their names."""
+    ranges = tensor_ranges(job.train)
+    io.save(float_form(job.train), folder / FLOAT)
+    written = [FLOAT]
+    names = {*_choice.lineage(job.table), *([job.compiler.name] if job.compiler else [])}
+    for form in forms.forms_for(names):
+        refusal = form.accepts(ranges)
+        if refusal:
+            job.remarks.append(Remark(f"{form.file} was not written: {refusal}", source="handoff"))
+            continue
+        (folder / form.file).write_text(form.text(ranges), encoding="utf-8")
+        written.append(form.file)
+    return written
 
 
 def _ticker(progress: Callable[[int, int | None], None] | None) -> Callable[[], None]:
@@ -138,6 +209,19 @@ def _ticker(progress: Callable[[int, int | None], None] | None) -> Callable[[], 
 
 def _name(source: io.ModelSource) -> str:
     return os.fspath(source) if isinstance(source, (str, os.PathLike)) else "the model"
+
+
+def _command(
+    job: _Job, backend: str, target: Path, data: Any, preprocess: str | Preprocess | None, samples: int
+) -> list[str]:
+    """The command that makes the same bundle; data that are no path are left out."""
+    command = ["onnxqat", "handoff", job.name, "--backend", backend, "-o", str(target)]
+    if isinstance(data, (str, os.PathLike)):
+        command += ["--data", os.fspath(data)]
+    if preprocess is not None:
+        command += ["--preprocess", str(preprocess)]
+    command += ["--samples", str(samples), "--max-steps", f"{job.limits.max_steps:g}"]
+    return command + (["--compiler", job.compiler.name] if job.compiler else [])
 
 
 def _batches(
@@ -164,31 +248,6 @@ def _batches(
     return found
 
 
-def deploy_form(train: ir.Model, table: schema.Backend, remarks: list[Remark]) -> ir.Model:
-    """The deploy form that the backend of `table` reads; `train` is not changed.
-
-    Raises:
-        BackendError: ``backend-opset``: it needs a newer operator set than the backend reads.
-    """
-    floats = any(row.derive is not None and row.dtype == "float" for row in table.types.values())
-    steps: list[passes.Pass] = [DeployForm(bias="float" if floats else "keep")]
-    result = passes.run_passes(train, steps)
-    deploy, found = result.model, list(result.remarks)
-    if query.opset(deploy) < table.opset[0]:
-        raised = passes.run_passes(deploy, [RaiseOpset(table.opset[0])])
-        deploy = raised.model
-        found += raised.remarks
-    if query.opset(deploy) > table.opset[1]:
-        raise BackendError(
-            "backend-opset",
-            f"{table.backend} reads opset {table.opset[0]} to {table.opset[1]}; this model needs {query.opset(deploy)}",
-            hint="4- and 16-bit storage types need newer operator sets: use 8-bit ones",
-        )
-    remarks.extend(found)
-    assert isinstance(deploy, ir.Model)
-    return deploy
-
-
 def _references(train: ir.Model, deploy: ir.Model, batches: list[Batch]) -> tuple[list[Batch], bool]:
     """Outputs of `train` in onnxruntime with optimizations off, and whether `deploy` gives the same bits."""
     one, two = Session(train, optimize=False), Session(deploy, optimize=False, what="the deploy form")
@@ -201,72 +260,36 @@ def _references(train: ir.Model, deploy: ir.Model, batches: list[Batch]) -> tupl
     return reference, same
 
 
-def compiler_of(table: schema.Backend, remarks: list[Remark]) -> BaseCompiler | None:
-    """The installed compiler of a backend: the one of its name, of its `route`, or of the table that it extends.
-
-    None, with a remark, where onnxqat drives no compiler for it, or where it is not installed.
-    """
-    known = _base.names()
-    wanted = [table.route, table.backend]
-    parent = table.extends
-    while parent is not None:
-        found = schema.load(parent)
-        wanted.append(found.backend)
-        parent = found.extends
-    name = next((n for n in wanted if n in known), None)
-    if name is None:
-        text = f"onnxqat drives no compiler for {table.backend}: the deploy form was written, nothing was compiled"
-        remarks.append(Remark(text, source="handoff"))
-        return None
-    compiler = _base.load(name, table.session)
-    if compiler.version() is None:
-        error = compiler.missing()
-        remarks.append(Remark(f"nothing was compiled: {error.message} ({error.hint})", source="handoff"))
-        return None
-    return compiler
-
-
-def _checks(
-    result: CompilerResult, reference: list[Batch], train: ir.Model, max_steps: float
-) -> tuple[OutputCheck, ...]:
-    return check_outputs(result.outputs, reference, output_quantizers(train), max_steps)
-
-
-def _beyond(
-    checks: tuple[OutputCheck, ...], compiler: BaseCompiler | None, max_steps: float, max_beyond: float
-) -> list[str]:
-    name = compiler.name if compiler is not None else ""
+def _beyond(checks: tuple[OutputCheck, ...], job: _Job) -> list[str]:
+    name = job.compiler.name if job.compiler is not None else ""
     return [
-        f"output {c.output!r}: {c.beyond:.1%} of the values of {name} are more than {max_steps:g} steps from the "
-        f"reference (at most {max_beyond:.1%} may be), the largest {c.largest_steps:.1f}"
+        f"output {c.output!r}: {c.beyond:.1%} of the values of {name} are more than {job.limits.max_steps:g} steps from "
+        f"the reference (at most {job.limits.max_beyond:.1%} may be), the largest {c.largest_steps:.1f}"
         for c in checks
-        if c.beyond > max_beyond
+        if c.beyond > job.limits.max_beyond
     ]
 
 
 def _report(
-    name: str,
-    table: schema.Backend,
-    compiler: BaseCompiler | None,
+    job: _Job,
     target: Path,
     deploy: ir.Model,
-    batches: list[Batch],
     result: CompilerResult | None,
     checks: tuple[OutputCheck, ...],
     failures: list[str],
-    remarks: list[Remark],
+    files: tuple[str, ...],
     *,
     same: bool,
 ) -> HandoffReport:
-    sizes = [next(iter(feeds.values())).shape[:1] for feeds in batches]
+    sizes = [next(iter(feeds.values())).shape[:1] for feeds in job.batches]
     nodes = () if result is None else result.nodes
     return HandoffReport(
-        model=name,
-        backend=table.backend,
-        compiler=compiler.name if compiler is not None else None,
-        version=compiler.version() if compiler is not None else None,
+        model=job.name,
+        backend=job.table.backend,
+        compiler=job.compiler.name if job.compiler is not None else None,
+        version=job.compiler.version() if job.compiler is not None else None,
         output=str(target),
-        files=(MODEL, *(result.files if result is not None else ()), REPORT, MANIFEST),
+        files=files,
         opset=query.opset(deploy),
         ir_version=int(deploy.ir_version or 0),
         samples=sum(size[0] if size else 1 for size in sizes),
@@ -275,19 +298,23 @@ def _report(
         coverage=coverage(nodes),
         nodes=nodes,
         failures=tuple(failures),
-        remarks=tuple(remarks),
+        remarks=tuple(job.remarks),
     )
 
 
-def manifest(report: HandoffReport, compiler: BaseCompiler | None, folder: Path) -> dict[str, Any]:
-    """What the bundle was made with, and the sha256 of its files (itself left out)."""
+def manifest(
+    report: HandoffReport, compiler: BaseCompiler | None, folder: Path, source: str, command: list[str]
+) -> dict[str, Any]:
+    """What the bundle was made from and with, and the sha256 of its files (itself left out)."""
     import onnxruntime
 
     tools = {name: importlib.metadata.version(name) for name in _TOOLS}
     tools |= {"onnxqat": onnxqat.__version__, "onnxruntime": str(onnxruntime.__version__)}
     return {
-        "schema": 1,
+        "schema": 2,
         "backend": report.backend,
+        "command": command,
+        "source": {"name": source, "sha256": digest(Path(source)) if Path(source).is_file() else None},
         "compiler": None if compiler is None else {"name": compiler.name, "version": compiler.version()},
         "options": {} if compiler is None else compiler.options,
         "opset": report.opset,

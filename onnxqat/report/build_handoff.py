@@ -34,7 +34,7 @@ def from_handoff(report: HandoffReport) -> Report:
         for c in report.outputs
     ]
     root = Path(report.output)
-    left = tuple(LeftFloat(n.name, f"{report.compiler} runs it as {n.detail}") for n in report.float_nodes)
+    left = tuple(LeftFloat(n.name, f"{report.compiler} runs it as {n.detail}: {n.why}") for n in report.float_nodes)
     return Report(
         kind="handoff",
         title=f"{report.model} for {report.backend}",
@@ -82,7 +82,13 @@ def _nodes(report: HandoffReport) -> Table:
         Column("op_type", "operator"),
         Column("kind", "runs on"),
         Column("detail", "as"),
+        Column("steps", "largest difference, steps", "number"),
+        Column("why", "why not on integers"),
     )
-    words = {"integer": "integers", "moved": "integers, moved", "float": "float"}
-    rows = tuple((n.name, n.op_type, "-" if n.detail == ABSORBED else words[n.kind], n.detail) for n in report.nodes)
-    return Table("nodes", "Nodes", columns, rows)
+    words = {"integer": "integers", "moved": "integers, moved", "float": "float", "rejected": "rejected"}
+    rows = tuple(
+        (n.name, n.op_type, "-" if n.detail == ABSORBED else words[n.kind], n.detail, n.steps, n.why)
+        for n in report.nodes
+    )
+    note = "A step is that of the quantizer behind the node; what came before it is in the difference too."
+    return Table("nodes", "Nodes", columns, rows, note=note)

@@ -25,6 +25,7 @@ from onnxqat.types import QType
 from tests.validation import tiny
 
 DATA = {"image": tiny.images(6)}
+FILES = {"model.onnx", "float.onnx", "encodings.json", "report.json", "manifest.json"}
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +38,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compile in this process: what the worker does is tested elsewhere."""
 
     def here(compiler: Any, path: Path, batches: Any, **rest: Any) -> CompilerResult:
-        found: CompilerResult = compiler.compile_and_run(path, batches, rest["artefacts"])
+        found: CompilerResult = compiler.compile_and_run(path, batches, rest.get("artefacts"))
         return found
 
     monkeypatch.setattr(module, "compile_in_process", here)
@@ -58,10 +59,11 @@ def test_bundle_of_onnxruntime(quantized: onnx.ModelProto, tmp_path: Path) -> No
     assert {c.op_type: c.integer for c in report.coverage}["Conv"] == 2
     assert report.outputs[0].unit == "quantizer"
     found = files(tmp_path / "bundle")
-    assert set(found) == set(report.files) == {"model.onnx", "report.json", "manifest.json"}
+    assert set(found) == set(report.files) == FILES
     assert json.loads(found["report.json"]) == json.loads(json.dumps(report.to_dict()))
     manifest = json.loads(found["manifest.json"])
     assert manifest["sha256"] == {n: hashlib.sha256(b).hexdigest() for n, b in found.items() if n != "manifest.json"}
+    assert manifest["command"][:2] == ["onnxqat", "handoff"]
     assert manifest["options"] == {}  # a default session: the table keeps weights to what every CPU computes exactly
     deploy = io.load(tmp_path / "bundle" / "model.onnx")
     assert all(q.stored for q in qdq.quantizers(deploy) if q.role != "activation")
@@ -84,7 +86,7 @@ def test_bundle_of_openvino_holds_the_vendors_files(quantized: onnx.ModelProto, 
 
 
 def test_a_backend_without_a_compiler_gets_its_deploy_form(quantized: onnx.ModelProto, tmp_path: Path) -> None:
-    report = handoff(quantized, "tensorrt", tmp_path / "bundle", data=DATA)
+    report = handoff(quantized, "litert-int8", tmp_path / "bundle", data=DATA)
     assert report.passed
     assert (report.compiler, report.outputs, report.coverage) == (None, (), ())
     assert any("nothing was compiled" in r.message for r in report.remarks)
@@ -106,6 +108,66 @@ def test_missing_compiler_is_a_remark(
     report = handoff(quantized, "openvino-cpu", tmp_path / "bundle", data=DATA)
     assert report.compiler is None
     assert any("onnxqat[openvino]" in r.message for r in report.remarks)
+
+
+def test_the_source_is_named_with_its_digest(tmp_path: Path, quick: None) -> None:
+    path = Path(tiny.save_pair(tmp_path)[1])
+    handoff(path, "onnxruntime-cpu", tmp_path / "bundle", data=DATA, samples=2)
+    manifest = json.loads((tmp_path / "bundle" / "manifest.json").read_text(encoding="utf-8"))
+    assert manifest["source"] == {"name": str(path), "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+    assert manifest["command"][2] == str(path)
+    assert manifest["command"][-2:] == ["--compiler", "onnxruntime-cpu"]
+
+
+def test_the_float_model_lies_beside_its_encodings(quantized: onnx.ModelProto, tmp_path: Path, quick: None) -> None:
+    handoff(quantized, "onnxruntime-cpu", tmp_path / "bundle", data=DATA)
+    plain = io.load(tmp_path / "bundle" / "float.onnx")
+    assert not qdq.is_quantized(plain)
+    names = [v.name for v in io.load(quantized).graph.outputs]
+    assert [v.name for v in plain.graph.outputs] == names
+
+
+def test_every_node_has_its_difference_and_its_reason(tmp_path: Path, quick: None) -> None:
+    # int8 codes do not drop a Relu in onnxruntime, so that the operators around it are float
+    model = tiny.pair(symmetric=True)[1]
+    nodes = {n.name: n for n in handoff(model, "onnxruntime-cpu", tmp_path / "bundle", data=DATA).nodes}
+    assert {n.kind for n in nodes.values() if n.op_type == "Conv"} == {"float"}
+    assert nodes["Conv_conv1"].why == "the Relu 'Relu_relu1' stands between it and Q"
+    assert nodes["Relu_relu1"].why.startswith("onnxruntime-cpu has no integer kernel for Relu")
+    assert nodes["Gemm_logits_float"].why == ""
+    assert nodes["Conv_conv1"].steps == nodes["Relu_relu1"].steps == 0
+    assert nodes["Gemm_logits_float"].steps is None  # its quantized result is the output that is checked anyway
+    assert all(n.why for n in nodes.values() if n.kind == "float")
+
+
+def test_without_trace_it_is_compiled_once(
+    quantized: onnx.ModelProto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick: None
+) -> None:
+    calls: list[Path] = []
+    right = module.compile_in_process
+
+    def counted(compiler: Any, path: Path, batches: Any, **rest: Any) -> CompilerResult:
+        calls.append(path)
+        return right(compiler, path, batches, artefacts=rest.get("artefacts"))
+
+    monkeypatch.setattr(module, "compile_in_process", counted)
+    report = handoff(quantized, "onnxruntime-cpu", tmp_path / "one", data=DATA, trace=False)
+    assert (len(calls), {n.steps for n in report.nodes}) == (1, {None})
+    handoff(quantized, "onnxruntime-cpu", tmp_path / "two", data=DATA)
+    assert len(calls) == 3
+    assert not calls[-1].exists()
+
+
+def test_another_compiler_can_be_asked_for(
+    quantized: onnx.ModelProto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick: None
+) -> None:
+    report = handoff(quantized, "litert-int8", tmp_path / "bundle", data=DATA, compiler="onnxruntime-cpu")
+    assert (report.backend, report.compiler) == ("litert-int8", "onnxruntime-cpu")
+    monkeypatch.setenv("ONNXQAT_ENVIRONMENTS", str(tmp_path))
+    with pytest.raises(UsageError) as caught:
+        handoff(quantized, "litert-int8", tmp_path / "other", compiler="tract")
+    assert "onnxqat handoff --install tract" in caught.value.hint
+    assert not (tmp_path / "other").exists()
 
 
 def test_other_numbers_fail(

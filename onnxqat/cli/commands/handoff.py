@@ -9,15 +9,61 @@ import click
 from onnxqat.cli import _options
 
 
+def _install(context: click.Context, _: click.Parameter, name: str | None) -> None:
+    """Make the environment of a compiler, and leave."""
+    if name is None:
+        return
+    from onnxqat.handoff import environment
+
+    click.echo(environment.of(name).describe(), err=True)
+    folder = environment.install(environment.of(name))
+    click.echo(f"{name} {environment.of(name).version()} is installed in {folder}")
+    context.exit()
+
+
+def _list(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+    """Print every compiler with its version, and leave."""
+    if not wanted:
+        return
+    from onnxqat.handoff import _base, _choice
+
+    rows = []
+    for name in _base.names():
+        compiler = _base.load(name)
+        tables = ", ".join(_choice.tables_of(name)) or "any, with --compiler"
+        rows.append((name, compiler.version() or f"not installed: {compiler.missing().hint}", tables))
+    widths = [max(len(row[i]) for row in rows) for i in range(2)]
+    click.echo("\n".join(f"{a:<{widths[0]}}  {b:<{widths[1]}}  {c}" for a, b, c in rows))
+    context.exit()
+
+
 @click.command
 @click.argument("model", type=_options.PATH)
-@click.option("--backend", required=True, help="onnxruntime-cpu or openvino-cpu.")
+@click.option("--backend", required=True, help="Target: name of a backend table, or a YAML file of one.")
 @click.option("-o", "--output", type=_options.PATH, required=True, help="Bundle folder to write.")
 @_options.data
 @_options.preprocess
 @click.option("--samples", type=int, default=16, help="Samples to run through the compiled model.")
 @click.option("--max-steps", type=float, default=2.0, help="Largest accepted difference in output steps.")
 @click.option("--timeout", type=float, default=300.0, help="Seconds after which the compiler is stopped.")
+@click.option("--compiler", help="Another compiler than the one that the table names, such as tract.")
+@click.option("--trace/--no-trace", default=True, help="Compile once more, for the difference behind every node.")
+@click.option(
+    "--install",
+    metavar="NAME",
+    expose_value=False,
+    is_eager=True,
+    callback=_install,
+    help="Install a compiler in an environment of its own, and leave.",
+)
+@click.option(
+    "--compilers",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_list,
+    help="List the compilers, with the version of those that are installed, and leave.",
+)
 @_options.html
 @_options.as_json
 def run(
@@ -29,6 +75,8 @@ def run(
     samples: int,
     max_steps: float,
     timeout: float,
+    compiler: str | None,
+    trace: bool,
     html: Path | None,
     as_json: bool,
 ) -> None:
@@ -52,6 +100,8 @@ def run(
             samples=samples,
             max_steps=max_steps,
             timeout=timeout,
+            compiler=compiler,
+            trace=trace,
             progress=progress,
         )
     _output.show(build_handoff.from_handoff(report), as_json=as_json, html_path=html)

@@ -22,6 +22,7 @@ class Compiler(_environment_compiler.EnvironmentCompiler):
     """
 
     package = "imx500-converter"
+    traces = False
     integer_kernels = """
         Conv ConvTranspose Gemm MatMul Add Sub Mul Concat MaxPool AveragePool GlobalAveragePool ReduceMean Relu Clip
         LeakyRelu PRelu Sigmoid Tanh HardSwish HardSigmoid Softmax Resize Pad Reshape Transpose Flatten Slice Split

@@ -10,7 +10,7 @@ import onnx
 
 from onnxqat.handoff import _environment_compiler
 from onnxqat.handoff._base import MOVES, Kind, NodeResult
-from onnxqat.handoff._nodes import Nodes, above
+from onnxqat.handoff._nodes import Nodes
 from onnxqat.handoff.environment import Environment
 
 TYPES = {
@@ -51,25 +51,17 @@ class Compiler(_environment_compiler.EnvironmentCompiler):
     def read_back(self, original: onnx.ModelProto, facts: Mapping[str, Any]) -> tuple[NodeResult, ...]:
         """From the graphs that QNN compiled and from who was given each node; see the base class."""
         nodes = Nodes(original)
-        makers = {o: n for n in original.graph.node for o in n.output}
-        compiled = [node for graph in facts["graphs"] for node in graph]
-        made = {name for node in compiled for name in node["outputs"]}
-        covered: list[tuple[onnx.NodeProto, Kind, str, str]] = []
-        for found in compiled:
+        for found in (node for graph in facts["graphs"] for node in graph):
+            own = nodes.find(_TOKEN.sub("", found["name"]))
+            if own is None:
+                continue
             types = [TYPES.get(t, hex(t)) for t in found["types"]]
             wide = sorted(FLOATS.intersection(types))
-            kind: Kind = "float" if wide else "integer"
-            detail = f"{found['type']} {'+'.join(types)}"
-            why = f"HTP computes it in {wide[0]}" if wide else ""
-            own = nodes.find(_TOKEN.sub("", found["name"]))
-            if own is not None:
-                nodes.seen(own, "moved" if kind == "integer" and own.op_type in MOVES else kind, detail, why)
-            covered += [(n, kind, detail, why) for n in above(found["outputs"], makers, made)]
-        for node, kind, detail, why in covered:
-            if nodes.find(node.output[0]) is node:
-                nodes.seen(node, kind, detail, why)
+            kind: Kind = "float" if wide else "moved" if own.op_type in MOVES else "integer"
+            nodes.seen(own, kind, f"{found['type']} {'+'.join(types)}", f"HTP computes it in {wide[0]}" if wide else "")
         for provider, op_type, name in facts["assigned"]:
             left = nodes.find(_TOKEN.sub("", name)) if provider.startswith("CPU") else None
             if left is not None:
                 nodes.seen(left, "rejected", f"{op_type} on the CPU", "QNN does not take it, onnxruntime's CPU runs it")
+        nodes.folded(through_quantizers=False)
         return nodes.results()

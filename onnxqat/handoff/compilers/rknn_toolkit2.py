@@ -70,6 +70,7 @@ class Compiler(_environment_compiler.EnvironmentCompiler):
             for part in (node, *_fused(node, op, original.graph, nodes)):
                 moved = kind == "integer" and part.op_type in MOVES
                 nodes.seen(part, "moved" if moved else kind, f"{op} {dtype} {target}", why)
+        nodes.folded(through_quantizers=True)
         return nodes.results()
 
 
