@@ -32,9 +32,11 @@ def is_non_negative(value: ir.Value, depth: int = MOVES) -> bool:
         return low is not None and bool(low >= 0)
     if node.op_type in KEEP_THE_SIGN:
         return all(v is not None and is_non_negative(v, depth - 1) for v in node.inputs)
-    if row is not None and row.passthrough and node.inputs and node.op_type != "Where":
+    if node.op_type == "Pad":
+        fill = node.inputs[2] if len(node.inputs) > 2 else None
+        filled = is_non_negative(fill, depth - 1) if fill is not None else query.attribute(node, "value", 0.0) >= 0
+        return filled and node.inputs[0] is not None and is_non_negative(node.inputs[0], depth - 1)
+    if row is not None and row.passthrough and node.inputs:
         source = node.inputs[0]
-        fill = node.inputs[2] if node.op_type == "Pad" and len(node.inputs) > 2 else None
-        filled = fill is None or is_non_negative(fill, depth - 1)
-        return source is not None and filled and is_non_negative(source, depth - 1)
+        return source is not None and is_non_negative(source, depth - 1)
     return False

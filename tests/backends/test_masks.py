@@ -1,0 +1,55 @@
+"""Sums with a mask, and what reads them, stay float."""
+
+import numpy as np
+import pytest
+
+from onnxqat.backends import schema
+from onnxqat.backends.masks import carries_mask, is_mask
+from onnxqat.insert import insert_qdq
+from tests.backends.planning import graph, plan, proto
+
+LOWEST = "-3.4e38"
+SUM = """g (float[1,4,4] x) => (float[1,4,4] y) <float[4] m = {0, 0, 0, MASK}> {
+    t = Mul(x, x) s = Add(t, m) r = Reshape(s, n) p = Softmax(s) y = MatMul(p, t) }"""
+COMPUTED = """g (float[1,4,4] x, float[1,4] keep) => (float[1,4,4] y) <float one = {1}, float low = {MASK}> {
+    t = Mul(x, x) k = Sub(one, keep) m = Mul(k, low) s = Add(t, m) p = Softmax(s) y = MatMul(p, t) }"""
+CHOSEN = """g (float[1,4,4] x, bool[1,4,4] keep) => (float[1,4,4] y) <float low = {MASK}> {
+    t = Mul(x, x) s = Where(keep, t, low) p = Softmax(s) y = MatMul(p, t) }"""
+TEXTS = [text.replace(" r = Reshape(s, n)", "") for text in (SUM, COMPUTED, CHOSEN)]
+
+
+@pytest.mark.parametrize("backend", schema.names())
+@pytest.mark.parametrize("text", TEXTS)
+def test_no_grid_reaches_from_numbers_to_a_mask(text: str, backend: str) -> None:
+    masked = {"s", "m", "low"} & {v for v in ("s", "m", "low") if f"{v} = " in text}
+    assert {e.tensor for e in plan(text.replace("MASK", LOWEST), backend).edges} & masked == set()
+
+
+def test_small_constants_are_no_mask() -> None:
+    assert "s" in {e.tensor for e in plan(TEXTS[0].replace("MASK", "-4")).edges}
+
+
+def test_a_mask_of_minus_infinity_does_not_stop_calibration() -> None:
+    model = proto(TEXTS[0].replace("MASK", LOWEST))
+    mask = next(t for t in model.graph.initializer if t.name == "m")
+    mask.raw_data = np.asarray([0, 0, 0, -np.inf], np.float32).tobytes()
+    mask.ClearField("float_data")
+    data = {"x": np.random.default_rng(0).normal(size=(4, 1, 4, 4)).astype(np.float32).reshape(4, 4, 4)[:1]}
+    reasons = dict(insert_qdq(model, calibration=data).plan.float_nodes)
+    assert "mask" in reasons["s_Add"]
+    assert "mask" in reasons["p_Softmax"]
+
+
+def test_which_constants_are_masks() -> None:
+    assert is_mask(np.asarray([0, -np.inf], np.float32))
+    assert is_mask(np.asarray([0, 1e9], np.float32))
+    assert not is_mask(np.asarray([-1e8, 1e8], np.float32))
+    assert not is_mask(np.asarray([], np.float32))
+
+
+def test_a_softmax_in_between_ends_it() -> None:
+    found = graph(TEXTS[0].replace("MASK", LOWEST))
+    values = {v.name: v for node in found for v in node.outputs}
+    assert carries_mask(values["s"])
+    assert not carries_mask(values["p"])
+    assert not carries_mask(values["y"])
