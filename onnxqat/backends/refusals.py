@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
 import onnx_ir as ir
 
-from onnxqat.backends import regions
+from onnxqat.backends import masks, regions
 from onnxqat.backends.draft import Draft
 from onnxqat.backends.schema import OpRow, Slot
 from onnxqat.graph import qdq, query
-
-LARGEST_CONSTANT = 1e9  # larger constants are masks (-inf or the lowest float), never data
 
 
 def reason(draft: Draft, node: ir.Node, row: OpRow) -> str | None:
@@ -64,12 +61,14 @@ def _of_input(draft: Draft, node: ir.Node, slot: Slot | None, index: int, value:
         known = "unknown" if value.dtype is None else value.dtype.name.lower()
         return f"input {index} has type {known}; only float32 is quantized"
     constant = query.constant_array(value)
+    if constant is None and masks.carries_mask(value):
+        return f"input {index} carries a mask, which no scale fits beside numbers"
     if constant is None:
         return "its weight is computed, not constant" if node.op_type != "MatMul" and slot.axis is not None else None
     if draft.backend.types[slot.use].granularity == "block" and constant.ndim != 2:
         return "only a weight with two axes is cut into blocks"
     if constant.size == 0:
         return f"constant {value.name!r} is empty"
-    if not np.isfinite(constant).all() or float(np.abs(constant).max()) >= LARGEST_CONSTANT:
+    if masks.is_mask(constant):
         return f"constant {value.name!r} is a mask or not finite"
     return None

@@ -1,0 +1,40 @@
+"""Tensors that carry a mask: numbers beside -inf or the lowest float, which no scale fits both of."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxqat.graph import query
+from onnxqat.ops import _base as ops
+
+LARGEST = 1e9  # larger constants are masks, never data
+JOINS = frozenset({"Add", "Sub", "Mul", "Where"})  # what puts a mask onto numbers, or makes one: (1 - keep) * -3e38
+
+
+def is_mask(values: np.ndarray) -> bool:
+    """Whether constant `values` are those of a mask, or otherwise not finite."""
+    return not np.isfinite(values).all() or float(np.abs(values).max(initial=0.0)) >= LARGEST
+
+
+def carries_mask(value: ir.Value) -> bool:
+    """Whether `value` is computed from a constant mask by sums, products, selection and data movement alone."""
+    pending, seen = [value], set[int]()
+    while pending:
+        current = pending.pop()
+        node = current.producer()
+        if id(current) in seen or node is None or node.domain:
+            continue
+        seen.add(id(current))
+        row = ops.find("", node.op_type)
+        if node.op_type in JOINS:
+            sources = list(node.inputs)
+        elif row is not None and (row.passthrough or node.op_type in ("Cast", "Concat")):
+            sources = [v for i, v in enumerate(node.inputs) if row.role(i) != "parameter"]
+        else:
+            continue
+        constants = [(v, query.constant_array(v)) for v in sources if v is not None]
+        if any(c.dtype.kind == "f" and is_mask(c) for _, c in constants if c is not None):
+            return True
+        pending.extend(v for v, constant in constants if constant is None)
+    return False
