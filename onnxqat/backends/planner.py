@@ -117,6 +117,8 @@ def _produce(draft: Draft, node: ir.Node, row: OpRow, key: str) -> chains.Fusion
             continue
         if row.float_output and (regions.leaves_model(value) or _is_normalized(draft, value)):
             continue
+        if fusion.members and refusals.is_last_probability(draft, value):
+            continue
         decision = specs.of_output(draft, node, slot, value, fused=bool(fusion.members))
         rule = f"{key} output" + (" behind its activation" if fusion.members else "")
         tensor = draft.tensor(value)

@@ -8,6 +8,7 @@ from onnxqat.backends import masks, regions
 from onnxqat.backends.draft import Draft
 from onnxqat.backends.schema import OpRow, Slot
 from onnxqat.graph import qdq, query
+from onnxqat.ops import _base as ops
 
 
 def reason(draft: Draft, node: ir.Node, row: OpRow) -> str | None:
@@ -48,6 +49,14 @@ def _of_probabilities(draft: Draft, node: ir.Node, row: OpRow) -> str | None:
     if node.op_type == "Concat" and regions.joins_probabilities(node):
         return "joins probabilities that leave the graph"
     return None
+
+
+def is_last_probability(draft: Draft, value: ir.Value) -> bool:
+    """Whether `value` is a probability that leaves the graph, at the end of a fused chain, and is to be in fine steps."""
+    node = value.producer()
+    row = None if node is None else ops.find(node.domain, node.op_type)
+    bounded = row is not None and row.output_range is not None
+    return bounded and draft.backend.io.probabilities == "float" and regions.leads_to_output(value)
 
 
 def _of_input(draft: Draft, node: ir.Node, slot: Slot | None, index: int, value: ir.Value | None) -> str | None:

@@ -509,3 +509,10 @@ def test_a_concat_that_reads_a_quantizer_of_the_file() -> None:
 def test_a_weight_of_too_low_a_rank_is_no_reason_to_stop() -> None:
     text = """g (float[1,2,4,4] x) => (float[1,2,4,4] y) <float w = {0.5}, float[2] b = {1, 2}> { y = ConvTranspose(x, w, b) }"""
     assert "the weight's shape does not fit the node" in plan(text, "openvino-cpu").remarks[0].message
+
+
+def test_a_fused_probability_that_leaves_the_graph_stays_float() -> None:
+    text = f"g (float[1,2,4,4] x) => (float[1,2,4,4] y) <{W}> {{ t = Conv(x, w) y = Sigmoid(t) }}"
+    assert {e.tensor for e in plan(text, "openvino-cpu").edges} == {"x", "w"}
+    inside = text.replace("y = Sigmoid(t)", "s = Sigmoid(t) y = Conv(s, w)")
+    assert "s" in {e.tensor for e in plan(inside, "openvino-cpu").edges}
