@@ -16,7 +16,7 @@ import onnx
 import onnx_ir as ir
 
 from onnxqat.errors import ModelError
-from onnxqat.graph import query
+from onnxqat.graph import order, query
 from onnxqat.graph.external import check_external_data, has_external_data, tensors
 
 if TYPE_CHECKING:
@@ -40,6 +40,10 @@ def load(source: ModelSource) -> ir.Model:
             ``model-sparse-initializer``.
     """
     if isinstance(source, ir.Model):
+        if not all(map(order.is_sorted, source.graphs())):
+            raise ModelError(
+                "model-invalid", "the model: its nodes are out of order", hint="call model.graph.sort() first"
+            )
         return source.clone()
     if isinstance(source, onnx.ModelProto):
         copy = onnx.ModelProto()
@@ -86,6 +90,7 @@ def read_proto(path: Path) -> onnx.ModelProto:
 
 
 def _from_proto(proto: onnx.ModelProto, name: str, path: Path | None) -> ir.Model:
+    _put_in_order(proto, name)
     _check_proto(proto, name, path)
     try:
         model = ir.from_proto(proto)
@@ -97,6 +102,31 @@ def _from_proto(proto: onnx.ModelProto, name: str, path: Path | None) -> ir.Mode
         for graph in model.graphs():
             ir.external_data.set_base_dir(graph, path.parent)
     return model
+
+
+def _put_in_order(proto: onnx.ModelProto, name: str) -> None:
+    """Sort the main graph, as onnxruntime does; refuse what is out of order elsewhere, as it does too."""
+    if order.early_read(proto.graph.node) is not None:
+        nodes = order.sort(proto.graph.node)
+        if nodes is None:
+            node, value = order.early_read(proto.graph.node) or (onnx.NodeProto(), "")
+            raise ModelError("model-invalid", f"{name}: nodes form a cycle; {_title(node)} is in it or reads {value!r}")
+        ordered = onnx.GraphProto()
+        ordered.node.extend(nodes)
+        del proto.graph.node[:]
+        proto.graph.node.extend(ordered.node)
+    inner = [graph.node for graph in _graph_protos(proto)][1:] + [function.node for function in proto.functions]
+    for early in filter(None, map(order.early_read, inner)):
+        raise ModelError(
+            "model-invalid",
+            f"{name}: {_title(early[0])} reads {early[1]!r} before a later node of the same body makes it",
+            hint="sort the nodes: onnx_ir.load, then model.graph.sort() and onnx_ir.save; onnxruntime refuses the file too",
+        )
+
+
+def _title(node: onnx.NodeProto) -> str:
+    made = ", ".join(map(repr, node.output))
+    return f"node {node.name!r} ({node.op_type})" if node.name else f"the {node.op_type} that makes {made}"
 
 
 def _check_proto(proto: onnx.ModelProto, name: str, path: Path | None) -> None:

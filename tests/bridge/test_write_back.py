@@ -430,3 +430,24 @@ def test_a_constant_of_a_function_is_written(calls: int) -> None:
     nudge(module)
     again = to_torch(write_back(module, model))
     assert torch.equal(again(torch.ones(1, 4)), module(torch.ones(1, 4)))
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_nodes_out_of_order_stay_so(stored: bool, tmp_path: Path) -> None:
+    model = qdq_model(Style(stored=stored))
+    nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in model.graph.node]
+    del model.graph.node[:]
+    model.graph.node.extend(reversed(nodes))
+    path = tmp_path / "m.onnx"
+    onnx.save(model, path)
+    for source in (path, model):
+        module = to_torch(source)
+        x = np.random.default_rng(0).standard_normal((5, 8)).astype(np.float32)
+        np.testing.assert_allclose(module(torch.from_numpy(x)).detach().numpy(), run(model, x), rtol=1e-6)
+    write_back(module, path, tmp_path / "same.onnx")
+    assert (tmp_path / "same.onnx").read_bytes() == path.read_bytes()
+    nudge(module)
+    write_back(module, path, tmp_path / "trained.onnx")
+    trained = onnx.load(tmp_path / "trained.onnx")
+    assert [node.op_type for node in trained.graph.node] == [node.op_type for node in reversed(nodes)]
+    assert constants(trained)["w_scale"].tolist() != constants(model)["w_scale"].tolist()
