@@ -44,7 +44,8 @@ def reason(draft: Draft, node: ir.Node, row: OpRow) -> str | None:
 def _of_probabilities(draft: Draft, node: ir.Node, row: OpRow) -> str | None:
     if draft.backend.io.probabilities == "quantize":
         return None
-    if any(s.fixed is not None for s in row.outputs) and any(map(regions.leads_to_output, node.outputs)):
+    bounded = any(s.fixed is not None for s in row.outputs) or (row.outputs and _is_probability(node))
+    if bounded and any(map(regions.leads_to_output, node.outputs)):
         return "a probability that leaves the graph needs finer steps"
     if node.op_type == "Concat" and regions.joins_probabilities(node):
         return "joins probabilities that leave the graph"
@@ -54,9 +55,14 @@ def _of_probabilities(draft: Draft, node: ir.Node, row: OpRow) -> str | None:
 def is_last_probability(draft: Draft, value: ir.Value) -> bool:
     """Whether `value` is a probability that leaves the graph, at the end of a fused chain, and is to be in fine steps."""
     node = value.producer()
-    row = None if node is None else ops.find(node.domain, node.op_type)
-    bounded = row is not None and row.output_range is not None
-    return bounded and draft.backend.io.probabilities == "float" and regions.leads_to_output(value)
+    if node is None or draft.backend.io.probabilities != "float":
+        return False
+    return _is_probability(node) and regions.leads_to_output(value)
+
+
+def _is_probability(node: ir.Node) -> bool:
+    row = ops.find(node.domain, node.op_type)
+    return row is not None and row.output_range == (0.0, 1.0)
 
 
 def _of_input(draft: Draft, node: ir.Node, slot: Slot | None, index: int, value: ir.Value | None) -> str | None:

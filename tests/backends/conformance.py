@@ -8,12 +8,13 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from onnxqat.backends import kept
+from onnxqat.backends import kept, regions
 from onnxqat.backends.schema import Backend, OpRow, TypeRow
 from onnxqat.graph import qdq, query
 from onnxqat.types import STORAGE, QParams, first_opset
 
 ROUNDING = 1e-6
+PROBABILITIES = ("Sigmoid", "HardSigmoid", "Softmax")
 
 
 def violations(proto: onnx.ModelProto, table: Backend, left_float: frozenset[str]) -> list[str]:
@@ -140,7 +141,10 @@ class _File:
         slot = row.outputs[0]
         if row.float_output and not any(map(qdq.is_quantize, value.consumers())):
             return
-        users = value.consumers()
+        maker, users = value.producer(), value.consumers()
+        probability = maker is not None and maker.op_type in PROBABILITIES and regions.leads_to_output(value)
+        if probability and self.table.io.probabilities == "float":
+            return
         if not users or not all(map(qdq.is_quantize, users)):
             yield f"output {value.name} is read in float"
             return
