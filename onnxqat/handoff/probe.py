@@ -1,0 +1,180 @@
+"""What a compiler runs on integers, learned from one-operator models, beside what the backend's table says."""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import onnx
+
+from onnxqat import discover
+from onnxqat.backends import schema
+from onnxqat.calibration.session import Session
+from onnxqat.errors import CheckError, UsageError
+from onnxqat.graph import io
+from onnxqat.handoff import _base, _choice, _probe_models
+from onnxqat.handoff._base import ABSORBED, BaseCompiler, CompilerResult
+from onnxqat.handoff._outputs import check_outputs, output_quantizers
+from onnxqat.handoff._probe_models import CASES, Case
+from onnxqat.handoff._process import compile_in_process
+from onnxqat.validation.compare import plain
+
+LIMIT = 2.0
+Outcome = Literal["integer", "moved", "float", "rejected", "refused"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Learned:
+    """One operator, with a pair on each input and output.
+
+    Attributes:
+        name: as the table writes it; ``Conv+Relu`` is the two with nothing between.
+        table: ``quantized``, ``passed`` (its output takes the input's parameters), ``fused``, or ``float``.
+        outcome: as in :class:`onnxqat.handoff._base.NodeResult`; ``refused``: the compiler did not take the model.
+        detail: the kernel, or the compiler's words.
+        steps: largest difference from the reference, in steps of the output; None where no numbers came back.
+    """
+
+    name: str
+    table: str
+    outcome: Outcome
+    detail: str
+    steps: float | None
+
+    @property
+    def integer(self) -> bool:
+        """Whether it runs on integers."""
+        return self.outcome in ("integer", "moved")
+
+    @property
+    def difference(self) -> str:
+        """Where table and compiler part; empty where they do not."""
+        if self.integer and self.steps is not None and not self.steps <= LIMIT:
+            return f"its numbers are {self.steps:.0f} steps off"
+        if self.table == "float" and self.detail == ABSORBED:
+            return ""  # Q does what the operator does, and takes its place
+        if self.table == "float":
+            return "the compiler has it on integers, the table leaves it float" if self.integer else ""
+        return "" if self.integer else f"the table has it {self.table}, the compiler has it {self.outcome}"
+
+
+@dataclasses.dataclass(frozen=True)
+class ProbeReport:
+    """What :func:`probe` found.
+
+    Attributes:
+        compiler: its name.
+        version: of its package.
+        backend: the table that it was compared with.
+        rows: one an operator.
+    """
+
+    compiler: str
+    version: str
+    backend: str
+    rows: tuple[Learned, ...]
+
+    @property
+    def differences(self) -> tuple[Learned, ...]:
+        """Rows in which table and compiler part."""
+        return tuple(row for row in self.rows if row.difference)
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        found: dict[str, Any] = plain(self)
+        for row, learned in zip(found["rows"], self.rows, strict=True):
+            row["difference"] = learned.difference
+        return found
+
+
+def probe(
+    compiler: str,
+    backend: str | None = None,
+    *,
+    only: Sequence[str] = (),
+    timeout: float = 120.0,
+    progress: Callable[[int, int | None], None] | None = None,
+) -> ProbeReport:
+    """Compile every operator that a table can name, each alone between Q/DQ of the table's types.
+
+    Args:
+        compiler: its name; each model is compiled in a process of its own.
+        backend: table to compare with; without one, the first that belongs to the compiler.
+        only: names of cases (``Conv``, ``Conv+Relu``, ``Resize/linear``); all without.
+        timeout: seconds for each model.
+        progress: called with models done and their number.
+
+    Raises:
+        UsageError: ``name-unknown``, ``dependency-missing``; ``option-invalid``: no table belongs to the compiler.
+        BackendError: ``backend-unknown``.
+    """
+    known = [case.name for case in CASES]
+    for name in only:
+        if name not in known:
+            raise discover.unknown("probe", name, known)
+    table = _table(compiler, backend)
+    chosen = _base.load(compiler, table.session)
+    version = chosen.version()
+    if version is None:
+        raise chosen.missing()
+    cases = [case for case in CASES if not only or case.name in only]
+    rows = []
+    for done, case in enumerate(cases, 1):
+        rows.append(_learn(chosen, table, case, timeout))
+        if progress is not None:
+            progress(done, len(cases))
+    return ProbeReport(chosen.name, version, table.backend, tuple(rows))
+
+
+def _table(compiler: str, backend: str | None) -> schema.Backend:
+    name = _base.load(compiler).name
+    tables = [backend] if backend else _choice.tables_of(name)
+    if not tables:
+        raise UsageError("option-invalid", f"no backend table belongs to {name}", hint="name one to compare with")
+    return schema.load(tables[0])
+
+
+def _learn(compiler: BaseCompiler, table: schema.Backend, case: Case, timeout: float) -> Learned:
+    act, weight = (table.types[slot.use or ""] for slot in table.ops["Conv"].inputs[:2])
+    slot = table.ops["Conv"].input_slot(2)
+    bias = table.types[slot.use] if slot is not None and slot.use is not None else None
+    model = _probe_models.quantized(case, act, weight, bias)
+    feeds = _probe_models.feeds(case)
+    with tempfile.TemporaryDirectory(prefix="onnxqat-") as folder:
+        path = Path(folder) / "probe.onnx"
+        onnx.save(model, path)
+        try:
+            result = compile_in_process(compiler, path, [feeds], timeout=timeout)
+        except CheckError as error:
+            return Learned(case.name, said(table, case), "refused", error.message, None)
+        steps = _steps(result, path, feeds)
+    node = next(n for n in result.nodes if n.name == "probed")
+    others = [n for n in result.nodes if n.name == "then" and n.kind in ("float", "rejected")]
+    worst = others[0] if others and node.kind not in ("float", "rejected") else node
+    detail = f"{worst.detail}: {worst.why}" if worst.why else worst.detail
+    return Learned(case.name, said(table, case), worst.kind, detail, steps)
+
+
+def _steps(result: CompilerResult, path: Path, feeds: dict[str, _base.Array]) -> float | None:
+    if not result.outputs:
+        return None
+    model = io.load(path)
+    reference = [Session(model, optimize=False).run(feeds)]
+    checks = check_outputs(result.outputs, reference, output_quantizers(model), LIMIT)
+    return max(check.largest_steps for check in checks)
+
+
+def said(table: schema.Backend, case: Case) -> str:
+    """What `table` does with the operators of `case`: ``quantized``, ``passed``, ``fused`` or ``float``."""
+    if case.then:
+        pair = (case.op_type, case.then[0])
+        steps = [row.chain for row in table.fused if len(row.chain) >= len(pair)]
+        fused = any(all(op in step for op, step in zip(pair, chain, strict=False)) for chain in steps)
+        return "fused" if fused else "float"
+    names = {case.op_type, case.name}
+    if names & set(table.ops):
+        return "quantized"
+    return "passed" if names & set(table.passthrough) else "float"

@@ -1,0 +1,38 @@
+"""The report of ``backends probe``."""
+
+from __future__ import annotations
+
+from onnxqat.handoff.probe import ProbeReport
+from onnxqat.report.model import Column, Figure, Report, Table
+
+
+def from_probe(report: ProbeReport) -> Report:
+    """What ``backends probe`` learned.
+
+    Args:
+        report: of :func:`onnxqat.handoff.probe.probe`.
+    """
+    columns = (
+        Column("name", "operator"),
+        Column("table", "table"),
+        Column("outcome", "compiler"),
+        Column("steps", "largest difference, steps", "number"),
+        Column("detail", "as"),
+    )
+    rows = tuple((r.name, r.table, r.outcome, r.steps, r.detail) for r in report.rows)
+    parted = tuple((r.name, r.difference, r.detail) for r in report.differences)
+    heads = (Column("name", "operator"), Column("difference", "difference"), Column("detail", "compiler"))
+    tables = [Table("rows", "One operator between Q/DQ", columns, rows, shown=max(len(rows), 1))]
+    if parted:
+        title = f"Where the table of {report.backend} and the compiler part"
+        tables.append(Table("differences", title, heads, parted, shown=len(parted)))
+    return Report(
+        kind="probe",
+        title=f"{report.compiler} {report.version} beside the table of {report.backend}",
+        figures=(
+            Figure("operators", "operators", len(rows), "count"),
+            Figure("integer", "on integers", sum(r.integer for r in report.rows), "count"),
+            Figure("differences", "differences from the table", len(parted), "count"),
+        ),
+        tables=tuple(tables),
+    )
