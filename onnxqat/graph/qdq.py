@@ -246,9 +246,24 @@ def _qparams(node: ir.Node, clip: ir.Node | None) -> QParams | None:
             if size is None:
                 return None
             axis += size
+    if axis is not None and not _fits(node.inputs[0], scale.shape, axis, block):
+        return None
     kept = node.metadata_props.get(SCALE_BITS, "")
     bits = int(kept) if kept.isdigit() and 1 <= int(kept) <= 24 else 1 if power_of_two else None
     return QParams(scale, codes, QType(storage, low, high), axis, bits, block or None)
+
+
+def _fits(value: ir.Value | None, scales: tuple[int, ...], axis: int, block: int) -> bool:
+    """Whether there is one scale for each index of `axis`, or one for each block along it, as far as sizes are known."""
+    sizes = value.shape if value is not None else None
+    if sizes is None:
+        return True
+    if not 0 <= axis < len(sizes):
+        return False
+    wanted, along = [sizes[axis]] if not block else list(sizes), sizes[axis]
+    if block and isinstance(along, int):
+        wanted[axis] = -(-along // block)
+    return all(not isinstance(size, int) or size == have for size, have in zip(wanted, scales, strict=True))
 
 
 def _is_per_channel(node: ir.Node) -> bool:

@@ -1,6 +1,7 @@
 """Quantizers are found however a tool writes them, and written as the bridge expects them."""
 
 import numpy as np
+import onnx
 import pytest
 
 from onnxqat import numerics
@@ -117,8 +118,24 @@ def test_a_bias_with_more_scales_than_its_weight_is_no_product() -> None:
     """A damaged file, such as one whose weight scales were cut off."""
     text = """g (float[1,2,4,4] x, float[2,2,1,1] w) => (float[1,2,4,4] y)
         <float s = {0.5}, uint8 z = {0}, int8[2,2,1,1] c = {1,2,3,4}, float[2] ws = {1,2}, int8[2] wz = {0,0},
-         int32[2] b = {1,2}, float[3] bs = {1,2,3}, int32[3] bz = {0,0,0}> {
+         int32[3] b = {1,2,3}, float[3] bs = {1,2,3}, int32[3] bz = {0,0,0}> {
         q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z) v = DequantizeLinear<axis=0>(c, ws, wz)
         e = DequantizeLinear<axis=0>(b, bs, bz) y = Conv(d, v, e) }"""
     bias = next(q for q in qdq.quantizers(io.load(parse(text))) if q.role == "bias")
     assert bias.derived_from is None
+
+
+@pytest.mark.parametrize(
+    ("attributes", "scales", "readable"),
+    [
+        ("axis=0", "float[2] s = {1,2}, int8[2] z = {0,0}", True),
+        ("axis=0", "float[3] s = {1,2,3}, int8[3] z = {0,0,0}", False),
+        ("axis=1, block_size=2", "float[2,2] s = {1,2,3,4}, int8[2,2] z = {0,0,0,0}", True),
+        ("axis=1, block_size=2", "float[2,1] s = {1,2}, int8[2,1] z = {0,0}", False),
+        ("axis=4", "float[2] s = {1,2}, int8[2] z = {0,0}", False),
+    ],
+)
+def test_scales_that_do_not_fit_the_tensor_make_no_quantizer(attributes: str, scales: str, readable: bool) -> None:
+    text = f"""<ir_version: 10, opset_import: ["" : 21]> g (float[1] x) => (float[2,3] y)
+        <int8[2,3] c = {{1,2,3,4,5,6}}, {scales}> {{ d = DequantizeLinear<{attributes}>(c, s, z) y = Mul(d, x) }}"""
+    assert len(qdq.quantizers(io.load(onnx.parser.parse_model(text)), every=True)) == readable
