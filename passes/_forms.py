@@ -27,7 +27,8 @@ def float_name(quantizer: qdq.Quantizer) -> str:
 def dequantized(quantizer: qdq.Quantizer) -> np.ndarray | None:
     """float32 values of a stored quantizer; None where the codes are not readable."""
     codes = query.constant_array(quantizer.input)
-    return None if codes is None else numerics.dequantize(np.asarray(codes).astype(np.int64), quantizer.qparams)
+    kind = np.float32 if quantizer.qparams.qtype.is_float else np.int64
+    return None if codes is None else numerics.dequantize(np.asarray(codes).astype(kind), quantizer.qparams)
 
 
 def is_float32(quantizer: qdq.Quantizer) -> bool:

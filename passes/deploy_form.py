@@ -48,7 +48,7 @@ class DeployForm(Pass):
     def rewrite(self, model: ir.Model, context: Context) -> Rewrite:
         """Store integers; see the class."""
         log, scopes = Log(), scope_map(model)
-        for quantizer in qdq.quantizers(model):
+        for quantizer in qdq.quantizers(model, every=True):
             if not is_float32(quantizer):
                 log.left("the quantized constant or its scale is not float32", quantizer.nodes[0])
             elif not quantizer.stored and query.constant_tensor(quantizer.input) is not None:

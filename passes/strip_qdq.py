@@ -33,7 +33,7 @@ class StripQdq(Pass):
         """Strip; see the class."""
         log = Log()
         scopes = scope_map(model)
-        for quantizer in qdq.quantizers(model):
+        for quantizer in qdq.quantizers(model, every=True):
             label = quantizer.nodes[0]
             if quantizer.stored and not is_float32(quantizer):
                 continue

@@ -40,7 +40,7 @@ class TrainForm(Pass):
         """Make float constants; see the class."""
         log, scopes = Log(), scope_map(model)
         made: dict[int, list[tuple[QParams, ir.Value]]] = {}
-        for quantizer in qdq.quantizers(model):
+        for quantizer in qdq.quantizers(model, every=True):
             if not quantizer.stored:
                 continue
             node = quantizer.dequantize[0]
@@ -116,7 +116,7 @@ def _reason(quantizer: qdq.Quantizer) -> str | None:
     if grid.qtype.needs_clip and grid.qtype.storage in UNCLIPPED:
         return f"Clip, which a narrow grid needs, has no type {grid.qtype.storage}"
     again = numerics.quantize(values, grid)
-    if not np.array_equal(again, np.asarray(codes).astype(np.int64)):
+    if not np.array_equal(again, np.asarray(codes).astype(again.dtype)):
         return "quantizing the values again would give other codes"
     return None
 
@@ -127,6 +127,8 @@ def _grid(node: ir.Node, qparams: QParams) -> QParams:
         low, high = int(node.metadata_props[QUANT_MIN]), int(node.metadata_props[QUANT_MAX])
         qtype = QType(qparams.qtype.storage, low, high)
     except (KeyError, ValueError):
+        if qparams.qtype.is_float:
+            return qparams
         low, high, _ = STORAGE[qparams.qtype.storage]
         qtype = QType(qparams.qtype.storage, low, high)
     return dataclasses.replace(qparams, qtype=qtype)

@@ -29,6 +29,7 @@ FOLDER = Path(__file__).parent
 WIDTHS = (*range(2, 9), 16)
 COMPOSITES = {"Silu"}  # recognised patterns that a fused chain may name like an operator
 SCALE_BITS = range(1, 25)
+FLOAT_OBSERVERS = ("minmax", "percentile")
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the first is libyaml's, ten times as fast
 
 T = TypeVar("T", bound="_Row")
@@ -85,6 +86,8 @@ class TypeRow(_Row):
             raise ValueError("a block of at least 2 elements goes with granularity block, and only with it")
         if self.is_float and (not self.symmetric or self.bits is not None or self.qrange is not None or self.unsigned):
             raise ValueError(f"{self.dtype} is symmetric and has all its values")
+        if self.is_float and self.observer not in FLOAT_OBSERVERS:
+            raise ValueError(f"{self.observer} counts equal steps, which {self.dtype} has not")
         if self.unsigned and not (self.dtype.startswith("int") and self.symmetric):
             raise ValueError("only a signed symmetric type has an unsigned twin")
         if self.scale_bits is not None and self.scale_bits not in SCALE_BITS:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 
 import onnx_ir as ir
 
-from onnxqat.backends.schema import SCALE_BITS, WIDTHS, Backend, TypeRow
+from onnxqat.backends.schema import FLOAT_OBSERVERS, SCALE_BITS, WIDTHS, Backend, TypeRow
 from onnxqat.errors import UsageError
 from onnxqat.graph import query, walk
 from onnxqat.ops import _base as ops
@@ -171,6 +171,12 @@ def apply(overrides: Overrides, backend: Backend) -> Backend:
     """
     activations, weights = type_roles(backend)
     types = dict(backend.types)
+    if overrides.observer not in (None, *FLOAT_OBSERVERS) and any(types[n].is_float for n in (*activations, *weights)):
+        raise UsageError(
+            "option-invalid",
+            f"{overrides.observer} counts equal steps, which small floats have not",
+            hint=" or ".join(FLOAT_OBSERVERS),
+        )
     for name in activations:
         types[name] = _activation(types[name], overrides)
     for name in weights:

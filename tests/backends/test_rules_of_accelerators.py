@@ -173,6 +173,7 @@ def test_a_pair_for_each_consumer(tmp_path: Path) -> None:
         ("tensorrt-fp8", {"activation_bits": 8}),
         ("tensorrt-fp8", {"first_last_bits": 8}),
         ("tensorrt-fp8", {"exact": True}),
+        ("tensorrt-fp8", {"observer": "mse"}),
         ("tensorrt-int4", {"per_channel": True}),
     ],
 )

@@ -148,6 +148,7 @@ def test_tables_that_extend_each_other(tmp_path: Path) -> None:
         (("granularity: channel", "granularity: block"), "types.wt", "a block of at least 2"),
         (("granularity: channel", "granularity: channel, block: 8"), "types.wt", "a block of at least 2"),
         (("dtype: uint8", "dtype: float8e4m3fn"), "types.act", "is symmetric"),
+        (("dtype: int8,", "dtype: float8e4m3fn, observer: mse,"), "types.wt", "equal steps"),
         (("dtype: uint8", "dtype: uint8, unsigned: true"), "types.act", "unsigned twin"),
         (("dtype: int8,", "dtype: int8, derive: in0*in1, bits: 33,"), "types.wt", "33 bits of a derived bias"),
         (
