@@ -52,6 +52,15 @@ Where a function is finite but infinitely steep, at the end of its domain (Sqrt 
 and 1, Pow at 0 with a fractional exponent, norms of zero vectors), the gradient is 0. Outside the domain the value is \
 NaN, as ONNX says, and the gradient 0: one element there does not spoil the weights. At a pole, where the value is \
 infinite, so is the gradient.
+
+Of ONNX's own 1,305 node cases without strings, images, random numbers, sequences and preview operators, 1,303 pass \
+within the suite's tolerances. The other two are `test_dft_inverse` and its twin of opset 19: they hold the rounding \
+errors of numpy's FFT in complex64 (1.9e-7 where the exact value is 0) and allow 1e-7. The bridge transforms in float64 \
+and rounds once, which gives the exact 0; torch's own complex64 transform misses the ten values too.
+
+Weights in blocks (MatMulNBits and the like) stay the packed integers of the file: their scales train, their codes do \
+not. To train the weights, write the layer as DequantizeLinear in blocks and MatMul, which becomes a master weight with \
+a quantizer and is written back to the same codes where nothing moved; onnxruntime fuses that form into MatMulNBits.
 """
 
 # Domain or operator: why it is not implemented.

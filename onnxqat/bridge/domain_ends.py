@@ -57,6 +57,13 @@ def fractional_power(base: torch.Tensor, exponent: float) -> torch.Tensor:
 
 def truncated_remainder(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """C's fmod; the slope along the divisor, minus the truncated quotient, is 0 where the quotient is not finite."""
-    if not b.is_floating_point():
-        return torch.fmod(a, b)
-    return torch.fmod(a, flat_outside(b, torch.isfinite(a.detach() / b.detach())))
+    return torch.fmod(a, _divisor(a, b))
+
+
+def floored_remainder(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Remainder with the sign of the divisor, and slopes like those of :func:`truncated_remainder`."""
+    return torch.remainder(a, _divisor(a, b))
+
+
+def _divisor(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return flat_outside(b, torch.isfinite(a.detach() / b.detach())) if b.is_floating_point() else b

@@ -63,7 +63,14 @@ def test_powers_with_a_tensor_as_exponent(dtype) -> None:
     assert torch.isfinite(ours[0].grad[(base != 0) | (exponent >= 0)]).all()
 
 
-def test_truncated_remainders_have_finite_slopes() -> None:
+@pytest.mark.parametrize(
+    ("ours", "theirs", "slopes"),
+    [
+        (domain_ends.truncated_remainder, torch.fmod, [-3.0, 3.0]),
+        (domain_ends.floored_remainder, torch.remainder, [-3.0, 4.0]),
+    ],
+)
+def test_remainders_have_finite_slopes(ours, theirs, slopes) -> None:
     pairs = [
         (7.5, 2.0),
         (-7.5, 2.0),
@@ -75,13 +82,13 @@ def test_truncated_remainders_have_finite_slopes() -> None:
         (1e38, 1e-38),
     ]
     a, b = (torch.tensor(numbers, requires_grad=True) for numbers in zip(*pairs, strict=True))
-    found = domain_ends.truncated_remainder(a, b)
-    assert torch.equal(found.nan_to_num(7), torch.fmod(a, b).nan_to_num(7))
+    found = ours(a, b)
+    assert torch.equal(found.nan_to_num(7), theirs(a, b).nan_to_num(7))
     found.sum().backward()
     assert a.grad is not None
     assert b.grad is not None
     assert a.grad.tolist() == [1.0] * len(pairs)
-    assert b.grad.tolist() == [-3.0, 3.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]
+    assert b.grad.tolist() == [*slopes, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,8 @@ def mod(n: NodeView) -> Lowered:
         return n.call(unsigned.remainder, n.tensor(0), n.tensor(1))
     if n.attr("fmod", 0):
         return n.call(domain_ends.truncated_remainder, n.tensor(0), n.tensor(1))
-    return _binary(n, torch.remainder, shape_math.modulo)
+    known_float = n.dtype(0) is not None and n.is_float(0)
+    return _binary(n, domain_ends.floored_remainder if known_float else torch.remainder, shape_math.modulo)
 
 
 def pow_(n: NodeView) -> Lowered:
