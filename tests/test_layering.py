@@ -16,6 +16,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("training",),
     ("validation",),
     ("handoff",),
+    ("lint",),
     ("report",),
     ("cli", "__main__"),
 )

@@ -1,0 +1,113 @@
+"""What a backend's table wants of a model, beside what the file has."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+
+from onnxqat.backends import planner
+from onnxqat.backends.schema import Backend
+from onnxqat.backends.selection import Selection
+from onnxqat.graph.qdq import Quantizer
+from onnxqat.lint._plain import Plain
+from onnxqat.types import Decision, Edge, Fixed, QuantPlan, Shared, TensorSpec
+
+if TYPE_CHECKING:
+    from onnxqat.lint._file import File
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Target:
+    """The plan of a backend's table for the float graph of a file.
+
+    Attributes:
+        table: the backend's table.
+        plain: the float graph.
+        plan: what the table wants of each edge.
+        reasons: for a node of the file, by identity, why the table leaves it in float.
+        specs: for each tensor that carries a pair, what the pair is to be.
+        groups: tensors that share their parameters, by the root of the group, which is among them.
+    """
+
+    table: Backend
+    plain: Plain
+    plan: QuantPlan
+    reasons: dict[int, str]
+    specs: dict[str, Decision]
+    groups: dict[str, list[str]]
+
+    def spec(self, edge: Edge) -> TensorSpec | Fixed | None:
+        """What the pair of `edge` is to be, that of its group's root where it is tied; None for a bias or float."""
+        decision = edge.decision
+        if isinstance(decision, Shared):
+            decision = self.specs.get(decision.root, decision)
+        return decision if isinstance(decision, (TensorSpec, Fixed)) else None
+
+    def original(self, name: str) -> ir.Node | None:
+        """The node of the file that the plan calls `name`."""
+        return self.plain.originals.get(name)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Compared:
+    """One edge that the table wants quantized, and what the file has there.
+
+    Attributes:
+        edge: of the plan.
+        spec: what the pair is to be.
+        node: the consumer, or what makes the tensor where all consumers are meant; of the file.
+        present: the file's quantizers there.
+    """
+
+    edge: Edge
+    spec: TensorSpec | Fixed
+    node: ir.Node | None
+    present: tuple[Quantizer, ...]
+
+
+def target_of(plain: Plain, table: Backend) -> Target:
+    """The plan of `table` for the float graph of a file.
+
+    Nodes of which the file says that placement for this very table left them in float, as the user or the data wanted,
+    stay out of it.
+    """
+    left = plain.left_float if plain.backend == table.backend else {}
+    plan = planner.plan(plain.model, table, Selection(dict(left), {}))
+    originals: dict[str, ir.Node] = plain.originals
+    reasons = {id(originals[name]): reason for name, reason in plan.float_nodes if name in originals}
+    specs: dict[str, Decision] = {}
+    groups: dict[str, list[str]] = {}
+    for edge in plan.edges:
+        if isinstance(edge.decision, (TensorSpec, Fixed)):
+            specs.setdefault(edge.tensor, edge.decision)
+        if isinstance(edge.decision, Shared):
+            members = groups.setdefault(edge.decision.root, [edge.decision.root])
+            members.extend([edge.tensor] if edge.tensor not in members else [])
+    return Target(table, plain, plan, reasons, specs, groups)
+
+
+def compared(file: File) -> Iterator[Compared]:
+    """Every edge that the table of `file` wants quantized, biases apart."""
+    target = file.target
+    for edge in () if target is None else target.plan.edges:
+        assert target is not None
+        spec = target.spec(edge)
+        if spec is None:
+            continue
+        if edge.consumers is None:
+            present = tuple(q for q in file.named(edge.tensor) if not q.stored)
+            yield Compared(edge, spec, _maker(file, target, edge.tensor), present)
+            continue
+        for name, index in edge.consumers:
+            node = target.original(name)
+            found = None if node is None else file.reading(node, index)
+            yield Compared(edge, spec, node, () if found is None else (found,))
+
+
+def _maker(file: File, target: Target, tensor: str) -> ir.Node | None:
+    for quantizer in file.named(tensor):
+        return quantizer.nodes[0]
+    return next((n for n in file.nodes for v in n.outputs if v.name == tensor), None)

@@ -1,0 +1,134 @@
+"""What a target refuses or runs in float: the pre-flight of a float model, and what a QDQ file cannot change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import onnx_ir as ir
+
+from onnxqat.graph import query
+from onnxqat.lint import _mending
+from onnxqat.lint._file import File
+from onnxqat.lint._model import Found, Rule
+from onnxqat.passes.raise_opset import RaiseOpset
+
+HEAVY = ("Conv", "ConvTranspose", "Gemm", "MatMul", "LSTM", "GRU", "RNN")
+
+
+def _refused(file: File) -> Iterator[Found]:
+    if file.refusal is not None and file.table is not None:
+        error = file.refusal
+        if file.is_quantized:
+            yield Found(f"what the target wants cannot be compared: {error.message}", severity="note")
+        else:
+            yield Found(error.message)
+
+
+def _float(file: File) -> Iterator[Found]:
+    target = file.target
+    for name, reason in () if target is None else target.plan.float_nodes:
+        assert target is not None
+        node = target.original(name)
+        op_type = node.op_type if node is not None else ""
+        # in a QDQ file that is as it should be; before calibration it is news
+        heavy = op_type in HEAVY and not file.is_quantized
+        yield Found(f"{op_type or name} runs in float: {reason}", node, "", "warning" if heavy else None)
+
+
+def _remarks(file: File) -> Iterator[Found]:
+    target = file.target
+    for remark in () if target is None or file.is_quantized else target.plan.remarks:
+        assert target is not None
+        node = next((n for name in remark.nodes if (n := target.original(name)) is not None), None)
+        yield Found(remark.message, node)
+
+
+def _opset(file: File) -> Iterator[Found]:
+    if file.table is None:
+        return
+    have, (low, high) = query.opset(file.model), file.table.opset
+    if have > high or (have < low and file.is_quantized):
+        yield Found(f"the file imports opset {have}; {file.table.backend} reads {low} to {high}")
+
+
+def _raise(file: File, found: Sequence[Found]) -> None:
+    """To the target's lowest; a file above its highest is left."""
+    if found and file.table is not None and query.opset(file.model) < file.table.opset[0]:
+        _mending.apply(RaiseOpset(file.table.opset[0]), file.model)
+
+
+def _attributes(file: File) -> Iterator[Found]:
+    for node in file.nodes if file.table is not None else ():
+        assert file.table is not None
+        row = file.table.ops.get(node.op_type) if not node.domain else None
+        if row is None or file.reading(node, 0) is None or not any(file.on(v) for v in node.outputs):
+            continue
+        for name, expected in row.when.items():
+            have = query.attribute(node, name, 0)
+            if have != expected and not _is_idle(file, node, name):
+                yield Found(f"{name} is {have}; {file.table.backend} takes {expected} alone on integers", node)
+
+
+def _is_idle(file: File, node: ir.Node, name: str) -> bool:
+    """Whether an attribute has no effect: padding is counted wrongly only where there is some, and 0 is not code 0."""
+    if name != "count_include_pad":
+        return False
+    pads = query.attribute(node, "pads", ())
+    padded = any(pads) or query.attribute(node, "auto_pad", "NOTSET") not in ("NOTSET", "VALID")
+    quantizer = file.reading(node, 0)
+    return not padded or quantizer is None or not quantizer.qparams.zero_point.any()
+
+
+RULES = (
+    Rule(
+        code="target-refused",
+        severity="error",
+        defect="the model cannot be prepared for the target",
+        reason="placement would stop there",
+        remedy="see the message; every code is explained in the page of errors",
+        source="prepare passes of insert-qdq",
+        check=_refused,
+        target=True,
+    ),
+    Rule(
+        code="target-opset",
+        severity="error",
+        defect="the file's opset is not one that the target reads",
+        reason="the target refuses the file; RKNN: `Unsupport onnx opset 21, need <= 19!`",
+        remedy="export at an opset in the range; handoff lowers it as far as the operators allow",
+        source="backend table, opset",
+        check=_opset,
+        fix=_raise,
+        target=True,
+    ),
+    Rule(
+        code="target-operator-float",
+        severity="note",
+        defect="the target runs an operator in float",
+        reason="around it values are dequantized and quantized again; on a device without float units the file is refused",
+        remedy="replace the operator by one that the target has on integers, or accept it",
+        source="backend table, ops, and the planner's reasons",
+        check=_float,
+        target=True,
+    ),
+    Rule(
+        code="target-remark",
+        severity="note",
+        defect="placement for the target has something to say",
+        reason="it will say so after calibration too",
+        remedy="see the message",
+        source="planner",
+        check=_remarks,
+        target=True,
+    ),
+    Rule(
+        code="target-attribute",
+        severity="error",
+        defect="an operator is quantized in a form that the target's table excludes",
+        reason="OpenVINO gives border values that are off by up to 201 steps for a padded AveragePool that counts its padding",
+        remedy="leave the operator in float, or change the attribute",
+        source="backend table, ops, key when; OpenVINO run with count_include_pad=1 and a zero point",
+        check=_attributes,
+        target=True,
+    ),
+)

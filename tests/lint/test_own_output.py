@@ -1,0 +1,55 @@
+"""What insert-qdq writes has no errors and no warnings, whatever the backend."""
+
+import functools
+
+import numpy as np
+import onnx
+import pytest
+
+from onnxqat.backends import schema
+from onnxqat.insert import insert_qdq
+from onnxqat.lint.lint import lint
+from tests.backends.planning import proto, weight
+
+HEAD = '<ir_version: 8, opset_import: ["" : 17]>\ng (float[N,3,8,8] image) => '
+W = f"float[4,3,3,3] w = {weight(4, 3, 3, 3)}, float[4] b = {{0.25, -0.5, 0.1, 0.3}}, float[4,4,3,3] u = {weight(4, 4, 3, 3)}"
+MODELS = {
+    "residual": f"""{HEAD} (float[N,4] logits) <{W}, float[4,4,1,1] e = {weight(4, 4, 1, 1)}, float lo = {{0}}, float hi = {{6}},
+        float[8,4] v = {weight(8, 4)}, float[4] c = {{1, 2, 3, 4}}> {{
+        t = Conv<pads=[1,1,1,1]>(image, w, b) a = Clip(t, lo, hi) d = Conv<pads=[1,1,1,1]>(a, u) s = Add(d, a) r = Relu(s)
+        m = MaxPool<kernel_shape=[2,2], strides=[2,2]>(r) x = Conv(m, e) y = Relu(x)
+        p = AveragePool<kernel_shape=[3,3], pads=[1,1,1,1], count_include_pad=1>(m) k = Concat<axis=1>(y, p)
+        g = GlobalAveragePool(k) f = Flatten(g) logits = Gemm(f, v, c) }}""",
+    "gated": f"""{HEAD} (float[N,4,8,8] y, float[N,4,8,8] score) <{W}> {{
+        t = Conv<pads=[1,1,1,1]>(image, w, b) g = Sigmoid(t) a = Mul(t, g) h = Conv<pads=[1,1,1,1]>(a, u) s = HardSwish(h)
+        l = LeakyRelu(s) y = Conv<pads=[1,1,1,1]>(l, u) z = Conv<pads=[1,1,1,1]>(l, u) score = Sigmoid(z) }}""",
+    "attention": f"""<ir_version: 8, opset_import: ["" : 17]>
+        g (float[N,6,8] x) => (float[N,6,8] y) <float[8,8] q = {weight(8, 8)}, float[8,8] k = {weight(8, 8)},
+        float[8,8] v = {weight(8, 8)}, float[8] g = {{1,1,1,1,1,1,1,1}}, float s = {{0.35}}, float[6] mask = {{0,0,0,0,0,-3.4e38}}> {{
+        n = LayerNormalization(x, g) Q = MatMul(n, q) K = MatMul(n, k) V = MatMul(n, v) T = Transpose<perm=[0,2,1]>(K)
+        a = MatMul(Q, T) c = Mul(a, s) m = Add(c, mask) P = Softmax<axis=-1>(m) O = MatMul(P, V) y = Add(O, x) }}""",
+    "deconvolution": f"""{HEAD} (float[N,2,16,16] y) <{W}, float[4,2,2,2] e = {weight(4, 2, 2, 2)}> {{
+        t = Conv<pads=[1,1,1,1]>(image, w, b) r = Relu(t) y = ConvTranspose<strides=[2,2]>(r, e) }}""",
+}
+
+
+@functools.cache
+def model(name: str) -> onnx.ModelProto:
+    return proto(MODELS[name])
+
+
+def data(found: onnx.ModelProto) -> dict[str, np.ndarray]:
+    value = found.graph.input[0]
+    sizes = [d.dim_value for d in value.type.tensor_type.shape.dim][1:]
+    return {value.name: np.random.default_rng(0).normal(size=(4, *sizes)).astype(np.float32)}
+
+
+@pytest.mark.parametrize("backend", schema.names())
+@pytest.mark.parametrize("name", MODELS)
+def test_own_output_is_clean(name: str, backend: str) -> None:
+    result = insert_qdq(model(name), backend, calibration=data(model(name)))
+    if not sum(result.quantizers.values()):
+        return  # tables of weights alone have no row for any operator of some of these models
+    report = lint(result.model, backend)
+    assert [(f.code, f.node, f.message) for f in report.findings if f.severity != "note"] == []
+    assert report.backend == backend
