@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 
 import onnx
 
+from onnxqat.graph.build import LEFT_FLOAT
 from onnxqat.graph.qdq import DEQUANTIZE, QUANTIZE
 from onnxqat.handoff._base import MOVES, BaseCompiler, NodeResult
 
@@ -53,6 +54,9 @@ def _why(result: NodeResult, graph: _Graph, compiler: BaseCompiler) -> str:
     kernels = compiler.integer_kernels.split()
     if node is None:
         return result.why or f"{compiler.name} runs it as {result.detail}"
+    placed = next((p.value for p in node.metadata_props if p.key == LEFT_FLOAT), "")
+    if placed:
+        return f"placement left it in float: {placed}"
     if kernels and node.op_type not in kernels:
         told = f": {result.why}" if result.why else ""
         return f"{compiler.name} has no integer kernel for {node.op_type}{told}"

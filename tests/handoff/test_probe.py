@@ -16,8 +16,9 @@ from onnxqat.errors import CheckError, UsageError
 from onnxqat.graph import io, qdq
 from onnxqat.handoff import _probe_models
 from onnxqat.handoff import probe as module
-from onnxqat.handoff._base import CompilerResult
+from onnxqat.handoff._base import HEAVY, CompilerResult
 from onnxqat.handoff._probe_models import CASES
+from onnxqat.handoff.compilers import onnxruntime_cpu
 from onnxqat.handoff.probe import Learned, probe
 from onnxqat.report import build_probe, terminal
 
@@ -131,3 +132,19 @@ def test_bad_names_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     with pytest.raises(UsageError) as case:
         probe("onnxruntime-cpu", only=("Konv",))
     assert case.value.code == "name-unknown"
+
+
+def test_the_kernels_that_onnxruntime_is_said_to_have_are_those_that_it_has(quick: None) -> None:
+    heavy = tuple(case.name for case in CASES if case.op_type in HEAVY and not case.then)
+    learned = {r.name.partition("/")[0] for r in probe("onnxruntime-cpu", only=heavy).rows if r.integer}
+    assert learned == set(HEAVY) & set(onnxruntime_cpu.Compiler.integer_kernels.split())
+
+
+def test_types_are_those_of_the_operators_row() -> None:
+    table = schema.load("openvino-cpu")
+    types = {c.name: module._types(table, c)[0] for c in CASES}
+    assert types["Conv"].dtype == "uint8"
+    assert types["Tanh"] is types["Conv"]
+    transposed = table.ops["ConvTranspose"].inputs[0].use
+    assert transposed is not None
+    assert types["ConvTranspose"] == table.types[transposed]

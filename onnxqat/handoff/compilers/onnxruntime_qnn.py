@@ -35,9 +35,10 @@ class Compiler(_environment_compiler.EnvironmentCompiler):
 
     package = "onnxruntime-qnn"
     integer_kernels = """
-        Conv ConvTranspose Gemm MatMul Add Sub Mul Div Max Min Concat MaxPool AveragePool GlobalAveragePool ReduceMean
-        Resize Pad DepthToSpace SpaceToDepth Reshape Transpose Flatten Slice Split LeakyRelu Sigmoid Softmax Tanh Elu
-        Softplus Exp Sqrt Abs HardSigmoid HardSwish Relu Clip
+        Conv ConvTranspose Gemm MatMul Add Sub Mul Div Max Min Concat MaxPool AveragePool GlobalAveragePool GlobalMaxPool
+        ReduceMean ReduceMax ReduceMin ReduceSum Resize Pad DepthToSpace SpaceToDepth Reshape Transpose Flatten Squeeze
+        Unsqueeze Slice Split Gather Tile Expand Identity LeakyRelu Sigmoid Softmax LogSoftmax Tanh Elu Softplus Exp Sqrt
+        Abs HardSigmoid HardSwish Gelu LpNormalization Relu Clip
     """
     environment = Environment(
         name="onnxruntime-qnn",

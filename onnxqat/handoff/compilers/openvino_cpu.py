@@ -23,9 +23,10 @@ class Compiler(_base.BaseCompiler):
 
     package = "openvino"
     extra = "openvino"
+    # Add and Mul run on integers where they are fused into a convolution, and have no kernel of their own.
     integer_kernels = """
-        Conv ConvTranspose Gemm MatMul Add Mul Concat MaxPool AveragePool GlobalAveragePool ReduceMean DepthToSpace
-        Reshape Transpose Flatten Squeeze Unsqueeze Slice Split Gather Relu Clip PRelu LeakyRelu
+        Conv ConvTranspose Gemm MatMul Concat MaxPool AveragePool GlobalAveragePool GlobalMaxPool ReduceMean ReduceMax
+        ReduceMin ReduceSum Resize DepthToSpace Reshape Transpose Flatten Squeeze Unsqueeze Slice Split Gather Expand
     """
 
     def compile_and_run(

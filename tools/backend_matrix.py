@@ -1,0 +1,269 @@
+"""Write docs/backend_matrix.md: every scored network through every compiler that is installed.
+
+    python tools/backend_matrix.py                       # what is not in the state file yet, then the page
+    python tools/backend_matrix.py --models resnet8_cifar10 --backends qnn-htp --again
+    python tools/backend_matrix.py --page                # only the page, from the state file
+
+Each cell: insert-qdq with the backend's table (calibration data alone, no tuning), the hand-off, and the score with the
+compiler's own numbers. It is kept in runs/backend_matrix.json as soon as it is known, so that the tool may be stopped
+and started again. The data and the scorer are found by ONNXQAT_SHARED.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parent / "bench"))
+import _shared
+
+from onnxqat.backends import schema
+from onnxqat.errors import QatError
+from onnxqat.graph import io
+from onnxqat.handoff import _choice
+from onnxqat.handoff._base import HEAVY, BaseCompiler
+from onnxqat.handoff._process import compile_in_process
+from onnxqat.handoff._result import HandoffReport
+from onnxqat.handoff.handoff import handoff
+from onnxqat.insert import insert_qdq
+
+PAGE = _shared.ROOT / "docs" / "backend_matrix.md"
+STATE = _shared.ROOT / "runs" / "backend_matrix.json"
+BACKENDS = ("onnxruntime-cpu", "openvino-cpu", "tensorrt", "qnn-htp", "rknn")
+SIMULATORS = ("onnxruntime-qnn", "rknn-toolkit2")
+
+
+@dataclasses.dataclass(frozen=True)
+class Network:
+    """A scored network: its file, the scorer's task, its float score, and samples for simulators, which are slow."""
+
+    model: str
+    task: str
+    score: float
+    simulated: int = 100
+    calibration: int = 128
+
+
+NETWORKS = (
+    Network("resnet8_cifar10", "cifar10-raw", 87.19, 400),
+    Network("dscnn_kws", "kws", 91.88, 400),
+    Network("mobilenetv1_025_vww", "vww", 86.7, 128),
+    Network("resnet20_cifar10", "cifar10", 91.73, 200),
+    Network("resnet8_cifar10_bn", "cifar10-raw", 87.19, 400),
+    Network("dscnn_kws_bn", "kws", 91.88, 400),
+    Network("resnet20_cifar10_bn", "cifar10", 91.73, 200),
+    Network("resnet20_cifar10_dynamo", "cifar10", 91.73, 200),
+    Network("resnet20_cifar10_slim", "cifar10", 91.73, 200),
+    Network("resnet56_cifar10_bn", "cifar10", 93.39, 100),
+    Network("mobilenetv2_imagenet_bn", "imagenet", 84.11, 30, 64),
+    Network("efficientnet_lite0_imagenet", "imagenet-lite", 88.22, 30, 64),
+    Network("nanodet_coco_320", "nanodet", 0.284, 16, 32),
+    Network("yolox_nano_coco_416", "yolox", 0.343, 16, 32),
+)
+
+INTRODUCTION = """# Networks through compilers
+
+Written by `tools/backend_matrix.py`: every scored network, quantized for each backend by calibration alone (8 bits, no \
+tuning), handed to the backend's compiler.
+
+- **heavy on integers**: of the nodes of {heavy} for which the compiler has an integer kernel at all, how many run on \
+integers. What is without one, or stays float for another reason, is listed below the table.
+- **steps**: largest difference of an output from onnxruntime with optimizations off, in steps of the output's \
+quantizer, or in 1/255 of its range where it has none, over {samples} samples; in brackets the share of values more \
+than 2 steps off. Simulators round each layer in their own way, and what one layer rounds the next ones carry on.
+- **score**: the task's metric with the compiler's own numbers, and with onnxruntime's on the same samples. TensorRT \
+runs no numbers without a GPU.
+"""
+SAMPLES = 8
+
+
+def calibration(scorer: ModuleType, network: Network) -> np.ndarray:
+    """Inputs that are not scored: the task's own, or ImageNet images prepared as the task prepares its own."""
+    from PIL import Image
+
+    if network.task not in ("yolox", "nanodet", "vww"):
+        found: np.ndarray = scorer.PREPROCESS[network.task](scorer.split(network.task)[0][: network.calibration])
+        return found
+    images = scorer.imagenet1000()[0][: 8 * network.calibration : 8]
+    if network.task == "vww":
+        small = [np.asarray(Image.fromarray(i).resize((96, 96), Image.Resampling.BILINEAR)) for i in images]
+        return np.asarray(scorer.PREPROCESS["vww"](np.stack(small)))
+    return np.concatenate([scorer.detector_input(network.task, Image.fromarray(i))[0] for i in images])
+
+
+class Recorder:
+    """Stands for the scorer's session: keeps what is fed, sample by sample, and answers with onnxruntime's numbers."""
+
+    def __init__(self, session: Any, answers: list[dict[str, np.ndarray]] | None) -> None:
+        self.session, self.fed, self.answers = session, [], iter(answers) if answers is not None else None
+        self.names = [v.name for v in session.get_outputs()]
+
+    def get_inputs(self) -> list[Any]:
+        """As the session's."""
+        inputs: list[Any] = self.session.get_inputs()
+        return inputs
+
+    def run(self, _: Any, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+        """Outputs of one batch, computed or taken from the compiler's answers."""
+        rows = []
+        for i in range(len(next(iter(feeds.values())))):
+            one = {name: value[i : i + 1] for name, value in feeds.items()}
+            if self.answers is None:
+                self.fed.append(one)
+                rows.append(self.session.run(None, one))
+            else:
+                answer = next(self.answers)
+                rows.append([answer[name] for name in self.names])
+        return [np.concatenate(parts) for parts in zip(*rows, strict=True)]
+
+
+def scores(scorer: ModuleType, network: Network, model: Path, compiler: BaseCompiler, timeout: float) -> dict[str, Any]:
+    """The task's metric with the compiler's numbers and with onnxruntime's, on the same samples."""
+    limit = network.simulated if compiler.name in SIMULATORS else None
+    if limit is None and network.task.startswith("cifar10"):
+        limit = 2000
+    plain = scorer.session
+    recorder = Recorder(plain(model, False), None)
+    scorer.session = lambda *_: recorder
+    try:
+        reference = scorer.score(network.task, model, limit)
+        result = compile_in_process(compiler, model, recorder.fed, timeout=timeout)
+        replay = Recorder(recorder.session, list(result.outputs))
+        scorer.session = lambda *_: replay
+        found = scorer.score(network.task, model, limit)
+    finally:
+        scorer.session = plain
+    return {"found": _shared.figure(found), "reference": _shared.figure(reference), "samples": len(recorder.fed)}
+
+
+def cell(scorer: ModuleType, network: Network, backend: str, inputs: np.ndarray, timeout: float) -> dict[str, Any]:
+    """One network through one compiler."""
+    source = _shared.MODELS / f"{network.model}.onnx"
+    name = io.load(source).graph.inputs[0].name
+    data = {str(name): inputs}
+    compiler = _choice.compiler_of(schema.load(backend), [])
+    if compiler is None:
+        return {"accepted": None, "error": "the compiler is not installed"}
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="matrix-") as folder:
+        quantized, bundle = Path(folder) / "model.qdq.onnx", Path(folder) / "bundle"
+        found: dict[str, Any] = {"compiler": f"{compiler.name} {compiler.version()}"}
+        try:
+            insert_qdq(source, backend=backend, calibration=data, output=quantized)
+            report = handoff(quantized, backend, bundle, data=data, samples=SAMPLES, timeout=timeout)
+            found |= judged(report, compiler)
+            if compiler.runs_numbers:
+                found["score"] = scores(scorer, network, bundle / "model.onnx", compiler, timeout)
+        except QatError as error:
+            found |= {"accepted": found.get("accepted", False), "error": error.message}
+    return found | {"seconds": round(time.monotonic() - started)}
+
+
+def judged(report: HandoffReport, compiler: BaseCompiler) -> dict[str, Any]:
+    """Coverage, differences and float nodes of a hand-off."""
+    kernels = compiler.integer_kernels.split()
+    heavy = [n for n in report.nodes if n.op_type in HEAVY]
+    able = [n for n in heavy if n.op_type in kernels or n.kind in ("integer", "moved")]
+    apart = [n for n in report.nodes if n.steps is not None and n.steps > 2]
+    return {
+        "accepted": True,
+        "integer": sum(n.kind in ("integer", "moved") for n in able),
+        "able": len(able),
+        "heavy": len(heavy),
+        "float": [[n.name, n.op_type, n.why] for n in heavy if n.kind in ("float", "rejected")],
+        "steps": max((c.largest_steps for c in report.outputs), default=None),
+        "beyond": max((c.beyond for c in report.outputs), default=None),
+        "first_beyond": apart[0].name if apart else None,
+    }
+
+
+def page(state: dict[str, dict[str, Any]]) -> str:
+    """The page of all cells that are known."""
+    lines = [INTRODUCTION.format(heavy=", ".join(HEAVY), samples=SAMPLES)]
+    for backend in BACKENDS:
+        cells = {n.model: state[f"{n.model} {backend}"] for n in NETWORKS if f"{n.model} {backend}" in state}
+        if not cells:
+            continue
+        compiler = next((c["compiler"] for c in cells.values() if "compiler" in c), "not installed")
+        lines += [f"\n## {backend}\n", f"Compiler: {compiler}.\n"]
+        lines.append("| network | accepted | heavy on integers | steps | score | the same in onnxruntime | samples |")
+        lines.append("|---|---|---|---|---|---|---|")
+        lines += [row(name, c) for name, c in cells.items()]
+        lines += reasons(cells)
+    return "\n".join(lines) + "\n"
+
+
+def row(name: str, found: dict[str, Any]) -> str:
+    """One network of a backend's table."""
+    if not found.get("accepted"):
+        return f"| {name} | no: {found.get('error', '')[:200]} | - | - | - | - | - |".replace("\n", " ")
+    steps = "-" if found["steps"] is None else f"{found['steps']:.1f} ({found['beyond']:.1%})"
+    score = found.get("score")
+    numbers = f"{score['found']:g} | {score['reference']:g} | {score['samples']}" if score else "- | - | -"
+    return f"| {name} | yes | {found['integer']} of {found['able']} | {steps} | {numbers} |"
+
+
+def reasons(cells: dict[str, dict[str, Any]]) -> list[str]:
+    """Heavy nodes that are not on integers, gathered by operator and reason."""
+    groups: Counter[tuple[str, str]] = Counter()
+    places: dict[tuple[str, str], set[str]] = {}
+    for name, found in cells.items():
+        for node, op_type, why in found.get("float", []):
+            key = (op_type, _without_names(why, node))
+            groups[key] += 1
+            places.setdefault(key, set()).add(name)
+    if not groups:
+        return ["\nEvery heavy node runs on integers."]
+    lines = ["\nNot on integers:\n"]
+    for (op_type, why), count in groups.most_common():
+        lines.append(f"- {op_type}, {count} in {', '.join(sorted(places[op_type, why]))}: {why or 'no reason known'}")
+    return lines
+
+
+def _without_names(why: str, node: str) -> str:
+    """A reason without the names in it, so that equal ones are counted together."""
+    parts = why.replace(node, "…").split("'")
+    return "'…'".join(parts[::2]) if len(parts) % 2 else why
+
+
+def main() -> None:
+    """Fill the cells that are asked for, then write the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="*", default=[n.model for n in NETWORKS])
+    parser.add_argument("--backends", nargs="*", default=list(BACKENDS))
+    parser.add_argument("--again", action="store_true", help="also cells that are known")
+    parser.add_argument("--page", action="store_true", help="only write the page")
+    parser.add_argument("--timeout", type=float, default=900.0, help="seconds for each run of a compiler")
+    chosen = parser.parse_args()
+    state: dict[str, dict[str, Any]] = json.loads(STATE.read_text()) if STATE.exists() else {}
+    scorer = _shared.scorer() if not chosen.page else None
+    for network in NETWORKS if scorer is not None else ():
+        wanted = [b for b in chosen.backends if chosen.again or f"{network.model} {b}" not in state]
+        if network.model not in chosen.models or not wanted:
+            continue
+        assert scorer is not None
+        inputs = calibration(scorer, network)
+        for backend in wanted:
+            found = cell(scorer, network, backend, inputs, chosen.timeout)
+            print(network.model, backend, json.dumps({k: v for k, v in found.items() if k != "float"}), flush=True)
+            state[f"{network.model} {backend}"] = found
+            STATE.parent.mkdir(exist_ok=True)
+            staged = STATE.with_suffix(".part")
+            staged.write_text(json.dumps(state, indent=1) + "\n")
+            staged.replace(STATE)
+            PAGE.write_text(page(state), encoding="utf-8")
+    PAGE.write_text(page(state), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
