@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import onnx
+import onnx.shape_inference
 
 from onnxqat.handoff._base import Array
 
@@ -33,8 +34,9 @@ def static_copy(path: Path, feeds: Mapping[str, Array]) -> onnx.ModelProto:
     if symbolic:
         del graph.value_info[:]
         for value in graph.output:
-            if any(not d.HasField("dim_value") for d in value.type.tensor_type.shape.dim):
-                value.type.tensor_type.ClearField("shape")
+            value.type.tensor_type.ClearField("shape")
+        for value, found in zip(graph.output, onnx.shape_inference.infer_shapes(model).graph.output, strict=True):
+            value.CopyFrom(found)
     taken = {node.name for node in graph.node}
     for node in graph.node:
         if not node.name:

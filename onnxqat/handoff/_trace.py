@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import onnx
+import onnx.shape_inference
 from onnx import helper, numpy_helper
 
 from onnxqat.graph.qdq import DEQUANTIZE, QUANTIZE
@@ -40,6 +41,7 @@ def tapped(model: onnx.ModelProto) -> tuple[onnx.ModelProto, list[Tap]]:
     made = onnx.ModelProto()
     made.CopyFrom(model)
     graph = made.graph
+    known = {v.name: v for v in onnx.shape_inference.infer_shapes(model).graph.value_info}
     scales = {t.name: t for t in graph.initializer}
     makers = {o: n for n in graph.node for o in n.output}
     outputs = {v.name for v in graph.output}
@@ -59,6 +61,8 @@ def tapped(model: onnx.ModelProto) -> tuple[onnx.ModelProto, list[Tap]]:
         copy.name, copy.output[0] = name, name
         extra.append(copy)
         graph.output.append(helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None))
+        if node.output[0] in known:
+            graph.output[-1].type.CopyFrom(known[node.output[0]].type)
         taps.append(Tap(name, tuple(above), float(numpy_helper.to_array(scales[node.input[1]]).min())))
     graph.node.extend(extra)
     return made, taps
