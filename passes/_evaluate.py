@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import TypeAlias
 
 import numpy as np
 import onnx
@@ -13,6 +14,7 @@ from onnxqat.graph import query
 
 SHAPES = frozenset({"Identity", "Unsqueeze", "Squeeze", "Transpose", "Reshape", "Flatten", "Slice", "Shape"})
 BROADCASTS = frozenset({"Add", "Sub", "Mul", "Div", "Neg", "Sqrt", "Reciprocal"})
+_Direct: TypeAlias = "Callable[[ir.Node, list[np.ndarray | None]], np.ndarray | None]"
 FOLDABLE = SHAPES | BROADCASTS | {"Cast", "Concat", "Gather", "ConstantOfShape", "Expand"}
 
 
@@ -94,15 +96,49 @@ def _cast(node: ir.Node, inputs: list[np.ndarray | None]) -> np.ndarray | None:
     return data.astype(target.numpy()) if data is not None and data.dtype.kind == "i" and target in integers else None
 
 
+def _shape(node: ir.Node, inputs: list[np.ndarray | None]) -> np.ndarray | None:
+    data = inputs[0]
+    return None if data is None or node.attributes else np.array(data.shape, np.int64)
+
+
+def _gather(node: ir.Node, inputs: list[np.ndarray | None]) -> np.ndarray | None:
+    data, places = inputs
+    if data is None or places is None:
+        return None
+    return np.take(data, places, axis=int(query.attribute(node, "axis", 0)))
+
+
+def _unsqueeze(node: ir.Node, inputs: list[np.ndarray | None]) -> np.ndarray | None:
+    data, axes = [*inputs, None][:2]
+    places = query.attribute(node, "axes", axes)  # an input since opset 13
+    return None if data is None or places is None else np.expand_dims(data, tuple(int(a) for a in places))
+
+
+def _integer_arithmetic(operation: np.ufunc) -> _Direct:
+    def compute(node: ir.Node, inputs: list[np.ndarray | None]) -> np.ndarray | None:
+        left, right = inputs
+        if left is None or right is None or left.dtype != right.dtype or left.dtype.kind != "i":
+            return None
+        return np.asarray(operation(left, right))
+
+    return compute
+
+
 # What exporters compute sizes and amounts with. A function returns None where it does not cover the node's form. The
 # reference implementation knows everything, but its import alone takes 0.1 seconds.
-_DIRECT: dict[str, Callable[[ir.Node, list[np.ndarray | None]], np.ndarray | None]] = {
+_DIRECT: dict[str, _Direct] = {
     "ConstantOfShape": _constant_of_shape,
     "Concat": _concat,
     "Transpose": _transpose,
     "Reshape": _reshape,
     "Slice": _slice,
     "Cast": _cast,
+    "Shape": _shape,
+    "Gather": _gather,
+    "Unsqueeze": _unsqueeze,
+    "Add": _integer_arithmetic(np.add),
+    "Sub": _integer_arithmetic(np.subtract),
+    "Mul": _integer_arithmetic(np.multiply),
 }
 
 
