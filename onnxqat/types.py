@@ -193,9 +193,13 @@ class Shared:
 
 @dataclasses.dataclass(frozen=True)
 class Fixed:
-    """Parameters prescribed by the operator or the backend (softmax, sigmoid, tanh outputs)."""
+    """Parameters prescribed by the operator or the backend (softmax, sigmoid, tanh outputs).
+
+    `prescribed`: the backend's kernel has them built in, so that training must not move them either.
+    """
 
     qparams: QParams
+    prescribed: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -311,6 +315,7 @@ class Placement:
         rule: the rule behind it, for the node metadata.
         consumers: (node name, input index) that read the dequantized tensor; None for all, graph output included.
         group: root of the tie group; quantizers of one group share their scale and zero point constants.
+        prescribed: nothing may change the parameters, see :class:`Fixed`.
     """
 
     tensor: str
@@ -318,6 +323,7 @@ class Placement:
     rule: str
     consumers: tuple[tuple[str, int], ...] | None = None
     group: str | None = None
+    prescribed: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

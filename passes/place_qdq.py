@@ -117,6 +117,8 @@ class _Placing:
         stamp = {build.CREATED_BY: self.stamp, build.RULE: placement.rule}
         if placement.qparams.scale_bits is not None:
             stamp[qdq.SCALE_BITS] = str(placement.qparams.scale_bits)
+        if placement.prescribed:
+            stamp[qdq.PRESCRIBED] = "the backend's kernel"
         producer = source.producer()
         here = producer is not None and walk.scope_of(producer) is scope
         output = qdq.insert_pair(

@@ -156,7 +156,10 @@ class TypeRow(_Row):
 
 @dataclasses.dataclass(frozen=True)
 class FixedValue(_Row):
-    """Prescribed output parameters; ``range`` gives the grid that covers exactly the operator's output range."""
+    """Prescribed output parameters; ``range`` gives the grid that covers exactly the operator's output range.
+
+    A ``scale`` is one that the backend's kernel has built in: training does not move it.
+    """
 
     scale: float | None = None
     zero_point: int | Literal["qmin"] | None = None

@@ -62,7 +62,8 @@ def fixed(draft: Draft, slot: Slot, wanted: TensorSpec) -> Fixed:
         bits = 1 if draft.backend.types[slot.use].scale == "pow2" else None
         return Fixed(numerics.from_range(low, high, wanted.qtype, symmetric=wanted.symmetric, scale_bits=bits))
     zero_point = wanted.qtype.quant_min if given.zero_point == "qmin" else given.zero_point or 0
-    return Fixed(QParams(np.asarray(given.scale, np.float32), np.asarray(zero_point), wanted.qtype))
+    qparams = QParams(np.asarray(given.scale, np.float32), np.asarray(zero_point), wanted.qtype)
+    return Fixed(qparams, prescribed=True)
 
 
 def output_axis(node: ir.Node) -> int:

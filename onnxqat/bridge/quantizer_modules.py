@@ -80,6 +80,8 @@ class Quantizers:
             sources = quantizer.derived_from
             pair = None if sources is None else (self.module(sources[0]), self.module(sources[1]))
             made = self.factory(quantizer, pair)
+            if quantizer.prescribed:
+                made.requires_grad_(False)
             codes = str(quantizer.input.name) if quantizer.stored else None
             described = {
                 "scale_names": tuple(str(v.name) for v in quantizer.scales),

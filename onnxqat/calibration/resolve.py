@@ -130,7 +130,7 @@ def _place(
     if isinstance(decision, Shared):
         return Placement(edge.tensor, roots[decision.root], edge.rule, edge.consumers, decision.root)
     if isinstance(decision, Fixed):
-        return Placement(edge.tensor, decision.qparams, edge.rule, edge.consumers)
+        return Placement(edge.tensor, decision.qparams, edge.rule, edge.consumers, prescribed=decision.prescribed)
     if edge.tensor in roots and decision == observers[edge.tensor].spec:
         return Placement(edge.tensor, roots[edge.tensor], edge.rule, edge.consumers, edge.tensor)
     if decision.role == "weight":

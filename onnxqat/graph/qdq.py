@@ -19,6 +19,7 @@ QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 DOMAINS = ("", "com.microsoft")
 BIAS_GRID = "onnxqat.bias_grid"  # on a node whose float bias lies on the grid of its accumulator
 SCALE_BITS = "onnxqat.scale_bits"  # on the nodes of a quantizer whose scale is kept to so many significant bits
+PRESCRIBED = "onnxqat.prescribed"  # on the nodes of a quantizer whose parameters the target has built in
 PRECISION_OPSET = 23  # from here on the type of the scale decides what the quotient is rounded to
 QUANT_MIN, QUANT_MAX = "onnxqat.quant_min", "onnxqat.quant_max"
 
@@ -51,6 +52,11 @@ class Quantizer:
     def stored(self) -> bool:
         """Whether the file holds integers (deploy form) instead of a float tensor."""
         return self.quantize is None
+
+    @property
+    def prescribed(self) -> bool:
+        """Whether the target has the parameters built in, so that training leaves them alone."""
+        return any(PRESCRIBED in node.metadata_props for node in self.nodes)
 
     @property
     def tensor(self) -> str:

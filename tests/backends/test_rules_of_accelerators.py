@@ -191,3 +191,20 @@ def test_four_bits_of_a_type_of_four_bits_change_nothing() -> None:
     table = apply(Overrides(weight_bits=4), load("qnn-htp-w4"))
     assert table.types["wt"].dtype == "int4"
     assert apply(Overrides(weight_bits=3), load("qnn-htp-w4")).types["wt"].qtype() == QType("int8", -4, 3)
+
+
+# ------------------------------------------------------------------ what training may move
+def test_a_scale_that_the_kernel_has_built_in_is_not_trained() -> None:
+    pytest.importorskip("torch")
+    from onnxqat.bridge.importer import to_torch
+
+    text = """g (float[1,4] x) => (float[1,4] y) { s = Softmax(x) t = Transpose(s) u = Sigmoid(x) v = Transpose(u)
+        w = MatMul(s, v) y = Neg(w) }"""
+    found = {}
+    for backend in ("litert-int8", "qnn-htp"):
+        module = to_torch(inserted(text, backend))
+        found[backend] = {
+            n: p.requires_grad for n, p in module.named_parameters() if n.startswith(("s_", "t_", "u_", "v_", "w_"))
+        }
+    assert found["litert-int8"] == dict.fromkeys(found["litert-int8"], False) | {"w_quantizer.scale": True}
+    assert all(found["qnn-htp"].values())
