@@ -179,6 +179,11 @@ def constant_values(quantizer: Quantizer) -> np.ndarray | None:
     return None if found is None else np.asarray(found, np.float32)
 
 
+def tensor_of(quantizer: Quantizer) -> str:
+    """Name of the float tensor; for stored integers that of the constant that they were made from."""
+    return float_name(quantizer) if quantizer.stored else quantizer.tensor
+
+
 def per_channel(array: np.ndarray, channel_axis: int | None) -> np.ndarray:
     """`array` as one row a channel; one row in all without an axis."""
     if channel_axis is None or not array.ndim:

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from onnxqat.backends import planner
+from onnxqat.backends.chains import behind
 from onnxqat.backends.schema import Backend
 from onnxqat.backends.selection import Selection
+from onnxqat.graph import walk
 from onnxqat.graph.qdq import Quantizer
 from onnxqat.lint._plain import Plain
 from onnxqat.types import Decision, Edge, Fixed, QuantPlan, Shared, TensorSpec
@@ -30,6 +32,7 @@ class Target:
         reasons: for a node of the file, by identity, why the table leaves it in float.
         specs: for each tensor that carries a pair, what the pair is to be.
         groups: tensors that share their parameters, by the root of the group, which is among them.
+        fused: names of nodes that the target computes as part of the one in front of them.
     """
 
     table: Backend
@@ -38,6 +41,7 @@ class Target:
     reasons: dict[int, str]
     specs: dict[str, Decision]
     groups: dict[str, list[str]]
+    fused: frozenset[str]
 
     def spec(self, edge: Edge) -> TensorSpec | Fixed | None:
         """What the pair of `edge` is to be, that of its group's root where it is tied; None for a bias or float."""
@@ -86,7 +90,8 @@ def target_of(plain: Plain, table: Backend) -> Target:
         if isinstance(edge.decision, Shared):
             members = groups.setdefault(edge.decision.root, [edge.decision.root])
             members.extend([edge.tensor] if edge.tensor not in members else [])
-    return Target(table, plain, plan, reasons, specs, groups)
+    fused = {str(m.name) for n in walk.nodes(plain.model) if n.op_type in table.ops for m in behind(n, table).members}
+    return Target(table, plain, plan, reasons, specs, groups, frozenset(fused))
 
 
 def compared(file: File) -> Iterator[Compared]:

@@ -28,6 +28,8 @@ def _float(file: File) -> Iterator[Found]:
     target = file.target
     for name, reason in () if target is None else target.plan.float_nodes:
         assert target is not None
+        if name in target.fused:
+            continue
         node = target.original(name)
         op_type = node.op_type if node is not None else ""
         # in a QDQ file that is as it should be; before calibration it is news
