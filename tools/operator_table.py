@@ -58,9 +58,11 @@ within the suite's tolerances. The other two are `test_dft_inverse` and its twin
 errors of numpy's FFT in complex64 (1.9e-7 where the exact value is 0) and allow 1e-7. The bridge transforms in float64 \
 and rounds once, which gives the exact 0; torch's own complex64 transform misses the ten values too.
 
-Weights in blocks (MatMulNBits and the like) stay the packed integers of the file: their scales train, their codes do \
-not. To train the weights, write the layer as DequantizeLinear in blocks and MatMul, which becomes a master weight with \
-a quantizer and is written back to the same codes where nothing moved; onnxruntime fuses that form into MatMulNBits.
+A constant weight of MatMulNBits is a float master with a quantizer and is written back into its bytes, the same \
+bytes where nothing was trained. It stays packed integers, whose scales train, where zero points are floats, a scale \
+is 0 or something else reads the constant too. The tables of GatherBlockQuantized keep their codes, as rows are picked \
+from these, and so do float4 weights of NVFP4: what they are multiplied by is quantized in turn (float8 codes with a \
+second scale), and that quantizer is the one that trains.
 """
 
 # Domain or operator: why it is not implemented.

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from onnxqat import numerics
 from onnxqat.bridge.kernels import grids, reference
+from onnxqat.bridge.packed_weights import Packing
 from onnxqat.errors import DataError, UnsupportedError, UsageError
 from onnxqat.types import QParams, QType, Role
 
@@ -38,18 +39,6 @@ class _Positive(torch.autograd.Function):
         return grads[0]
 
 
-class _NonZero(torch.autograd.Function):
-    """Move scales away from 0 to :data:`SMALLEST_SCALE` on their side of it; the gradient passes unchanged."""
-
-    @staticmethod
-    def forward(ctx: Any, scale: Tensor) -> Tensor:
-        return torch.where(scale < 0, scale.clamp(max=-SMALLEST_SCALE), scale.clamp(min=SMALLEST_SCALE))
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Tensor:
-        return grads[0]
-
-
 def positive(scale: Tensor) -> Tensor:
     """`scale`, at least :data:`SMALLEST_SCALE`; the gradient passes unchanged."""
     if not torch.is_grad_enabled():
@@ -58,8 +47,10 @@ def positive(scale: Tensor) -> Tensor:
 
 
 def non_zero(scale: Tensor) -> Tensor:
-    """`scale`, at least :data:`SMALLEST_SCALE` away from 0; the gradient passes unchanged."""
-    return cast(Tensor, _NonZero.apply(scale))  # type: ignore[no-untyped-call]
+    """`scale`, on its side of 0 at least :data:`SMALLEST_SCALE` away from it; the gradient passes unchanged."""
+    values = scale.detach()
+    moved = torch.where(values < 0, values.clamp(max=-SMALLEST_SCALE), values.clamp(min=SMALLEST_SCALE))
+    return scale + (moved - values) if torch.is_grad_enabled() else moved
 
 
 class FakeQuantize(nn.Module):
@@ -90,6 +81,7 @@ class FakeQuantize(nn.Module):
         scale_names: names of the initializers that hold the scale (Q and DQ may have copies); set by the importer.
         zero_point_names: the same for the zero point.
         codes_name: the initializer of stored integer codes, None in train form.
+        packings: how the file packs codes and zero points that lie several in a byte, by the initializer's name.
     """
 
     scale: nn.Parameter
@@ -122,6 +114,7 @@ class FakeQuantize(nn.Module):
         self.scale_names: tuple[str, ...] = ()
         self.zero_point_names: tuple[str, ...] = ()
         self.codes_name: str | None = None
+        self.packings: dict[str, Packing] = {}
         self._allocate(qparams)
 
     def _allocate(self, qparams: QParams) -> None:

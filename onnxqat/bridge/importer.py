@@ -16,7 +16,16 @@ import onnx_ir as ir
 import torch
 from torch import fx
 
-from onnxqat.bridge import element_types, functions, fusion, inference, names, quantizer_modules, unsigned
+from onnxqat.bridge import (
+    element_types,
+    functions,
+    fusion,
+    inference,
+    names,
+    packed_weights,
+    quantizer_modules,
+    unsigned,
+)
 from onnxqat.bridge import module as modules
 from onnxqat.bridge.builder import Builder, Lowered, NodeView, RefusedError, Store
 from onnxqat.bridge.module import Capture, OnnxModule, capture
@@ -61,6 +70,7 @@ def prepare(model: ir.Model) -> ir.Model:
         value.shape = None if rank is None else ir.Shape([None] * rank)
     model = model if mixed else inference.infer(model)
     element_types.complete(model)
+    packed_weights.expose(model)
     return model
 
 

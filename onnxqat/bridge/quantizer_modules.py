@@ -11,7 +11,7 @@ import torch
 from torch import fx, nn
 
 from onnxqat import numerics
-from onnxqat.bridge import names
+from onnxqat.bridge import names, packed_weights
 from onnxqat.bridge.builder import Builder
 from onnxqat.bridge.fake_quantize import DerivedFakeQuantize, FakeQuantize
 from onnxqat.bridge.values import TORCH_DTYPES, Const
@@ -87,6 +87,7 @@ class Quantizers:
                 "scale_names": tuple(str(v.name) for v in quantizer.scales),
                 "zero_point_names": tuple(str(v.name) for v in quantizer.zero_points),
                 "codes_name": codes,
+                "packings": packed_weights.packings([quantizer.input, *quantizer.zero_points]),
             }
             for name, value in described.items():
                 setattr(made, name, value)

@@ -8,33 +8,33 @@ from __future__ import annotations
 
 import dataclasses
 import filecmp
-import functools
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
 import onnx
 import onnx_ir as ir
 import torch
-from onnx import external_data_helper, numpy_helper
+from onnx import external_data_helper
 from torch import Tensor, nn
 
 from onnxqat import numerics
 from onnxqat.bridge import values
+from onnxqat.bridge.constant_slots import PackedSlot, Slot, ir_slots, proto_slots
 from onnxqat.bridge.fake_quantize import DerivedFakeQuantize, FakeQuantize
+from onnxqat.bridge.packed_weights import Packing
 from onnxqat.bridge.state import quantizers
 from onnxqat.errors import ModelError, QatError, UsageError
-from onnxqat.graph import external, io, walk
+from onnxqat.graph import external, io
 from onnxqat.types import FloatArray, IntArray, QParams
 
 Array: TypeAlias = npt.NDArray[Any]
 
 FINETUNED = "onnxqat.finetuned"
-_TYPED_FIELDS = ("float_data", "int32_data", "int64_data", "double_data", "uint64_data")
 
 
 def write_back(
@@ -82,12 +82,12 @@ def write_back(
         external.check_external_data(model, "the model", None)
         proto = onnx.ModelProto()
         proto.CopyFrom(model)
-        _apply_to_proto(_changes(source, _Constants(_proto_slots(proto, ""))), proto, properties)
+        _apply_to_proto(_changes(source, _Constants(proto_slots(proto, ""))), proto, properties)
         if output is not None:
             io.save(proto, output)
         return proto
     loaded = io.load(model)
-    _apply_to_ir(_changes(source, _Constants(_ir_slots(loaded))), loaded, properties)
+    _apply_to_ir(_changes(source, _Constants(ir_slots(loaded))), loaded, properties)
     if output is not None:
         io.save(loaded, output)
     return io.like(model, loaded)
@@ -96,133 +96,12 @@ def write_back(
 # --- constants of a model ---------------------------------------------------------------------------------------
 
 
-class _Slot(Protocol):
-    """A constant of the model that can be read and replaced."""
-
-    @property
-    def array(self) -> Array: ...
-
-    def replace(self, array: Array) -> None: ...
-
-
-@dataclasses.dataclass(eq=False)
-class _TensorSlot:
-    """A TensorProto; the data stays in the field it is in, external data comes inside."""
-
-    tensor: onnx.TensorProto
-    folder: str
-
-    @functools.cached_property
-    def array(self) -> Array:
-        tensor = self.tensor
-        if tensor.data_location == onnx.TensorProto.EXTERNAL:
-            tensor = onnx.TensorProto()
-            tensor.CopyFrom(self.tensor)
-        return np.asarray(numpy_helper.to_array(tensor, self.folder))
-
-    def replace(self, array: Array) -> None:
-        tensor = self.tensor
-        outside = tensor.data_location == onnx.TensorProto.EXTERNAL
-        if outside or tensor.HasField("raw_data"):
-            tensor.raw_data = numpy_helper.from_array(array).raw_data
-            tensor.ClearField("external_data")
-            tensor.ClearField("data_location")
-            return
-        fresh = onnx.helper.make_tensor(tensor.name, tensor.data_type, tensor.dims, array.reshape(-1))
-        for field in _TYPED_FIELDS:
-            tensor.ClearField(field)
-            getattr(tensor, field).extend(getattr(fresh, field))
-
-
-@dataclasses.dataclass(eq=False)
-class _FloatSlot:
-    """Attribute ``value_float`` or ``value_floats`` of a Constant node."""
-
-    attribute: onnx.AttributeProto
-
-    @property
-    def array(self) -> Array:
-        one = self.attribute.type == onnx.AttributeProto.FLOAT
-        return np.asarray(self.attribute.f if one else list(self.attribute.floats), np.float32)
-
-    def replace(self, array: Array) -> None:
-        if self.attribute.type == onnx.AttributeProto.FLOAT:
-            self.attribute.f = float(array)
-        else:
-            self.attribute.floats[:] = array.tolist()
-
-
-@dataclasses.dataclass(eq=False)
-class _IrSlot:
-    """An initializer or Constant node of onnx_ir."""
-
-    value: ir.Value
-    attribute: ir.Attr | None = None
-
-    @functools.cached_property
-    def array(self) -> Array:
-        held: Any = self.value.const_value if self.attribute is None else self.attribute.value
-        return np.asarray(held.numpy() if isinstance(held, ir.TensorProtocol) else np.asarray(held, np.float32))
-
-    def replace(self, array: Array) -> None:
-        dtype = ir.DataType.from_numpy(array.dtype)
-        tensor = ir.Tensor(np.array(array, order="C"), dtype=dtype, name=self.value.name)
-        if self.attribute is None:
-            self.value.const_value = tensor
-            return
-        node = self.value.producer()
-        assert node is not None
-        new: Any = {"value": tensor, "value_float": array.tolist(), "value_floats": array.tolist()}[self.attribute.name]
-        node.attributes[self.attribute.name] = ir.Attr(self.attribute.name, self.attribute.type, new)
-
-
-def _proto_slots(proto: onnx.ModelProto, folder: str) -> Iterator[tuple[str, _Slot, bool]]:
-    """Name, slot and whether it is inside a model-local function."""
-    yield from _slots_of([proto.graph], [], folder, False)
-    yield from _slots_of([], [node for function in proto.functions for node in function.node], folder, True)
-
-
-def _slots_of(
-    graphs: list[onnx.GraphProto], nodes: list[onnx.NodeProto], folder: str, in_function: bool
-) -> Iterator[tuple[str, _Slot, bool]]:
-    while graphs or nodes:
-        if graphs:
-            graph = graphs.pop()
-            for tensor in graph.initializer:
-                yield tensor.name, _TensorSlot(tensor, folder), in_function
-            nodes.extend(graph.node)
-            continue
-        node = nodes.pop()
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                graphs.append(attribute.g)
-            graphs.extend(attribute.graphs)
-            if node.op_type == "Constant" and node.domain in ("", "ai.onnx"):
-                if attribute.name == "value":
-                    yield node.output[0], _TensorSlot(attribute.t, folder), in_function
-                elif attribute.name in ("value_float", "value_floats"):
-                    yield node.output[0], _FloatSlot(attribute), in_function
-
-
-def _ir_slots(model: ir.Model) -> Iterator[tuple[str, _Slot, bool]]:
-    for scope in walk.scopes(model):
-        in_function = isinstance(scope, ir.Function)
-        for value in scope.initializers.values() if isinstance(scope, ir.Graph) else ():
-            if value.const_value is not None:
-                yield str(value.name), _IrSlot(value), False
-        for node in scope:
-            if node.op_type == "Constant" and node.domain in ("", "ai.onnx"):
-                for key in ("value", "value_float", "value_floats"):
-                    if key in node.attributes:
-                        yield str(node.outputs[0].name), _IrSlot(node.outputs[0], node.attributes[key]), in_function
-
-
 class _Constants:
     """The constants of a model by name, and the new values for some of them."""
 
-    def __init__(self, slots: Iterable[tuple[str, _Slot, bool]]) -> None:
-        self._slots: dict[str, list[_Slot]] = {}
-        self._in_functions: list[_Slot] = []
+    def __init__(self, slots: Iterable[tuple[str, Slot, bool]]) -> None:
+        self._slots: dict[str, list[Slot]] = {}
+        self._in_functions: list[Slot] = []
         for name, slot, in_function in slots:
             self._slots.setdefault(name, []).append(slot)
             if in_function:
@@ -234,6 +113,14 @@ class _Constants:
         if name not in self._slots:
             raise _mismatch(f"the model has no constant {name!r}", "is it the model that the module was made from?")
         return self._slots[name][0].array
+
+    def unpack(self, name: str, packing: Packing | None) -> None:
+        """Read and write `name` as a matrix of codes from now on, where it is packed."""
+        if packing is not None:
+            self.read(name)
+            self._slots[name] = [
+                slot if isinstance(slot, PackedSlot) else PackedSlot(slot, packing) for slot in self._slots[name]
+            ]
 
     def dtype(self, name: str) -> np.dtype[Any] | None:
         """Its element type; None for a constant of a call of a function."""
@@ -346,6 +233,8 @@ def _write_quantizer(
     q: FakeQuantize, source: _Source, constants: _Constants, done: set[str]
 ) -> tuple[FloatArray, bool]:
     """Scale, zero point and codes of `q`; returns the scale as written and whether the parameters changed."""
+    for name, packing in q.packings.items():
+        constants.unpack(name, packing)
     new = q.qparams()
     old = _in_file(q, new, constants)
     if old is None:
@@ -454,7 +343,7 @@ def _apply_to_ir(constants: _Constants, model: ir.Model, properties: Mapping[str
 def _write_file(source: _Source, path: Path, output: Path, properties: Mapping[str, str]) -> Path:
     proto = io.read_proto(path)
     external.check_external_data(proto, str(path), path.parent)
-    constants = _changes(source, _Constants(_proto_slots(proto, str(path.parent))))
+    constants = _changes(source, _Constants(proto_slots(proto, str(path.parent))))
     outside = external.has_external_data(proto)
     if not constants.changes:
         content = path.read_bytes()
@@ -464,7 +353,7 @@ def _write_file(source: _Source, path: Path, output: Path, properties: Mapping[s
         return output
     if outside and _external_bytes(proto) + proto.ByteSize() > io.PROTOBUF_LIMIT:
         loaded = io.load(path)
-        _apply_to_ir(_changes(source, _Constants(_ir_slots(loaded))), loaded, properties)
+        _apply_to_ir(_changes(source, _Constants(ir_slots(loaded))), loaded, properties)
         return io.save(loaded, output, external_data=True)
     if outside:
         external_data_helper.load_external_data_for_model(proto, str(path.parent))

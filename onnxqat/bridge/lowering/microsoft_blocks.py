@@ -1,6 +1,7 @@
 """com.microsoft operators on weights that are stored as integers with one scale a block.
 
-The integers stay as they are in the file; scales, zero points that are floats, and data get gradients.
+The integers stay as they are in the file; scales, zero points that are floats, and data get gradients. The weight of a
+MatMulNBits has become a quantizer's master by then, where it can: :mod:`onnxqat.bridge.packed_weights`.
 """
 
 from __future__ import annotations
@@ -61,6 +62,8 @@ def com_microsoft_mat_mul_n_bits(n: NodeView) -> Lowered:
 
     The product is that of the definition: `accuracy_level`, which lets onnxruntime quantize the data, does not count.
     """
+    if not n.has(2):  # a master weight, see onnxqat.bridge.packed_weights
+        return n.call(functional.linear, n.tensor(0), n.tensor(1), n.optional(5))
     bits = int(n.attr("bits", 4))
     if bits not in BITS or n.has(4) or n.attr("weight_prepacked", 0):
         raise n.refuse(f"{bits} bits, g_idx or a prepacked weight")

@@ -51,9 +51,12 @@ def test_mat_mul_n_bits(bits, block, inputs, zero_points) -> None:
     module = parity.check(model, one_node.feeds(model, arrays))
     x = torch.from_numpy(arrays["x"]).requires_grad_()
     module(x).square().sum().backward()
-    assert all(leaf.grad is not None and leaf.grad.any() for leaf in (x, *module.parameters()))
+    # A master on its grid pulls the scale neither way: the gradient of a quantizer is then 0 but for rounding.
+    leaves = [p for name, p in module.named_parameters() if not name.endswith("quantizer.scale")]
+    assert all(leaf.grad is not None and leaf.grad.any() for leaf in (x, *leaves))
 
 
+@pytest.mark.filterwarnings("ignore:.*autograd.function.Function.*should not be instantiated:DeprecationWarning")
 def test_mat_mul_n_bits_exports_and_compiles_with_dynamic_batch_and_sequence() -> None:
     model, arrays = product(4, 16, 40, "packed")
     module = to_torch(model)
