@@ -126,6 +126,12 @@ TARGET = (
         _signed(),
     ),
     TargetCase("target-pair-useless", ORT, _useless(quantized=True), _useless(quantized=False)),
+    TargetCase(
+        "target-activation-untied",
+        ORT,
+        lambda: changed((INSIDE[0], INSIDE[1].replace("rs, rz", "s, rz"))),
+        lambda: changed(INSIDE),
+    ),
     TargetCase("target-activation-not-fused", ORT, lambda: changed(rz=U8(10))),
     TargetCase(
         "target-bias-type",

@@ -94,6 +94,16 @@ def _not_fused(file: File) -> Iterator[Found]:
             yield Found(text, node if node is not None else behind[0].nodes[0], clip.interior)
 
 
+def _untied(file: File) -> Iterator[Found]:
+    for clip in () if file.target is None else file.target.plan.redundant_clips:
+        behind = [q for q in file.named(clip.output) if not q.stored]
+        inside = [q for q in file.named(clip.interior) if not q.stored]
+        if behind and inside and not same_grid(inside[0], behind[0]):
+            ratio = float(inside[0].qparams.scale.ravel()[0] / behind[0].qparams.scale.ravel()[0])
+            text = f"the pair in front of the activation has {ratio:.4g} times the scale of the one behind"
+            yield Found(text, inside[0].nodes[0], clip.interior)
+
+
 def _bias(file: File) -> Iterator[Found]:
     for node, decision, present in _biases(file):
         storage = None if present is None else present.qparams.qtype.storage
@@ -180,6 +190,16 @@ RULES = (
         remedy="put the zero point at the smallest code (uint8), or a tied pair between layer and activation",
         source="backend table, fused, when: clip_is_redundant; onnxruntime qdq_util.cc; microsoft/onnxruntime#11660",
         check=_not_fused,
+        target=True,
+    ),
+    Rule(
+        code="target-activation-untied",
+        severity="warning",
+        defect="a pair stands between a layer and its activation, on another grid than the pair behind",
+        reason="QNN's simulator gives results that are off by 2.75; with tied scales by 0.03",
+        remedy="insert-qdq --replace for this target ties the two, or needs no inner pair",
+        source="backend table, fused, else: tie; QNN HTP run, depthwise Conv, pair, Clip(0, 6), pair",
+        check=_untied,
         target=True,
     ),
     Rule(
