@@ -11,33 +11,14 @@ from typing import Any
 import click
 
 import onnxqat
-from onnxqat import discover
+from onnxqat.cli._folder import Folder
 from onnxqat.errors import QatError
 
-COMMANDS = "onnxqat.cli.commands"
 INTERNAL_ERROR = 70
 INTERRUPTED = 130
 
 
-class Commands(click.Group):
-    """The files of ``onnxqat/cli/commands`` as commands of their name; only the one that is called is imported."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return [name.replace("_", "-") for name in discover.names(COMMANDS)]
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        known = cmd_name in self.list_commands(ctx)
-        command: click.Command | None = discover.load(COMMANDS, cmd_name).run if known else None
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The first sentence about each command; click's own list cuts it to a line."""
-        found = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, command.get_short_help_str(limit=1000)) for name, command in found if command])
-
-
-@click.command(cls=Commands, context_settings={"show_default": True})
+@click.command(cls=Folder, package="onnxqat.cli.commands", context_settings={"show_default": True})
 @click.version_option(onnxqat.__version__, message="%(version)s", help="Print the version.")
 def command_line(**_: Any) -> None:
     """Quantization-aware training from an ONNX file: place Q/DQ, fine-tune, write back, prove, hand off."""

@@ -7,11 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import click
 import onnx
 import pytest
 
 from onnxqat import __version__
 from onnxqat.backends import schema
+from onnxqat.cli import main
 from onnxqat.discover import names
 from onnxqat.graph import io
 from onnxqat.graph import qdq as quantizers
@@ -32,9 +34,20 @@ def test_help(onnxqat: Run) -> None:
     assert all(command in done.out for command in COMMANDS)
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_help_of_a_command(command: str, onnxqat: Run) -> None:
-    done = onnxqat(command, "--help")
+def leaves(group: click.Group) -> list[tuple[str, ...]]:
+    """Every command that does something, by the words that call it."""
+    found: list[tuple[str, ...]] = []
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        found += [(name, *rest) for rest in leaves(command)] if isinstance(command, click.Group) else [(name,)]
+    return found
+
+
+@pytest.mark.parametrize("command", leaves(main.command_line), ids=" ".join)
+def test_help_of_a_command(command: tuple[str, ...], onnxqat: Run) -> None:
+    done = onnxqat(*command, "--help")
     assert done.status == 0
     assert "--json" in done.out
     assert "Args:" not in done.out

@@ -4,22 +4,10 @@ from __future__ import annotations
 
 import click
 
-from onnxqat import discover
+from onnxqat.cli._folder import Folder
 
 
-class Subcommands(click.Group):
-    """The files of this folder as commands; only the one that is called is imported."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return discover.names(__name__)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        known = cmd_name in self.list_commands(ctx)
-        command: click.Command | None = discover.load(__name__, cmd_name).run if known else None
-        return command
-
-
-@click.command(cls=Subcommands, invoke_without_command=True)
+@click.command(cls=Folder, package=__name__, invoke_without_command=True)
 @click.pass_context
 def run(ctx: click.Context) -> None:
     """List the backend tables, show one, check one of your own, or compare two.

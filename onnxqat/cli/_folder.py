@@ -1,0 +1,34 @@
+"""A folder whose files are commands."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from onnxqat import discover
+
+
+class Folder(click.Group):
+    """The files of `package` as commands of their name, with ``-`` for ``_``; only the one that is called is imported.
+
+    A subfolder is a command too, and may be such a folder again.
+    """
+
+    def __init__(self, *arguments: Any, package: str, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.package = package
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [name.replace("_", "-") for name in discover.names(self.package)]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        known = cmd_name in self.list_commands(ctx)
+        command: click.Command | None = discover.load(self.package, cmd_name).run if known else None
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The first sentence about each command; click's own list cuts it to a line."""
+        found = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, command.get_short_help_str(limit=1000)) for name, command in found if command])
