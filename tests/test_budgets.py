@@ -23,12 +23,12 @@ def public_definitions(body: list[ast.stmt]) -> Iterator[Definition]:
 
 
 def inherits_documentation(class_: ast.ClassDef, method: str) -> bool:
-    """Whether a base class documents `method`; classes of other packages are taken to do so."""
+    """Whether a base class documents `method`; classes of other packages and namesakes are taken to."""
     for base in class_.bases:
         name = ast.unparse(base).split("[")[0].rpartition(".")[2]
         if name in {"ABC", "Protocol", "Generic", "NamedTuple", "Enum", "BaseModel", "object"}:
             continue
-        if name not in CLASSES:
+        if CLASSES.get(name, class_) is class_:  # of another package, or a namesake in another file
             return True
         own = [n for n in CLASSES[name].body if isinstance(n, Function) and n.name == method]
         if any(map(ast.get_docstring, own)) or inherits_documentation(CLASSES[name], method):
