@@ -17,6 +17,7 @@ WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 CLIPPED = 10.0
 """Squared error of clipping over that of rounding from which on clipping is no choice of an observer."""
 WIDE, SATURATED, UNUSED = 7, 0.05, 8
+NOTHING = 1e-4  # of the largest weight: a channel below it is as good as 0, and its scale may follow its bias
 
 
 def _constants(file: File) -> Iterator[tuple[Quantizer, np.ndarray]]:
@@ -95,7 +96,8 @@ def _vanished(file: File) -> Iterator[Found]:
         values = None if quantizer.stored else constant_values(quantizer)
         if values is None:
             continue
-        lost = _zero_rows(quantizer, codes, axis) & per_channel(values, axis).any(axis=1)
+        sizes = np.abs(per_channel(values, axis)).max(axis=1)
+        lost = _zero_rows(quantizer, codes, axis) & (sizes > NOTHING * sizes.max())
         if lost.any():
             text = f"{int(lost.sum())} of {lost.size} output channels round to 0, though their weights are not 0"
             yield Found(text, node, quantizer.tensor)

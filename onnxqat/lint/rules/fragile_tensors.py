@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from onnxqat.backends import normalizations, regions
+from onnxqat.backends import masks, normalizations, regions
 from onnxqat.graph import query
 from onnxqat.graph.qdq import Quantizer
 from onnxqat.lint._file import File, is_integer
 from onnxqat.lint._model import Found, Rule
 from onnxqat.ops import _base as ops
 
-LARGEST = 1e9
+LOWEST_FLOATS = 1e30
 NORMALIZATIONS = (
     "LayerNormalization",
     "InstanceNormalization",
@@ -36,20 +36,27 @@ def _masks(file: File) -> Iterator[Found]:
         if not is_integer(quantizer) or quantizer.qparams.qtype.bits > 16:
             continue
         array = None if quantizer.stored else query.constant_array(quantizer.input)
-        if array is not None and array.size:
-            finite = np.isfinite(array)
-            if not finite.all() or float(np.abs(array).max()) >= LARGEST:
-                what = "infinite values" if not finite.all() else f"values of up to {float(np.abs(array).max()):.3g}"
-                yield Found(f"the constant holds {what}", quantizer.nodes[0], quantizer.tensor)
-                continue
-        if _span(quantizer) >= LARGEST:
+        if array is not None and masks.is_mask(array):
+            largest = float(np.abs(array).max(initial=0.0))
+            what = f"values of up to {largest:.3g}" if np.isfinite(array).all() else "infinite values"
+            yield Found(f"the constant holds {what}", quantizer.nodes[0], quantizer.tensor)
+        elif array is None and not quantizer.stored and masks.carries_mask(quantizer.input):
+            yield Found(
+                f"the sum of numbers and a mask, its range is {_span(quantizer):.3g}",
+                quantizer.nodes[0],
+                quantizer.tensor,
+            )
+        elif _span(quantizer) >= LOWEST_FLOATS:
             yield Found(f"its range is {_span(quantizer):.3g}", quantizer.nodes[0], quantizer.tensor)
 
 
 def _parameters(file: File) -> Iterator[Found]:
+    ends = {id(node) for node in file.ends}
     for node in file.nodes:
         row = ops.find(node.domain, node.op_type)
-        if row is None or node.op_type in regions.PARAMETERS_ARE_DATA or node in file.ends:
+        if row is None or node.op_type in regions.PARAMETERS_ARE_DATA or id(node) in ends:
+            continue
+        if row.role(0) == "parameter":  # such as Shape and comparisons, which read data all the same
             continue
         for index in range(len(node.inputs)):
             quantizer = file.reading(node, index)

@@ -99,6 +99,7 @@ RULES = (
         remedy="decide for one grid; tie the two",
         source="microsoft/onnxruntime#25259, double_qdq_pairs_remover.cc",
         check=_requantized,
+        table_decides=True,
     ),
     Rule(
         code="pair-duplicate",

@@ -14,7 +14,7 @@ from onnxqat.lint._model import Found, Rule
 from onnxqat.lint._target import compared
 from onnxqat.lint.rules.activation_pairs import repeats
 from onnxqat.passes._forms import float_name
-from onnxqat.types import Derived
+from onnxqat.types import Derived, Shared, TensorSpec
 
 
 def _missing(file: File) -> Iterator[Found]:
@@ -130,13 +130,19 @@ def _biases(file: File) -> Iterator[tuple[ir.Node, Derived, Quantizer | None]]:
 
 
 def _ties(file: File) -> Iterator[Found]:
-    for members in ({} if file.target is None else file.target.groups).values():
-        present = [(name, q) for name in members for q in file.named(name) if not q.stored and q.role == "activation"]
-        for name, quantizer in present[1:]:
-            first = present[0][1]
-            if first.qparams.qtype == quantizer.qparams.qtype and not same_grid(first, quantizer):
+    groups: dict[str, list[tuple[str, Quantizer]]] = {}
+    for place in compared(file):
+        decision = place.edge.decision
+        root = decision.root if isinstance(decision, Shared) else place.edge.tensor
+        if isinstance(place.spec, TensorSpec) and place.spec.role == "activation":
+            groups.setdefault(root, []).extend((place.edge.tensor, q) for q in place.present if not q.stored)
+    tied = {} if file.target is None else file.target.groups
+    for members in (groups[root] for root in groups if root in tied):
+        first_name, first = members[0] if members else ("", None)
+        for name, quantizer in members[1:]:
+            if first is not None and first.qparams.qtype == quantizer.qparams.qtype and not same_grid(first, quantizer):
                 ratio = float(quantizer.qparams.scale.ravel()[0] / first.qparams.scale.ravel()[0])
-                text = f"{name!r} has {ratio:.6g} times the scale of {present[0][0]!r}, to which the target ties it"
+                text = f"{name!r} has {ratio:.6g} times the scale of {first_name!r}, to which the target ties it"
                 yield Found(text, quantizer.nodes[0], name)
                 break
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 
 import onnx_ir as ir
 
-from onnxqat.graph import edit
+from onnxqat.graph import edit, query
 from onnxqat.graph.qdq import Quantizer
-from onnxqat.lint._file import File, is_integer, is_passthrough, same_grid, same_width
+from onnxqat.lint._file import File, constant_values, is_integer, is_passthrough, same_grid, same_width
 from onnxqat.lint._model import Found, Rule
 
 MIXED = 100.0
@@ -18,13 +18,21 @@ MIXED = 100.0
 def _moved(file: File) -> Iterator[tuple[ir.Node, Quantizer, Quantizer]]:
     """Operators that only move numbers, their input's quantizer and one behind them that differs from it."""
     for node in file.nodes:
-        inner = file.reading(node, 0) if is_passthrough(node) and node.inputs else None
+        inner = file.reading(node, 0) if _moves(file, node) and node.inputs else None
         if inner is None or inner.qparams.scale.ndim or not is_integer(inner) or node.op_type == "Identity":
             continue
         for value in node.outputs:
             for outer in file.on(value):
                 if same_width(inner, outer) and not same_grid(inner, outer) and not outer.qparams.scale.ndim:
                     yield node, inner, outer
+
+
+def _moves(file: File, node: ir.Node) -> bool:
+    """Whether `node` only moves numbers, on integers too where there is a target."""
+    if file.table is None or not is_passthrough(node):
+        return is_passthrough(node)
+    mode = query.attribute(node, "mode", None)
+    return not {node.op_type, f"{node.op_type}/{mode}"}.isdisjoint(file.table.passthrough)
 
 
 def _passthrough(file: File) -> Iterator[Found]:
@@ -84,7 +92,13 @@ def _ties(file: File) -> Iterator[Found]:
     for node in file.layers("Add", "Sub"):
         sides = [file.reading(node, index) for index in (0, 1)]
         known = [
-            q for q in sides if q is not None and is_integer(q) and not q.qparams.scale.ndim and q.role == "activation"
+            q
+            for q in sides
+            if q is not None
+            and is_integer(q)
+            and not q.qparams.scale.ndim
+            and q.role == "activation"
+            and constant_values(q) is None
         ]
         behind = [q for q in file.on(node.outputs[0]) if is_integer(q) and not q.qparams.scale.ndim]
         if len(known) == 2 and behind:
