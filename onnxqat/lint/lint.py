@@ -67,10 +67,9 @@ def lint(
 
 
 def opened(model: ir.Model, table: schema.Backend | None = None) -> File:
-    """A model of the lint's own as its rules see it; types and shapes are inferred on a copy of it."""
-    copy = model.clone()
-    shapes.infer(copy)
-    return File(copy, table)
+    """A model that the caller owns as the rules see it; types and shapes that it does not state are inferred in it."""
+    shapes.infer(model)
+    return File(model, table)
 
 
 def _target(model: io.ModelSource, output: str | os.PathLike[str] | None) -> Path:
