@@ -34,6 +34,8 @@ def reason(draft: Draft, node: ir.Node, row: OpRow) -> str | None:
     before = next((p.op_type for p in sources if p.op_type in row.not_behind), None)
     if before is not None:
         return f"the backend leaves {node.op_type} behind {before} in float"
+    if row.computed and any(query.constant_tensor(v) is not None for v in node.inputs):
+        return f"the backend takes {node.op_type} of computed tensors alone"
     for index, value in enumerate(node.inputs):
         found = _of_input(draft, node, row.input_slot(index), index, value)
         if found is not None:

@@ -192,6 +192,7 @@ class OpRow(_Row):
     """One operator: slots of its inputs and outputs, ties, and the attribute values that the row is for.
 
     `float_output`: the backend's kernel gives float by itself, so that a result that leaves the graph needs no pair.
+    `computed`: the row is for nodes without a constant among the inputs that it quantizes.
     `not_behind`: the row is not for a node that reads the result of one of these operators.
     `convert`: equal parameters are a must, so that an input with prescribed ones, or of another type, gets a second
     pair onto the common grid.
@@ -201,6 +202,7 @@ class OpRow(_Row):
     outputs: tuple[Slot, ...] = ()
     tie: Literal["io", "in"] | None = None
     convert: bool = False
+    computed: bool = False
     not_behind: tuple[str, ...] = ()
     float_output: bool = False
     when: dict[str, Any] = dataclasses.field(default_factory=dict)

@@ -104,6 +104,15 @@ def test_sums_of_masks_and_embeddings_stay_float() -> None:
     assert "r_Add" not in reasons(found)
 
 
+def test_a_constant_that_is_added_stays_float_for_tensorrt() -> None:
+    text = """g (float[2,2] x) => (float[2,2] y) <float[2,2] w = {1, 2, 3, 4}, float one = {1}> {
+        a = MatMul(x, w) b = Add(a, one) y = MatMul(b, w) }"""
+    for backend in ("tensorrt", "tensorrt-nlp", "tensorrt-fp8"):
+        found = plan(text, backend)
+        assert reasons(found)["b_Add"] == "the backend takes Add of computed tensors alone"
+        assert set(edges(found)) == {"x", "w", "b"}
+
+
 def test_a_computed_operand_of_a_weight_only_product() -> None:
     text = "g (float[2,2] x, float[2,2] z) => (float[2,2] y) { y = MatMul(x, z) }"
     assert plan(text, "tensorrt-int4").edges == ()
