@@ -7,6 +7,7 @@ import ctypes
 import importlib
 import os
 import re
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -32,10 +33,11 @@ def compile_and_run(job: dict[str, Any]) -> dict[str, Any]:
         return {"error": f"{step} failed: {' '.join(told[-3:])[-1000:]}"}
     files = []
     if job["artefacts"] is not None:
-        files = ["rknn/model.rknn"]
+        files = ["rknn/model.rknn", "rknn/model.onnx"]
         target = Path(job["artefacts"]) / files[0]
         target.parent.mkdir()
         rknn.export_rknn(str(target))
+        shutil.copyfile(job["model"], Path(job["artefacts"]) / files[1])
     facts = {"table": [line for line in said["out"].splitlines() if line.startswith("D RKNN:")]}
     rknn.init_runtime()
     outputs = []
