@@ -25,6 +25,7 @@ from onnxqat.passes.fold_pad import FoldPad
 from onnxqat.passes.inline_functions import InlineFunctions
 from onnxqat.passes.lift_constants import LiftConstants
 from onnxqat.passes.pad_all_axes import PadAllAxes
+from onnxqat.passes.pad_counted_pools import PadCountedPools
 from onnxqat.passes.place_qdq import PlaceQdq
 from onnxqat.passes.raise_opset import RaiseOpset
 from onnxqat.passes.strip_qdq import StripQdq
@@ -157,6 +158,9 @@ def prepare(
         PadAllAxes(),
         FoldPad(),
     ]
+    pool = table.ops.get("AveragePool")
+    if pool is not None and pool.when.get("count_include_pad", 1) == 0:
+        steps.append(PadCountedPools())
     remarks.extend(_base.rewrite(model, steps).remarks)
     edit.remove_unused(model)
     if any(value.dtype is None or value.shape is None for node in walk.nodes(model) for value in node.outputs):
