@@ -19,7 +19,8 @@ PROBABILITIES = ("Sigmoid", "HardSigmoid", "Softmax")
 
 def violations(proto: onnx.ModelProto, table: Backend, left_float: frozenset[str]) -> list[str]:
     """Every broken rule, in words; `left_float` are labels of nodes that the plan leaves out with a reason."""
-    return list(_File(ir.from_proto(proto), table, left_float).violations())
+    inferred = onnx.shape_inference.infer_shapes(proto, data_prop=True)
+    return list(_File(ir.from_proto(inferred), table, left_float).violations())
 
 
 class _File:
@@ -41,6 +42,8 @@ class _File:
             if first_opset(q.qparams.qtype.storage) > opset:
                 yield f"{q.tensor}: {q.qparams.qtype.storage} in opset {opset}"
         for node in self.model.graph:
+            if any(v.dtype not in (None, ir.DataType.FLOAT) for v in node.outputs):
+                continue  # shapes and indices
             if not kept.is_of_quantizer(node) and query.label(node) not in self.left_float:
                 row, passes = self._row(node), self._passes(node)
                 if row is not None:
