@@ -86,9 +86,11 @@ def _is_candidate(node: ir.Node, grids: dict[str, QParams]) -> bool:
     private = [v is None or (v.producer() is None and len(v.uses()) == 1) for v in (weight, bias)]
     if not all(private) or weight is None or str(weight.name) not in grids:
         return False
-    constant = query.constant_tensor(weight)
-    if constant is None or constant.dtype != ir.DataType.FLOAT or grids[str(weight.name)].axis not in (None, 0):
+    constant, grid = query.constant_tensor(weight), grids[str(weight.name)]
+    if constant is None or constant.dtype != ir.DataType.FLOAT or grid.axis not in (None, 0):
         return False
+    if grid.qtype.is_float or grid.block_size:
+        return False  # steps of small floats differ, and blocks cut the columns
     return bias is None or query.constant_tensor(bias) is not None
 
 

@@ -217,3 +217,9 @@ def test_a_scale_that_the_kernel_has_built_in_is_not_trained() -> None:
         }
     assert found["litert-int8"] == dict.fromkeys(found["litert-int8"], False) | {"w_quantizer.scale": True}
     assert all(found["qnn-htp"].values())
+
+
+def test_rounding_on_data_leaves_small_floats_alone() -> None:
+    text = f"g (float[1,2,4,4] x) => (float[1,2,4,4] out) <{W}> {{ a = Conv(x, w, bias) out = Neg(a) }}"
+    models = [inserted(text, "tensorrt-fp8", rounding=rounding) for rounding in ("nearest", "compensated")]
+    assert models[0].graph == models[1].graph
