@@ -70,7 +70,8 @@ def treatment(decision: Decision) -> str:
     if isinstance(decision, Float):
         return f"float: {decision.reason}"
     kind = "symmetric" if decision.symmetric else "asymmetric"
-    where = "per tensor" if decision.axis is None else f"per channel, axis {decision.axis}"
+    parts = "per channel" if decision.block_size is None else f"in blocks of {decision.block_size}"
+    where = "per tensor" if decision.axis is None else f"{parts}, axis {decision.axis}"
     power = "" if decision.scale_bits is None else f", scales of {decision.scale_bits} bits"
     return f"{decision.role}, {decision.qtype.storage} {decision.qtype.bits} bit {kind} {where}{power}, {decision.observer}"
 
