@@ -67,6 +67,8 @@ class NodeResult:
         why: why it is not on integers; empty where it is.
         steps: largest difference of its quantized result from the reference, in steps of that quantizer; None where it
             has none, or where the compiler runs no numbers here.
+        own_steps: the same, from what the reference makes of the inputs that the node had in the compiler: what it adds
+            by itself.
     """
 
     name: str
@@ -75,6 +77,7 @@ class NodeResult:
     detail: str
     why: str = ""
     steps: float | None = None
+    own_steps: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)

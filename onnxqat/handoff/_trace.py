@@ -78,11 +78,44 @@ def _above(name: str, makers: Mapping[str, onnx.NodeProto]) -> list[str]:
     return found
 
 
+def forced(model: onnx.ModelProto, taps: Sequence[Tap]) -> tuple[onnx.ModelProto, dict[str, str]]:
+    """A copy of a tapped model that reads the tensors of `taps` instead of computing them, and still gives them.
+
+    Fed with what a compiler made of them, it tells what each node should have made of its inputs.
+
+    Returns:
+        The copy, and the tap behind each of its new inputs.
+    """
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    graph = made.graph
+    known = {tap.output for tap in taps}
+    outputs = {v.name: v for v in graph.output}
+    sources: dict[str, str] = {}
+    nodes = []
+    for node in graph.node:
+        tap = f"{node.input[0]}{SUFFIX}" if node.op_type == DEQUANTIZE else ""
+        if tap not in known or node.output[0] in outputs:
+            nodes.append(node)
+            continue
+        sources[node.output[0]] = tap
+        value = onnx.ValueInfoProto()
+        value.CopyFrom(outputs[tap])
+        value.name = node.output[0]
+        graph.input.append(value)
+    kept = [v for v in graph.value_info if v.name not in sources]
+    del graph.node[:], graph.value_info[:]
+    graph.node.extend(nodes)
+    graph.value_info.extend(kept)
+    return made, sources
+
+
 def with_steps(
     nodes: Iterable[NodeResult],
     taps: Sequence[Tap],
     found: Sequence[Mapping[str, Array]],
     reference: Sequence[Mapping[str, Array]],
+    own: Sequence[Mapping[str, Array]],
 ) -> tuple[NodeResult, ...]:
     """`nodes` with the largest difference of each one's quantized result, in steps.
 
@@ -91,13 +124,24 @@ def with_steps(
         taps: of :func:`tapped`.
         found: outputs of the compiler, one dict a batch.
         reference: those of the reference.
+        own: those of :func:`forced`, fed with `found`.
     """
+    steps, alone = _largest(taps, found, reference), _largest(taps, found, own)
+    return tuple(
+        dataclasses.replace(n, steps=steps.get(n.name, n.steps), own_steps=alone.get(n.name, n.own_steps))
+        for n in nodes
+    )
+
+
+def _largest(
+    taps: Sequence[Tap], found: Sequence[Mapping[str, Array]], other: Sequence[Mapping[str, Array]]
+) -> dict[str, float]:
     steps: dict[str, float] = {}
     for tap in taps:
-        apart = max(_apart(a[tap.output], b[tap.output], tap.step) for a, b in zip(found, reference, strict=True))
+        apart = max(_apart(a[tap.output], b[tap.output], tap.step) for a, b in zip(found, other, strict=True))
         for name in tap.nodes:
             steps[name] = max(apart, steps.get(name, 0.0))
-    return tuple(dataclasses.replace(n, steps=steps.get(n.name, n.steps)) for n in nodes)
+    return steps
 
 
 def _apart(found: Array, reference: Array, step: float) -> float:

@@ -83,12 +83,16 @@ def _nodes(report: HandoffReport) -> Table:
         Column("kind", "runs on"),
         Column("detail", "as"),
         Column("steps", "largest difference, steps", "number"),
+        Column("own_steps", "by itself", "number"),
         Column("why", "why not on integers"),
     )
     words = {"integer": "integers", "moved": "integers, moved", "float": "float", "rejected": "rejected"}
     rows = tuple(
-        (n.name, n.op_type, "-" if n.detail == ABSORBED else words[n.kind], n.detail, n.steps, n.why)
+        (n.name, n.op_type, "-" if n.detail == ABSORBED else words[n.kind], n.detail, n.steps, n.own_steps, n.why)
         for n in report.nodes
     )
-    note = "A step is that of the quantizer behind the node; what came before it is in the difference too."
+    note = (
+        "A step is that of the quantizer behind the node. The difference has in it what came before the node; by itself "
+        "is from what the reference makes of the node's own inputs in the compiler."
+    )
     return Table("nodes", "Nodes", columns, rows, note=note)

@@ -35,13 +35,14 @@ def test_cells_become_rows(matrix: ModuleType) -> None:
         "able": 14,
         "steps": 2.5,
         "beyond": 0.125,
+        "own": 1.0,
         "score": {"found": 88.25, "reference": 89, "samples": 400},
         "float": [["/a", "Gemm", "its output 'y' leaves the graph without Q/DQ"]],
     }
     refused = {"accepted": False, "error": "rknn-toolkit2 refused the model"}
     other = known | {"float": [["/b", "Gemm", "its output 'z' leaves the graph without Q/DQ"]]}
     text = matrix.page({"resnet8_cifar10 qnn-htp": known, "dscnn_kws qnn-htp": other, "dscnn_kws rknn": refused})
-    assert "| resnet8_cifar10 | yes | 13 of 14 | 2.5 (12.5%) | 88.25 | 89 | 400 |" in text
+    assert "| resnet8_cifar10 | yes | 13 of 14 | 2.5 (12.5%) | 1.0 | 88.25 | 89 | 400 |" in text
     assert "- Gemm, 2 in dscnn_kws, resnet8_cifar10: its output '…' leaves the graph without Q/DQ" in text
     assert "| dscnn_kws | no: rknn-toolkit2 refused the model |" in text
     assert "## tensorrt" not in text

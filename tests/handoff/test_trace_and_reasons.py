@@ -41,8 +41,25 @@ def test_differences_go_to_the_nodes_above() -> None:
     reference = [{"a": np.zeros(3, np.float32), "b": np.zeros(2, np.float32)}]
     found = [{"a": np.array([0, 1, -1.5], np.float32), "b": np.array([np.nan, 0], np.float32)}]
     nodes = [NodeResult(name, "X", "integer", "") for name in ("conv", "relu", "pool", "other")]
-    steps = {n.name: n.steps for n in _trace.with_steps(nodes, taps, found, reference)}
-    assert steps == {"conv": 3.0, "relu": 3.0, "pool": np.inf, "other": None}
+    own = [found[0] | {"b": np.array([np.nan, 0.2], np.float32)}]
+    made = _trace.with_steps(nodes, taps, found, reference, own)
+    assert {n.name: n.steps for n in made} == {"conv": 3.0, "relu": 3.0, "pool": np.inf, "other": None}
+    assert {n.name: n.own_steps for n in made} == {"conv": 0.0, "relu": 0.0, "pool": np.inf, "other": None}
+
+
+def test_forced_nodes_compute_from_what_they_are_given() -> None:
+    tapped, taps = _trace.tapped(tiny.pair()[1])
+    model, sources = _trace.forced(tapped, taps)
+    onnx.checker.check_model(model, full_check=True)
+    assert set(sources.values()) == {tap.output for tap in taps}
+    whole = Session(io.load(tapped), optimize=False).run(FEEDS)
+    session = Session(io.load(model), optimize=False)
+    same = session.run(FEEDS | {name: whole[tap] for name, tap in sources.items()})
+    assert all(np.array_equal(whole[name], value) for name, value in same.items())
+    first = next(n for n, tap in sources.items() if tap == taps[0].output)
+    other = session.run(FEEDS | {name: whole[tap] * (name != first) for name, tap in sources.items()})
+    assert np.array_equal(other[taps[0].output], whole[taps[0].output])  # it is computed from the image as before
+    assert not np.array_equal(other[taps[1].output], whole[taps[1].output])
 
 
 @pytest.fixture
