@@ -45,7 +45,7 @@ class FoldPad(Pass):
         if amounts is None:
             log.left("a Pad that does more than put zeros around images", node)
             return
-        if padded.is_graph_output() or not all(_takes_padding(use) for use in uses):
+        if padded.is_graph_output() or not all(_takes_padding(use.node, use.idx) for use in uses):
             log.left("a Pad that is not read by convolutions alone", node)
             return
         source, constants, scope = node.inputs[0], list(node.inputs[1:]), walk.scope_of(node)
@@ -78,9 +78,8 @@ def _spatial_zeros(node: ir.Node) -> list[int] | None:
     return None if any(begins[:2] + ends[:2]) else [int(n) for n in begins[2:] + ends[2:]]
 
 
-def _takes_padding(use: ir.Usage) -> bool:
-    node = use.node
-    if node.op_type != "Conv" or node.domain != "" or use.idx != 0:
+def _takes_padding(node: ir.Node, index: int) -> bool:
+    if node.op_type != "Conv" or node.domain != "" or index != 0:
         return False
     settings = [node.attributes.get(name) for name in ("auto_pad", "pads")]
     if any(attribute is not None and attribute.is_ref() for attribute in settings):

@@ -25,9 +25,13 @@ class Slot(Protocol):
     """A constant of the model that can be read and replaced."""
 
     @property
-    def array(self) -> Array: ...
+    def array(self) -> Array:
+        """The value, in the dtype and shape that the model states."""
+        ...
 
-    def replace(self, array: Array) -> None: ...
+    def replace(self, array: Array) -> None:
+        """Store `array`, of the same dtype and shape, in the field that holds the value now."""
+        ...
 
 
 @dataclasses.dataclass(eq=False)
@@ -39,6 +43,7 @@ class TensorSlot:
 
     @functools.cached_property
     def array(self) -> Array:
+        """See :class:`Slot`."""
         tensor = self.tensor
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
             tensor = onnx.TensorProto()
@@ -46,6 +51,7 @@ class TensorSlot:
         return np.asarray(numpy_helper.to_array(tensor, self.folder))
 
     def replace(self, array: Array) -> None:
+        """See :class:`Slot`."""
         tensor = self.tensor
         outside = tensor.data_location == onnx.TensorProto.EXTERNAL
         if outside or tensor.HasField("raw_data"):
@@ -67,10 +73,12 @@ class FloatSlot:
 
     @property
     def array(self) -> Array:
+        """See :class:`Slot`."""
         one = self.attribute.type == onnx.AttributeProto.FLOAT
         return np.asarray(self.attribute.f if one else list(self.attribute.floats), np.float32)
 
     def replace(self, array: Array) -> None:
+        """See :class:`Slot`."""
         if self.attribute.type == onnx.AttributeProto.FLOAT:
             self.attribute.f = float(array)
         else:
@@ -86,10 +94,12 @@ class IrSlot:
 
     @functools.cached_property
     def array(self) -> Array:
+        """See :class:`Slot`."""
         held: Any = self.value.const_value if self.attribute is None else self.attribute.value
         return np.asarray(held.numpy() if isinstance(held, ir.TensorProtocol) else np.asarray(held, np.float32))
 
     def replace(self, array: Array) -> None:
+        """See :class:`Slot`."""
         dtype = ir.DataType.from_numpy(array.dtype)
         tensor = ir.Tensor(np.array(array, order="C"), dtype=dtype, name=self.value.name)
         if self.attribute is None:
@@ -152,9 +162,11 @@ class PackedSlot:
 
     @functools.cached_property
     def array(self) -> Array:
+        """See :class:`Slot`."""
         """The codes."""
         return self.packing.unpack(self.inner.array)
 
     def replace(self, array: Array) -> None:
+        """See :class:`Slot`."""
         """Pack other codes."""
         self.inner.replace(self.packing.pack(array, self.inner.array))
