@@ -81,6 +81,9 @@ def test_models(kind: str, folder: Path, onnxqat: Run) -> None:
         ("validate", "bad.onnx", "model.onnx", "--data", "data.npz"),
         ("validate", "model.onnx", "bad.onnx", "--data", "data.npz"),
         ("handoff", "bad.onnx", "--backend", "onnxruntime-cpu", "-o", "bundle"),
+        ("lint", "bad.onnx"),
+        ("explain", "bad.onnx"),
+        ("diff", "model.onnx", "bad.onnx"),
     ],
     ids=lambda command: " ".join(command[:2]),
 )
