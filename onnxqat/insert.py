@@ -140,7 +140,7 @@ def prepare(
     selection.mark(model, chosen)
     first: list[_base.Pass] = [
         CloseInitializers(),
-        RaiseOpset(max(needed_opset(table), _function_opset(model, table))),
+        RaiseOpset(max(needed_opset(table, overrides), _function_opset(model, table))),
         InlineFunctions(op.partition("/")[0] for op in table.ops),
     ]
     if simplify:
@@ -168,15 +168,16 @@ def prepare(
     return chosen
 
 
-def needed_opset(table: schema.Backend) -> int:
-    """Lowest opset that can express every type of `table`; at least 13, where per-channel scales begin.
+def needed_opset(table: schema.Backend, overrides: Overrides | None = None) -> int:
+    """Lowest opset for every type of `table` and of `overrides`; at least 13, where per-channel scales begin.
 
     Raises:
         BackendError: ``backend-opset`` where the backend cannot read that opset.
     """
     storages = [t.dtype for t in table.types.values() if t.dtype != "float"]
     storages += [s.dtype for row in table.ops.values() for s in (*row.inputs, *row.outputs) if s.dtype is not None]
-    storages += ["int16"] if table.first_last_bits == 16 else []
+    widths = [bits for _, *both in (overrides.node_bits if overrides else ()) for bits in both]
+    storages += ["int16"] if 16 in (table.first_last_bits, *widths) else []
     storages += ["int4"] if any(t.granularity == "block" for t in table.types.values()) else []  # opset of block_size
     needed = max([PER_CHANNEL_OPSET, table.opset[0], *map(first_opset, storages)])
     if needed > table.opset[1]:

@@ -132,7 +132,10 @@ class TypeRow(_Row):
         if self.dtype in ("int2", "uint2", "int4", "uint4") and self.qtype().bits == bits:
             return self
         sign = "int" if self.dtype.startswith("int") else "uint"
-        return self.model_copy(update={"dtype": f"{sign}{16 if bits == 16 else 8}", "bits": bits, "qrange": None})
+        largest = 2 ** (bits - 1) - 1
+        narrow = self.qrange is not None and self.qrange[0] == -self.qrange[1]
+        qrange = (-largest, largest) if narrow else None
+        return self.model_copy(update={"dtype": f"{sign}{16 if bits == 16 else 8}", "bits": bits, "qrange": qrange})
 
     def without_sign(self) -> TypeRow:
         """The unsigned twin with zero point 0, for values that are at least 0."""

@@ -31,7 +31,7 @@ whatever the order; that much holds with the tables' own (2, 4) as well. Here th
 the next grid is a short number too, so that integer kernels, which multiply by it, meet the same ties as
 QuantizeLinear, which divides.
 """
-_MARK = "onnxqat.left_out"
+_MARK, _WIDTHS_MARK = "onnxqat.left_out", "onnxqat.widths"
 _EXACT_WEIGHTS = {"scale_bits": EXACT[1], "reduce_range": True}
 
 
@@ -45,6 +45,8 @@ class Overrides:
         include: quantize only nodes that match one of these.
         exclude_ops: operator types to leave in float.
         weight_bits, activation_bits: widths, 2 to 8 or 16.
+        node_bits: pattern of node names as in `exclude`, width of weights and of activations, for these nodes alone;
+            the last pattern that matches wins, over `first_last_bits` too.
         per_channel: granularity of weights.
         observer: range observer of activations and weights, of the first and last layers too.
         activation_type: one of ``ACTIVATION_TYPES``.
@@ -67,6 +69,7 @@ class Overrides:
     reduce_range: bool | None = None
     scale_bits: tuple[int, int] | None = None
     first_last_bits: int | None = None
+    node_bits: tuple[tuple[str, int, int], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,6 +81,12 @@ class Selection:
 
     left_out: dict[str, str]
     outputs: dict[str, str]
+    widths: dict[str, tuple[int, int]] = dataclasses.field(default_factory=dict)
+
+    def bits(self, node: ir.Node) -> tuple[int, int] | None:
+        """Widths of weights and activations that the user chose for `node`, or None."""
+        names = (node.name, *(v.name for v in node.outputs))
+        return next((self.widths[str(name)] for name in names if name and str(name) in self.widths), None)
 
     def reason(self, node: ir.Node) -> str | None:
         """Why `node` is left in float, or None."""
@@ -111,32 +120,46 @@ def select(model: ir.Model, overrides: Overrides) -> Selection:
         kept = {id(n) for pattern in overrides.include for n in _matching(nodes, pattern, "--include")}
         left_out.update({id(n): "not included" for n in nodes if id(n) not in kept})
     chosen = [(n, left_out[id(n)]) for n in nodes if id(n) in left_out]
+    widths: dict[str, tuple[int, int]] = {}
+    for pattern, *bits in overrides.node_bits:
+        for node in _matching(nodes, pattern, "--bits-of"):
+            widths |= dict.fromkeys(_names(node), (bits[0], bits[1]))
     return Selection(
         {str(n.name): reason for n, reason in chosen if n.name},
         {str(v.name): reason for n, reason in chosen for v in n.outputs if v.name},
+        widths,
     )
 
 
 def mark(model: ir.Model, chosen: Selection) -> None:
     """Note the selection on the nodes themselves, so that copies of them are found by :func:`unmark`."""
     for node in walk.nodes(model):
-        reason = chosen.reason(node)
+        reason, widths = chosen.reason(node), chosen.bits(node)
         if reason is not None:
             node.metadata_props[_MARK] = reason
+        if widths is not None:
+            node.metadata_props[_WIDTHS_MARK] = ",".join(map(str, widths))
 
 
 def unmark(model: ir.Model, chosen: Selection) -> Selection:
     """`chosen`, and the nodes that were made from selected ones: by a call of a function, or inside its body."""
     found = [(node, reason) for node in walk.nodes(model) if (reason := node.metadata_props.pop(_MARK, None))]
+    widths = dict(chosen.widths)
+    for node in walk.nodes(model):
+        text = node.metadata_props.pop(_WIDTHS_MARK, None)
+        if text is not None:
+            weight, activation = map(int, text.split(","))
+            widths |= dict.fromkeys(_names(node), (weight, activation))
     return Selection(
         {str(node.name): reason for node, reason in found} | chosen.left_out,
         {str(v.name): reason for node, reason in found for v in node.outputs} | chosen.outputs,
+        widths,
     )
 
 
 def without(chosen: Selection, reasons: Mapping[str, str]) -> Selection:
     """`chosen`, and the nodes of these names left out as well."""
-    return Selection({**reasons, **chosen.left_out}, chosen.outputs)
+    return dataclasses.replace(chosen, left_out={**reasons, **chosen.left_out})
 
 
 def _matching(nodes: Iterable[ir.Node], pattern: str, option: str) -> list[ir.Node]:
@@ -189,6 +212,10 @@ def apply(overrides: Overrides, backend: Backend) -> Backend:
             raise UsageError("option-invalid", "sums of small floats are not exact, whatever the scales are")
         types |= {name: types[name].model_copy(update={"scale_bits": EXACT[0]}) for name in activations}
         types |= {name: types[name].model_copy(update=_EXACT_WEIGHTS) for name in weights}
+    for _, weight_bits, activation_bits in overrides.node_bits:
+        for names, bits in ((weights, weight_bits), (activations, activation_bits)):
+            for name in names:
+                _with_bits(types[name], bits)
     update: dict[str, object] = {"types": types}
     if overrides.observer is not None:
         update["first_last_observer"] = overrides.observer

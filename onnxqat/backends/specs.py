@@ -26,7 +26,11 @@ def of_input(draft: Draft, node: ir.Node, row: OpRow, index: int) -> Decision | 
         return None  # the backend quantizes weights alone, and this one is computed
     axis = _axis(node, slot, value) if constant else None
     # A constant that is tied to activations shares their merged range.
-    return spec(draft, node, slot, value, "weight" if constant and row.tie is None else "activation", axis)
+    role: Role = "weight" if constant and row.tie is None else "activation"
+    definition = ops.find(node.domain, node.op_type)
+    return spec(
+        draft, node, slot, value, role, axis, is_bias=definition is not None and definition.role(index) == "bias"
+    )
 
 
 def of_output(draft: Draft, node: ir.Node, slot: Slot, value: ir.Value, *, fused: bool) -> Decision:
@@ -35,14 +39,26 @@ def of_output(draft: Draft, node: ir.Node, slot: Slot, value: ir.Value, *, fused
     return fixed(draft, slot, found) if slot.fixed is not None and not fused else found
 
 
-def spec(draft: Draft, node: ir.Node, slot: Slot, value: ir.Value | None, role: Role, axis: int | None) -> TensorSpec:
+def spec(
+    draft: Draft,
+    node: ir.Node,
+    slot: Slot,
+    value: ir.Value | None,
+    role: Role,
+    axis: int | None,
+    *,
+    is_bias: bool = False,
+) -> TensorSpec:
     """The spec of `value`, an input or output of `node` with that `slot`."""
     assert slot.use is not None
     kind = draft.backend.types[slot.use]
     changes = {k: v for k in ("dtype", "symmetric", "granularity") if (v := getattr(slot, k)) is not None}
     bits = 16 if kind.bits is None and kind.dtype in ("int16", "uint16") else kind.bits
     kind = kind.model_copy(update=changes)
-    if node in draft.ends and draft.backend.first_last_bits:
+    chosen = None if is_bias else draft.selection.bits(node)
+    if chosen is not None:
+        kind = kind.with_bits(chosen[0] if role == "weight" and _has_weight(node) else chosen[1])
+    elif node in draft.ends and draft.backend.first_last_bits:
         observer = {"observer": draft.backend.first_last_observer}
         kind = kind.with_bits(draft.backend.first_last_bits).model_copy(update=observer)
     elif bits is not None and slot.dtype is not None:
@@ -64,6 +80,11 @@ def fixed(draft: Draft, slot: Slot, wanted: TensorSpec) -> Fixed:
     zero_point = wanted.qtype.quant_min if given.zero_point == "qmin" else given.zero_point or 0
     qparams = QParams(np.asarray(given.scale, np.float32), np.asarray(zero_point), wanted.qtype)
     return Fixed(qparams, prescribed=True)
+
+
+def _has_weight(node: ir.Node) -> bool:
+    definition = ops.find(node.domain, node.op_type)
+    return definition is not None and definition.weight_axis is not None
 
 
 def output_axis(node: ir.Node) -> int:

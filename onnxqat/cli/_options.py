@@ -56,6 +56,23 @@ def parse_pair(text: str | None, option: str) -> tuple[int, int] | None:
     return numbers[0], numbers[-1]
 
 
+def parse_bits_of(texts: tuple[str, ...]) -> tuple[tuple[str, int, int], ...]:
+    """``PATTERN=W,A`` as pattern and two widths.
+
+    Raises:
+        UsageError: ``option-invalid``.
+    """
+    found = []
+    for text in texts:
+        pattern, sign, bits = text.rpartition("=")
+        pair = parse_pair(bits, "--bits-of") if pattern and sign else None
+        if pair is None:
+            hint = "for example --bits-of 'head/*=8,16'"
+            raise UsageError("option-invalid", f"--bits-of {text!r} is not of the form PATTERN=W,A", hint=hint)
+        found.append((pattern, *pair))
+    return tuple(found)
+
+
 @contextmanager
 def progress(description: str, *, quiet: bool) -> Iterator[Callable[[int, int | None], None]]:
     """A progress bar on standard error; silent when that is not a terminal or with `quiet`."""

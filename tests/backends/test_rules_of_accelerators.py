@@ -8,7 +8,7 @@ import pytest
 
 from onnxqat.backends.schema import load
 from onnxqat.backends.selection import Overrides, apply
-from onnxqat.errors import UsageError
+from onnxqat.errors import BackendError, UsageError
 from onnxqat.graph import io, qdq
 from onnxqat.insert import insert_qdq
 from onnxqat.types import Derived, QType, Shared, ShiftLimit, TensorSpec
@@ -223,3 +223,52 @@ def test_rounding_on_data_leaves_small_floats_alone() -> None:
     text = f"g (float[1,2,4,4] x) => (float[1,2,4,4] out) <{W}> {{ a = Conv(x, w, bias) out = Neg(a) }}"
     models = [inserted(text, "tensorrt-fp8", rounding=rounding) for rounding in ("nearest", "compensated")]
     assert models[0].graph == models[1].graph
+
+
+# ------------------------------------------------------------------ widths of some nodes
+MIXED = f"""g (float[1,2,4,4] x) => (float[1,2,4,4] out) <{W}, float[2,2,1,1] v = {weight(2, 2, 1, 1)}> {{
+    ["stem/a"] a = Conv(x, w) ["head/b"] b = Conv(a, v, bias) ["head/c"] c = Sigmoid(b) d = Add(a, c) out = Neg(d) }}"""
+
+
+def test_widths_of_some_nodes() -> None:
+    found = plan(MIXED, "litert-int8", node_bits=(("head/*", 8, 16), ("head/c", 8, 8)))
+    assert spec(found, "w").qtype == spec(found, "v").qtype == QType("int8", -127, 127)
+    assert spec(found, "x").qtype == QType("int8", -128, 127)
+    own, converted = edges(found)["a"]
+    assert own.decision.qtype == QType("int8", -128, 127)  # type: ignore[union-attr]
+    assert converted.decision.qtype == QType("int16", -32768, 32767)  # type: ignore[union-attr]
+    assert converted.consumers == (("head/b", 0),)
+    assert spec(found, "b").qtype == QType("int8", -128, 127)  # all that reads it wants 8 bits
+
+
+def test_widths_of_weights_alone() -> None:
+    found = plan(MIXED, "litert-int8", node_bits=(("stem", 4, 8),))
+    assert spec(found, "w").qtype == QType("int8", -7, 7)
+    assert spec(found, "v").qtype == QType("int8", -127, 127)
+    assert spec(plan(MIXED, "vitis-dpu", node_bits=(("head", 4, 8),)), "bias").qtype == QType("int8", -128, 127)
+
+
+def test_widths_of_some_nodes_win_over_first_and_last() -> None:
+    found = plan(MIXED, "academic", node_bits=(("stem/a", 2, 3),))
+    assert spec(found, "w").qtype == QType("int8", -2, 1)
+    assert spec(found, "x").qtype == QType("uint8", 0, 7)
+
+
+def test_sixteen_bits_of_some_nodes_need_their_opset() -> None:
+    made = inserted(MIXED, "qnn-htp", overrides=Overrides(node_bits=(("head", 8, 16),)))
+    assert made.opset_import[0].version == 21
+    onnx.checker.check_model(made, full_check=True)
+    storages = {q.qparams.qtype.storage for qs in quantizers(made).values() for q in qs}
+    assert storages == {"uint8", "uint16", "int8", "int32"}
+    assert not any("onnxqat.widths" in {p.key for p in n.metadata_props} for n in made.graph.node)
+    with pytest.raises(BackendError, match="reads opset 13 to 19"):
+        inserted(MIXED, "rknn", overrides=Overrides(node_bits=(("head", 8, 16),)))
+
+
+@pytest.mark.parametrize(
+    ("bits", "code"), [(("nothing", 8, 8), "pattern-no-match"), (("head", 9, 8), "option-invalid")]
+)
+def test_widths_that_cannot_be(bits: tuple[str, int, int], code: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        plan(MIXED, "litert-int8", node_bits=(bits,))
+    assert caught.value.code == code

@@ -93,3 +93,12 @@ def test_diff(onnxqat: Run) -> None:
         "first": [13, 25],
         "second": [21, 25],
     }
+
+
+def test_bits_of_some_nodes(folder: Path, onnxqat: Run) -> None:
+    arguments = ("insert-qdq", "model.onnx", "-c", "data.npz", "--backend", "qnn-htp")
+    done = onnxqat(*arguments, "--bits-of", "head=8,16", "--explain")
+    assert done.status == 0, done.err
+    assert "uint16 16 bit" in done.out
+    for wrong in ("head", "=8,8", "head=a"):
+        assert "error[option-invalid]: --bits-of" in onnxqat(*arguments, "--bits-of", wrong).err

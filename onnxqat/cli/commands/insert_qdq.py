@@ -21,6 +21,7 @@ from onnxqat.cli import _options
 @click.option("--include", multiple=True, help="Quantize only nodes that match.")
 @click.option("--exclude-op", multiple=True, help="Operator type to leave in float.")
 @click.option("--bits", help="Widths W,A of weights and activations: 2 to 8, or 16.")
+@click.option("--bits-of", multiple=True, help="Widths of some nodes: PATTERN=W,A, pattern as in --exclude.")
 @click.option("--per-channel/--per-tensor", default=None, help="Scales of weights.")
 @click.option("--observer", help="Range observer: minmax, percentile, entropy or mse.")
 @click.option("--activation-type", help="int8, uint8, int16, uint16, int8-symmetric or int16-symmetric.")
@@ -53,6 +54,7 @@ def run(
     include: tuple[str, ...],
     exclude_op: tuple[str, ...],
     bits: str | None,
+    bits_of: tuple[str, ...],
     per_channel: bool | None,
     observer: str | None,
     activation_type: str | None,
@@ -95,6 +97,7 @@ def run(
         exact=exact,
         scale_bits=_options.parse_pair(scale_bits, "--scale-bits"),
         first_last_bits=first_last_bits,
+        node_bits=_options.parse_bits_of(bits_of),
     )
     with _options.progress("calibrate", quiet=as_json) as progress:
         result = insert_qdq(
