@@ -161,7 +161,7 @@ RULES = (
         defect="output channels whose weights are not 0 round to 0",
         reason="the scale is too coarse for them: the channel gives its bias alone",
         remedy="one scale a channel, or equalize the channels first",
-        source="Nagel et al., Data-Free Quantization Through Weight Equalization, section 3; microsoft/onnxruntime#11415",
+        source="Nagel et al., Data-Free Quantization Through Weight Equalization and Bias Correction; microsoft/onnxruntime#11415",
         check=_vanished,
     ),
     Rule(
@@ -189,7 +189,7 @@ RULES = (
         defect="weights use less than an eighth of their codes",
         reason="three bits or more are wasted on values that do not occur",
         remedy="compute the scale from the weights, one a channel",
-        source="Nagel et al., A White Paper on Neural Network Quantization, section 2.2",
+        source="Nagel et al., A White Paper on Neural Network Quantization",
         check=_unused_range,
     ),
 )

@@ -212,7 +212,7 @@ RULES = (
         defect="Softmax reads fewer than 8 bits",
         reason="it is exponential in its input: a step of 1 is a factor of 2.7",
         remedy="at least 8 bits in front of a Softmax",
-        source="Kim et al., I-BERT, section 3.5",
+        source="arithmetic of the exponential",
         check=_softmax,
     ),
     Rule(

@@ -169,7 +169,7 @@ RULES = (
         defect="nothing reads the result of a QuantizeLinear",
         reason="it costs time, and some compilers stop at it",
         remedy="remove it",
-        source="NVIDIA TensorRT developer guide, dangling outputs; dx-com `GraphStructureError: isolated node`",
+        source="dx-com 2.5 `GraphStructureError: Graph contains isolated node(s)`",
         check=_unused_quantize,
         fix=_remove,
     ),
@@ -207,7 +207,7 @@ RULES = (
         defect="the codes of a DequantizeLinear come neither from a QuantizeLinear nor from a constant",
         reason="compilers recognise no quantizer here; the operator behind it runs in float",
         remedy="quantize the float tensor with a pair of its own",
-        source="onnxruntime qdq_selectors.cc; onnx-tensorrt importer",
+        source="onnxruntime qdq_selectors.cc",
         check=_alone,
     ),
     Rule(
