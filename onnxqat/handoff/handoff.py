@@ -27,6 +27,7 @@ from onnxqat.handoff._base import Array, BaseCompiler, CompilerResult, NodeResul
 from onnxqat.handoff._bundle import MANIFEST, check_target, digest, digests, write_json, writing
 from onnxqat.handoff._choice import compiler_of
 from onnxqat.handoff._deploy import deploy_form, float_form
+from onnxqat.handoff._environment_compiler import EnvironmentCompiler
 from onnxqat.handoff._outputs import ROUNDING_STEPS, OutputCheck, check_outputs, output_quantizers
 from onnxqat.handoff._process import compile_in_process
 from onnxqat.handoff._ranges import tensor_ranges
@@ -152,7 +153,8 @@ def _compile(job: _Job, compiler: BaseCompiler, folder: Path) -> tuple[CompilerR
     """What came out, and the outputs against what the reference makes of the compiler's own tensors, where traced."""
     path, limit = folder / MODEL, job.limits.timeout
     result = compile_in_process(compiler, path, job.batches, artefacts=folder, timeout=limit)
-    job.remarks.extend(machine.saturation(job.train))
+    if not isinstance(compiler, EnvironmentCompiler):
+        job.remarks.extend(machine.saturation(job.train))
     if not compiler.runs_numbers:
         text = f"{compiler.name} runs no numbers on this machine: that it takes the model was checked, not what it computes"
         job.remarks.append(Remark(text, source="handoff"))
