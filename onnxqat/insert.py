@@ -30,6 +30,7 @@ from onnxqat.passes.place_qdq import PlaceQdq
 from onnxqat.passes.raise_opset import RaiseOpset
 from onnxqat.passes.strip_qdq import StripQdq
 from onnxqat.passes.unique_names import UniqueNames
+from onnxqat.passes.write_default_attributes import WriteDefaultAttributes
 from onnxqat.types import QuantPlan, Remark, first_opset
 
 if TYPE_CHECKING:
@@ -161,6 +162,8 @@ def prepare(
     pool = table.ops.get("AveragePool")
     if pool is not None and pool.when.get("count_include_pad", 1) == 0:
         steps.append(PadCountedPools())
+    if table.written_attributes:
+        steps.append(WriteDefaultAttributes(op.partition("/")[0] for op in (*table.ops, *table.passthrough)))
     remarks.extend(_base.rewrite(model, steps).remarks)
     edit.remove_unused(model)
     if any(value.dtype is None or value.shape is None for node in walk.nodes(model) for value in node.outputs):

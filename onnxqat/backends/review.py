@@ -8,7 +8,18 @@ from typing import Any
 from onnxqat.backends.schema import Backend
 from onnxqat.ops import _base as ops
 
-STATEMENTS = ("opset", "placement", "io", "pairs", "passthrough", "fused", "checks", "session", "first_last_bits")
+STATEMENTS = (
+    "opset",
+    "placement",
+    "io",
+    "pairs",
+    "passthrough",
+    "fused",
+    "checks",
+    "written_attributes",
+    "session",
+    "first_last_bits",
+)
 GROUPS = ("types", "ops")
 
 

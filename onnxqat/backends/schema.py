@@ -292,7 +292,8 @@ class Backend(_Row):
 
     `first_last_bits` is the width of the first and last weighted layers (0: float); they are observed by
     `first_last_observer`, since what suits the few bits of the other layers clips too much of 8. `pairs` says whether
-    all consumers of a tensor read one pair, or each its own. `facts` gives the source of keys, by their path
+    all consumers of a tensor read one pair, or each its own. With `written_attributes`, operators get the attributes
+    that they leave at their defaults, for compilers that do not know them. `facts` gives the source of keys, by their path
     (``types.act``); one of a key counts for all below it.
     """
 
@@ -311,6 +312,7 @@ class Backend(_Row):
     fused: tuple[Chain, ...] = ()
     pairs: Literal["tensor", "consumer"] = "tensor"
     checks: tuple[Check, ...] = ()
+    written_attributes: bool = False
     facts: dict[str, Fact] = dataclasses.field(default_factory=dict)
     first_last_bits: int | None = None
     first_last_observer: str = "minmax"

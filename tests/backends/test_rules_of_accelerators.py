@@ -272,3 +272,10 @@ def test_widths_that_cannot_be(bits: tuple[str, int, int], code: str) -> None:
     with pytest.raises(UsageError) as caught:
         plan(MIXED, "litert-int8", node_bits=(bits,))
     assert caught.value.code == code
+
+
+def test_attributes_at_their_defaults_are_written_for_compilers_that_do_not_know_them() -> None:
+    text = f"g (float[1,2,4,4] x) => (float[1,2,4,4] out) <{W}> {{ a = Conv(x, w) b = LeakyRelu(a) out = Neg(b) }}"
+    for backend, written in (("rknn", True), ("litert-int8", False)):
+        (node,) = [n for n in inserted(text, backend).graph.node if n.op_type == "LeakyRelu"]
+        assert bool(node.attribute) is written

@@ -1,0 +1,52 @@
+"""Attributes that a node leaves at their defaults, written out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import onnx
+import onnx_ir as ir
+
+from onnxqat.graph import query, walk
+from onnxqat.passes._base import Context, Pass, Rewrite
+from onnxqat.passes._edits import Log
+
+
+class WriteDefaultAttributes(Pass):
+    """Each attribute of the named operators for which ai.onnx has a default is on the node.
+
+    RKNN-Toolkit2 2.5 fails on a HardSigmoid without `alpha`, imx500-converter 3.19 on such a LeakyRelu: they do not
+    know the defaults.
+
+    1. The default is that of the operator's version in the model's opset.
+    2. Left alone: other operators and domains, attributes without a default, and those that are there.
+
+    Tolerance: none. ::
+
+        y = LeakyRelu(x)
+        y = LeakyRelu<alpha = 0.01>(x)
+
+    Args:
+        op_types: operators to look at.
+    """
+
+    def __init__(self, op_types: Iterable[str]) -> None:
+        self.op_types = frozenset(op_types)
+
+    def rewrite(self, model: ir.Model, context: Context) -> Rewrite:
+        """Add what is missing; see the class."""
+        log = Log()
+        for scope in walk.scopes(model):
+            opset = query.opset(model, scope)
+            for node in scope:
+                if node.domain == "" and node.op_type in self.op_types and self._complete(node, opset):
+                    log.did("attributes were written out, at their defaults", node)
+        return log.result()
+
+    @staticmethod
+    def _complete(node: ir.Node, opset: int) -> bool:
+        schema = onnx.defs.get_schema(node.op_type, opset, "")
+        missing = [a for name, a in schema.attributes.items() if name not in node.attributes and a.default_value.name]
+        for attribute in missing:
+            node.attributes[attribute.name] = ir.serde.deserialize_attribute(attribute.default_value)
+        return bool(missing)
