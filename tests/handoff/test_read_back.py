@@ -105,3 +105,21 @@ def test_rejected_nodes_carry_their_reason(paths: dict[str, Path]) -> None:
     assert (gemm.kind, gemm.detail) == ("rejected", "Gemm on the CPU")
     assert "onnxruntime's CPU runs it" in gemm.why
     assert covered(nodes)["Gemm"] == (0, 1)
+
+
+@pytest.mark.slow
+def test_imx500_takes_powers_of_two(tmp_path: Path) -> None:
+    chosen = loaded("imx500")
+    if chosen.version() is None:
+        pytest.skip("not installed: onnxqat handoff --install imx500")
+    from onnxqat.calibration.session import Session
+    from onnxqat.insert import insert_qdq
+
+    onnx.save(tiny.write(None), tmp_path / "float.onnx")
+    model = insert_qdq(tmp_path / "float.onnx", backend="imx500", calibration={"image": tiny.images(8)}).model
+    path = tmp_path / "deploy.onnx"
+    io.save(deploy_form(io.load(model), schema.load("imx500"), []), path)
+    result = compile_in_process(chosen, path, [FEEDS], artefacts=tmp_path)
+    assert covered(result.nodes) == ALL
+    assert result.files == ("imx500/packerOut.zip", "imx500/model.onnx")
+    assert np.array_equal(result.outputs[0]["logits"], Session(io.load(path), optimize=False).run(FEEDS)["logits"])
