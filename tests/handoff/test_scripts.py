@@ -41,6 +41,10 @@ def compile_and_run(job):
 def compile_and_run(job):
     raise RuntimeError("first line\\n\\nsecond line")
 """,
+    "traces": """
+def compile_and_run(job):
+    raise ValueError("Traceback (most recent call last):\\n  File x, line 3\\nKeyError: 'a;b'")
+""",
     "hangs": """
 import os, pathlib, subprocess, sys, time
 
@@ -121,6 +125,9 @@ def test_an_exception_becomes_one_line(model: Path) -> None:
     with pytest.raises(CheckError) as caught:
         compile_in_process(toy("raises"), model, FEEDS)
     assert "RuntimeError: first line second line" in caught.value.message
+    with pytest.raises(CheckError) as caught:
+        compile_in_process(toy("traces"), model, FEEDS)
+    assert caught.value.message == "traces refused the model: ValueError: KeyError: 'a;b'"
 
 
 def test_one_that_hangs_is_ended_with_its_children(

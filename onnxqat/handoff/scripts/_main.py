@@ -25,6 +25,8 @@ def main(folder: Path) -> None:
         found = _script(job["script"]).compile_and_run(job)
     except Exception as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        if any("Traceback" in line for line in lines):
+            lines = lines[-1:]  # some tools raise their own stack trace as the message
         found = {"error": f"{type(error).__name__}: {' '.join(lines)[:1000]}"}
     outputs: list[dict[str, Any]] = found.pop("outputs", [])
     flat = [value for batch in outputs for value in batch.values()]
