@@ -60,8 +60,11 @@ def compile_in_process(
         if isinstance(compiler, EnvironmentCompiler):
             if compiler.version() is None:
                 raise compiler.missing()
-            original = static_copy(path, batches[0])
-            onnx.save(compiler.prepare(original), folder / "model.onnx")
+            try:
+                original = static_copy(path, batches[0])
+                onnx.save(compiler.prepare(original), folder / "model.onnx")
+            except ValueError as error:  # protobuf's limit of 2 GB
+                raise CheckError("handoff-failed", f"{compiler.name} takes one file: {error}") from None
             outputs = [value.name for value in original.graph.output]
             job.update(model=str(folder / "model.onnx"), script=compiler.script, outputs=outputs)
             command = [str(compiler.environment.interpreter), "-I", str(_SCRIPT), str(folder)]

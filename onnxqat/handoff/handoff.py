@@ -170,10 +170,10 @@ def _traced(
     job: _Job, compiler: BaseCompiler, folder: Path, nodes: tuple[NodeResult, ...]
 ) -> tuple[tuple[NodeResult, ...], tuple[OutputCheck, ...] | None]:
     """`nodes` with differences; as they are, with a remark, where the compiler does not take the extra outputs."""
-    model, taps = _trace.tapped(onnx.load(folder / MODEL))
     batches = job.batches[: _trace.SAMPLES]
     path = folder / "traced.onnx"
     try:
+        model, taps = _trace.tapped(onnx.load(folder / MODEL))
         onnx.save(model, path)
         found = compile_in_process(compiler, path, batches, timeout=job.limits.timeout).outputs
         reference = [Session(io.load(path), optimize=False, what="the traced model").run(f) for f in batches]
@@ -185,8 +185,8 @@ def _traced(
             for feeds, made in zip(batches, found, strict=True)
         ]
         own = [session.run(feeds) for feeds in fed]
-    except (CheckError, ModelError) as error:
-        text = f"differences by node are not known, the compiler does not take the outputs for them: {error.message}"
+    except (CheckError, ModelError, ValueError) as error:  # the last: protobuf's limit of 2 GB
+        text = f"differences by node are not known, the compiler does not take the outputs for them: {error.args[0]}"
         job.remarks.append(Remark(text, source="handoff"))
         return nodes, None
     finally:
