@@ -18,9 +18,6 @@ from onnxqat.errors import UnsupportedError
 # Random numbers are those of one generator.
 RANDOM = re.compile(r"bernoulli|test_training_dropout(?!.*zero_ratio)")
 LEAST_PASSING = 1100
-# What onnx expects is a transform of complex64 by the installed numpy, which since 2.0 is in float32: where 0 is right
-# it has a few 1e-6, of values up to 99. The bridge has 0.
-FLOAT32_TRANSFORM = re.compile(r"test_dft_inverse")
 
 
 @functools.cache
@@ -68,8 +65,11 @@ def verdict(model: onnx.ModelProto, inputs: list[np.ndarray], wanted: list[np.nd
     for f, w in zip(found, wanted, strict=True):
         w = np.asarray(w)
         rtol = max(case.rtol, 2**-6) if w.dtype.name == "bfloat16" else case.rtol
-        atol = 99 * 2.0**-23 if FLOAT32_TRANSFORM.match(case.name) else case.atol
-        if f.shape != w.shape or f.dtype != w.dtype or not np.allclose(_wide(f), _wide(w), rtol, atol, equal_nan=True):
+        if (
+            f.shape != w.shape
+            or f.dtype != w.dtype
+            or not np.allclose(_wide(f), _wide(w), rtol, case.atol, equal_nan=True)
+        ):
             return f"wrong: {f.dtype}{f.shape} for {w.dtype}{w.shape}"
     return "pass"
 
