@@ -41,12 +41,13 @@ class _Graph:
                 self.readers.setdefault(name, []).append(node)
         self.named = {o: n for n in graph.node for o in n.output} | {n.name: n for n in graph.node if n.name}
 
+        for node in graph.node:
+            if all(name in self.constants for name in node.input if name):
+                self.constants.update(node.output)
+
     def constant(self, name: str) -> bool:
         """Whether `name` is stored, or computed from what is stored alone."""
-        maker = self.makers.get(name)
-        if maker is None:
-            return name in self.constants
-        return maker.op_type == "Constant" or all(self.constant(i) for i in maker.input if i)
+        return name in self.constants
 
 
 def _why(result: NodeResult, graph: _Graph, compiler: BaseCompiler) -> str:

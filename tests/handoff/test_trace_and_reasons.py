@@ -140,3 +140,11 @@ def test_mct_operators_have_no_zero_points() -> None:
             tensor.CopyFrom(onnx.numpy_helper.from_array(np.full(shape, 0.5, np.float32), tensor.name))
     with pytest.raises(CheckError, match="no zero points"):
         _mct_quantizers.rewritten(model)
+
+
+def test_reasons_of_a_deep_graph() -> None:
+    nodes = [helper.make_node("Relu", [f"t{i}"], [f"t{i + 1}"], name=f"n{i}") for i in range(3000)]
+    values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [4]) for n in ("t0", "t3000")]
+    model = helper.make_model(helper.make_graph([*nodes], "g", values[:1], values[1:]))
+    found = _reasons.explained([NodeResult("n2999", "Add", "float", "Add")], model, _base.load("tract"))
+    assert found[0].why.startswith("its input 't2999' carries no Q/DQ")
