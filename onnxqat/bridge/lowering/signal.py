@@ -76,7 +76,8 @@ def _inverse_in_halves(x: torch.Tensor, axis: int) -> torch.Tensor:
         complex64, without the last axis.
     """
     half = x.shape[axis] // 2
-    first, second = torch.complex(x[..., 0], x[..., 1]).split(half, axis)
+    numbers = torch.complex(x[..., 0], x[..., 1])
+    first, second = numbers.narrow(axis, 0, half), numbers.narrow(axis, half, half)
     angles = torch.arange(half, dtype=torch.float64, device=x.device) * (math.pi / half)
     turns = torch.polar(torch.ones_like(angles), angles).to(torch.complex64)
     odd = (first - second) * turns.reshape([-1 if a == axis else 1 for a in range(first.dim())])
