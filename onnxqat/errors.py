@@ -44,6 +44,7 @@ ErrorCode = Literal[
     "option-invalid",
     "name-unknown",
     "dependency-missing",
+    "environment-failed",
     "operator-unsupported",
     "quantizer-unsupported",
     "pass-precondition",
