@@ -171,6 +171,43 @@ def quark(folder: Path) -> Iterator[tuple[str, Path]]:
         yield name, path
 
 
+def aimet(folder: Path) -> Iterator[tuple[str, Path]]:
+    """AIMET's simulation of an ONNX model, exported as QDQ."""
+    import aimet_onnx
+    from aimet_onnx.quantsim import QuantizationSimModel
+
+    name = onnxruntime.InferenceSession(str(SOURCE)).get_inputs()[0].name
+    for form in ("int8", "int4"):
+        weights = getattr(aimet_onnx, form)
+        simulated = QuantizationSimModel(onnx.load(SOURCE), param_type=weights, activation_type=aimet_onnx.int8)
+        simulated.compute_encodings([{name: x} for x in images()])
+        path = folder / f"aimet_{form}.onnx"
+        onnx.save(simulated.to_onnx_qdq(), path)
+        yield f"{form} weights", path
+
+
+def ppq(folder: Path) -> Iterator[tuple[str, Path]]:
+    """PPQ (esp-ppq, which is kept up), exported for onnxruntime."""
+    from esp_ppq import QuantizationSettingFactory, TargetPlatform
+    from esp_ppq.api import export_ppq_graph, quantize_onnx_model
+
+    batches = [torch.from_numpy(x) for x in images()]
+    for name in ("TRT_INT8", "OPENVINO_INT8", "PPL_CUDA_INT8"):
+        made = quantize_onnx_model(
+            onnx_import_file=str(SOURCE),
+            calib_dataloader=batches,
+            calib_steps=8,
+            input_shape=list(batches[0].shape),
+            platform=getattr(TargetPlatform, name),
+            setting=QuantizationSettingFactory.default_setting(),
+            device="cpu",
+            verbose=0,
+        )
+        path = folder / f"ppq_{name}.onnx"
+        export_ppq_graph(made, platform=TargetPlatform.ONNXRUNTIME, graph_save_to=str(path))
+        yield name, path
+
+
 def brevitas(folder: Path) -> Iterator[tuple[str, Path]]:
     """brevitas' QCDQ export of layers of 8, 4 and 3 bits."""
     from brevitas import nn as layers
@@ -221,6 +258,8 @@ PRODUCERS: dict[str, Callable[[Path], Iterator[tuple[str, Path]]]] = {
     "modelopt": modelopt,
     "nncf": nncf,
     "quark": quark,
+    "aimet": aimet,
+    "ppq": ppq,
     "brevitas": brevitas,
     "torch": torch_exporter,
 }
