@@ -123,6 +123,23 @@ def test_lsq_counts_the_codes_above_zero(qtype: QType, zero_point: int, levels: 
     assert make("lsq", 0.1, zero_point, qtype).gradient_scale(x) == pytest.approx((10 * levels) ** -0.5)
 
 
+@pytest.mark.filterwarnings("ignore:.*autograd.function.Function.*should not be instantiated:DeprecationWarning")
+@pytest.mark.parametrize("name", sorted({*NAMES} - {"lsq", "qdrop"}))  # the one has its own test, the other is random
+def test_every_method_compiles(name: str) -> None:
+    q = make(name, zero_point=4)
+    compiled = torch.compile(q, fullgraph=True, backend="aot_eager")
+    x = 8 * torch.randn(50)
+    found = []
+    for run in (q, compiled):
+        q.zero_grad(set_to_none=True)
+        inputs = x.clone().requires_grad_()
+        run(inputs).square().sum().backward()
+        assert inputs.grad is not None
+        found.append([inputs.grad, *(p.grad for p in q.parameters() if p.grad is not None)])
+    for plain, other in zip(*found, strict=True):
+        torch.testing.assert_close(other, plain)
+
+
 # Dynamo instantiates the class itself when it traces an autograd function.
 @pytest.mark.filterwarnings("ignore:.*autograd.function.Function.*should not be instantiated:DeprecationWarning")
 def test_lsq_compiles_with_dynamic_shapes() -> None:

@@ -39,13 +39,16 @@ class _SoftStaircase(reference.FakeQuantizeFunction):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        grad_x, *others = reference.FakeQuantizeFunction.backward(ctx, *grads)
+        x, scale, zero_point = ctx.saved_tensors
+        needs = (ctx.needs_input_grad[0], ctx.needs_input_grad[1])
+        grad_x, grad_scale = reference.fake_quantize_backward(grads[0], x, scale, zero_point, *ctx.grid, needs=needs)
         if grad_x is not None:
-            x, scale, _ = ctx.saved_tensors
             steps = x.to(torch.float32) / reference.along_axis(scale, ctx.grid[2], x.ndim)
             # The middle of a step of the soft staircase is the edge between two codes.
             distance = steps - torch.floor(steps) - 0.5
             height = torch.tanh(_SHARPNESS * distance)
             slope = (0.5 * _SHARPNESS / (1.0 - ALPHA)) * (1.0 - height * height)
             grad_x = (grad_x * slope).to(x.dtype)
-        return (grad_x, *others)
+        if grad_scale is not None:
+            grad_scale = grad_scale * ctx.gradient_scale
+        return grad_x, grad_scale, None, None, None, None, None

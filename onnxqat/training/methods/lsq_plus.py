@@ -60,21 +60,9 @@ class _WithOffset(torch.autograd.Function):
     """The forward of the reference, with gradients for scale and offset."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        scale: Tensor,
-        offset: Tensor,
-        zero_point: Tensor,
-        quant_min: int,
-        quant_max: int,
-        axis: int | None,
-        gradient_scale: float,
-    ) -> Tensor:
-        ctx.save_for_backward(x, scale, zero_point)
-        ctx.grid = (quant_min, quant_max, axis)
-        ctx.gradient_scale = gradient_scale
-        return reference.fake_quantize(x, scale, zero_point, quant_min, quant_max, axis)
+    def forward(ctx: Any, x: Tensor, scale: Tensor, offset: Tensor, zero_point: Tensor, *settings: Any) -> Tensor:
+        del offset  # forward rounds it to the zero point
+        return reference.FakeQuantizeFunction.forward(ctx, x, scale, zero_point, *settings)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
