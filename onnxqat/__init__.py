@@ -20,6 +20,9 @@ _PUBLIC = {
     "finetune": "onnxqat.training.finetune",
     "validate": "onnxqat.validation.validate",
     "handoff": "onnxqat.handoff.handoff",
+    "lint": "onnxqat.lint.lint",
+    "explain": "onnxqat.lint.explain",
+    "diff": "onnxqat.lint.diff",
     "load": "onnxqat.graph.io",
     "save": "onnxqat.graph.io",
 }
@@ -34,6 +37,9 @@ if TYPE_CHECKING:
     from onnxqat.graph.io import save as save
     from onnxqat.handoff.handoff import handoff as handoff
     from onnxqat.insert import insert_qdq as insert_qdq
+    from onnxqat.lint.diff import diff as diff
+    from onnxqat.lint.explain import explain as explain
+    from onnxqat.lint.lint import lint as lint
     from onnxqat.training.finetune import finetune as finetune
     from onnxqat.validation.validate import validate as validate
 
