@@ -47,6 +47,7 @@ ErrorCode = Literal[
     "environment-failed",
     "operator-unsupported",
     "quantizer-unsupported",
+    "quantizer-uncalibrated",
     "pass-precondition",
     "pass-postcondition",
     "simplify-changed-function",

@@ -78,6 +78,9 @@ class FakeQuantize(nn.Module):
         zero_point: buffer, int32, same shape.
         observed_min: running minimum, float32, same shape; not part of the state dict.
         observed_max: running maximum.
+        calibrated: whether scale and zero point mean anything. False only where a quantizer was placed before there
+            were data (:func:`onnxqat.prepare_by_platform`); its scale is NaN then, in a state dict too, and forward and
+            :meth:`qparams` refuse it.
         scale_names: names of the initializers that hold the scale (Q and DQ may have copies); set by the importer.
         zero_point_names: the same for the zero point.
         codes_name: the initializer of stored integer codes, None in train form.
@@ -111,6 +114,7 @@ class FakeQuantize(nn.Module):
         self.symmetric = bool((qparams.zero_point == middle).all()) if symmetric is None else symmetric
         self.scale_bits = qparams.scale_bits
         self.state: State = "quantize"
+        self.calibrated = True
         self.scale_names: tuple[str, ...] = ()
         self.zero_point_names: tuple[str, ...] = ()
         self.codes_name: str | None = None
@@ -143,7 +147,27 @@ class FakeQuantize(nn.Module):
             self.observe(x)
             if self.state == "calibrate":
                 return x
+        if not self.calibrated:
+            raise self._uncalibrated()
         return self.quantize(x)
+
+    def _uncalibrated(self) -> DataError:
+        return DataError(
+            "quantizer-uncalibrated",
+            f"the quantizer of tensor {self.tensor!r} has no scale yet",
+            hint="enable_calibration(model), run some batches, then enable_quantization(model)",
+        )
+
+    def forget_qparams(self) -> None:
+        """Take scale and zero point away until :meth:`set_qparams` or a state dict brings new ones."""
+        with torch.no_grad():
+            self.scale.fill_(float("nan"))
+        self.calibrated = False
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+        if f"{prefix}scale" in state_dict:
+            self.calibrated = not bool(torch.isnan(state_dict[f"{prefix}scale"]).any())
 
     def quantize(self, x: Tensor) -> Tensor:
         """`x` on the grid, differentiable in `x` and the scale."""
@@ -263,6 +287,7 @@ class FakeQuantize(nn.Module):
         if given != (self.qtype, self.axis, self.block_size, tuple(self.zero_point.shape)):
             raise UsageError("option-invalid", f"these parameters do not fit the quantizer of tensor {self.tensor!r}")
         self._assign(torch.from_numpy(qparams.scale.copy()), torch.from_numpy(qparams.zero_point.astype(np.int32)))
+        self.calibrated = True
 
     def _assign(self, scale: Tensor, zero_point: Tensor) -> None:
         """Make forward use `scale` and `zero_point`; a method with another parametrisation extends this."""
@@ -270,7 +295,13 @@ class FakeQuantize(nn.Module):
         self.zero_point.copy_(zero_point)
 
     def qparams(self) -> QParams:
-        """Scale (the very bits that forward uses), zero point and grid, in numpy."""
+        """Scale (the very bits that forward uses), zero point and grid, in numpy.
+
+        Raises:
+            DataError: ``quantizer-uncalibrated``.
+        """
+        if not self.calibrated:
+            raise self._uncalibrated()
         with torch.no_grad():
             scale = self.effective_scale().detach().cpu().numpy().copy()
             zero_point = self.effective_zero_point()
