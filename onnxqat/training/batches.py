@@ -217,6 +217,14 @@ def make(
     return DataBatches(opened, seed=seed if named else None, repeatable=not isinstance(data, Iterator))
 
 
+def yields_labels(source: Batches) -> bool:
+    """Whether the first batch of the data has labels; arrays and files are read again for it."""
+    if isinstance(source, DataBatches) and not source.repeatable:
+        return True
+    first = next(iter(source.epoch(0)), None)
+    return first is not None and first.labels is not None
+
+
 def in_memory(source: DataBatches) -> ArrayBatches | None:
     """The samples of a file or folder as arrays; None where they are too many, of different shapes, or not onnxqat's to shuffle."""
     if source.seed is None or source.data.batches is None:

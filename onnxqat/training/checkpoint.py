@@ -10,7 +10,7 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import safetensors
 import safetensors.torch
@@ -22,6 +22,16 @@ from onnxqat.errors import QatError
 from onnxqat.graph import io
 
 FORMAT = "onnxqat-checkpoint-1"
+
+
+class Keeper(Protocol):
+    """What has a state of its own to keep: tensors and JSON values by name."""
+
+    def state_dict(self) -> Mapping[str, Any]:
+        """The state."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> object:
+        """Take over what :meth:`state_dict` gave; tensors are on the CPU."""
 
 
 @dataclasses.dataclass
@@ -59,6 +69,7 @@ def save(
     average: Mapping[str, Tensor] | None = None,
     progress: Progress | None = None,
     settings: Mapping[str, Any] | None = None,
+    keepers: Mapping[str, Keeper] | None = None,
 ) -> None:
     """Write a checkpoint.
 
@@ -69,6 +80,7 @@ def save(
         average: exponential moving average of parameters, stored under ``average/``.
         progress: where the run stands.
         settings: what a resumed run has to agree with, JSON values.
+        keepers: by name, stored under ``state/<name>/``; what is no tensor goes to the metadata.
 
     Raises:
         ModelError: ``output-not-writable``.
@@ -89,6 +101,11 @@ def save(
                     tensors[f"optimizer/{index}/{key}"] = value
                 else:
                     document["optimizer"]["numbers"][f"{index}/{key}"] = value
+    document["states"] = {}
+    for name, keeper in (keepers or {}).items():
+        held = keeper.state_dict()
+        tensors.update({f"state/{name}/{key}": v for key, v in held.items() if isinstance(v, Tensor)})
+        document["states"][name] = {key: v for key, v in held.items() if not isinstance(v, Tensor)}
     tensors["random/cpu"] = torch.get_rng_state()
     if torch.cuda.is_available():
         tensors["random/cuda"] = torch.cuda.get_rng_state()
@@ -104,6 +121,7 @@ def load(
     optimizer: Optimizer | None = None,
     average: dict[str, Tensor] | None = None,
     settings: Mapping[str, Any] | None = None,
+    keepers: Mapping[str, Keeper] | None = None,
     random: bool = False,
 ) -> Progress:
     """Load a checkpoint in place, strictly; nothing changes when it does not fit.
@@ -114,6 +132,7 @@ def load(
         optimizer: gets its state and hyperparameters.
         average: gets the moving average.
         settings: compared with the stored ones.
+        keepers: get their states.
         random: restore torch's random state.
 
     Raises:
@@ -126,6 +145,9 @@ def load(
         if stored != value:
             raise _mismatch(path, f"it was made with {key} {stored!r}, this run has {value!r}")
     _compare(path, _part(tensors, "model/"), module.state_dict())
+    for name in keepers or {}:
+        if name not in document["states"]:
+            raise _mismatch(path, f"it holds no state of {name!r}")
     if average is not None:
         _compare(path, _part(tensors, "average/"), average)
     if optimizer is not None:
@@ -133,6 +155,8 @@ def load(
     module.load_state_dict(_part(tensors, "model/"), strict=True)
     for key, value in _part(tensors, "average/").items() if average is not None else ():
         average[key].copy_(value)  # type: ignore[index]
+    for name, keeper in (keepers or {}).items():
+        keeper.load_state_dict({**document["states"][name], **_part(tensors, f"state/{name}/")})
     if random:
         torch.set_rng_state(tensors["random/cpu"])
         if torch.cuda.is_available() and "random/cuda" in tensors:

@@ -1,0 +1,270 @@
+"""The training loop in plain torch: epochs, steps, checkpoints and who is told; :mod:`onnxqat.training.step` does a step."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from onnxqat.errors import DataError, QatError
+from onnxqat.training import checkpoint
+from onnxqat.training.batches import Batch, Batches
+from onnxqat.training.best import Best
+from onnxqat.training.checkpoint import Progress
+from onnxqat.training.losses import Loss
+from onnxqat.training.moving_average import MovingAverage
+from onnxqat.training.non_finite import first_non_finite
+from onnxqat.training.part import Part, StepRecord
+from onnxqat.training.pending import Pending, PendingSteps, is_finite
+from onnxqat.training.schedule import Schedule, set_rates
+from onnxqat.training.step import Augment, Execution, Step, Teacher
+from onnxqat.training.world import World
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What a progress callback is told after each step: all numbers are of the steps done so far."""
+
+    step: int
+    total_steps: int
+    epoch: int
+    loss: float
+    learning_rate: float
+
+
+@dataclasses.dataclass
+class Fitted:
+    """Result of :meth:`Loop.run`.
+
+    Attributes:
+        progress: steps, epochs, losses, best epoch.
+        best: state dict of the best epoch on CPU; of the last when no epoch was finished.
+    """
+
+    progress: Progress
+    best: dict[str, Tensor]
+
+
+@dataclasses.dataclass(kw_only=True)
+class Loop:
+    """Everything that one run consists of; :meth:`run` runs it.
+
+    Attributes:
+        module: what is trained, called with the inputs in the order of its ``input_names`` (or of the batch).
+        batches: the training data; of this process, where several train together.
+        loss: what is minimized.
+        optimizer: over the module's parameters.
+        schedule: learning rate by step; its ``total_steps`` end the run.
+        forward: called for outputs in place of `module`, of which it is a view; None: `module` itself.
+        teacher: gives the outputs to imitate; run in ``no_grad``.
+        augment: applied to the inputs of each batch, on the device, before student and teacher see them; draws from
+            torch's random generator.
+        execution: how a step is computed.
+        average: moving average; evaluated and kept as the best in place of the weights.
+        evaluate: score of the module before the first step and after each epoch, higher is better.
+        scored: batches whose mean loss, negated, is the score where there is no `evaluate`: the last epoch that beats
+            the start counts as the best. Without either, the score is minus the epoch's mean training loss.
+        progress: called after each step that was looked at: on a GPU some steps later.
+        folder: ``last.safetensors`` (after each epoch and at the end) and ``best.safetensors`` are written here.
+        settings: what a resumed run has to agree with.
+        parts: what else takes part.
+        world: the processes that train together.
+    """
+
+    module: nn.Module
+    batches: Batches
+    loss: Loss
+    optimizer: Optimizer
+    schedule: Schedule
+    forward: nn.Module | None = None
+    teacher: Teacher | None = None
+    augment: Augment | None = None
+    execution: Execution = dataclasses.field(default_factory=Execution)
+    average: MovingAverage | None = None
+    evaluate: Callable[[nn.Module], float] | None = None
+    scored: Sequence[Batch] = ()
+    progress: Callable[[Report], None] | None = None
+    folder: Path | None = None
+    settings: dict[str, Any] = dataclasses.field(default_factory=dict)
+    parts: Sequence[Part] = ()
+    world: World = dataclasses.field(default_factory=World)
+
+    @property
+    def has_score(self) -> bool:
+        """Whether the module itself is scored, so that its start can be compared with each epoch."""
+        return self.evaluate is not None or bool(self.scored)
+
+    def run(self, *, resume: bool = False) -> Fitted:
+        """Train until the schedule ends.
+
+        Args:
+            resume: go on from ``last.safetensors`` where it exists; the run continues bit for bit on CPU.
+
+        Raises:
+            QatError: ``training-diverged`` names the step and the first value that is not finite;
+                ``checkpoint-mismatch``.
+            DataError: what is wrong with a batch.
+        """
+        if self.folder is not None:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        self._prepare()
+        if resume:
+            self._resume()
+        try:
+            self._run()
+        finally:
+            for part in self.parts:
+                part.finish()
+        self.module.eval()
+        self._best.keep_last()
+        return Fitted(self._state, self._best.state)
+
+    def _prepare(self) -> None:
+        self._step = Step(
+            module=self.module,
+            forward=self.module if self.forward is None else self.forward,
+            loss=self.loss,
+            optimizer=self.optimizer,
+            teacher=self.teacher,
+            augment=self.augment,
+            execution=self.execution,
+            parts=self.parts,
+            world=self.world,
+        )
+        self._best = Best(
+            step=self._step,
+            evaluate=self.evaluate,
+            scored=self.scored,
+            average=self.average,
+            file=None if self.folder is None else self.folder / "best.safetensors",
+        )
+        self._pending = PendingSteps(self._step.device)
+        self._state = Progress()
+
+    def _run(self) -> None:
+        state = self._state
+        limited = state.limited_scales
+        for part in self.parts:
+            part.start(self)
+        if state.step == 0 and self.has_score:
+            self._best.rate(state)
+        self.module.train()
+        while state.step < self.schedule.total_steps:
+            self._run_epoch()
+            state.limited_scales = limited + int(self._step.guard.limited)
+            if state.step_in_epoch == 0:
+                self._finish_epoch()
+            self._save()
+
+    def _run_epoch(self) -> None:
+        state = self._state
+        source = itertools.islice(self.batches.epoch(state.epoch), state.step_in_epoch, None)
+        for batch in source:
+            if state.step >= self.schedule.total_steps:
+                # There is more: the epoch is not finished.
+                self._check()
+                return
+            self._do_step(batch)
+        self._check()
+        if not state.step_in_epoch:
+            raise DataError("data-missing", f"the training data gave no batch in epoch {state.epoch + 1}")
+        state.losses.append(state.loss_sum / state.step_in_epoch)
+        state.epoch += 1
+        state.step_in_epoch, state.loss_sum = 0, 0.0
+
+    def _do_step(self, batch: Batch) -> None:
+        state = self._state
+        batch = self._step.prepared(batch)
+        rates = set_rates(self.optimizer, self.schedule.factor(state.step))
+        for part in self.parts:
+            part.before_step(state.step)
+        loss, norm = self._step.gradients(batch, state.step)
+        self._batch = batch
+        self._pending.add(Pending(state.step + 1, state.epoch, loss, norm, rates))
+        records = self._look() if self._pending.due else []
+        for part in self.parts:
+            part.after_backward(state.step)
+        self._step.update()
+        for part in self.parts:
+            part.after_step(state.step)
+        state.step += 1
+        state.step_in_epoch += 1
+        if self.average is not None:
+            self.average.update(self.module, state.step)
+        self._tell(records)
+
+    def _check(self) -> None:
+        self._tell(self._look())
+
+    def _look(self) -> list[StepRecord]:
+        """Look at the numbers that are pending, and add up the losses."""
+        records = self._pending.take()
+        for record in records:
+            if not is_finite(record):
+                raise QatError(
+                    "training-diverged",
+                    f"the loss is {record.loss} and the norm of the gradients {record.gradient_norm} at step "
+                    f"{record.step - 1}; {first_non_finite(self.module, self._batch)}",
+                    hint="lower the learning rate, or that of the scales, or lengthen the warm-up",
+                )
+            self._state.loss_sum += record.loss
+        return records
+
+    def _tell(self, records: Sequence[StepRecord]) -> None:
+        """Tell parts and the progress callback about steps that are done."""
+        if not records:
+            return
+        for part in self.parts:
+            part.checked(records)
+        if self.progress is not None and self.world.writer:
+            for record in records:
+                rate = next(iter(record.rates.values()))
+                self.progress(Report(record.step, self.schedule.total_steps, record.epoch, record.loss, rate))
+
+    def _finish_epoch(self) -> None:
+        state = self._state
+        score = self._best.rate(state)
+        observe = getattr(self.schedule, "observe", None)
+        if observe is not None:
+            observe(score)
+        for part in self.parts:
+            part.after_epoch(state.epoch, state.losses[-1], score)
+
+    def _save(self) -> None:
+        if self.folder is None or not self.world.writer:
+            return
+        checkpoint.save(
+            self.folder / "last.safetensors",
+            self.module,
+            optimizer=self.optimizer,
+            average=None if self.average is None else self.average.values,
+            progress=self._state,
+            settings=self.settings,
+            keepers=self._keepers(),
+        )
+
+    def _keepers(self) -> dict[str, checkpoint.Keeper]:
+        """What has a state of its own to keep: the schedule and the parts."""
+        keepers: dict[str, Any] = {f"part:{part.name}": part for part in self.parts}
+        if hasattr(self.schedule, "state_dict"):
+            keepers["schedule"] = self.schedule
+        return keepers
+
+    def _resume(self) -> None:
+        if self.folder is None or not (self.folder / "last.safetensors").exists():
+            return
+        self._state = checkpoint.load(
+            self.folder / "last.safetensors",
+            self.module,
+            optimizer=self.optimizer,
+            average=None if self.average is None else self.average.values,
+            settings=self.settings,
+            keepers=self._keepers(),
+            random=True,
+        )
+        self._best.resume(self._state)

@@ -1,0 +1,33 @@
+"""The device of a run, and its random generators."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import torch
+
+from onnxqat.errors import UsageError
+
+
+def place(device: str | torch.device | None) -> torch.device:
+    """The device called `device`; None: CUDA where there is one.
+
+    Raises:
+        UsageError: ``option-invalid``.
+    """
+    try:
+        found = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    except RuntimeError:
+        raise UsageError("option-invalid", f"there is no device {str(device)!r}", hint="cpu or cuda") from None
+    if found.type == "cuda" and not torch.cuda.is_available():
+        raise UsageError("option-invalid", "torch finds no CUDA device here", hint="choose the device cpu")
+    return found
+
+
+@contextlib.contextmanager
+def seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """Torch's random generators seeded for the length of a ``with`` block."""
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield

@@ -1,0 +1,50 @@
+"""What :func:`onnxqat.finetune` gives, and which weights it writes."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from torch import nn
+
+from onnxqat.training.loop import Fitted, Loop
+
+
+@dataclasses.dataclass
+class FinetuneResult:
+    """What a run gives.
+
+    Attributes:
+        model: the tuned model, of the kind that was given; the output path when a path was given.
+        module: the trained module, in eval mode, with the weights that were written.
+        steps: optimizer steps, those before a resume included.
+        losses: mean training loss of every epoch.
+        best_epoch: epoch of the best score, counted from 1; 0 when that is the start, or no epoch was finished.
+        best_score: its score.
+        written: which weights were written: ``"best"``, ``"start"`` when no epoch scored higher, and where nothing
+            could be scored ``"average"`` or ``"last"``.
+        limited_scales: how often a step would have more than doubled or less than halved a scale; more than a few
+            mean that the scales' learning rate is too high.
+        seconds: wall time of the training loop of this call.
+    """
+
+    model: Any
+    module: nn.Module
+    steps: int
+    losses: list[float]
+    best_epoch: int
+    best_score: float | None
+    written: str
+    limited_scales: int
+    seconds: float
+
+
+def choose(loop: Loop, fitted: Fitted) -> str:
+    """Put the weights to write into the module: the best where they can be scored, the average, or the last."""
+    if loop.has_score:
+        loop.module.load_state_dict(fitted.best)
+        return "best" if fitted.progress.best_epoch else "start"
+    if loop.average is not None:
+        loop.average.copy_to(loop.module)
+        return "average"
+    return "last"
