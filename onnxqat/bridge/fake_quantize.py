@@ -2,7 +2,8 @@
 
 A training method is a subclass that changes the parametrisation of the grid (:meth:`FakeQuantize.effective_scale`,
 :meth:`FakeQuantize.effective_zero_point`) or the gradients (:meth:`FakeQuantize.differentiable`,
-:meth:`FakeQuantize.gradient_scale`), never what the states mean.
+:meth:`FakeQuantize.gradient_scale`), never what the states mean. One that changes weights before they are rounded, or
+how they are rounded, says in :meth:`FakeQuantize.baked` what the file gets.
 """
 
 from __future__ import annotations
@@ -85,6 +86,9 @@ class FakeQuantize(nn.Module):
         zero_point_names: the same for the zero point.
         codes_name: the initializer of stored integer codes, None in train form.
         packings: how the file packs codes and zero points that lie several in a byte, by the initializer's name.
+        bound_names: names of the initializers of a Clip that hold the smallest and the largest code; None where the
+            file states none.
+        rewrites_weights: of a class, whether weights in the file are :meth:`baked` ones.
     """
 
     scale: nn.Parameter
@@ -92,6 +96,7 @@ class FakeQuantize(nn.Module):
     observed_min: Tensor
     observed_max: Tensor
     derived = False
+    rewrites_weights = False
 
     def __init__(
         self,
@@ -119,6 +124,7 @@ class FakeQuantize(nn.Module):
         self.zero_point_names: tuple[str, ...] = ()
         self.codes_name: str | None = None
         self.packings: dict[str, Packing] = {}
+        self.bound_names: tuple[str | None, str | None] = (None, None)
         self._allocate(qparams)
 
     def _allocate(self, qparams: QParams) -> None:
@@ -138,6 +144,20 @@ class FakeQuantize(nn.Module):
 
         super()._apply(moved, recurse)  # type: ignore[no-untyped-call]
         return self
+
+    def start(self, weight: Tensor) -> None:
+        """Take initial values from the constant that is quantized; called once after construction, for weights.
+
+        Parameters that have the shape of the weight are allocated here.
+        """
+
+    def baked(self, weight: Tensor) -> Tensor:
+        """What the file stores for the master weight `weight`, so that its quantizer gives what forward gives in eval."""
+        return weight
+
+    def penalty(self, progress: float) -> Tensor | None:
+        """What the method adds to the loss, a scalar; `progress` is the part of the run that is done, 0 to 1."""
+        return None
 
     def forward(self, x: Tensor) -> Tensor:
         """What the state says; `x` of any floating dtype, the result has its shape and dtype."""

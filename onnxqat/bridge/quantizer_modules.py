@@ -88,6 +88,7 @@ class Quantizers:
                 "zero_point_names": tuple(str(v.name) for v in quantizer.zero_points),
                 "codes_name": codes,
                 "packings": packed_weights.packings([quantizer.input, *quantizer.zero_points]),
+                "bound_names": _bound_names(quantizer),
             }
             for name, value in described.items():
                 setattr(made, name, value)
@@ -120,7 +121,8 @@ class Quantizers:
     def tie_scales(self) -> None:
         """Quantizers that read one scale initializer get one scale Parameter.
 
-        What else a method learns is shared where the zero point is shared too.
+        What else a method learns for each scale is shared where the zero point is shared too; what it learns for each
+        element of a tensor is not.
         """
         owners: dict[int, nn.Module] = {}
         for value, module in self._scales:
@@ -128,8 +130,11 @@ class Quantizers:
             if owner is module:
                 continue
             whole = getattr(owner, "zero_point_names", None) == getattr(module, "zero_point_names", None)
-            for name, parameter in owner.named_parameters(recurse=False):
-                if name == "scale" or (whole and name in dict(module.named_parameters(recurse=False))):
+            own = dict(module.named_parameters(recurse=False))
+            held = dict(owner.named_parameters(recurse=False))
+            for name, parameter in held.items():
+                of_scale = name in own and parameter.shape == held["scale"].shape
+                if name == "scale" or (whole and of_scale):
                     module.register_parameter(name, parameter)
 
     def _master(self, quantizer: Quantizer) -> Const:
@@ -145,6 +150,13 @@ class Quantizers:
         values = numerics.dequantize(np.asarray(codes).astype(kind), quantizer.qparams)
         known.append((quantizer, Const(quantizer.tensor, ir.Tensor(values))))
         return known[-1][1]
+
+
+def _bound_names(quantizer: Quantizer) -> tuple[str | None, str | None]:
+    """Names of what the Clip of `quantizer` reads its two ends from."""
+    ends = [] if quantizer.clip is None else [*quantizer.clip.inputs[1:3], None, None]
+    low, high = (None if value is None else str(value.name) for value in (*ends, None, None)[:2])
+    return low, high
 
 
 def _as_type(builder: Builder, result: fx.Node, held: ir.DataType, wanted: ir.DataType | None) -> fx.Node:

@@ -23,7 +23,7 @@ from onnx import external_data_helper
 from torch import Tensor, nn
 
 from onnxqat import numerics
-from onnxqat.bridge import values
+from onnxqat.bridge import grid_notes, values
 from onnxqat.bridge.constant_slots import PackedSlot, Slot, ir_slots, proto_slots
 from onnxqat.bridge.fake_quantize import DerivedFakeQuantize, FakeQuantize
 from onnxqat.bridge.packed_weights import Packing
@@ -53,7 +53,8 @@ def write_back(
     3. integer codes of the deploy form: the master weight on its grid;
     4. derived biases, when the bias or a scale of its layer changed: scale ``s_x * s_w`` and int32 codes, or the
        snapped values of a bias that is stored as float;
-    5. ``metadata_props``: ``onnxqat.finetuned`` and `metadata`, when anything of the above changed.
+    5. the ends of a Clip, or the note of them behind stored codes, where the method has another grid than the file;
+    6. ``metadata_props``: ``onnxqat.finetuned`` and `metadata`, when anything of the above changed.
 
     Names, dtypes, shapes, storage fields and everything else stay. The caller's model is not changed.
 
@@ -107,6 +108,7 @@ class _Constants:
             if in_function:
                 self._in_functions.append(slot)
         self.changes: dict[str, Array] = {}
+        self.notes: dict[str, tuple[int, int]] = {}  # of grids at stored codes, by dequantized tensor
 
     def read(self, name: str) -> Array:
         """The value in the file."""
@@ -249,9 +251,23 @@ def _write_quantizer(
     scale = constants.changes.get(q.scale_names[0], constants.read(q.scale_names[0]))
     scale = np.asarray(scale.astype(np.float32).reshape(new.scale.shape))
     kept = dataclasses.replace(new, scale=scale)
+    _write_grid(q, constants)
     if q.codes_name is not None:
         _write_codes(q.codes_name, _master(q, source, done), old, kept, constants)
+    elif q.rewrites_weights and q.role == "weight":
+        constants.propose(q.tensor, _master(q, source, done))
     return scale, not kept.same(old)
+
+
+def _write_grid(q: FakeQuantize, constants: _Constants) -> None:
+    """The smallest and the largest code, where the file states them."""
+    if q.qtype.is_float:
+        return
+    for name, code in zip(q.bound_names, (q.quant_min, q.quant_max), strict=True):
+        if name is not None:
+            constants.propose(name, np.asarray(code, np.int64))
+    if q.codes_name is not None and q.bound_names == (None, None) and q.qtype.needs_clip:
+        constants.notes[q.tensor] = (q.quant_min, q.quant_max)
 
 
 def _write_derived(
@@ -311,11 +327,12 @@ def _write_codes(name: str, master: FloatArray, old: QParams, new: QParams, cons
 
 
 def _master(q: FakeQuantize, source: _Source, done: set[str]) -> FloatArray:
-    """The float tensor behind stored codes or behind a snapped bias."""
+    """The float tensor behind stored codes or behind a snapped bias, as the method wants it in the file."""
     for name in (q.codes_name, q.tensor):
         if name is not None and name in source.tensors:
             done.add(name)
-            return np.asarray(source.tensors[name].float().cpu().numpy())
+            with torch.no_grad():
+                return np.asarray(q.baked(source.tensors[name]).float().cpu().numpy())
     raise _mismatch(f"the module holds no weight for tensor {q.tensor!r}")
 
 
@@ -326,6 +343,7 @@ def _apply_to_proto(constants: _Constants, proto: onnx.ModelProto, properties: M
     if not constants.changes:
         return
     constants.apply()
+    grid_notes.write_proto(proto, constants.notes)
     present = {entry.key: entry for entry in proto.metadata_props}
     for key, value in properties.items():
         if key in present:
@@ -337,6 +355,7 @@ def _apply_to_proto(constants: _Constants, proto: onnx.ModelProto, properties: M
 def _apply_to_ir(constants: _Constants, model: ir.Model, properties: Mapping[str, str]) -> None:
     if constants.changes:
         constants.apply()
+        grid_notes.write_ir(model, constants.notes)
         model.metadata_props.update(properties)
 
 

@@ -35,7 +35,19 @@ def described(q: QParams, role: Role) -> Quantizer:
 
 
 def test_names() -> None:
-    assert {"fixed", "lsq", "lsq_plus", "pact", "dsq", "tqt", "qdrop"} <= set(NAMES)
+    assert {
+        "fixed",
+        "ema",
+        "lsq",
+        "lsq_plus",
+        "pact",
+        "dorefa",
+        "dorefa_affine",
+        "dsq",
+        "tqt",
+        "qdrop",
+        "adaround",
+    } == set(NAMES)
     with pytest.raises(UsageError, match="lsq-pluss") as error:
         methods.method("lsq-pluss")
     assert error.value.code == "name-unknown"
@@ -126,16 +138,17 @@ def test_lsq_counts_the_codes_above_zero(qtype: QType, zero_point: int, levels: 
 @pytest.mark.filterwarnings("ignore:.*autograd.function.Function.*should not be instantiated:DeprecationWarning")
 @pytest.mark.parametrize("name", sorted({*NAMES} - {"lsq", "qdrop"}))  # the one has its own test, the other is random
 def test_every_method_compiles(name: str) -> None:
+    torch.compiler.reset()  # each class counts as a recompilation of the one forward
     q = make(name, zero_point=4)
     compiled = torch.compile(q, fullgraph=True, backend="aot_eager")
     x = 8 * torch.randn(50)
     found = []
-    for run in (q, compiled):
-        q.zero_grad(set_to_none=True)
+    for run, own in ((copy.deepcopy(q), None), (compiled, q)):  # "ema" moves with every step
+        own = own or run
         inputs = x.clone().requires_grad_()
         run(inputs).square().sum().backward()
         assert inputs.grad is not None
-        found.append([inputs.grad, *(p.grad for p in q.parameters() if p.grad is not None)])
+        found.append([inputs.grad, *(p.grad for p in own.parameters() if p.grad is not None)])
     for plain, other in zip(*found, strict=True):
         torch.testing.assert_close(other, plain)
 
@@ -143,6 +156,7 @@ def test_every_method_compiles(name: str) -> None:
 # Dynamo instantiates the class itself when it traces an autograd function.
 @pytest.mark.filterwarnings("ignore:.*autograd.function.Function.*should not be instantiated:DeprecationWarning")
 def test_lsq_compiles_with_dynamic_shapes() -> None:
+    torch.compiler.reset()
     q = make("lsq")
     compiled = torch.compile(q, fullgraph=True, backend="aot_eager", dynamic=True)
     for shape in ((4, 6), (5, 8), (7, 3)):

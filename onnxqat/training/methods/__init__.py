@@ -6,10 +6,13 @@ import functools
 from collections.abc import Callable
 from typing import TypeAlias, cast
 
+import numpy as np
+import torch
 from torch import nn
 
-from onnxqat import discover
+from onnxqat import discover, numerics
 from onnxqat.bridge.fake_quantize import DerivedFakeQuantize, FakeQuantize
+from onnxqat.graph import query
 from onnxqat.graph.qdq import Quantizer
 
 QuantizerFactory: TypeAlias = Callable[[Quantizer, "tuple[nn.Module, nn.Module] | None"], nn.Module]
@@ -51,4 +54,24 @@ def _build(
         activation, weight = (cast(FakeQuantize, source) for source in sources)
         return DerivedFakeQuantize(quantizer.qparams, activation=activation, weight=weight, tensor=quantizer.tensor)
     kind = fixed if quantizer.role == "bias" else learned
-    return kind(quantizer.qparams, tensor=quantizer.tensor, role=quantizer.role)
+    if kind.rewrites_weights and quantizer.role == "weight" and not _alone(quantizer):
+        kind = FakeQuantize  # what else reads the constant would read what the method makes of it
+    made = kind(quantizer.qparams, tensor=quantizer.tensor, role=quantizer.role)
+    constant = query.constant_array(quantizer.input) if quantizer.role == "weight" else None
+    if constant is not None:
+        made.start(torch.from_numpy(_float_values(constant, quantizer)))
+    return made
+
+
+def _alone(quantizer: Quantizer) -> bool:
+    """Whether nothing but the quantizer reads the constant that it quantizes."""
+    users = [node for node, _ in quantizer.input.uses()]
+    return len(users) == 1 and users[0] in quantizer.nodes and not quantizer.input.is_graph_output()
+
+
+def _float_values(constant: np.ndarray, quantizer: Quantizer) -> np.ndarray:
+    """The float32 values of a weight, from its codes where the file stores those."""
+    if not quantizer.stored:
+        return np.array(constant, np.float32)
+    kind = np.float32 if quantizer.qparams.qtype.is_float else np.int64
+    return numerics.dequantize(np.asarray(constant).astype(kind), quantizer.qparams)
