@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from onnxqat.calibration.inputs import of_graph, static_batch
 from onnxqat.calibration.preprocess import Preprocess, parse
 from onnxqat.errors import UsageError
 from onnxqat.graph import io
-from onnxqat.training import batches, holdout, optimizers, placement, roles
+from onnxqat.training import batches, holdout, optimizers, placement, roles, schedules
 from onnxqat.training.checkpoint import Progress
 from onnxqat.training.fit import fit
 from onnxqat.training.frozen_constants import freeze_constants
@@ -26,7 +25,6 @@ from onnxqat.training.losses import Loss
 from onnxqat.training.moving_average import MovingAverage
 from onnxqat.training.result import FinetuneResult, choose
 from onnxqat.training.run_length import total_steps
-from onnxqat.training.schedule import CosineSchedule
 from onnxqat.training.step import Augment, Execution, Precision
 
 __all__ = ["FinetuneResult", "Report", "finetune", "fit", "freeze_constants"]
@@ -48,6 +46,8 @@ def finetune(
     scale_learning_rate: float | None = None,
     weight_decay: float = 0.0,
     warmup_steps: int | None = None,
+    schedule: str | schedules.Factor = "cosine",
+    schedule_options: Mapping[str, Any] | None = None,
     loss: Loss | None = None,
     ema: float | None = None,
     gradient_norm: float | None = None,
@@ -81,6 +81,10 @@ def finetune(
         scale_learning_rate: of scales; None: the same for SGD, relative to the size of the scale for Adam and AdamW.
         weight_decay: of weights of two dimensions or more; scales and biases have none.
         warmup_steps: None: a twentieth of the run.
+        schedule: how learning rates fall, a file of ``onnxqat/training/schedules``: ``"cosine"``, ``"linear"``,
+            ``"constant"``, ``"step"``, ``"multistep"`` or ``"plateau"``; or a function of step and length of the run
+            that returns a factor.
+        schedule_options: what the schedule has beyond that, such as ``{"milestones": [10, 15], "gamma": 0.1}``.
         loss: None: ``Loss()``.
         ema: decay of a moving average of the weights, which is then evaluated and written; None: no average.
         gradient_norm: limit on the norm of the gradient.
@@ -117,7 +121,13 @@ def finetune(
     guide = roles.teacher(teacher, module, has_labels=has_labels)
     source, scored = holdout.split(source, has_labels=has_labels) if evaluate is None else (source, ())
     steps = total_steps(source, epochs, max_steps)
-    schedule = CosineSchedule(steps, steps // 20 if warmup_steps is None else warmup_steps)
+    plan = schedules.make(
+        schedule,
+        total_steps=steps,
+        warmup_steps=steps // 20 if warmup_steps is None else warmup_steps,
+        steps_per_epoch=source.steps,
+        options=schedule_options,
+    )
     place = placement.place(device)
     module.to(place)
     loop = Loop(
@@ -131,7 +141,7 @@ def finetune(
             scale_learning_rate=scale_learning_rate,
             weight_decay=weight_decay,
         ),
-        schedule=schedule,
+        schedule=plan,
         teacher=guide.to(place) if guide is not None else None,
         augment=augment,
         execution=Execution(precision=precision, gradient_norm=gradient_norm),
@@ -140,7 +150,7 @@ def finetune(
         scored=scored,
         progress=progress,
         folder=Path(checkpoint_dir) if checkpoint_dir is not None else None,
-        settings={"method": method, "optimizer": optimizer, "seed": seed, **dataclasses.asdict(schedule)},
+        settings={"method": method, "optimizer": optimizer, "seed": seed, **schedules.settings(plan)},
     )
     loop.settings["batch_size"] = static_batch(inputs) or batch_size
     start = time.perf_counter()

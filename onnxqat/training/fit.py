@@ -10,7 +10,8 @@ from torch.optim import Optimizer
 from onnxqat.training.batches import Batches
 from onnxqat.training.loop import Fitted, Loop
 from onnxqat.training.losses import Loss
-from onnxqat.training.schedule import CosineSchedule, Schedule
+from onnxqat.training.schedule import Schedule
+from onnxqat.training.schedules import cosine
 
 
 def fit(
@@ -38,6 +39,6 @@ def fit(
         resume: go on from the last checkpoint.
         options: other attributes of the loop.
     """
-    plan = CosineSchedule(total_steps, warmup_steps) if schedule is None else schedule
+    plan = cosine.Schedule(total_steps, warmup_steps) if schedule is None else schedule
     loop = Loop(module=module, batches=batches, optimizer=optimizer, loss=loss or Loss(), schedule=plan, **options)
     return loop.run(resume=resume)

@@ -1,12 +1,13 @@
-"""The learning rate over the run: linear warm-up, then a half cosine. A function of the step, so nothing to resume."""
+"""What a learning-rate schedule is, the warm-up that all of them have, and how rates are set."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import Protocol
 
 from torch.optim import Optimizer
+
+from onnxqat.errors import UsageError
 
 
 class Schedule(Protocol):
@@ -24,6 +25,51 @@ class Schedule(Protocol):
         """The factor for step `step`, counted from 0."""
 
 
+@dataclasses.dataclass
+class WarmedUp:
+    """A linear warm-up, then :meth:`decayed`; the base of ``onnxqat/training/schedules``.
+
+    Steps ``0 .. warmup_steps - 1`` rise linearly and never are 0.
+
+    Attributes:
+        total_steps: length of the run.
+        warmup_steps: how many of them are warm-up.
+        steps_per_epoch: None where the length of the data is not known.
+    """
+
+    total_steps: int
+    warmup_steps: int = 0
+    steps_per_epoch: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.warmup_steps < 0:
+            raise UsageError("option-invalid", f"there are {self.warmup_steps} steps of warm-up; it must be >= 0")
+
+    def factor(self, step: int) -> float:
+        """The factor for step `step`, counted from 0."""
+        if step < self.warmup_steps:
+            return (step + 1) / (self.warmup_steps + 1)
+        return self.decayed(step - self.warmup_steps, max(1, self.total_steps - self.warmup_steps))
+
+    def decayed(self, done: int, steps: int) -> float:
+        """The factor after `done` of the `steps` steps behind the warm-up."""
+        raise NotImplementedError
+
+    def in_steps(self, epochs: float) -> float:
+        """`epochs` as a number of steps.
+
+        Raises:
+            UsageError: ``option-invalid`` where the length of the data is not known.
+        """
+        if self.steps_per_epoch is None:
+            raise UsageError(
+                "option-invalid",
+                "the schedule counts epochs, and the length of the data is not known",
+                hint="leave its epochs out, or choose cosine, linear or constant",
+            )
+        return epochs * self.steps_per_epoch
+
+
 def set_rates(optimizer: Optimizer, factor: float) -> dict[str, float]:
     """Set the learning rate of each group to `factor` times what it was at first; returns them by name or number."""
     rates = {}
@@ -32,29 +78,3 @@ def set_rates(optimizer: Optimizer, factor: float) -> dict[str, float]:
         group["lr"] = group["initial_lr"] * factor
         rates[str(group.get("name", index))] = float(group["lr"])
     return rates
-
-
-@dataclasses.dataclass(frozen=True)
-class CosineSchedule:
-    """Factor on every group's initial learning rate.
-
-    Steps ``0 .. warmup_steps - 1`` rise linearly and never are 0; the rest falls along a half cosine (Loshchilov and
-    Hutter, "SGDR", 2017, without restarts) to `final_factor` after the last step.
-
-    Attributes:
-        total_steps: length of the run.
-        warmup_steps: how many of them are warm-up.
-        final_factor: where the cosine ends.
-    """
-
-    total_steps: int
-    warmup_steps: int = 0
-    final_factor: float = 0.0
-
-    def factor(self, step: int) -> float:
-        """The factor for step `step`, counted from 0."""
-        if step < self.warmup_steps:
-            return (step + 1) / (self.warmup_steps + 1)
-        done = (step - self.warmup_steps) / max(1, self.total_steps - self.warmup_steps)
-        cosine = 0.5 * (1.0 + math.cos(math.pi * min(1.0, done)))
-        return self.final_factor + (1.0 - self.final_factor) * cosine

@@ -1,4 +1,4 @@
-"""Parameter groups, the schedule, and the guard of scales."""
+"""Parameter groups, optimizers by name, and the guard of scales."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,6 @@ import torch
 from onnxqat.bridge.fake_quantize import FakeQuantize
 from onnxqat.errors import UsageError
 from onnxqat.training import optimizers
-from onnxqat.training.schedule import CosineSchedule, set_rates
 from onnxqat.types import QParams, QType
 
 
@@ -75,17 +74,3 @@ def test_the_guard_halves_or_doubles_at_most() -> None:
     guard.before()
     guard.after()
     assert int(guard.limited) == 2
-
-
-def test_schedule() -> None:
-    schedule = CosineSchedule(total_steps=100, warmup_steps=10)
-    factors = [schedule.factor(step) for step in range(100)]
-    assert factors[0] == pytest.approx(1 / 11)
-    assert factors[10] == 1.0
-    assert factors[55] == pytest.approx(0.5)
-    assert 0 < factors[99] < 0.01
-    assert factors[10:] == sorted(factors[10:], reverse=True)
-    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.4)
-    for _ in range(2):
-        assert set_rates(optimizer, schedule.factor(55)) == {"0": optimizer.param_groups[0]["lr"]}
-    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.2)
