@@ -18,11 +18,6 @@ class Affine:
     offset: np.ndarray
 
 
-def is_batchnorm(node: ir.Node) -> bool:
-    """Whether `node` is ONNX's BatchNormalization."""
-    return node.op_type == "BatchNormalization" and node.domain == ""
-
-
 def affine(node: ir.Node) -> Affine | str:
     """What a BatchNormalization computes, or the reason why that is not a constant affine function."""
     if query.attribute(node, "training_mode", 0):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onnxqat.graph import build, query, walk
+from onnxqat.graph.batchnorm import is_batchnorm, is_kept
 from onnxqat.passes._base import Context, Pass, Rewrite
-from onnxqat.passes._batchnorm import affine, is_batchnorm
+from onnxqat.passes._batchnorm import affine
 from onnxqat.passes._edits import Log, absorb, drop_unused
 from onnxqat.passes._inference import Inferred
 
@@ -21,7 +22,7 @@ class BatchnormToAffine(Pass):
     2. The Add's output keeps the name of the BatchNormalization's; statistics outputs of old opsets that nothing
        reads are dropped.
     3. Left alone, with the reason: training mode, parameters that are not constant, an input of unknown rank or
-       type.
+       type. One that placement kept behind its layer is none of this pass's business.
 
     Tolerance: float rounding, 1e-5 of the output's range. ::
 
@@ -32,7 +33,7 @@ class BatchnormToAffine(Pass):
     def rewrite(self, model: ir.Model, context: Context) -> Rewrite:
         """Replace what can be replaced; see the class."""
         log = Log()
-        found = [(s, n) for s in walk.scopes(model) for n in s if is_batchnorm(n)]
+        found = [(s, n) for s in walk.scopes(model) for n in s if is_batchnorm(n) and not is_kept(n)]
         inferred = Inferred(model) if found else None
         for scope, node in found:
             assert inferred is not None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import numpy as np
 import onnx_ir as ir
@@ -43,48 +44,55 @@ class DeriveBias(Pass):
         by_output = qdq.by_output(qdq.quantizers(model))
         changed = False
         for placement in self.biases:
-            node = nodes[placement.node]
-            bias = node.inputs[2] if len(node.inputs) > 2 else None
-            values = query.constant_array(bias)
-            sources = [by_output.get(id(node.inputs[i])) for i in (0, 1)]
-            if bias is None or values is None or sources[0] is None or sources[1] is None:
-                continue
-            qparams = qdq.accumulator(sources[0].qparams, sources[1].qparams, values.size)
-            if placement.storage == "int32":
-                self._store(node, bias, values, qparams, placement, context.names)
-                changed = True
-            else:
-                changed |= self._snap(node, bias, values, qparams, context.names)
+            changed |= put_on_grid(nodes[placement.node], by_output, placement.storage, placement.rule, context.names)
         if not changed:
             return Rewrite(False)
         edit.remove_unused(model)
         return Rewrite(True)
 
-    def _store(
-        self,
-        node: ir.Node,
-        bias: ir.Value,
-        values: np.ndarray,
-        qparams: QParams,
-        placement: BiasPlacement,
-        names: build.Names,
-    ) -> None:
-        scope = walk.scope_of(node)
-        parameters = qdq.make_parameters(scope, names, str(bias.name), qparams)
-        stamp = {build.CREATED_BY: self.name, build.RULE: placement.rule}
-        codes = numerics.quantize(values, qparams)
-        output = qdq.insert_stored(bias, codes, parameters, qparams, names, stamp, scope=scope, before=node)
-        node.replace_input_with(2, output)
 
-    def _snap(self, node: ir.Node, bias: ir.Value, values: np.ndarray, qparams: QParams, names: build.Names) -> bool:
-        snapped = numerics.fake_quantize(values, qparams)
-        if np.array_equal(snapped, values) and qdq.BIAS_GRID in node.metadata_props:
-            return False
-        node.metadata_props[qdq.BIAS_GRID] = "in0*in1"
-        scope = walk.scope_of(node)
-        read_by_others = len(bias.uses()) > 1 or bias.is_graph_output()
-        if read_by_others or bias.producer() is not None or bias.graph is not scope:
-            node.replace_input_with(2, build.constant(scope, names.fresh(str(bias.name)), snapped, before=node))
-        else:
-            bias.const_value = build.tensor(snapped, name=bias.name)
-        return True
+def put_on_grid(
+    node: ir.Node,
+    by_output: Mapping[int, qdq.Quantizer],
+    storage: Literal["int32", "float"],
+    rule: str,
+    names: build.Names,
+) -> bool:
+    """Put the bias of one node on its accumulator's grid; whether that changed anything.
+
+    Args:
+        node: Conv, ConvTranspose or Gemm.
+        by_output: what :func:`onnxqat.graph.qdq.by_output` gives, the quantizers of `node` among them.
+        storage: as of :class:`onnxqat.types.BiasPlacement`.
+        rule: for the new node's metadata.
+        names: fresh names.
+    """
+    bias = node.inputs[2] if len(node.inputs) > 2 else None
+    values = query.constant_array(bias)
+    sources = [by_output.get(id(node.inputs[i])) for i in (0, 1)]
+    if bias is None or values is None or sources[0] is None or sources[1] is None:
+        return False
+    qparams = qdq.accumulator(sources[0].qparams, sources[1].qparams, values.size)
+    if storage == "float":
+        return _snap(node, bias, values, qparams, names)
+    scope = walk.scope_of(node)
+    parameters = qdq.make_parameters(scope, names, str(bias.name), qparams)
+    stamp = {build.CREATED_BY: DeriveBias.name, build.RULE: rule}
+    codes = numerics.quantize(values, qparams)
+    output = qdq.insert_stored(bias, codes, parameters, qparams, names, stamp, scope=scope, before=node)
+    node.replace_input_with(2, output)
+    return True
+
+
+def _snap(node: ir.Node, bias: ir.Value, values: np.ndarray, qparams: QParams, names: build.Names) -> bool:
+    snapped = numerics.fake_quantize(values, qparams)
+    if np.array_equal(snapped, values) and qdq.BIAS_GRID in node.metadata_props:
+        return False
+    node.metadata_props[qdq.BIAS_GRID] = "in0*in1"
+    scope = walk.scope_of(node)
+    read_by_others = len(bias.uses()) > 1 or bias.is_graph_output()
+    if read_by_others or bias.producer() is not None or bias.graph is not scope:
+        node.replace_input_with(2, build.constant(scope, names.fresh(str(bias.name)), snapped, before=node))
+    else:
+        bias.const_value = build.tensor(snapped, name=bias.name)
+    return True

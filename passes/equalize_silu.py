@@ -17,6 +17,9 @@ SPREAD = 8.0
 """Largest channel over the geometric mean of all, from where on a tensor is equalized: of 256 codes, the typical
 channel then gets fewer than 32."""
 
+LOWEST = 0.2785
+"""A SiLU is never less than minus this."""
+
 LEVELS = 127
 """Factors are 1 to 127 times a power of two, so that quantizing them to 8 bits changes none by more than 0.4 %, and
 power-of-two scales none at all."""
@@ -33,6 +36,9 @@ class EqualizeSilu(Pass):
     What the Sigmoid reads saturates where it does, so its range is short. It costs one product of a tensor and C
     constants, hence the threshold :data:`SPREAD`.
 
+    Where a compiler fuses convolution, SiLU and a product by constants, and so needs no pair inside, the division
+    stands behind the SiLU instead, and the convolution in front stays as it is.
+
     1. A Conv of constant weight and bias whose result only a Sigmoid and a Mul read, and whose product only Conv
        nodes of constant weight read as their input.
     2. The size of a channel is its largest value, or what of its negative side a SiLU still tells apart.
@@ -42,13 +48,16 @@ class EqualizeSilu(Pass):
 
         x = Conv(v, w, b)  g = Sigmoid(x)  y = Mul(x, g)  z = Conv(y, k)
         x = Conv(v, w / s, b / s)  x_restored = Mul(x, s)  g = Sigmoid(x_restored)  y = Mul(x, g)  z = Conv(y, k * s)
+        x = Conv(v, w, b)  g = Sigmoid(x)  y = Mul(x, g)  y_equalized = Mul(y, 1 / s)  z = Conv(y_equalized, k * s)
 
     Args:
         ranges: tensor name of the Conv's result to lowest and highest value of each channel, shape (C,) each.
+        behind: the second form, for compilers that fuse it.
     """
 
-    def __init__(self, ranges: Mapping[str, tuple[FloatArray, FloatArray]]) -> None:
+    def __init__(self, ranges: Mapping[str, tuple[FloatArray, FloatArray]], *, behind: bool = False) -> None:
         self._ranges = dict(ranges)
+        self._behind = behind
 
     def rewrite(self, model: ir.Model, context: Context) -> Rewrite:
         """Equalize; see the class."""
@@ -56,9 +65,9 @@ class EqualizeSilu(Pass):
         for scope in walk.scopes(model):
             for node in sites(scope):
                 found = self._ranges.get(str(node.outputs[0].name))
-                factors = None if found is None else factors_of(*found)
+                factors = None if found is None else factors_of(*found, behind=self._behind)
                 if factors is not None:
-                    _equalize(scope, node, factors, context.names)
+                    (_equalize_behind if self._behind else _equalize)(scope, node, factors, context.names)
                     log.did("channels of very different size were equalized through the SiLU behind it", node)
         return log.result()
 
@@ -89,15 +98,17 @@ def _is_convolution(node: ir.Node) -> bool:
     return node.op_type == "Conv" and not node.domain and query.constant_tensor(node.inputs[1]) is not None
 
 
-def factors_of(low: FloatArray, high: FloatArray) -> FloatArray | None:
+def factors_of(low: FloatArray, high: FloatArray, *, behind: bool = False) -> FloatArray | None:
     """The factor of each channel, float32 (C,), or None where the channels are alike enough.
 
     Args:
         low: smallest value of each channel in front of the SiLU, shape (C,).
         high: largest value.
+        behind: the factors are for what comes behind the SiLU.
     """
     # A SiLU of less than -8 is nothing, but such values widen the range that is to be divided by the factor.
-    negative = np.maximum(np.minimum(-low, SATURATED["Sigmoid"]), -low / 2)
+    in_front = np.maximum(np.minimum(-low, SATURATED["Sigmoid"]), -low / 2)
+    negative = np.minimum(-low, LOWEST) if behind else in_front
     size = np.maximum(high, negative).astype(np.float64)
     largest = size.max(initial=0.0)
     if not largest > 0:
@@ -120,27 +131,56 @@ def _equalize(scope: walk.Scope, node: ir.Node, factors: FloatArray, names: buil
         if array is not None:
             scaled = array / _along(factors, 0, array.ndim)
             exchange_constant(scope, node, index, scaled, names, "equalized")
-    for user in list(product.outputs[0].consumers()):
+    _scale_readers(scope, product.outputs[0], factors, names)
+    restored = _product(scope, node, inner, factors, ("restored", "restore"), names, before=sigmoid)
+    scope.insert_before(sigmoid, restored)
+    sigmoid.replace_input_with(0, restored.outputs[0])
+
+
+def _equalize_behind(scope: walk.Scope, node: ir.Node, factors: FloatArray, names: build.Names) -> None:
+    silu = silu_behind(node.outputs[0])
+    assert silu is not None
+    result = silu[1].outputs[0]
+    _scale_readers(scope, result, factors, names)
+    readers = list(result.uses())
+    reciprocal = np.asarray(np.float32(1.0) / factors, np.float32)
+    equalized = _product(scope, node, result, reciprocal, ("equalized", "equalize"), names, before=silu[1])
+    scope.insert_after(silu[1], equalized)
+    for user, index in readers:
+        user.replace_input_with(index, equalized.outputs[0])
+
+
+def _scale_readers(scope: walk.Scope, value: ir.Value, factors: FloatArray, names: build.Names) -> None:
+    """Multiply the weights of the Conv nodes that read `value`."""
+    for user in list(value.consumers()):
         array = query.constant_array(user.inputs[1])
         assert array is not None
         exchange_constant(scope, user, 1, array * _behind(user, factors, array), names, "equalized")
-    rank = array.ndim if (array := query.constant_array(node.inputs[1])) is not None else 0
+
+
+def _product(
+    scope: walk.Scope,
+    node: ir.Node,
+    value: ir.Value,
+    factors: FloatArray,
+    called: tuple[str, str],
+    names: build.Names,
+    *,
+    before: ir.Node,
+) -> ir.Node:
+    """``Mul(value, factors)`` along the channels, in the type of the weight of `node`; it has no place yet."""
     weight = query.constant_tensor(node.inputs[1])
     assert weight is not None
-    held = build.constant(
-        scope, names.fresh(f"{inner.name}_factors"), _along(factors, 1, rank), weight.dtype, before=sigmoid
-    )
-    restored = build.node(
+    along = _along(factors, 1, len(weight.shape))
+    return build.node(
         "Mul",
-        [inner, held],
-        [names.fresh(f"{inner.name}_restored")],
-        dtype=inner.dtype,
-        shape=inner.shape,
-        name=names.fresh(f"{node.name or node.op_type}_restore"),
+        [value, build.constant(scope, names.fresh(f"{value.name}_factors"), along, weight.dtype, before=before)],
+        [names.fresh(f"{value.name}_{called[0]}")],
+        dtype=value.dtype,
+        shape=value.shape,
+        name=names.fresh(f"{node.name or node.op_type}_{called[1]}"),
         stamp={build.CREATED_BY: "equalize-silu"},
     )
-    scope.insert_before(sigmoid, restored)
-    sigmoid.replace_input_with(0, restored.outputs[0])
 
 
 def _along(factors: FloatArray, axis: int, rank: int) -> FloatArray:

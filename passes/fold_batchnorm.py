@@ -8,8 +8,9 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxqat.graph import build, query, walk
+from onnxqat.graph.batchnorm import is_batchnorm, is_kept
 from onnxqat.passes._base import Context, Pass, Rewrite
-from onnxqat.passes._batchnorm import Affine, affine, is_batchnorm
+from onnxqat.passes._batchnorm import Affine, affine
 from onnxqat.passes._edits import Log, absorb, drop_unused, exchange_constant, is_private
 
 
@@ -27,20 +28,27 @@ class FoldBatchnorm(Pass):
     5. A weight that other nodes read stays theirs: the layer gets a copy, ``<weight>_folded``.
     6. Left alone, with the reason: training mode; parameters or weights that are not constant (in a function body
        they may be its inputs); a layer output that something else reads or that is a graph output; a layer in
-       another scope; values that overflow the weight's type; a BatchNormalization in front of a layer.
+       another scope; values that overflow the weight's type; a BatchNormalization in front of a layer; one that
+       placement kept, unless `kept` is asked for.
 
     Tolerance: float rounding, 1e-5 of the output's range. ::
 
         c = Conv(x, w)   y = BatchNormalization(c, gamma, beta, mean, variance)
         y = Conv(x, w, conv_bias)
+
+    Args:
+        kept: fold those too that placement kept for training.
     """
+
+    def __init__(self, *, kept: bool = False) -> None:
+        self.kept = kept
 
     def rewrite(self, model: ir.Model, context: Context) -> Rewrite:
         """Fold what can be folded; see the class."""
         log = Log()
         for scope in walk.scopes(model):
             for node in list(scope):
-                if not is_batchnorm(node):
+                if not is_batchnorm(node) or (is_kept(node) and not self.kept):
                     continue
                 name = query.label(node)
                 reason = _fold(scope, node, context.names, {build.CREATED_BY: self.name})

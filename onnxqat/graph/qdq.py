@@ -281,14 +281,23 @@ def _is_per_channel(node: ir.Node) -> bool:
 
 
 def _storage(node: ir.Node, zero_input: ir.Value | None) -> str:
-    if zero_input is not None and zero_input.dtype is not None:
-        return zero_input.dtype.name.lower()
+    stated = _element_type(zero_input)
+    if stated is not None:
+        return stated
     if is_dequantize(node):
-        source = node.inputs[0]
-        return source.dtype.name.lower() if source is not None and source.dtype is not None else "uint8"
+        return _element_type(node.inputs[0]) or "uint8"
     output_dtype = int(query.attribute(node, "output_dtype", 0))
     known = output_dtype != 0 and output_dtype in set(ir.DataType)
     return ir.DataType(output_dtype).name.lower() if known else "uint8"
+
+
+def _element_type(value: ir.Value | None) -> str | None:
+    """Its name in small letters; a Constant node of a function body states none, but holds a tensor that does."""
+    if value is None:
+        return None
+    found = query.constant_tensor(value) if value.dtype is None else None
+    dtype = value.dtype if found is None else found.dtype
+    return None if dtype is None else dtype.name.lower()
 
 
 def _clip_bounds(clip: ir.Node, low: int, high: int) -> tuple[int, int] | None:

@@ -1,0 +1,43 @@
+"""BatchNormalization behind a layer with weights, and the note on one that is kept there through training."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from onnxqat.graph import query
+
+KEPT = "onnxqat.batch_norm"  # on a BatchNormalization that stays behind its layer until the weights are final
+LAYERS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
+
+
+def is_batchnorm(node: ir.Node) -> bool:
+    """Whether `node` is ONNX's BatchNormalization."""
+    return node.op_type == "BatchNormalization" and node.domain == ""
+
+
+def is_kept(node: ir.Node) -> bool:
+    """Whether `node` is a BatchNormalization that placement kept."""
+    return is_batchnorm(node) and KEPT in node.metadata_props
+
+
+def layer(node: ir.Node) -> ir.Node | None:
+    """The Conv, ConvTranspose, Gemm or MatMul of the same graph whose output only the BatchNormalization `node` reads."""
+    source = node.inputs[0]
+    producer = source.producer() if source is not None else None
+    if source is None or producer is None or producer.domain or producer.op_type not in LAYERS:
+        return None
+    private = len(source.uses()) == 1 and not source.is_graph_output() and producer.graph is node.graph
+    return producer if private else None
+
+
+def kept_behind(layer: ir.Node) -> ir.Node | None:
+    """The BatchNormalization that is kept behind `layer`, None where there is none."""
+    users = layer.outputs[0].consumers()
+    return users[0] if len(users) == 1 and is_kept(users[0]) and users[0].inputs[0] is layer.outputs[0] else None
+
+
+def output_axis(layer: ir.Node) -> int:
+    """The axis of the output channels of the weight of `layer`, from the front; of a MatMul the last of two."""
+    if layer.op_type == "Gemm":
+        return 0 if query.attribute(layer, "transB", 0) else 1
+    return 0 if layer.op_type == "Conv" else 1
