@@ -53,6 +53,7 @@ ErrorCode = Literal[
     "simplify-changed-function",
     "checkpoint-mismatch",
     "training-diverged",
+    "distributed-failed",
     "parity-failed",
     "handoff-failed",
 ]

@@ -23,15 +23,21 @@ POOL_BYTES = 2**30
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
-    """Inputs by ONNX name and the labels, None without."""
+    """Inputs by ONNX name and the labels, None without.
+
+    Attributes:
+        weight: what the mean loss of this batch counts among those of the processes that train together.
+    """
 
     inputs: dict[str, Tensor]
     labels: Tensor | None = None
+    weight: float = 1.0
 
     def to(self, device: torch.device) -> Batch:
         """The batch on `device`."""
         inputs = {name: value.to(device, non_blocking=True) for name, value in self.inputs.items()}
-        return Batch(inputs, None if self.labels is None else self.labels.to(device, non_blocking=True))
+        labels = None if self.labels is None else self.labels.to(device, non_blocking=True)
+        return Batch(inputs, labels, self.weight)
 
 
 class Batches(Protocol):

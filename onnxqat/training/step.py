@@ -70,7 +70,7 @@ class Step:
     def prepared(self, batch: Batch) -> Batch:
         """`batch` on the device, augmented."""
         batch = batch.to(self.device)
-        return batch if self.augment is None else Batch(self.augment(batch.inputs), batch.labels)
+        return batch if self.augment is None else dataclasses.replace(batch, inputs=self.augment(batch.inputs))
 
     def loss_of(self, forward: nn.Module, batch: Batch) -> Tensor:
         """The loss of a prepared batch, without penalties: a scalar."""
@@ -89,15 +89,16 @@ class Step:
             The loss and the norm of the gradients before clipping, scalars on the device.
         """
         self.optimizer.zero_grad(set_to_none=True)
-        loss = self.loss_of(self._training_forward, batch)
+        loss = self.loss_of(self._training_forward, batch) * batch.weight
         for part in self.parts:
             penalty = part.penalty(step)
             loss = loss if penalty is None else loss + penalty
         loss.backward()  # type: ignore[no-untyped-call]
-        parameters = [p for p in self.module.parameters() if p.grad is not None]
-        norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+        self.world.finish(self._training_forward)
+        gradients = [p.grad for p in self.module.parameters() if p.grad is not None]
+        norm = self.world.norm(gradients)
         if self.execution.gradient_norm is not None:
-            nn.utils.clip_grads_with_norm_(parameters, self.execution.gradient_norm, norm)
+            self.world.clip(gradients, self.execution.gradient_norm, norm)
         return self.world.total(loss.detach()) / self.world.size, norm
 
     def update(self) -> None:
@@ -112,7 +113,7 @@ class Step:
         total = torch.zeros(2, dtype=torch.float64, device=self.device)
         for held in batches:
             batch = held.to(self.device)
-            samples = size(batch)
+            samples = size(batch) if batch.weight else 0
             total[0] += self.loss_of(self.forward, batch).double() * samples
             total[1] += samples
         total = self.world.total(total)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
+import torch
 from torch import Tensor, nn
+
+from onnxqat.training.distributed.tensors import local
 
 
 class World:
@@ -31,6 +35,32 @@ class World:
     def accumulating(self, forward: nn.Module) -> AbstractContextManager[None]:
         """For backward passes whose gradients are added up here first; `forward` is what :meth:`wrap` returned."""
         return contextlib.nullcontext()
+
+    def place(self, module: nn.Module) -> nn.Module:
+        """What to train in place of `module`, before there is an optimizer: equal in all processes, or in shards."""
+        return module
+
+    def flat(self, module: nn.Module) -> nn.Module:
+        """The module that :meth:`place` was given, on the CPU, with the values that `module` has now."""
+        return module.cpu()
+
+    def finish(self, forward: nn.Module) -> None:
+        """After the last backward pass of a step: gradients are the mean over all processes from here on."""
+
+    def norm(self, gradients: Sequence[Tensor]) -> Tensor:
+        """The norm of all `gradients` of a model together, a scalar."""
+        return nn.utils.get_total_norm(gradients)
+
+    def clip(self, gradients: Sequence[Tensor], limit: float, norm: Tensor) -> None:
+        """Scale `gradients`, in place, to the norm `limit` where their `norm` is larger."""
+        factor = (limit / (norm + 1e-6)).clamp(max=1.0)
+        torch._foreach_mul_([local(gradient) for gradient in gradients], factor)
+
+    def barrier(self) -> None:
+        """Wait until every process is here."""
+
+    def reseed(self, seed: int, step: int) -> None:
+        """Give every process but the first random numbers of its own: a function of `seed` and `step`."""
 
     def total(self, values: Tensor) -> Tensor:
         """The sum of `values` over all processes, the same in each of them; nothing is waited for on a GPU."""

@@ -1,0 +1,104 @@
+"""What becomes of a run when one of its processes fails: the others end too, and say which one it was."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+from collections.abc import Iterator
+from typing import Protocol
+
+import torch.distributed as dist
+
+from onnxqat.errors import QatError
+
+ROLL_CALL = 3.0
+"""Seconds in which the processes that are left report, so that those that do not can be named."""
+
+_LOST = re.compile(r"gloo|nccl|connection|processgroup|process group|timed? ?out|broken pipe|socket", re.IGNORECASE)
+_FAILED = "onnxqat/failed"
+
+
+class Store(Protocol):
+    """What is used of torch's key-value stores."""
+
+    def set(self, key: str, value: str) -> None:
+        """Write `value` under `key`."""
+
+    def get(self, key: str) -> bytes:
+        """Read what is under `key`."""
+
+    def check(self, keys: list[str]) -> bool:
+        """Whether there is something under all of `keys`."""
+
+
+def lost(error: RuntimeError) -> bool:
+    """Whether `error` says that another process cannot be reached."""
+    return isinstance(error, dist.DistError) or bool(_LOST.search(str(error)))
+
+
+def line(error: BaseException) -> str:
+    """The first line of an error's message."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+@contextlib.contextmanager
+def explained(rank: int, size: int, store: Store | None) -> Iterator[None]:
+    """A lost connection inside a ``with`` block becomes an error that names the process that is gone.
+
+    Args:
+        rank: this process.
+        size: how many there are.
+        store: where they leave messages; None where the group is not onnxqat's: then nobody is named.
+
+    Raises:
+        QatError: ``distributed-failed``.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if size == 1 or not lost(error):
+            _leave(store, rank, error)
+            raise
+        raise QatError(
+            "distributed-failed",
+            f"process {rank} of {size} lost the others: {_verdict(rank, size, store) or line(error)}",
+            hint="the last checkpoint is whole: start again with --resume",
+        ) from error
+    except Exception as error:
+        _leave(store, rank, error)
+        raise
+
+
+def _leave(store: Store | None, rank: int, error: Exception) -> None:
+    """Tell the others why this process ends."""
+    if store is not None:
+        with contextlib.suppress(RuntimeError):
+            store.set(_FAILED, f"process {rank} ended: {line(error)}")
+
+
+def _verdict(rank: int, size: int, store: Store | None) -> str:
+    """Who is gone and why, as far as it can be known."""
+    if store is None:
+        return ""
+    try:
+        store.set(_here(rank), "")
+        deadline = time.monotonic() + ROLL_CALL
+        while True:
+            if store.check([_FAILED]):
+                return store.get(_FAILED).decode(errors="replace")
+            missing = [other for other in range(size) if not store.check([_here(other)])]
+            if not missing or time.monotonic() > deadline:
+                break
+            time.sleep(0.1)
+    except RuntimeError:
+        return "the process that holds the rendezvous (0, or torchrun) is gone"
+    if not missing:
+        return ""
+    return f"process{'es' if len(missing) > 1 else ''} {', '.join(map(str, missing))} no longer answer" + (
+        "s" if len(missing) == 1 else ""
+    )
+
+
+def _here(rank: int) -> str:
+    return f"onnxqat/here/{rank}"

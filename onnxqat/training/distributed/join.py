@@ -1,0 +1,144 @@
+"""Joining the processes that ``torchrun`` has started, and leaving them."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+from collections.abc import Iterator
+from typing import cast
+
+import torch
+import torch.distributed as dist
+from torch.distributed.rendezvous import rendezvous
+
+from onnxqat import discover
+from onnxqat.errors import QatError, UsageError
+from onnxqat.training.distributed import failure
+from onnxqat.training.distributed.group import Group
+from onnxqat.training.world import World
+
+VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+"""What ``torchrun`` sets for each process; all four have to be there."""
+
+TIMEOUT = 600.0
+"""Seconds that a process waits for the others."""
+
+
+@contextlib.contextmanager
+def joined(
+    device: str | torch.device | None = None, *, strategy: str = "ddp", timeout: float = TIMEOUT
+) -> Iterator[tuple[World, torch.device]]:
+    """The processes that train together, and the device of this one, for the length of a ``with`` block.
+
+    1. A process group that the caller has made is used and left as it is.
+    2. Under ``torchrun``, or anything else that sets :data:`VARIABLES`, a group is made and closed again: NCCL for
+       CUDA, Gloo for the CPU.
+    3. Otherwise this process is alone.
+
+    Args:
+        device: ``"cpu"`` or ``"cuda"``; None: CUDA where there is one. Each process of a machine has its own GPU.
+        strategy: how several processes train, a file of ``onnxqat/training/distributed/strategies``.
+        timeout: seconds to wait for another process before the run is given up.
+
+    Raises:
+        UsageError: ``name-unknown``, ``option-invalid`` for a device that is not there.
+        QatError: ``distributed-failed`` where the others cannot be reached, or one of them is gone.
+    """
+    kind = cast("type[Group]", discover.load("onnxqat.training.distributed.strategies", strategy).Strategy)
+    if not timeout > 0:
+        raise UsageError("option-invalid", f"the timeout is {timeout} seconds; it must be > 0")
+    if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+        rank, size = dist.get_rank(), dist.get_world_size()
+        here = place(device, int(os.environ.get("LOCAL_RANK", rank)))
+        with failure.explained(rank, size, None):
+            yield kind(here), here
+        return
+    found = address()
+    if found is None or (dist.is_available() and dist.is_initialized()):
+        yield World(), place(device)
+        return
+    if not dist.is_available():
+        raise UsageError("option-invalid", "this torch is built without torch.distributed: run one process")
+    rank, size, local = found
+    here = place(device, local)
+    with _group(rank, size, here, timeout) as store, failure.explained(rank, size, store):
+        yield kind(here), here
+
+
+def address() -> tuple[int, int, int] | None:
+    """Rank, size and rank on this machine from the environment; None where it describes no other process.
+
+    Raises:
+        UsageError: ``option-invalid`` for values that are no numbers.
+    """
+    if not all(os.environ.get(name) for name in VARIABLES):
+        return None
+    try:
+        rank, size = (int(os.environ[name]) for name in VARIABLES[:2])
+        local = int(os.environ.get("LOCAL_RANK", rank))
+    except ValueError:
+        found = ", ".join(f"{name}={os.environ.get(name, '')}" for name in (*VARIABLES[:2], "LOCAL_RANK"))
+        raise UsageError("option-invalid", f"the environment has {found}: not all are numbers") from None
+    return (rank, size, local) if size > 1 else None
+
+
+@contextlib.contextmanager
+def _group(rank: int, size: int, device: torch.device, timeout: float) -> Iterator[failure.Store]:
+    """The process group for the length of a ``with`` block, and the store where its processes leave messages."""
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    limit = datetime.timedelta(seconds=timeout)
+    try:
+        store, _, _ = next(iter(rendezvous("env://", rank, size, timeout=limit)))
+        store.set_timeout(limit)
+        dist.init_process_group(
+            "nccl" if device.type == "cuda" else "gloo",
+            store=dist.PrefixStore("onnxqat", store),  # type: ignore[attr-defined]
+            rank=rank,
+            world_size=size,
+            timeout=limit,
+        )
+    except (RuntimeError, ValueError) as error:
+        reached = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+        raise QatError(
+            "distributed-failed",
+            f"process {rank} of {size} did not find the others at {reached}: {failure.line(error)}",
+            hint="start all of them, with the same address and port; torchrun does",
+        ) from None
+    try:
+        yield store
+    finally:
+        # After a lost connection there is nobody to take leave of.
+        with contextlib.suppress(RuntimeError):
+            dist.destroy_process_group()
+
+
+def place(device: str | torch.device | None = None, local: int | None = None) -> torch.device:
+    """The device that `device` names, None for CUDA where there is one.
+
+    Args:
+        device: as users give it.
+        local: number of this process on its machine, where there are several: it takes the GPU of that number.
+
+    Raises:
+        UsageError: ``option-invalid``.
+    """
+    try:
+        found = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    except RuntimeError:
+        raise UsageError("option-invalid", f"there is no device {str(device)!r}", hint="cpu or cuda") from None
+    if found.type == "cuda" and not torch.cuda.is_available():
+        raise UsageError("option-invalid", "torch finds no CUDA device here", hint="choose the device cpu")
+    if local is None or found.type != "cuda":
+        return found
+    if ":" in str(found):
+        hint = "say cuda: each process takes its own GPU"
+        raise UsageError("option-invalid", f"{found} for several processes", hint=hint)
+    if local >= torch.cuda.device_count():
+        raise UsageError(
+            "option-invalid",
+            f"process {local} of this machine has no GPU: there are {torch.cuda.device_count()}",
+            hint="start as many processes as there are GPUs",
+        )
+    return torch.device("cuda", local)

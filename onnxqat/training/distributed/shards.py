@@ -1,0 +1,151 @@
+"""Which samples of the data each process trains on."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from onnxqat.errors import DataError
+from onnxqat.training.batches import Batch, Batches
+from onnxqat.training.distributed.group import Group
+from onnxqat.training.holdout import size
+from onnxqat.training.world import World
+
+
+@dataclasses.dataclass(frozen=True)
+class Sharded:
+    """Marks data that are not the same on every process, so that each trains on all that it is given.
+
+    Attributes:
+        data: an iterable or a callable that gives batches, such as a ``DataLoader`` with a ``DistributedSampler``.
+    """
+
+    data: Any
+
+
+def part(batch: Batch, rank: int, size_of_world: int) -> Batch:
+    """The samples of `batch` that process `rank` takes: a run of neighbours, as long as the others' or one longer.
+
+    The weight makes the mean over the processes the mean over the samples of `batch`. Where there are fewer samples
+    than processes, some take a sample that counts nothing, because all have to take part in each step. A batch whose
+    inputs have no common first axis is not cut: every process takes all of it.
+    """
+    count = size(batch)
+    if any(value.ndim == 0 or value.shape[0] != count for value in batch.inputs.values()):
+        return batch
+    start, stop = (count * r // size_of_world for r in (rank, rank + 1))
+    weight = (stop - start) * size_of_world / max(count, 1)
+    if start == stop:
+        start, stop = min(start, max(count - 1, 0)), min(start, max(count - 1, 0)) + 1
+    labels = batch.labels
+    if labels is not None and labels.ndim and labels.shape[0] == count:
+        labels = labels[start:stop]
+    return Batch({name: value[start:stop] for name, value in batch.inputs.items()}, labels, weight * batch.weight)
+
+
+class Slices:
+    """A part of every batch, so that the order of samples is that of one process.
+
+    Args:
+        source: the same batches on every process.
+        world: the processes.
+    """
+
+    def __init__(self, source: Batches, world: World) -> None:
+        self._source, self._world = source, world
+
+    @property
+    def steps(self) -> int | None:
+        """Batches an epoch."""
+        return self._source.steps
+
+    def epoch(self, number: int) -> Iterator[Batch]:
+        """The parts of this process."""
+        for batch in self._source.epoch(number):
+            yield part(batch, self._world.rank, self._world.size)
+
+
+class Rounds:
+    """Whole batches in turn, for a model that prescribes its batch size: `size` of them make one step.
+
+    Args:
+        source: the same batches on every process.
+        world: the processes.
+    """
+
+    def __init__(self, source: Batches, world: Group) -> None:
+        self._source, self._world = source, world
+
+    @property
+    def steps(self) -> int | None:
+        """Steps an epoch; in the last, some processes may have a batch that counts nothing."""
+        steps = self._source.steps
+        return None if steps is None else -(-steps // self._world.size)
+
+    def epoch(self, number: int) -> Iterator[Batch]:
+        """The batches of this process."""
+        source = self._source.epoch(number)
+        while held := list(itertools.islice(source, self._world.size)):
+            mine = held[min(self._world.rank, len(held) - 1)]
+            counts = self._world.rank < len(held)
+            total = sum(size(batch) for batch in held)
+            weight = size(mine) * self._world.size / max(total, 1) if counts else 0.0
+            yield dataclasses.replace(mine, weight=weight)
+
+
+class Own:
+    """Batches that are this process's already; a process that runs out goes on with one that counts nothing.
+
+    Args:
+        source: other batches on every process.
+        world: the processes.
+    """
+
+    def __init__(self, source: Batches, world: Group) -> None:
+        self._source, self._world = source, world
+
+    @property
+    def steps(self) -> int | None:
+        """Steps an epoch, those of the process with the most; None where one does not know."""
+        steps = self._source.steps
+        known = torch.tensor([-1 if steps is None else steps], dtype=torch.int64, device=self._world.device)
+        least, most = self._world.least(known), self._world.greatest(known)
+        return None if int(least) < 0 else int(most)
+
+    def epoch(self, number: int) -> Iterator[Batch]:
+        """The batches of this process until no process has one.
+
+        Raises:
+            DataError: ``data-missing`` on every process when one of them has no batch at all.
+        """
+        last: Batch | None = None
+        for batch in itertools.chain(self._source.epoch(number), itertools.repeat(None)):
+            count = 0 if batch is None else size(batch)
+            last = last if batch is None else batch
+            said = torch.tensor([count, last is None], dtype=torch.int64, device=self._world.device)
+            total, without = self._world.total(said).tolist()
+            if total and without:
+                raise DataError("data-missing", f"{without} of {self._world.size} processes have no training data")
+            if not total or last is None:
+                return
+            yield dataclasses.replace(last, weight=count * self._world.size / total)
+
+
+def shard(source: Batches, world: World, *, own: bool, whole: bool) -> Batches:
+    """The batches of this process; `source` itself where there is only one.
+
+    Args:
+        source: what one process would train on.
+        world: the processes.
+        own: whether `source` is another on each process (:class:`Sharded`).
+        whole: whether the model prescribes its batch size.
+    """
+    if not isinstance(world, Group):
+        return source
+    if own:
+        return Own(source, world)
+    return Rounds(source, world) if whole else Slices(source, world)

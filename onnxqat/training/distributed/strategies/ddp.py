@@ -1,0 +1,98 @@
+"""Data parallel: every process holds the whole model; ``DistributedDataParallel`` averages the gradients.
+
+Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", VLDB 2020: gradients are summed
+in buckets while backward goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from onnxqat.bridge.state import quantizers
+from onnxqat.training.distributed.group import Group
+
+
+class Strategy(Group):
+    """All parameters and buffers on every process, equal after each step."""
+
+    def place(self, module: nn.Module) -> nn.Module:
+        """`module` with the parameters, scales and buffers of process 0."""
+        self.broadcast((*module.parameters(), *module.buffers()))
+        return module
+
+    def wrap(self, module: nn.Module) -> nn.Module:
+        """A module that calls `module`; its gradients are the mean over the processes after :meth:`finish`."""
+        return Replica(module, self.device)
+
+    def accumulating(self, forward: nn.Module) -> AbstractContextManager[None]:
+        """For backward passes whose gradients are added up here first; `forward` is what :meth:`wrap` returned."""
+        assert isinstance(forward, Replica)
+        return forward.accumulating()
+
+    def finish(self, forward: nn.Module) -> None:
+        """After the last backward pass of a step: the gradients are the mean over the processes from here on."""
+        assert isinstance(forward, Replica)
+        unreduced = forward.unreduced()
+        if unreduced is not None:
+            self.average(p.grad for p in unreduced if p.grad is not None)
+            forward.settle()
+
+
+class Replica(nn.Module):
+    """``DistributedDataParallel`` around exactly the parameters that get a gradient.
+
+    It has to know before backward which parameters those are, and it looks at the outputs of forward, not at the
+    loss, which may leave outputs out. So the first step goes without it and shows them, and so does the first after a
+    change of what is trained: the state of a quantizer, or ``requires_grad``.
+    """
+
+    def __init__(self, module: nn.Module, device: torch.device) -> None:
+        super().__init__()
+        # In a tuple, because the parameters are the module's: this one has none of its own.
+        self._held = (module,)
+        self._device = device
+        self._parallel: tuple[DistributedDataParallel, ...] = ()
+        self._trained: tuple[Any, ...] = ()
+
+    def forward(self, *inputs: torch.Tensor) -> Any:
+        """As the module."""
+        trained = self._what_is_trained()
+        if trained != self._trained:
+            self._parallel, self._trained = (), trained
+        return (self._parallel or self._held)[0](*inputs)
+
+    def _what_is_trained(self) -> tuple[Any, ...]:
+        module = self._held[0]
+        return (*(q.state for _, q in quantizers(module)), *(p.requires_grad for p in module.parameters()))
+
+    def accumulating(self) -> AbstractContextManager[None]:
+        """No exchange of gradients for the length of a ``with`` block."""
+        return self._parallel[0].no_sync() if self._parallel else contextlib.nullcontext()
+
+    def unreduced(self) -> list[nn.Parameter] | None:
+        """The parameters with a gradient of this process alone; None where they were averaged during backward."""
+        return None if self._parallel else [p for p in self._held[0].parameters() if p.grad is not None]
+
+    def settle(self) -> None:
+        """From the next step on, average the gradients of the parameters that have one now."""
+        module = self._held[0]
+        idle = [p for p in module.parameters() if p.requires_grad and p.grad is None]
+        for parameter in idle:
+            parameter.requires_grad_(False)
+        # Buffers are no business of each step: zero points are constants, and what follows the data is put together
+        # by the module that holds it.
+        parallel = DistributedDataParallel(
+            module,
+            device_ids=[self._device.index] if self._device.type == "cuda" else None,
+            broadcast_buffers=False,
+            gradient_as_bucket_view=True,
+        )
+        for parameter in idle:
+            parameter.requires_grad_(True)
+        self._parallel = (parallel,)
