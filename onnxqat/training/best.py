@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 from onnxqat.training import checkpoint
 from onnxqat.training.batches import Batch
 from onnxqat.training.checkpoint import Progress
+from onnxqat.training.distributed.tensors import local
 from onnxqat.training.moving_average import MovingAverage
 from onnxqat.training.step import Step
 
@@ -28,7 +28,7 @@ class Best:
         scored: batches whose mean loss, negated, is the score where there is no `evaluate`.
         average: moving average; scored and kept in place of the weights.
         file: where the best is written; None keeps it in memory only.
-        state: state dict of the best on CPU; empty before anything was kept.
+        state: state dict of the best on CPU, of shards those of this process; empty before anything was kept.
     """
 
     step: Step
@@ -60,8 +60,9 @@ class Best:
             if bar is None or progress.epoch == 0 or score > bar:
                 progress.best_score, progress.best_epoch = score, progress.epoch
                 self._keep()
-                if self.file is not None and self.step.world.writer:
-                    checkpoint.save(self.file, self.step.module, progress=progress)
+                if self.file is not None:
+                    writes = self.step.world.writer
+                    checkpoint.save(self.file, self.step.module, progress=progress, writes=writes)
         return score
 
     def _score(self) -> float:
@@ -76,7 +77,8 @@ class Best:
         return contextlib.nullcontext() if self.average is None else self.average.applied(self.step.module)
 
     def _keep(self) -> None:
-        self.state = {k: v.detach().to("cpu", copy=True) for k, v in self.step.module.state_dict().items()}
+        held = self.step.module.state_dict()
+        self.state = {key: local(value.detach()).to("cpu", copy=True) for key, value in held.items()}
 
     def keep_last(self) -> None:
         """Keep what there is at the end of a run that nothing was kept of."""
@@ -87,6 +89,4 @@ class Best:
     def resume(self, progress: Progress) -> None:
         """Read the best of an earlier run from its file."""
         if progress.best_score is not None and self.file is not None and self.file.exists():
-            holder = copy.deepcopy(self.step.module)
-            checkpoint.load(self.file, holder)
-            self.state = {key: value.detach().cpu() for key, value in holder.state_dict().items()}
+            self.state = checkpoint.weights(self.file, self.step.module)

@@ -20,6 +20,7 @@ from torch.optim import Optimizer
 
 from onnxqat.errors import QatError
 from onnxqat.graph import io
+from onnxqat.training.distributed.tensors import like, whole
 
 FORMAT = "onnxqat-checkpoint-1"
 
@@ -70,6 +71,7 @@ def save(
     progress: Progress | None = None,
     settings: Mapping[str, Any] | None = None,
     keepers: Mapping[str, Keeper] | None = None,
+    writes: bool = True,
 ) -> None:
     """Write a checkpoint.
 
@@ -81,6 +83,7 @@ def save(
         progress: where the run stands.
         settings: what a resumed run has to agree with, JSON values.
         keepers: by name, stored under ``state/<name>/``; what is no tensor goes to the metadata.
+        writes: False in all processes but one, of several that train together: they only give their shards.
 
     Raises:
         ModelError: ``output-not-writable``.
@@ -110,7 +113,13 @@ def save(
     if torch.cuda.is_available():
         tensors["random/cuda"] = torch.cuda.get_rng_state()
     # Copies, because tied parameters share memory, which the format does not hold.
-    stored = {key: value.detach().to("cpu", copy=True).contiguous() for key, value in tensors.items()}
+    stored = {}
+    for key, value in tensors.items():
+        gathered = whole(value.detach())
+        if writes:
+            stored[key] = gathered.to("cpu", copy=True).contiguous()
+    if not writes:
+        return
     io.write_atomic(path, safetensors.torch.save(stored, {"onnxqat": json.dumps(document)}))
 
 
@@ -154,7 +163,7 @@ def load(
         optimizer.load_state_dict(_optimizer_state(path, tensors, document, optimizer))
     module.load_state_dict(_part(tensors, "model/"), strict=True)
     for key, value in _part(tensors, "average/").items() if average is not None else ():
-        average[key].copy_(value)  # type: ignore[index]
+        average[key].copy_(like(average[key], value))  # type: ignore[index]
     for name, keeper in (keepers or {}).items():
         keeper.load_state_dict({**document["states"][name], **_part(tensors, f"state/{name}/")})
     if random:
@@ -162,6 +171,18 @@ def load(
         if torch.cuda.is_available() and "random/cuda" in tensors:
             torch.cuda.set_rng_state(tensors["random/cuda"])
     return Progress(**document["progress"])
+
+
+def weights(path: Path, module: nn.Module) -> dict[str, Tensor]:
+    """The state dict in a checkpoint, on the CPU, for `module`, which stays as it is.
+
+    Raises:
+        QatError: ``checkpoint-mismatch``, as in :func:`load`.
+    """
+    tensors, _ = _read(path)
+    found = _part(tensors, "model/")
+    _compare(path, found, module.state_dict())
+    return found
 
 
 def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -203,10 +224,13 @@ def _optimizer_state(
     sizes = [[len(g["params"]) for g in side] for side in (groups, optimizer.param_groups)]
     if sizes[0] != sizes[1]:
         raise _mismatch(path, f"its optimizer has parameter groups of sizes {sizes[0]}, this run {sizes[1]}")
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     state: dict[int, dict[str, Any]] = {}
     for name, value in (*_part(tensors, "optimizer/").items(), *document["optimizer"]["numbers"].items()):
         index, _, key = name.partition("/")
-        state.setdefault(int(index), {})[key] = value
+        if not index.isdecimal() or int(index) >= len(parameters):
+            raise _mismatch(path, f"it has optimizer state of parameter {index!r}, of which there is none")
+        state.setdefault(int(index), {})[key] = like(parameters[int(index)], value) if torch.is_tensor(value) else value
     return {"state": state, "param_groups": groups}
 
 

@@ -149,6 +149,7 @@ class Loop:
     def _run(self) -> None:
         state = self._state
         limited = state.limited_scales
+        self.world.reseed(state.step)
         for part in self.parts:
             part.start(self)
         if state.step == 0 and self.has_score:
@@ -160,6 +161,7 @@ class Loop:
             if state.step_in_epoch == 0:
                 self._finish_epoch()
             self._save()
+            self.world.reseed(state.step)
 
     def _run_epoch(self) -> None:
         state = self._state
@@ -236,7 +238,7 @@ class Loop:
             part.after_epoch(state.epoch, state.losses[-1], score)
 
     def _save(self) -> None:
-        if self.folder is None or not self.world.writer:
+        if self.folder is None:
             return
         checkpoint.save(
             self.folder / "last.safetensors",
@@ -246,6 +248,7 @@ class Loop:
             progress=self._state,
             settings=self.settings,
             keepers=self._keepers(),
+            writes=self.world.writer,
         )
 
     def _keepers(self) -> dict[str, checkpoint.Keeper]:
@@ -256,10 +259,18 @@ class Loop:
         return keepers
 
     def _resume(self) -> None:
-        if self.folder is None or not (self.folder / "last.safetensors").exists():
+        file = None if self.folder is None else self.folder / "last.safetensors"
+        found = file is not None and file.exists()
+        if found != bool(self.world.agreed(float(found))):
+            raise QatError(
+                "checkpoint-mismatch",
+                f"process {self.world.rank} and process 0 do not see the same files in {self.folder}",
+                hint="the checkpoint folder has to be on a disk that all machines share",
+            )
+        if file is None or not found:
             return
         self._state = checkpoint.load(
-            self.folder / "last.safetensors",
+            file,
             self.module,
             optimizer=self.optimizer,
             average=None if self.average is None else self.average.values,

@@ -59,8 +59,8 @@ class World:
     def barrier(self) -> None:
         """Wait until every process is here."""
 
-    def reseed(self, seed: int, step: int) -> None:
-        """Give every process but the first random numbers of its own: a function of `seed` and `step`."""
+    def reseed(self, step: int) -> None:
+        """Give every process random numbers of its own, where they are not kept in a checkpoint written at `step`."""
 
     def total(self, values: Tensor) -> Tensor:
         """The sum of `values` over all processes, the same in each of them; nothing is waited for on a GPU."""

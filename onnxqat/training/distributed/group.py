@@ -23,6 +23,7 @@ class Group(World):
 
     def __init__(self, device: torch.device) -> None:
         self.rank, self.size, self.device = dist.get_rank(), dist.get_world_size(), device
+        self._seed: int | None = None
 
     def total(self, values: Tensor) -> Tensor:
         """The sum of `values` over all processes, the same in each of them."""
@@ -52,9 +53,11 @@ class Group(World):
         """Wait until every process is here."""
         self.agreed(0.0)
 
-    def reseed(self, seed: int, step: int) -> None:
-        """Give every process but the first random numbers of its own: a function of `seed` and `step`."""
+    def reseed(self, step: int) -> None:
+        """Give every process but the first, whose state a checkpoint holds, random numbers that follow from `step`."""
         if self.rank:
+            seed = (torch.initial_seed() if self._seed is None else self._seed) % 2**64
+            self._seed = seed
             torch.manual_seed(int(np.random.SeedSequence((seed, step, self.rank)).generate_state(1)[0]))
 
     @torch.no_grad()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -47,6 +47,22 @@ def part(batch: Batch, rank: int, size_of_world: int) -> Batch:
     return Batch({name: value[start:stop] for name, value in batch.inputs.items()}, labels, weight * batch.weight)
 
 
+def slices(batches: Iterable[Batch], world: World) -> Iterator[Batch]:
+    """The part of this process of every batch."""
+    for batch in batches:
+        yield part(batch, world.rank, world.size)
+
+
+def rounds(batches: Iterable[Batch], world: World) -> Iterator[Batch]:
+    """Of as many batches as there are processes, the one of this process; the last ones may count nothing."""
+    source = iter(batches)
+    while held := list(itertools.islice(source, world.size)):
+        mine = held[min(world.rank, len(held) - 1)]
+        total = sum(size(batch) for batch in held)
+        weight = size(mine) * world.size / max(total, 1) if world.rank < len(held) else 0.0
+        yield dataclasses.replace(mine, weight=weight)
+
+
 class Slices:
     """A part of every batch, so that the order of samples is that of one process.
 
@@ -65,8 +81,7 @@ class Slices:
 
     def epoch(self, number: int) -> Iterator[Batch]:
         """The parts of this process."""
-        for batch in self._source.epoch(number):
-            yield part(batch, self._world.rank, self._world.size)
+        return slices(self._source.epoch(number), self._world)
 
 
 class Rounds:
@@ -88,13 +103,7 @@ class Rounds:
 
     def epoch(self, number: int) -> Iterator[Batch]:
         """The batches of this process."""
-        source = self._source.epoch(number)
-        while held := list(itertools.islice(source, self._world.size)):
-            mine = held[min(self._world.rank, len(held) - 1)]
-            counts = self._world.rank < len(held)
-            total = sum(size(batch) for batch in held)
-            weight = size(mine) * self._world.size / max(total, 1) if counts else 0.0
-            yield dataclasses.replace(mine, weight=weight)
+        return rounds(self._source.epoch(number), self._world)
 
 
 class Own:
@@ -149,3 +158,10 @@ def shard(source: Batches, world: World, *, own: bool, whole: bool) -> Batches:
     if own:
         return Own(source, world)
     return Rounds(source, world) if whole else Slices(source, world)
+
+
+def shard_scored(scored: Sequence[Batch], world: World, *, own: bool, whole: bool) -> tuple[Batch, ...]:
+    """Of the batches that the run is scored on, those of this process; arguments as in :func:`shard`."""
+    if world.size == 1 or own:
+        return tuple(scored)
+    return tuple((rounds if whole else slices)(scored, world))
