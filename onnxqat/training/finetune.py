@@ -41,9 +41,11 @@ def finetune(
     epochs: int | None = None,
     max_steps: int | None = None,
     batch_size: int = 32,
-    optimizer: str = "adamw",
+    optimizer: str | optimizers.Make = "adamw",
+    optimizer_options: Mapping[str, Any] | None = None,
     learning_rate: float | None = None,
     scale_learning_rate: float | None = None,
+    learning_rates: Mapping[str, float] | None = None,
     weight_decay: float = 0.0,
     warmup_steps: int | None = None,
     schedule: str | schedules.Factor = "cosine",
@@ -76,9 +78,13 @@ def finetune(
         epochs: passes over the data; 1 when `max_steps` is not given either.
         max_steps: end after so many steps.
         batch_size: samples a batch, where the model does not prescribe it.
-        optimizer: ``"adamw"``, ``"adam"`` or ``"sgd"`` (momentum 0.9).
-        learning_rate: of weights and biases; None: 0.001 for SGD, 0.0001 for Adam and AdamW.
-        scale_learning_rate: of scales; None: the same for SGD, relative to the size of the scale for Adam and AdamW.
+        optimizer: name of a class of ``torch.optim``, such as ``"adamw"``, ``"sgd"`` or ``"radam"``; or a function of
+            parameter groups that returns an optimizer.
+        optimizer_options: other arguments of it, such as ``{"betas": (0.9, 0.98)}``; momentum is 0.9 for SGD.
+        learning_rate: of weights and biases; None: :func:`onnxqat.training.learning_rates.default`.
+        scale_learning_rate: of scales; None: the same for SGD, relative to the size of the scale for Adam and its kind.
+        learning_rates: glob pattern of ONNX tensor names -> factor on the learning rate of the constants and scales of
+            tensors that it matches, 0 to leave them as they are.
         weight_decay: of weights of two dimensions or more; scales and biases have none.
         warmup_steps: None: a twentieth of the run.
         schedule: how learning rates fall, a file of ``onnxqat/training/schedules``: ``"cosine"``, ``"linear"``,
@@ -140,6 +146,8 @@ def finetune(
             learning_rate=learning_rate,
             scale_learning_rate=scale_learning_rate,
             weight_decay=weight_decay,
+            factors=learning_rates,
+            options=optimizer_options,
         ),
         schedule=plan,
         teacher=guide.to(place) if guide is not None else None,
@@ -150,7 +158,7 @@ def finetune(
         scored=scored,
         progress=progress,
         folder=Path(checkpoint_dir) if checkpoint_dir is not None else None,
-        settings={"method": method, "optimizer": optimizer, "seed": seed, **schedules.settings(plan)},
+        settings={"method": method, "optimizer": _name(optimizer), "seed": seed, **schedules.settings(plan)},
     )
     loop.settings["batch_size"] = static_batch(inputs) or batch_size
     start = time.perf_counter()
@@ -160,6 +168,10 @@ def finetune(
     written = choose(loop, fitted)
     tuned = write_back(module.cpu(), model, output, metadata={"onnxqat.method": method})
     return FinetuneResult(tuned, module, written=written, seconds=seconds, **_summary(fitted.progress))
+
+
+def _name(optimizer: str | optimizers.Make) -> str:
+    return optimizer if isinstance(optimizer, str) else getattr(optimizer, "__qualname__", "own")
 
 
 def _summary(progress: Progress) -> dict[str, Any]:

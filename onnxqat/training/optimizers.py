@@ -1,19 +1,36 @@
-"""Optimizers with the parameter groups of quantization-aware training, and the guard that keeps scales positive."""
+"""Optimizers by torch's names with the parameter groups of quantization-aware training; the guard of scales."""
 
 from __future__ import annotations
 
+import inspect
 import math
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD, Adam, AdamW, Optimizer
+from torch.optim import Optimizer
 
 from onnxqat.bridge.state import quantizers
 from onnxqat.errors import UsageError
+from onnxqat.training import learning_rates
 
-# Low, because the usual start is a trained network with folded BatchNormalization, whose gradients are large.
-DEFAULT_LEARNING_RATE: dict[str, float] = {"sgd": 1e-3, "adam": 1e-4, "adamw": 1e-4}
+Groups: TypeAlias = "list[dict[str, Any]]"
+Make: TypeAlias = Callable[[Groups], Optimizer]
+"""An optimizer of your own: parameter groups, each with its learning rate and weight decay -> optimizer."""
+
+UNFIT = {"lbfgs": "it calls the model several times a step", "sparseadam": "it takes sparse gradients only"}
+"""Optimizers of torch that cannot take part, and why."""
+
+
+def names() -> list[str]:
+    """The optimizers of this torch by their names in lower case."""
+    return sorted(set(_classes()) - set(UNFIT))
+
+
+def _classes() -> dict[str, type[Optimizer]]:
+    found = (value for value in vars(torch.optim).values() if inspect.isclass(value))
+    return {kind.__name__.lower(): kind for kind in found if issubclass(kind, Optimizer) and kind is not Optimizer}
 
 
 def scales(module: nn.Module) -> dict[str, nn.Parameter]:
@@ -29,7 +46,8 @@ def parameter_groups(
     scale_learning_rate: float | None = None,
     weight_decay: float = 0.0,
     relative_scales: bool = False,
-) -> list[dict[str, Any]]:
+    factors: Mapping[str, float] | None = None,
+) -> Groups:
     """Groups ``weights`` (two dimensions or more, decayed), ``biases`` (the rest, not decayed) and ``scales``.
 
     Args:
@@ -40,56 +58,78 @@ def parameter_groups(
         relative_scales: for optimizers whose steps do not depend on the size of the gradient (Adam). Without an
             explicit `scale_learning_rate`, scales are grouped by their power of two and each group learns at
             `learning_rate` times that power, so that a step changes a scale by about that fraction.
+        factors: see :func:`onnxqat.training.learning_rates.factors`; tensors of another factor than 1 have groups of
+            their own.
+
+    Raises:
+        UsageError: ``pattern-no-match``, ``option-invalid`` for a factor.
     """
     learned = scales(module)
-    rest = [p for key, p in module.named_parameters() if p.requires_grad and key not in learned]
-    groups: list[dict[str, Any]] = [
-        {"name": "weights", "params": [p for p in rest if p.ndim >= 2], "weight_decay": weight_decay},
-        {"name": "biases", "params": [p for p in rest if p.ndim < 2], "weight_decay": 0.0},
-    ]
-    for group in groups:
-        group["lr"] = learning_rate
-    if scale_learning_rate is not None or not relative_scales:
-        rate = learning_rate if scale_learning_rate is None else scale_learning_rate
-        groups.append({"name": "scales", "params": list(learned.values()), "weight_decay": 0.0, "lr": rate})
-    else:
-        by_power: dict[int, list[nn.Parameter]] = {}
-        for parameter in learned.values():
-            size = float(parameter.detach().abs().mean())
-            by_power.setdefault(round(math.log2(size)) if size > 0 else 0, []).append(parameter)
-        groups += [
-            {"name": f"scales of 2^{power}", "params": params, "weight_decay": 0.0, "lr": learning_rate * 2.0**power}
-            for power, params in sorted(by_power.items())
-        ]
-    return [group for group in groups if group["params"]]
+    own = learning_rates.factors(module, factors or {})
+    found: dict[str, dict[str, Any]] = {}
+    for key, parameter in module.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        name, rate, decay = "weights" if parameter.ndim >= 2 else "biases", learning_rate, 0.0
+        if key in learned:
+            name = "scales"
+            if scale_learning_rate is not None:
+                rate = scale_learning_rate
+            elif relative_scales:
+                power = _power(parameter)
+                name, rate = f"scales of 2^{power}", learning_rate * 2.0**power
+        elif name == "weights":
+            decay = weight_decay
+        factor = own.get(key, 1.0)
+        if factor != 1.0:
+            name += f" x {factor:g}"
+        group = {"name": name, "params": [], "weight_decay": decay, "lr": rate * factor}
+        found.setdefault(name, group)["params"].append(parameter)
+    return sorted(found.values(), key=_order)
+
+
+def _power(parameter: nn.Parameter) -> int:
+    """The power of two that the values are nearest to."""
+    size = float(parameter.detach().abs().mean())
+    return round(math.log2(size)) if size > 0 else 0
+
+
+def _order(group: dict[str, Any]) -> tuple[int, int, str]:
+    """Weights, biases, scales from small to large: the same groups in the same order for the same model."""
+    role, _, rest = group["name"].partition(" of 2^")
+    kind = next(index for index, name in enumerate(("weights", "biases", "scales")) if role.startswith(name))
+    return kind, int(rest.partition(" ")[0]) if rest else 0, group["name"]
 
 
 def make(
-    name: str,
+    optimizer: str | Make,
     module: nn.Module,
     *,
     learning_rate: float | None = None,
     scale_learning_rate: float | None = None,
     weight_decay: float = 0.0,
-    momentum: float = 0.9,
+    factors: Mapping[str, float] | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> Optimizer:
-    """The optimizer `name` (``"sgd"``, ``"adam"``, ``"adamw"``) over the groups of :func:`parameter_groups`.
+    """The optimizer of a run over the groups of :func:`parameter_groups`.
 
     Args:
-        name: which optimizer; `momentum` goes with ``"sgd"``.
+        optimizer: a name of :func:`names`, or a function of the groups.
         module: the module to train.
-        learning_rate: None: 0.001 for SGD, 0.0001 for Adam and AdamW.
+        learning_rate: None: :func:`onnxqat.training.learning_rates.default`.
         scale_learning_rate: None: as :func:`parameter_groups` says.
         weight_decay: of weights of two dimensions or more.
-        momentum: of SGD.
+        factors: learning rates by pattern, see :func:`onnxqat.training.learning_rates.factors`.
+        options: other arguments of the optimizer, such as ``{"betas": (0.9, 0.98)}``. SGD and RMSprop have a momentum
+            of 0.9 where none is given.
 
     Raises:
-        UsageError: ``option-invalid`` for an unknown name, a rate that is not positive or nothing to train.
+        UsageError: ``option-invalid`` for an unknown name or option, a rate that is not positive or nothing to train;
+            ``name-unknown``; ``pattern-no-match``.
     """
-    if name not in DEFAULT_LEARNING_RATE:
-        known = ", ".join(DEFAULT_LEARNING_RATE)
-        raise UsageError("option-invalid", f"there is no optimizer {name!r}", hint=f"one of: {known}")
-    rate = DEFAULT_LEARNING_RATE[name] if learning_rate is None else learning_rate
+    key = optimizer.lower().replace("_", "").replace("-", "") if isinstance(optimizer, str) else ""
+    kind = _kind(str(optimizer), key) if isinstance(optimizer, str) else None
+    rate = learning_rates.default(key, module) if learning_rate is None else learning_rate
     for value in (rate, rate if scale_learning_rate is None else scale_learning_rate):
         if not (math.isfinite(value) and value >= 0):
             raise UsageError("option-invalid", f"a learning rate is {value}; it must be finite and >= 0")
@@ -98,13 +138,41 @@ def make(
         learning_rate=rate,
         scale_learning_rate=scale_learning_rate,
         weight_decay=weight_decay,
-        relative_scales=name != "sgd",
+        relative_scales=not learning_rates.follows_size(key),
+        factors=factors,
     )
     if not groups:
         raise UsageError("option-invalid", "the module has no trainable parameter")
-    if name == "sgd":
-        return SGD(groups, lr=rate, momentum=momentum)
-    return Adam(groups, lr=rate) if name == "adam" else AdamW(groups, lr=rate)
+    if kind is None:
+        return _of_user(cast(Make, optimizer), groups, options)
+    arguments = {"momentum": 0.9} if key in ("sgd", "rmsprop") else {}
+    try:
+        return cast(Any, kind)(groups, lr=rate, **{**arguments, **(options or {})})
+    except (TypeError, ValueError) as error:
+        raise UsageError("option-invalid", f"optimizer {optimizer!r}: {error}") from None
+
+
+def _kind(given: str, key: str) -> type[Optimizer]:
+    classes = _classes()
+    if key in UNFIT:
+        raise UsageError("option-invalid", f"optimizer {given!r} does not fit: {UNFIT[key]}")
+    if key not in classes:
+        raise UsageError("option-invalid", f"there is no optimizer {given!r}", hint=f"one of: {', '.join(names())}")
+    return classes[key]
+
+
+def _of_user(make_one: Make, groups: Groups, options: Mapping[str, Any] | None) -> Optimizer:
+    if options:
+        raise UsageError("option-invalid", "an optimizer of your own takes no options; give them where you make it")
+    wanted = {id(p) for group in groups for p in group["params"]}
+    made = make_one(groups)
+    if not isinstance(made, Optimizer):
+        raise UsageError("option-invalid", f"optimizer gave a {type(made).__name__}, not a torch.optim.Optimizer")
+    if {id(p) for group in made.param_groups for p in group["params"]} != wanted:
+        raise UsageError(
+            "option-invalid", "the optimizer does not hold exactly the parameters of the groups it was given"
+        )
+    return made
 
 
 class ScaleGuard:

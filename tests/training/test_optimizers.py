@@ -40,10 +40,16 @@ def test_adam_moves_scales_relative_to_their_size() -> None:
     assert rates == {"weights": 1e-3, "biases": 1e-3, "scales of 2^-7": 1e-3 / 128, "scales of 2^-2": 1e-3 / 4}
 
 
-@pytest.mark.parametrize("name", ["sgd", "adam", "adamw"])
+ELEMENTWISE = [name for name in optimizers.names() if name != "muon"]  # which takes matrices only
+
+
+@pytest.mark.parametrize("name", ELEMENTWISE)
 def test_optimizers_step(name: str) -> None:
     module = Small()
     before = [p.detach().clone() for p in module.parameters()]
+    if name == "rprop":  # has no weight decay
+        with pytest.raises(UsageError):
+            optimizers.make(name, module, options={"weight_decay": 0.1})
     optimizer = optimizers.make(name, module, weight_decay=0.1)
     (module.q(module.weight).sum() + module.bias.sum() + module.w(module.weight).sum()).backward()
     optimizer.step()
@@ -51,9 +57,64 @@ def test_optimizers_step(name: str) -> None:
     assert changed == [p.requires_grad for p in module.parameters()]
 
 
+def test_options_reach_the_optimizer() -> None:
+    assert set(optimizers.names()) >= {"sgd", "adam", "adamw", "radam", "nadam", "rmsprop", "adamax"}
+    groups = optimizers.make("AdamW", Small(), options={"betas": (0.8, 0.9)}).param_groups
+    assert {g["betas"] for g in groups} == {(0.8, 0.9)}
+    assert {g["momentum"] for g in optimizers.make("sgd", Small()).param_groups} == {0.9}
+    plain = optimizers.make("sgd", Small(), options={"momentum": 0.0, "nesterov": False})
+    assert {g["momentum"] for g in plain.param_groups} == {0.0}
+
+
+def test_an_optimizer_of_your_own() -> None:
+    made = optimizers.make(lambda groups: torch.optim.SGD(groups, momentum=0.5), Small(), weight_decay=0.25)
+    assert [(g["name"], g["lr"], g["weight_decay"], g["momentum"]) for g in made.param_groups] == [
+        ("weights", 1e-4, 0.25, 0.5),
+        ("biases", 1e-4, 0.0, 0.5),
+        ("scales of 2^-7", 1e-4 / 128, 0.0, 0.5),
+        ("scales of 2^-2", 1e-4 / 4, 0.0, 0.5),
+    ]
+    with pytest.raises(UsageError, match="exactly the parameters"):
+        optimizers.make(lambda groups: torch.optim.SGD(groups[:1]), Small())
+    with pytest.raises(UsageError, match="NoneType"):
+        optimizers.make(lambda groups: None, Small())  # type: ignore[arg-type, return-value]
+    with pytest.raises(UsageError, match="options"):
+        optimizers.make(torch.optim.SGD, Small(), options={"momentum": 0.5})
+
+
+def test_rates_by_pattern() -> None:
+    module = Small()
+    patterns = {"w*": 0.5, "weight": 0.0, "x": 2.0, "bias": 1.0}
+    groups = optimizers.parameter_groups(module, learning_rate=0.1, weight_decay=0.5, factors=patterns)
+    found = {g["name"]: (len(g["params"]), pytest.approx(g["lr"]), g["weight_decay"]) for g in groups}
+    assert found == {
+        "weights x 0": (1, 0.0, 0.5),
+        "biases": (1, 0.1, 0.0),
+        "scales x 0.5": (1, 0.05, 0.0),
+        "scales x 2": (1, 0.2, 0.0),
+    }
+    with pytest.raises(UsageError, match="conv"):
+        optimizers.make("sgd", module, factors={"conv*": 0.1})
+    with pytest.raises(UsageError, match="-1"):
+        optimizers.make("sgd", module, factors={"w": -1.0})
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("sgdd", {}, "sgdd"),
+        ("lbfgs", {}, "several times"),
+        ("adam", {"betas": (2.0, 0.9)}, "2.0"),
+        ("adam", {"momentum": 0.9}, "momentum"),
+        ("adam", {"lr": 0.1}, "lr"),
+    ],
+)
+def test_optimizers_that_are_refused(name: str, options: dict[str, object], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        optimizers.make(name, Small(), options=options)
+
+
 def test_bad_options() -> None:
-    with pytest.raises(UsageError, match="sgdd"):
-        optimizers.make("sgdd", Small())
     with pytest.raises(UsageError):
         optimizers.make("sgd", Small(), learning_rate=float("nan"))
     with pytest.raises(UsageError):
