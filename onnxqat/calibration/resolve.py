@@ -173,13 +173,14 @@ def _cut_saturated(
     for placement in placements:
         found, spec = useful.get(placement.tensor), specs.get(placement.tensor)
         if found is not None and spec is not None and spec.role == "activation" and placement.group is None:
-            low, high = _for_spec(observers[placement.tensor], spec).range()
+            observer = _for_spec(observers[placement.tensor], spec)
+            low, high = observer.range()
             qparams = numerics.from_range(
                 np.asarray(np.clip(low, found.low, found.high), np.float32),
                 np.asarray(np.clip(high, found.low, found.high), np.float32),
                 spec.qtype,
                 symmetric=spec.symmetric,
-                scale_bits=spec.scale_bits,
+                scale_bits=observer.scale_bits,
             )
             placement = dataclasses.replace(placement, qparams=qparams)
         result.append(placement)

@@ -40,6 +40,7 @@ def weight_qparams(values: npt.NDArray[Any], spec: TensorSpec) -> QParams:
         ValueError: `values` lack the channel axis, or are not floating point.
         UsageError: ``name-unknown``: no such observer.
     """
+    spec = dataclasses.replace(spec, scale_bits=create(spec).scale_bits)
     if spec.block_size is not None:
         return _in_blocks(np.asarray(values), spec)
     rows = rows_of(np.asarray(values), spec.axis)

@@ -106,8 +106,13 @@ class BaseObserver(ABC):
             self.spec.qtype,
             symmetric=self.spec.symmetric,
             axis=self.spec.axis,
-            scale_bits=self.spec.scale_bits,
+            scale_bits=self.scale_bits,
         )
+
+    @property
+    def scale_bits(self) -> int | None:
+        """Significant bits of scales, None for any; an observer may be stricter than its spec."""
+        return self.spec.scale_bits
 
     def _widen(self, low: FloatArray, high: FloatArray) -> None:
         if not self.count:

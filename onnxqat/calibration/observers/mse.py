@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from onnxqat.calibration.observers._histogram import BINS, HistogramObserver
-from onnxqat.calibration.observers._search import least_error_range
-from onnxqat.types import FloatArray, QParams
+from onnxqat.calibration.observers._search import ErrorOf, least_error_range
+from onnxqat.types import QParams
 
 _MERGED = 4
 """Bins taken together in the search: 8 of them still make a step of 8 bits, and it is as much faster."""
@@ -22,12 +22,16 @@ class Observer(HistogramObserver):
     right for 2 bits (a step spans many bins) and for 16 (a bin spans many steps) alike. Vectorised over channels.
     """
 
-    def _clipped(self) -> tuple[FloatArray, FloatArray]:
+    def _clipped(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        if not self.counts.any():
+            return self.low, self.high
+        return least_error_range(self.low, self.high, self.spec, self._error())
+
+    def _error(self) -> ErrorOf:
+        """The expected squared error of each channel as a function of its parameters."""
         merged = self.counts.reshape(len(self.counts), -1, _MERGED).sum(axis=2)
         used = np.flatnonzero(merged.any(axis=0))
-        if not used.size:
-            return self.low, self.high
-        first, last = used[0], used[-1] + 1
+        first, last = (used[0], used[-1] + 1) if used.size else (0, 1)
         edges = np.arange(first, last + 1)[None, :] - BINS // _MERGED
         counts = merged[:, first:last].astype(np.float64)
         width = self.width[:, None] * _MERGED
@@ -43,4 +47,4 @@ class Observer(HistogramObserver):
             integral = nearest / 12 + steps * steps * steps / 3
             return np.asarray((np.diff(integral, axis=1) * counts).sum(axis=1) * (scale**3 / width)[:, 0])
 
-        return least_error_range(self.low, self.high, self.spec, error)
+        return error

@@ -23,7 +23,7 @@ from onnxqat.cli import _options
 @click.option("--bits", help="Widths W,A of weights and activations: 2 to 8, or 16.")
 @click.option("--bits-of", multiple=True, help="Widths of some nodes: PATTERN=W,A, pattern as in --exclude.")
 @click.option("--per-channel/--per-tensor", default=None, help="Scales of weights.")
-@click.option("--observer", help="Range observer: minmax, percentile, entropy or mse.")
+@click.option("--observer", help="Range observer: minmax, percentile, entropy, mse, ema-minmax, ...")
 @click.option("--activation-type", help="int8, uint8, int16, uint16, int8-symmetric or int16-symmetric.")
 @click.option("--reduce-range/--full-range", default=None, help="8-bit weights in -64..63, or all codes.")
 @click.option("--exact", is_flag=True, help="Restrict scales so that torch and onnxruntime give the same bits.")
