@@ -18,14 +18,16 @@ from onnxqat.errors import UsageError
 from onnxqat.graph import io
 from onnxqat.training import batches, holdout, optimizers, placement, roles, schedules
 from onnxqat.training.checkpoint import Progress
+from onnxqat.training.features import Features, Names
 from onnxqat.training.fit import fit
 from onnxqat.training.frozen_constants import freeze_constants
 from onnxqat.training.loop import Loop, Report
-from onnxqat.training.losses import Loss
+from onnxqat.training.losses import Objective
 from onnxqat.training.moving_average import MovingAverage
 from onnxqat.training.result import FinetuneResult, choose
 from onnxqat.training.run_length import total_steps
 from onnxqat.training.step import Augment, Execution, Precision
+from onnxqat.training.teachers import output_kind
 
 __all__ = ["FinetuneResult", "Report", "finetune", "fit", "freeze_constants"]
 
@@ -36,7 +38,7 @@ def finetune(
     *,
     labels: Any = None,
     preprocess: str | Preprocess | None = None,
-    teacher: io.ModelSource | nn.Module | None = None,
+    teacher: Any = None,
     method: str = "lsq",
     epochs: int | None = None,
     max_steps: int | None = None,
@@ -50,7 +52,8 @@ def finetune(
     warmup_steps: int | None = None,
     schedule: str | schedules.Factor = "cosine",
     schedule_options: Mapping[str, Any] | None = None,
-    loss: Loss | None = None,
+    loss: Objective | None = None,
+    features: Features | Names | None = None,
     ema: float | None = None,
     gradient_norm: float | None = None,
     precision: Precision = "float32",
@@ -73,7 +76,7 @@ def finetune(
         data: what :func:`onnxqat.training.batches.make` takes: arrays, a path, an iterable or a callable of batches.
         labels: labels of array data.
         preprocess: preprocessing line for a folder of images.
-        teacher: float model, or a module that takes the same inputs.
+        teacher: what is imitated: a float model, a module that takes the same inputs, or a list of them.
         method: how scales learn, a file of ``onnxqat/training/methods``.
         epochs: passes over the data; 1 when `max_steps` is not given either.
         max_steps: end after so many steps.
@@ -91,7 +94,9 @@ def finetune(
             ``"constant"``, ``"step"``, ``"multistep"`` or ``"plateau"``; or a function of step and length of the run
             that returns a factor.
         schedule_options: what the schedule has beyond that, such as ``{"milestones": [10, 15], "gamma": 0.1}``.
-        loss: None: ``Loss()``.
+        loss: None: ``Loss()``; or a function of outputs, labels and the teacher's outputs that returns a scalar.
+        features: inner tensors to compare with the teacher's, too: their names, a dict of names where the teacher has
+            others, or a :class:`onnxqat.training.features.Features`.
         ema: decay of a moving average of the weights, which is then evaluated and written; None: no average.
         gradient_norm: limit on the norm of the gradient.
         precision: ``"bfloat16"``: autocast around the model; quantizers compute in float32.
@@ -124,7 +129,7 @@ def finetune(
     line = parse(preprocess) if isinstance(preprocess, str) else preprocess
     source = batches.make(data, labels, inputs, batch_size=batch_size, seed=seed, preprocess=line)
     has_labels = labels is not None or batches.yields_labels(source)
-    guide = roles.teacher(teacher, module, has_labels=has_labels)
+    given = roles.teachers_of(teacher, module, has_labels=has_labels)
     source, scored = holdout.split(source, has_labels=has_labels) if evaluate is None else (source, ())
     steps = total_steps(source, epochs, max_steps)
     plan = schedules.make(
@@ -135,11 +140,15 @@ def finetune(
         options=schedule_options,
     )
     place = placement.place(device)
-    module.to(place)
+    for each in (module, *(one.module for one in given)):
+        each.to(place)
+    compared = features if features is None or isinstance(features, Features) else Features(features)
+    lesson = roles.lesson(module, given, loss=loss, outputs=output_kind(graph), features=compared)
     loop = Loop(
         module=module,
         batches=source,
-        loss=roles.adapted(loss or Loss(), graph),
+        forward=lesson.forward,
+        loss=lesson.loss,
         optimizer=optimizers.make(
             optimizer,
             module,
@@ -150,7 +159,7 @@ def finetune(
             options=optimizer_options,
         ),
         schedule=plan,
-        teacher=guide.to(place) if guide is not None else None,
+        teacher=lesson.teacher,
         augment=augment,
         execution=Execution(precision=precision, gradient_norm=gradient_norm),
         average=MovingAverage(module, ema) if ema is not None else None,

@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 
 from onnxqat.training.batches import Batches
 from onnxqat.training.loop import Fitted, Loop
-from onnxqat.training.losses import Loss
+from onnxqat.training.losses import Loss, Objective
 from onnxqat.training.schedule import Schedule
 from onnxqat.training.schedules import cosine
 
@@ -22,7 +22,7 @@ def fit(
     total_steps: int,
     warmup_steps: int = 0,
     schedule: Schedule | None = None,
-    loss: Loss | None = None,
+    loss: Objective | None = None,
     resume: bool = False,
     **options: Any,
 ) -> Fitted:

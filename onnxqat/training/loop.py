@@ -16,7 +16,7 @@ from onnxqat.training import checkpoint
 from onnxqat.training.batches import Batch, Batches
 from onnxqat.training.best import Best
 from onnxqat.training.checkpoint import Progress
-from onnxqat.training.losses import Loss
+from onnxqat.training.losses import Objective
 from onnxqat.training.moving_average import MovingAverage
 from onnxqat.training.non_finite import first_non_finite
 from onnxqat.training.part import Part, StepRecord
@@ -78,7 +78,7 @@ class Loop:
 
     module: nn.Module
     batches: Batches
-    loss: Loss
+    loss: Objective
     optimizer: Optimizer
     schedule: Schedule
     forward: nn.Module | None = None

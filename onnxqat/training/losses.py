@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -14,6 +14,8 @@ from onnxqat.errors import DataError, UsageError
 
 Distance = Literal["auto", "kl", "mse"]
 OutputKind = Literal["logits", "probabilities"]
+Objective: TypeAlias = Callable[[Sequence[Tensor], "Tensor | None", Any], Tensor]
+"""Any loss: outputs, labels of the batch or None, the teacher's outputs or None -> a scalar."""
 
 VALUES_A_CHANNEL = 64
 """Fewest values of a batch that a channel's mean square may rest on."""
@@ -34,18 +36,25 @@ class Loss:
       :func:`channel_axis`), so that boxes do not drown scores; the mean over channels, then over outputs.
     * ``"auto"``: ``"kl"`` for a single output of shape (N, C) with C > 1, else ``"mse"``.
 
+    A function ``loss(outputs, labels, teacher_outputs)`` of your own takes the place of an instance.
+
     Attributes:
         alpha: weight of the teacher, 0 to 1.
         temperature: T of the KL divergence. At 1 a confident teacher says little more than its class, and a hundred
             samples are learned by heart.
         distance: how far student and teacher are apart.
         outputs: what a classifier's output is; ``"probabilities"`` for a model that ends in Softmax.
+        teacher_outputs: the same of the teacher; None: as `outputs`.
+        label_smoothing: part of the label that is spread over all classes, 0 to 1 (Szegedy et al., "Rethinking the
+            Inception Architecture for Computer Vision", CVPR 2016, section 7).
     """
 
     alpha: float = 0.5
     temperature: float = 4.0
     distance: Distance = "auto"
     outputs: OutputKind = "logits"
+    teacher_outputs: OutputKind | None = None
+    label_smoothing: float = 0.0
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.alpha <= 1.0:
@@ -54,6 +63,8 @@ class Loss:
             raise UsageError("option-invalid", f"the temperature is {self.temperature}; it must be > 0")
         if self.distance not in ("auto", "kl", "mse"):
             raise UsageError("option-invalid", f"there is no distance {self.distance!r}", hint="auto, kl or mse")
+        if not 0.0 <= self.label_smoothing < 1.0:
+            raise UsageError("option-invalid", f"label_smoothing is {self.label_smoothing}; it must be >= 0 and < 1")
 
     def __call__(
         self, outputs: Sequence[Tensor], labels: Tensor | None = None, teacher: Sequence[Tensor] | None = None
@@ -78,10 +89,6 @@ class Loss:
             return alone
         return self.alpha * by_teacher + (1.0 - self.alpha) * by_label
 
-    def _logits(self, output: Tensor) -> Tensor:
-        output = output.float()
-        return output.clamp_min(_SMALLEST_PROBABILITY).log() if self.outputs == "probabilities" else output
-
     def _labels(self, output: Tensor, labels: Tensor) -> Tensor:
         expected = output.shape[:1] + output.shape[2:]
         if output.ndim < 2 or labels.shape not in (expected, output.shape):
@@ -90,7 +97,8 @@ class Loss:
                 f"labels of shape {tuple(labels.shape)} do not fit the output of shape {tuple(output.shape)}",
                 hint="integer labels have the output's shape without the class axis 1",
             )
-        return functional.cross_entropy(self._logits(output), labels)
+        logits = _logits(output, self.outputs)
+        return functional.cross_entropy(logits, labels, label_smoothing=self.label_smoothing)
 
     def _teacher(self, outputs: Sequence[Tensor], teacher: Sequence[Tensor]) -> Tensor:
         if len(outputs) != len(teacher) or any(s.shape != t.shape for s, t in zip(outputs, teacher, strict=True)):
@@ -105,12 +113,27 @@ class Loss:
         classifier = len(pairs) == 1 and student.ndim == 2 and student.shape[1] > 1
         if self.distance == "kl" or (self.distance == "auto" and classifier):
             return self._divergence(student, target)
+        if classifier and self.outputs != self._kind_of_teacher:
+            return relative_error(_probabilities(student, self.outputs), _probabilities(target, self._kind_of_teacher))
         return torch.stack([relative_error(s.float(), t.float()) for s, t in pairs]).mean()
 
+    @property
+    def _kind_of_teacher(self) -> OutputKind:
+        return self.teacher_outputs or self.outputs
+
     def _divergence(self, student: Tensor, teacher: Tensor) -> Tensor:
-        log_s = functional.log_softmax(self._logits(student) / self.temperature, dim=1)
-        log_t = functional.log_softmax(self._logits(teacher) / self.temperature, dim=1)
+        log_s = functional.log_softmax(_logits(student, self.outputs) / self.temperature, dim=1)
+        log_t = functional.log_softmax(_logits(teacher, self._kind_of_teacher) / self.temperature, dim=1)
         return (log_t.exp() * (log_t - log_s)).sum(1).mean() * self.temperature**2
+
+
+def _logits(output: Tensor, kind: OutputKind) -> Tensor:
+    output = output.float()
+    return output.clamp_min(_SMALLEST_PROBABILITY).log() if kind == "probabilities" else output
+
+
+def _probabilities(output: Tensor, kind: OutputKind) -> Tensor:
+    return output.float() if kind == "probabilities" else output.float().softmax(1)
 
 
 def channel_axis(teacher: Tensor) -> int | None:

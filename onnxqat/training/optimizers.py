@@ -147,7 +147,7 @@ def make(
         return _of_user(cast(Make, optimizer), groups, options)
     arguments = {"momentum": 0.9} if key in ("sgd", "rmsprop") else {}
     try:
-        return cast(Any, kind)(groups, lr=rate, **{**arguments, **(options or {})})
+        return cast(Optimizer, cast(Any, kind)(groups, lr=rate, **{**arguments, **(options or {})}))
     except (TypeError, ValueError) as error:
         raise UsageError("option-invalid", f"optimizer {optimizer!r}: {error}") from None
 

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import onnx_ir as ir
 from torch import nn
 
 from onnxqat.bridge.importer import to_torch
+from onnxqat.bridge.module import OnnxModule
 from onnxqat.bridge.state import quantizers, set_state
 from onnxqat.errors import ModelError, UsageError
-from onnxqat.training import methods
+from onnxqat.training import methods, teachers
+from onnxqat.training.exposed import expose
+from onnxqat.training.features import FeatureLoss, Features
 from onnxqat.training.frozen_constants import freeze_constants
-from onnxqat.training.losses import Loss
+from onnxqat.training.losses import Loss, Objective, OutputKind
+from onnxqat.training.teachers import Council, CouncilLoss, Given, Guide
 
 
-def student(graph: ir.Model, method: str) -> nn.Module:
+def student(graph: ir.Model, method: str) -> OnnxModule:
     """The module that trains, with quantizers of `method`.
 
     Raises:
@@ -32,18 +37,31 @@ def student(graph: ir.Model, method: str) -> nn.Module:
     return module
 
 
-def teacher(given: Any, student: nn.Module, *, has_labels: bool) -> nn.Module | None:
+@dataclasses.dataclass
+class Lesson:
+    """Who learns what from whom.
+
+    Attributes:
+        forward: what is called for the student's outputs: the student, or a view of it that shows inner tensors.
+        teacher: what is imitated; None without.
+        loss: of what the two return and labels.
+    """
+
+    forward: nn.Module
+    teacher: nn.Module | None
+    loss: Objective
+
+
+def teachers_of(given: Any, student: nn.Module, *, has_labels: bool) -> list[Given]:
     """What is imitated: `given`; without it and without labels, the student with its quantizers off.
 
     Raises:
         UsageError: ``option-invalid`` when the student has no float weights to teach with.
     """
-    if isinstance(given, nn.Module):
-        return given.eval()
     if given is not None:
-        return to_torch(given).eval()
+        return teachers.load(given)
     if has_labels:
-        return None
+        return []
     if any(q.codes_name is not None and q.role == "weight" for _, q in quantizers(student)):
         raise UsageError(
             "option-invalid",
@@ -52,16 +70,52 @@ def teacher(given: Any, student: nn.Module, *, has_labels: bool) -> nn.Module | 
         )
     own = copy.deepcopy(student).eval()
     set_state(own, "float")
-    return own.requires_grad_(False)
+    return [Given(own.requires_grad_(False))]
 
 
-def adapted(loss: Loss, graph: ir.Model) -> Loss:
-    """`loss` for a model that ends in Softmax, whose output is no logits."""
-    outputs = graph.graph.outputs
-    node = outputs[0].producer() if outputs else None
-    while node is not None and node.op_type in ("DequantizeLinear", "QuantizeLinear", "Clip", "Identity", "Cast"):
-        first = node.inputs[0]
-        node = first.producer() if first is not None else None
-    if node is not None and node.op_type == "Softmax":
-        return dataclasses.replace(loss, outputs="probabilities")
-    return loss
+def lesson(
+    student: OnnxModule,
+    given: Sequence[Given],
+    *,
+    loss: Objective | None = None,
+    outputs: OutputKind = "logits",
+    features: Features | None = None,
+) -> Lesson:
+    """Put student, teachers and loss together.
+
+    Args:
+        student: what learns, on its device.
+        given: teachers, on the same device.
+        loss: None: ``Loss()``; a ``Loss`` is told what the outputs of student and teachers are.
+        outputs: what the student's first output is.
+        features: which inner tensors are compared, too.
+
+    Raises:
+        UsageError: ``option-invalid``, ``name-unknown``, ``pattern-no-match``.
+    """
+    base = loss if loss is not None else Loss()
+    if features is not None and not given:
+        raise UsageError("option-invalid", "inner tensors are compared with a teacher's, and there is no teacher")
+    found = [features.pairs(student, each.module) if features else [] for each in given]
+    if any(pairs != found[0] for pairs in found):
+        raise UsageError("option-invalid", "the teachers do not all have the inner tensors that are to be compared")
+    guides, losses, pairs = list[nn.Module](), list[Objective](), found[0] if found else []
+    for each in given:
+        told = _told(base, outputs, each.outputs)
+        losses.append(told if features is None else FeatureLoss(told, features, tuple(pairs)))
+        module = expose(each.module, [name for _, name in pairs]) if pairs else each.module
+        guides.append(Guide(module, student) if isinstance(module, OnnxModule) else module)
+    forward = expose(student, [name for name, _ in pairs]) if pairs else student
+    if not guides:
+        return Lesson(forward, None, _told(base, outputs, None))
+    if len(guides) == 1:
+        return Lesson(forward, guides[0], losses[0])
+    return Lesson(forward, Council(guides), CouncilLoss(losses))
+
+
+def _told(loss: Objective, outputs: OutputKind, teacher: OutputKind | None) -> Objective:
+    """`loss`, told what outputs are; one of the user's own knows."""
+    if not isinstance(loss, Loss):
+        return loss
+    kind: OutputKind = "probabilities" if outputs == "probabilities" else loss.outputs
+    return dataclasses.replace(loss, outputs=kind, teacher_outputs=loss.teacher_outputs or teacher)

@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from onnxqat.training.batches import Batch
 from onnxqat.training.holdout import size
-from onnxqat.training.losses import Loss
+from onnxqat.training.losses import Objective
 from onnxqat.training.optimizers import ScaleGuard
 from onnxqat.training.part import Part
 from onnxqat.training.world import World
@@ -53,7 +53,7 @@ class Step:
 
     module: nn.Module
     forward: nn.Module
-    loss: Loss
+    loss: Objective
     optimizer: Optimizer
     teacher: Teacher | None = None
     augment: Augment | None = None

@@ -80,7 +80,9 @@ def test_the_mix(alpha: float) -> None:
     assert mixed.item() == pytest.approx((alpha * by_teacher + (1 - alpha) * by_label).item(), rel=1e-5)
 
 
-@pytest.mark.parametrize("options", [{"alpha": 1.5}, {"temperature": 0.0}, {"distance": "cosine"}])
+@pytest.mark.parametrize(
+    "options", [{"alpha": 1.5}, {"temperature": 0.0}, {"distance": "cosine"}, {"label_smoothing": 1.0}]
+)
 def test_bad_options(options: dict[str, object]) -> None:
     with pytest.raises(UsageError):
         Loss(**options)  # type: ignore[arg-type]
@@ -95,3 +97,22 @@ def test_bad_data() -> None:
         Loss()([torch.zeros(2, 3)], None, [torch.zeros(2, 4)])
     with pytest.raises(UsageError):
         Loss()([torch.zeros(2, dtype=torch.int64)], None, [torch.zeros(2, dtype=torch.int64)])
+
+
+def test_label_smoothing() -> None:
+    logits, labels = torch.randn(6, 4), torch.tensor([0, 1, 2, 3, 0, 1])
+    spread = 0.8 * torch.nn.functional.one_hot(labels, 4) + 0.05
+    expected = -(spread * softmax(logits).log()).sum(1).mean()
+    assert Loss(label_smoothing=0.2)([logits], labels).item() == pytest.approx(expected.item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("distance", ["kl", "mse"])
+def test_a_teacher_with_a_softmax(distance: str) -> None:
+    """Logits and probabilities that say the same are no distance apart, whichever side has the Softmax."""
+    logits, other = torch.randn(6, 4), torch.randn(6, 4)
+    p = torch.softmax(logits, 1)
+    by_teacher = Loss(distance=distance, teacher_outputs="probabilities")  # type: ignore[arg-type]
+    by_student = Loss(distance=distance, outputs="probabilities", teacher_outputs="logits")  # type: ignore[arg-type]
+    assert by_teacher([logits], None, [p]).item() == pytest.approx(0, abs=1e-6)
+    assert by_student([p], None, [logits]).item() == pytest.approx(0, abs=1e-6)
+    assert by_teacher([other], None, [p]).item() > 0.01

@@ -1,0 +1,125 @@
+"""Teachers: any model with the student's inputs and outputs, one or several of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import onnx_ir as ir
+import torch
+from torch import Tensor, nn
+
+from onnxqat.bridge.importer import to_torch
+from onnxqat.bridge.module import OnnxModule
+from onnxqat.errors import UsageError
+from onnxqat.graph import io
+from onnxqat.training.losses import Objective, OutputKind
+
+
+class Guide(nn.Module):
+    """A teacher from a file, called with the student's inputs; returns what stands beside the student's outputs.
+
+    Inputs and outputs go by name where the teacher has the student's names, else by position.
+
+    Args:
+        module: the teacher.
+        student: the module that learns.
+
+    Raises:
+        UsageError: ``option-invalid`` where neither names nor numbers fit.
+    """
+
+    def __init__(self, module: OnnxModule, student: OnnxModule) -> None:
+        super().__init__()
+        self.module = module
+        self._inputs = _places("inputs", module.input_names, student.input_names)
+        self._outputs = _places("outputs", student.output_names, module.output_names)
+        self._count = len(module.output_names)
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """Outputs in the student's order, then whatever the teacher's view exposes."""
+        result = self.module(*(inputs[place] for place in self._inputs))
+        found = (result,) if isinstance(result, Tensor) else tuple(result)
+        return (*(found[place] for place in self._outputs), *found[self._count :])
+
+
+def _places(what: str, wanted: Sequence[str], there: Sequence[str]) -> list[int]:
+    """Where each of `wanted` is in `there`."""
+    if set(wanted) <= set(there):
+        return [list(there).index(name) for name in wanted]
+    if len(wanted) == len(there):
+        return list(range(len(wanted)))
+    raise UsageError(
+        "option-invalid",
+        f"the teacher's {what} do not fit the model's: {', '.join(wanted)} against {', '.join(there)}",
+    )
+
+
+class Council(nn.Module):
+    """Several teachers, asked one after the other.
+
+    Args:
+        members: the teachers.
+    """
+
+    def __init__(self, members: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.members = nn.ModuleList(members)
+
+    def forward(self, *inputs: Tensor) -> tuple[tuple[Tensor, ...], ...]:
+        """The outputs of each."""
+        results = [member(*inputs) for member in self.members]
+        return tuple((r,) if isinstance(r, torch.Tensor) else tuple(r) for r in results)
+
+
+class CouncilLoss:
+    """The mean over teachers of a loss.
+
+    Args:
+        losses: of outputs, labels and the outputs of one teacher, one for each.
+    """
+
+    def __init__(self, losses: Sequence[Objective]) -> None:
+        self.losses = losses
+
+    def __call__(self, outputs: Sequence[Tensor], labels: Tensor | None = None, teacher: Any = None) -> Tensor:
+        """The scalar loss; `teacher` holds the outputs of each teacher."""
+        pairs = zip(self.losses, teacher, strict=True)
+        return torch.stack([loss(outputs, labels, found) for loss, found in pairs]).mean()
+
+
+@dataclasses.dataclass(frozen=True)
+class Given:
+    """A teacher as the user gave it.
+
+    Attributes:
+        module: in eval mode.
+        outputs: what its first output is; None where that is not known.
+    """
+
+    module: nn.Module
+    outputs: OutputKind | None = None
+
+
+def load(given: Any) -> list[Given]:
+    """The teachers in `given`: a model of any kind that :func:`onnxqat.to_torch` takes, a module, or a list of them."""
+    several = given if isinstance(given, (list, tuple)) else [given]
+    return [_load(each) for each in several]
+
+
+def _load(given: Any) -> Given:
+    if isinstance(given, nn.Module):
+        return Given(given.eval())
+    graph = io.load(given)
+    return Given(to_torch(graph).eval(), output_kind(graph))
+
+
+def output_kind(graph: ir.Model) -> OutputKind:
+    """Whether a model ends in Softmax, so that its output is no logits."""
+    outputs = graph.graph.outputs
+    node = outputs[0].producer() if outputs else None
+    while node is not None and node.op_type in ("DequantizeLinear", "QuantizeLinear", "Clip", "Identity", "Cast"):
+        first = node.inputs[0]
+        node = first.producer() if first is not None else None
+    return "probabilities" if node is not None and node.op_type == "Softmax" else "logits"

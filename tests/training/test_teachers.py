@@ -1,0 +1,107 @@
+"""Teachers: files with other names and other output kinds, modules, several at once, and losses of one's own."""
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import helper
+from torch import Tensor, nn
+
+from onnxqat.bridge.importer import to_torch
+from onnxqat.errors import UsageError
+from onnxqat.graph import io
+from onnxqat.training import roles, teachers
+from onnxqat.training.finetune import finetune
+from onnxqat.training.losses import Loss
+from tests.training.test_finetune import data, network
+
+
+def renamed() -> onnx.ModelProto:
+    """The float network with other names, another order and one more output."""
+    model = network(quantized=False)
+    graph = model.graph
+    for node in graph.node:
+        node.input[:] = ["image" if name == "x" else name for name in node.input]
+    graph.input[0].name = "image"
+    graph.output.insert(0, helper.make_tensor_value_info("h1", onnx.TensorProto.FLOAT, ("N", 16)))
+    onnx.checker.check_model(model)
+    return model
+
+
+def test_inputs_by_position_and_outputs_by_name() -> None:
+    x = torch.from_numpy(data(8)[0])
+    student, teacher = to_torch(network(quantized=True)), to_torch(renamed())
+    (logits,) = teachers.Guide(teacher, student)(x)
+    assert torch.equal(logits, to_torch(network(quantized=False))(x))
+    with pytest.raises(UsageError, match="outputs"):
+        teachers.Guide(student, teacher)
+
+
+def test_the_kind_of_output_is_seen() -> None:
+    kinds = [teachers.output_kind(io.load(network(quantized=False, softmax=s))) for s in (False, True)]
+    assert kinds == ["logits", "probabilities"]
+    # A student of logits and a teacher of probabilities, the other way round, and both alike: the same loss.
+    x, y = data(16)
+    inputs = torch.from_numpy(x)
+    found = []
+    for student_softmax, teacher_softmax in ((False, False), (False, True), (True, False), (True, True)):
+        graph = io.load(network(quantized=True, softmax=student_softmax))
+        student = roles.student(graph, "lsq")
+        given = teachers.load(network(quantized=False, softmax=teacher_softmax))
+        lesson = roles.lesson(student, given, outputs=teachers.output_kind(graph))
+        assert lesson.teacher is not None
+        found.append(float(lesson.loss([lesson.forward(inputs)], torch.from_numpy(y), lesson.teacher(inputs)).detach()))
+    # The two networks name their outputs differently, so the pair goes by position.
+    assert found == pytest.approx([found[0]] * 4, rel=1e-4)
+
+
+def test_several_teachers_count_alike() -> None:
+    x, y = data(16)
+    inputs, labels = torch.from_numpy(x), torch.from_numpy(y)
+    other = nn.Linear(8, 3)
+    student = roles.student(io.load(network(quantized=True)), "lsq")
+    alone = []
+    for given in (network(quantized=False), other):
+        lesson = roles.lesson(student, teachers.load(given))
+        assert lesson.teacher is not None
+        result = lesson.teacher(inputs)
+        alone.append(lesson.loss([lesson.forward(inputs)], labels, result if isinstance(result, tuple) else [result]))
+    both = roles.lesson(student, teachers.load([network(quantized=False), other]))
+    assert both.teacher is not None
+    mixed = both.loss([both.forward(inputs)], labels, both.teacher(inputs))
+    assert mixed.item() == pytest.approx((alone[0] + alone[1]).item() / 2, rel=1e-5)
+    run = finetune(
+        network(quantized=True), {"x": x}, labels=y, teacher=[network(quantized=False), other], epochs=1, device="cpu"
+    )
+    assert run.steps == 1
+
+
+def test_a_loss_of_your_own() -> None:
+    x, y = data(64)
+    seen = []
+
+    def loss(outputs: list[Tensor], labels: Tensor, teacher: list[Tensor]) -> Tensor:
+        seen.append((outputs[0].shape, labels.shape, teacher[0].shape))
+        return (outputs[0] - teacher[0]).abs().mean()
+
+    result = finetune(
+        network(quantized=True),
+        {"x": x},
+        labels=y,
+        teacher=network(quantized=False),
+        loss=loss,  # type: ignore[arg-type]
+        epochs=10,
+        optimizer="adam",
+        learning_rate=0.003,
+        device="cpu",
+    )
+    assert {(32, 3), (32,)} == set(seen[0])
+    assert result.losses[-1] < result.losses[0]
+
+
+def test_a_council_keeps_its_losses_apart() -> None:
+    outputs = [torch.zeros(2, 3)]
+    council = teachers.CouncilLoss([Loss(distance="mse"), Loss(distance="kl", temperature=1.0)])
+    teacher = [[torch.ones(2, 3)], [torch.tensor([[0.0, np.log(2.0), 0.0]] * 2)]]
+    divergence = 0.25 * np.log(0.75) * 2 + 0.5 * np.log(1.5)
+    assert council(outputs, None, teacher).item() == pytest.approx((1.0 + divergence) / 2, rel=1e-5)
