@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import onnx_ir as ir
 
 import onnxqat
-from onnxqat.backends import planner, schema, selection
+from onnxqat.backends import batchnorms, planner, schema, selection
 from onnxqat.backends.selection import Overrides, Selection
 from onnxqat.errors import BackendError, DataError, ModelError, UsageError
-from onnxqat.graph import build, edit, io, qdq, query, shapes, walk
+from onnxqat.graph import batchnorm, build, edit, io, qdq, query, shapes, walk
 from onnxqat.passes import _base
 from onnxqat.passes.batchnorm_to_affine import BatchnormToAffine
 from onnxqat.passes.close_initializers import CloseInitializers
@@ -23,6 +23,7 @@ from onnxqat.passes.fold_batchnorm import FoldBatchnorm
 from onnxqat.passes.fold_gemm_scalars import FoldGemmScalars
 from onnxqat.passes.fold_pad import FoldPad
 from onnxqat.passes.inline_functions import InlineFunctions
+from onnxqat.passes.keep_batchnorm import KeepBatchnorm
 from onnxqat.passes.lift_constants import LiftConstants
 from onnxqat.passes.pad_all_axes import PadAllAxes
 from onnxqat.passes.pad_counted_pools import PadCountedPools
@@ -36,8 +37,12 @@ from onnxqat.types import QuantPlan, Remark, first_opset
 if TYPE_CHECKING:
     from onnxqat.calibration.data import Data
     from onnxqat.calibration.preprocess import Preprocess
+    from onnxqat.calibration.resolve import Resolved
+    from onnxqat.calibration.row_sizes import RowSizes
+    from onnxqat.calibration.runner import Observed
 
 Rounding = Literal["nearest", "compensated"]
+BatchNorm = Literal["fold", "keep"]
 
 PER_CHANNEL_OPSET = 13
 RANDOM_BATCHES = 4
@@ -76,6 +81,7 @@ def insert_qdq(
     simplify: bool = False,
     equalize: bool = True,
     rounding: Rounding = "nearest",
+    batch_norm: BatchNorm = "fold",
     progress: Callable[[int, int | None], None] | None = None,
 ) -> InsertResult:
     """Place and calibrate Q/DQ pairs by a backend's table; the result is in train form.
@@ -96,6 +102,8 @@ def insert_qdq(
         equalize: bring channels of very different size in front of a SiLU to one size, where calibration finds any.
         rounding: ``"compensated"`` rounds the weights of convolutions on the calibration data
             (:mod:`onnxqat.calibration.rounding`) and corrects biases; ``"nearest"`` leaves weights and biases.
+        batch_norm: ``"keep"`` leaves a BatchNormalization behind its layer, to be trained, where the backend's weight
+            scales can take it up at deployment; ``"fold"`` folds it into the weights before they are quantized.
         progress: called with batches done and their number, when known.
 
     Raises:
@@ -106,7 +114,16 @@ def insert_qdq(
     """
     if rounding not in get_args(Rounding):
         raise UsageError("option-invalid", f"there is no rounding {rounding!r}", hint=", ".join(get_args(Rounding)))
+    if batch_norm not in get_args(BatchNorm):
+        raise UsageError("option-invalid", f"batch_norm is {batch_norm!r}", hint=", ".join(get_args(BatchNorm)))
     overrides = overrides or Overrides()
+    if batch_norm == "keep" and (rounding != "nearest" or overrides.exact):
+        what = "compensated rounding corrects biases" if rounding != "nearest" else "exact sums need short scales"
+        raise UsageError(
+            "option-invalid",
+            f"{what}, and a layer in front of a BatchNormalization that is kept has none",
+            hint="fold the BatchNormalization",
+        )
     if replace and keep:
         raise UsageError("option-invalid", "quantizers can be replaced or kept, not both")
     table = selection.apply(overrides, schema.load(backend))
@@ -114,7 +131,8 @@ def insert_qdq(
     remarks: list[Remark] = []
     if qdq.is_quantized(model) and not keep:
         _strip(model, replace, source, remarks)
-    chosen = _reachable(model, prepare(model, table, overrides, remarks, simplify=simplify), remarks)
+    chosen = prepare(model, table, overrides, remarks, simplify=simplify, batch_norm=batch_norm)
+    chosen = _reachable(model, chosen, remarks)
     if calibration is None and not random_data:
         raise DataError(
             "data-missing",
@@ -128,14 +146,24 @@ def insert_qdq(
         remarks.extend(equalization.equalize(model, table, chosen, data))
     plan = planner.plan(model, table, chosen)
     plan = _calibrate_and_insert(model, table, chosen, plan, data, progress, remarks, rounding)
-    _describe(model, table, overrides, random_data=calibration is None)
+    describe(model, table, calibration="random" if calibration is None else "data")
     return _finish(source, model, output, plan, remarks)
 
 
 def prepare(
-    model: ir.Model, table: schema.Backend, overrides: Overrides, remarks: list[Remark], *, simplify: bool = False
+    model: ir.Model,
+    table: schema.Backend,
+    overrides: Overrides,
+    remarks: list[Remark],
+    *,
+    simplify: bool = False,
+    batch_norm: BatchNorm = "fold",
 ) -> Selection:
-    """Run the prepare recipe on `model` in place and find the user's selection on the names before it."""
+    """Run the prepare recipe on `model` in place and find the user's selection on the names before it.
+
+    Raises:
+        UsageError: ``option-invalid`` where a BatchNormalization is to be kept and no weight scale can take it up.
+    """
     remarks.extend(_base.rewrite(model, [UniqueNames()]).remarks)
     chosen = selection.select(model, overrides)
     selection.mark(model, chosen)
@@ -151,6 +179,8 @@ def prepare(
     remarks.extend(_base.rewrite(model, first).remarks)
     chosen = selection.unmark(model, chosen)
     shapes.infer(model)  # types tell the next passes what is worth folding
+    if batch_norm == "keep":
+        _keep_batchnorm(model, table, chosen, remarks)
     steps: list[_base.Pass] = [
         LiftConstants(),
         FoldBatchnorm(),
@@ -169,6 +199,24 @@ def prepare(
     if any(value.dtype is None or value.shape is None for node in walk.nodes(model) for value in node.outputs):
         shapes.infer(model)  # what the passes made states its own, and may tell those of others
     return chosen
+
+
+def _keep_batchnorm(model: ir.Model, table: schema.Backend, chosen: Selection, remarks: list[Remark]) -> None:
+    def refusal(layer: ir.Node) -> str | None:
+        return chosen.reason(layer) or batchnorms.refusal(table, layer)
+
+    kept = _base.rewrite(model, [LiftConstants(), KeepBatchnorm(refusal)])
+    remarks.extend(kept.remarks)
+    if any(map(batchnorm.is_kept, walk.nodes(model))):
+        return
+    layers = (batchnorm.layer(node) for node in walk.nodes(model) if batchnorm.is_batchnorm(node))
+    refused = {batchnorms.refusal(table, layer) for layer in layers if layer is not None} - {None}
+    if refused:
+        raise UsageError(
+            "option-invalid",
+            f"no BatchNormalization can be kept for {table.backend}: {refused.pop()}",
+            hint="leave batch_norm at 'fold': the folded weights are trained, on the scales that will be deployed",
+        )
 
 
 def needed_opset(table: schema.Backend, overrides: Overrides | None = None) -> int:
@@ -244,12 +292,43 @@ def _calibrate_and_insert(
     remarks: list[Remark],
     rounding: Rounding,
 ) -> QuantPlan:
-    from onnxqat.calibration import findings, foreign, resolve, row_sizes, runner
+    from onnxqat.calibration import foreign, resolve, row_sizes, runner
 
     wanted = resolve.tensors_to_observe(plan)
     sizes = {str(v.name): row_sizes.RowSizes() for _, v in row_sizes.normalized_layers(model) if v.name in wanted}
     watch = {name: found.update for name, found in sizes.items()}
     observers = runner.calibrate(foreign.runnable_part(model), wanted, data, progress=progress, watch=watch)
+    plan, resolved = settle(model, table, chosen, plan, observers, sizes, remarks)
+    if rounding == "compensated":
+        from onnxqat.calibration.rounding import compensate
+
+        remarks.extend(compensate(model, resolved.placements, data))
+    place(model, table, plan, resolved, remarks)
+    return plan
+
+
+def settle(
+    model: ir.Model,
+    table: schema.Backend,
+    chosen: Selection,
+    plan: QuantPlan,
+    observers: Observed,
+    sizes: dict[str, RowSizes],
+    remarks: list[Remark],
+) -> tuple[QuantPlan, Resolved]:
+    """The plan that the data lead to, which may leave more in float, and its parameters.
+
+    Args:
+        model: prepared float model.
+        table: backend table, user overrides applied.
+        chosen: nodes that the user took out.
+        plan: what the graph alone leads to.
+        observers: of the tensors of ``resolve.tensors_to_observe(plan)``.
+        sizes: of the rows that normalized layers read.
+        remarks: what is found is added.
+    """
+    from onnxqat.calibration import findings, resolve
+
     found = findings.find(model, observers, sizes)
     remarks.extend(found.remarks)
     if found.mixed_range or found.left_out:
@@ -257,15 +336,15 @@ def _calibrate_and_insert(
         plan = planner.plan(model, table, chosen, mixed_range=found.mixed_range)
     resolved = resolve.resolve(plan, observers, model)
     remarks.extend((*plan.remarks, *resolved.remarks))
-    if rounding == "compensated":
-        from onnxqat.calibration.rounding import compensate
+    return plan, resolved
 
-        remarks.extend(compensate(model, resolved.placements, data))
+
+def place(model: ir.Model, table: schema.Backend, plan: QuantPlan, resolved: Resolved, remarks: list[Remark]) -> None:
+    """Insert the quantizers of `resolved` into `model`, in place; nodes that stay in float note why."""
     steps = [PlaceQdq(resolved.placements, table.pairs), DeriveBias(resolved.biases)]
     remarks.extend(_base.rewrite(model, steps).remarks)
     edit.remove_unused(model)
     _note_float(model, plan)
-    return plan
 
 
 def _note_float(model: ir.Model, plan: QuantPlan) -> None:
@@ -277,14 +356,15 @@ def _note_float(model: ir.Model, plan: QuantPlan) -> None:
             node.metadata_props[build.LEFT_FLOAT] = reason
 
 
-def _describe(model: ir.Model, table: schema.Backend, overrides: Overrides, *, random_data: bool) -> None:
+def describe(model: ir.Model, table: schema.Backend, *, calibration: str) -> None:
+    """Write into the metadata of `model` what made it: version, backend, types, and what it was calibrated on."""
     activations, weights = selection.type_roles(table)
     described = {
         "onnxqat.version": onnxqat.__version__,
         "onnxqat.backend": table.backend,
         "onnxqat.activations": "; ".join(_type_text(table.types[t]) for t in sorted(activations)),
         "onnxqat.weights": "; ".join(_type_text(table.types[t]) for t in sorted(weights)),
-        "onnxqat.calibration": "random" if random_data else "data",
+        "onnxqat.calibration": calibration,
     }
     model.metadata_props.update(described)
 
