@@ -14,6 +14,7 @@ __version__ = "0.1.0"
 
 _PUBLIC = {
     "QatError": "onnxqat.errors",
+    "export": "onnxqat.from_torch.export",
     "insert_qdq": "onnxqat.insert",
     "to_torch": "onnxqat.bridge.importer",
     "write_back": "onnxqat.bridge.write_back",
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from onnxqat.bridge.importer import to_torch as to_torch
     from onnxqat.bridge.write_back import write_back as write_back
     from onnxqat.errors import QatError as QatError
+    from onnxqat.from_torch.export import export as export
     from onnxqat.graph.io import load as load
     from onnxqat.graph.io import save as save
     from onnxqat.handoff.handoff import handoff as handoff

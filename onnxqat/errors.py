@@ -45,6 +45,7 @@ ErrorCode = Literal[
     "name-unknown",
     "dependency-missing",
     "environment-failed",
+    "export-failed",
     "operator-unsupported",
     "quantizer-unsupported",
     "quantizer-uncalibrated",

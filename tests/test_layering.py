@@ -15,13 +15,14 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("bridge",),
     ("training",),
     ("validation",),
+    ("from_torch",),
     ("handoff",),
     ("lint",),
     ("report",),
     ("cli", "__main__"),
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
-MAY_IMPORT_TORCH = ("onnxqat.bridge", "onnxqat.training")
+MAY_IMPORT_TORCH = ("onnxqat.bridge", "onnxqat.training", "onnxqat.from_torch")
 
 
 def layer(module: str) -> str | None:

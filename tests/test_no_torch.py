@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.source_tree import module_name, package_files
 
-NEEDS_TORCH = ("onnxqat.bridge.", "onnxqat.training.")
+NEEDS_TORCH = ("onnxqat.bridge.", "onnxqat.training.", "onnxqat.from_torch.")
 
 IMPORT_ALL = """
 import importlib, sys

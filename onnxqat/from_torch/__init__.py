@@ -1,0 +1,1 @@
+"""torch.nn.Module to float ONNX, checked against the module."""

@@ -1,0 +1,1 @@
+"""torch's exporters, one file each: ``convert(call, options)`` gives an onnx_ir model."""
