@@ -89,6 +89,7 @@ class FakeQuantize(nn.Module):
         bound_names: names of the initializers of a Clip that hold the smallest and the largest code; None where the
             file states none.
         rewrites_weights: of a class, whether weights in the file are :meth:`baked` ones.
+        freezes_weights: of a class, whether forward gives master weights no gradient.
     """
 
     scale: nn.Parameter
@@ -97,6 +98,7 @@ class FakeQuantize(nn.Module):
     observed_max: Tensor
     derived = False
     rewrites_weights = False
+    freezes_weights = False
 
     def __init__(
         self,

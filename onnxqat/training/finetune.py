@@ -16,17 +16,20 @@ from onnxqat.calibration.inputs import of_graph, static_batch
 from onnxqat.calibration.preprocess import Preprocess, parse
 from onnxqat.errors import UsageError
 from onnxqat.graph import io
-from onnxqat.training import batches, holdout, optimizers, placement, roles, schedules
+from onnxqat.training import batch_norm as batch_norms
+from onnxqat.training import batches, gradients, holdout, optimizers, placement, roles, schedules
 from onnxqat.training.checkpoint import Progress
+from onnxqat.training.execution import Execution, Precision
 from onnxqat.training.features import Features, Names
 from onnxqat.training.fit import fit
 from onnxqat.training.frozen_constants import freeze_constants
 from onnxqat.training.loop import Loop, Report
 from onnxqat.training.losses import Objective
+from onnxqat.training.method_penalty import MethodPenalty
 from onnxqat.training.moving_average import MovingAverage
 from onnxqat.training.result import FinetuneResult, choose
 from onnxqat.training.run_length import total_steps
-from onnxqat.training.step import Augment, Execution, Precision
+from onnxqat.training.step import Augment
 from onnxqat.training.teachers import output_kind
 
 __all__ = ["FinetuneResult", "Report", "finetune", "fit", "freeze_constants"]
@@ -56,6 +59,9 @@ def finetune(
     features: Features | Names | None = None,
     ema: float | None = None,
     gradient_norm: float | None = None,
+    batch_norm: batch_norms.Mode = "live",
+    reestimate_batch_norm: int | None = None,
+    grad_bits: int | None = None,
     precision: Precision = "float32",
     augment: Augment | None = None,
     evaluate: Callable[[nn.Module], float] | None = None,
@@ -99,6 +105,12 @@ def finetune(
             others, or a :class:`onnxqat.training.features.Features`.
         ema: decay of a moving average of the weights, which is then evaluated and written; None: no average.
         gradient_norm: limit on the norm of the gradient.
+        batch_norm: what a BatchNormalization that was kept does (:mod:`onnxqat.training.batch_norm`): ``"live"``
+            statistics of the batch, or ``"frozen"`` ones of the file.
+        reestimate_batch_norm: estimate its statistics again on so many batches of the data, whenever the module is
+            scored, and before it is written; None: keep those that training gathered.
+        grad_bits: width of the gradients that flow back into layers with quantized weights, rounded at random
+            (:mod:`onnxqat.training.gradients`); None leaves them float.
         precision: ``"bfloat16"``: autocast around the model; quantizers compute in float32.
         augment: changes the inputs of a batch (dict from name to tensor), for student and teacher alike.
         evaluate: score of the module before the first step and after each epoch, higher is better; the best is
@@ -130,7 +142,11 @@ def finetune(
     source = batches.make(data, labels, inputs, batch_size=batch_size, seed=seed, preprocess=line)
     has_labels = labels is not None or batches.yields_labels(source)
     given = roles.teachers_of(teacher, module, has_labels=has_labels)
+    if grad_bits is not None:
+        gradients.quantize(module, grad_bits)
+    batch_norms.set_mode(module, batch_norm)
     source, scored = holdout.split(source, has_labels=has_labels) if evaluate is None else (source, ())
+    estimates = None if reestimate_batch_norm is None else batch_norms.Reestimate(source, reestimate_batch_norm)
     steps = total_steps(source, epochs, max_steps)
     plan = schedules.make(
         schedule,
@@ -162,6 +178,7 @@ def finetune(
         teacher=lesson.teacher,
         augment=augment,
         execution=Execution(precision=precision, gradient_norm=gradient_norm),
+        parts=(MethodPenalty(steps), *(() if estimates is None else (estimates,))),
         average=MovingAverage(module, ema) if ema is not None else None,
         evaluate=evaluate,
         scored=scored,
@@ -170,11 +187,15 @@ def finetune(
         settings={"method": method, "optimizer": _name(optimizer), "seed": seed, **schedules.settings(plan)},
     )
     loop.settings["batch_size"] = static_batch(inputs) or batch_size
+    loop.settings["grad_bits"] = grad_bits
+    loop.settings["batch_norm"] = batch_norm
     start = time.perf_counter()
     with placement.seeded(seed, place):
         fitted = loop.run(resume=resume)
     seconds = time.perf_counter() - start
     written = choose(loop, fitted)
+    if estimates is not None and written != "start":
+        estimates.estimate(module)
     tuned = write_back(module.cpu(), model, output, metadata={"onnxqat.method": method})
     return FinetuneResult(tuned, module, written=written, seconds=seconds, **_summary(fitted.progress))
 

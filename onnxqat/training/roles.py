@@ -34,6 +34,7 @@ def student(graph: ir.Model, method: str) -> OnnxModule:
             "model-not-quantized", "the model has no quantizer to train", hint="insert them first: onnxqat insert-qdq"
         )
     freeze_constants(module, graph)
+    methods.freeze_weights(module)
     return module
 
 

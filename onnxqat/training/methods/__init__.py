@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeAlias, cast
 
 import numpy as np
@@ -12,8 +12,11 @@ from torch import nn
 
 from onnxqat import discover, numerics
 from onnxqat.bridge.fake_quantize import DerivedFakeQuantize, FakeQuantize
+from onnxqat.bridge.module import OnnxModule
+from onnxqat.bridge.state import quantizers
 from onnxqat.graph import query
 from onnxqat.graph.qdq import Quantizer
+from onnxqat.types import Role
 
 QuantizerFactory: TypeAlias = Callable[[Quantizer, "tuple[nn.Module, nn.Module] | None"], nn.Module]
 
@@ -32,8 +35,12 @@ def method(name: str) -> type[FakeQuantize]:
     return cast("type[FakeQuantize]", discover.load(__name__, name).Method)
 
 
-def factory(name: str) -> QuantizerFactory:
+def factory(name: str, *, weights: str | None = None) -> QuantizerFactory:
     """What ``to_torch(..., quantizer_factory=...)`` takes to build the quantizers of method `name`.
+
+    Args:
+        name: the method.
+        weights: another method for weights; None: the same.
 
     A derived bias follows the two quantizers of its layer whatever the method. A bias with a scale of its own keeps
     it: its grid is so fine that there is nothing to learn.
@@ -41,19 +48,33 @@ def factory(name: str) -> QuantizerFactory:
     Raises:
         UsageError: ``name-unknown``.
     """
-    return functools.partial(_build, method(name), method("fixed"))
+    kinds: dict[Role, type[FakeQuantize]] = {
+        "activation": method(name),
+        "weight": method(weights or name),
+        "bias": method("fixed"),
+    }
+    return functools.partial(_build, kinds)
+
+
+def freeze_weights(module: OnnxModule) -> None:
+    """Take the gradient from master weights of methods that learn how to round them and nothing else."""
+    held = {name: key for key, name in module.parameter_names.items()}
+    for _, quantizer in quantizers(module):
+        if quantizer.freezes_weights and quantizer.role == "weight":
+            for name in (quantizer.codes_name, quantizer.tensor):
+                if name in held:
+                    module.get_parameter(held[name]).requires_grad_(False)
 
 
 def _build(
-    learned: type[FakeQuantize],
-    fixed: type[FakeQuantize],
+    kinds: Mapping[Role, type[FakeQuantize]],
     quantizer: Quantizer,
     sources: tuple[nn.Module, nn.Module] | None,
 ) -> nn.Module:
     if sources is not None:
         activation, weight = (cast(FakeQuantize, source) for source in sources)
         return DerivedFakeQuantize(quantizer.qparams, activation=activation, weight=weight, tensor=quantizer.tensor)
-    kind = fixed if quantizer.role == "bias" else learned
+    kind = kinds[quantizer.role]
     if kind.rewrites_weights and quantizer.role == "weight" and not _alone(quantizer):
         kind = FakeQuantize  # what else reads the constant would read what the method makes of it
     made = kind(quantizer.qparams, tensor=quantizer.tensor, role=quantizer.role)

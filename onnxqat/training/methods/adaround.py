@@ -42,6 +42,7 @@ class Method(lsq.Method):
     """
 
     rewrites_weights = True
+    freezes_weights = True
     rounding: nn.Parameter | None
 
     def _allocate(self, qparams: QParams) -> None:
