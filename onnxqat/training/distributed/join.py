@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import functools
+import itertools
 import os
 from collections.abc import Iterator
-from typing import cast
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -20,6 +22,9 @@ from onnxqat.training.world import World
 
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """What ``torchrun`` sets for each process; all four have to be there."""
+
+_GROUPS = itertools.count()
+"""Numbers of the groups that this process has joined, the same in all: each has messages of its own."""
 
 TIMEOUT = 600.0
 """Seconds that a process waits for the others."""
@@ -83,6 +88,14 @@ def address() -> tuple[int, int, int] | None:
     return (rank, size, local) if size > 1 else None
 
 
+@functools.cache
+def _rendezvous(rank: int, size: int, timeout: datetime.timedelta) -> Any:
+    """The store that the environment names; process 0 keeps it as long as it lives, for a second run to meet there."""
+    store, _, _ = next(iter(rendezvous("env://", rank, size, timeout=timeout)))
+    store.set_timeout(timeout)
+    return store
+
+
 @contextlib.contextmanager
 def _group(rank: int, size: int, device: torch.device, timeout: float) -> Iterator[failure.Store]:
     """The process group for the length of a ``with`` block, and the store where its processes leave messages."""
@@ -90,11 +103,12 @@ def _group(rank: int, size: int, device: torch.device, timeout: float) -> Iterat
         torch.cuda.set_device(device)
     limit = datetime.timedelta(seconds=timeout)
     try:
-        store, _, _ = next(iter(rendezvous("env://", rank, size, timeout=limit)))
-        store.set_timeout(limit)
+        store = dist.PrefixStore(  # type: ignore[attr-defined]
+            f"onnxqat/{next(_GROUPS)}", _rendezvous(rank, size, limit)
+        )
         dist.init_process_group(
             "nccl" if device.type == "cuda" else "gloo",
-            store=dist.PrefixStore("onnxqat", store),  # type: ignore[attr-defined]
+            store=store,
             rank=rank,
             world_size=size,
             timeout=limit,

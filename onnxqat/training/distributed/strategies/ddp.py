@@ -7,6 +7,7 @@ in buckets while backward goes on.
 from __future__ import annotations
 
 import contextlib
+import inspect
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -16,6 +17,15 @@ from torch.nn.parallel import DistributedDataParallel
 
 from onnxqat.bridge.state import quantizers
 from onnxqat.training.distributed.group import Group
+
+_BUFFERS: dict[str, Any] = {
+    name: False
+    for name in ("forward_sync_buffers", "broadcast_buffers")
+    if name in inspect.signature(DistributedDataParallel).parameters
+}
+"""No exchange of buffers before each forward pass, which torch calls one way up to 2.12 and another from 2.13 on."""
+if len(_BUFFERS) > 1:
+    del _BUFFERS["broadcast_buffers"]
 
 
 class Strategy(Group):
@@ -90,8 +100,8 @@ class Replica(nn.Module):
         parallel = DistributedDataParallel(
             module,
             device_ids=[self._device.index] if self._device.type == "cuda" else None,
-            broadcast_buffers=False,
             gradient_as_bucket_view=True,
+            **_BUFFERS,
         )
         for parameter in idle:
             parameter.requires_grad_(True)
