@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from onnxqat import numerics
-from onnxqat.bridge.kernels import grids, reference
+from onnxqat.bridge.kernels import fastest, grids, reference
 from onnxqat.bridge.packed_weights import Packing
 from onnxqat.errors import DataError, UnsupportedError, UsageError
 from onnxqat.types import QParams, QType, Role
@@ -88,6 +88,7 @@ class FakeQuantize(nn.Module):
         packings: how the file packs codes and zero points that lie several in a byte, by the initializer's name.
         bound_names: names of the initializers of a Clip that hold the smallest and the largest code; None where the
             file states none.
+        finer: steps of the grid now in the place of one of the file's, see :mod:`onnxqat.training.progressive`.
         rewrites_weights: of a class, whether weights in the file are :meth:`baked` ones.
         freezes_weights: of a class, whether forward gives master weights no gradient.
     """
@@ -97,6 +98,7 @@ class FakeQuantize(nn.Module):
     observed_min: Tensor
     observed_max: Tensor
     derived = False
+    finer = 1
     rewrites_weights = False
     freezes_weights = False
 
@@ -211,7 +213,7 @@ class FakeQuantize(nn.Module):
                 return grids.fake_quantize(x, scale, zero_point, grid, axis)
             return grids.apply(x, scale, zero_point, grid, axis, gradient_scale)
         if not torch.is_grad_enabled():
-            return reference.fake_quantize(x, scale, zero_point, self.quant_min, self.quant_max, axis)
+            return fastest.fake_quantize(x, scale, zero_point, self.quant_min, self.quant_max, axis)
         return self.differentiable(x, scale, zero_point, axis, gradient_scale)
 
     def differentiable(
@@ -226,7 +228,7 @@ class FakeQuantize(nn.Module):
             axis: channel axis of `x`, None per tensor.
             gradient_scale: :meth:`gradient_scale`.
         """
-        return reference.apply(x, scale, zero_point, self.quant_min, self.quant_max, axis, gradient_scale)
+        return fastest.apply(x, scale, zero_point, self.quant_min, self.quant_max, axis, gradient_scale)
 
     def effective_scale(self) -> Tensor:
         """The scale that forward uses: float32, differentiable, > 0; in blocks not 0, as files have negative ones."""

@@ -15,8 +15,6 @@ Every operation is elementwise on explicit float32 tensors, which autocast leave
 
 from __future__ import annotations
 
-from typing import Any, cast
-
 import torch
 from torch import Tensor
 
@@ -43,7 +41,7 @@ def sum_to_scale(values: Tensor, axis: int | None) -> Tensor:
 def fake_quantize(
     x: Tensor, scale: Tensor, zero_point: Tensor, quant_min: int, quant_max: int, axis: int | None
 ) -> Tensor:
-    """`x` on the grid; no gradient of its own (see :class:`FakeQuantizeFunction`).
+    """`x` on the grid; no gradient of its own (see :mod:`onnxqat.bridge.kernels.fastest`).
 
     Args:
         x: any floating dtype and shape; computed in float32, returned in the dtype of `x`.
@@ -97,52 +95,3 @@ def shorten(scale: Tensor, bits: int) -> Tensor:
     mantissa, exponent = torch.frexp(values)
     short = torch.ldexp(torch.ceil(mantissa * 2.0**bits), exponent - bits)
     return scale + (short - values) if scale.requires_grad and torch.is_grad_enabled() else short
-
-
-class FakeQuantizeFunction(torch.autograd.Function):
-    """Fake-quantize with the straight-through and LSQ gradients; saves `x`, `scale` and `zero_point` only.
-
-    The gradient of the scale is multiplied by the number `gradient_scale`.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        scale: Tensor,
-        zero_point: Tensor,
-        quant_min: int,
-        quant_max: int,
-        axis: int | None,
-        gradient_scale: float,
-    ) -> Tensor:
-        """`x` on the grid, in the dtype of `x`."""
-        ctx.save_for_backward(x, scale, zero_point)
-        ctx.grid = (quant_min, quant_max, axis)
-        ctx.gradient_scale = gradient_scale
-        return fake_quantize(x, scale, zero_point, quant_min, quant_max, axis)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        """Gradients for `x` and `scale`."""
-        x, scale, zero_point = ctx.saved_tensors
-        needs = (ctx.needs_input_grad[0], ctx.needs_input_grad[1])
-        grad_x, grad_scale = fake_quantize_backward(grads[0], x, scale, zero_point, *ctx.grid, needs=needs)
-        if grad_scale is not None:
-            grad_scale = grad_scale * ctx.gradient_scale
-        return grad_x, grad_scale, None, None, None, None, None
-
-
-def apply(
-    x: Tensor,
-    scale: Tensor,
-    zero_point: Tensor,
-    quant_min: int,
-    quant_max: int,
-    axis: int | None,
-    gradient_scale: float = 1.0,
-) -> Tensor:
-    """Differentiable fake-quantize: :func:`fake_quantize` with the gradients of this module."""
-    grid = (quant_min, quant_max, axis)
-    result = FakeQuantizeFunction.apply(x, scale, zero_point, *grid, gradient_scale)  # type: ignore[no-untyped-call]
-    return cast(Tensor, result)

@@ -13,7 +13,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from onnxqat.bridge.kernels import reference
+from onnxqat.bridge.kernels import fastest, reference
 from onnxqat.training.methods import lsq
 
 ALPHA = 0.4
@@ -34,14 +34,16 @@ class Method(lsq.Method):
         return cast(Tensor, result)
 
 
-class _SoftStaircase(reference.FakeQuantizeFunction):
+class _SoftStaircase(fastest.FakeQuantizeFunction):
     """The forward of the reference; the input's gradient is that of the soft staircase."""
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x, scale, zero_point = ctx.saved_tensors
         needs = (ctx.needs_input_grad[0], ctx.needs_input_grad[1])
-        grad_x, grad_scale = reference.fake_quantize_backward(grads[0], x, scale, zero_point, *ctx.grid, needs=needs)
+        grad_x, grad_scale = fastest.fake_quantize_backward(
+            grads[0], x, scale, zero_point, *ctx.grid, gradient_scale=ctx.gradient_scale, needs=needs
+        )
         if grad_x is not None:
             steps = x.to(torch.float32) / reference.along_axis(scale, ctx.grid[2], x.ndim)
             # The middle of a step of the soft staircase is the edge between two codes.
@@ -49,6 +51,4 @@ class _SoftStaircase(reference.FakeQuantizeFunction):
             height = torch.tanh(_SHARPNESS * distance)
             slope = (0.5 * _SHARPNESS / (1.0 - ALPHA)) * (1.0 - height * height)
             grad_x = (grad_x * slope).to(x.dtype)
-        if grad_scale is not None:
-            grad_scale = grad_scale * ctx.gradient_scale
         return grad_x, grad_scale, None, None, None, None, None

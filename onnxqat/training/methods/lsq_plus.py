@@ -13,7 +13,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from onnxqat.bridge.kernels import reference
+from onnxqat.bridge.kernels import fastest, reference
 from onnxqat.training.methods import lsq
 from onnxqat.types import QParams
 
@@ -62,7 +62,7 @@ class _WithOffset(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, scale: Tensor, offset: Tensor, zero_point: Tensor, *settings: Any) -> Tensor:
         del offset  # forward rounds it to the zero point
-        return reference.FakeQuantizeFunction.forward(ctx, x, scale, zero_point, *settings)
+        return fastest.FakeQuantizeFunction.forward(ctx, x, scale, zero_point, *settings)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:

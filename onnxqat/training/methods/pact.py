@@ -13,7 +13,7 @@ from torch import Tensor
 
 from onnxqat import numerics
 from onnxqat.bridge.fake_quantize import FakeQuantize
-from onnxqat.bridge.kernels import reference
+from onnxqat.bridge.kernels import fastest, reference
 from onnxqat.types import QParams
 
 
@@ -43,7 +43,7 @@ class Method(FakeQuantize):
         return cast(Tensor, result)
 
 
-class _Clipping(reference.FakeQuantizeFunction):
+class _Clipping(fastest.FakeQuantizeFunction):
     """The forward of the reference; the scale learns from clipped values alone."""
 
     @staticmethod
