@@ -27,17 +27,26 @@ class Batch:
 
     Attributes:
         weight: what the mean loss of this batch counts among those of the processes that train together.
+        samples: how many these processes have in it together; None: those of this batch.
     """
 
     inputs: dict[str, Tensor]
     labels: Tensor | None = None
     weight: float = 1.0
+    samples: int | None = None
+
+    @property
+    def all_samples(self) -> int:
+        """Samples that all processes have in it together."""
+        if self.samples is not None:
+            return self.samples
+        return next((value.shape[0] for value in self.inputs.values() if value.ndim), 1)
 
     def to(self, device: torch.device) -> Batch:
         """The batch on `device`."""
         inputs = {name: value.to(device, non_blocking=True) for name, value in self.inputs.items()}
         labels = None if self.labels is None else self.labels.to(device, non_blocking=True)
-        return Batch(inputs, labels, self.weight)
+        return Batch(inputs, labels, self.weight, self.samples)
 
 
 class Batches(Protocol):

@@ -21,6 +21,7 @@ from torch.optim import Optimizer
 from onnxqat.errors import QatError
 from onnxqat.graph import io
 from onnxqat.training.distributed.tensors import like, whole
+from onnxqat.training.random_state import RandomState
 
 FORMAT = "onnxqat-checkpoint-1"
 
@@ -42,12 +43,14 @@ class Progress:
     Attributes:
         step: optimizer steps done.
         epoch: epochs done.
-        step_in_epoch: batches of the epoch in progress that are done.
+        step_in_epoch: steps of the epoch in progress that are done.
         loss_sum: sum of the losses of the epoch in progress.
         losses: mean loss of every epoch done.
         best_score: score of the best epoch, higher is better; None before the first score.
         best_epoch: that epoch, counted from 1; 0 for the start.
         start_score: score before the first step; None where it was not asked for.
+        skipped: steps that were left out because their loss or gradients were not finite.
+        skipped_in_epoch: how many of them are of the epoch in progress.
         limited_scales: how often a step would have more than doubled or less than halved a scale.
     """
 
@@ -59,6 +62,8 @@ class Progress:
     best_score: float | None = None
     best_epoch: int = 0
     start_score: float | None = None
+    skipped: int = 0
+    skipped_in_epoch: int = 0
     limited_scales: int = 0
 
 
@@ -71,6 +76,7 @@ def save(
     progress: Progress | None = None,
     settings: Mapping[str, Any] | None = None,
     keepers: Mapping[str, Keeper] | None = None,
+    random: RandomState | None = None,
     writes: bool = True,
 ) -> None:
     """Write a checkpoint.
@@ -83,6 +89,7 @@ def save(
         progress: where the run stands.
         settings: what a resumed run has to agree with, JSON values.
         keepers: by name, stored under ``state/<name>/``; what is no tensor goes to the metadata.
+        random: state of the random generators; None: as they are now.
         writes: False in all processes but one, of several that train together: they only give their shards.
 
     Raises:
@@ -109,9 +116,8 @@ def save(
         held = keeper.state_dict()
         tensors.update({f"state/{name}/{key}": v for key, v in held.items() if isinstance(v, Tensor)})
         document["states"][name] = {key: v for key, v in held.items() if not isinstance(v, Tensor)}
-    tensors["random/cpu"] = torch.get_rng_state()
-    if torch.cuda.is_available():
-        tensors["random/cuda"] = torch.cuda.get_rng_state()
+    drawn, document["random"] = (random or RandomState.capture()).written()
+    tensors.update({f"random/{key}": value for key, value in drawn.items()})
     # Copies, because tied parameters share memory, which the format does not hold.
     stored = {}
     for key, value in tensors.items():
@@ -142,7 +148,7 @@ def load(
         average: gets the moving average.
         settings: compared with the stored ones.
         keepers: get their states.
-        random: restore torch's random state.
+        random: restore the random generators of torch, numpy and Python.
 
     Raises:
         QatError: ``checkpoint-mismatch`` when the file is damaged, lacks or has too much of anything, or a shape,
@@ -167,9 +173,7 @@ def load(
     for name, keeper in (keepers or {}).items():
         keeper.load_state_dict({**document["states"][name], **_part(tensors, f"state/{name}/")})
     if random:
-        torch.set_rng_state(tensors["random/cpu"])
-        if torch.cuda.is_available() and "random/cuda" in tensors:
-            torch.cuda.set_rng_state(tensors["random/cuda"])
+        RandomState.read(_part(tensors, "random/"), document.get("random", {})).restore()
     return Progress(**document["progress"])
 
 

@@ -16,13 +16,13 @@ from onnxqat.training import checkpoint
 from onnxqat.training.batches import Batch, Batches
 from onnxqat.training.best import Best
 from onnxqat.training.checkpoint import Progress
+from onnxqat.training.execution import Execution
 from onnxqat.training.losses import Objective
 from onnxqat.training.moving_average import MovingAverage
-from onnxqat.training.non_finite import first_non_finite
 from onnxqat.training.part import Part, StepRecord
-from onnxqat.training.pending import Pending, PendingSteps, is_finite
-from onnxqat.training.schedule import Schedule, set_rates
-from onnxqat.training.step import Augment, Execution, Step, Teacher
+from onnxqat.training.schedule import Schedule
+from onnxqat.training.step import Augment, Step, Teacher
+from onnxqat.training.steps import Steps
 from onnxqat.training.world import World
 
 
@@ -71,6 +71,9 @@ class Loop:
             the start counts as the best. Without either, the score is minus the epoch's mean training loss.
         progress: called after each step that was looked at: on a GPU some steps later.
         folder: ``last.safetensors`` (after each epoch and at the end) and ``best.safetensors`` are written here.
+        save_every: steps between two writings of ``last.safetensors`` within an epoch; None writes none there.
+        black_box: folder for the first step whose loss or gradient is not finite (:mod:`onnxqat.training.black_box`).
+        skip_non_finite: so many such steps are left out; the next ends the run.
         settings: what a resumed run has to agree with.
         parts: what else takes part.
         world: the processes that train together.
@@ -90,6 +93,9 @@ class Loop:
     scored: Sequence[Batch] = ()
     progress: Callable[[Report], None] | None = None
     folder: Path | None = None
+    save_every: int | None = None
+    black_box: Path | None = None
+    skip_non_finite: int = 0
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
     parts: Sequence[Part] = ()
     world: World = dataclasses.field(default_factory=World)
@@ -121,10 +127,13 @@ class Loop:
             for part in self.parts:
                 part.finish()
         self.module.eval()
+        self.execution.restore(self.module)
         self._best.keep_last()
         return Fitted(self._state, self._best.state)
 
     def _prepare(self) -> None:
+        self.execution.place(self.module)
+        self._state = Progress()
         self._step = Step(
             module=self.module,
             forward=self.module if self.forward is None else self.forward,
@@ -143,12 +152,21 @@ class Loop:
             average=self.average,
             file=None if self.folder is None else self.folder / "best.safetensors",
         )
-        self._pending = PendingSteps(self._step.device)
-        self._state = Progress()
+        self._steps = Steps(
+            step=self._step,
+            schedule=self.schedule,
+            progress=self._state,
+            average=self.average,
+            keepers=self._keepers(),
+            tell=self._tell,
+            box=self.black_box,
+            allowed=self.skip_non_finite,
+            settings=self.settings,
+        )
 
     def _run(self) -> None:
         state = self._state
-        limited = state.limited_scales
+        self._limited = state.limited_scales
         self.world.reseed(state.step)
         for part in self.parts:
             part.start(self)
@@ -157,70 +175,34 @@ class Loop:
         self.module.train()
         while state.step < self.schedule.total_steps:
             self._run_epoch()
-            state.limited_scales = limited + int(self._step.guard.limited)
             if state.step_in_epoch == 0:
                 self._finish_epoch()
             self._save()
             self.world.reseed(state.step)
 
     def _run_epoch(self) -> None:
-        state = self._state
-        source = itertools.islice(self.batches.epoch(state.epoch), state.step_in_epoch, None)
-        for batch in source:
+        """Steps up to the end of the epoch or of the run."""
+        state, together = self._state, self.execution.accumulate
+        source = itertools.islice(self.batches.epoch(state.epoch), state.step_in_epoch * together, None)
+        while batches := list(itertools.islice(source, together)):
             if state.step >= self.schedule.total_steps:
                 # There is more: the epoch is not finished.
-                self._check()
+                self._steps.settle()
                 return
-            self._do_step(batch)
-        self._check()
+            self._steps.do(batches)
+            if self.save_every is not None and state.step % self.save_every == 0:
+                self._steps.settle()
+                self._save()
+                self.world.reseed(state.step)
+        self._steps.settle()
         if not state.step_in_epoch:
             raise DataError("data-missing", f"the training data gave no batch in epoch {state.epoch + 1}")
-        state.losses.append(state.loss_sum / state.step_in_epoch)
+        state.losses.append(state.loss_sum / max(1, state.step_in_epoch - state.skipped_in_epoch))
         state.epoch += 1
-        state.step_in_epoch, state.loss_sum = 0, 0.0
-
-    def _do_step(self, batch: Batch) -> None:
-        state = self._state
-        batch = self._step.prepared(batch)
-        rates = set_rates(self.optimizer, self.schedule.factor(state.step))
-        for part in self.parts:
-            part.before_step(state.step)
-        loss, norm = self._step.gradients(batch, state.step)
-        self._batch = batch
-        self._pending.add(Pending(state.step + 1, state.epoch, loss, norm, rates))
-        records = self._look() if self._pending.due else []
-        for part in self.parts:
-            part.after_backward(state.step)
-        self._step.update()
-        for part in self.parts:
-            part.after_step(state.step)
-        state.step += 1
-        state.step_in_epoch += 1
-        if self.average is not None:
-            self.average.update(self.module, state.step)
-        self._tell(records)
-
-    def _check(self) -> None:
-        self._tell(self._look())
-
-    def _look(self) -> list[StepRecord]:
-        """Look at the numbers that are pending, and add up the losses."""
-        records = self._pending.take()
-        for record in records:
-            if not is_finite(record):
-                raise QatError(
-                    "training-diverged",
-                    f"the loss is {record.loss} and the norm of the gradients {record.gradient_norm} at step "
-                    f"{record.step - 1}; {first_non_finite(self.module, self._batch)}",
-                    hint="lower the learning rate, or that of the scales, or lengthen the warm-up",
-                )
-            self._state.loss_sum += record.loss
-        return records
+        state.step_in_epoch, state.skipped_in_epoch, state.loss_sum = 0, 0, 0.0
 
     def _tell(self, records: Sequence[StepRecord]) -> None:
         """Tell parts and the progress callback about steps that are done."""
-        if not records:
-            return
         for part in self.parts:
             part.checked(records)
         if self.progress is not None and self.world.writer:
@@ -238,6 +220,7 @@ class Loop:
             part.after_epoch(state.epoch, state.losses[-1], score)
 
     def _save(self) -> None:
+        self._state.limited_scales = self._limited + int(self._step.guard.limited)
         if self.folder is None:
             return
         checkpoint.save(
@@ -252,8 +235,10 @@ class Loop:
         )
 
     def _keepers(self) -> dict[str, checkpoint.Keeper]:
-        """What has a state of its own to keep: the schedule and the parts."""
+        """What has a state of its own to keep: the schedule, the scaler of the loss and the parts."""
         keepers: dict[str, Any] = {f"part:{part.name}": part for part in self.parts}
+        if self._step.scaler.is_enabled():
+            keepers["scaler"] = self._step.scaler
         if hasattr(self.schedule, "state_dict"):
             keepers["schedule"] = self.schedule
         return keepers
@@ -269,7 +254,7 @@ class Loop:
             )
         if file is None or not found:
             return
-        self._state = checkpoint.load(
+        stands = checkpoint.load(
             file,
             self.module,
             optimizer=self.optimizer,
@@ -278,4 +263,6 @@ class Loop:
             keepers=self._keepers(),
             random=True,
         )
+        for field in dataclasses.fields(stands):
+            setattr(self._state, field.name, getattr(stands, field.name))
         self._best.resume(self._state)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping
 
 import torch
@@ -56,8 +55,3 @@ class PendingSteps:
         ]
         self._held.clear()
         return records
-
-
-def is_finite(record: StepRecord) -> bool:
-    """Whether loss and gradients of a step are finite."""
-    return math.isfinite(record.loss) and math.isfinite(record.gradient_norm)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import random
 from collections.abc import Iterator
 
+import numpy as np
 import torch
 
 from onnxqat.errors import UsageError
+from onnxqat.training.random_state import RandomState
 
 
 def place(device: str | torch.device | None) -> torch.device:
@@ -27,7 +31,13 @@ def place(device: str | torch.device | None) -> torch.device:
 
 @contextlib.contextmanager
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Torch's random generators seeded for the length of a ``with`` block."""
+    """The random generators of torch, numpy and Python seeded for the length of a ``with`` block."""
+    before = RandomState.capture()
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
-        yield
+        random.seed(seed)
+        np.random.seed(seed % 2**32)  # noqa: NPY002 - what a user's function may draw from
+        try:
+            yield
+        finally:
+            dataclasses.replace(before, cuda=None).restore()

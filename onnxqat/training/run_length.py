@@ -6,7 +6,12 @@ from onnxqat.errors import UsageError
 from onnxqat.training.batches import Batches
 
 
-def total_steps(source: Batches, epochs: int | None, max_steps: int | None) -> int:
+def steps_an_epoch(source: Batches, accumulate: int = 1) -> int | None:
+    """Steps of one pass over `source` where `accumulate` batches make a step; None when that is not known before."""
+    return None if source.steps is None else -(-source.steps // accumulate)
+
+
+def total_steps(source: Batches, epochs: int | None, max_steps: int | None, accumulate: int = 1) -> int:
     """Steps of `epochs` passes over `source` (1 where `max_steps` is not given either), at most `max_steps`.
 
     Raises:
@@ -17,8 +22,9 @@ def total_steps(source: Batches, epochs: int | None, max_steps: int | None) -> i
             raise UsageError("option-invalid", f"{name} is {value}; it must be at least 1")
     total = max_steps
     if epochs is not None or max_steps is None:
-        if source.steps is not None:
-            whole = source.steps * (epochs or 1)
+        steps = steps_an_epoch(source, accumulate)
+        if steps is not None:
+            whole = steps * (epochs or 1)
             total = whole if max_steps is None else min(whole, max_steps)
         elif max_steps is None:
             raise UsageError(

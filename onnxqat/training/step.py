@@ -2,37 +2,42 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from onnxqat.errors import UsageError
 from onnxqat.training.batches import Batch
+from onnxqat.training.execution import Execution
 from onnxqat.training.holdout import size
 from onnxqat.training.losses import Objective
 from onnxqat.training.optimizers import ScaleGuard
 from onnxqat.training.part import Part
+from onnxqat.training.random_state import RandomState
 from onnxqat.training.world import World
 
 Augment = Callable[[dict[str, Tensor]], dict[str, Tensor]]
 Teacher = Callable[..., Any]
-Precision = Literal["float32", "bfloat16"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Execution:
-    """How a step is computed.
+class Seen:
+    """What a forward pass was given.
 
     Attributes:
-        precision: ``"bfloat16"`` runs the module under autocast (quantizers stay float32).
-        gradient_norm: gradients are scaled down to this norm; None leaves them.
+        batch: on the device, augmented.
+        target: outputs of the teacher.
+        random: state of the random generators before the student's forward pass.
     """
 
-    precision: Precision = "float32"
-    gradient_norm: float | None = None
+    batch: Batch
+    target: Sequence[Tensor] | None
+    random: RandomState
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -64,47 +69,82 @@ class Step:
     def __post_init__(self) -> None:
         self.device = next(self.module.parameters()).device
         self.guard = ScaleGuard(self.module)
+        self.scaler = self.execution.scaler(self.device)
+        self.seen: list[Seen] = []
         self._names: tuple[str, ...] | None = getattr(self.module, "input_names", None)
-        self._training_forward = self.world.wrap(self.forward)
+        compiled = self.execution.compiled(self.execution.segmented(self.forward))
+        self._training_forward = self.world.wrap(compiled)
 
     def prepared(self, batch: Batch) -> Batch:
         """`batch` on the device, augmented."""
-        batch = batch.to(self.device)
+        batch = self.execution.inputs(batch.to(self.device))
         return batch if self.augment is None else dataclasses.replace(batch, inputs=self.augment(batch.inputs))
 
-    def loss_of(self, forward: nn.Module, batch: Batch) -> Tensor:
+    def target(self, batch: Batch) -> Sequence[Tensor] | None:
+        """What the teacher says to a prepared batch."""
+        if self.teacher is None:
+            return None
+        with torch.no_grad():
+            return call(self.teacher, batch, self._names)
+
+    def loss_of(self, forward: nn.Module, batch: Batch, target: Sequence[Tensor] | None) -> Tensor:
         """The loss of a prepared batch, without penalties: a scalar."""
-        target = None
-        if self.teacher is not None:
-            with torch.no_grad():
-                target = call(self.teacher, batch, self._names)
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.execution.precision == "bfloat16"):
+        with self.execution.autocast(self.device):
             outputs = call(forward, batch, self._names)
         return self.loss(outputs, batch.labels, target)
 
-    def gradients(self, batch: Batch, step: int) -> tuple[Tensor, Tensor]:
-        """Compute the gradients of a prepared batch and clip them.
+    def gradients(self, batches: Sequence[Batch], step: int, *, keep: bool = False) -> tuple[Tensor, Tensor]:
+        """Compute the gradients of one step and clip them.
+
+        Args:
+            batches: of this step, as they come from the data; their gradients are those of one large batch.
+            step: its number, for penalties.
+            keep: keep what the forward passes were given in :attr:`seen`.
 
         Returns:
             The loss and the norm of the gradients before clipping, scalars on the device.
         """
         self.optimizer.zero_grad(set_to_none=True)
-        loss = self.loss_of(self._training_forward, batch) * batch.weight
-        for part in self.parts:
-            penalty = part.penalty(step)
-            loss = loss if penalty is None else loss + penalty
-        loss.backward()  # type: ignore[no-untyped-call]
+        self.seen = []
+        total = max(1, sum(batch.all_samples for batch in batches))
+        loss = torch.zeros((), device=self.device)
+        for index, batch in enumerate(batches):
+            is_last = index + 1 == len(batches)
+            share = batch.weight * (batch.all_samples / total)
+            with contextlib.nullcontext() if is_last else self.world.accumulating(self._training_forward):
+                loss += self._backward(self.prepared(batch), share, step if is_last else None, keep=keep)
         self.world.finish(self._training_forward)
+        self.scaler.unscale_(self.optimizer)
         gradients = [p.grad for p in self.module.parameters() if p.grad is not None]
         norm = self.world.norm(gradients)
         if self.execution.gradient_norm is not None:
             self.world.clip(gradients, self.execution.gradient_norm, norm)
-        return self.world.total(loss.detach()) / self.world.size, norm
+        return self.world.total(loss) / self.world.size, norm
+
+    def _backward(self, batch: Batch, share: float, step: int | None, *, keep: bool) -> Tensor:
+        """Add the gradients of `share` of the loss of a prepared batch, and of the penalties of `step`; the sum."""
+        target = self.target(batch)
+        if keep:
+            self.seen.append(Seen(batch, target, RandomState.capture()))
+        try:
+            loss = self.loss_of(self._training_forward, batch, target) * share
+        except torch._dynamo.exc.TorchDynamoException as error:  # noqa: SLF001 - the exception has no other home
+            raise UsageError(
+                "option-invalid",
+                f"torch.compile fails: {str(error).strip().splitlines()[0]}",
+                hint="train without compile, or with another backend of it",
+            ) from error
+        for part in self.parts if step is not None else ():
+            penalty = part.penalty(step or 0)
+            loss = loss if penalty is None else loss + penalty
+        self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        return loss.detach()
 
     def update(self) -> None:
         """Let the optimizer step, and keep scales within their limits."""
         self.guard.before()
-        self.optimizer.step()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
         self.guard.after()
 
     @torch.no_grad()
@@ -112,9 +152,9 @@ class Step:
         """Mean loss over the samples of `batches`, not augmented, in all processes; the module is as it is."""
         total = torch.zeros(2, dtype=torch.float64, device=self.device)
         for held in batches:
-            batch = held.to(self.device)
+            batch = self.execution.inputs(held.to(self.device))
             samples = size(batch) if batch.weight else 0
-            total[0] += self.loss_of(self.forward, batch).double() * samples
+            total[0] += self.loss_of(self.forward, batch, self.target(batch)).double() * samples
             total[1] += samples
         total = self.world.total(total)
         return float(total[0] / total[1].clamp_min(1))

@@ -44,7 +44,9 @@ def part(batch: Batch, rank: int, size_of_world: int) -> Batch:
     labels = batch.labels
     if labels is not None and labels.ndim and labels.shape[0] == count:
         labels = labels[start:stop]
-    return Batch({name: value[start:stop] for name, value in batch.inputs.items()}, labels, weight * batch.weight)
+    return Batch(
+        {name: value[start:stop] for name, value in batch.inputs.items()}, labels, weight * batch.weight, count
+    )
 
 
 def slices(batches: Iterable[Batch], world: World) -> Iterator[Batch]:
@@ -60,7 +62,7 @@ def rounds(batches: Iterable[Batch], world: World) -> Iterator[Batch]:
         mine = held[min(world.rank, len(held) - 1)]
         total = sum(size(batch) for batch in held)
         weight = size(mine) * world.size / max(total, 1) if world.rank < len(held) else 0.0
-        yield dataclasses.replace(mine, weight=weight)
+        yield dataclasses.replace(mine, weight=weight, samples=total)
 
 
 class Slices:
@@ -141,7 +143,7 @@ class Own:
                 raise DataError("data-missing", f"{without} of {self._world.size} processes have no training data")
             if not total or last is None:
                 return
-            yield dataclasses.replace(last, weight=count * self._world.size / total)
+            yield dataclasses.replace(last, weight=count * self._world.size / total, samples=total)
 
 
 def shard(source: Batches, world: World, *, own: bool, whole: bool) -> Batches:

@@ -1,0 +1,251 @@
+"""The black box: a folder with all that a step needs to be done again, written when its loss or gradient is not finite.
+
+``before.safetensors`` is a checkpoint of the state before the step, from which a run can go on; ``batch-0.safetensors``
+holds the inputs, labels, teacher's outputs and random numbers of the step (one file for each process that trains);
+``scales.safetensors`` the scales before each of the last steps; ``box.json``, written last, the rest. No pickle: the box
+of a stranger runs no code.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from onnxqat.bridge.fake_quantize import STATES, State
+from onnxqat.bridge.state import quantizers
+from onnxqat.errors import QatError
+from onnxqat.graph import io
+from onnxqat.training import checkpoint, roles
+from onnxqat.training.batches import Batch
+from onnxqat.training.execution import Execution
+from onnxqat.training.losses import Loss, Objective
+from onnxqat.training.non_finite import Finding, find
+from onnxqat.training.random_state import RandomState
+from onnxqat.training.step import Seen, Step
+
+if TYPE_CHECKING:
+    from onnxqat.training.part import StepRecord
+    from onnxqat.training.steps import Steps
+
+FORMAT = "onnxqat-black-box-1"
+
+
+@dataclasses.dataclass(frozen=True)
+class Replay:
+    """A step done again.
+
+    Attributes:
+        step: its number, counted from 0.
+        epoch: epochs done before it.
+        recorded: loss and norm of the gradients in the run, penalties and all processes included.
+        repeated: loss and norm of the gradients now, of the batches of one process, without penalties; None where the
+            loss is not known here.
+        finding: the first value that is not finite.
+        same: whether it is the value that the run found.
+        scales: name of each tensor with a scale, and its scales before each of the last steps.
+    """
+
+    step: int
+    epoch: int
+    recorded: tuple[float, float]
+    repeated: tuple[float, float] | None
+    finding: Finding
+    same: bool
+    scales: dict[str, Tensor]
+
+
+def write(folder: Path, steps: Steps, record: StepRecord, finding: Finding, random: RandomState) -> None:
+    """Write the box of a step whose gradients have not been used.
+
+    Args:
+        folder: is made; files in it that have these names are replaced.
+        steps: of the run, in the state before the step.
+        record: of the step.
+        finding: what was not finite.
+        random: state of the random generators before the step.
+
+    Raises:
+        ModelError: ``output-not-writable``.
+    """
+    step, world = steps.step, steps.step.world
+    folder.mkdir(parents=True, exist_ok=True)
+    _write_seen(folder / f"batch-{world.rank}.safetensors", step.seen)
+    checkpoint.save(
+        folder / "before.safetensors",
+        step.module,
+        optimizer=step.optimizer,
+        average=None if steps.average is None else steps.average.values,
+        progress=steps.progress,
+        settings=steps.settings,
+        keepers=steps.keepers,
+        random=random,
+        writes=world.writer,
+    )
+    scales = steps.history.tensors()
+    if not world.writer:
+        return
+    io.write_atomic(folder / "scales.safetensors", safetensors.torch.save(scales))
+    document = {
+        "format": FORMAT,
+        "step": record.step - 1,
+        "epoch": record.epoch,
+        "loss": repr(record.loss),
+        "gradient_norm": repr(record.gradient_norm),
+        "found": dataclasses.asdict(finding),
+        "processes": world.size,
+        "method": steps.settings.get("method", "lsq"),
+        "precision": step.execution.precision,
+        "objective": dataclasses.asdict(step.loss) if type(step.loss) is Loss else None,
+        "quantizers": {path: [q.quant_min, q.quant_max, q.state] for path, q in quantizers(step.module)},
+        "rates": dict(record.rates),
+        "torch": torch.__version__,
+    }
+    io.write_atomic(folder / "box.json", json.dumps(document, indent=1).encode())
+
+
+def _write_seen(path: Path, seen: Sequence[Seen]) -> None:
+    tensors: dict[str, Tensor] = {}
+    values = []
+    for index, one in enumerate(seen):
+        held = {f"input/{name}": value for name, value in one.batch.inputs.items()}
+        if one.batch.labels is not None:
+            held["labels"] = one.batch.labels
+        known = one.target is not None and all(isinstance(value, Tensor) for value in one.target)
+        held.update({f"target/{i}": value for i, value in enumerate(one.target or ()) if known})
+        drawn, rest = one.random.written()
+        held.update({f"random/{key}": value for key, value in drawn.items()})
+        tensors.update({f"{index}/{key}": v.detach().to("cpu", copy=True).contiguous() for key, v in held.items()})
+        values.append({"random": rest, "weight": one.batch.weight, "samples": one.batch.samples})
+    io.write_atomic(path, safetensors.torch.save(tensors, {"onnxqat": json.dumps(values)}))
+
+
+def replay(folder: Path, model: io.ModelSource, *, loss: Objective | None = None) -> Replay:
+    """Do the step of a black box again and name the first value that is not finite. On the CPU.
+
+    Args:
+        folder: the box.
+        model: the QDQ model that was trained, as it was given to the run.
+        loss: the loss of the run, where it was not a :class:`Loss`; without it, only the forward pass is done again.
+
+    Raises:
+        QatError: ``checkpoint-mismatch`` when the box is damaged or of another model.
+        ModelError: what is wrong with the model.
+    """
+    box = _read_box(folder / "box.json")
+    module = roles.student(io.load(model), str(box["method"]))
+    checkpoint.load(folder / "before.safetensors", module)
+    _set_quantizers(folder, module, box["quantizers"])
+    module.train()
+    known = loss if loss is not None else _objective(folder, box["objective"])
+    step = Step(
+        module=module,
+        forward=module,
+        loss=known if known is not None else _no_loss,
+        optimizer=torch.optim.SGD([p for p in module.parameters() if p.requires_grad], lr=0.0),
+        execution=Execution(precision=box["precision"]),
+    )
+    recorded = (float(box["loss"]), float(box["gradient_norm"]))
+    finding, repeated = Finding("nothing"), None
+    for rank in range(int(box["processes"])):
+        seen = _read_seen(folder / f"batch-{rank}.safetensors")
+        finding = find(step, seen)
+        repeated = None if known is None else _again(step, seen)
+        if finding.kind != "nothing":
+            break
+    scales, _ = _read(folder / "scales.safetensors")
+    return Replay(
+        step=int(box["step"]),
+        epoch=int(box["epoch"]),
+        recorded=recorded,
+        repeated=repeated,
+        finding=finding,
+        same=dataclasses.asdict(finding) == box["found"],
+        scales={key.removeprefix("scale/"): value for key, value in scales.items() if key.startswith("scale/")},
+    )
+
+
+def _again(step: Step, seen: Sequence[Seen]) -> tuple[float, float]:
+    """Loss and norm of the gradients of the forward passes in `seen`."""
+    total = max(1, sum(one.batch.all_samples for one in seen))
+    step.optimizer.zero_grad(set_to_none=True)
+    loss = torch.zeros(())
+    for one in seen:
+        one.random.restore()
+        part = step.loss_of(step.forward, one.batch, one.target) * (one.batch.weight * (one.batch.all_samples / total))
+        part.backward()  # type: ignore[no-untyped-call]
+        loss += part.detach()
+    norm = step.world.norm([p.grad for p in step.module.parameters() if p.grad is not None])
+    return float(loss), float(norm)
+
+
+def _no_loss(outputs: Sequence[Tensor], labels: Tensor | None, target: Any) -> Tensor:
+    """Stands for a loss that is not known: zero, differentiable, whatever the outputs are."""
+    return torch.zeros((), requires_grad=True)
+
+
+def _objective(folder: Path, fields: Any) -> Loss | None:
+    if fields is None:
+        return None
+    try:
+        return Loss(**fields)
+    except TypeError as error:
+        raise _damaged(folder, f"its loss cannot be made: {error}") from None
+
+
+def _set_quantizers(folder: Path, module: nn.Module, held: Mapping[str, Any]) -> None:
+    for path, quantizer in quantizers(module):
+        entry = held.get(path)
+        if not (isinstance(entry, list) and len(entry) == 3 and entry[2] in STATES):
+            raise _damaged(folder, f"it says nothing of quantizer {path!r}")
+        quantizer.quant_min, quantizer.quant_max = int(entry[0]), int(entry[1])
+        quantizer.state = cast(State, entry[2])
+
+
+def _read_box(path: Path) -> dict[str, Any]:
+    try:
+        box = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise _damaged(path, f"not a black box ({error})") from None
+    wanted = ("step", "epoch", "loss", "gradient_norm", "found", "processes", "method", "precision", "quantizers")
+    if not isinstance(box, dict) or box.get("format") != FORMAT or not all(key in box for key in wanted):
+        raise _damaged(path, f"not a black box of format {FORMAT}")
+    return box
+
+
+def _read(path: Path) -> tuple[dict[str, Tensor], Any]:
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            document = json.loads((file.metadata() or {}).get("onnxqat", "null"))
+            return {key: file.get_tensor(key) for key in file.keys()}, document  # noqa: SIM118 - not a dict
+    except (safetensors.SafetensorError, ValueError, OSError) as error:
+        raise _damaged(path, str(error)) from None
+
+
+def _read_seen(path: Path) -> list[Seen]:
+    tensors, values = _read(path)
+    seen = []
+    try:
+        for index, value in enumerate(values):
+            held = {key.partition("/")[2]: t for key, t in tensors.items() if key.startswith(f"{index}/")}
+            inputs, targets, drawn = (
+                {key.partition("/")[2]: t for key, t in held.items() if key.startswith(f"{kind}/")}
+                for kind in ("input", "target", "random")
+            )
+            target = [targets[str(i)] for i in range(len(targets))] if targets else None
+            batch = Batch(inputs, held.get("labels"), float(value["weight"]), value["samples"])
+            seen.append(Seen(batch, target, RandomState.read(drawn, value["random"])))
+    except (KeyError, TypeError, ValueError) as error:
+        raise _damaged(path, f"it lacks {error}") from None
+    return seen
+
+
+def _damaged(path: Path, message: str) -> QatError:
+    return QatError("checkpoint-mismatch", f"{path}: {message}")
