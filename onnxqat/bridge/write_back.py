@@ -26,6 +26,7 @@ from onnxqat import numerics
 from onnxqat.bridge import grid_notes, values
 from onnxqat.bridge.constant_slots import PackedSlot, Slot, ir_slots, proto_slots
 from onnxqat.bridge.fake_quantize import DerivedFakeQuantize, FakeQuantize
+from onnxqat.bridge.lowering.normalization import BatchNorm, positive
 from onnxqat.bridge.packed_weights import Packing
 from onnxqat.bridge.state import quantizers
 from onnxqat.errors import ModelError, QatError, UsageError
@@ -70,7 +71,8 @@ def write_back(
     Raises:
         QatError: ``checkpoint-mismatch`` when a name of the module is not in the model, or a shape differs;
             ``training-diverged`` when a trained value is not finite.
-        UsageError: ``option-invalid`` when `module` does not come from ``to_torch`` or `output` is missing.
+        UsageError: ``option-invalid`` when `module` does not come from ``to_torch``, `output` is missing, or a grid is
+            finer than the file's.
         ModelError: the model cannot be read, or the output not written.
     """
     source = _Source.of(module)
@@ -204,6 +206,9 @@ class _Source:
         if missing:
             raise _mismatch(f"the module no longer has {missing[0]!r}, which holds {names[missing[0]]!r}")
         tensors = {name: held[key].detach() for key, name in names.items() if key not in inside}
+        for part in bare.modules():
+            if isinstance(part, BatchNorm) and part.positive in tensors:
+                tensors[part.positive] = positive(tensors[part.positive])
         return _Source([q for _, q in found], tensors)
 
 
@@ -235,6 +240,12 @@ def _write_quantizer(
     q: FakeQuantize, source: _Source, constants: _Constants, done: set[str]
 ) -> tuple[FloatArray, bool]:
     """Scale, zero point and codes of `q`; returns the scale as written and whether the parameters changed."""
+    if q.finer != 1:
+        raise UsageError(
+            "option-invalid",
+            f"the quantizer of tensor {q.tensor!r} is on a grid {q.finer} times as fine as the file's",
+            hint="a run of progressive widths ended before it reached the file's own",
+        )
     for name, packing in q.packings.items():
         constants.unpack(name, packing)
     new = q.qparams()

@@ -57,7 +57,8 @@ class Best:
             if progress.epoch == 0:
                 progress.start_score = score
             bar = progress.start_score if self.evaluate is None and self.scored else progress.best_score
-            if bar is None or progress.epoch == 0 or score > bar:
+            beats = bar is None or progress.epoch == 0 or score > bar
+            if beats and all(part.may_keep for part in self.step.parts):
                 progress.best_score, progress.best_epoch = score, progress.epoch
                 self._keep()
                 if self.file is not None:

@@ -43,6 +43,11 @@ class Part:
 
     name = ""
 
+    @property
+    def may_keep(self) -> bool:
+        """Whether the module is what a file can hold, so that it may be kept as the best."""
+        return True
+
     def start(self, loop: Loop) -> None:
         """The run begins: on a resumed one the state is loaded; the module is on its device."""
 
