@@ -17,12 +17,13 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("validation",),
     ("from_torch",),
     ("handoff",),
+    ("compat",),
     ("lint",),
     ("report",),
     ("cli", "__main__"),
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
-MAY_IMPORT_TORCH = ("onnxqat.bridge", "onnxqat.training", "onnxqat.from_torch")
+MAY_IMPORT_TORCH = ("onnxqat.bridge", "onnxqat.training", "onnxqat.from_torch", "onnxqat.compat")
 
 
 def layer(module: str) -> str | None:

@@ -1,0 +1,113 @@
+"""The observers of a prepared module: what runs through its quantizers while they calibrate."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from onnxqat.bridge.fake_quantize import FakeQuantize
+from onnxqat.bridge.state import quantizers
+from onnxqat.calibration.observers import create
+from onnxqat.calibration.observers._base import BaseObserver, NonFiniteError
+from onnxqat.calibration.row_sizes import RowSizes
+from onnxqat.errors import DataError
+from onnxqat.types import TensorSpec
+
+
+class Observing:
+    """One observer for each activation tensor that the plan wants observed.
+
+    Args:
+        specs: tensor name to how it is quantized.
+        groups: tensor name to the root of its group; tensors of a group are quantized alike.
+        watched: tensors whose row sizes count.
+
+    Attributes:
+        renamed: what a quantized file calls a tensor, to its name in the plan: graph outputs, whose name goes to the
+            dequantized tensor.
+    """
+
+    def __init__(self, specs: Mapping[str, TensorSpec], groups: Mapping[str, str], watched: Mapping[str, RowSizes]):
+        self.specs = dict(specs)
+        self.groups = dict(groups)
+        self.sizes = dict(watched)
+        self.renamed: dict[str, str] = {}
+        self.observers: dict[str, BaseObserver] = {name: create(spec) for name, spec in specs.items()}
+
+    def clear(self) -> None:
+        """Forget what was observed."""
+        self.observers = {name: create(spec) for name, spec in self.specs.items()}
+        self.sizes = {name: RowSizes() for name in self.sizes}
+
+    @property
+    def seen(self) -> set[str]:
+        """Tensors that held a value."""
+        return {name for name, observer in self.observers.items() if observer.count}
+
+    def attach(self, module: nn.Module, first: Mapping[str, str]) -> None:
+        """Watch the quantizers of `module`; `first` is the path of the one that reads a tensor itself, by its name."""
+        detach(module)
+        for path, quantizer in quantizers(module):
+            tensor = self.planned(quantizer)
+            if tensor is not None:
+                quantizer.register_forward_pre_hook(_Hook(self, tensor, first.get(quantizer.tensor) == path))
+
+    def planned(self, quantizer: FakeQuantize) -> str | None:
+        """The tensor of the plan whose range gives `quantizer` its scale; None for weights, biases and fixed scales."""
+        tensor = self.renamed.get(quantizer.tensor, quantizer.tensor)
+        return tensor if tensor in self.specs and quantizer.role == "activation" else None
+
+    def update(self, tensor: str, values: Tensor) -> None:
+        """Take in what tensor `tensor` holds.
+
+        Raises:
+            DataError: ``data-non-finite``.
+        """
+        observer = self.observers[tensor]
+        values = values.detach().float()
+        if tensor in self.sizes:
+            self.sizes[tensor].update(values.cpu().numpy())
+        if observer.spec.observer == "minmax" and observer.spec.axis is None and values.numel():
+            values = torch.stack(torch.aminmax(values))  # as good for it, and little to copy from a GPU
+        try:
+            observer.update(values.cpu().numpy())
+        except NonFiniteError:
+            raise DataError("data-non-finite", f"tensor {tensor!r} has NaN or infinity while calibrating") from None
+
+    def merged(self, tensor: str) -> BaseObserver:
+        """What the group of `tensor` held so far."""
+        root = self.groups.get(tensor, tensor)
+        members = [t for t in self.specs if self.groups.get(t, t) == root and self.observers[t].count]
+        first = copy.deepcopy(self.observers[members[0]])
+        for member in members[1:]:
+            other = copy.deepcopy(self.observers[member])
+            other.spec = first.spec
+            first.merge(other)
+        return first
+
+
+def detach(module: nn.Module) -> None:
+    """Take the hooks of an :class:`Observing` off the quantizers of `module`."""
+    for _, quantizer in quantizers(module):
+        hooks = quantizer._forward_pre_hooks  # noqa: SLF001 - a handle would not survive deepcopy and pickle
+        for key in [key for key, hook in hooks.items() if isinstance(hook, _Hook)]:
+            del hooks[key]
+
+
+class _Hook:
+    """Runs before a quantizer: observes its input, and in ``calibrate_quantized`` gives it the scale of what was seen."""
+
+    def __init__(self, observing: Observing, tensor: str, reads_it: bool) -> None:
+        self.observing, self.tensor, self.reads_it = observing, tensor, reads_it
+
+    def __call__(self, quantizer: nn.Module, arguments: tuple[Tensor, ...]) -> None:
+        assert isinstance(quantizer, FakeQuantize)
+        if quantizer.state not in ("calibrate", "calibrate_quantized") or not arguments[0].numel():
+            return
+        if self.reads_it:
+            self.observing.update(self.tensor, arguments[0])
+        if quantizer.state == "calibrate_quantized" and self.observing.observers[self.tensor].count:
+            quantizer.set_qparams(self.observing.merged(self.tensor).qparams())
