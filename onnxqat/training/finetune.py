@@ -19,6 +19,8 @@ from onnxqat.graph import io
 from onnxqat.training import batch_norm as batch_norms
 from onnxqat.training import batches, gradients, holdout, optimizers, placement, roles, schedules
 from onnxqat.training.checkpoint import Progress
+from onnxqat.training.distributed.join import TIMEOUT, joined
+from onnxqat.training.distributed.shards import Sharded, shard, shard_scored
 from onnxqat.training.execution import Execution, Precision
 from onnxqat.training.features import Features, Names
 from onnxqat.training.fit import fit
@@ -31,6 +33,7 @@ from onnxqat.training.result import FinetuneResult, choose
 from onnxqat.training.run_length import total_steps
 from onnxqat.training.step import Augment
 from onnxqat.training.teachers import output_kind
+from onnxqat.training.world import World
 
 __all__ = ["FinetuneResult", "Report", "finetune", "fit", "freeze_constants"]
 
@@ -71,6 +74,8 @@ def finetune(
     checkpoint_dir: str | os.PathLike[str] | None = None,
     resume: bool = False,
     progress: Callable[[Report], None] | None = None,
+    distributed: str = "ddp",
+    distributed_timeout: float = TIMEOUT,
 ) -> FinetuneResult:
     """Train weights and scales of a QDQ model through its quantizers and write them back into it.
 
@@ -123,6 +128,9 @@ def finetune(
         checkpoint_dir: folder for ``last.safetensors`` and ``best.safetensors``.
         resume: go on from ``last.safetensors`` where it exists.
         progress: called after each step.
+        distributed: how several processes train, which ``torchrun`` or a process group of the caller makes of this
+            call: a file of ``onnxqat/training/distributed/strategies``.
+        distributed_timeout: seconds that a process waits for the others.
 
     Returns:
         The result; ``result.model`` is the tuned model.
@@ -131,7 +139,7 @@ def finetune(
         ModelError: ``model-not-quantized`` when there is no quantizer; the file's errors.
         UsageError: ``option-invalid``, ``name-unknown``.
         DataError: what is wrong with the data.
-        QatError: ``training-diverged``, ``checkpoint-mismatch``.
+        QatError: ``training-diverged``, ``checkpoint-mismatch``, ``distributed-failed``.
     """
     if isinstance(model, (str, os.PathLike)) and output is None:
         raise UsageError("option-invalid", f"no output path for the tuned {os.fspath(model)!r}")
@@ -139,65 +147,83 @@ def finetune(
     module = roles.student(graph, method)
     inputs = of_graph(graph.graph)
     line = parse(preprocess) if isinstance(preprocess, str) else preprocess
-    source = batches.make(data, labels, inputs, batch_size=batch_size, seed=seed, preprocess=line)
+    given_data = data.data if isinstance(data, Sharded) else data
+    source = batches.make(given_data, labels, inputs, batch_size=batch_size, seed=seed, preprocess=line)
     has_labels = labels is not None or batches.yields_labels(source)
     given = roles.teachers_of(teacher, module, has_labels=has_labels)
     if grad_bits is not None:
         gradients.quantize(module, grad_bits)
     batch_norms.set_mode(module, batch_norm)
-    source, scored = holdout.split(source, has_labels=has_labels) if evaluate is None else (source, ())
-    estimates = None if reestimate_batch_norm is None else batch_norms.Reestimate(source, reestimate_batch_norm)
-    steps = total_steps(source, epochs, max_steps)
-    plan = schedules.make(
-        schedule,
-        total_steps=steps,
-        warmup_steps=steps // 20 if warmup_steps is None else warmup_steps,
-        steps_per_epoch=source.steps,
-        options=schedule_options,
-    )
-    place = placement.place(device)
-    for each in (module, *(one.module for one in given)):
-        each.to(place)
-    compared = features if features is None or isinstance(features, Features) else Features(features)
-    lesson = roles.lesson(module, given, loss=loss, outputs=output_kind(graph), features=compared)
-    loop = Loop(
-        module=module,
-        batches=source,
-        forward=lesson.forward,
-        loss=lesson.loss,
-        optimizer=optimizers.make(
-            optimizer,
-            module,
-            learning_rate=learning_rate,
-            scale_learning_rate=scale_learning_rate,
-            weight_decay=weight_decay,
-            factors=learning_rates,
-            options=optimizer_options,
-        ),
-        schedule=plan,
-        teacher=lesson.teacher,
-        augment=augment,
-        execution=Execution(precision=precision, gradient_norm=gradient_norm),
-        parts=(MethodPenalty(steps), *(() if estimates is None else (estimates,))),
-        average=MovingAverage(module, ema) if ema is not None else None,
-        evaluate=evaluate,
-        scored=scored,
-        progress=progress,
-        folder=Path(checkpoint_dir) if checkpoint_dir is not None else None,
-        settings={"method": method, "optimizer": _name(optimizer), "seed": seed, **schedules.settings(plan)},
-    )
-    loop.settings["batch_size"] = static_batch(inputs) or batch_size
-    loop.settings["grad_bits"] = grad_bits
-    loop.settings["batch_norm"] = batch_norm
-    start = time.perf_counter()
-    with placement.seeded(seed, place):
-        fitted = loop.run(resume=resume)
-    seconds = time.perf_counter() - start
-    written = choose(loop, fitted)
-    if estimates is not None and written != "start":
-        estimates.estimate(module)
-    tuned = write_back(module.cpu(), model, output, metadata={"onnxqat.method": method})
-    return FinetuneResult(tuned, module, written=written, seconds=seconds, **_summary(fitted.progress))
+    own, whole = isinstance(data, Sharded), static_batch(inputs) is not None
+    with joined(device, strategy=distributed, timeout=distributed_timeout) as (world, place):
+        source, scored = holdout.split(source, has_labels=has_labels) if evaluate is None else (source, ())
+        estimates = None if reestimate_batch_norm is None else batch_norms.Reestimate(source, reestimate_batch_norm)
+        source = shard(source, world, own=own, whole=whole)
+        scored = shard_scored(scored, world, own=own, whole=whole)
+        steps = total_steps(source, epochs, max_steps)
+        plan = schedules.make(
+            schedule,
+            total_steps=steps,
+            warmup_steps=steps // 20 if warmup_steps is None else warmup_steps,
+            steps_per_epoch=source.steps,
+            options=schedule_options,
+        )
+        for each in (module, *(one.module for one in given)):
+            each.to(place)
+        compared = features if features is None or isinstance(features, Features) else Features(features)
+        lesson = roles.lesson(module, given, loss=loss, outputs=output_kind(graph), features=compared)
+        trained = world.place(module)
+        if trained is not module and lesson.forward is not module:
+            hint = "train without features, or with the whole model in each process"
+            raise UsageError("option-invalid", "no inner tensors are compared of a model in shards", hint=hint)
+        loop = Loop(
+            module=trained,
+            batches=source,
+            forward=trained if lesson.forward is module else lesson.forward,
+            loss=lesson.loss,
+            optimizer=optimizers.make(
+                optimizer,
+                trained,
+                learning_rate=learning_rate,
+                scale_learning_rate=scale_learning_rate,
+                weight_decay=weight_decay,
+                factors=learning_rates,
+                options=optimizer_options,
+            ),
+            schedule=plan,
+            teacher=lesson.teacher,
+            augment=augment,
+            execution=Execution(precision=precision, gradient_norm=gradient_norm),
+            parts=(MethodPenalty(steps), *(() if estimates is None else (estimates,))),
+            average=MovingAverage(trained, ema) if ema is not None else None,
+            evaluate=evaluate,
+            scored=scored,
+            progress=progress,
+            world=world,
+            folder=Path(checkpoint_dir) if checkpoint_dir is not None else None,
+            settings={"method": method, "optimizer": _name(optimizer), "seed": seed, **schedules.settings(plan)},
+        )
+        loop.settings["batch_size"] = (static_batch(inputs) or 0) * world.size or batch_size
+        loop.settings["grad_bits"] = grad_bits
+        loop.settings["batch_norm"] = batch_norm
+        start = time.perf_counter()
+        with placement.seeded(seed, place):
+            fitted = loop.run(resume=resume)
+        seconds = time.perf_counter() - start
+        written = choose(loop, fitted)
+        if estimates is not None and written != "start":
+            estimates.estimate(trained)
+        whole_module = world.flat(trained)
+        tuned = _written(world, whole_module, model, output, {"onnxqat.method": method})
+        world.barrier()
+    return FinetuneResult(tuned, whole_module, written=written, seconds=seconds, **_summary(fitted.progress))
+
+
+def _written(world: World, module: nn.Module, model: Any, output: Any, metadata: dict[str, str]) -> Any:
+    """The tuned model, of the kind that was given; one process writes it to a file."""
+    if world.writer or not isinstance(model, (str, os.PathLike)):
+        return write_back(module, model, output if world.writer else None, metadata=metadata)
+    return Path(output)
 
 
 def _name(optimizer: str | optimizers.Make) -> str:

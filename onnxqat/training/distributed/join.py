@@ -16,6 +16,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from onnxqat import discover
 from onnxqat.errors import QatError, UsageError
+from onnxqat.training import placement
 from onnxqat.training.distributed import failure
 from onnxqat.training.distributed.group import Group
 from onnxqat.training.world import World
@@ -61,7 +62,7 @@ def joined(
         return
     found = address()
     if found is None or (dist.is_available() and dist.is_initialized()):
-        yield World(), place(device)
+        yield World(), placement.place(device)
         return
     if not dist.is_available():
         raise UsageError("option-invalid", "this torch is built without torch.distributed: run one process")
@@ -128,23 +129,18 @@ def _group(rank: int, size: int, device: torch.device, timeout: float) -> Iterat
             dist.destroy_process_group()
 
 
-def place(device: str | torch.device | None = None, local: int | None = None) -> torch.device:
-    """The device that `device` names, None for CUDA where there is one.
+def place(device: str | torch.device | None, local: int) -> torch.device:
+    """The device of one of several processes.
 
     Args:
         device: as users give it.
-        local: number of this process on its machine, where there are several: it takes the GPU of that number.
+        local: number of this process on its machine: it takes the GPU of that number.
 
     Raises:
         UsageError: ``option-invalid``.
     """
-    try:
-        found = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    except RuntimeError:
-        raise UsageError("option-invalid", f"there is no device {str(device)!r}", hint="cpu or cuda") from None
-    if found.type == "cuda" and not torch.cuda.is_available():
-        raise UsageError("option-invalid", "torch finds no CUDA device here", hint="choose the device cpu")
-    if local is None or found.type != "cuda":
+    found = placement.place(device)
+    if found.type != "cuda":
         return found
     if ":" in str(found):
         hint = "say cuda: each process takes its own GPU"
