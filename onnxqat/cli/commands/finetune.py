@@ -30,6 +30,8 @@ from onnxqat.cli import _options
 @click.option("--device", help="cpu or cuda [cuda where there is one].")
 @click.option("--checkpoint-dir", type=_options.PATH, help="Folder for checkpoints.")
 @click.option("--resume", is_flag=True, help="Go on from the last checkpoint.")
+@click.option("--distributed", default="ddp", help="Under torchrun: ddp, or fsdp for models that do not fit one GPU.")
+@click.option("--distributed-timeout", type=float, default=600.0, help="Seconds that a process waits for the others.")
 @_options.html
 @_options.as_json
 def run(
@@ -53,6 +55,8 @@ def run(
     device: str | None,
     checkpoint_dir: Path | None,
     resume: bool,
+    distributed: str,
+    distributed_timeout: float,
     html: Path | None,
     as_json: bool,
 ) -> None:
@@ -71,6 +75,7 @@ def run(
     _options.need("torch", "train")
     if data is None:
         raise DataError("data-missing", "there is no training data", hint="give --data")
+    from onnxqat.training.distributed import join
     from onnxqat.training.finetune import finetune
     from onnxqat.training.losses import Loss
 
@@ -95,7 +100,12 @@ def run(
             output=output or _options.beside(model, ".tuned.onnx"),
             checkpoint_dir=checkpoint_dir,
             resume=resume,
+            distributed=distributed,
+            distributed_timeout=distributed_timeout,
             progress=lambda report: progress(report.step, report.total_steps),
         )
+    others = join.address()
+    if others is not None and others[0]:
+        return  # process 0 speaks for all
     source = str(teacher) if teacher else None
     _output.show(build.from_finetune(result, source=source), as_json=as_json, html_path=html)
