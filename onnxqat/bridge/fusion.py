@@ -19,7 +19,7 @@ from torch import fx
 from torch.nn import functional
 
 from onnxqat.bridge import shape_math
-from onnxqat.bridge.lowering.normalization import normalize_instances
+from onnxqat.bridge.lowering import normalization  # the module: it is imported first where it imports the builder
 
 if TYPE_CHECKING:
     from onnxqat.bridge.builder import Builder
@@ -215,7 +215,7 @@ def _group_norm(graph: _Graph, node: Any) -> bool:
 
 def _grouped(graph: _Graph, node: Any, back: Any) -> tuple[fx.Node, int, float] | None:
     """The input, number of groups and epsilon of a normalization over groups that has the shape of `node`."""
-    if not _inner(back, torch.reshape) or not _inner(back.args[0], normalize_instances):
+    if not _inner(back, torch.reshape) or not _inner(back.args[0], normalization.normalize_instances):
         return None
     into, ones, zeros, epsilon = back.args[0].args
     if not _inner(into, torch.reshape) or not graph.filled(ones, 1.0) or not graph.filled(zeros, 0.0):
