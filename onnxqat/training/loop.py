@@ -101,6 +101,11 @@ class Loop:
     world: World = dataclasses.field(default_factory=World)
 
     @property
+    def standing(self) -> Progress:
+        """Where the run stands, for its parts."""
+        return self._state
+
+    @property
     def has_score(self) -> bool:
         """Whether the module itself is scored, so that its start can be compared with each epoch."""
         return self.evaluate is not None or bool(self.scored)
@@ -175,6 +180,7 @@ class Loop:
         self.module.train()
         while state.step < self.schedule.total_steps:
             self._run_epoch()
+            self._count_limits()
             if state.step_in_epoch == 0:
                 self._finish_epoch()
             self._save()
@@ -192,6 +198,7 @@ class Loop:
             self._steps.do(batches)
             if self.save_every is not None and state.step % self.save_every == 0:
                 self._steps.settle()
+                self._count_limits()
                 self._save()
                 self.world.reseed(state.step)
         self._steps.settle()
@@ -210,6 +217,9 @@ class Loop:
                 rate = next(iter(record.rates.values()))
                 self.progress(Report(record.step, self.schedule.total_steps, record.epoch, record.loss, rate))
 
+    def _count_limits(self) -> None:
+        self._state.limited_scales = self._limited + int(self._step.guard.limited)
+
     def _finish_epoch(self) -> None:
         state = self._state
         score = self._best.rate(state)
@@ -220,7 +230,6 @@ class Loop:
             part.after_epoch(state.epoch, state.losses[-1], score)
 
     def _save(self) -> None:
-        self._state.limited_scales = self._limited + int(self._step.guard.limited)
         if self.folder is None:
             return
         checkpoint.save(

@@ -22,6 +22,7 @@ class StepRecord:
         loss: its loss, the mean over its samples, penalties included.
         gradient_norm: of all gradients together, before they are clipped.
         rates: learning rate of each parameter group, by the group's name or number.
+        samples: how many it was computed from.
     """
 
     step: int
@@ -29,6 +30,7 @@ class StepRecord:
     loss: float
     gradient_norm: float
     rates: Mapping[str, float]
+    samples: int
 
 
 class Part:

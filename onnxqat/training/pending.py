@@ -23,6 +23,7 @@ class Pending:
     loss: Tensor
     norm: Tensor
     rates: Mapping[str, float]
+    samples: int
 
 
 class PendingSteps:
@@ -51,7 +52,8 @@ class PendingSteps:
             return []
         numbers = torch.stack([value.double() for p in self._held for value in (p.loss, p.norm)]).tolist()
         records = [
-            StepRecord(p.step, p.epoch, numbers[2 * i], numbers[2 * i + 1], p.rates) for i, p in enumerate(self._held)
+            StepRecord(p.step, p.epoch, numbers[2 * i], numbers[2 * i + 1], p.rates, p.samples)
+            for i, p in enumerate(self._held)
         ]
         self._held.clear()
         return records

@@ -25,6 +25,7 @@ class FinetuneResult:
             could be scored ``"average"`` or ``"last"``.
         limited_scales: how often a step would have more than doubled or less than halved a scale; more than a few
             mean that the scales' learning rate is too high.
+        skipped: steps that were left out because their loss or gradients were not finite.
         seconds: wall time of the training loop of this call.
     """
 
@@ -36,6 +37,7 @@ class FinetuneResult:
     best_score: float | None
     written: str
     limited_scales: int
+    skipped: int
     seconds: float
 
 

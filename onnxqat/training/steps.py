@@ -83,7 +83,8 @@ class Steps:
         for part in self.step.parts:
             part.before_step(number)
         loss, norm = self.step.gradients(batches, number, keep=before is not None)
-        self._pending.add(Pending(number + 1, self.progress.epoch, loss, norm, rates))
+        samples = sum(batch.all_samples for batch in batches)
+        self._pending.add(Pending(number + 1, self.progress.epoch, loss, norm, rates, samples))
         if before is None:
             self._update()
             if self._pending.due:

@@ -1,0 +1,98 @@
+"""The keywords of :func:`onnxqat.finetune` in one object, for the functions that put a run together."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from onnxqat.calibration.preprocess import Preprocess
+from onnxqat.training import batch_norm as batch_norms
+from onnxqat.training import optimizers, schedules
+from onnxqat.training.distributed.join import TIMEOUT
+from onnxqat.training.execution import Execution, Precision
+from onnxqat.training.features import Features, Names
+from onnxqat.training.loop import Report
+from onnxqat.training.losses import Objective
+from onnxqat.training.step import Augment
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """Keywords of :func:`onnxqat.finetune`, which explains each; a test keeps the two alike."""
+
+    labels: Any = None
+    preprocess: str | Preprocess | None = None
+    teacher: Any = None
+    method: str = "lsq"
+    epochs: int | None = None
+    max_steps: int | None = None
+    batch_size: int = 32
+    optimizer: str | optimizers.Make = "adamw"
+    optimizer_options: Mapping[str, Any] | None = None
+    learning_rate: float | None = None
+    scale_learning_rate: float | None = None
+    learning_rates: Mapping[str, float] | None = None
+    weight_decay: float = 0.0
+    warmup_steps: int | None = None
+    schedule: str | schedules.Factor = "cosine"
+    schedule_options: Mapping[str, Any] | None = None
+    loss: Objective | None = None
+    features: Features | Names | None = None
+    ema: float | None = None
+    gradient_norm: float | None = None
+    batch_norm: batch_norms.Mode = "live"
+    reestimate_batch_norm: int | None = None
+    grad_bits: int | None = None
+    precision: Precision = "float32"
+    accumulate: int = 1
+    compile: bool | str = False
+    channels_last: bool = False
+    recompute: bool | int = False
+    augment: Augment | None = None
+    evaluate: Callable[[nn.Module], float] | None = None
+    seed: int = 0
+    device: str | torch.device | None = None
+    output: str | os.PathLike[str] | None = None
+    checkpoint_dir: str | os.PathLike[str] | None = None
+    save_every: int | None = None
+    resume: bool = False
+    black_box: str | os.PathLike[str] | None = None
+    skip_non_finite: int = 0
+    log_dir: str | os.PathLike[str] | None = None
+    log_every: int = 10
+    tensorboard: bool = False
+    progress: Callable[[Report], None] | None = None
+    distributed: str = "ddp"
+    distributed_timeout: float = TIMEOUT
+
+    @property
+    def execution(self) -> Execution:
+        """How a step is computed."""
+        return Execution(
+            precision=self.precision,
+            gradient_norm=self.gradient_norm,
+            accumulate=self.accumulate,
+            compile=self.compile,
+            channels_last=self.channels_last,
+            recompute=self.recompute,
+        )
+
+    @property
+    def folder(self) -> Path | None:
+        """For checkpoints."""
+        return None if self.checkpoint_dir is None else Path(self.checkpoint_dir)
+
+    @property
+    def box(self) -> Path | None:
+        """For the black box."""
+        if self.black_box is not None:
+            return Path(self.black_box)
+        if self.folder is not None:
+            return self.folder / "black_box"
+        return None if self.output is None else Path(f"{os.fspath(self.output)}.black_box")

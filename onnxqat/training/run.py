@@ -1,0 +1,183 @@
+"""A run of :func:`onnxqat.finetune`, put together from its options."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from onnxqat.bridge.write_back import write_back
+from onnxqat.errors import UsageError
+from onnxqat.graph import io
+from onnxqat.training import batch_norm as batch_norms
+from onnxqat.training import gradients, material, optimizers, placement, roles, schedules
+from onnxqat.training.checkpoint import Progress
+from onnxqat.training.distributed.join import joined
+from onnxqat.training.distributed.shards import Sharded
+from onnxqat.training.features import Features
+from onnxqat.training.logs import logs
+from onnxqat.training.loop import Loop
+from onnxqat.training.material import Material
+from onnxqat.training.method_penalty import MethodPenalty
+from onnxqat.training.moving_average import MovingAverage
+from onnxqat.training.options import Options
+from onnxqat.training.part import Part
+from onnxqat.training.result import FinetuneResult, choose
+from onnxqat.training.roles import Lesson
+from onnxqat.training.run_length import steps_an_epoch, total_steps
+from onnxqat.training.schedule import Schedule
+from onnxqat.training.teachers import output_kind
+from onnxqat.training.world import World
+
+
+def run(model: io.ModelSource, data: Any, given: Options) -> FinetuneResult:
+    """What :func:`onnxqat.finetune` does, and raises."""
+    if isinstance(model, (str, os.PathLike)) and given.output is None:
+        raise UsageError("option-invalid", f"no output path for the tuned {os.fspath(model)!r}")
+    graph = io.load(model)
+    module = roles.student(graph, given.method)
+    if given.grad_bits is not None:
+        gradients.quantize(module, given.grad_bits)
+    batch_norms.set_mode(module, given.batch_norm)
+    whole = material.read(
+        graph,
+        data.data if isinstance(data, Sharded) else data,
+        given.labels,
+        preprocess=given.preprocess,
+        batch_size=given.batch_size,
+        seed=given.seed,
+        hold_out=given.evaluate is None,
+    )
+    teachers = roles.teachers_of(given.teacher, module, has_labels=whole.has_labels)
+    with joined(given.device, strategy=given.distributed, timeout=given.distributed_timeout) as (world, place):
+        part = material.sharded(whole, world, own=isinstance(data, Sharded))
+        for each in (module, *(one.module for one in teachers)):
+            each.to(place)
+        compared = given.features
+        if not (compared is None or isinstance(compared, Features)):
+            compared = Features(compared)
+        lesson = roles.lesson(module, teachers, loss=given.loss, outputs=output_kind(graph), features=compared)
+        trained = world.place(module)
+        if trained is not module:
+            lesson = _in_shards(lesson, module, trained)
+        estimates = None
+        if given.reestimate_batch_norm is not None:
+            estimates = batch_norms.Reestimate(whole.source, given.reestimate_batch_norm)
+        loop = _loop(trained, part, lesson, world, given, parts=() if estimates is None else (estimates,))
+        start = time.perf_counter()
+        with placement.seeded(given.seed, place):
+            fitted = loop.run(resume=given.resume)
+        seconds = time.perf_counter() - start
+        written = choose(loop, fitted)
+        if estimates is not None and written != "start":
+            estimates.estimate(trained)
+        flat = world.flat(trained)
+        tuned = _written(world, flat, model, given)
+        world.barrier()
+    return FinetuneResult(tuned, flat, written=written, seconds=seconds, **_summary(fitted.progress))
+
+
+def _in_shards(lesson: Lesson, module: nn.Module, trained: nn.Module) -> Lesson:
+    """`lesson` for `trained`, which stands for `module` in shards."""
+    if lesson.forward is not module:
+        hint = "train without features, or with the whole model in each process"
+        raise UsageError("option-invalid", "no inner tensors are compared of a model in shards", hint=hint)
+    return dataclasses.replace(lesson, forward=trained)
+
+
+def _loop(
+    module: nn.Module, data: Material, lesson: Lesson, world: World, given: Options, *, parts: tuple[Part, ...]
+) -> Loop:
+    """The loop over `module`, which is on its device."""
+    plan = _schedule(data, given)
+    folder = None if given.log_dir is None else Path(given.log_dir)
+    return Loop(
+        module=module,
+        batches=data.source,
+        forward=lesson.forward,
+        loss=lesson.loss,
+        optimizer=_optimizer(module, given),
+        schedule=plan,
+        teacher=lesson.teacher,
+        augment=given.augment,
+        execution=given.execution,
+        parts=(
+            MethodPenalty(plan.total_steps),
+            *parts,
+            *logs(folder, every=given.log_every, tensorboard=given.tensorboard),
+        ),
+        average=MovingAverage(module, given.ema) if given.ema is not None else None,
+        evaluate=given.evaluate,
+        scored=data.scored,
+        progress=given.progress,
+        world=world,
+        folder=given.folder,
+        save_every=given.save_every,
+        black_box=given.box,
+        skip_non_finite=given.skip_non_finite,
+        settings=_settings(plan, data, world, given),
+    )
+
+
+def _schedule(data: Material, given: Options) -> Schedule:
+    steps = total_steps(data.source, given.epochs, given.max_steps, given.accumulate)
+    return schedules.make(
+        given.schedule,
+        total_steps=steps,
+        warmup_steps=steps // 20 if given.warmup_steps is None else given.warmup_steps,
+        steps_per_epoch=steps_an_epoch(data.source, given.accumulate),
+        options=given.schedule_options,
+    )
+
+
+def _optimizer(module: nn.Module, given: Options) -> torch.optim.Optimizer:
+    return optimizers.make(
+        given.optimizer,
+        module,
+        learning_rate=given.learning_rate,
+        scale_learning_rate=given.scale_learning_rate,
+        weight_decay=given.weight_decay,
+        factors=given.learning_rates,
+        options=given.optimizer_options,
+    )
+
+
+def _settings(plan: Schedule, data: Material, world: World, given: Options) -> dict[str, Any]:
+    """What a resumed run has to agree with."""
+    optimizer = given.optimizer
+    name = optimizer if isinstance(optimizer, str) else getattr(optimizer, "__qualname__", "own")
+    return {
+        "method": given.method,
+        "optimizer": name,
+        "seed": given.seed,
+        **schedules.settings(plan),
+        "batch_size": data.batch_size * (world.size if data.prescribed else 1),
+        "accumulate": given.accumulate,
+        "precision": given.precision,
+        "grad_bits": given.grad_bits,
+        "batch_norm": given.batch_norm,
+    }
+
+
+def _written(world: World, module: nn.Module, model: Any, given: Options) -> Any:
+    """The tuned model, of the kind that was given; one process writes it to a file."""
+    if world.writer or not isinstance(model, (str, os.PathLike)):
+        output = given.output if world.writer else None
+        return write_back(module, model, output, metadata={"onnxqat.method": given.method})
+    return Path(given.output or "")
+
+
+def _summary(progress: Progress) -> dict[str, Any]:
+    return {
+        "steps": progress.step,
+        "losses": progress.losses,
+        "best_epoch": progress.best_epoch,
+        "best_score": progress.best_score,
+        "limited_scales": progress.limited_scales,
+        "skipped": progress.skipped,
+    }
