@@ -15,6 +15,8 @@ __version__ = "0.1.0"
 _PUBLIC = {
     "QatError": "onnxqat.errors",
     "export": "onnxqat.from_torch.export",
+    "cut": "onnxqat.parts.cut",
+    "stitch": "onnxqat.parts.stitch",
     "insert_qdq": "onnxqat.insert",
     "to_torch": "onnxqat.bridge.importer",
     "write_back": "onnxqat.bridge.write_back",
@@ -66,6 +68,8 @@ if TYPE_CHECKING:
     from onnxqat.lint.diff import diff as diff
     from onnxqat.lint.explain import explain as explain
     from onnxqat.lint.lint import lint as lint
+    from onnxqat.parts.cut import cut as cut
+    from onnxqat.parts.stitch import stitch as stitch
     from onnxqat.training.finetune import finetune as finetune
     from onnxqat.validation.validate import validate as validate
 

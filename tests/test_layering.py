@@ -10,6 +10,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("ops",),
     ("backends",),
     ("passes",),
+    ("parts",),
     ("calibration",),
     ("insert",),  # the work of `insert-qdq`, put together from everything so far
     ("bridge",),
