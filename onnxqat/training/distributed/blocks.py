@@ -11,7 +11,7 @@ from torch import Tensor, fx, nn
 from onnxqat.bridge.module import OnnxModule
 from onnxqat.errors import QatError
 from onnxqat.training.distributed.cut import ROOT, Cut, cut
-from onnxqat.training.distributed.tensors import like, whole
+from onnxqat.training.distributed.tensors import like, local, whole
 
 BLOCK_BYTES = 2**26
 """Bytes of parameters of a block, where no single parameter is larger."""
@@ -99,7 +99,7 @@ class Blocks(nn.Module):
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
-        """Copy in a state dict of the flat module; its tensors are whole.
+        """Copy in a state dict of the flat module; its tensors are whole, or the parts that this process holds.
 
         Raises:
             QatError: ``checkpoint-mismatch`` where keys are missing or left over, and `strict`.
@@ -109,8 +109,10 @@ class Blocks(nn.Module):
             raise QatError("checkpoint-mismatch", f"the state dict and the module differ in {min(different)!r}")
         for key in self._state_keys:
             if key in state_dict:
-                tensor = self._tensor(key)
-                tensor.copy_(like(tensor, state_dict[key]))
+                tensor, value = self._tensor(key), state_dict[key]
+                if value.shape == tensor.shape:
+                    value = local(like(tensor, value))
+                local(tensor).copy_(value)
         return None
 
     @torch.no_grad()

@@ -7,16 +7,20 @@ from torch import Tensor, nn
 
 from onnxqat.bridge.state import quantizers
 from onnxqat.training.distributed.group import Group
+from onnxqat.training.world import World
 
 
 @torch.no_grad()
-def reduce_observed(module: nn.Module, world: Group) -> None:
+def reduce_observed(module: nn.Module, world: World) -> None:
     """Make the observed range of every quantizer that of all processes: the least minimum, the greatest maximum.
 
     For quantizers in a calibrating state: each process runs its own samples through `module`, then all call this, then
     ``apply_observed`` gives every process the same scales, those of one process that has seen all samples. A NaN
-    that one process has seen becomes an infinite range, which ``apply_observed`` refuses. Two messages in all.
+    that one process has seen becomes an infinite range, which ``apply_observed`` refuses. Two messages in all; nothing
+    to do for one process.
     """
+    if not isinstance(world, Group):
+        return
     found = [q for _, q in quantizers(module) if not q.derived]
     for name, reduce, bad in (("observed_min", world.least, "-inf"), ("observed_max", world.greatest, "inf")):
         held: list[Tensor] = [getattr(q, name) for q in found]

@@ -1,0 +1,205 @@
+"""What two processes run for ``test_distributed.py``: ``python -m tests.training.distributed_scenarios FOLDER``.
+
+Each scenario returns arrays; process R writes those of scenario NAME to ``FOLDER/NAME.R.npz``. The tests run the same
+functions in one process.
+"""
+
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from onnxqat.bridge.importer import to_torch
+from onnxqat.bridge.state import quantizers, state
+from onnxqat.errors import DataError
+from onnxqat.training.batches import Batch
+from onnxqat.training.distributed.join import joined
+from onnxqat.training.distributed.observers import reduce_observed
+from onnxqat.training.distributed.shards import Sharded, shard
+from onnxqat.training.distributed.tensors import local
+from onnxqat.training.execution import Execution
+from onnxqat.training.finetune import finetune
+from onnxqat.training.fit import fit
+from tests.training.test_finetune import data, network
+
+Arrays = dict[str, npt.NDArray[Any]]
+
+SAMPLES, EPOCHS = 61, 3
+"""Batches of 8 and a last one of 5: no two processes get the same number of samples."""
+
+
+class StoppedError(Exception):
+    """Ends a run between two checkpoints."""
+
+
+def tuned(
+    strategy: str = "ddp", *, folder: Path | None = None, resume: bool = False, stop: bool = False, **options: Any
+) -> Arrays:
+    """Parameters and losses of a run; with `stop`, it ends in its second epoch and gives nothing."""
+    x, y = data(SAMPLES)
+    sizes: dict[str, int] = {}
+    calls = 0
+
+    def evaluate(module: nn.Module) -> float:
+        nonlocal calls
+        calls += 1
+        if stop and calls == 3:  # the start, epoch 1, epoch 2
+            raise StoppedError
+        sizes.update({f"size of {key}": local(p).numel() for key, p in module.named_parameters()})
+        with torch.no_grad():
+            return float((module(torch.from_numpy(x)).argmax(1) == torch.from_numpy(y)).float().mean())
+
+    settings: dict[str, Any] = {
+        "epochs": EPOCHS,
+        "batch_size": 8,
+        "optimizer": "adamw",
+        "learning_rate": 0.02,
+        "gradient_norm": 0.5,
+        "ema": 0.8,
+    }
+    try:
+        result = finetune(
+            network(quantized=True),
+            {"x": x},
+            labels=y,
+            device="cpu",
+            distributed=strategy,
+            checkpoint_dir=folder,
+            resume=resume,
+            evaluate=evaluate,
+            **{**settings, **options},
+        )
+    except StoppedError:
+        return {}
+    held = {key: value.numpy() for key, value in result.module.state_dict().items()}
+    score = np.asarray([result.best_epoch, result.best_score])
+    return {**held, "losses": np.asarray(result.losses), "score": score, **{k: np.asarray(v) for k, v in sizes.items()}}
+
+
+def taught(strategy: str = "ddp") -> Arrays:
+    """A run with a teacher that is the model itself, scored on samples that are held out."""
+    x, _ = data(120)
+    result = finetune(
+        network(quantized=True), {"x": x}, device="cpu", distributed=strategy, epochs=2, optimizer="sgd", batch_size=10
+    )
+    held = {key: value.numpy() for key, value in result.module.state_dict().items()}
+    return {**held, "losses": np.asarray(result.losses), "score": np.asarray(result.best_score)}
+
+
+class TwoHeads(nn.Module):
+    """Two outputs, of which the loss takes one, and a parameter that nothing reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.body, self.first, self.second = nn.Linear(8, 6), nn.Linear(6, 3), nn.Linear(6, 3)
+        self.idle = nn.Parameter(torch.ones(2))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Both heads."""
+        hidden = torch.relu(self.body(x))
+        return self.first(hidden), self.second(hidden)
+
+
+class Lists:
+    """Batches in a list."""
+
+    def __init__(self, batches: list[Batch]) -> None:
+        self.batches = batches
+        self.steps = len(batches)
+
+    def epoch(self, number: int) -> Any:
+        """The same ones each time."""
+        return iter(self.batches)
+
+
+def heads() -> Arrays:
+    """Steps of two batches, and batches of one sample: a process has none, and all take part."""
+    x, y = data(12)
+    parts = [slice(0, 5), slice(5, 6), slice(6, 11), slice(11, 12)]
+    held = Lists([Batch({"x": torch.from_numpy(x[p])}, torch.from_numpy(y[p])) for p in parts])
+    module = TwoHeads()
+    with joined("cpu") as (world, _):
+        optimizer = torch.optim.SGD(world.place(module).parameters(), lr=0.1)
+        source = shard(held, world, own=False, whole=False)
+        done = fit(module, source, optimizer, total_steps=6, world=world, execution=Execution(accumulate=2))
+    return {**{k: p.detach().numpy() for k, p in module.named_parameters()}, "losses": np.asarray(done.progress.losses)}
+
+
+def own() -> Arrays:
+    """Data that differ by process: 3 samples in one, 1 and then none in the other; together those of one process."""
+    x, y = data(8)
+    with joined("cpu") as (world, _):
+        rows = [[0, 1, 2, 3], [4, 5]] if world.size == 1 else [[[0, 1, 2], [4, 5]], [[3]]][world.rank]
+        batches = [Batch({"x": torch.from_numpy(x[row])}, torch.from_numpy(y[row])) for row in rows]
+        module = TwoHeads()
+        optimizer = torch.optim.SGD(world.place(module).parameters(), lr=0.1)
+        source = shard(Lists(batches), world, own=True, whole=False)
+        assert source.steps == 2
+        fit(module, source, optimizer, total_steps=4, world=world)
+    return {key: parameter.detach().numpy() for key, parameter in module.named_parameters()}
+
+
+def observed() -> Arrays:
+    """Scales from the ranges of all processes; a NaN of one is refused by all."""
+    x, _ = data(64)
+    module = to_torch(network(quantized=True))
+    with joined("cpu") as (world, _), state(module, "calibrate"):
+        module(torch.from_numpy(x[world.rank :: world.size]))
+        reduce_observed(module, world)
+        for _, quantizer in quantizers(module):
+            quantizer.apply_observed()
+        first = next(q for _, q in quantizers(module))
+        first.observe(torch.tensor([0.0, float("nan") if world.rank == world.size - 1 else 1.0]))
+        reduce_observed(module, world)
+        refused = False
+        try:
+            first.apply_observed()
+        except DataError as error:
+            refused = error.code == "data-non-finite"
+    return {**{key: q.scale.detach().numpy() for key, q in quantizers(module)}, "refused": np.asarray(refused)}
+
+
+def marked() -> Arrays:
+    """The data of :func:`tuned` as a reader that gives each process its own part of them."""
+    x, y = data(SAMPLES)
+    with joined("cpu") as (world, _):
+        x, y = x[world.rank :: world.size], y[world.rank :: world.size]
+    batches = [(x[i : i + 4], y[i : i + 4]) for i in range(0, len(x), 4)]
+    result = finetune(network(quantized=True), Sharded(batches), device="cpu", epochs=1, max_steps=9)
+    return {key: value.numpy() for key, value in result.module.state_dict().items()}
+
+
+def main(folder: Path) -> None:
+    """Run all scenarios, as one of several processes."""
+    from onnxqat.training.distributed.strategies import fsdp
+
+    fsdp.Strategy.block_bytes = 100
+    with joined("cpu") as (world, _):
+        rank = world.rank
+
+    def keep(name: str, arrays: Arrays) -> None:
+        np.savez(folder / f"{name}.{rank}.npz", **arrays)
+
+    keep("ddp", tuned())
+    keep("fsdp", tuned("fsdp", folder=folder / "of_fsdp", stop=True) or tuned("fsdp"))
+    keep("went_on", tuned(folder=folder / "of_one", resume=True))
+    keep("went_on_fsdp", tuned("fsdp", folder=folder / "of_fsdp", resume=True))
+    tuned(folder=folder / "of_ddp", stop=True)
+    keep("taught", taught())
+    keep("taught_fsdp", taught("fsdp"))
+    keep("heads", heads())
+    keep("own", own())
+    keep("marked", marked())
+    keep("observed", observed())
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("error")
+    torch.set_num_threads(1)
+    main(Path(sys.argv[1]))

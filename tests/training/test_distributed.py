@@ -1,0 +1,267 @@
+"""Two processes on the CPU give what one gives; a process that dies ends the run with its name and a whole checkpoint."""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+
+from onnxqat.cli import main
+from onnxqat.errors import QatError, UsageError
+from onnxqat.training import checkpoint
+from onnxqat.training.batches import Batch
+from onnxqat.training.distributed import join
+from onnxqat.training.distributed.shards import part, rounds, shard_scored, slices
+from onnxqat.training.world import World
+from tests.source_tree import REPOSITORY
+from tests.training import distributed_scenarios as scenarios
+from tests.training.test_finetune import data, network
+
+pytestmark = pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
+
+SECONDS = 240
+"""After which a process that hangs is killed; a test that gets there fails."""
+
+
+def environment(**more: str) -> dict[str, str]:
+    kept = {key: value for key, value in os.environ.items() if key not in join.VARIABLES}
+    return {**kept, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1", **more}
+
+
+def two(*arguments: str) -> list[subprocess.CompletedProcess[str]]:
+    """Run Python with `arguments` as process 0 and process 1, and wait for both."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = str(found.getsockname()[1])
+    running = [
+        subprocess.Popen(
+            [sys.executable, *arguments],
+            env=environment(RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=port),
+            cwd=REPOSITORY,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    done = []
+    try:
+        for process in running:
+            output, errors = process.communicate(timeout=SECONDS)
+            done.append(subprocess.CompletedProcess(process.args, process.returncode, output, errors))
+    finally:
+        for process in running:
+            process.kill()
+    return done
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder with what the scenarios gave in two processes, which go on from a checkpoint of one."""
+    folder = tmp_path_factory.mktemp("two")
+    scenarios.tuned(folder=folder / "of_one", stop=True)
+    for process in two("-m", "tests.training.distributed_scenarios", str(folder)):
+        assert process.returncode == 0, process.stderr
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def alone() -> scenarios.Arrays:
+    """The run of one process."""
+    return scenarios.tuned()
+
+
+def given(folder: Path, name: str) -> scenarios.Arrays:
+    """What scenario `name` gave, the same in both processes but for the sizes of what they hold."""
+    first, second = (dict(np.load(folder / f"{name}.{rank}.npz")) for rank in range(2))
+    assert first.keys() == second.keys()
+    for key, value in first.items():
+        if not key.startswith("size of "):
+            np.testing.assert_array_equal(value, second[key], err_msg=key)
+    return first
+
+
+def assert_same(found: scenarios.Arrays, wanted: scenarios.Arrays) -> None:
+    for key, value in wanted.items():
+        if not key.startswith("size of "):
+            np.testing.assert_allclose(found[key], value, rtol=2e-5, atol=2e-6, err_msg=key)
+
+
+@pytest.mark.parametrize("name", ["ddp", "fsdp", "went_on", "went_on_fsdp"])
+def test_two_processes_give_what_one_gives(name: str, ran: Path, alone: scenarios.Arrays) -> None:
+    assert_same(given(ran, name), alone)
+
+
+def test_weights_are_in_shards_and_scales_whole(ran: Path, alone: scenarios.Arrays) -> None:
+    parts = [dict(np.load(ran / f"fsdp.{rank}.npz")) for rank in range(2)]
+    for key in (key for key in alone if key.startswith("size of ")):
+        sizes, size = [int(held[key]) for held in parts], int(alone[key])
+        if key.endswith((".scale", "half_")):
+            assert sizes == [size, size], key
+        else:
+            assert sum(sizes) == size, key
+            assert max(sizes) <= -(-size // 3) * 2, key
+
+
+@pytest.mark.parametrize("folder", ["of_ddp", "of_fsdp"])
+def test_one_process_goes_on_where_two_stopped(folder: str, ran: Path, alone: scenarios.Arrays, tmp_path: Path) -> None:
+    shutil.copytree(ran / folder, tmp_path / "run")
+    assert_same(scenarios.tuned(folder=tmp_path / "run", resume=True), alone)
+
+
+@pytest.mark.parametrize("name", ["taught", "heads", "own", "observed"])
+def test_scenario(name: str, ran: Path) -> None:
+    """Teachers and held-out scores; outputs without a loss, few samples, accumulation; data of their own; observers."""
+    wanted = getattr(scenarios, name)()
+    assert_same(given(ran, name), wanted)
+    if name == "taught":
+        assert_same(given(ran, "taught_fsdp"), wanted)
+    if name == "observed":
+        assert wanted["refused"]
+
+
+def test_marked_data_train(ran: Path) -> None:
+    found = given(ran, "marked")
+    start = {key: value.numpy() for key, value in scenarios.to_torch(network(quantized=True)).state_dict().items()}
+    assert not np.array_equal(found["w1"], start["w1"])
+
+
+class Numbered(World):
+    """A process of several, as far as data are concerned."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank, self.size = rank, size
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7])
+def test_parts_are_the_batch(size: int) -> None:
+    batch = Batch({"x": torch.arange(5.0).reshape(5, 1)}, torch.arange(5))
+    parts = [part(batch, rank, size) for rank in range(size)]
+    counted = [p for p in parts if p.weight]
+    assert torch.equal(torch.cat([p.inputs["x"] for p in counted]), batch.inputs["x"])
+    assert all(p.labels is not None and torch.equal(p.labels.float(), p.inputs["x"][:, 0]) for p in parts)
+    assert all(len(p.inputs["x"]) >= 1 for p in parts)
+    mean = sum(p.weight * p.inputs["x"].mean() for p in parts) / size
+    assert float(mean) == pytest.approx(2.0)
+
+
+def test_a_batch_that_cannot_be_cut_goes_to_all() -> None:
+    batch = Batch({"x": torch.zeros(4, 2), "size": torch.tensor([8, 8])})
+    assert part(batch, 1, 2) is batch
+
+
+def test_whole_batches_go_round() -> None:
+    batches = [Batch({"x": torch.full((2, 1), float(i))}) for i in range(3)]
+    shares = [list(rounds(batches, Numbered(rank, 2))) for rank in range(2)]
+    assert [[float(b.inputs["x"][0]) for b in share] for share in shares] == [[0.0, 2.0], [1.0, 2.0]]
+    assert [[b.weight for b in share] for share in shares] == [[1.0, 2.0], [1.0, 0.0]]
+    assert [b.samples for b in shares[0]] == [4, 2]
+    assert len(list(slices(batches, Numbered(1, 2)))) == 3
+    assert shard_scored(batches, World(), own=False, whole=True) == tuple(batches)
+    assert len(shard_scored(batches, Numbered(0, 2), own=False, whole=True)) == 2
+
+
+def test_the_environment_says_who_takes_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in join.VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    assert join.address() is None
+    for name, value in zip(join.VARIABLES, ("1", "4", "localhost", "29500"), strict=True):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    assert join.address() == (1, 4, 0)
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert join.address() is None
+    monkeypatch.setenv("WORLD_SIZE", "four")
+    with pytest.raises(UsageError, match="WORLD_SIZE=four"):
+        join.address()
+
+
+def test_bad_options_and_absent_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError, match="ddp"), join.joined("cpu", strategy="dpd"):
+        pass
+    with pytest.raises(UsageError, match="timeout"), join.joined("cpu", timeout=0):
+        pass
+    for name, value in zip(join.VARIABLES, ("1", "2", "127.0.0.1", "1"), strict=True):
+        monkeypatch.setenv(name, value)
+    with pytest.raises(QatError, match=r"process 1 of 2 .*127\.0\.0\.1:1") as caught, join.joined("cpu", timeout=1):
+        pass
+    assert caught.value.code == "distributed-failed"
+
+
+def test_torchrun(tmp_path: Path) -> None:
+    x, y = data(64)
+    onnx.save(network(quantized=True), tmp_path / "model.onnx")
+    np.savez(tmp_path / "data.npz", x=x, labels=y)
+    options = ["--epochs", "2", "--optimizer", "sgd", "--lr", "0.05", "--device", "cpu", "--json"]
+
+    def finetune(output: str) -> list[str]:
+        files = [str(tmp_path / name) for name in ("model.onnx", "data.npz", output)]
+        return ["finetune", files[0], "--data", files[1], "-o", files[2], *options]
+
+    launched = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone", "-m", "onnxqat"]
+    done = subprocess.run(
+        [*launched, *finetune("two.onnx")],
+        env=environment(),
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    json.loads(done.stdout)  # of one process
+    assert main.run(finetune("one.onnx")) == 0
+    one, both = (onnx.load(tmp_path / name) for name in ("one.onnx", "two.onnx"))
+    before = onnx.load(tmp_path / "model.onnx")
+    assert [n.name for n in one.graph.node] == [n.name for n in both.graph.node]
+    moved = 0
+    for a, b, c in zip(*(m.graph.initializer for m in (one, both, before)), strict=True):
+        np.testing.assert_allclose(*map(onnx.numpy_helper.to_array, (a, b)), rtol=1e-5, atol=1e-6)
+        moved += a.raw_data != c.raw_data
+    assert moved > 4
+
+
+DYING = '''
+import os, signal
+import numpy as np
+
+epochs = 0
+
+def batches():
+    """Process 1 is killed in its third pass over the data: the first is a look for labels."""
+    global epochs
+    epochs += 1
+    random = np.random.default_rng(0)
+    for step in range(4):
+        if epochs == 4 and step == 2 and os.environ["RANK"] == "1":
+            os.kill(os.getpid(), signal.SIGKILL)
+        x = random.standard_normal((8, 8)).astype(np.float32)
+        yield {"x": x}, x[:, :3].argmax(1)
+'''
+
+
+def test_a_killed_process_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, output, folder = tmp_path / "model.onnx", tmp_path / "tuned.onnx", tmp_path / "run"
+    onnx.save(network(quantized=True), model)
+    (tmp_path / "dying.py").write_text(DYING, encoding="utf-8")
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from onnxqat.cli import main; main.main()"
+    arguments = ["finetune", str(model), "--data", "dying:batches", "-o", str(output), "--device", "cpu"]
+    left, killed = two("-c", code, *arguments, "--max-steps", "40", "--checkpoint-dir", str(folder))
+    assert killed.returncode < 0
+    assert left.returncode == 1, left.stderr
+    assert "error[distributed-failed]: process 0 of 2 lost the others: process 1 no longer answers" in left.stderr
+    assert "Traceback" not in left.stderr
+    assert not output.exists()
+    module = scenarios.to_torch(network(quantized=True))
+    progress = checkpoint.load(folder / "last.safetensors", module)
+    assert progress.step > 0
+    assert progress.step % 4 == 0
