@@ -46,20 +46,23 @@ class Best:
     def rate(self, progress: Progress) -> float:
         """Score the module as it is, or its average after an epoch; keep it where it is the best so far.
 
+        An epoch in progress, where a run ends, counts as one that is done.
+
         Without `evaluate` and `scored`, the score is minus the epoch's mean training loss. Scored by the loss on a
         few samples, neighbouring epochs rank by chance, and the last, with the lowest learning rate, is the one to
         trust: each epoch that beats the start is then kept in place of the one before.
         """
-        with self._averaged() if progress.epoch else contextlib.nullcontext():
+        epoch = progress.epoch + bool(progress.step_in_epoch)
+        with self._averaged() if epoch else contextlib.nullcontext():
             for part in self.step.parts:
                 part.before_score()
             score = self._score() if self.has_score else -progress.losses[-1]
-            if progress.epoch == 0:
+            if epoch == 0:
                 progress.start_score = score
             bar = progress.start_score if self.evaluate is None and self.scored else progress.best_score
-            beats = bar is None or progress.epoch == 0 or score > bar
+            beats = bar is None or epoch == 0 or score > bar
             if beats and all(part.may_keep for part in self.step.parts):
-                progress.best_score, progress.best_epoch = score, progress.epoch
+                progress.best_score, progress.best_epoch = score, epoch
                 self._keep()
                 if self.file is not None:
                     writes = self.step.world.writer

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -52,6 +52,10 @@ def finetune(
     features: Features | Names | None = None,
     ema: float | None = None,
     gradient_norm: float | None = None,
+    gradient_value: float | None = None,
+    progressive: Sequence[int] | None = None,
+    dampening: float | None = None,
+    freezing: float | None = None,
     batch_norm: batch_norms.Mode = "live",
     reestimate_batch_norm: int | None = None,
     grad_bits: int | None = None,
@@ -110,6 +114,13 @@ def finetune(
             others, or a :class:`onnxqat.training.features.Features`.
         ema: decay of a moving average of the weights, which is then evaluated and written; None: no average.
         gradient_norm: limit on the norm of the gradient.
+        gradient_value: limit on the absolute value of each of its elements.
+        progressive: bits, such as ``[8, 4]``, of the grids that the run begins with; it ends on those of the file
+            (:mod:`onnxqat.training.progressive`).
+        dampening: final weight of a term that keeps weights from oscillating between two codes, 0.1 in the paper
+            (:mod:`onnxqat.training.dampening`).
+        freezing: oscillations a step above which a weight is held where it is, 0.01 in the paper
+            (:mod:`onnxqat.training.freezing`).
         batch_norm: what a BatchNormalization that was kept does (:mod:`onnxqat.training.batch_norm`): ``"live"``
             statistics of the batch, or ``"frozen"`` ones of the file.
         reestimate_batch_norm: estimate its statistics again on so many batches of the data, whenever the module is

@@ -183,6 +183,8 @@ class Loop:
             self._count_limits()
             if state.step_in_epoch == 0:
                 self._finish_epoch()
+            elif state.step >= self.schedule.total_steps and self.has_score:
+                self._best.rate(state)
             self._save()
             self.world.reseed(state.step)
 

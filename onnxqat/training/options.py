@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,17 @@ from torch import nn
 from onnxqat.calibration.preprocess import Preprocess
 from onnxqat.training import batch_norm as batch_norms
 from onnxqat.training import optimizers, schedules
+from onnxqat.training.dampening import Dampening
 from onnxqat.training.distributed.join import TIMEOUT
 from onnxqat.training.execution import Execution, Precision
 from onnxqat.training.features import Features, Names
+from onnxqat.training.freezing import Freezing
 from onnxqat.training.loop import Report
 from onnxqat.training.losses import Objective
+from onnxqat.training.part import Part
+from onnxqat.training.progressive import Progressive
 from onnxqat.training.step import Augment
+from onnxqat.training.value_clipping import ValueClipping
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -46,6 +51,10 @@ class Options:
     features: Features | Names | None = None
     ema: float | None = None
     gradient_norm: float | None = None
+    gradient_value: float | None = None
+    progressive: Sequence[int] | None = None
+    dampening: float | None = None
+    freezing: float | None = None
     batch_norm: batch_norms.Mode = "live"
     reestimate_batch_norm: int | None = None
     grad_bits: int | None = None
@@ -81,6 +90,16 @@ class Options:
             compile=self.compile,
             channels_last=self.channels_last,
             recompute=self.recompute,
+        )
+
+    @property
+    def objectives(self) -> tuple[Part, ...]:
+        """What changes what is minimized, and how fast, from step to step."""
+        return (
+            *(() if self.progressive is None else (Progressive(self.progressive),)),
+            *(() if self.dampening is None else (Dampening(self.dampening),)),
+            *(() if self.gradient_value is None else (ValueClipping(self.gradient_value),)),
+            *(() if self.freezing is None else (Freezing(self.freezing),)),
         )
 
     @property

@@ -108,6 +108,7 @@ def _loop(
         execution=given.execution,
         parts=(
             MethodPenalty(plan.total_steps),
+            *given.objectives,
             *parts,
             *logs(folder, every=given.log_every, tensorboard=given.tensorboard),
         ),
@@ -160,6 +161,7 @@ def _settings(plan: Schedule, data: Material, world: World, given: Options) -> d
         "accumulate": given.accumulate,
         "precision": given.precision,
         "grad_bits": given.grad_bits,
+        "progressive": None if given.progressive is None else list(given.progressive),
         "batch_norm": given.batch_norm,
     }
 
