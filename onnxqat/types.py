@@ -294,7 +294,10 @@ class ShiftLimit:
 
 @dataclasses.dataclass(frozen=True)
 class QuantPlan:
-    """What is to happen to every edge of a graph: the result of resolving a backend table."""
+    """What is to happen to every edge of a graph: the result of resolving a backend table.
+
+    `bare`: tensors that lie on the grid of what they were moved from, without a pair of their own.
+    """
 
     backend: str
     edges: tuple[Edge, ...]
@@ -303,6 +306,7 @@ class QuantPlan:
     remarks: tuple[Remark, ...] = ()
     float_nodes: tuple[tuple[str, str], ...] = ()
     shift_limits: tuple[ShiftLimit, ...] = ()
+    bare: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxqat import numerics
-from onnxqat.graph import build, edit, qdq, query, walk
+from onnxqat.graph import build, edit, moved, qdq, query, walk
 from onnxqat.passes._base import Context, Pass, Rewrite
 from onnxqat.types import BiasPlacement, QParams
 
@@ -41,10 +41,10 @@ class DeriveBias(Pass):
 
     def rewrite(self, model: ir.Model, context: Context) -> Rewrite:
         nodes = {str(n.name): n for n in walk.nodes(model) if n.name}
-        by_output = qdq.by_output(qdq.quantizers(model))
+        readable = moved.carried(qdq.quantizers(model))
         changed = False
         for placement in self.biases:
-            changed |= put_on_grid(nodes[placement.node], by_output, placement.storage, placement.rule, context.names)
+            changed |= put_on_grid(nodes[placement.node], readable, placement.storage, placement.rule, context.names)
         if not changed:
             return Rewrite(False)
         edit.remove_unused(model)
@@ -53,7 +53,7 @@ class DeriveBias(Pass):
 
 def put_on_grid(
     node: ir.Node,
-    by_output: Mapping[int, qdq.Quantizer],
+    readable: Mapping[int, qdq.Quantizer],
     storage: Literal["int32", "float"],
     rule: str,
     names: build.Names,
@@ -62,14 +62,14 @@ def put_on_grid(
 
     Args:
         node: Conv, ConvTranspose or Gemm.
-        by_output: what :func:`onnxqat.graph.qdq.by_output` gives, the quantizers of `node` among them.
+        readable: what :func:`onnxqat.graph.moved.carried` gives, the quantizers of `node` among them.
         storage: as of :class:`onnxqat.types.BiasPlacement`.
         rule: for the new node's metadata.
         names: fresh names.
     """
     bias = node.inputs[2] if len(node.inputs) > 2 else None
     values = query.constant_array(bias)
-    sources = [by_output.get(id(node.inputs[i])) for i in (0, 1)]
+    sources = [readable.get(id(node.inputs[i])) for i in (0, 1)]
     if bias is None or values is None or sources[0] is None or sources[1] is None:
         return False
     qparams = qdq.accumulator(sources[0].qparams, sources[1].qparams, values.size)

@@ -51,6 +51,11 @@ def _follow(node: ir.Node, chain: Chain) -> Fusion | None:
             or users[0].graph is not node.graph
             or users[0].op_type not in step
             or users[0].inputs[0] is not value
+        scale = _scale_behind(value) if "Scale" in step else None
+        if scale is not None:
+            members.append(scale)
+            value = scale.outputs[0]
+            continue
         ):
             return None
         if chain.when == "clip_is_redundant":
@@ -105,6 +110,15 @@ def useful_range(value: ir.Value) -> tuple[float, float] | None:
     """
     if value.is_graph_output():
         return None
+def _scale_behind(value: ir.Value) -> ir.Node | None:
+    """The Mul by a constant that alone reads `value`, such as one factor a channel."""
+    users = [n for n in value.consumers() if n.graph is value.graph]
+    if value.is_graph_output() or len(value.consumers()) != 1 or not users or users[0].op_type != "Mul":
+        return None
+    others = [v for v in users[0].inputs if v is not value]
+    return users[0] if len(others) == 1 and query.constant_tensor(others[0]) is not None else None
+
+
     if silu_behind(value) is not None:
         return -SATURATED["Sigmoid"], math.inf
     bounds = [_saturation(user) for user in value.consumers()]

@@ -2,7 +2,7 @@
 
 Order: the table's rows say which tensors want parameters; fused chains move an output behind the chain; an output that
 is only read on another grid takes that one; ties make groups; pass-through operators spread parameters both ways; fixed
-parameters beat calibration; biases come last.
+parameters beat calibration; biases come last; pairs that repeat what a compiler carries on go.
 Redundant Relu and Clip are decided later, on the resulting scales (:mod:`onnxqat.calibration.resolve`), and so are
 limits of shifts (:mod:`onnxqat.calibration.shifts`).
 """
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from onnxqat.backends import biases, chains, kept, refusals, regions, specs, spreading
+from onnxqat.backends import bare, biases, chains, kept, refusals, regions, specs, spreading
 from onnxqat.backends.draft import Consumer, Draft, DraftTensor
 from onnxqat.backends.schema import Backend, OpRow
 from onnxqat.backends.selection import Selection
@@ -50,6 +50,9 @@ def plan(
         if not any(scope is graph for graph in draft.graphs):
             _leave_scope(draft, scope)
     edges = [edge for tensor in draft.tensors.values() for edge in _edges(draft, tensor)]
+    moved: tuple[str, ...] = ()
+    if backend.moved == "bare":
+        edges, moved = bare.without_repeats(draft, edges)
     return QuantPlan(
         backend.backend,
         tuple(edges + draft.biases),
@@ -58,6 +61,7 @@ def plan(
         tuple(draft.remarks),
         tuple(draft.float_nodes),
         tuple(draft.shift_limits),
+        moved,
     )
 
 

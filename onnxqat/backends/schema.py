@@ -27,7 +27,7 @@ from onnxqat.types import FLOAT_STORAGE, STORAGE, QType, Role, TensorSpec
 
 FOLDER = Path(__file__).parent
 WIDTHS = (*range(2, 9), 16)
-COMPOSITES = {"Silu"}  # recognised patterns that a fused chain may name like an operator
+COMPOSITES = {"Silu", "Scale"}  # recognised patterns that a fused chain may name like an operator
 SCALE_BITS = range(1, 25)
 FLOAT_OBSERVERS = ("minmax", "percentile")
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the first is libyaml's, ten times as fast
@@ -292,7 +292,9 @@ class Backend(_Row):
 
     `first_last_bits` is the width of the first and last weighted layers (0: float); they are observed by
     `first_last_observer`, since what suits the few bits of the other layers clips too much of 8. `pairs` says whether
-    all consumers of a tensor read one pair, or each its own. With `written_attributes`, operators get the attributes
+    all consumers of a tensor read one pair, or each its own. Where `moved` is ``bare``, what only moves data (the
+    operators of `passthrough`, and a Concat that is tied) carries no pair that repeats the grid of its inputs, since
+    the compiler carries the grid on. With `written_attributes`, operators get the attributes
     that they leave at their defaults, for compilers that do not know them. `facts` gives the source of keys, by their path
     (``types.act``); one of a key counts for all below it.
     """
@@ -311,6 +313,7 @@ class Backend(_Row):
     passthrough: tuple[str, ...] = ()
     fused: tuple[Chain, ...] = ()
     pairs: Literal["tensor", "consumer"] = "tensor"
+    moved: Literal["pair", "bare"] = "pair"
     checks: tuple[Check, ...] = ()
     written_attributes: bool = False
     facts: dict[str, Fact] = dataclasses.field(default_factory=dict)

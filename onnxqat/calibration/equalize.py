@@ -39,4 +39,10 @@ def equalize(model: ir.Model, table: Backend, chosen: Selection, data: Data) -> 
         return (Remark("channels were not equalized: the calibration data can be read only once", (), "calibrate"),)
     observers = calibrate(foreign.runnable_part(model), dict.fromkeys(names, _PER_CHANNEL), data)
     seen = {name: observer for name, observer in observers.items() if observer.count}
-    return _base.rewrite(model, [EqualizeSilu({name: o.range() for name, o in seen.items()})]).remarks
+    step = EqualizeSilu({name: o.range() for name, o in seen.items()}, behind=_fuses_product(table))
+    return _base.rewrite(model, [step]).remarks
+
+
+def _fuses_product(table: Backend) -> bool:
+    """Whether the backend computes a SiLU and a product by constants as part of the convolution in front."""
+    return any("Conv" in c.chain[0] and ("Silu",) in c.chain and ("Scale",) in c.chain for c in table.fused)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import onnx_ir as ir
 
-from onnxqat.graph import build, query, walk
+from onnxqat.graph import build, moved, query, walk
 from onnxqat.types import FLOAT_STORAGE, STORAGE, Precision, QParams, QType, Role
 
 QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
@@ -116,9 +116,11 @@ def quantizers(model: ir.Model, *, every: bool = False) -> list[Quantizer]:
         for q in _in_scope(scope, query.opset(model, scope))
         if every or not (q.qparams.block_size or q.qparams.qtype.is_float or (q.stored and q.clip))
     ]
-    readable = by_output(found)
     for q in found:
-        _resolve_role(q, readable)
+        _resolve_role(q)
+    readable = moved.carried(found)
+    for q in found:
+        _resolve_sources(q, readable)
     return found
 
 
@@ -312,23 +314,24 @@ def _clip_bounds(clip: ir.Node, low: int, high: int) -> tuple[int, int] | None:
     return (bounds[0], bounds[1]) if low <= bounds[0] < bounds[1] <= high else None
 
 
-def _resolve_role(q: Quantizer, readable: dict[int, Quantizer]) -> None:
-    uses = [use for value in q.outputs for use in value.uses()]
+def _resolve_role(q: Quantizer) -> None:
     if q.stored or query.constant_tensor(q.input) is not None:
-        q.role = "weight"
-    for node, index in uses:
-        if index == 2 and node.op_type in ("Conv", "ConvTranspose", "Gemm") and q.role == "weight":
-            q.role = "bias"
-            sources = tuple(readable.get(id(node.inputs[i])) for i in (0, 1))
-            if (
-                q.qparams.qtype.storage == "int32"
-                and _has_accumulator(*sources)
-                and sources[0] is not None
-                and sources[1] is not None
-            ):
-                pair = (sources[0], sources[1])
-                if _is_product(q.qparams, pair[0].qparams, pair[1].qparams):
-                    q.derived_from = pair
+        q.role = "bias" if any(True for _ in _layers_of_bias(q)) else "weight"
+
+
+def _layers_of_bias(q: Quantizer) -> Iterator[ir.Node]:
+    for node, index in (use for value in q.outputs for use in value.uses()):
+        if index == 2 and node.op_type in ("Conv", "ConvTranspose", "Gemm"):
+            yield node
+
+
+def _resolve_sources(q: Quantizer, readable: dict[int, Quantizer]) -> None:
+    for node in _layers_of_bias(q) if q.role == "bias" and q.qparams.qtype.storage == "int32" else ():
+        activation, weight = (readable.get(id(node.inputs[i])) for i in (0, 1))
+        if activation is None or weight is None or not _has_accumulator(activation, weight):
+            continue
+        if _is_product(q.qparams, activation.qparams, weight.qparams):
+            q.derived_from = (activation, weight)
 
 
 def _has_accumulator(*sources: Quantizer | None) -> bool:
@@ -348,7 +351,7 @@ def _is_product(bias: QParams, activation: QParams, weight: QParams) -> bool:
 
 def snapped_biases(model: ir.Model, found: Iterable[Quantizer]) -> Iterator[tuple[ir.Node, Quantizer, Quantizer]]:
     """Nodes whose float bias is kept on the accumulator's grid, with those of `found` for activation and weight."""
-    readable = by_output(found)
+    readable = moved.carried(list(found))
     for node in walk.nodes(model):
         if BIAS_GRID not in node.metadata_props or len(node.inputs) < 3:
             continue

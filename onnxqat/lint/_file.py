@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from onnxqat.backends.schema import Backend
 from onnxqat.errors import QatError
-from onnxqat.graph import qdq, query, walk
+from onnxqat.graph import moved, qdq, query, walk
 from onnxqat.graph.qdq import Quantizer
 from onnxqat.lint._plain import Plain, plain_view
 from onnxqat.lint._target import Target, target_of
@@ -34,6 +34,7 @@ class File:
         self.ends = [node for node in self.nodes if qdq.is_quantize(node) or qdq.is_dequantize(node)]
         self.quantizers = qdq.quantizers(model, every=True)
         self._by_output = qdq.by_output(self.quantizers)
+        self._carried = moved.carried(self.quantizers)
         self._by_input: dict[int, list[Quantizer]] = {}
         self._by_node: dict[int, Quantizer] = {}
         for quantizer in self.quantizers:
@@ -51,9 +52,9 @@ class File:
         return self._opsets[id(node)]
 
     def reading(self, node: ir.Node, index: int) -> Quantizer | None:
-        """The quantizer whose result `node` reads as input `index`."""
+        """The quantizer whose result, moved or not, `node` reads as input `index`."""
         value = node.inputs[index] if index < len(node.inputs) else None
-        return None if value is None else self._by_output.get(id(value))
+        return None if value is None else self._carried.get(id(value))
 
     def making(self, value: ir.Value | None) -> Quantizer | None:
         """The quantizer that `value` comes out of."""

@@ -72,7 +72,7 @@ class _File:
             if value is None or slot is None:
                 continue
             kind = self.table.types[slot.use] if slot.use else None
-            q = self.by_output.get(id(value))
+            q = self._grid_of(value)
             if kind is None or not kind.observed:
                 yield from self._bias(node, index, kind, q)
             elif query.constant_tensor(value) is None and q is None and slot.axis is not None and len(row.inputs) == 2:
@@ -149,7 +149,8 @@ class _File:
         if probability and self.table.io.probabilities == "float":
             return
         if not users or not all(map(qdq.is_quantize, users)):
-            yield f"output {value.name} is read in float"
+            if self._grid_of(value) is None:
+                yield f"output {value.name} is read in float"
             return
         q = self.by_input[id(value)][0]
         if slot.fixed is not None and value is node.outputs[0]:
@@ -215,9 +216,23 @@ class _File:
         members = self._members(node)
         return (members[-1] if members else node).outputs[0]
 
+    def _grid_of(self, value: ir.Value) -> qdq.Quantizer | None:
+        """The quantizer whose grid `value` lies on; behind data movement that of its inputs, for a table that says so."""
+        found, node = self.by_output.get(id(value)), value.producer()
+        if found is not None or node is None or self.table.moved == "pair":
+            return found
+        row = self._row(node)
+        tied = node.op_type == "Concat" and row is not None and row.tie == "io"
+        moved = [v for v in node.inputs if v is not None] if tied else list(node.inputs[:1]) * self._passes(node)
+        grids = [None if v is None else self._grid_of(v) for v in moved]
+        alike = bool(grids) and all(g and grids[0] and g.qparams.same(grids[0].qparams) for g in grids)
+        return grids[0] if alike else None
+
     def _moved(self, node: ir.Node) -> Iterator[str]:
         value = node.inputs[0]
-        source = self.by_output.get(id(value)) if value is not None else None
+        source = self._grid_of(value) if value is not None else None
+        if self.table.moved == "bare" and source is not None:
+            return
         for output in node.outputs:
             made = self.by_input.get(id(output), [None])[0]
             if (source is None) != (made is None):

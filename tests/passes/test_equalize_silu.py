@@ -61,13 +61,34 @@ def test_channels_get_one_size(rest: str, weights: str, outputs: str) -> None:
     np.testing.assert_allclose(new * factors.reshape(4, 1, 1), old, rtol=1e-5, atol=1e-6)
 
 
-def test_inside_bodies_too() -> None:
+@pytest.mark.parametrize("two", [False, True], ids=["one reader", "two readers"])
+def test_the_division_behind(two: bool) -> None:
+    """The convolution in front stays as it is, and what the ones behind read has channels of one size."""
+    rest = "z = Conv(y, k) t = Conv <group = 4> (y, d)" if two else "z = Conv(y, k)"
+    weights = FULL + (", float[4,1,1,1] d = {0.01, 1, 2, 10}" if two else "")
+    before = parse(model(rest, weights, outputs="float[N,2,3,3] z" + (", float[N,4,3,3] t" if two else "")))
+    result = run_checked(EqualizeSilu(RANGES, behind=True), before, atol=1e-3)
+    assert [n.op_type for n in result.model.graph.node][:5] == ["Conv", "Sigmoid", "Mul", "Mul", "Conv"]
+    assert all(n.input[0] == "y_equalized" for n in result.model.graph.node[4:])
+    factors = factors_of(LOW, HIGH, behind=True)
+    assert factors is not None
+    feeds = random_feeds(before, 0)
+    old, new = ort_run(_with_output(before, "y"), feeds)["y"], ort_run(_with_output(result.model, "y_equalized"), feeds)
+    np.testing.assert_allclose(new["y_equalized"] * factors.reshape(4, 1, 1), old, rtol=1e-5, atol=1e-6)
+    # In front of the SiLU the first channel's -100 counts as -8; behind it nothing is below -0.28.
+    assert factors_of(np.float32([-8, -8, -8, -8]), np.float32([9, 0.1, 0.1, 0.1])) is None
+    assert factors_of(np.float32([-8, -8, -8, -8]), np.float32([9, 0.1, 0.1, 0.1]), behind=True) is not None
+
+
+@pytest.mark.parametrize("behind", [False, True], ids=["in front", "behind"])
+def test_inside_bodies_too(behind: bool) -> None:
     """A function keeps the tensor's name; the bodies of an If have their own names and their own ranges."""
     before = parse(model("z = Conv(y, k)", FULL))
+    inner = ["Sigmoid", "Mul", "Mul"] if behind else ["Mul", "Sigmoid", "Mul"]
     for wrapped, names in ((in_function(before), ["x"]), (in_if(before), ["then_x", "else_x"])):
-        result = run_checked(EqualizeSilu(dict.fromkeys(names, RANGES["x"])), wrapped, atol=1e-3)
+        result = run_checked(EqualizeSilu(dict.fromkeys(names, RANGES["x"]), behind=behind), wrapped, atol=1e-3)
         assert result.changed
-        assert operators(body(result.model)) == ["Conv", "Mul", "Sigmoid", "Mul", "Conv"]
+        assert operators(body(result.model)) == ["Conv", *inner, "Conv"]
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,8 @@ def _missing(file: File) -> Iterator[Found]:
 def _wanted(file: File) -> set[str]:
     target = file.target
     assert target is not None
-    return {e.tensor for e in target.plan.edges} | {c.interior for c in target.plan.redundant_clips}
+    plan = target.plan
+    return {e.tensor for e in plan.edges} | {c.interior for c in plan.redundant_clips} | set(plan.bare)
 
 
 def _interiors(file: File) -> dict[str, str]:
