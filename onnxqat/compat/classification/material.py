@@ -1,0 +1,256 @@
+"""Images for training and validation: ``train/CLASS/*.jpg`` and ``val/CLASS/*.jpg``, or ``train.npz`` and ``val.npz``."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader, Dataset
+
+from onnxqat.calibration._sources import IMAGE_SUFFIXES
+from onnxqat.calibration.inputs import InputInfo
+from onnxqat.calibration.preprocess import ImageTransform, Preprocess, parse
+from onnxqat.errors import DataError, UsageError
+from onnxqat.training.batches import Batch, Batches, make
+
+IMAGENET = Preprocess(scale=1 / 255, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
+AREA = (0.08, 1.0)
+"""Part of the image's area that a training crop has (Szegedy et al., CVPR 2015)."""
+ASPECT = (3 / 4, 4 / 3)
+MARGIN = 256 / 224
+"""The shorter side of a validation image over the crop that is taken from its middle."""
+
+Sample = tuple[npt.NDArray[Any], int]
+
+
+@dataclasses.dataclass(frozen=True)
+class Material:
+    """What a run learns from and is measured on.
+
+    Attributes:
+        train: shuffled and, for images, cropped and flipped at random.
+        plain: the training data as they are when measured, in another order: for calibration.
+        val: in order.
+    """
+
+    train: Batches
+    plain: Batches
+    val: Batches
+
+
+def open_material(
+    folder: str, info: InputInfo, *, batch_size: int, workers: int, seed: int, preprocess: str | None, image_size: int
+) -> Material:
+    """The data in `folder` for a network with the input `info`.
+
+    Args:
+        folder: holds ``train`` and ``val``: folders of one folder a class, or ``.npz`` files with labels.
+        info: the network's input.
+        batch_size: samples a batch.
+        workers: processes that read images.
+        seed: of order and crops; each epoch has its own.
+        preprocess: a preprocessing line for validation; training takes colour, scale, mean and std from it.
+        image_size: side of images where `info` does not say it.
+
+    Raises:
+        DataError: ``data-not-found``, ``data-missing``, ``data-format``, ``data-labels``.
+        UsageError: ``option-invalid``: the preprocessing line.
+    """
+    home = Path(folder)
+    if not home.is_dir():
+        raise DataError("data-not-found", f"{folder}: no such folder", hint="it holds train/ and val/")
+    if (home / "train.npz").is_file():
+        parts = [home / "train.npz", home / "val.npz"]
+        if not parts[1].is_file():
+            raise DataError("data-not-found", f"{parts[1]}: no such file")
+        train, val = (make(str(p), None, [info], batch_size=batch_size, seed=seed) for p in parts)
+        return Material(train, train, val)
+    steps = parse(preprocess) if preprocess is not None else None
+    measured = validation_transform(info, steps, image_size)
+    names = sorted(p.name for p in (home / "train").iterdir() if p.is_dir()) if (home / "train").is_dir() else []
+    if not names:
+        raise DataError("data-missing", f"{home / 'train'}: there is no folder of a class in it")
+    train_files, val_files = (files_of(home / part, names) for part in ("train", "val"))
+    learned = TrainingTransform.of(info, steps, image_size)
+    return Material(
+        Images(train_files, learned, info.name, batch_size, workers=workers, seed=seed),
+        Images(train_files, Measured(measured), info.name, batch_size, workers=workers, seed=seed + 1),
+        Images(val_files, Measured(measured), info.name, batch_size, workers=workers, seed=None),
+    )
+
+
+def files_of(folder: Path, classes: Sequence[str]) -> list[tuple[Path, int]]:
+    """Images and class numbers, in the order of their paths.
+
+    Raises:
+        DataError: ``data-missing`` where there is none, ``data-labels`` for a class that training does not have.
+    """
+    if not folder.is_dir():
+        raise DataError("data-not-found", f"{folder}: no such folder")
+    found = []
+    for home in sorted(p for p in folder.iterdir() if p.is_dir()):
+        if home.name not in classes:
+            raise DataError("data-labels", f"{home}: no class of this name is trained")
+        number = classes.index(home.name)
+        found += [(p, number) for p in sorted(home.rglob("*")) if p.suffix.lower() in IMAGE_SUFFIXES]
+    if not found:
+        raise DataError("data-missing", f"{folder}: holds no images")
+    return found
+
+
+def validation_transform(info: InputInfo, steps: Preprocess | None, image_size: int) -> ImageTransform:
+    """`steps`, or the shorter side to 8/7 of the size, the middle, and ImageNet's mean and deviation."""
+    shape = _shape(info)
+    if steps is not None:
+        return ImageTransform.of(steps, shape, info.dtype)
+    height, width = _size(info, image_size)
+    plain = dataclasses.replace(_normalized(info), resize=round(max(height, width) * MARGIN), crop=(height, width))
+    return ImageTransform.of(plain, shape, info.dtype)
+
+
+def _shape(info: InputInfo) -> tuple[int | str | None, ...]:
+    if info.shape is None or len(info.shape) != 4:
+        raise DataError("data-shape", f"images do not fit input {info}, which is not of rank 4")
+    return info.shape
+
+
+def _size(info: InputInfo, image_size: int) -> tuple[int, int]:
+    shape = _shape(info)
+    sides = shape[1:3] if shape[3] in (1, 3) and shape[1] not in (1, 3) else shape[2:4]
+    height, width = (side if isinstance(side, int) else image_size for side in sides)
+    return height, width
+
+
+def _normalized(info: InputInfo) -> Preprocess:
+    if np.dtype(info.dtype).kind != "f":
+        return Preprocess()
+    shape = _shape(info)
+    if 1 in (shape[1], shape[3]) and 3 not in (shape[1], shape[3]):
+        return Preprocess(scale=1 / 255, mean=(0.449,), std=(0.226,))
+    return IMAGENET
+
+
+class Measured:
+    """An image as it is measured; nothing is left to chance."""
+
+    def __init__(self, transform: ImageTransform) -> None:
+        self.transform = transform
+
+    def __call__(self, image: Image.Image, random: np.random.Generator) -> npt.NDArray[Any]:
+        """One sample."""
+        return self.transform(image)
+
+
+class TrainingTransform:
+    """A crop of random place, size and aspect, mirrored every other time, as torch's ImageNet example has it.
+
+    Args:
+        transform: brings the crop to the network's size and normalizes it.
+    """
+
+    def __init__(self, transform: ImageTransform) -> None:
+        self.transform = transform
+
+    @staticmethod
+    def of(info: InputInfo, steps: Preprocess | None, image_size: int) -> TrainingTransform:
+        """For the network's input `info`."""
+        base = _normalized(info) if steps is None else dataclasses.replace(steps, letterbox=None, crop=None)
+        sized = dataclasses.replace(base, resize=_size(info, image_size))
+        return TrainingTransform(ImageTransform.of(sized, _shape(info), info.dtype))
+
+    def __call__(self, image: Image.Image, random: np.random.Generator) -> npt.NDArray[Any]:
+        """One sample."""
+        cropped = image.crop(crop_box(image.width, image.height, random))
+        if random.random() < 0.5:
+            cropped = cropped.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+        return self.transform(cropped)
+
+
+def crop_box(width: int, height: int, random: np.random.Generator) -> tuple[int, int, int, int]:
+    """A box of :data:`AREA` and :data:`ASPECT`; the largest in the middle where ten tries give none inside."""
+    for _ in range(10):
+        area = width * height * random.uniform(*AREA)
+        aspect = math.exp(random.uniform(math.log(ASPECT[0]), math.log(ASPECT[1])))
+        w, h = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
+        if 0 < w <= width and 0 < h <= height:
+            left, top = int(random.integers(width - w + 1)), int(random.integers(height - h + 1))
+            return left, top, left + w, top + h
+    w = min(width, round(height * ASPECT[1]))
+    h = min(height, round(width / ASPECT[0]))
+    left, top = (width - w) // 2, (height - h) // 2
+    return left, top, left + w, top + h
+
+
+class Images:
+    """Batches of image files, read by other processes where there are `workers`.
+
+    Which crop an image gets follows from seed, epoch and its number alone, whoever reads it.
+    """
+
+    def __init__(
+        self,
+        files: Sequence[tuple[Path, int]],
+        transform: TrainingTransform | Measured,
+        name: str,
+        batch_size: int,
+        *,
+        workers: int,
+        seed: int | None,
+    ) -> None:
+        self._files, self._transform, self._name = list(files), transform, name
+        self._size, self._seed = batch_size, seed
+        self._workers = max(0, min(workers, os.cpu_count() or 1))
+
+    @property
+    def steps(self) -> int:
+        """Batches an epoch."""
+        return -(-len(self._files) // self._size)
+
+    def epoch(self, number: int) -> Iterator[Batch]:
+        """The batches of epoch `number`; in the order of the files without a seed."""
+        order: list[int] = list(range(len(self._files)))
+        if self._seed is not None:
+            order = np.random.default_rng((self._seed, number)).permutation(len(order)).tolist()
+        chosen = [order[start : start + self._size] for start in range(0, len(order), self._size)]
+        files = _Files(self._files, self._transform, (self._seed or 0, number))
+        loader = DataLoader(files, batch_sampler=chosen, num_workers=self._workers, collate_fn=_joined)
+        for images, labels in loader:
+            if isinstance(images, DataError):  # raised here: an error of a worker process loses its fields
+                raise images
+            yield Batch({self._name: images}, labels)
+
+
+class _Files(Dataset[Any]):
+    def __init__(
+        self, files: list[tuple[Path, int]], transform: TrainingTransform | Measured, key: tuple[int, int]
+    ) -> None:
+        self.files, self.transform, self.key = files, transform, key
+
+    def __getitem__(self, index: int) -> Sample | DataError:
+        path, label = self.files[index]
+        try:
+            with Image.open(path) as image:
+                sized = image.convert("RGB") if image.mode not in ("L", "RGB") else image
+                return self.transform(sized, np.random.default_rng((*self.key, index))), label
+        except UsageError:
+            raise
+        except Exception as error:  # Pillow's decoders raise nearly anything on a damaged file
+            return DataError("data-format", f"{path}: not a readable image: {error}")
+
+
+def _joined(samples: Sequence[Sample | DataError]) -> tuple[Any, Any]:
+    arrays, labels = [], []
+    for sample in samples:
+        if isinstance(sample, DataError):
+            return sample, None
+        arrays.append(sample[0])
+        labels.append(sample[1])
+    return torch.from_numpy(np.stack(arrays)), torch.tensor(labels, dtype=torch.int64)

@@ -1,0 +1,365 @@
+"""One run of the demo trainer: network, data, calibration, epochs, files."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import logging
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import onnx
+import torch
+from torch import Tensor, nn
+
+from onnxqat.bridge.importer import to_torch
+from onnxqat.bridge.module import OnnxModule
+from onnxqat.compat import backend_type, switches
+from onnxqat.compat.classification import files as outputs
+from onnxqat.compat.classification import network as networks
+from onnxqat.compat.classification.evaluation import Scores, measure
+from onnxqat.compat.classification.files import Files
+from onnxqat.compat.classification.material import Material, open_material
+from onnxqat.compat.classification.meters import Log, Meters, Timed, correct
+from onnxqat.compat.classification.settings import Settings
+from onnxqat.compat.deploy import prepared_part, written
+from onnxqat.compat.prepare import prepare_by_platform
+from onnxqat.graph import io
+from onnxqat.training import optimizers, placement, roles, schedules, teachers
+from onnxqat.training.distributed.join import joined
+from onnxqat.training.distributed.shards import shard
+from onnxqat.training.execution import Execution
+from onnxqat.training.features import Features
+from onnxqat.training.frozen_constants import freeze_constants
+from onnxqat.training.loop import Loop
+from onnxqat.training.losses import Loss, Objective
+from onnxqat.training.method_penalty import MethodPenalty
+from onnxqat.training.part import Part, StepRecord
+from onnxqat.training.schedule import Schedule
+from onnxqat.training.step import call
+from onnxqat.training.teachers import output_kind
+from onnxqat.training.world import World
+
+_log = logging.getLogger(__name__)
+
+HIGH_RATE = 0.01
+STEP_EPOCHS = 30
+"""Epochs after which ``--sched step`` divides the learning rate by 10, as in torch's ImageNet example."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """What a run gives.
+
+    Attributes:
+        scores: of the last epoch, or of the evaluation.
+        best: top-1 of the best epoch in percent; None where nothing was trained.
+        written: the files.
+    """
+
+    scores: Scores
+    best: float | None
+    written: tuple[Path, ...]
+
+
+def run(settings: Settings, say: Callable[[str], None]) -> Result:
+    """Train, or evaluate, as `settings` say; `say` prints a line.
+
+    Raises:
+        QatError: whatever is wrong with model, data, options or checkpoint.
+    """
+    device = None if settings.gpu is None else f"cuda:{settings.gpu}"
+    with joined(device) as (world, place), placement.seeded(settings.number, place):
+        return _Run(settings, say if world.writer else _silent, world, place).go()
+
+
+def _silent(line: str) -> None:
+    """Of processes that do not report."""
+
+
+class _Run:
+    """What the parts of one run share."""
+
+    def __init__(self, settings: Settings, say: Callable[[str], None], world: World, place: torch.device) -> None:
+        self.settings, self.say, self.world, self.place = settings, say, world, place
+        self.files = Files(settings)
+        self.log = Log(self.files.log if world.writer else None)
+        self.best: float | None = None
+        resume = settings.resume
+        self.held = outputs.read_checkpoint(Path(resume)) if resume and not resume.endswith(".onnx") else None
+        self.float_model: onnx.ModelProto | None = None
+        self.scores = Scores()
+
+    def go(self) -> Result:
+        """Everything."""
+        settings = self.settings
+        settings.output.mkdir(parents=True, exist_ok=True)
+        module, initial, material = self._start()
+        if settings.evaluate:
+            if self.held is not None:
+                module.load_state_dict(self.held["state_dict"])
+            self.scores = self._measure(module, material)
+            return Result(self.scores, None, ())
+        if not settings.not_qat and settings.lr > HIGH_RATE and settings.optim == "sgd":
+            _log.warning(
+                "--lr %g is a rate for float training; with BatchNormalization folded, quantized training takes about "
+                "0.001, and a few epochs",
+                settings.lr,
+            )
+        self._train(module, initial, material)
+        paths = (self.files.checkpoint, self.files.best_checkpoint, self.files.last, self.files.best, self.files.log)
+        return Result(self.scores, self.best, tuple(path for path in paths if path.exists()))
+
+    # ------------------------------------------------------------ start
+    def _start(self) -> tuple[OnnxModule, onnx.ModelProto, Material]:
+        """The module on its device, with scales; the model that it was made from; and the data."""
+        settings = self.settings
+        resumed = self.held is not None or settings.resume.endswith(".onnx")
+        if self.held is not None:
+            graph = io.load(onnx.load_from_string(self.held["model"]))
+        else:
+            graph = io.load(settings.resume) if resumed else networks.network(settings)
+        networks.check_classes(graph, settings)
+        material = open_material(
+            settings.data,
+            networks.image_input(graph),
+            batch_size=settings.batch_size,
+            workers=settings.workers,
+            seed=settings.number,
+            preprocess=settings.preprocess,
+            image_size=settings.image_size,
+        )
+        self.outputs = output_kind(graph)
+        if settings.not_qat:
+            self.float_model = io.to_proto(graph)
+            module = to_torch(self.float_model)
+            freeze_constants(module, graph)
+            return module.to(self.place), self.float_model, material
+        module = prepare_by_platform(io.to_proto(graph), backend_type.table_name(settings.backend)).to(self.place)
+        _, known = prepared_part(module)
+        if known.calibration is not None:
+            self._calibrate(module, material)
+        return module, written(module), material
+
+    def _calibrate(self, module: OnnxModule, material: Material) -> None:
+        count = self.settings.calibration_batches
+        self.say(f"calibrating on {count} batches")
+        switches.enable_calibration(module)
+        module.eval()
+        batches = shard(material.plain, self.world, own=False, whole=False).epoch(0)
+        with torch.no_grad():
+            for batch in itertools.islice(batches, count):
+                call(module, batch.to(self.place), module.input_names)
+        switches.enable_quantization(module)
+
+    # ------------------------------------------------------------ train
+    def _train(self, module: OnnxModule, initial: onnx.ModelProto, material: Material) -> None:
+        settings = self.settings
+        batches = shard(Timed(material.train, settings.start_epoch), self.world, own=False, whole=False)
+        steps = batches.steps
+        assert steps is not None
+        given = networks.teacher(settings)
+        guides = teachers.load(given) if given is not None else []
+        for guide in guides:
+            guide.module.to(self.place)
+        lesson = roles.lesson(module, guides, loss=self._loss(), outputs=self.outputs, features=self._features())
+        watched = Watched(lesson.loss)
+        plan, offset = self._schedule(steps), settings.start_epoch * steps
+        meters = _Epochs(self, module, initial, watched, material.train)
+        loop = Loop(
+            module=module,
+            batches=batches,
+            forward=lesson.forward,
+            loss=watched,
+            optimizer=self._optimizer(module),
+            schedule=Shifted(plan, offset) if offset else plan,
+            teacher=lesson.teacher,
+            execution=Execution(precision=self._precision()),
+            evaluate=lambda trained: self._epoch_score(trained, material),
+            folder=self.files.state,
+            settings={"optim": settings.optim, "seed": settings.number, **schedules.settings(plan)},
+            parts=(MethodPenalty(plan.total_steps - offset), meters),
+            world=self.world,
+        )
+        if self.held is not None:
+            self.best = float(self.held["best_acc1"])
+            if self.world.writer:
+                self.files.state.mkdir(parents=True, exist_ok=True)
+                io.write_atomic(self.files.state / "last.safetensors", self.held["state"])
+            self.world.barrier()
+        loop.run(resume=self.held is not None)
+        self.world.barrier()
+        if self.world.writer:
+            self.files.clean()
+
+    def _loss(self) -> Loss:
+        settings = self.settings
+        distance: Any = "mse" if settings.distill_method == "mse" else "auto"
+        return Loss(alpha=settings.distill_alpha, temperature=settings.temperature, distance=distance)
+
+    def _features(self) -> Features | None:
+        method = self.settings.distill_method
+        if method not in ("feature-mse", "attention"):
+            return None
+        return Features(self.settings.distill_tensors, distance="mse" if method == "feature-mse" else "attention")
+
+    def _schedule(self, steps: int) -> Schedule:
+        settings = self.settings
+        options = {"step_size": STEP_EPOCHS} if settings.sched == "step" else {}
+        total = settings.epochs * steps
+        return schedules.make(settings.sched, total_steps=total, steps_per_epoch=steps, options=options)
+
+    def _optimizer(self, module: nn.Module) -> torch.optim.Optimizer:
+        settings = self.settings
+        options = {"momentum": settings.momentum} if settings.optim == "sgd" else {}
+        return optimizers.make(
+            settings.optim,
+            module,
+            learning_rate=settings.lr,
+            weight_decay=settings.weight_decay,
+            options=options,
+        )
+
+    def _precision(self) -> Any:
+        if not self.settings.amp:
+            return "float32"
+        return "float16" if self.place.type == "cuda" else "bfloat16"
+
+    # ------------------------------------------------------------ measure
+    def _measure(self, module: nn.Module, material: Material) -> Scores:
+        meters = Meters("Test: ", material.val.steps, self.settings.print_freq, self.say)
+        scores = measure(module, material.val, self.place, self.world, meters)
+        self.say(f" * Acc@1 {scores.top1:.3f} Acc@5 {scores.top5:.3f}")
+        self.log.write(event="test", **dataclasses.asdict(scores))
+        return scores
+
+    def _epoch_score(self, module: nn.Module, material: Material) -> float:
+        self.scores = self._measure(module, material)
+        return self.scores.top1
+
+
+class Watched:
+    """A loss that also counts how many labels were hit, without waiting for a GPU.
+
+    Attributes:
+        hits: for each batch (samples, hits among the first, among the first five), the oldest first.
+    """
+
+    def __init__(self, loss: Objective) -> None:
+        self.loss = loss
+        self.hits: list[tuple[int, Tensor]] = []
+
+    def __call__(self, results: Sequence[Tensor], labels: Tensor | None, teacher: Any) -> Tensor:
+        if labels is not None and labels.ndim == 1:
+            with torch.no_grad():
+                self.hits.append((len(labels), torch.stack(correct(results[0].float(), labels))))
+        return self.loss(results, labels, teacher)
+
+
+class Shifted:
+    """The rest of a schedule, from step `offset` on."""
+
+    def __init__(self, schedule: Schedule, offset: int) -> None:
+        self.schedule, self.offset = schedule, offset
+        self.total_steps = schedule.total_steps - offset
+
+    def factor(self, step: int) -> float:
+        """See :class:`onnxqat.training.schedule.Schedule`."""
+        return self.schedule.factor(step + self.offset)
+
+    def __getattr__(self, name: str) -> Any:
+        # observe, state_dict and load_state_dict where the schedule has them
+        return getattr(self.__dict__["schedule"], name)
+
+
+class _Epochs(Part):
+    """Prints the meters of training and writes the files after each epoch."""
+
+    name = "meters"
+
+    def __init__(self, of: _Run, module: OnnxModule, initial: onnx.ModelProto, watched: Watched, source: Any) -> None:
+        self.of, self.module, self.initial, self.watched, self.source = of, module, initial, watched, source
+        self._meters: Meters | None = None
+        self._due: tuple[dict[str, Any], bool] | None = None
+
+    def start(self, loop: Loop) -> None:
+        """See the base class."""
+        self._last = time.perf_counter()
+        self._times: list[float] = []
+        self.loop = loop
+
+    def before_step(self, step: int) -> None:
+        """See the base class."""
+        self._write_due()
+        if not self._times and not self.watched.hits:
+            self._last = min(self._last, time.perf_counter())
+
+    def after_step(self, step: int) -> None:
+        """See the base class."""
+        now = time.perf_counter()
+        self._times.append(now - self._last)
+        self._last = now
+
+    def checked(self, records: Sequence[StepRecord]) -> None:
+        """See the base class."""
+        settings = self.of.settings
+        for record in records:
+            if self._meters is None:
+                title = f"Epoch: [{record.epoch + settings.start_epoch}]"
+                self._meters = Meters(title, self.loop.batches.steps, settings.print_freq, self.of.say)
+            samples, hits = self.watched.hits.pop(0) if self.watched.hits else (0, torch.zeros(2))
+            top1, top5 = (100.0 * float(h) / max(samples, 1) for h in hits.tolist())
+            self._meters.batch(
+                seconds=self._times.pop(0) if self._times else 0.0,
+                data=self._waited(),
+                loss=record.loss,
+                top1=top1,
+                top5=top5,
+                samples=samples,
+            )
+
+    def _waited(self) -> float:
+        waited = getattr(_inner(self.loop.batches), "waited", None)
+        return waited.pop(0) if waited else 0.0
+
+    def after_epoch(self, epoch: int, loss: float, score: float) -> None:
+        """See the base class."""
+        of = self.of
+        number = epoch + of.settings.start_epoch
+        best = of.best is None or score > of.best
+        of.best = score if of.best is None else max(of.best, score)
+        if self._meters is not None:
+            of.log.write(event="train", epoch=number, **self._meters.means)
+        self._meters = None
+        self.watched.hits.clear()
+        self._times, self._last = [], time.perf_counter()
+        if of.world.writer:
+            of.files.write_onnx(self.module, of.float_model, best=best)
+            held = {
+                "epoch": number,
+                "arch": of.settings.arch,
+                "best_acc1": of.best,
+                "state_dict": {key: value.detach().cpu() for key, value in self.module.state_dict().items()},
+                "model": outputs.packed_model(self.initial),
+            }
+            self._due = held, best
+
+    def finish(self) -> None:
+        """See the base class."""
+        self._write_due()
+
+    def _write_due(self) -> None:
+        """The loop's own checkpoint of the epoch is on disk now."""
+        if self._due is not None:
+            held, best = self._due
+            self.of.files.write_checkpoint(held, best=best)
+            self._due = None
+
+
+def _inner(batches: Any) -> Any:
+    """The timed batches, behind whatever gives each process its part."""
+    while not isinstance(batches, Timed) and hasattr(batches, "_source"):
+        batches = batches._source  # noqa: SLF001 - shards have no other way in
+    return batches

@@ -1,0 +1,36 @@
+"""The report of ``onnxqat train``."""
+
+from __future__ import annotations
+
+from onnxqat.compat.backend_type import table_name
+from onnxqat.compat.classification.run import Result
+from onnxqat.compat.classification.settings import Settings
+from onnxqat.report.build import DATA, command
+from onnxqat.report.model import Figure, Report
+
+
+def report(result: Result, settings: Settings) -> Report:
+    """What a run of the demo trainer gave.
+
+    Args:
+        result: of the run.
+        settings: its arguments.
+    """
+    scores = result.scores
+    figures = [
+        Figure("top1", "Acc@1", scores.top1 / 100, "share", f"of {scores.samples} validation samples"),
+        Figure("top5", "Acc@5", scores.top5 / 100, "share"),
+        Figure("loss", "validation loss", scores.loss, "number"),
+    ]
+    if result.best is not None:
+        figures.append(Figure("best_top1", "Acc@1 of the best epoch", result.best / 100, "share"))
+    files = tuple(map(str, result.written))
+    models = [name for name in files if name.endswith("_bestonnx_quantization.onnx")]
+    following = command("handoff", models[0], backend=table_name(settings.backend), data=DATA) if models else ""
+    return Report(
+        kind="train",
+        title="Evaluated" if settings.evaluate else "Trained",
+        figures=tuple(figures),
+        files=files,
+        next_command=following,
+    )

@@ -1,0 +1,352 @@
+"""``onnxqat train``: the manual's arguments, files and lines, on a folder of small images."""
+
+import json
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from click.testing import CliRunner
+from PIL import Image
+from torch import nn
+
+from onnxqat.calibration.inputs import InputInfo
+from onnxqat.cli.commands import train as command
+from onnxqat.compat.classification import material, processes
+from onnxqat.compat.classification.meters import Meters, correct
+from onnxqat.compat.classification.run import Result, Shifted, run
+from onnxqat.compat.classification.settings import Settings
+from onnxqat.errors import DataError, QatError, UsageError
+from onnxqat.training.schedules import cosine
+from tests.backends.planning import proto, weight
+
+CLASSES = ("bright", "dark", "left")
+TEXT = f"""<ir_version: 8, opset_import: ["" : 17]>
+g (float[N,3,8,8] image) => (float[N,3] logits) <float[6,3,3,3] w = {weight(6, 3, 3, 3)}, float[6] b = {{0, 0, 0, 0, 0, 0}},
+ float[3,96] v = {weight(3, 96)}, float[3] c = {{0, 0, 0}}> {{
+    ["stem"] t = Conv<pads = [1,1,1,1]>(image, w, b) ["act"] a = Relu(t) ["pool"] p = MaxPool<kernel_shape = [2,2], strides = [2,2]>(a)
+    ["flat"] f = Flatten(p) ["head"] logits = Gemm<transB = 1>(f, v, c) }}"""
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """48 images to train and 24 to validate, three kinds that a glance tells apart; and the network."""
+    folder = tmp_path_factory.mktemp("images")
+    random = np.random.default_rng(0)
+    for part, count in (("train", 16), ("val", 8)):
+        for kind in CLASSES:
+            (folder / part / kind).mkdir(parents=True)
+            for i in range(count):
+                pixels = random.integers(0, 60, (10, 12, 3))
+                pixels += {"bright": 190, "dark": 0, "left": np.linspace(190, 0, 12, dtype=int)[None, :, None]}[kind]  # type: ignore[assignment]
+                Image.fromarray(pixels.astype(np.uint8)).save(folder / part / kind / f"{i}.png")
+    onnx.save(proto(TEXT), folder / "net.onnx")
+    return folder
+
+
+@pytest.fixture
+def trained(images: Path, tmp_path: Path) -> Callable[..., tuple[Result, list[str]]]:
+    def call(**options: Any) -> tuple[Result, list[str]]:
+        lines: list[str] = []
+        given = {
+            "data": str(images),
+            "model_path": str(images / "net.onnx"),
+            "num_classes": 3,
+            "workers": 0,
+            "epochs": 2,
+            "batch_size": 16,
+            "lr": 0.003,
+            "print_freq": 2,
+            "sched": "constant",
+            "output": tmp_path / "out",
+        }
+        torch.set_num_threads(1)
+        return run(Settings(**{**given, **options}), lines.append), lines
+
+    return call
+
+
+def accuracy(file: Path, folder: Path) -> float:
+    """Top-1 in percent of a QDQ file in onnxruntime, one sample at a time as --onnx-batch 1 has it."""
+    info = InputInfo("image", "float32", (1, 3, 8, 8))
+    found = material.open_material(str(folder), info, batch_size=1, workers=0, seed=0, preprocess=None, image_size=8)
+    options = onnxruntime.SessionOptions()  # integer kernels saturate on CPUs without VNNI
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+    hits = [
+        int(session.run(None, {"image": b.inputs["image"].numpy()})[0].argmax()) == int(b.labels)  # type: ignore[arg-type]
+        for b in found.val.epoch(0)
+    ]
+    return 100 * sum(hits) / len(hits)
+
+
+def test_it_learns_and_writes_the_files_of_the_manual(
+    trained: Callable[..., tuple[Result, list[str]]], images: Path, tmp_path: Path
+) -> None:
+    result, lines = trained(epochs=3)
+    out = tmp_path / "out"
+    assert sorted(p.name for p in out.iterdir()) == [
+        "net_bestonnx_quantization.onnx",
+        "net_checkpoint.pth",
+        "net_log.jsonl",
+        "net_model_best.pth",
+        "net_onnx_quantization.onnx",
+    ]
+    line = r"Epoch: \[1\]\[2/3\]\tTime +[\d.]+ \( *[\d.]+\)\tData +[\d.]+ \( *[\d.]+\)\tLoss [\d.e+-]+ \([\d.e+-]+\)"
+    line = line.replace("2/3", "3/3") + r"\tAcc@1 +[\d.]+ \( *[\d.]+\)\tAcc@5 +[\d.]+ \( *[\d.]+\)"
+    assert sum(bool(re.fullmatch(line, said)) for said in lines) == 1
+    assert result.best is not None
+    assert result.best >= 90
+    best = onnx.load(out / "net_bestonnx_quantization.onnx")
+    assert best.opset_import[0].version == 18
+    assert best.graph.input[0].type.tensor_type.shape.dim[0].dim_value == 1
+    assert accuracy(out / "net_bestonnx_quantization.onnx", images) == pytest.approx(result.best)
+    entries = [json.loads(entry) for entry in (out / "net_log.jsonl").read_text().splitlines()]
+    epochs = [entry for entry in entries if entry["event"] == "train"]
+    assert [entry["epoch"] for entry in epochs] == [1, 2, 3]
+    assert {"Time", "Data", "Loss", "Acc@1", "Acc@5"} <= set(epochs[0])
+    held = torch.load(out / "net_checkpoint.pth", weights_only=True)
+    assert (held["epoch"], held["arch"], held["best_acc1"]) == (3, "resnet18", result.best)
+    scores, said = trained(resume=str(out / "net_model_best.pth"), evaluate=True)
+    assert scores.scores.top1 == pytest.approx(result.best)
+    assert said[-1] == f" * Acc@1 {result.best:.3f} Acc@5 100.000"
+
+
+def test_a_resumed_run_is_the_uninterrupted_one(
+    trained: Callable[..., tuple[Result, list[str]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = tmp_path / "whole"
+    trained(output=whole)
+    from onnxqat.compat.classification.files import Files
+
+    def stop(self: Files, held: dict[str, Any], *, best: bool) -> None:
+        write(self, held, best=best)
+        raise KeyboardInterrupt
+
+    write = Files.write_checkpoint
+    with monkeypatch.context() as patch:
+        patch.setattr(Files, "write_checkpoint", stop)
+        with pytest.raises(KeyboardInterrupt):
+            trained()
+    out = tmp_path / "out"
+    assert torch.load(out / "net_checkpoint.pth", weights_only=True)["epoch"] == 1
+    _, lines = trained(resume=str(out / "net_checkpoint.pth"))
+    assert [line[:10] for line in lines if line.startswith("Epoch")] == ["Epoch: [1]"] * 2
+    first, second = (torch.load(f / "net_checkpoint.pth", weights_only=True) for f in (whole, out))
+    for key, value in first["state_dict"].items():
+        assert torch.equal(value, second["state_dict"][key]), key
+    name = "net_onnx_quantization.onnx"
+    assert (whole / name).read_bytes() == (out / name).read_bytes()
+    with pytest.raises(QatError, match="total_steps") as caught:
+        trained(resume=str(out / "net_checkpoint.pth"), epochs=5)
+    assert caught.value.code == "checkpoint-mismatch"
+
+
+def test_a_qdq_file_is_a_start_too(trained: Callable[..., tuple[Result, list[str]]], tmp_path: Path) -> None:
+    trained(epochs=1, onnx_batch=16)
+    file = tmp_path / "out" / "net_onnx_quantization.onnx"
+    result, lines = trained(resume=str(file), epochs=2, start_epoch=1, output=tmp_path / "more", onnx_batch=16)
+    assert [line[:10] for line in lines if line.startswith("Epoch")] == ["Epoch: [1]"] * 2
+    assert not [line for line in lines if "calibrating" in line]
+    assert result.best is not None
+
+
+def test_float_training_writes_a_float_model(trained: Callable[..., tuple[Result, list[str]]], tmp_path: Path) -> None:
+    result, _ = trained(not_qat=True, epochs=2, optim="adam")
+    assert result.best is not None
+    best = onnx.load(tmp_path / "out" / "net_bestonnx.onnx")
+    assert [node.op_type for node in best.graph.node] == ["Conv", "Relu", "MaxPool", "Flatten", "Gemm"]
+    assert (tmp_path / "out" / "net_checkpoint.pth").exists()
+
+
+class Small(nn.Module):
+    """A zoo of one network, with BatchNormalization."""
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+        self.norm = nn.BatchNorm2d(4)
+        self.head = nn.Linear(4, num_classes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(torch.relu(self.norm(self.conv(x))).mean((2, 3)))  # type: ignore[no-any-return]
+
+
+def small(num_classes: int) -> nn.Module:
+    return Small(num_classes)
+
+
+def test_a_zoo_of_ones_own_and_a_teacher(
+    trained: Callable[..., tuple[Result, list[str]]], images: Path, tmp_path: Path
+) -> None:
+    torch.save({"state_dict": {f"module.{k}": v for k, v in Small(3).state_dict().items()}}, tmp_path / "w.pth")
+    result, _ = trained(
+        model_zoo=__name__,
+        arch="small",
+        model_path=str(tmp_path / "w.pth"),
+        teacher_path=str(images / "net.onnx"),
+        distill_method="kd",
+        image_size=8,
+        epochs=1,
+        amp=True,
+        optim="adamw",
+        sched="cosine",
+    )
+    assert (tmp_path / "out" / "small_bestonnx_quantization.onnx").exists()
+    assert result.best is not None
+    for wrong, text in (({"arch": "smal"}, "small"), ({"model_zoo": "no_such_zoo"}, "no_such_zoo")):
+        with pytest.raises(UsageError) as caught:
+            trained(**{"model_zoo": __name__, "arch": "small", "model_path": None, "image_size": 8, **wrong})
+        assert text in str(caught.value)
+
+
+def test_what_does_not_fit_is_refused(
+    trained: Callable[..., tuple[Result, list[str]]], images: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match="3 classes, not 10"):
+        trained(num_classes=10)
+    with pytest.raises(UsageError, match="momentun"):
+        trained(optim="momentun")
+    with pytest.raises(QatError, match="no such file"):
+        trained(resume="none.pth")
+    torch.save({"state_dict": {}}, tmp_path / "other.pth")
+    with pytest.raises(QatError, match="not a checkpoint of onnxqat train"):
+        trained(resume=str(tmp_path / "other.pth"))
+    with pytest.raises(DataError, match="no such folder"):
+        trained(data=str(tmp_path / "none"))
+    (tmp_path / "data" / "train" / "one").mkdir(parents=True)
+    (tmp_path / "data" / "train" / "one" / "x.png").write_bytes(b"no image")
+    (tmp_path / "data" / "val" / "two").mkdir(parents=True)
+    with pytest.raises(DataError, match="no class of this name"):
+        trained(data=str(tmp_path / "data"))
+    (tmp_path / "data" / "val" / "two").rename(tmp_path / "data" / "val" / "one")
+    (tmp_path / "data" / "val" / "one" / "x.png").write_bytes(b"no image")
+    with pytest.raises(DataError, match=r"x\.png: not a readable image"):
+        trained(data=str(tmp_path / "data"))
+
+
+def test_crops_follow_from_seed_epoch_and_image(images: Path) -> None:
+    info = InputInfo("image", "float32", ("N", 3, 8, 8))
+
+    def first(workers: int, seed: int, epoch: int) -> torch.Tensor:
+        found = material.open_material(
+            str(images), info, batch_size=48, workers=workers, seed=seed, preprocess=None, image_size=8
+        )
+        return next(iter(found.train.epoch(epoch))).inputs["image"]
+
+    assert torch.equal(first(0, 1, 2), first(1, 1, 2))
+    assert not torch.equal(first(0, 1, 2), first(0, 1, 3))
+    assert not torch.equal(first(0, 1, 2), first(0, 2, 2))
+    boxes = [material.crop_box(30, 20, np.random.default_rng(i)) for i in range(200)]
+    assert all(0 <= left < right <= 30 and 0 <= top < bottom <= 20 for left, top, right, bottom in boxes)
+    areas = [(right - left) * (bottom - top) / 600 for left, top, right, bottom in boxes]
+    assert min(areas) < 0.2
+    assert max(areas) > 0.8
+
+
+def test_meters_and_hits() -> None:
+    lines: list[str] = []
+    meters = Meters("Epoch: [0]", 3, 2, lines.append)
+    for top1, samples in ((50.0, 30), (100.0, 10), (0.0, 10)):
+        meters.batch(seconds=0.5, data=0.25, loss=1.0, top1=top1, top5=100.0, samples=samples)
+    assert [line.split("\t")[0] for line in lines] == ["Epoch: [0][1/3]", "Epoch: [0][3/3]"]
+    assert meters.means == {"Time": 0.5, "Data": 0.25, "Loss": 1.0, "Acc@1": 50.0, "Acc@5": 100.0}
+    outputs = torch.tensor([[3.0, 2, 1, 0, -1, -2, -3], [-3.0, -2, -1, 0, 1, 2, 3]])
+    assert [int(x) for x in correct(outputs, torch.tensor([0, 1]))] == [1, 1]
+    assert [int(x) for x in correct(outputs, torch.tensor([4, 2]))] == [0, 2]
+    assert [int(x) for x in correct(outputs[:, :3], torch.tensor([1, 2]))] == [1, 2]
+    plan = cosine.Schedule(10)
+    assert [Shifted(plan, 4).factor(s) for s in range(6)] == [plan.factor(s) for s in range(4, 10)]
+
+
+def test_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int | None] = []
+    nothing = {"each_gpu": False, "world_size": -1, "rank": -1, "dist_url": "tcp://127.0.0.1:23456"}
+    processes.start(calls.append, **nothing)  # type: ignore[arg-type]
+    under_torchrun = dict.fromkeys(("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"), "1")
+    processes.start(calls.append, **{**nothing, "world_size": 4, "variables": under_torchrun})  # type: ignore[arg-type]
+    assert calls == [None, None]
+    assert processes.environment("tcp://host:1", 3, 4, 1) == {
+        "RANK": "3",
+        "WORLD_SIZE": "4",
+        "LOCAL_RANK": "1",
+        "MASTER_ADDR": "host",
+        "MASTER_PORT": "1",
+    }
+    for wrong in ("host:1", "tcp://host", "tcp://host:port"):
+        with pytest.raises(UsageError, match="HOST:PORT"):
+            processes.environment(wrong, 0, 2, 0)
+    with pytest.raises(UsageError, match="--rank 2"):
+        processes.start(calls.append, **{**nothing, "world_size": 2, "rank": 2})  # type: ignore[arg-type]
+
+
+def test_every_argument_of_the_manual() -> None:
+    manual = {
+        "--data": None, "--model-zoo": "torchvision", "--arch": "resnet18", "-a": "resnet18", "--teacher-arch": "resnet101",
+        "-nc": 1000, "--num-classes": 1000, "-j": 4, "--workers": 4, "--epochs": 90, "--start-epoch": 0, "-b": 256,
+        "--batch-size": 256, "--lr": 0.1, "--learning-rate": 0.1, "--momentum": 0.9, "--wd": 1e-4,
+        "--weight-decay": 1e-4, "-p": 100, "--print-freq": 100, "--resume": "", "-e": False, "--evaluate": False,
+        "--pretrained": False, "--world-size": -1, "--rank": -1, "--dist-backend": "nccl", "--seed": None, "--gpu": None,
+        "--multiprocessing-distributed": False, "--model-path": None, "--teacher-path": None, "--backend": "TSQAT",
+        "--optim": "sgd", "--not-qat": False, "-l": 1, "--log-level": 1, "--profile": False, "--distill-method": None,
+        "--distill-alpha": 0.95, "--temperature": 6.0, "--amp": False, "--onnx-batch": 1, "--opset-version": 18,
+    }  # fmt: skip
+    found = {opt: parameter for parameter in command.run.params for opt in parameter.opts}
+    assert set(manual) | {"--dist-url", "--sched"} <= set(found)
+    context = command.run.make_context("train", ["--data", "x"])
+    for name, default in manual.items():
+        if name != "--data":
+            assert context.params[str(found[name].name)] == default, name
+    assert {"-h", "--help"} <= set(command.run.get_help_option_names(context))
+    defaults = {field: context.params[field] for field in ("lr", "sched", "temperature", "distill_alpha", "optim")}
+    settings = Settings(data="x")
+    assert {field: getattr(settings, field) for field in defaults} == defaults
+    assert "Acc@1" in CliRunner().invoke(command.run, ["-h"]).output
+
+
+@pytest.mark.slow
+def test_two_processes_train_like_one(
+    trained: Callable[..., tuple[Result, list[str]]], images: Path, tmp_path: Path
+) -> None:
+    """``--world-size 2`` with two ranks on this machine: the weights of one process within rounding."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = found.getsockname()[1]
+    arguments = ["--data", str(images), "--model-path", str(images / "net.onnx"), "-nc", "3", "-j", "0", "-b", "16"]
+    arguments += [
+        "--epochs",
+        "1",
+        "--lr",
+        "0.003",
+        "--sched",
+        "constant",
+        "-o",
+        str(tmp_path / "two"),
+        "--world-size",
+        "2",
+    ]
+    arguments += ["--dist-url", f"tcp://127.0.0.1:{port}", "--json"]
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-m", "onnxqat", "train", *arguments, "--rank", str(rank)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    said = [process.communicate(timeout=300) for process in running]
+    assert [process.returncode for process in running] == [0, 0], said
+    trained(epochs=1)
+    files = [tmp_path / name / "net_checkpoint.pth" for name in ("out", "two")]
+    one, two = (torch.load(file, weights_only=True)["state_dict"] for file in files)
+    for key, value in one.items():
+        torch.testing.assert_close(two[key], value, rtol=1e-3, atol=1e-4, msg=key)
