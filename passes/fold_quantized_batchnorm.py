@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxqat import numerics
+from onnxqat.backends.specs import output_axis
 from onnxqat.graph import batchnorm, build, qdq, query, walk
 from onnxqat.passes._base import Context, Pass, Rewrite
 from onnxqat.passes._batchnorm import Affine, affine
@@ -153,8 +154,8 @@ def _change(
 
 
 def _refusal(layer: ir.Node, weight: qdq.Quantizer, function: Affine) -> str | None:
-    qparams, axis = weight.qparams, batchnorm.output_axis(layer)
-    if qparams.block_size or qparams.axis != axis:
+    qparams, rank = weight.qparams, query.rank(weight.input) or 1
+    if qparams.block_size or qparams.axis != output_axis(layer) % rank:
         return "the weight has no scale for each output channel"
     if layer.op_type == "ConvTranspose" and query.attribute(layer, "group", 1) != 1:
         return "groups of a ConvTranspose share the channels of its weight"

@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxqat import numerics
+from onnxqat.backends.specs import output_axis
 from onnxqat.graph import batchnorm, build, query, walk
 from onnxqat.passes._base import Context, Pass, Rewrite
 from onnxqat.passes._batchnorm import affine
@@ -68,7 +69,7 @@ def _reason(layer: ir.Node, node: ir.Node) -> str | None:
         return "its channels are not the columns of a matrix, or ranks are unknown"
     if layer.op_type == "ConvTranspose" and query.attribute(layer, "group", 1) != 1:
         return "groups of a ConvTranspose share the channels of its weight"
-    if function.factor.shape != (weight.shape.numpy()[batchnorm.output_axis(layer)],):
+    if function.factor.shape != (weight.shape.numpy()[output_axis(layer)],):
         return "it has another number of channels than the layer"
     return None if _bias(layer, function.factor.size) is not None else "the bias of the layer is computed or no row"
 
@@ -92,7 +93,7 @@ def _settle(scope: walk.Scope, layer: ir.Node, node: ir.Node, names: build.Names
     sign = np.where(gamma < 0, -1.0, 1.0)
     if (sign < 0).any():
         weight = np.asarray(query.constant_array(layer.inputs[1]))
-        axis = batchnorm.output_axis(layer)
+        axis = output_axis(layer) % weight.ndim
         exchange_constant(scope, layer, 1, weight * numerics.along_axis(sign, axis, weight.ndim), names, "kept")
     if len(layer.inputs) > 2 and layer.inputs[2] is not None:
         spent = layer.inputs[2]

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxqat.backends.schema import Backend, Chain
-from onnxqat.graph import query
+from onnxqat.graph import batchnorm, query
 from onnxqat.types import RedundantClip
 
 SATURATED = {"Sigmoid": 8.0, "Tanh": 4.0}
@@ -24,9 +24,15 @@ class Fusion:
     redundant: tuple[RedundantClip, ...] = ()
 
 
+def alone(node: ir.Node) -> Fusion:
+    """`node` with the BatchNormalization that is kept behind it, where there is one: it will be part of the layer."""
+    kept = batchnorm.kept_behind(node)
+    return Fusion(node.outputs[0], ()) if kept is None else Fusion(kept.outputs[0], (kept,))
+
+
 def behind(node: ir.Node, backend: Backend) -> Fusion:
-    """The longest chain of `backend` that starts at `node`; a Fusion without members where there is none."""
-    best = Fusion(node.outputs[0], ())
+    """The longest chain of `backend` that starts at `node`; what :func:`alone` gives where there is none."""
+    best = alone(node)
     for chain in backend.fused:
         found = _follow(node, chain)
         if found is not None and len(found.members) > len(best.members):
@@ -37,7 +43,8 @@ def behind(node: ir.Node, backend: Backend) -> Fusion:
 def _follow(node: ir.Node, chain: Chain) -> Fusion | None:
     if node.op_type not in chain.chain[0]:
         return None
-    value, members, redundant = node.outputs[0], list[ir.Node](), list[RedundantClip]()
+    start = alone(node)
+    value, members, redundant = start.output, list(start.members), list[RedundantClip]()
     for step in chain.chain[1:]:
         silu = silu_behind(value) if "Silu" in step else None
         if silu is not None:

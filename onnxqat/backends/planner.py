@@ -17,7 +17,7 @@ from onnxqat.backends import bare, biases, chains, kept, refusals, regions, spec
 from onnxqat.backends.draft import Consumer, Draft, DraftTensor
 from onnxqat.backends.schema import Backend, OpRow
 from onnxqat.backends.selection import Selection
-from onnxqat.graph import query, walk
+from onnxqat.graph import batchnorm, query, walk
 from onnxqat.types import Decision, Edge, QuantPlan, Remark, Shared, ShiftLimit, TensorSpec, UsefulRange
 
 
@@ -67,7 +67,7 @@ def plan(
 
 # ---------------------------------------------------------------- rows
 def _visit(draft: Draft, node: ir.Node) -> None:
-    if node in draft.fused or kept.is_of_quantizer(node):
+    if node in draft.fused or kept.is_of_quantizer(node) or batchnorm.is_kept(node):
         return
     row, key = draft.row(node)
     if row is None:
@@ -111,7 +111,7 @@ def _leave_scope(draft: Draft, scope: walk.Scope) -> None:
 def _produce(draft: Draft, node: ir.Node, row: OpRow, key: str) -> chains.Fusion:
     fusion = chains.behind(node, draft.backend)
     if any(draft.selection.reason(m) for m in fusion.members):
-        fusion = chains.Fusion(node.outputs[0], ())
+        fusion = chains.alone(node)
     outputs = list(node.outputs) if not fusion.members else [fusion.output]
     draft.fused.update(fusion.members)
     draft.clips.extend(fusion.redundant)
@@ -124,7 +124,7 @@ def _produce(draft: Draft, node: ir.Node, row: OpRow, key: str) -> chains.Fusion
         if fusion.members and refusals.is_last_probability(draft, value):
             continue
         decision = specs.of_output(draft, node, slot, value, fused=bool(fusion.members))
-        rule = f"{key} output" + (" behind its activation" if fusion.members else "")
+        rule = f"{key} output" + (" behind its activation" if fusion.members != chains.alone(node).members else "")
         tensor = draft.tensor(value)
         tensor.produced, tensor.slot = (decision, rule), slot
     return fusion

@@ -24,7 +24,7 @@ def of_input(draft: Draft, node: ir.Node, row: OpRow, index: int) -> Decision | 
         slot = next((s for s in row.inputs if s.use and s.axis is None and s is not slot), slot)
     if not constant and slot.axis is not None:
         return None  # the backend quantizes weights alone, and this one is computed
-    axis = _axis(node, slot, value) if constant else None
+    axis = channel_axis(node, slot, value) if constant else None
     # A constant that is tied to activations shares their merged range.
     role: Role = "weight" if constant and row.tie is None else "activation"
     definition = ops.find(node.domain, node.op_type)
@@ -96,7 +96,8 @@ def output_axis(node: ir.Node) -> int:
     return axis or 0
 
 
-def _axis(node: ir.Node, slot: Slot, value: ir.Value) -> int | None:
+def channel_axis(node: ir.Node, slot: Slot, value: ir.Value) -> int | None:
+    """The axis of `value`, a weight of `node`, that has a scale for each index; None where one scale is for all."""
     size = query.rank(value)
     if slot.axis is None or not size:
         return None

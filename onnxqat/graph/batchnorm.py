@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from onnxqat.graph import query
-
 KEPT = "onnxqat.batch_norm"  # on a BatchNormalization that stays behind its layer until the weights are final
 LAYERS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 
@@ -34,10 +32,3 @@ def kept_behind(layer: ir.Node) -> ir.Node | None:
     """The BatchNormalization that is kept behind `layer`, None where there is none."""
     users = layer.outputs[0].consumers()
     return users[0] if len(users) == 1 and is_kept(users[0]) and users[0].inputs[0] is layer.outputs[0] else None
-
-
-def output_axis(layer: ir.Node) -> int:
-    """The axis of the output channels of the weight of `layer`, from the front; of a MatMul the last of two."""
-    if layer.op_type == "Gemm":
-        return 0 if query.attribute(layer, "transB", 0) else 1
-    return 0 if layer.op_type == "Conv" else 1

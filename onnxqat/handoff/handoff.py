@@ -26,7 +26,7 @@ from onnxqat.handoff import _choice, _reasons, _trace
 from onnxqat.handoff._base import Array, BaseCompiler, CompilerResult, NodeResult
 from onnxqat.handoff._bundle import MANIFEST, check_target, digest, digests, write_json, writing
 from onnxqat.handoff._choice import compiler_of
-from onnxqat.handoff._deploy import deploy_form, float_form
+from onnxqat.handoff._deploy import deploy_form, float_form, folded
 from onnxqat.handoff._environment_compiler import EnvironmentCompiler
 from onnxqat.handoff._outputs import ROUNDING_STEPS, OutputCheck, check_outputs, output_quantizers
 from onnxqat.handoff._process import compile_in_process
@@ -63,8 +63,9 @@ def handoff(
 ) -> HandoffReport:
     """Write the bundle of a target: ``model.onnx``, the vendor's own files, ``report.json``, ``manifest.json``.
 
-    1. The deploy form is made, and must give the very bits of `model` in onnxruntime with optimizations off. Beside it
-       lie the float model and its encodings, for tools that quantize by themselves.
+    1. A BatchNormalization that was kept for training goes into the scales of its layer. The deploy form is made, and
+       must give the very bits of that in onnxruntime with optimizations off. Beside it lie the float model and its
+       encodings, for tools that quantize by themselves.
     2. The backend's compiler compiles it in a process of its own and runs the samples. At most a share of
        `max_beyond` of an output may be further than `max_steps` steps from the reference; that is what rounding in
        another place costs. A step is that of the output's quantizer, or 1/255 of the output's range.
@@ -101,6 +102,7 @@ def handoff(
         raise ModelError("model-not-quantized", f"{_name(model)} holds no quantizers", hint="run insert-qdq first")
     remarks: list[Remark] = []
     chosen = compiler_of(table, remarks, compiler)
+    train = folded(train, table, remarks)
     batches = _batches(train, data, preprocess, samples, remarks)
     limits = _Limits(max_steps, max_beyond, timeout, trace)
     job = _Job(_name(model), train, table, chosen, batches, limits, remarks)

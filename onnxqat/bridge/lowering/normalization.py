@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
@@ -15,6 +16,8 @@ from torch.nn import functional
 from onnxqat.bridge import domain_ends
 from onnxqat.bridge.builder import Lowered, NodeView
 from onnxqat.bridge.values import TORCH_DTYPES, Const
+from onnxqat.errors import UsageError
+from onnxqat.graph import batchnorm, qdq
 
 
 def normalize_batch(
@@ -47,22 +50,45 @@ class BatchNorm(nn.Module):
     """BatchNormalization with stored statistics; ``.train()`` takes the batch's and moves the stored ones towards them.
 
     As ``nn.BatchNorm2d``, but the tensors are those of the imported module, which has them under their ONNX names.
+
+    Attributes:
+        frozen: whether the stored statistics are taken in training too, and stay as they are.
+        positive: ONNX name of a gamma of which the absolute value counts, and is written back. Behind a layer with
+            quantized weights the sign of gamma is that of the codes, of which -8..7 cannot take every other one; a
+            weight can be negative instead.
     """
 
-    def __init__(self, momentum: float, epsilon: float) -> None:
+    def __init__(self, momentum: float, epsilon: float, positive: str | None = None) -> None:
         super().__init__()
         self.momentum = momentum
         self.epsilon = epsilon
+        self.positive = positive
+        self.frozen = False
 
     def forward(
         self, x: torch.Tensor, mean: torch.Tensor, variance: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor
     ) -> torch.Tensor:
         """(batch, channels, ...) -> the same."""
-        return functional.batch_norm(x, mean, variance, scale, bias, self.training, self.momentum, self.epsilon)
+        if self.positive is not None:
+            scale = positive(scale)
+        live = self.training and not self.frozen
+        if live and x.numel() == scale.numel():
+            raise UsageError(
+                "option-invalid",
+                "BatchNormalization needs more than one value a channel for statistics of a batch",
+                hint="train with larger batches, or with frozen statistics",
+            )
+        return functional.batch_norm(x, mean, variance, scale, bias, live, self.momentum, self.epsilon)
 
     def extra_repr(self) -> str:
         """What ``print`` shows."""
-        return f"momentum={self.momentum}, epsilon={self.epsilon}"
+        frozen = ", frozen" if self.frozen else ""
+        return f"momentum={self.momentum}, epsilon={self.epsilon}{frozen}"
+
+
+def positive(scale: torch.Tensor) -> torch.Tensor:
+    """The absolute value, with the gradient 1 at 0, so that a channel can come to life."""
+    return torch.where(scale < 0, -scale, scale)
 
 
 def normalize_by_statistics(
@@ -97,8 +123,18 @@ def batch_normalization(n: NodeView) -> Lowered:
         raise n.refuse("outputs of training mode")
     if not (isinstance(n.value(3), Const) and isinstance(n.value(4), Const)):
         return n.call(normalize_by_statistics, x, scale, bias, mean, variance, epsilon)
-    path = n.builder.add_module(f"{n.node.outputs[0].name}_batchnorm", BatchNorm(1.0 - momentum, epsilon))
+    module = BatchNorm(1.0 - momentum, epsilon, _positive(n))
+    path = n.builder.add_module(f"{n.node.outputs[0].name}_batchnorm", module)
     return n.builder.emit("call_module", path, (x, mean, variance, scale, bias), name=n.base)
+
+
+def _positive(n: NodeView) -> str | None:
+    """The name of gamma, where that is to stay positive: behind quantized weights, if it is so in the file."""
+    layer, gamma = batchnorm.layer(n.node), n.value(1)
+    weight = layer.inputs[1] if layer is not None else None
+    if weight is None or not qdq.is_dequantize(weight.producer()) or not isinstance(gamma, Const):
+        return None
+    return None if np.signbit(gamma.array.astype(np.float32)).any() else gamma.name
 
 
 def normalize_instances(x: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor, epsilon: float) -> torch.Tensor:

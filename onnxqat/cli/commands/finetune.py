@@ -25,6 +25,8 @@ from onnxqat.cli import _options
 @click.option("--weight-decay", type=float, default=0.0, help="Of weights; scales and biases have none.")
 @click.option("--alpha", type=float, default=0.5, help="Share of the teacher in the loss, where there are labels too.")
 @click.option("--temperature", type=float, default=4.0, help="Of the teacher's softmax.")
+@click.option("--batch-norm", default="live", help="Statistics of a kept BatchNormalization: live or frozen.")
+@click.option("--reestimate-batch-norm", type=int, help="Estimate them again on so many batches before writing.")
 @click.option("--ema", type=float, help="Decay of a moving average of weights.")
 @click.option("--seed", type=int, default=0, help="Of sample order and torch.")
 @click.option("--device", help="cpu or cuda [cuda where there is one].")
@@ -50,6 +52,8 @@ def run(
     weight_decay: float,
     alpha: float,
     temperature: float,
+    batch_norm: str,
+    reestimate_batch_norm: int | None,
     ema: float | None,
     seed: int,
     device: str | None,
@@ -94,6 +98,8 @@ def run(
             scale_learning_rate=scale_learning_rate,
             weight_decay=weight_decay,
             loss=Loss(alpha=alpha, temperature=temperature),
+            batch_norm=batch_norm,  # type: ignore[arg-type]  # finetune refuses others by name
+            reestimate_batch_norm=reestimate_batch_norm,
             ema=ema,
             seed=seed,
             device=device,

@@ -34,6 +34,9 @@ from onnxqat.cli import _options
 @click.option(
     "--rounding", default="nearest", help="Of convolution weights: nearest, or compensated on the calibration data."
 )
+@click.option(
+    "--batch-norm", default="fold", help="Fold it into the weights, or keep it behind its layer, to be trained."
+)
 @_options.random_data
 @click.option("--replace", is_flag=True, help="Strip quantizers that the model already has.")
 @click.option("--keep", is_flag=True, help="Keep such quantizers, and add what is missing.")
@@ -63,6 +66,7 @@ def run(
     scale_bits: str | None,
     first_last_bits: int | None,
     rounding: str,
+    batch_norm: str,
     random_data: bool,
     replace: bool,
     keep: bool,
@@ -115,6 +119,7 @@ def run(
             simplify=simplify,
             equalize=equalize,
             rounding=rounding,  # type: ignore[arg-type]  # insert_qdq refuses others by name
+            batch_norm=batch_norm,  # type: ignore[arg-type]
             progress=progress,
         )
     _output.show(build.from_insert(result, explain=explain, source=str(model)), as_json=as_json, html_path=html)

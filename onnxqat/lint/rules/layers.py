@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from onnxqat.graph import build, query
+from onnxqat.graph import batchnorm, build, query
 from onnxqat.lint._file import File
 from onnxqat.lint._model import Found, Rule, Severity
 
@@ -69,7 +69,8 @@ def _batchnorm(file: File) -> Iterator[Found]:
         origin = source if pair is None else pair.input
         maker = origin.producer() if origin is not None else None
         if maker is not None and maker.op_type in WEIGHTED and file.reading(maker, 1) is not None:
-            yield Found(f"it follows {query.label(maker)}", node)
+            kept = ", kept for training" if batchnorm.is_kept(node) else ""
+            yield Found(f"it follows {query.label(maker)}{kept}", node)
 
 
 def _random(file: File) -> Iterator[Found]:
@@ -118,7 +119,7 @@ RULES = (
         severity="note",
         defect="a BatchNormalization stands behind a quantized layer",
         reason="it runs in float and keeps the layer from being fused with its activation",
-        remedy="fold it into the layer and quantize the folded weights; insert-qdq does",
+        remedy="fold it into the layer and quantize the folded weights; insert-qdq does, and handoff with one that was kept",
         source="onnxruntime and QNN run: BatchNormalization in float; qualcomm/aimet#2930",
         check=_batchnorm,
     ),

@@ -1,0 +1,31 @@
+"""Whether a backend's weight scales can take up the factor of a BatchNormalization, which differs from channel to channel."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from onnxqat.backends import specs
+from onnxqat.backends.schema import Backend
+from onnxqat.graph import query
+
+ROUNDED = "its backend's weight scales are powers of two"
+SHARED = "its backend has no weight scale for each output channel"
+
+
+def refusal(backend: Backend, layer: ir.Node) -> str | None:
+    """Why the BatchNormalization behind `layer` is to be folded before anything is quantized; None to keep it.
+
+    Scales of few significant bits are no reason: they make sums exact, which the normalization behind them ends.
+    """
+    row = backend.ops.get(layer.op_type)
+    slot = row.input_slot(1) if row is not None else None
+    weight = layer.inputs[1]
+    if slot is None or slot.use is None or weight is None or not backend.types[slot.use].observed:
+        return f"{backend.backend} does not quantize the weight of {layer.op_type}"
+    kind = backend.types[slot.use]
+    if kind.scale_width() == 1:
+        return ROUNDED
+    granularity = slot.granularity or kind.granularity
+    axis = specs.channel_axis(layer, slot, weight)
+    fits = axis is not None and axis == specs.output_axis(layer) % (query.rank(weight) or 1)
+    return None if granularity == "channel" and fits else SHARED
