@@ -51,6 +51,11 @@ def _follow(node: ir.Node, chain: Chain) -> Fusion | None:
             members.extend(silu)
             value = silu[-1].outputs[0]
             continue
+        scale = _scale_behind(value) if "Scale" in step else None
+        if scale is not None:
+            members.append(scale)
+            value = scale.outputs[0]
+            continue
         users = value.consumers()
         if (
             value.is_graph_output()
@@ -58,11 +63,6 @@ def _follow(node: ir.Node, chain: Chain) -> Fusion | None:
             or users[0].graph is not node.graph
             or users[0].op_type not in step
             or users[0].inputs[0] is not value
-        scale = _scale_behind(value) if "Scale" in step else None
-        if scale is not None:
-            members.append(scale)
-            value = scale.outputs[0]
-            continue
         ):
             return None
         if chain.when == "clip_is_redundant":
@@ -110,13 +110,6 @@ def silu_behind(value: ir.Value) -> tuple[ir.Node, ir.Node] | None:
     return sigmoid, product
 
 
-def useful_range(value: ir.Value) -> tuple[float, float] | None:
-    """Range outside of which every consumer of `value` saturates to less than an 8-bit step; None without one.
-
-    A SiLU of -8 is -0.003: a convolution's output of -100 in front of it needs no code of its own.
-    """
-    if value.is_graph_output():
-        return None
 def _scale_behind(value: ir.Value) -> ir.Node | None:
     """The Mul by a constant that alone reads `value`, such as one factor a channel."""
     users = [n for n in value.consumers() if n.graph is value.graph]
@@ -126,6 +119,13 @@ def _scale_behind(value: ir.Value) -> ir.Node | None:
     return users[0] if len(others) == 1 and query.constant_tensor(others[0]) is not None else None
 
 
+def useful_range(value: ir.Value) -> tuple[float, float] | None:
+    """Range outside of which every consumer of `value` saturates to less than an 8-bit step; None without one.
+
+    A SiLU of -8 is -0.003: a convolution's output of -100 in front of it needs no code of its own.
+    """
+    if value.is_graph_output():
+        return None
     if silu_behind(value) is not None:
         return -SATURATED["Sigmoid"], math.inf
     bounds = [_saturation(user) for user in value.consumers()]
