@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
-from onnxqat.cli import _options
+from onnxqat.cli import _objectives, _options
 
 
 @click.command
@@ -14,20 +15,14 @@ from onnxqat.cli import _options
 @_options.data
 @_options.preprocess
 @click.option("-o", "--output", type=_options.PATH, help="File to write [MODEL.tuned.onnx].")
-@click.option("--teacher", type=_options.PATH, help="Float ONNX file to imitate.")
+@click.option("--teacher", type=_options.PATH, multiple=True, help="Float ONNX file to imitate; repeat it for several.")
 @click.option("--method", default="lsq", help="How scales learn: lsq, fixed, lsq-plus, pact, dsq, tqt or qdrop.")
 @click.option("--epochs", type=int, help="Passes over the data [1].")
 @click.option("--max-steps", type=int, help="Stop after so many steps.")
 @_options.batch_size
-@click.option("--optimizer", default="adamw", help="sgd, adam or adamw.")
-@click.option("--learning-rate", "--lr", type=float, help="Of weights.")
-@click.option("--scale-learning-rate", type=float, help="Of scales.")
-@click.option("--weight-decay", type=float, default=0.0, help="Of weights; scales and biases have none.")
-@click.option("--alpha", type=float, default=0.5, help="Share of the teacher in the loss, where there are labels too.")
-@click.option("--temperature", type=float, default=4.0, help="Of the teacher's softmax.")
+@_objectives.options
 @click.option("--batch-norm", default="live", help="Statistics of a kept BatchNormalization: live or frozen.")
 @click.option("--reestimate-batch-norm", type=int, help="Estimate them again on so many batches before writing.")
-@click.option("--ema", type=float, help="Decay of a moving average of weights.")
 @click.option("--seed", type=int, default=0, help="Of sample order and torch.")
 @click.option("--device", help="cpu or cuda [cuda where there is one].")
 @click.option("--checkpoint-dir", type=_options.PATH, help="Folder for checkpoints.")
@@ -41,20 +36,14 @@ def run(
     data: str | None,
     preprocess: str | None,
     output: Path | None,
-    teacher: Path | None,
+    teacher: tuple[Path, ...],
     method: str,
     epochs: int | None,
     max_steps: int | None,
     batch_size: int,
-    optimizer: str,
-    learning_rate: float | None,
-    scale_learning_rate: float | None,
-    weight_decay: float,
-    alpha: float,
-    temperature: float,
+    objectives: dict[str, Any],
     batch_norm: str,
     reestimate_batch_norm: int | None,
-    ema: float | None,
     seed: int,
     device: str | None,
     checkpoint_dir: Path | None,
@@ -81,26 +70,22 @@ def run(
         raise DataError("data-missing", "there is no training data", hint="give --data")
     from onnxqat.training.distributed import join
     from onnxqat.training.finetune import finetune
-    from onnxqat.training.losses import Loss
+
+    keywords = _objectives.keywords(objectives)
 
     with _options.progress("train", quiet=as_json) as progress:
         result = finetune(
             model,
             data,
             preprocess=preprocess,
-            teacher=teacher,
+            teacher=list(teacher) or None,
             method=method,
             epochs=epochs,
             max_steps=max_steps,
             batch_size=batch_size,
-            optimizer=optimizer,
-            learning_rate=learning_rate,
-            scale_learning_rate=scale_learning_rate,
-            weight_decay=weight_decay,
-            loss=Loss(alpha=alpha, temperature=temperature),
+            **keywords,
             batch_norm=batch_norm,  # type: ignore[arg-type]  # finetune refuses others by name
             reestimate_batch_norm=reestimate_batch_norm,
-            ema=ema,
             seed=seed,
             device=device,
             output=output or _options.beside(model, ".tuned.onnx"),
@@ -113,5 +98,5 @@ def run(
     others = join.address()
     if others is not None and others[0]:
         return  # process 0 speaks for all
-    source = str(teacher) if teacher else None
+    source = str(teacher[0]) if teacher else None
     _output.show(build.from_finetune(result, source=source), as_json=as_json, html_path=html)

@@ -1,0 +1,144 @@
+"""Options of ``onnxqat finetune`` about what is minimized and how fast, and the keywords that they become."""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from onnxqat.errors import UsageError
+
+_OPTIONS = (
+    click.option("--optimizer", default="adamw", help="Class of torch.optim: adamw, sgd, radam, ..."),
+    click.option("--optimizer-option", multiple=True, metavar="NAME=VALUE", help="As in betas=0.9,0.98; repeat it."),
+    click.option("--learning-rate", "--lr", type=float, help="Of weights [by optimizer and bit width]."),
+    click.option("--scale-learning-rate", type=float, help="Of scales."),
+    click.option(
+        "--learning-rate-of", multiple=True, metavar="PATTERN=FACTOR", help="Of tensors by name: a factor; repeat it."
+    ),
+    click.option("--weight-decay", type=float, default=0.0, help="Of weights; scales and biases have none."),
+    click.option("--schedule", default="cosine", help="cosine, linear, constant, step, multistep or plateau."),
+    click.option("--schedule-option", multiple=True, metavar="NAME=VALUE", help="As in milestones=10,15; repeat it."),
+    click.option("--warmup-steps", type=int, help="Steps in which learning rates rise [a twentieth of the run]."),
+    click.option("--alpha", type=float, default=0.5, help="Share of the teacher where there are labels too."),
+    click.option("--temperature", type=float, default=4.0, help="Of the teacher's softmax."),
+    click.option("--distance", default="auto", help="Of student and teacher: kl, mse or auto."),
+    click.option("--label-smoothing", type=float, default=0.0, help="Part of a label that all classes share."),
+    click.option(
+        "--feature",
+        multiple=True,
+        metavar="NAME[=TEACHER]",
+        help="Inner tensor to compare, name or pattern; repeat it.",
+    ),
+    click.option("--feature-loss", default="mse", help="mse or attention."),
+    click.option("--feature-weight", type=float, default=1.0, help="Of the feature loss."),
+    click.option("--progressive", metavar="BITS,...", help="Wider grids to begin with, as in 8,4."),
+    click.option(
+        "--dampening", type=float, help="Against oscillating weights: a term of this final weight, as in 0.1."
+    ),
+    click.option("--freezing", type=float, help="Hold weights that oscillate more often a step than this, as in 0.01."),
+    click.option("--gradient-norm", type=float, help="Largest norm of the gradient."),
+    click.option("--gradient-value", type=float, help="Largest absolute value of its elements."),
+    click.option("--ema", type=float, help="Decay of a moving average of weights."),
+)
+_LOSS = ("alpha", "temperature", "distance", "label_smoothing")
+_FEATURES = ("feature", "feature_loss", "feature_weight")
+
+
+def _names() -> tuple[str, ...]:
+    @click.command
+    def probe() -> None:
+        """Nothing; its options are looked at."""
+
+    for option in _OPTIONS:
+        option(probe)
+    return tuple(str(parameter.name) for parameter in probe.params)
+
+
+NAMES = _names()
+"""What the options are called in Python."""
+
+
+def options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options to `command`, which gets their values as one mapping, `objectives`."""
+
+    @functools.wraps(command)
+    def run(**given: Any) -> None:
+        own = {name: given.pop(name) for name in NAMES}
+        command(objectives=own, **given)
+
+    for option in reversed(_OPTIONS):
+        option(run)
+    return run
+
+
+def keywords(objectives: dict[str, Any]) -> dict[str, Any]:
+    """Keywords of :func:`onnxqat.finetune`; loads torch.
+
+    Raises:
+        UsageError: ``option-invalid``.
+    """
+    from onnxqat.training.features import Features
+    from onnxqat.training.losses import Loss
+
+    rest = {name: value for name, value in objectives.items() if name not in (*_LOSS, *_FEATURES)}
+    rest["optimizer_options"] = _settings(rest.pop("optimizer_option"), "--optimizer-option")
+    rest["schedule_options"] = _settings(rest.pop("schedule_option"), "--schedule-option")
+    rates = _pairs(rest.pop("learning_rate_of"), "--learning-rate-of")
+    rest["learning_rates"] = {pattern: _number(factor, "--learning-rate-of") for pattern, factor in rates}
+    rest["progressive"] = _bits(rest["progressive"])
+    rest["loss"] = Loss(**{name: objectives[name] for name in _LOSS})
+    names = _feature_names(objectives["feature"])
+    if names:
+        rest["features"] = Features(names, objectives["feature_loss"], objectives["feature_weight"])
+    return rest
+
+
+def _pairs(texts: tuple[str, ...], option: str) -> list[tuple[str, str]]:
+    found = []
+    for text in texts:
+        name, sign, value = text.rpartition("=")
+        if not (name and sign and value):
+            raise UsageError("option-invalid", f"{option} {text!r} is not of the form NAME=VALUE")
+        found.append((name, value))
+    return found
+
+
+def _settings(texts: tuple[str, ...], option: str) -> dict[str, Any]:
+    """Values as Python writes them: numbers, ``True``, numbers with commas between them; anything else is text."""
+    return {name: _value(text) for name, text in _pairs(texts, option)}
+
+
+def _value(text: str) -> Any:
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def _number(text: str, option: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise UsageError("option-invalid", f"{option}: {text!r} is no number") from None
+
+
+def _bits(text: str | None) -> list[int] | None:
+    if text is None:
+        return None
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() for part in parts):
+        raise UsageError(
+            "option-invalid", f"--progressive {text!r} is not of the form BITS,...", hint="for example 8,4"
+        )
+    return [int(part) for part in parts]
+
+
+def _feature_names(texts: tuple[str, ...]) -> dict[str, str] | list[str]:
+    """Names, or pairs of names where at least one is a pair."""
+    if not any("=" in text for text in texts):
+        return list(texts)
+    return {student: teacher or student for student, _, teacher in (text.partition("=") for text in texts)}
