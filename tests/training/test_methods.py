@@ -135,24 +135,6 @@ def test_lsq_counts_the_codes_above_zero(qtype: QType, zero_point: int, levels: 
     assert make("lsq", 0.1, zero_point, qtype).gradient_scale(x) == pytest.approx((10 * levels) ** -0.5)
 
 
-@pytest.mark.filterwarnings("ignore:.*autograd.function.Function.*should not be instantiated:DeprecationWarning")
-@pytest.mark.parametrize("name", sorted({*NAMES} - {"lsq", "qdrop"}))  # the one has its own test, the other is random
-def test_every_method_compiles(name: str) -> None:
-    torch.compiler.reset()  # each class counts as a recompilation of the one forward
-    q = make(name, zero_point=4)
-    compiled = torch.compile(q, fullgraph=True, backend="aot_eager")
-    x = 8 * torch.randn(50)
-    found = []
-    for run, own in ((copy.deepcopy(q), None), (compiled, q)):  # "ema" moves with every step
-        own = own or run
-        inputs = x.clone().requires_grad_()
-        run(inputs).square().sum().backward()
-        assert inputs.grad is not None
-        found.append([inputs.grad, *(p.grad for p in own.parameters() if p.grad is not None)])
-    for plain, other in zip(*found, strict=True):
-        torch.testing.assert_close(other, plain)
-
-
 # Dynamo instantiates the class itself when it traces an autograd function.
 @pytest.mark.filterwarnings("ignore:.*autograd.function.Function.*should not be instantiated:DeprecationWarning")
 def test_lsq_compiles_with_dynamic_shapes() -> None:

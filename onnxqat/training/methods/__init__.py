@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import TypeAlias, cast
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -16,7 +16,11 @@ from onnxqat.bridge.module import OnnxModule
 from onnxqat.bridge.state import quantizers
 from onnxqat.graph import query
 from onnxqat.graph.qdq import Quantizer
+from onnxqat.training.methods import _found
 from onnxqat.types import Role
+
+if TYPE_CHECKING:
+    from onnxqat.training.methods._check import MethodCheck
 
 QuantizerFactory: TypeAlias = Callable[[Quantizer, "tuple[nn.Module, nn.Module] | None"], nn.Module]
 
@@ -29,10 +33,21 @@ def names() -> list[str]:
 def method(name: str) -> type[FakeQuantize]:
     """The quantizer class of method `name`.
 
+    Args:
+        name: a file of this package, an entry point of the group ``onnxqat.methods``, or the path of a file ``*.py``.
+
     Raises:
-        UsageError: ``name-unknown``, with the closest names that exist.
+        UsageError: ``name-unknown``, with the closest names that exist; ``option-invalid`` for a file without a method.
+        UnsupportedError: ``quantizer-unsupported`` for a method that no Q/DQ pair can hold.
     """
-    return cast("type[FakeQuantize]", discover.load(__name__, name).Method)
+    return cast("type[FakeQuantize]", _found.definition(name).Method)
+
+
+def check(name: str) -> MethodCheck:
+    """Try whether a method keeps what every method promises: see :func:`onnxqat.training.methods._check.check`."""
+    from onnxqat.training.methods import _check
+
+    return _check.check(name)
 
 
 def factory(name: str, *, weights: str | None = None) -> QuantizerFactory:

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from onnxqat.bridge.kernels import grids, reference
+from onnxqat import numerics
+from onnxqat.bridge.kernels import grids
+from onnxqat.bridge.kernels import reference as kernel
 from onnxqat.training.methods import lsq
-from onnxqat.types import QParams
+from onnxqat.types import FloatArray, QParams
 
 STRETCH = (-0.1, 1.1)
 """What the sigmoid is stretched to before it is cut to 0..1 (gamma and zeta)."""
@@ -89,7 +92,7 @@ class Method(lsq.Method):
     def _spread(self, values: Tensor, x: Tensor) -> Tensor:
         """A scale or zero point so that it broadcasts with `x`."""
         if self.block_size is None or self.axis is None:
-            return reference.along_axis(values, self.axis, x.ndim)
+            return kernel.along_axis(values, self.axis, x.ndim)
         rows = grids.scale_of_rows(values, self.axis)[:, None].expand(-1, self.block_size)
         return grids.from_rows(rows.contiguous(), x, self.axis, self.block_size)
 
@@ -102,3 +105,13 @@ class Method(lsq.Method):
         low, high = STRETCH
         share = (torch.sigmoid(self.rounding) * (high - low) + low).clamp(0.0, 1.0)
         return WEIGHT * (1.0 - (2.0 * share - 1.0).abs().pow(beta)).sum()
+
+
+def reference(x: FloatArray, qparams: QParams, rounding: FloatArray | None) -> FloatArray:
+    """What forward gives in eval mode, in numpy; `rounding` is that of :class:`Method`."""
+    if rounding is None:
+        return numerics.fake_quantize(x, qparams)
+    scale, zero = (numerics.spread(v, qparams, x.shape) for v in (qparams.scale, qparams.zero_point))
+    codes = np.floor(x / scale) + (rounding >= 0) + zero
+    clipped = np.clip(codes, qparams.qtype.quant_min, qparams.qtype.quant_max) - zero
+    return np.asarray(clipped.astype(np.float32) * scale, np.float32)

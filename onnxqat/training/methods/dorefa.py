@@ -16,13 +16,14 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from onnxqat import numerics
-from onnxqat.bridge.kernels import reference
+from onnxqat.bridge.kernels import reference as kernel
 from onnxqat.training.methods import lsq
-from onnxqat.types import STORAGE, QParams
+from onnxqat.types import STORAGE, FloatArray, QParams
 
 SMALLEST = torch.finfo(torch.float32).tiny
 
@@ -93,13 +94,13 @@ class Method(lsq.Method):
         if not self.transforms:
             return
         codes = _Codes.apply(self.normalized(weight), torch.ones_like(self.unit), self.levels, self.odd, self.axis, 1.0)  # type: ignore[no-untyped-call]
-        power = reference.sum_to_scale(codes * codes, self.axis)
-        best = reference.sum_to_scale(codes * weight, self.axis) / power.clamp_min(SMALLEST)
+        power = kernel.sum_to_scale(codes * codes, self.axis)
+        best = kernel.sum_to_scale(codes * weight, self.axis) / power.clamp_min(SMALLEST)
         self.scale.copy_(torch.where(best > 0, best, self.scale))
 
     def normalized(self, weight: Tensor) -> Tensor:
         """``tanh(w) / max|tanh(w)|``, float32, between -1 and 1."""
-        bounded = torch.tanh(weight.to(torch.float32) / reference.along_axis(self.unit, self.axis, weight.ndim))
+        bounded = torch.tanh(weight.to(torch.float32) / kernel.along_axis(self.unit, self.axis, weight.ndim))
         others = [d for d in range(weight.ndim) if self.axis is None or d != self.axis % weight.ndim]
         largest = bounded.abs().amax(others, keepdim=True) if others else bounded.abs()
         return bounded / largest.clamp_min(SMALLEST)
@@ -117,6 +118,30 @@ class Method(lsq.Method):
         return self.quantize(weight) if self.transforms else weight
 
 
+def reference(
+    x: FloatArray, qparams: QParams, transforms: bool, odd: bool, levels: int, unit: FloatArray
+) -> FloatArray:
+    """What forward gives, in numpy.
+
+    Args:
+        x: float32.
+        qparams: of the quantizer.
+        transforms: whether it holds a weight that passes the tanh.
+        odd: whether its codes are odd.
+        levels: the largest code.
+        unit: see :class:`Method`.
+    """
+    if not transforms:
+        return numerics.fake_quantize(x, qparams)
+    bounded = np.tanh(x / numerics.along_axis(unit, qparams.axis, x.ndim), dtype=np.float32)
+    others = tuple(d for d in range(x.ndim) if qparams.axis is None or d != qparams.axis % x.ndim)
+    largest = np.abs(bounded).max(axis=others, keepdims=True)
+    position = bounded / np.maximum(largest, np.float32(SMALLEST))
+    half = np.float32(0.5 * levels)
+    codes = 2 * np.rint(position * half + half) - levels if odd else np.rint(position * np.float32(levels))
+    return np.asarray(codes * numerics.along_axis(qparams.scale, qparams.axis, x.ndim), np.float32)
+
+
 class _Codes(torch.autograd.Function):
     """Values between -1 and 1 to codes times scale; rounding has the gradient of the identity."""
 
@@ -127,12 +152,12 @@ class _Codes(torch.autograd.Function):
         codes = 2.0 * torch.round(x * (0.5 * levels) + 0.5 * levels) - levels if odd else torch.round(x * levels)
         ctx.save_for_backward(codes, scale)
         ctx.settings = (levels, axis, gradient_scale)
-        return codes * reference.along_axis(scale, axis, x.ndim)
+        return codes * kernel.along_axis(scale, axis, x.ndim)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         codes, scale = ctx.saved_tensors
         levels, axis, gradient_scale = ctx.settings
-        grad_x = grads[0] * (reference.along_axis(scale, axis, codes.ndim) * levels)
-        grad_scale = reference.sum_to_scale(codes * grads[0], axis) * gradient_scale
+        grad_x = grads[0] * (kernel.along_axis(scale, axis, codes.ndim) * levels)
+        grad_scale = kernel.sum_to_scale(codes * grads[0], axis) * gradient_scale
         return grad_x, grad_scale, None, None, None, None

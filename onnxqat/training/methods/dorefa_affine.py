@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from onnxqat.training.methods import dorefa
 
+reference = dorefa.reference
+
 
 class Method(dorefa.Method):
     """As :class:`onnxqat.training.methods.dorefa.Method`; weights take every code between ``-quant_max`` and ``quant_max``."""

@@ -22,4 +22,13 @@ class Method(lsq.Method):
         result = super().quantize(x)
         if not self.training or self.role != "activation":
             return result
-        return torch.where(torch.rand_like(x) < PROBABILITY, x, result)
+        return mixed(x, result, PROBABILITY)
+
+
+def mixed(first: Tensor, second: Tensor, probability: float) -> Tensor:
+    """Each element that of `first` with `probability`, else that of `second`; both finite, and of one shape.
+
+    Products with 0 and 1 are exact and, on a CPU, take a third of the time of a choice and its gradient.
+    """
+    chosen = torch.empty_like(first).bernoulli_(probability)
+    return first * chosen + second * (1.0 - chosen)

@@ -1,0 +1,269 @@
+"""Whether a method keeps what every method promises: tried on quantizers alone and in a small network."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import inspect
+import io as streams
+import pickle
+import warnings
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import onnx
+import torch
+from torch import Tensor
+
+from onnxqat import numerics
+from onnxqat.bridge.fake_quantize import FakeQuantize
+from onnxqat.bridge.importer import to_torch
+from onnxqat.bridge.module import OnnxModule
+from onnxqat.bridge.state import quantizers, set_state
+from onnxqat.bridge.write_back import write_back
+from onnxqat.calibration.session import Session
+from onnxqat.graph import io
+from onnxqat.training import methods, optimizers
+from onnxqat.training.methods import _found, _trial
+from onnxqat.types import FloatArray, QParams, QType, Role
+
+STEPS = 4
+CLOSE = 1e-4
+"""Relative difference of whole networks between torch and onnxruntime, where no code differs."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """One promise.
+
+    Attributes:
+        name: ``parity``, ``gradient``, ``float``, ``copy``, ``compile``, ``export`` or ``export stored``.
+        passed: whether it is kept.
+        message: what is wrong; empty where nothing is.
+    """
+
+    name: str
+    passed: bool
+    message: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class MethodCheck:
+    """What was found about a method."""
+
+    method: str
+    findings: tuple[Finding, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether every promise is kept."""
+        return all(finding.passed for finding in self.findings)
+
+
+class _BrokenError(Exception):
+    """A promise that is not kept."""
+
+
+def check(name: str) -> MethodCheck:
+    """Try a method: its name, or the path of its file.
+
+    1. ``parity``: in eval mode, forward has the bits of the numpy function ``reference`` of its file, for activations and
+       weights, per tensor and per channel, at 4 and 8 bits.
+    2. ``gradient``: in train mode every learnable parameter gets one that is not zero, and so does the input.
+    3. ``float``: with its quantizers off, the network is the float network, bit for bit.
+    4. ``copy``: ``deepcopy``, ``pickle`` and a strict state dict give the same quantizer.
+    5. ``compile``: ``torch.compile`` finds no graph break, and the result is the same.
+    6. ``export``, ``export stored``: after some steps of training and write-back, the file's own quantizers give the
+       bits that training saw, in torch, and onnxruntime gives the same numbers; for float weights and stored codes.
+
+    Raises:
+        UsageError: there is no such method; see :func:`onnxqat.training.methods.method`.
+    """
+    module = _found.definition(name)
+    trials: dict[str, Callable[[], None]] = {
+        "parity": lambda: _parity(module),
+        "gradient": lambda: _gradient(module, name),
+        "float": lambda: _float_state(name),
+        "copy": lambda: _copies(module),
+        "compile": lambda: _compiles(module),
+        "export": lambda: _export(name, stored=False),
+        "export stored": lambda: _export(name, stored=True),
+    }
+    return MethodCheck(_found.key_of(name), tuple(_try(key, trial) for key, trial in trials.items()))
+
+
+def _try(name: str, trial: Callable[[], None]) -> Finding:
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            trial()
+    except _BrokenError as broken:
+        return Finding(name, False, str(broken))
+    except Exception as error:  # whatever a foreign method does
+        return Finding(name, False, f"{type(error).__name__}: {error}".splitlines()[0])
+    return Finding(name, True)
+
+
+def _alone(module: ModuleType) -> Iterator[tuple[str, FakeQuantize, Tensor]]:
+    """Quantizers of each kind with an input, some of whose values are clipped."""
+    for role, bits, signed, zero, axis in (
+        ("activation", 8, False, 100, None),
+        ("activation", 4, True, 0, None),
+        ("weight", 4, True, 0, 0),
+        ("weight", 8, True, 0, None),
+    ):
+        qtype = QType.of(bits, signed=signed)
+        x = torch.randn(3, 50) * 2
+        scale = np.asarray(x.abs().amax(1).numpy() if axis == 0 else x.abs().max().numpy(), np.float32) / (
+            1.3 * qtype.quant_max / (1 if signed else 2)
+        )
+        scale = np.asarray(scale, np.float32)
+        qparams = QParams(scale, np.full(scale.shape, zero, np.int64), qtype, axis)
+        kind: Role = "weight" if role == "weight" else "activation"
+        made = module.Method(qparams, tensor="x", role=kind)
+        if role == "weight":
+            made.start(x)
+        yield f"{role}, {bits} bits", made, x
+
+
+def _reference(module: ModuleType, quantizer: FakeQuantize, x: FloatArray) -> FloatArray:
+    """What numpy says: of the file's own function, or of the formula that every quantizer has."""
+    own = getattr(module, "reference", None)
+    if not inspect.isfunction(own):  # files of the package may have imported kernels.reference
+        if not module.__name__.startswith(_found.PACKAGE):
+            raise _BrokenError("the file has no function reference(x, qparams) that computes the method in numpy")
+        return numerics.fake_quantize(x, quantizer.qparams())
+    asked = [p for p in inspect.signature(own).parameters if p not in ("x", "qparams")]
+    state = {key: getattr(quantizer, key) for key in asked}
+    arrays = {key: v.detach().numpy() if isinstance(v, Tensor) else v for key, v in state.items()}
+    return np.asarray(own(x, quantizer.qparams(), **arrays), np.float32)
+
+
+def _parity(module: ModuleType) -> None:
+    for what, quantizer, x in _alone(module):
+        found = quantizer.eval()(x).detach().numpy()
+        wanted = _reference(module, quantizer, x.numpy())
+        if not np.array_equal(found, wanted):
+            worst = float(np.abs(found - wanted).max())
+            raise _BrokenError(f"{what}: {int((found != wanted).sum())} values differ from numpy's, by {worst:.3g}")
+        baked = quantizer.baked(x).detach().numpy()
+        if not np.array_equal(numerics.fake_quantize(baked, quantizer.qparams()), found):
+            raise _BrokenError(f"{what}: the file's quantizer makes something else of what baked() gives the file")
+
+
+def _gradient(module: ModuleType, name: str) -> None:
+    for what, quantizer, x in _alone(module):
+        inputs = x.clone().requires_grad_()
+        (quantizer.train()(inputs) * torch.randn(x.shape)).sum().backward()
+        missing = [k for k, p in quantizer.named_parameters() if p.requires_grad and not _is_there(p.grad)]
+        if missing:
+            raise _BrokenError(f"{what}: parameter {missing[0]!r} gets no gradient")
+        if not _is_there(inputs.grad) and not (quantizer.freezes_weights and quantizer.role == "weight"):
+            raise _BrokenError(f"{what}: the input gets no gradient")
+    network = _network(name, stored=False).train()
+    network(torch.from_numpy(_trial.data(1)[0])).square().sum().backward()
+    for key, parameter in network.named_parameters():
+        if parameter.requires_grad and not _is_there(parameter.grad):
+            raise _BrokenError(f"in a network, {key!r} gets no gradient")
+
+
+def _is_there(gradient: Tensor | None) -> bool:
+    return gradient is not None and bool(torch.isfinite(gradient).all()) and bool((gradient != 0).any())
+
+
+def _network(name: str, *, stored: bool) -> OnnxModule:
+    network = to_torch(_trial.model(stored=stored), quantizer_factory=methods.factory(name))
+    methods.freeze_weights(network)
+    return network
+
+
+def _float_state(name: str) -> None:
+    x = torch.from_numpy(_trial.data(1)[0])
+    outputs = []
+    for network in (_network(name, stored=False).train(), to_torch(_trial.model(stored=False))):
+        set_state(network, "float")
+        outputs.append(network(x).detach())
+    if not torch.equal(*outputs):
+        raise _BrokenError("with its quantizers off, the network is not the float network")
+
+
+def _copies(module: ModuleType) -> None:
+    for what, quantizer, x in _alone(module):
+        fresh = copy.deepcopy(quantizer)
+        with torch.no_grad():
+            for tensor in fresh.state_dict().values():
+                tensor.zero_()
+        stream = streams.BytesIO()
+        torch.save(quantizer.state_dict(), stream)
+        stream.seek(0)
+        fresh.load_state_dict(torch.load(stream), strict=True)
+        wanted = quantizer.eval()(x)
+        for way, other in {
+            "deepcopy": copy.deepcopy(quantizer),
+            "pickle": pickle.loads(pickle.dumps(quantizer)),
+            "a state dict": fresh.eval(),
+        }.items():
+            if not torch.equal(other(x), wanted):
+                raise _BrokenError(f"{what}: {way} gives another quantizer")
+
+
+def _compiles(module: ModuleType) -> None:
+    for what, quantizer, x in list(_alone(module))[::2]:  # an activation and a weight per channel
+        torch.compiler.reset()  # every class and every grid counts as a recompilation of the one forward
+        twin = copy.deepcopy(quantizer)
+        results = []
+        for run, own in ((twin, twin), (torch.compile(quantizer, fullgraph=True, backend="aot_eager"), quantizer)):
+            torch.manual_seed(1)
+            inputs = x.clone().requires_grad_()
+            with warnings.catch_warnings():
+                # Dynamo makes an instance of the class when it traces an autograd function.
+                warnings.filterwarnings("ignore", message=".*autograd.function.Function.*should not be instantiated")
+                output = run(inputs)
+                output.square().sum().backward()
+            gradients = [p.grad for p in own.parameters() if p.grad is not None]
+            results.append([output.detach(), *([] if inputs.grad is None else [inputs.grad]), *gradients])
+        for plain, other in zip(*results, strict=True):
+            if not torch.allclose(plain, other, rtol=1e-4, atol=1e-5):
+                raise _BrokenError(f"{what}: compiled, it gives something else")
+    torch.compiler.reset()
+
+
+def _export(name: str, *, stored: bool) -> None:
+    model = _trial.model(stored=stored)
+    network = _network(name, stored=stored).train()
+    _train(network)
+    network.eval()
+    tuned: onnx.ModelProto = write_back(network, model)
+    if tuned == model:
+        raise _BrokenError(f"{STEPS} steps of training changed nothing in the file")
+    x = _trial.data(STEPS + 1)[-1]
+    with torch.no_grad():
+        wanted = network(torch.from_numpy(x))
+        found = to_torch(tuned)(torch.from_numpy(x))
+    if not torch.equal(found, wanted):
+        raise _BrokenError(f"the file computes something else, by up to {float((found - wanted).abs().max()):.3g}")
+    (by_runtime,) = Session(io.load(tuned), optimize=False).run({_trial.INPUT: x}).values()
+    distance = float(np.abs(by_runtime - wanted.numpy()).max())
+    if not distance <= CLOSE * float(wanted.abs().max()):
+        raise _BrokenError(f"onnxruntime computes something else, by up to {distance:.3g}")
+    again: Any = write_back(to_torch(tuned), tuned)
+    if again != tuned:
+        raise _BrokenError("the file that was written is changed by an import and write-back without training")
+
+
+def _train(network: OnnxModule) -> None:
+    """Some steps towards other outputs."""
+    optimizer = optimizers.make("adam", network, learning_rate=0.01)
+    guard = optimizers.ScaleGuard(network)
+    for batch in _trial.data(STEPS):
+        loss = (network(torch.from_numpy(batch)) - 1.0).square().mean()
+        for _, quantizer in quantizers(network):
+            penalty = quantizer.penalty(0.5)
+            loss = loss if penalty is None else loss + penalty
+        optimizer.zero_grad()
+        loss.backward()
+        guard.before()
+        optimizer.step()
+        guard.after()
