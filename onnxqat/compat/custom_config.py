@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from onnxqat import discover
 from onnxqat.backends import selection
-from onnxqat.backends.schema import Backend, OpRow, Slot, TypeRow
+from onnxqat.backends.schema import WIDTHS, Backend, OpRow, Slot, TypeRow
 from onnxqat.backends.selection import Overrides
 from onnxqat.compat import mqbench_names, node_names
 from onnxqat.errors import UsageError
@@ -142,6 +142,8 @@ def _with_scheme(row: TypeRow, scheme: Mapping[str, Any], letter: str) -> TypeRo
         raise UsageError("option-invalid", f"{letter}_qscheme: {row.dtype} has no integer grid")
     update: dict[str, Any] = {}
     bits = int(scheme.get("bit", row.qtype().bits))
+    if bits not in WIDTHS:
+        raise UsageError("option-invalid", f"{letter}_qscheme: {bits} bits are not possible", hint="2 to 8, or 16")
     if "symmetry" in scheme:
         # MQBench stores symmetric types signed and others unsigned.
         sign = "" if scheme["symmetry"] else "u"
