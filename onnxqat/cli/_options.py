@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -27,6 +29,33 @@ limit = click.option("--limit", type=int, help="Use at most so many samples.")
 random_data = click.option("--random-data", is_flag=True, help="Use random numbers instead of data.")
 as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 html = click.option("--html", type=PATH, help="Also write an HTML report to this file.")
+
+
+def grouped(key: str, *options: Callable[[Any], Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """A decorator that adds `options` to a command, which gets their values as one mapping, its argument `key`.
+
+    Args:
+        key: name of that argument.
+        options: what ``click.option`` returned.
+    """
+
+    def probe() -> None:
+        """Nothing; click notes the options at it."""
+
+    for option in options:
+        option(probe)
+    names = [parameter.name for parameter in getattr(probe, "__click_params__", ())]
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(command)
+        def run(**given: Any) -> None:
+            command(**{key: {name: given.pop(name) for name in names}}, **given)
+
+        for option in reversed(options):
+            run = option(run)
+        return run
+
+    return decorate
 
 
 def parse_bits(text: str | None) -> tuple[int | None, int | None]:

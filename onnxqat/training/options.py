@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from onnxqat.calibration.preprocess import Preprocess
+from onnxqat.errors import UsageError
 from onnxqat.training import batch_norm as batch_norms
 from onnxqat.training import optimizers, schedules
 from onnxqat.training.dampening import Dampening
@@ -101,6 +102,18 @@ class Options:
             *(() if self.gradient_value is None else (ValueClipping(self.gradient_value),)),
             *(() if self.freezing is None else (Freezing(self.freezing),)),
         )
+
+    def check(self) -> None:
+        """Refuse numbers that make no sense, before anything is read.
+
+        Raises:
+            UsageError: ``option-invalid``.
+        """
+        _ = self.execution
+        if self.save_every is not None and self.save_every < 1:
+            raise UsageError("option-invalid", f"save_every is {self.save_every}; it must be at least 1")
+        if self.skip_non_finite < 0:
+            raise UsageError("option-invalid", f"skip_non_finite is {self.skip_non_finite}; it must be at least 0")
 
     @property
     def folder(self) -> Path | None:

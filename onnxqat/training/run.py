@@ -39,6 +39,7 @@ def run(model: io.ModelSource, data: Any, given: Options) -> FinetuneResult:
     """What :func:`onnxqat.finetune` does, and raises."""
     if isinstance(model, (str, os.PathLike)) and given.output is None:
         raise UsageError("option-invalid", f"no output path for the tuned {os.fspath(model)!r}")
+    given.check()
     graph = io.load(model)
     module = roles.student(graph, given.method)
     if given.grad_bits is not None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from onnxqat.cli import _objectives, _options
+from onnxqat.cli import _execution, _objectives, _options
 
 
 @click.command
@@ -25,8 +25,7 @@ from onnxqat.cli import _objectives, _options
 @click.option("--reestimate-batch-norm", type=int, help="Estimate them again on so many batches before writing.")
 @click.option("--seed", type=int, default=0, help="Of sample order and torch.")
 @click.option("--device", help="cpu or cuda [cuda where there is one].")
-@click.option("--checkpoint-dir", type=_options.PATH, help="Folder for checkpoints.")
-@click.option("--resume", is_flag=True, help="Go on from the last checkpoint.")
+@_execution.options
 @click.option("--distributed", default="ddp", help="Under torchrun: ddp, or fsdp for models that do not fit one GPU.")
 @click.option("--distributed-timeout", type=float, default=600.0, help="Seconds that a process waits for the others.")
 @_options.html
@@ -46,8 +45,7 @@ def run(
     reestimate_batch_norm: int | None,
     seed: int,
     device: str | None,
-    checkpoint_dir: Path | None,
-    resume: bool,
+    execution: dict[str, Any],
     distributed: str,
     distributed_timeout: float,
     html: Path | None,
@@ -89,8 +87,7 @@ def run(
             seed=seed,
             device=device,
             output=output or _options.beside(model, ".tuned.onnx"),
-            checkpoint_dir=checkpoint_dir,
-            resume=resume,
+            **_execution.keywords(execution),
             distributed=distributed,
             distributed_timeout=distributed_timeout,
             progress=lambda report: progress(report.step, report.total_steps),

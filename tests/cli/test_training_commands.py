@@ -1,0 +1,51 @@
+"""finetune with options of how it computes, and replay of what goes wrong."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Run = Callable[..., Any]
+TRAIN = ("finetune", "model.qdq.onnx", "--data", "data.npz", "--teacher", "model.onnx", "--batch-size", "4")
+
+
+def test_options_of_the_step_and_the_log(qdq: Path, onnxqat: Run) -> None:
+    how = ("--precision", "bfloat16", "--accumulate", "2", "--channels-last", "--recompute-segments", "3")
+    notes = ("--log-dir", "logs", "--log-every", "1", "--checkpoint-dir", "kept", "--save-every", "1")
+    done = onnxqat(*TRAIN, "--max-steps", "2", *how, *notes, "--json")
+    assert done.status == 0, done.err
+    events = [json.loads(line)["event"] for line in Path("logs/log.jsonl").read_text().splitlines()]
+    assert events.count("step") == 2
+    assert Path("kept/last.safetensors").exists()
+    again = onnxqat(*TRAIN, "--max-steps", "2", *how, *notes, "--resume", "--json")
+    assert again.status == 0, again.err
+
+
+def test_a_step_that_diverges_is_seen_again(qdq: Path, onnxqat: Run) -> None:
+    failed = onnxqat(*TRAIN, "--temperature", "1e-38", "-o", "out.onnx")  # logits over that are infinite
+    assert failed.status == 1
+    assert "training-diverged" in failed.err
+    assert "onnxqat replay out.onnx.black_box MODEL" in failed.err
+    assert not Path("out.onnx").exists()
+    seen = onnxqat("replay", "out.onnx.black_box", "model.qdq.onnx", "--json")
+    assert seen.status == 0, seen.err
+    assert seen.json["kind"] == "replay"
+    assert seen.json["title"] == "Step 0 again: the gradient of 'logits' is the first that is not finite"
+    text = onnxqat("replay", "out.onnx.black_box", "model.qdq.onnx")
+    assert text.status == 0
+    assert "not finite" in text.out
+    wrong = onnxqat("replay", "nowhere", "model.qdq.onnx")
+    assert wrong.status == 1
+    assert "checkpoint-mismatch" in wrong.err
+
+
+@pytest.mark.parametrize(
+    "options",
+    [("--precision", "int4"), ("--accumulate", "0"), ("--compile-backend", "nonsense"), ("--tensorboard",)],
+)
+def test_what_is_refused(options: tuple[str, ...], qdq: Path, onnxqat: Run) -> None:
+    failed = onnxqat(*TRAIN, "--max-steps", "1", *options)
+    assert failed.status == 2
+    assert "option-invalid" in failed.err
