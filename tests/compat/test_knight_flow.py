@@ -26,7 +26,9 @@ def test_from_a_module_to_onnxruntime(tmp_path: Path, monkeypatch: pytest.Monkey
     net = digits.train(images["train"], labels["train"]).train()
     before = {key: value.clone() for key, value in net.state_dict().items()}
 
-    model = onnxqat.prepare_by_platform(net, BackendType.TSQAT, example_inputs=torch.zeros(2, 1, 8, 8))
+    model = onnxqat.prepare_by_platform(
+        net, BackendType.TSQAT, torch.zeros(2, 1, 8, 8), export_options={"exporter": "torchscript"}
+    )
     assert model.training
     onnxqat.enable_calibration(model)
     model.eval()
