@@ -84,7 +84,7 @@ def fixed(draft: Draft, slot: Slot, wanted: TensorSpec) -> Fixed:
 
 def _has_weight(node: ir.Node) -> bool:
     definition = ops.find(node.domain, node.op_type)
-    return definition is not None and definition.weight_axis is not None
+    return definition is not None and (definition.weight_axis is not None or definition.family == "recurrent")
 
 
 def output_axis(node: ir.Node) -> int:
