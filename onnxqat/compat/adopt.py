@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Any
 
 import torch
 from torch import nn
@@ -15,18 +16,19 @@ MAPS = ("parameter_names", "tensor_nodes", "quantizers")
 
 
 def same_structure(old: OnnxModule, new: OnnxModule) -> bool:
-    """Whether both have the same code and quantizers, tied in the same way."""
-    return old.code == new.code and _ties(old) == _ties(new)
+    """Whether both have the same code and quantizers, on the same grids and tied in the same way."""
+    return old.code == new.code and _described(old) == _described(new)
 
 
-def _ties(module: OnnxModule) -> list[tuple[str, int]]:
-    """For each quantizer its path and which of them, by number, was the first with its scale."""
-    found = [(path, q) for path, q in quantizers(module)]
+def _described(module: OnnxModule) -> list[tuple[Any, ...]]:
+    """For each quantizer its path, its grid, and which of them, by number, was the first with its scale."""
     numbers: dict[int, int] = {}
-    return [
-        (path, numbers.setdefault(id(q.__dict__["_parameters"].get("scale", q)), i))
-        for i, (path, q) in enumerate(found)
-    ]
+    found = []
+    for index, (path, quantizer) in enumerate(quantizers(module)):
+        scale = quantizer.__dict__["_parameters"].get("scale", quantizer)  # derived ones have none
+        first = numbers.setdefault(id(scale), index)
+        found.append((path, quantizer.qtype, quantizer.axis, tuple(quantizer.zero_point.shape), first))
+    return found
 
 
 def take_scales(old: OnnxModule, new: OnnxModule, *, but: Collection[str] = ()) -> None:

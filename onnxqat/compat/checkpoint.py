@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io as streams
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import onnx_ir as ir
 import torch
 from torch import Tensor, nn
 
+from onnxqat import numerics
 from onnxqat.bridge.importer import to_torch
 from onnxqat.bridge.module import OnnxModule
 from onnxqat.bridge.state import quantizers
@@ -64,7 +66,8 @@ def load_checkpoint(
     Raises:
         QatError: ``checkpoint-mismatch``: a tensor is missing, or has another shape; nothing was changed.
         DataError: ``data-not-found``, ``data-format``.
-        UsageError: ``option-invalid``: not a prepared module, or no file that holds tensors alone.
+        UsageError: ``option-invalid``: not a prepared module, no file that holds tensors alone, or a method such as
+            DoReFa's, which would change the weights a second time.
     """
     module, known = deploy.prepared_part(model)
     document = qparams.read(Path(file_path_json))
@@ -73,12 +76,14 @@ def load_checkpoint(
     proto = io.to_proto(qparams.join(float_model, document))
     fresh = to_torch(proto, quantizer_factory=prepared.factory(*known.methods))
     _check(module, fresh, Path(file_path))
+    _check_methods(fresh)
     fresh.to(next(module.parameters()).device)
+    weights = {key: p.detach().clone() for key, p in fresh.named_parameters()}
     if adopt.same_structure(module, fresh):
         adopt.take_scales(module, fresh)
     else:
         adopt.take_structure(module, fresh)
-    _copy_weights(module, fresh)
+    _copy_weights(module, weights)
     known.qdq_model = proto
     if known.calibration is not None:
         known.calibration.float_model = float_model
@@ -143,9 +148,26 @@ def _check(module: OnnxModule, fresh: OnnxModule, path: Path) -> None:
 
 
 @torch.no_grad()
-def _copy_weights(module: OnnxModule, fresh: OnnxModule) -> None:
+def _check_methods(fresh: OnnxModule) -> None:
+    """Refuse where a quantizer makes something else of the stored weights than the file's Q/DQ does."""
+    keys = {name: key for key, name in fresh.parameter_names.items()}
+    fresh.eval()
+    for _, quantizer in quantizers(fresh):
+        if not quantizer.rewrites_weights or quantizer.role != "weight" or quantizer.tensor not in keys:
+            continue
+        master = fresh.get_parameter(keys[quantizer.tensor])
+        plain = numerics.fake_quantize(master.cpu().numpy(), quantizer.qparams())
+        if not np.array_equal(quantizer(master).cpu().numpy(), plain):
+            raise UsageError(
+                "option-invalid",
+                f"the method of {quantizer.tensor!r} changes weights, and those of a checkpoint are changed already",
+                hint="keep model.state_dict() to go on with this method, or load into one with LearnableFakeQuantize",
+            )
+
+
+@torch.no_grad()
+def _copy_weights(module: OnnxModule, given: Mapping[str, Tensor]) -> None:
     inside = {id(p) for _, q in quantizers(module) for p in q.parameters()}
-    given = dict(fresh.named_parameters())
     for key, parameter in module.named_parameters():
         if id(parameter) not in inside and key in given:
             parameter.copy_(given[key])

@@ -15,7 +15,7 @@ from torch import nn
 
 import onnxqat
 from onnxqat.bridge.state import quantizers
-from onnxqat.compat import qparams
+from onnxqat.compat import gather, qparams
 from onnxqat.compat.backend_type import TABLES, BackendType
 from onnxqat.compat.prepared import prepared_modules
 from onnxqat.errors import BackendError, DataError, QatError, UsageError
@@ -257,6 +257,42 @@ def test_checkpoints(model: onnx.ModelProto, images: torch.Tensor, tmp_path: Pat
     torch.save({"state_dict": {"module.w": torch.zeros(1)}}, tmp_path / "bad.pth")
     with pytest.raises(QatError, match="'w' is"):
         onnxqat.load_checkpoint(other, tmp_path / "bad.pth", tmp_path / "m.json")
+
+
+@pytest.mark.parametrize("method", ["AdaRoundFakeQuantize", "DoReFaFakeQuantize"])
+def test_a_method_that_rewrites_weights_does_it_once(
+    method: str, model: onnx.ModelProto, images: torch.Tensor, tmp_path: Path
+) -> None:
+    config = {"extra_qconfig_dict": {"w_fakequantize": method}}
+    module = calibrated(model, "academic", images, config).eval()
+    wanted = module(images)
+    file = onnxqat.convert_export(module, tmp_path / "m.onnx")
+    assert torch.equal(onnxqat.to_torch(file)(images), wanted)
+    files = onnxqat.save_checkpoint(module, tmp_path / "m.pth", tmp_path / "m.json")
+    plain = onnxqat.prepare_by_platform(model, "academic")
+    onnxqat.load_checkpoint(plain, *files)
+    assert torch.equal(plain(images), wanted)
+    other = onnxqat.prepare_by_platform(model, "academic", None, config).eval()
+    if method == "DoReFaFakeQuantize":
+        with pytest.raises(UsageError, match="changed already"):
+            onnxqat.load_checkpoint(other, *files)
+        other.load_state_dict(module.state_dict())
+    else:
+        onnxqat.load_checkpoint(other, *files)
+    assert torch.equal(other.eval()(images), wanted)
+
+
+def test_observations_of_processes_are_those_of_one(model: onnx.ModelProto, images: torch.Tensor) -> None:
+    parts = []
+    for part in images.split(8):
+        module = onnxqat.prepare_by_platform(model, BackendType.TSQAT)
+        onnxqat.enable_calibration(module)
+        module(part)
+        observing = module.prepared.calibration.observing
+        parts.append((observing.observers, observing.sizes))
+    gather.merge(observing, parts)
+    onnxqat.enable_quantization(module)
+    assert torch.equal(module(images), calibrated(model, BackendType.TSQAT, images)(images))
 
 
 def test_deploy_files(model: onnx.ModelProto, images: torch.Tensor, tmp_path: Path) -> None:
