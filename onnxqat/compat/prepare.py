@@ -34,6 +34,7 @@ def prepare_by_platform(
     custom_tracer: Any = None,
     *,
     overrides: Overrides | None = None,
+    batch_norm: insert.BatchNorm = "fold",
     export_options: Mapping[str, Any] | None = None,
 ) -> OnnxModule:
     """Place quantizers as `backend` wants them and return the trainable module, whose quantizers have no scale yet.
@@ -51,6 +52,7 @@ def prepare_by_platform(
             stand in the place of `example_inputs`, where MQBench has it.
         custom_tracer: ignored with a remark, since nothing is traced.
         overrides: choices as of ``insert-qdq``.
+        batch_norm: ``"keep"`` leaves BatchNormalization behind its layer, to be trained; as of ``insert-qdq``.
         export_options: more arguments of :func:`onnxqat.export`.
 
     Returns:
@@ -72,7 +74,7 @@ def prepare_by_platform(
     if custom_tracer is not None:
         reason = custom_config.NOT_NEEDED["custom_tracer"]
         remarks.append(Remark(f"custom_tracer is not needed: {reason}", source=custom_config.SOURCE))
-    graph = _float_graph(model, example_inputs, export_options or {}, remarks)
+    graph = _float_graph(model, example_inputs, {"batch_norm": batch_norm, **(export_options or {})}, remarks)
     chosen = overrides or backend_type.CHOICES.get(member, Overrides()) if member else overrides or Overrides()
     settings = custom_config.apply(prepare_custom_config_dict, table, chosen, graph)
     methods = (settings.weight_method, settings.activation_method)
@@ -80,7 +82,7 @@ def prepare_by_platform(
     if qdq.is_quantized(graph):
         module = _kept(graph, methods, remarks)
     else:
-        selection = insert.prepare(graph, settings.table, settings.overrides, remarks)
+        selection = insert.prepare(graph, settings.table, settings.overrides, remarks, batch_norm=batch_norm)
         module = prepared.draft(graph, settings.table, selection, methods, remarks)
     freeze_constants(module, graph)
     module.train(isinstance(model, nn.Module) and model.training)

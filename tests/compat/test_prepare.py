@@ -215,6 +215,22 @@ g (float[N,3,8,8] image) => (float[N,8,8,8] y) <float[4,3,1,1] w = {weight(4, 3,
     assert torch.isfinite(module(images)).all()
 
 
+def test_batch_normalization_may_stay(images: torch.Tensor) -> None:
+    text = f"""<ir_version: 8, opset_import: ["" : 17]>
+g (float[N,3,8,8] image) => (float[N,4,6,6] y) <float[4,3,3,3] w = {weight(4, 3, 3, 3)}, float[4] g = {{1, 2, 0.5, 1}},
+ float[4] b = {{0, 1, 0, 1}}, float[4] m = {{0, 0.1, 0, 0.1}}, float[4] s = {{1, 1, 2, 1}}> {{
+    ["one"] a = Conv(image, w) ["norm"] n = BatchNormalization(a, g, b, m, s) ["act"] y = Relu(n) }}"""
+    module = onnxqat.prepare_by_platform(proto(text), "onnxruntime-cpu", batch_norm="keep")
+    onnxqat.enable_calibration(module)
+    module.eval()
+    module(images)
+    onnxqat.enable_quantization(module)
+    data = {"image": images.numpy()}
+    reference = onnxqat.insert_qdq(proto(text), "onnxruntime-cpu", calibration=data, batch_norm="keep").model
+    assert module.prepared.qdq_model.graph.node == reference.graph.node
+    assert "BatchNormalization" in {node.op_type for node in reference.graph.node}
+
+
 def test_weights_trained_before_calibration_are_the_ones_quantized(
     model: onnx.ModelProto, images: torch.Tensor, tmp_path: Path
 ) -> None:
