@@ -8,6 +8,7 @@ from typing import Any
 from torch import nn
 
 from onnxqat.training.loop import Fitted, Loop
+from onnxqat.types import Remark
 
 
 @dataclasses.dataclass
@@ -27,6 +28,7 @@ class FinetuneResult:
             mean that the scales' learning rate is too high.
         skipped: steps that were left out because their loss or gradients were not finite.
         seconds: wall time of the training loop of this call.
+        remarks: what is worth knowing about the options.
     """
 
     model: Any
@@ -39,6 +41,7 @@ class FinetuneResult:
     limited_scales: int
     skipped: int
     seconds: float
+    remarks: tuple[Remark, ...] = ()
 
 
 def choose(loop: Loop, fitted: Fitted) -> str:

@@ -15,7 +15,7 @@ from onnxqat.bridge.write_back import write_back
 from onnxqat.errors import UsageError
 from onnxqat.graph import io
 from onnxqat.training import batch_norm as batch_norms
-from onnxqat.training import gradients, material, optimizers, placement, roles, schedules
+from onnxqat.training import gradients, learning_rates, material, optimizers, placement, roles, schedules
 from onnxqat.training.checkpoint import Progress
 from onnxqat.training.distributed.join import joined
 from onnxqat.training.distributed.shards import Sharded
@@ -33,6 +33,7 @@ from onnxqat.training.run_length import steps_an_epoch, total_steps
 from onnxqat.training.schedule import Schedule
 from onnxqat.training.teachers import output_kind
 from onnxqat.training.world import World
+from onnxqat.types import Remark
 
 
 def run(model: io.ModelSource, data: Any, given: Options) -> FinetuneResult:
@@ -80,7 +81,8 @@ def run(model: io.ModelSource, data: Any, given: Options) -> FinetuneResult:
         flat = world.flat(trained)
         tuned = _written(world, flat, model, given)
         world.barrier()
-    return FinetuneResult(tuned, flat, written=written, seconds=seconds, **_summary(fitted.progress))
+    summary = _summary(fitted.progress)
+    return FinetuneResult(tuned, flat, written=written, seconds=seconds, remarks=_remarks(flat, given), **summary)
 
 
 def _in_shards(lesson: Lesson, module: nn.Module, trained: nn.Module) -> Lesson:
@@ -147,6 +149,13 @@ def _optimizer(module: nn.Module, given: Options) -> torch.optim.Optimizer:
         factors=given.learning_rates,
         options=given.optimizer_options,
     )
+
+
+def _remarks(module: nn.Module, given: Options) -> tuple[Remark, ...]:
+    if given.learning_rate is None or not isinstance(given.optimizer, str):
+        return ()
+    high = learning_rates.high(given.optimizer.lower(), given.learning_rate, module)
+    return () if high is None else (Remark(high, source="finetune"),)
 
 
 def _settings(plan: Schedule, data: Material, world: World, given: Options) -> dict[str, Any]:

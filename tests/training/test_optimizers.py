@@ -5,9 +5,13 @@ import pytest
 import torch
 
 from onnxqat.bridge.fake_quantize import FakeQuantize
+from onnxqat.bridge.importer import to_torch
+from onnxqat.bridge.state import quantizers
 from onnxqat.errors import UsageError
-from onnxqat.training import optimizers
+from onnxqat.training import learning_rates, optimizers
+from onnxqat.training.finetune import finetune
 from onnxqat.types import QParams, QType
+from tests.training.test_finetune import data, network
 
 
 class Small(torch.nn.Module):
@@ -80,6 +84,33 @@ def test_an_optimizer_of_your_own() -> None:
         optimizers.make(lambda groups: None, Small())  # type: ignore[arg-type, return-value]
     with pytest.raises(UsageError, match="options"):
         optimizers.make(torch.optim.SGD, Small(), options={"momentum": 0.5})
+
+
+@pytest.mark.parametrize(("bits", "rate"), [(8, 1e-4), (6, 1e-4), (4, 2e-4), (3, 1e-3), (2, 3e-3)])
+def test_rates_by_width(bits: int, rate: float) -> None:
+    """The grid that most weights have sets the rate; one small layer of another width does not."""
+    model = network(quantized=True)
+    module = to_torch(model)
+    by_name = {q.tensor: q for _, q in quantizers(module)}
+    by_name["w1"].qtype = QType.of(bits, signed=True)
+    by_name["w2"].qtype = QType.of(5, signed=True)
+    assert learning_rates.bits_of_weights(module) == bits
+    assert learning_rates.default("adamw", module) == rate
+    assert learning_rates.default("sgd", module) == 1e-3
+    assert optimizers.make("radam", module).param_groups[0]["lr"] == rate
+    assert learning_rates.high("adamw", rate, module) is None
+    remark = learning_rates.high("adamw", 0.05, module)
+    assert (remark is None) if bits > 4 else (f"{bits} bits" in str(remark))
+
+
+def test_a_high_rate_is_remarked_on() -> None:
+    x, y = data(32)
+    remarks = [
+        finetune(network(quantized=True), {"x": x}, labels=y, optimizer="sgd", learning_rate=rate, device="cpu").remarks
+        for rate in (None, 1e-3, 0.1)
+    ]
+    assert remarks[:2] == [(), ()]
+    assert "0.1 is high for weights of 3 bits" in remarks[2][0].message
 
 
 def test_rates_by_pattern() -> None:
