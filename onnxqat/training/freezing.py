@@ -92,6 +92,10 @@ class Freezing(Part):
         """How many weights are frozen; waits for the device."""
         return sum(int(track.frozen.sum()) for track in self._tracks.values())
 
+    def restored(self, loop: Loop) -> None:
+        """See the base class."""
+        self.start(loop)
+
     def state_dict(self) -> dict[str, Any]:
         """See the base class."""
         return {f"{name}.{key}": v for name, track in self._tracks.items() for key, v in track.tensors().items()}

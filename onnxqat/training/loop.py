@@ -164,10 +164,15 @@ class Loop:
             average=self.average,
             keepers=self._keepers(),
             tell=self._tell,
+            restored=self._restored,
             box=self.black_box,
             allowed=self.skip_non_finite,
             settings=self.settings,
         )
+
+    def _restored(self) -> None:
+        for part in self.parts:
+            part.restored(self)
 
     def _run(self) -> None:
         state = self._state

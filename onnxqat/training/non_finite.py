@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from onnxqat.bridge.state import quantizers
+from onnxqat.training.distributed.tensors import is_sharded, local
 from onnxqat.training.step import Seen, Step
 
 Kind = Literal["input", "parameter", "scale", "tensor", "gradient", "nothing"]
@@ -41,7 +42,8 @@ class Finding:
 def find(step: Step, seen: Sequence[Seen]) -> Finding:
     """What is not finite, in the order in which to suspect it: inputs, parameters, tensors in graph order, gradients.
 
-    The forward passes are run again with the random numbers that they had; gradients of the module are lost.
+    The forward passes are run again with the random numbers that they had. Of a model in shards, where a forward pass
+    takes all processes, only inputs and parameters are looked at.
 
     Args:
         step: module and loss.
@@ -52,6 +54,8 @@ def find(step: Step, seen: Sequence[Seen]) -> Finding:
             if not _finite(value):
                 return Finding("input", name)
     found = _parameters(step.module)
+    if any(is_sharded(p) for p in step.module.parameters()):
+        return found or Finding("nothing")
     for one in seen if found is None else ():
         found = found or _tensors(step, one)
     for one in seen if found is None else ():
@@ -67,7 +71,7 @@ def _parameters(module: nn.Module) -> Finding | None:
     names = getattr(module, "parameter_names", {})
     tensors = {f"{path}.scale": q.tensor for path, q in quantizers(module)}
     for key, parameter in module.named_parameters():
-        if not _finite(parameter):
+        if not _finite(local(parameter)):
             scale = key in tensors
             return Finding("scale", tensors[key]) if scale else Finding("parameter", names.get(key, key))
     return None
@@ -106,16 +110,16 @@ def _gradients(step: Step, seen: Seen) -> Finding | None:
 
     names = getattr(step.module, "parameter_names", {})
     trained = [(key, p) for key, p in step.module.named_parameters() if p.requires_grad]
+    # Not backward(): where several processes train, that would wait for gradients of the others.
     handles = [p.register_hook(hook(names.get(key, key))) for key, p in trained]  # type: ignore[no-untyped-call]
-    step.optimizer.zero_grad(set_to_none=True)
     try:
         seen.random.restore()
         loss = step.loss_of(Watched(step.forward, watch), seen.batch, seen.target)
-        loss.backward()  # type: ignore[no-untyped-call]
+        if loss.requires_grad:
+            torch.autograd.grad(loss, [p for _, p in trained], allow_unused=True)
     finally:
         for handle in handles:
             handle.remove()
-    step.optimizer.zero_grad(set_to_none=True)
     return Finding("gradient", bad[0]) if bad else None
 
 

@@ -53,6 +53,9 @@ class Part:
     def start(self, loop: Loop) -> None:
         """The run begins: on a resumed one the state is loaded; the module is on its device."""
 
+    def restored(self, loop: Loop) -> None:
+        """Steps were undone: parameters and the state of this part are those of before them."""
+
     def before_step(self, step: int) -> None:
         """Before the forward pass of step `step`."""
 

@@ -132,6 +132,10 @@ class Progressive(Part):
         """See the base class: on finer grids nothing may be kept."""
         return all(q.finer == 1 for q in self._quantizers.values())
 
+    def restored(self, loop: Loop) -> None:
+        """See the base class."""
+        self.start(loop)
+
     def state_dict(self) -> dict[str, Any]:
         """See the base class."""
         return {path: q.finer for path, q in self._quantizers.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,17 +16,18 @@ from onnxqat.training.random_state import RandomState
 from onnxqat.training.step import Step
 
 
-class Forward:
+def touched(module: nn.Module) -> list[Tensor]:
     """What a forward pass may change: floating-point buffers and parameters without a gradient, such as statistics."""
+    kept = set(module.state_dict())
+    held: dict[str, Tensor] = {**dict(module.named_buffers()), **dict(module.named_parameters())}
+    return [v for key, v in held.items() if key in kept and v.is_floating_point() and not v.requires_grad]
 
-    def __init__(self, module: nn.Module) -> None:
-        kept = set(module.state_dict())
-        held: dict[str, Tensor] = {**dict(module.named_buffers()), **dict(module.named_parameters())}
-        self._held = [
-            (value, value.detach().clone())
-            for key, value in held.items()
-            if key in kept and value.is_floating_point() and not value.requires_grad
-        ]
+
+class Forward:
+    """The values of what :func:`touched` names, and the state of the random generators, before a forward pass."""
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self._held = [(value, value.detach().clone()) for value in tensors]
         self.random = RandomState.capture()
 
     @torch.no_grad()

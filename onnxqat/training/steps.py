@@ -24,7 +24,7 @@ from onnxqat.training.pending import Pending, PendingSteps
 from onnxqat.training.random_state import RandomState
 from onnxqat.training.scale_history import ScaleHistory
 from onnxqat.training.schedule import Schedule, set_rates
-from onnxqat.training.snapshot import Forward, Snapshot
+from onnxqat.training.snapshot import Forward, Snapshot, touched
 from onnxqat.training.step import Step
 
 OVERFLOWS = 40
@@ -42,6 +42,7 @@ class Steps:
         average: moving average of the parameters.
         keepers: what else has a state.
         tell: called with the steps that are done and finite.
+        restored: called when steps were undone.
         box: folder for the black box of the first step that is not finite; None writes none.
         allowed: how many such steps are left out before the run ends.
         settings: of the run, for the black box.
@@ -53,6 +54,7 @@ class Steps:
     average: MovingAverage | None
     keepers: Mapping[str, Keeper]
     tell: Callable[[Sequence[StepRecord]], None]
+    restored: Callable[[], None]
     box: Path | None = None
     allowed: int = 0
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -61,6 +63,7 @@ class Steps:
         self._pending = PendingSteps(self.step.device)
         self._one_by_one = self._pending.interval == 1
         self.history = ScaleHistory(self.step.module)
+        self._touched = touched(self.step.module)
         self._blind: list[Sequence[Batch]] = []
         self._overflows = 0
 
@@ -72,7 +75,7 @@ class Steps:
         """
         before: Forward | None = None
         if self._one_by_one:
-            before = Forward(self.step.module)
+            before = Forward(self._touched)
         else:
             if not self._blind:
                 self._start = Snapshot(self.step, self.average, self.keepers, self.progress)
@@ -109,6 +112,7 @@ class Steps:
             self._count(records)
             return
         self._start.restore()
+        self.restored()
         self.history.forget(self.progress.step)
         self._one_by_one = True
         for batches in blind:

@@ -168,7 +168,8 @@ def test_looking_every_few_steps_gives_the_same_run(monkeypatch: pytest.MonkeyPa
         for interval in (1, 5):
             with monkeypatch.context() as context:
                 patched(context, interval)
-                given = options(optimizer="adamw", ema=0.9, augment=spoil, skip_non_finite=2)
+                parts = {"progressive": (8, 6), "freezing": 0.02, "dampening": 0.1}
+                given = options(optimizer="adamw", ema=0.9, augment=spoil, skip_non_finite=2, **parts)
                 found.append(finetune(convolutional(), x, **given))
         assert found[0].model.SerializeToString() == found[1].model.SerializeToString()
         assert found[0].losses == found[1].losses
