@@ -8,7 +8,7 @@ import click
 
 from onnxqat.cli import _options
 
-options = _options.grouped(
+options = _options.Group(
     "execution",
     click.option("--precision", default="float32", help="Of the model's layers: float32, bfloat16 or float16."),
     click.option("--accumulate", type=int, default=1, help="Batches that make one step."),

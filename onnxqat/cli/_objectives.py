@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import ast
-import functools
-from collections.abc import Callable
 from typing import Any
 
 import click
 
+from onnxqat.cli import _options
 from onnxqat.errors import UsageError
 
-_OPTIONS = (
+options = _options.Group(
+    "objectives",
     click.option("--optimizer", default="adamw", help="Class of torch.optim: adamw, sgd, radam, ..."),
     click.option("--optimizer-option", multiple=True, metavar="NAME=VALUE", help="As in betas=0.9,0.98; repeat it."),
     click.option("--learning-rate", "--lr", type=float, help="Of weights [by optimizer and bit width]."),
@@ -46,33 +46,6 @@ _OPTIONS = (
 )
 _LOSS = ("alpha", "temperature", "distance", "label_smoothing")
 _FEATURES = ("feature", "feature_loss", "feature_weight")
-
-
-def _names() -> tuple[str, ...]:
-    @click.command
-    def probe() -> None:
-        """Nothing; its options are looked at."""
-
-    for option in _OPTIONS:
-        option(probe)
-    return tuple(str(parameter.name) for parameter in probe.params)
-
-
-NAMES = _names()
-"""What the options are called in Python."""
-
-
-def options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options to `command`, which gets their values as one mapping, `objectives`."""
-
-    @functools.wraps(command)
-    def run(**given: Any) -> None:
-        own = {name: given.pop(name) for name in NAMES}
-        command(objectives=own, **given)
-
-    for option in reversed(_OPTIONS):
-        option(run)
-    return run
 
 
 def keywords(objectives: dict[str, Any]) -> dict[str, Any]:

@@ -31,31 +31,37 @@ as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON o
 html = click.option("--html", type=PATH, help="Also write an HTML report to this file.")
 
 
-def grouped(key: str, *options: Callable[[Any], Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """A decorator that adds `options` to a command, which gets their values as one mapping, its argument `key`.
+class Group:
+    """A decorator that adds options to a command, which gets their values as one mapping.
 
     Args:
-        key: name of that argument.
+        key: the argument of the command that gets them.
         options: what ``click.option`` returned.
+
+    Attributes:
+        names: what the options are called in the mapping.
     """
 
-    def probe() -> None:
-        """Nothing; click notes the options at it."""
-
-    for option in options:
-        option(probe)
-    names = [parameter.name for parameter in getattr(probe, "__click_params__", ())]
-
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(command)
-        def run(**given: Any) -> None:
-            command(**{key: {name: given.pop(name) for name in names}}, **given)
+    def __init__(self, key: str, *options: Callable[[Any], Any]) -> None:
+        def probe() -> None:
+            """Nothing; click notes the options at it, the last first."""
 
         for option in reversed(options):
+            option(probe)
+        noted: list[click.Option] = getattr(probe, "__click_params__", [])
+        self.names = tuple(str(parameter.name) for parameter in reversed(noted))
+        self._key, self._options = key, options
+
+    def __call__(self, command: Callable[..., None]) -> Callable[..., None]:
+        """`command` with the options."""
+
+        @functools.wraps(command)
+        def run(**given: Any) -> None:
+            command(**{self._key: {name: given.pop(name) for name in self.names}}, **given)
+
+        for option in reversed(self._options):
             run = option(run)
         return run
-
-    return decorate
 
 
 def parse_bits(text: str | None) -> tuple[int | None, int | None]:

@@ -16,7 +16,7 @@ from onnxqat.training.losses import Loss
 
 def keywords(*arguments: str) -> dict[str, Any]:
     parsed = command.run.make_context("finetune", ["model.qdq.onnx", *arguments]).params
-    return _objectives.keywords({name: parsed[name] for name in _objectives.NAMES})
+    return _objectives.keywords({name: parsed[name] for name in _objectives.options.names})
 
 
 def test_without_options_they_are_those_of_python() -> None:
