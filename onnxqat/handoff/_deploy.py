@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import onnx_ir as ir
 
 from onnxqat.backends import schema
 from onnxqat.errors import BackendError
-from onnxqat.graph import batchnorm, query, walk
+from onnxqat.graph import query
 from onnxqat.passes import _base as passes
 from onnxqat.passes.deploy_form import DeployForm
-from onnxqat.passes.fold_batchnorm import FoldBatchnorm
-from onnxqat.passes.fold_quantized_batchnorm import FoldQuantizedBatchnorm
 from onnxqat.passes.raise_opset import RaiseOpset
 from onnxqat.passes.strip_qdq import StripQdq
 from onnxqat.types import Remark
@@ -41,21 +37,6 @@ def deploy_form(train: ir.Model, table: schema.Backend, remarks: list[Remark]) -
     remarks.extend(found)
     assert isinstance(deploy, ir.Model)
     return deploy
-
-
-def folded(train: ir.Model, table: schema.Backend, remarks: list[Remark]) -> ir.Model:
-    """`train` with every BatchNormalization that was kept for training in its layer; the same object without any."""
-    if not any(map(batchnorm.is_batchnorm, walk.nodes(train))):
-        return train
-    derived = [row for row in table.types.values() if row.derive is not None]
-    bias: Literal["int32", "snapped", "float"] = "int32" if derived else "float"
-    if any(row.dtype == "float" for row in derived):
-        bias = "snapped"
-    steps: list[passes.Pass] = [FoldQuantizedBatchnorm(bias), FoldBatchnorm(kept=True)]
-    result = passes.run_passes(train, steps)
-    remarks.extend(result.remarks)
-    assert isinstance(result.model, ir.Model)
-    return result.model
 
 
 def float_form(train: ir.Model) -> ir.Model:

@@ -26,12 +26,13 @@ from onnxqat.handoff import _choice, _reasons, _trace
 from onnxqat.handoff._base import Array, BaseCompiler, CompilerResult, NodeResult
 from onnxqat.handoff._bundle import MANIFEST, check_target, digest, digests, write_json, writing
 from onnxqat.handoff._choice import compiler_of
-from onnxqat.handoff._deploy import deploy_form, float_form, folded
+from onnxqat.handoff._deploy import deploy_form, float_form
 from onnxqat.handoff._environment_compiler import EnvironmentCompiler
 from onnxqat.handoff._outputs import ROUNDING_STEPS, OutputCheck, check_outputs, output_quantizers
 from onnxqat.handoff._process import compile_in_process
 from onnxqat.handoff._ranges import tensor_ranges
 from onnxqat.handoff._result import Coverage, HandoffReport, coverage
+from onnxqat.handoff.fold_batchnorm import bias_of, folded
 from onnxqat.handoff.forms import _base as forms
 from onnxqat.types import Remark
 from onnxqat.validation import machine
@@ -102,7 +103,7 @@ def handoff(
         raise ModelError("model-not-quantized", f"{_name(model)} holds no quantizers", hint="run insert-qdq first")
     remarks: list[Remark] = []
     chosen = compiler_of(table, remarks, compiler)
-    train = folded(train, table, remarks)
+    train = folded(train, bias_of(table), remarks)
     batches = _batches(train, data, preprocess, samples, remarks)
     limits = _Limits(max_steps, max_beyond, timeout, trace)
     job = _Job(_name(model), train, table, chosen, batches, limits, remarks)

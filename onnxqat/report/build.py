@@ -12,6 +12,7 @@ from onnxqat.report.model import Cell, Column, Figure, Kind, LeftFloat, Report, 
 from onnxqat.types import Decision, Derived, Edge, Fixed, Float, Shared
 
 if TYPE_CHECKING:
+    from onnxqat.handoff.fold_batchnorm import Folded
     from onnxqat.insert import InsertResult
 
 DATA = "DATA"
@@ -117,6 +118,23 @@ def from_finetune(result: Any, *, source: str | None = None) -> Report:
 def _figure(result: Any, key: str, label: str, kind: Kind) -> Figure | None:
     value = getattr(result, key, None)
     return None if value is None else Figure(key, label, cast(Cell, value), kind)
+
+
+def from_fold(result: Folded, *, source: str) -> Report:
+    """What ``fold-batchnorm`` did to the model at the path `source`."""
+    output = _path(result.model)
+    figures = (
+        Figure("folded", "BatchNormalization folded", result.count, "count"),
+        Figure("left", "left", result.left, "count"),
+    )
+    return Report(
+        kind="fold-batchnorm",
+        title="BatchNormalization folded into weight scales",
+        figures=figures,
+        remarks=result.remarks,
+        files=(output,) if output else (),
+        next_command=command("validate", source, output or "FOLDED.onnx", data=DATA),
+    )
 
 
 def from_demo(rows: Sequence[Mapping[str, Any]], *, files: Sequence[str] = (), next_command: str = "") -> Report:

@@ -1,0 +1,33 @@
+"""``onnxqat fold-batchnorm``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from onnxqat.cli import _options
+
+
+@click.command
+@click.argument("model", type=_options.PATH)
+@click.option("--backend", help="Whose form biases take [the backend that the file names].")
+@click.option("--bias", help="Form of biases: int32, snapped or float [the backend's].")
+@click.option("-o", "--output", type=_options.PATH, help="File to write [MODEL.folded.onnx].")
+@_options.html
+@_options.as_json
+def run(
+    model: Path, backend: str | None, bias: str | None, output: Path | None, html: Path | None, as_json: bool
+) -> None:
+    """Fold BatchNormalization that was kept for training into the weight scales.
+
+    MODEL is a QDQ ONNX file. Codes of weights and all pairs stay; handoff does this by itself.
+
+    Example: onnxqat fold-batchnorm tuned.qdq.onnx -o folded.qdq.onnx
+    """
+    from onnxqat.cli import _output
+    from onnxqat.handoff.fold_batchnorm import fold_batchnorm
+    from onnxqat.report import build
+
+    result = fold_batchnorm(model, backend=backend, bias=bias, output=output)  # type: ignore[arg-type]  # checked there
+    _output.show(build.from_fold(result, source=str(model)), as_json=as_json, html_path=html)
