@@ -35,6 +35,9 @@ from onnxqat.training.teachers import output_kind
 from onnxqat.training.world import World
 from onnxqat.types import Remark
 
+WHOLE_WEIGHTS = ("features", "dampening", "freezing", "gradient_value", "channels_last", "recompute")
+"""Options that a model in shards does not take."""
+
 
 def run(model: io.ModelSource, data: Any, given: Options) -> FinetuneResult:
     """What :func:`onnxqat.finetune` does, and raises."""
@@ -66,7 +69,8 @@ def run(model: io.ModelSource, data: Any, given: Options) -> FinetuneResult:
         lesson = roles.lesson(module, teachers, loss=given.loss, outputs=output_kind(graph), features=compared)
         trained = world.place(module)
         if trained is not module:
-            lesson = _in_shards(lesson, module, trained)
+            _refuse_in_shards(given)
+            lesson = dataclasses.replace(lesson, forward=trained)
         estimates = None
         if given.reestimate_batch_norm is not None:
             estimates = batch_norms.Reestimate(whole.source, given.reestimate_batch_norm)
@@ -85,12 +89,21 @@ def run(model: io.ModelSource, data: Any, given: Options) -> FinetuneResult:
     return FinetuneResult(tuned, flat, written=written, seconds=seconds, remarks=_remarks(flat, given), **summary)
 
 
-def _in_shards(lesson: Lesson, module: nn.Module, trained: nn.Module) -> Lesson:
-    """`lesson` for `trained`, which stands for `module` in shards."""
-    if lesson.forward is not module:
-        hint = "train without features, or with the whole model in each process"
-        raise UsageError("option-invalid", "no inner tensors are compared of a model in shards", hint=hint)
-    return dataclasses.replace(lesson, forward=trained)
+def _refuse_in_shards(given: Options) -> None:
+    """Options that need the whole of a weight in each process.
+
+    Raises:
+        UsageError: ``option-invalid``.
+    """
+    found = [name for name in WHOLE_WEIGHTS if getattr(given, name)]
+    if given.precision == "float16":
+        found.append("precision float16")
+    if found:
+        raise UsageError(
+            "option-invalid",
+            f"{found[0]} does not work on a model in shards ({given.distributed})",
+            hint="train without it, or with the whole model in each process: ddp",
+        )
 
 
 def _loop(

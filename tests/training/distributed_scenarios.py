@@ -11,12 +11,14 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import onnx
+import onnx.parser
 import torch
 from torch import Tensor, nn
 
 from onnxqat.bridge.importer import to_torch
 from onnxqat.bridge.state import quantizers, state
-from onnxqat.errors import DataError
+from onnxqat.errors import DataError, UsageError
 from onnxqat.training.batches import Batch
 from onnxqat.training.distributed.join import joined
 from onnxqat.training.distributed.observers import reduce_observed
@@ -82,10 +84,18 @@ def tuned(
 
 
 def taught(strategy: str = "ddp") -> Arrays:
-    """A run with a teacher that is the model itself, scored on samples that are held out."""
+    """A run with a teacher that is the model itself, scored on samples that are held out, two batches a step."""
     x, _ = data(120)
     result = finetune(
-        network(quantized=True), {"x": x}, device="cpu", distributed=strategy, epochs=2, optimizer="sgd", batch_size=10
+        network(quantized=True),
+        {"x": x},
+        device="cpu",
+        distributed=strategy,
+        epochs=4,
+        optimizer="sgd",
+        learning_rate=0.05,
+        batch_size=10,
+        accumulate=2,
     )
     held = {key: value.numpy() for key, value in result.module.state_dict().items()}
     return {**held, "losses": np.asarray(result.losses), "score": np.asarray(result.best_score)}
@@ -129,6 +139,38 @@ def heads() -> Arrays:
         source = shard(held, world, own=False, whole=False)
         done = fit(module, source, optimizer, total_steps=6, world=world, execution=Execution(accumulate=2))
     return {**{k: p.detach().numpy() for k, p in module.named_parameters()}, "losses": np.asarray(done.progress.losses)}
+
+
+NORMALIZED = """<ir_version: 8, opset_import: ["": 17]>
+normalized (float[N, 8, 2] x) => (float[N, 3] y)
+<float[6] gamma = {1, 2, -1, 1, 0.5, 3}, float[6] beta = {0, 1, 0, 0, 2, 0},
+ float[6] mean = {0, 0, 0, 0, 0, 0}, float[6] variance = {1, 1, 1, 1, 1, 1}, int64[2] shape = {-1, 12}>
+{
+    c = Conv(x, w)
+    n = BatchNormalization(c, gamma, beta, mean, variance)
+    f = Reshape(n, shape)
+    y = MatMul(f, v)
+}"""
+
+
+def normalized(strategy: str = "ddp") -> Arrays:
+    """BatchNormalization with the statistics of each batch, of odd size, with a mean that is large against the spread."""
+    random = np.random.default_rng(3)
+    model = onnx.parser.parse_model(NORMALIZED)
+    for name, shape in (("w", (6, 8, 1)), ("v", (12, 3))):
+        values = random.standard_normal(shape).astype(np.float32)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(values, name))
+    x = (random.standard_normal((14, 8, 2)) + 4.0).astype(np.float32)
+    y = torch.from_numpy(random.integers(0, 3, 14))
+    held = Lists([Batch({"x": torch.from_numpy(x[i : i + 7])}, y[i : i + 7]) for i in (0, 7)])
+    module: nn.Module = to_torch(model)
+    with joined("cpu", strategy=strategy) as (world, _):
+        trained = world.place(module)
+        optimizer = torch.optim.SGD(trained.parameters(), lr=0.02)
+        fit(trained, shard(held, world, own=False, whole=False), optimizer, total_steps=5, world=world)
+        flat = world.flat(trained)
+    assert all(type(m).__name__ != "SyncedBatchNorm" for m in flat.modules())
+    return {key: value.numpy() for key, value in flat.state_dict().items()}
 
 
 def own() -> Arrays:
@@ -175,6 +217,16 @@ def marked() -> Arrays:
     return {key: value.numpy() for key, value in result.module.state_dict().items()}
 
 
+def refused() -> Arrays:
+    """What needs whole weights, of a model in shards; nothing is refused of one process."""
+    x, y = data(16)
+    try:
+        finetune(network(quantized=True), {"x": x}, labels=y, device="cpu", distributed="fsdp", freezing=0.1)
+    except UsageError as error:
+        return {"message": np.asarray(error.message)}
+    return {}
+
+
 def main(folder: Path) -> None:
     """Run all scenarios, as one of several processes."""
     from onnxqat.training.distributed.strategies import fsdp
@@ -194,9 +246,12 @@ def main(folder: Path) -> None:
     keep("taught", taught())
     keep("taught_fsdp", taught("fsdp"))
     keep("heads", heads())
+    keep("normalized", normalized())
+    keep("normalized_fsdp", normalized("fsdp"))
     keep("own", own())
     keep("marked", marked())
     keep("observed", observed())
+    keep("refused", refused())
 
 
 if __name__ == "__main__":

@@ -118,15 +118,20 @@ def test_one_process_goes_on_where_two_stopped(folder: str, ran: Path, alone: sc
     assert_same(scenarios.tuned(folder=tmp_path / "run", resume=True), alone)
 
 
-@pytest.mark.parametrize("name", ["taught", "heads", "own", "observed"])
+@pytest.mark.parametrize("name", ["taught", "heads", "normalized", "own", "observed"])
 def test_scenario(name: str, ran: Path) -> None:
     """Teachers and held-out scores; outputs without a loss, few samples, accumulation; data of their own; observers."""
     wanted = getattr(scenarios, name)()
     assert_same(given(ran, name), wanted)
-    if name == "taught":
-        assert_same(given(ran, "taught_fsdp"), wanted)
+    if name in ("taught", "normalized"):
+        assert_same(given(ran, f"{name}_fsdp"), wanted)
     if name == "observed":
         assert wanted["refused"]
+
+
+def test_what_needs_whole_weights_is_refused_in_shards(ran: Path) -> None:
+    assert str(given(ran, "refused")["message"]) == "freezing does not work on a model in shards (fsdp)"
+    assert scenarios.refused() == {}
 
 
 def test_marked_data_train(ran: Path) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import operator
 from collections.abc import Iterable
-from typing import cast
+from typing import Any, cast
 
-from torch import fx, nn
+from torch import Tensor, fx, nn
 
 ROOT = -1
 """Home of what belongs to no block."""
@@ -38,12 +38,12 @@ class Cut:
         return [node for node in self._nodes(block) if any(self.homes[user] != block for user in node.users)]
 
     def block(self, number: int) -> fx.Graph:
-        """The graph of a block: from :meth:`inputs` to a tuple of :meth:`outputs`."""
+        """The graph of a block: from :meth:`inputs` to a tuple of :meth:`outputs`, none of them a view."""
         graph = fx.Graph()
         found = {node: graph.placeholder(node.name) for node in self.inputs(number)}
         for node in self._nodes(number):
             found[node] = graph.node_copy(node, found.__getitem__)
-        graph.output(tuple(found[node] for node in self.outputs(number)))
+        graph.output(tuple(graph.call_function(owned, (found[node],)) for node in self.outputs(number)))
         return graph
 
     def root(self) -> fx.Graph:
@@ -64,6 +64,11 @@ class Cut:
 
     def _nodes(self, home: int) -> Iterable[fx.Node]:
         return [node for node in self.graph.nodes if self.homes[node] == home]
+
+
+def owned(value: Any) -> Any:
+    """`value`, a copy where it is a view of another tensor: what FSDP2 hangs on the result of a block could get lost."""
+    return value.clone() if isinstance(value, Tensor) and value._is_view() else value  # noqa: SLF001
 
 
 def cut(module: fx.GraphModule, block_bytes: int) -> Cut:

@@ -17,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from onnxqat.bridge.state import quantizers
 from onnxqat.training.distributed.group import Group
+from onnxqat.training.distributed.synced_batch_norm import sync, unsync
 
 _BUFFERS: dict[str, Any] = {
     name: False
@@ -34,7 +35,13 @@ class Strategy(Group):
     def place(self, module: nn.Module) -> nn.Module:
         """`module` with the parameters, scales and buffers of process 0."""
         self.broadcast((*module.parameters(), *module.buffers()))
+        sync(module)
         return module
+
+    def flat(self, module: nn.Module) -> nn.Module:
+        """`module` on the CPU, as one process would have it."""
+        unsync(module)
+        return super().flat(module)
 
     def wrap(self, module: nn.Module) -> nn.Module:
         """A module that calls `module`; its gradients are the mean over the processes after :meth:`finish`."""

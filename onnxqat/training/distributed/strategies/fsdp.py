@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Iterator, Sequence
+from typing import cast
 
 import torch
 import torch.distributed as dist
@@ -21,6 +22,7 @@ from onnxqat.bridge.module import OnnxModule
 from onnxqat.errors import UsageError
 from onnxqat.training.distributed.blocks import BLOCK_BYTES, Blocks
 from onnxqat.training.distributed.group import Group
+from onnxqat.training.distributed.synced_batch_norm import sync, unsync
 from onnxqat.training.distributed.tensors import is_sharded, local
 
 
@@ -40,6 +42,7 @@ class Strategy(Group):
         if "ignored_params" not in inspect.signature(fully_shard).parameters:
             raise UsageError("option-invalid", "this torch cannot leave parameters whole", hint="use 2.7 or later")
         self.broadcast((*module.parameters(), *module.buffers()))
+        sync(module)
         blocks = Blocks(module, block_bytes=self.block_bytes)
         mesh = init_device_mesh(self.device.type, (dist.get_world_size(),))
         ignored = set(blocks.parameters()) - set(blocks.divisible())
@@ -50,17 +53,20 @@ class Strategy(Group):
     def flat(self, module: nn.Module) -> nn.Module:
         """The module that :meth:`place` was given, whole, on the CPU, with the values that `module` has now."""
         assert isinstance(module, Blocks)
+        unsync(module)
         return module.flat()
 
     @contextlib.contextmanager
     def accumulating(self, forward: nn.Module) -> Iterator[None]:
         """For backward passes whose gradients are added up here first."""
-        assert isinstance(forward, FSDPModule)
-        forward.set_requires_gradient_sync(False)
+        found = [part for part in forward.modules() if isinstance(part, Blocks)]
+        for part in cast("list[FSDPModule]", found):
+            part.set_requires_gradient_sync(False)
         try:
             yield
         finally:
-            forward.set_requires_gradient_sync(True)
+            for part in cast("list[FSDPModule]", found):
+                part.set_requires_gradient_sync(True)
 
     def finish(self, forward: nn.Module) -> None:
         """After the last backward pass of a step: average the gradients of what is whole."""
