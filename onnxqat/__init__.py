@@ -22,6 +22,7 @@ _PUBLIC = {
     "write_back": "onnxqat.bridge.write_back",
     "finetune": "onnxqat.training.finetune",
     "validate": "onnxqat.validation.validate",
+    "profile": "onnxqat.validation.profile",
     "handoff": "onnxqat.handoff.handoff",
     "lint": "onnxqat.lint.lint",
     "explain": "onnxqat.lint.explain",
@@ -71,6 +72,7 @@ if TYPE_CHECKING:
     from onnxqat.parts.cut import cut as cut
     from onnxqat.parts.stitch import stitch as stitch
     from onnxqat.training.finetune import finetune as finetune
+    from onnxqat.validation.profile import profile as profile
     from onnxqat.validation.validate import validate as validate
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -10,10 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from onnxqat.calibration import data as sources
 from onnxqat.calibration import inputs as model_inputs
-from onnxqat.calibration import preprocess as lines
-from onnxqat.calibration.data import Data
 from onnxqat.calibration.session import Session, main_values
 from onnxqat.errors import DataError, ModelError
 from onnxqat.graph import io, qdq, query
@@ -21,6 +17,7 @@ from onnxqat.types import Remark
 from onnxqat.validation import machine, parity, parting
 from onnxqat.validation.accuracy import Accuracy, AccuracyMeter
 from onnxqat.validation.compare import FLOAT_ROUNDING, Difference, OutputMeter
+from onnxqat.validation.opening import check_alike, name_of, open_data
 from onnxqat.validation.result import DEFAULT, FLOAT, PLAIN, TORCH, Limits, TensorNoise, ValidationReport, judge
 from onnxqat.validation.torch_run import open_torch
 
@@ -33,7 +30,6 @@ Runs = dict[str, dict[str, Array]]
 PAIRS = ((PLAIN, FLOAT), (DEFAULT, FLOAT), (TORCH, FLOAT), (TORCH, PLAIN), (TORCH, DEFAULT), (DEFAULT, PLAIN))
 WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 PIECE_BYTES = 2**28
-RANDOM_BATCHES = 16
 
 
 def validate(
@@ -80,10 +76,10 @@ def validate(
     original, quantized = io.load(float_model), io.load(qdq_model)
     if not qdq.is_quantized(quantized):
         raise ModelError(
-            "model-not-quantized", f"{_name(qdq_model)} holds no quantizers", hint="the quantized model comes second"
+            "model-not-quantized", f"{name_of(qdq_model)} holds no quantizers", hint="the quantized model comes second"
         )
-    _check_alike(original, quantized)
-    opened = _open(original, data, preprocess, batch_size, limit, random_data=random_data)
+    check_alike(original, quantized)
+    opened = open_data(original, data, preprocess, batch_size, limit, random_data=random_data)
     remarks = _first_remarks(quantized, random_data=data is None)
     work = _Work(original, quantized, remarks, use_torch=use_torch, tensor_samples=tensor_samples)
     for done, (feeds, labels) in enumerate(opened.labelled(), start=1):
@@ -92,7 +88,7 @@ def validate(
             progress(done, opened.batches)
     remarks.extend(opened.remarks)
     limits = Limits(max_differing_top1, max_differing_top1_default, min_sqnr_db)
-    return work.report(_name(float_model), _name(qdq_model), opened.name, limits)
+    return work.report(name_of(float_model), name_of(qdq_model), opened.name, limits)
 
 
 def _first_remarks(quantized: ir.Model, *, random_data: bool) -> list[Remark]:
@@ -100,48 +96,6 @@ def _first_remarks(quantized: ir.Model, *, random_data: bool) -> list[Remark]:
     if random_data:
         remarks.append(Remark("the data are random: accuracy means nothing", source="data"))
     return remarks + machine.saturation(quantized)
-
-
-def _name(source: io.ModelSource) -> str:
-    return os.fspath(source) if isinstance(source, (str, os.PathLike)) else "the model"
-
-
-def _check_alike(original: ir.Model, quantized: ir.Model) -> None:
-    for kind in ("inputs", "outputs"):
-        pair = []
-        for model in (original, quantized):
-            values = getattr(model.graph, kind)
-            pair.append([str(v.name) for v in values if v.name not in model.graph.initializers])
-        if set(pair[0]) != set(pair[1]):
-            raise ModelError(
-                "model-invalid",
-                f"the {kind} of the two models differ: {', '.join(pair[0])} and {', '.join(pair[1])}",
-                hint="compare a model with the quantized form of that same model",
-            )
-
-
-def _open(
-    model: ir.Model,
-    data: Any,
-    preprocess: str | Preprocess | None,
-    batch_size: int | None,
-    limit: int | None,
-    *,
-    random_data: bool,
-) -> Data:
-    infos = model_inputs.of_graph(model.graph)
-    if data is None:
-        if not random_data:
-            raise DataError(
-                "data-missing",
-                "there is no data to compare on",
-                hint="give --data, or --random-data to compare the arithmetic on random numbers",
-            )
-        return sources.random_data(infos, limit or RANDOM_BATCHES)
-    line = lines.parse(preprocess) if isinstance(preprocess, str) else preprocess
-    return sources.open_data(
-        data, infos, preprocess=line, batch_size=32 if batch_size is None else batch_size, limit=limit
-    )
 
 
 def _float_nodes(graph: ir.Graph) -> Iterator[tuple[str, str]]:

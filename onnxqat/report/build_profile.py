@@ -1,0 +1,66 @@
+"""The report of ``profile``, and its table as CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import shlex
+from typing import cast
+
+from onnxqat.report.build import DATA, command
+from onnxqat.report.model import Cell, Column, Figure, Kind, Report, Table
+from onnxqat.validation.profile import ProfileReport
+
+_COLUMNS: tuple[tuple[str, str, Kind], ...] = (
+    ("tensor", "tensor", "text"),
+    ("role", "role", "text"),
+    ("node", "read by", "text"),
+    ("grid", "grid", "text"),
+    ("alone_db", "alone, output", "decibel"),
+    ("alone_cosine", "cosine", "number"),
+    ("alone_mse", "mse", "number"),
+    ("all_db", "all on, tensor", "decibel"),
+    ("all_cosine", "cosine", "number"),
+    ("all_mse", "mse", "number"),
+    ("all_steps", "largest, steps", "number"),
+    ("reference", "against", "text"),
+)
+WORST = 3
+
+
+def from_profile(report: ProfileReport) -> Report:
+    """What ``profile`` found; the next command leaves the nodes of the costliest activations and weights in float.
+
+    Args:
+        report: of :func:`onnxqat.validation.profile.profile`.
+    """
+    figures = (
+        Figure("samples", "samples", report.samples, "count", report.data),
+        Figure("quantizers", "quantizers", len(report.layers), "count"),
+        Figure("output_db", "signal to noise of the output, all on", report.output_db, "decibel"),
+    )
+    columns = tuple(Column(key, title, kind, bar=key.endswith("_db")) for key, title, kind in _COLUMNS)
+    rows = tuple(tuple(cast(Cell, getattr(layer, c.key)) for c in columns) for layer in report.layers)
+    note = (
+        "Alone: the output with this quantizer on against that with none on. All on: the tensor against the float one."
+    )
+    worst = list(dict.fromkeys(layer.node for layer in report.layers if layer.node and layer.role != "bias"))[:WORST]
+    excluded = "".join(f" --exclude {shlex.quote(node)}" for node in worst)
+    return Report(
+        kind="profile",
+        title=f"Quantizers of {report.qdq_model}, the costliest first",
+        figures=figures,
+        tables=(Table("layers", "Quantizers", columns, rows, shown=20, note=note),),
+        remarks=report.remarks,
+        next_command=command("insert-qdq", report.float_model, calibration=DATA) + excluded,
+    )
+
+
+def to_csv(report: ProfileReport) -> str:
+    """One line a quantizer, with a heading; numbers in full, infinite ones as ``inf``."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    keys = [key for key, *_ in _COLUMNS]
+    writer.writerow(keys)
+    writer.writerows([getattr(layer, key) for key in keys] for layer in report.layers)
+    return text.getvalue()

@@ -1,0 +1,73 @@
+"""What every comparison of a float and a quantized model begins with: the two fit together, and there are data."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import onnx_ir as ir
+
+from onnxqat.calibration import data as sources
+from onnxqat.calibration import inputs as model_inputs
+from onnxqat.calibration import preprocess as lines
+from onnxqat.calibration.data import Data
+from onnxqat.errors import DataError, ModelError
+from onnxqat.graph import io
+
+if TYPE_CHECKING:
+    from onnxqat.calibration.preprocess import Preprocess
+
+RANDOM_BATCHES = 16
+
+
+def name_of(source: io.ModelSource) -> str:
+    """How messages call a model: its path, where it has one."""
+    return os.fspath(source) if isinstance(source, (str, os.PathLike)) else "the model"
+
+
+def check_alike(original: ir.Model, quantized: ir.Model) -> None:
+    """Refuse two models that have other inputs or outputs.
+
+    Raises:
+        ModelError: ``model-invalid``.
+    """
+    for kind in ("inputs", "outputs"):
+        pair = []
+        for model in (original, quantized):
+            values = getattr(model.graph, kind)
+            pair.append([str(v.name) for v in values if v.name not in model.graph.initializers])
+        if set(pair[0]) != set(pair[1]):
+            raise ModelError(
+                "model-invalid",
+                f"the {kind} of the two models differ: {', '.join(pair[0])} and {', '.join(pair[1])}",
+                hint="compare a model with the quantized form of that same model",
+            )
+
+
+def open_data(
+    model: ir.Model,
+    data: Any,
+    preprocess: str | Preprocess | None,
+    batch_size: int | None,
+    limit: int | None,
+    *,
+    random_data: bool,
+) -> Data:
+    """The data to compare on, as :func:`onnxqat.calibration.data.open_data` opens them, or random numbers.
+
+    Raises:
+        DataError: ``data-missing``, and what the data source raises.
+    """
+    infos = model_inputs.of_graph(model.graph)
+    if data is None:
+        if not random_data:
+            raise DataError(
+                "data-missing",
+                "there is no data to compare on",
+                hint="give --data, or --random-data to compare the arithmetic on random numbers",
+            )
+        return sources.random_data(infos, limit or RANDOM_BATCHES)
+    line = lines.parse(preprocess) if isinstance(preprocess, str) else preprocess
+    return sources.open_data(
+        data, infos, preprocess=line, batch_size=32 if batch_size is None else batch_size, limit=limit
+    )

@@ -1,0 +1,248 @@
+"""Which quantizer costs how much: each one alone, and all of them together, layer by layer."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from onnxqat.calibration._sources import as_array
+from onnxqat.calibration.session import Session, main_values
+from onnxqat.errors import ModelError
+from onnxqat.graph import io, qdq, query
+from onnxqat.graph.qdq import Quantizer
+from onnxqat.types import Remark, Role
+from onnxqat.validation.closeness import Closeness
+from onnxqat.validation.opening import check_alike, name_of, open_data
+
+if TYPE_CHECKING:
+    from onnxqat.bridge.fake_quantize import FakeQuantize
+    from onnxqat.calibration.preprocess import Preprocess
+
+Array = npt.NDArray[Any]
+LIMIT = 64
+"""Samples looked at by default: each quantizer takes a forward pass of its own."""
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerProfile:
+    """One quantizer.
+
+    *Alone* compares the model's outputs with only this quantizer on against those with none on, for the output that
+    suffers most. *All* compares the quantized tensor with all quantizers on against the float tensor.
+
+    Attributes:
+        tensor: the float tensor that it quantizes.
+        role: activation, weight or bias.
+        node: what reads it first.
+        grid: integer type and codes.
+        alone_db: signal to noise of the output; infinite where nothing changes.
+        alone_cosine: cosine between the two outputs.
+        alone_mse: mean squared difference of the output.
+        all_db: signal to noise of the tensor.
+        all_cosine: cosine between quantized and float tensor.
+        all_mse: mean squared difference of the tensor.
+        all_steps: largest difference of the tensor in steps of its own grid.
+        reference: where the float tensor comes from: ``float model``, or ``quantizers off`` where that has none of
+            this name.
+    """
+
+    tensor: str
+    role: Role
+    node: str
+    grid: str
+    alone_db: float
+    alone_cosine: float
+    alone_mse: float
+    all_db: float
+    all_cosine: float
+    all_mse: float
+    all_steps: float
+    reference: str
+
+
+@dataclasses.dataclass(frozen=True)
+class ProfileReport:
+    """What :func:`profile` found.
+
+    Attributes:
+        float_model: path, or what messages call it.
+        qdq_model: the same.
+        data: name of the data source.
+        samples: samples looked at.
+        layers: one a quantizer, the one that costs most alone first.
+        output_db: signal to noise of the worst output with all quantizers on.
+        remarks: what is worth knowing.
+    """
+
+    float_model: str
+    qdq_model: str
+    data: str
+    samples: int
+    layers: tuple[LayerProfile, ...]
+    output_db: float
+    remarks: tuple[Remark, ...]
+
+
+def profile(
+    float_model: io.ModelSource,
+    qdq_model: io.ModelSource,
+    data: Any = None,
+    *,
+    preprocess: str | Preprocess | None = None,
+    batch_size: int | None = None,
+    limit: int | None = LIMIT,
+    random_data: bool = False,
+    progress: Callable[[int, int | None], None] | None = None,
+) -> ProfileReport:
+    """Measure every quantizer of a QDQ model, alone and with all others on.
+
+    It runs in torch, one forward pass a quantizer and batch; the float model runs in onnxruntime. Neither is changed.
+
+    Args:
+        float_model: the original: path or model.
+        qdq_model: the quantized model, of this or any other tool.
+        data: what :func:`onnxqat.calibration.data.open_data` takes.
+        preprocess: preprocessing line for image folders.
+        batch_size: samples a batch.
+        limit: largest number of samples.
+        random_data: with no `data`, use random numbers.
+        progress: called with batches done and their number, when known.
+
+    Raises:
+        ModelError: ``model-not-quantized``, ``model-invalid``, and what :func:`onnxqat.graph.io.load` raises.
+        DataError: ``data-missing``, and what the data source raises.
+        UnsupportedError: ``operator-unsupported``: the bridge does not have an operator.
+    """
+    original, quantized = io.load(float_model), io.load(qdq_model)
+    if not qdq.is_quantized(quantized):
+        raise ModelError(
+            "model-not-quantized", f"{name_of(qdq_model)} holds no quantizers", hint="the quantized model comes second"
+        )
+    check_alike(original, quantized)
+    opened = open_data(original, data, preprocess, batch_size, limit, random_data=random_data)
+    work = _Work(original, quantized)
+    for done, (feeds, _) in enumerate(opened.labelled(), start=1):
+        work.batch(feeds)
+        if progress is not None:
+            progress(done, opened.batches)
+    return ProfileReport(
+        float_model=name_of(float_model),
+        qdq_model=name_of(qdq_model),
+        data=opened.name,
+        samples=work.samples,
+        layers=tuple(sorted((m.result() for m in work.meters), key=lambda layer: layer.alone_db)),
+        output_db=min((d.sqnr_db for d in work.outputs.values()), default=float("nan")),
+        remarks=(*work.remarks, *opened.remarks),
+    )
+
+
+class _Meter:
+    """The sums of one quantizer."""
+
+    def __init__(self, quantizer: Quantizer, module: FakeQuantize, reference: str | None) -> None:
+        self.quantizer, self.module, self.reference = quantizer, module, reference
+        self.target = str(quantizer.outputs[0].name)
+        rank = query.rank(quantizer.outputs[0]) or query.rank(quantizer.input) or 0
+        self.all = Closeness(_steps(quantizer, rank))
+        self.alone: dict[str, Closeness] = {}
+
+    def result(self) -> LayerProfile:
+        """What was found so far."""
+        grid = self.quantizer.qparams.qtype
+        worst = min(self.alone.values(), key=lambda c: c.sqnr_db, default=Closeness())
+        readers = [user for user, _ in self.quantizer.outputs[0].uses()]
+        return LayerProfile(
+            tensor=str(self.quantizer.tensor),
+            role=self.quantizer.role,
+            node=query.label(readers[0]) if readers else "",
+            grid=f"{grid.storage} {grid.quant_min}..{grid.quant_max}",
+            alone_db=worst.sqnr_db,
+            alone_cosine=worst.cosine,
+            alone_mse=worst.mse,
+            all_db=self.all.sqnr_db,
+            all_cosine=self.all.cosine,
+            all_mse=self.all.mse,
+            all_steps=self.all.steps or 0.0,
+            reference="quantizers off" if self.reference is None else "float model",
+        )
+
+
+def _steps(quantizer: Quantizer, rank: int) -> Array:
+    scale, axis = np.asarray(quantizer.qparams.scale, np.float64), quantizer.qparams.axis
+    if scale.ndim != 1 or axis is None:
+        return scale if scale.ndim == 0 else np.asarray(scale.max())
+    return scale.reshape([-1 if i == axis % rank else 1 for i in range(rank)]) if rank else scale
+
+
+class _Work:
+    """The module, the session and the sums; sees one batch at a time."""
+
+    def __init__(self, original: ir.Model, quantized: ir.Model) -> None:
+        from onnxqat.bridge import state
+        from onnxqat.bridge.importer import capture, to_torch
+
+        self.remarks: list[Remark] = []
+        self.module = to_torch(quantized).eval()
+        self.all = [q for _, q in state.quantizers(self.module)]
+        calls = {n.name: str(n.target) for n in self.module.graph.nodes if n.op == "call_module"}
+        known = main_values(original.graph)
+        self.meters: list[_Meter] = []
+        for quantizer in qdq.quantizers(quantized, every=True):
+            path = calls.get(self.module.tensor_nodes.get(str(quantizer.outputs[0].name), ""))
+            if path is None:
+                text = "not measured: the bridge computes it with its neighbours"
+                self.remarks.append(Remark(text, (str(quantizer.tensor),), "profile"))
+                continue
+            reference = str(quantizer.input.name) if quantizer.role == "activation" else None
+            found: Any = self.module.get_submodule(path)
+            self.meters.append(_Meter(quantizer, found, reference if reference in known else None))
+        shared = list(dict.fromkeys(m.reference for m in self.meters if m.reference is not None))
+        self.session = Session(original, optimize=False, tensors=shared, what="the float model")
+        self.shared = shared
+        self.capture = capture(self.module, list(dict.fromkeys(m.target for m in self.meters)))
+        self.outputs: dict[str, Closeness] = {}
+        self.samples = 0
+
+    def batch(self, feeds: Mapping[str, Array]) -> None:
+        """Measure on one batch."""
+        outputs, tensors = self._run(feeds, on=self.all)
+        plain, off = self._run(feeds, on=())
+        references = dict(feeds) | self.session.run(feeds, self.shared)
+        self._add(self.outputs, outputs, plain)
+        for meter in self.meters:
+            reference = off[meter.target] if meter.reference is None else references[meter.reference]
+            if reference.shape == tensors[meter.target].shape:
+                meter.all.update(tensors[meter.target], reference)
+            self._add(meter.alone, self._run(feeds, on=[meter.module], inner=False)[0], plain)
+        first = next(iter(feeds.values()))
+        self.samples += first.shape[0] if first.ndim else 1
+
+    def _add(self, sums: dict[str, Closeness], found: Mapping[str, Array], reference: Mapping[str, Array]) -> None:
+        for name, value in found.items():
+            if value.dtype.kind == "f" and value.shape == reference[name].shape:
+                sums.setdefault(name, Closeness()).update(value, reference[name])
+
+    def _run(
+        self, feeds: Mapping[str, Array], *, on: Sequence[FakeQuantize], inner: bool = True
+    ) -> tuple[dict[str, Array], dict[str, Array]]:
+        """Outputs and, with `inner`, quantized tensors, with the quantizers `on` in effect and no others."""
+        import torch
+
+        for quantizer in self.all:
+            quantizer.state = "float"
+        for quantizer in on:
+            quantizer.state = "quantize"
+        arguments = [torch.tensor(feeds[name]) for name in self.module.input_names]
+        with torch.inference_mode():
+            result, found = self.capture(*arguments) if inner else (self.module(*arguments), {})
+        outputs = result if isinstance(result, tuple) else (result,)
+        named = dict(zip(self.module.output_names, outputs, strict=True))
+        return (
+            {name: as_array(value) for name, value in named.items()},
+            {name: as_array(value) for name, value in found.items()},
+        )
