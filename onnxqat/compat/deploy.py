@@ -21,7 +21,8 @@ from onnxqat.compat import qparams
 from onnxqat.compat.backend_type import BackendType
 from onnxqat.compat.prepared import Prepared, prepared_modules
 from onnxqat.errors import UsageError
-from onnxqat.graph import io, query, walk
+from onnxqat.graph import batchnorm, io, query, walk
+from onnxqat.handoff.fold_batchnorm import fold_batchnorm
 from onnxqat.passes import _base
 from onnxqat.passes.raise_opset import RaiseOpset
 
@@ -33,6 +34,7 @@ def convert_export(
     input_shape_dict: Mapping[str, Sequence[int]] | None = None,
     onnx_batch: int | None = None,
     opset_version: int | None = None,
+    fold_batch_norm: bool = True,
 ) -> Path:
     """Write the module as a QDQ ONNX file and run that file once in onnxruntime.
 
@@ -45,6 +47,7 @@ def convert_export(
         input_shape_dict: input name to shape, for a file with fixed shapes.
         onnx_batch: size of the batch axis; None leaves it as it is, which is dynamic where the model allows it.
         opset_version: raise the opset to this.
+        fold_batch_norm: put a BatchNormalization that was kept for training into the scales of its layer.
 
     Returns:
         The path.
@@ -56,6 +59,8 @@ def convert_export(
         ModelError: ``model-not-runnable``.
     """
     graph = io.load(written(model))
+    if fold_batch_norm and any(map(batchnorm.is_kept, walk.nodes(graph))):
+        graph = fold_batchnorm(graph).model
     if opset_version is not None:
         _set_opset(graph, opset_version)
     for name, shape in (input_shape_dict or {}).items():

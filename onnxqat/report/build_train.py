@@ -5,6 +5,7 @@ from __future__ import annotations
 from onnxqat.compat.backend_type import table_name
 from onnxqat.compat.classification.run import Result
 from onnxqat.compat.classification.settings import Settings
+from onnxqat.report import build_profile
 from onnxqat.report.build import DATA, command
 from onnxqat.report.model import Figure, Report
 
@@ -31,6 +32,7 @@ def report(result: Result, settings: Settings) -> Report:
         kind="train",
         title="Evaluated" if settings.evaluate else "Trained",
         figures=tuple(figures),
+        tables=() if result.profile is None else build_profile.from_profile(result.profile).tables,
         files=files,
         next_command=following,
     )

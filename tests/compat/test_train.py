@@ -191,6 +191,7 @@ def test_a_zoo_of_ones_own_and_a_teacher(
     result, _ = trained(
         model_zoo=__name__,
         arch="small",
+        profile=True,
         model_path=str(tmp_path / "w.pth"),
         teacher_path=str(images / "net.onnx"),
         distill_method="kd",
@@ -200,8 +201,11 @@ def test_a_zoo_of_ones_own_and_a_teacher(
         optim="adamw",
         sched="cosine",
     )
-    assert (tmp_path / "out" / "small_bestonnx_quantization.onnx").exists()
+    file = onnx.load(tmp_path / "out" / "small_bestonnx_quantization.onnx")
+    assert not [node for node in file.graph.node if node.op_type == "BatchNormalization"]  # kept, then folded
     assert result.best is not None
+    assert result.profile is not None
+    assert {"weight", "activation"} <= {layer.role for layer in result.profile.layers}
     for wrong, text in (({"arch": "smal"}, "small"), ({"model_zoo": "no_such_zoo"}, "no_such_zoo")):
         with pytest.raises(UsageError) as caught:
             trained(**{"model_zoo": __name__, "arch": "small", "model_path": None, "image_size": 8, **wrong})

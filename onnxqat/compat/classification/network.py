@@ -23,14 +23,14 @@ EXAMPLES = 2
 def network(settings: Settings) -> ir.Model:
     """The network to train: ``--model-path`` where it is an ONNX file, else ``--arch`` of ``--model-zoo``.
 
-    A module keeps its BatchNormalization where it trains in float (``--not-qat``).
+    A module keeps its BatchNormalization where it may train with it.
 
     Raises:
         UsageError: ``dependency-missing`` for a zoo that is not installed, ``name-unknown``, ``option-invalid``.
         ModelError, UnsupportedError: what cannot be read or exported.
     """
-    batch_norm = "keep" if settings.not_qat else "fold"
-    return _model(settings, settings.arch, settings.model_path, settings.pretrained, batch_norm)
+    kept = "keep" if settings.not_qat else settings.batch_norm
+    return _model(settings, settings.arch, settings.model_path, settings.pretrained, kept)
 
 
 def teacher(settings: Settings) -> ir.Model | None:

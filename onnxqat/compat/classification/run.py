@@ -26,8 +26,11 @@ from onnxqat.compat.classification.meters import Log, Meters, Timed, correct
 from onnxqat.compat.classification.settings import Settings
 from onnxqat.compat.deploy import prepared_part, written
 from onnxqat.compat.prepare import prepare_by_platform
+from onnxqat.errors import UsageError
 from onnxqat.graph import io
-from onnxqat.training import optimizers, placement, roles, schedules, teachers
+from onnxqat.passes import _base as passes
+from onnxqat.passes.strip_qdq import StripQdq
+from onnxqat.training import batch_norm, optimizers, placement, roles, schedules, teachers
 from onnxqat.training.distributed.join import joined
 from onnxqat.training.distributed.shards import shard
 from onnxqat.training.execution import Execution
@@ -41,6 +44,7 @@ from onnxqat.training.schedule import Schedule
 from onnxqat.training.step import call
 from onnxqat.training.teachers import output_kind
 from onnxqat.training.world import World
+from onnxqat.validation.profile import ProfileReport, profile
 
 _log = logging.getLogger(__name__)
 
@@ -55,6 +59,7 @@ class Result:
 
     Attributes:
         scores: of the last epoch, or of the evaluation.
+        profile: what ``--profile`` found.
         best: top-1 of the best epoch in percent; None where nothing was trained.
         written: the files.
     """
@@ -62,6 +67,7 @@ class Result:
     scores: Scores
     best: float | None
     written: tuple[Path, ...]
+    profile: ProfileReport | None = None
 
 
 def run(settings: Settings, say: Callable[[str], None]) -> Result:
@@ -101,16 +107,17 @@ class _Run:
             if self.held is not None:
                 module.load_state_dict(self.held["state_dict"])
             self.scores = self._measure(module, material)
-            return Result(self.scores, None, ())
-        if not settings.not_qat and settings.lr > HIGH_RATE and settings.optim == "sgd":
+            return Result(self.scores, None, (), self._profile(module, initial, material))
+        if settings.lr > HIGH_RATE and not settings.not_qat and not any(batch_norm.modules(module)):
             _log.warning(
-                "--lr %g is a rate for float training; with BatchNormalization folded, quantized training takes about "
-                "0.001, and a few epochs",
+                "--lr %g is a rate for float training; without BatchNormalization, which this model has folded, "
+                "quantized training takes about 0.001, and a few epochs",
                 settings.lr,
             )
         self._train(module, initial, material)
         paths = (self.files.checkpoint, self.files.best_checkpoint, self.files.last, self.files.best, self.files.log)
-        return Result(self.scores, self.best, tuple(path for path in paths if path.exists()))
+        written = tuple(path for path in paths if path.exists())
+        return Result(self.scores, self.best, written, self._profile(module, initial, material))
 
     # ------------------------------------------------------------ start
     def _start(self) -> tuple[OnnxModule, onnx.ModelProto, Material]:
@@ -137,11 +144,23 @@ class _Run:
             module = to_torch(self.float_model)
             freeze_constants(module, graph)
             return module.to(self.place), self.float_model, material
-        module = prepare_by_platform(io.to_proto(graph), backend_type.table_name(settings.backend)).to(self.place)
+        module = self._prepared(io.to_proto(graph)).to(self.place)
         _, known = prepared_part(module)
         if known.calibration is not None:
             self._calibrate(module, material)
         return module, written(module), material
+
+    def _prepared(self, graph: onnx.ModelProto) -> OnnxModule:
+        """With quantizers; BatchNormalization stays where that is asked for and the backend can take it up."""
+        table, kept = backend_type.table_name(self.settings.backend), self.settings.batch_norm == "keep"
+        if kept:
+            try:
+                return prepare_by_platform(graph, table, batch_norm="keep")
+            except UsageError as error:
+                if error.code != "option-invalid":
+                    raise
+                _log.warning("BatchNormalization is folded: %s", error.message)
+        return prepare_by_platform(graph, table)
 
     def _calibrate(self, module: OnnxModule, material: Material) -> None:
         count = self.settings.calibration_batches
@@ -218,6 +237,7 @@ class _Run:
             settings.optim,
             module,
             learning_rate=settings.lr,
+            scale_learning_rate=settings.scale_rate,
             weight_decay=settings.weight_decay,
             options=options,
         )
@@ -238,6 +258,15 @@ class _Run:
     def _epoch_score(self, module: nn.Module, material: Material) -> float:
         self.scores = self._measure(module, material)
         return self.scores.top1
+
+    def _profile(self, module: OnnxModule, initial: onnx.ModelProto, material: Material) -> ProfileReport | None:
+        """Every quantizer of the module as it is now, against the float model that it was made from."""
+        if not self.settings.profile or self.float_model is not None or not self.world.writer:
+            return None
+        original = io.load(initial)
+        passes.rewrite(original, [StripQdq()])
+        batches = ({k: v.numpy() for k, v in batch.inputs.items()} for batch in material.val.epoch(0))
+        return profile(io.to_proto(original), written(module), batches)
 
 
 class Watched:

@@ -10,6 +10,8 @@ from onnxqat.errors import UsageError
 OPTIMIZERS = ("sgd", "adam", "adamw", "radam")
 SCHEDULES = ("step", "multistep", "cosine", "plateau", "constant", "linear")
 DISTILLATION = ("kd", "mse", "feature-mse", "attention")
+SCALE_RATE = 1e-3
+"""A step of a scale moves all codes of a tensor: at the rate of a float recipe, scales run away within an epoch."""
 LOG_LEVELS = (10, 20, 30, 40)
 """``--log-level`` 0 to 3: debug, info, warning, error."""
 
@@ -24,6 +26,9 @@ class Settings:
         preprocess: line for validation images, and colour, scale, mean and std of training images.
         image_size: side of the images, where the network does not say it.
         calibration_batches: batches that calibrate.
+        batch_norm: ``keep`` trains with BatchNormalization where the backend's scales can take it up, and folds it in
+            the ONNX files; ``fold`` folds it before.
+        scale_lr: learning rate of scales; None: that of weights, with SGD at most :data:`SCALE_RATE`.
         distill_tensors: inner tensors of ``feature-mse`` and ``attention``.
     """
 
@@ -68,6 +73,8 @@ class Settings:
     preprocess: str | None = None
     image_size: int = 224
     calibration_batches: int = 8
+    batch_norm: str = "keep"
+    scale_lr: float | None = None
     distill_tensors: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -75,6 +82,7 @@ class Settings:
             ("--optim", self.optim, OPTIMIZERS),
             ("--sched", self.sched, SCHEDULES),
             ("--distill-method", self.distill_method, (None, *DISTILLATION)),
+            ("--batch-norm", self.batch_norm, ("keep", "fold")),
         ):
             if value not in known:
                 hint = ", ".join(k for k in known if k is not None)
@@ -99,6 +107,13 @@ class Settings:
         if self.model_path is not None and self.model_path.endswith(".onnx"):
             return Path(self.model_path).stem
         return self.arch
+
+    @property
+    def scale_rate(self) -> float | None:
+        """Learning rate of scales; None leaves it to the optimizer's rule."""
+        if self.scale_lr is not None or self.optim != "sgd":
+            return self.scale_lr
+        return min(self.lr, SCALE_RATE)
 
     @property
     def number(self) -> int:
