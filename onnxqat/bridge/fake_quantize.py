@@ -28,23 +28,24 @@ SMALLEST_SCALE = 2.0**-149
 """Smallest positive float32: what a learned scale that has reached 0 counts as."""
 
 
-class _Positive(torch.autograd.Function):
-    """Raise scales to :data:`SMALLEST_SCALE`; the gradient passes unchanged, so that such a scale can recover."""
+class _Straight(torch.autograd.Function):
+    """A scale that is moved a little; the gradient passes unchanged, so that one that has reached 0 can recover."""
 
     @staticmethod
-    def forward(ctx: Any, scale: Tensor) -> Tensor:
-        return scale.clamp(min=SMALLEST_SCALE)
+    def forward(ctx: Any, scale: Tensor, bits: int | None) -> Tensor:
+        return positive(scale, bits)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Tensor:
-        return grads[0]
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return grads[0], None
 
 
-def positive(scale: Tensor) -> Tensor:
-    """`scale`, at least :data:`SMALLEST_SCALE`; the gradient passes unchanged."""
-    if not torch.is_grad_enabled():
-        return scale.clamp(min=SMALLEST_SCALE)
-    return cast(Tensor, _Positive.apply(scale))  # type: ignore[no-untyped-call]
+def positive(scale: Tensor, bits: int | None = None) -> Tensor:
+    """`scale`, at least :data:`SMALLEST_SCALE`, rounded up to `bits` significant bits; the gradient passes unchanged."""
+    if torch.is_grad_enabled():
+        return cast(Tensor, _Straight.apply(scale, bits))  # type: ignore[no-untyped-call]
+    raised = scale.clamp(min=SMALLEST_SCALE)
+    return raised if bits is None else reference.shorten(raised, bits)
 
 
 def non_zero(scale: Tensor) -> Tensor:
@@ -86,6 +87,7 @@ class FakeQuantize(nn.Module):
         zero_point_names: the same for the zero point.
         codes_name: the initializer of stored integer codes, None in train form.
         packings: how the file packs codes and zero points that lie several in a byte, by the initializer's name.
+        of_relu: whether forward begins with Relu; set by :func:`onnxqat.bridge.relu_fusion.fuse_relu`.
         bound_names: names of the initializers of a Clip that hold the smallest and the largest code; None where the
             file states none.
         finer: steps of the grid now in the place of one of the file's, see :mod:`onnxqat.training.progressive`.
@@ -128,6 +130,7 @@ class FakeQuantize(nn.Module):
         self.zero_point_names: tuple[str, ...] = ()
         self.codes_name: str | None = None
         self.packings: dict[str, Packing] = {}
+        self.of_relu = False
         self.bound_names: tuple[str | None, str | None] = (None, None)
         self._allocate(qparams)
 
@@ -165,6 +168,10 @@ class FakeQuantize(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """What the state says; `x` of any floating dtype, the result has its shape and dtype."""
+        if self.of_relu:
+            if self.state == "quantize" and self.calibrated and self.fuses_relu():
+                return self._quantize_relu(x)
+            x = torch.relu(x)
         if self.state == "float":
             return x
         if self.state != "quantize":
@@ -174,6 +181,19 @@ class FakeQuantize(nn.Module):
         if not self.calibrated:
             raise self._uncalibrated()
         return self.quantize(x)
+
+    def fuses_relu(self) -> bool:
+        """Whether the kernel of this quantizer can do the Relu in front of it: those of the formula and LSQ alone."""
+        own = (type(self).quantize, type(self).differentiable) == (FakeQuantize.quantize, FakeQuantize.differentiable)
+        return own and self.block_size is None and not self.qtype.is_float and self.precision == "float32"
+
+    def _quantize_relu(self, x: Tensor) -> Tensor:
+        """``quantize(relu(x))`` by one kernel."""
+        scale, zero_point = self.effective_scale(), self.effective_zero_point()
+        grid = (self.quant_min, self.quant_max, self.axis)
+        if not torch.is_grad_enabled():
+            return fastest.fake_quantize(x, scale, zero_point, *grid, relu=True)
+        return fastest.apply(x, scale, zero_point, *grid, self.gradient_scale(x), relu=True)
 
     def _uncalibrated(self) -> DataError:
         return DataError(
@@ -232,7 +252,9 @@ class FakeQuantize(nn.Module):
 
     def effective_scale(self) -> Tensor:
         """The scale that forward uses: float32, differentiable, > 0; in blocks not 0, as files have negative ones."""
-        scale = positive(self.scale) if self.block_size is None else non_zero(self.scale)
+        if self.block_size is None:
+            return positive(self.scale, self.scale_bits)
+        scale = non_zero(self.scale)
         return scale if self.scale_bits is None else reference.shorten(scale, self.scale_bits)
 
     def effective_zero_point(self) -> Tensor:
@@ -347,6 +369,20 @@ class FakeQuantize(nn.Module):
         return f"{self.tensor!r}, {self.role}, {grid}{axis}, {self.state}"
 
 
+class _Through(torch.autograd.Function):
+    """Fake-quantize with the gradient of the identity."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, scale: Tensor, zero_point: Tensor, quant_min: int, quant_max: int, axis: int | None
+    ) -> Tensor:
+        return fastest.fake_quantize(x, scale, zero_point, quant_min, quant_max, axis)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        return grads[0], None, None, None, None, None
+
+
 class DerivedFakeQuantize(FakeQuantize):
     """The quantizer of a bias: int32, zero point 0, ``scale = activation scale * weight scale`` (float32 product).
 
@@ -410,8 +446,16 @@ class DerivedFakeQuantize(FakeQuantize):
     def effective_scale(self) -> Tensor:
         """Activation scale times weight scale, float32, detached."""
         activation, weight = self._sources
-        product = activation.effective_scale().detach() * weight.effective_scale().detach()
-        return product.clamp(min=SMALLEST_SCALE).expand(self._shape)
+        with torch.no_grad():
+            product = activation.effective_scale() * weight.effective_scale()
+            return product.clamp_(min=SMALLEST_SCALE).expand(self._shape)
+
+    def differentiable(
+        self, x: Tensor, scale: Tensor, zero_point: Tensor, axis: int | None, gradient_scale: float
+    ) -> Tensor:
+        """The gradient passes straight through."""
+        grid = (self.quant_min, self.quant_max, axis)
+        return cast(Tensor, _Through.apply(x, scale, zero_point, *grid))  # type: ignore[no-untyped-call]
 
     def observe(self, x: Tensor) -> None:
         """Nothing: the scale follows from the two quantizers."""

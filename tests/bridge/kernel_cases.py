@@ -111,6 +111,19 @@ def check(kernels: Any, case: Case, *, truncates: bool = False) -> None:
     for needs in ((True, False), (False, True)):
         partial = kernels.fake_quantize_backward(grad, *case[1:], needs=needs)
         assert tuple(p is not None for p in partial) == needs
+    if x.dtype is not torch.bfloat16 or not truncates:
+        check_of_relu(kernels, case, grad)
+
+
+def check_of_relu(kernels: Any, case: Case, grad: Tensor) -> None:
+    """The same with Relu in front."""
+    grids = (case.scale, case.zero_point, case.quant_min, case.quant_max, case.axis)
+    found = kernels.fake_quantize(*case[1:], relu=True)
+    assert_same_bits(found, reference.fake_quantize(torch.relu(case.x), *grids))
+    grad_x, grad_scale = kernels.fake_quantize_backward(grad, *case[1:], relu=True)
+    of_relu, same_scale = reference.fake_quantize_backward(grad, torch.relu(case.x), *grids)
+    assert_same_bits(grad_x, torch.ops.aten.threshold_backward(of_relu, case.x, 0))
+    torch.testing.assert_close(grad_scale, same_scale, rtol=1e-4, atol=1e-4, equal_nan=True)
 
 
 def _summands(

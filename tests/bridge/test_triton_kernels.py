@@ -64,7 +64,7 @@ def test_compiled_forward_divides_exactly_and_moves_whole_vectors(wide: bool, dt
     from onnxqat.bridge.kernels import triton_kernels
 
     pointers = {"x_ptr": f"*{dtype}", "y_ptr": f"*{dtype}", "scale_ptr": "*fp32", "zero_point_ptr": "*i32"}
-    constants = {"QUANT_MIN": -8, "QUANT_MAX": 7, "PER_CHANNEL": False, "WIDE_GRID": wide, "BLOCK": 2048}
+    constants = {"QUANT_MIN": -8, "QUANT_MAX": 7, "PER_CHANNEL": False, "WIDE_GRID": wide, "RELU": wide, "BLOCK": 2048}
     signature = {
         **pointers,
         "count": "i32",

@@ -47,13 +47,20 @@ def _triton(x: Tensor) -> ModuleType | None:
 
 
 def fake_quantize(
-    x: Tensor, scale: Tensor, zero_point: Tensor, quant_min: int, quant_max: int, axis: int | None
+    x: Tensor,
+    scale: Tensor,
+    zero_point: Tensor,
+    quant_min: int,
+    quant_max: int,
+    axis: int | None,
+    *,
+    relu: bool = False,
 ) -> Tensor:
     """`x` on the grid; no gradient of its own. Arguments as in :func:`onnxqat.bridge.kernels.reference.fake_quantize`."""
     kernels: Any = _triton(x)
     if kernels is None:
         kernels = tiled if tiled.covers(x, quant_min, quant_max, axis) else reference
-    return cast(Tensor, kernels.fake_quantize(x, scale, zero_point, quant_min, quant_max, axis))
+    return cast(Tensor, kernels.fake_quantize(x, scale, zero_point, quant_min, quant_max, axis, relu=relu))
 
 
 def fake_quantize_backward(
@@ -65,6 +72,7 @@ def fake_quantize_backward(
     quant_max: int,
     axis: int | None,
     *,
+    relu: bool = False,
     gradient_scale: float = 1.0,
     needs: tuple[bool, bool] = (True, True),
 ) -> tuple[Tensor | None, Tensor | None]:
@@ -75,11 +83,25 @@ def fake_quantize_backward(
     arguments = (grad, x, scale, zero_point, quant_min, quant_max, axis)
     triton = _triton(x)
     if triton is not None:
-        found = triton.fake_quantize_backward(*arguments, factor=gradient_scale, needs=needs)
+        found = triton.fake_quantize_backward(*arguments, relu=relu, factor=gradient_scale, needs=needs)
         return cast("tuple[Tensor | None, Tensor | None]", found)
     kernels = tiled if tiled.covers(x, quant_min, quant_max, axis) else reference
-    grad_x, grad_scale = kernels.fake_quantize_backward(*arguments, needs=needs)
+    grad_x, grad_scale = kernels.fake_quantize_backward(*arguments, relu=relu, needs=needs)
     return grad_x, None if grad_scale is None else grad_scale * gradient_scale
+
+
+def _forward(
+    ctx: Any, relu: bool, x: Tensor, scale: Tensor, zero_point: Tensor, *grid: Any, gradient_scale: float
+) -> Tensor:
+    ctx.save_for_backward(x, scale, zero_point)
+    ctx.grid, ctx.gradient_scale, ctx.relu = grid, gradient_scale, relu
+    return fake_quantize(x, scale, zero_point, *grid, relu=relu)
+
+
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    needs = (ctx.needs_input_grad[0], ctx.needs_input_grad[1])
+    how = {"relu": ctx.relu, "gradient_scale": ctx.gradient_scale, "needs": needs}
+    return *fake_quantize_backward(grad, *ctx.saved_tensors, *ctx.grid, **how), None, None, None, None, None
 
 
 class FakeQuantizeFunction(torch.autograd.Function):
@@ -100,19 +122,33 @@ class FakeQuantizeFunction(torch.autograd.Function):
         gradient_scale: float,
     ) -> Tensor:
         """`x` on the grid, in the dtype of `x`."""
-        ctx.save_for_backward(x, scale, zero_point)
-        ctx.grid = (quant_min, quant_max, axis)
-        ctx.gradient_scale = gradient_scale
-        return fake_quantize(x, scale, zero_point, quant_min, quant_max, axis)
+        return _forward(ctx, False, x, scale, zero_point, quant_min, quant_max, axis, gradient_scale=gradient_scale)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         """Gradients for `x` and `scale`."""
-        needs = (ctx.needs_input_grad[0], ctx.needs_input_grad[1])
-        found = fake_quantize_backward(
-            grads[0], *ctx.saved_tensors, *ctx.grid, gradient_scale=ctx.gradient_scale, needs=needs
-        )
-        return *found, None, None, None, None, None
+        return _backward(ctx, grads[0])
+
+
+class _OfRelu(torch.autograd.Function):
+    """:class:`FakeQuantizeFunction` of ``relu(x)``, which is neither stored nor saved."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        scale: Tensor,
+        zero_point: Tensor,
+        quant_min: int,
+        quant_max: int,
+        axis: int | None,
+        gradient_scale: float,
+    ) -> Tensor:
+        return _forward(ctx, True, x, scale, zero_point, quant_min, quant_max, axis, gradient_scale=gradient_scale)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        return _backward(ctx, grads[0])
 
 
 def apply(
@@ -123,8 +159,9 @@ def apply(
     quant_max: int,
     axis: int | None,
     gradient_scale: float = 1.0,
+    *,
+    relu: bool = False,
 ) -> Tensor:
     """Differentiable fake-quantize: :func:`fake_quantize` with the gradients of this module."""
-    grid = (quant_min, quant_max, axis)
-    result = FakeQuantizeFunction.apply(x, scale, zero_point, *grid, gradient_scale)  # type: ignore[no-untyped-call]
-    return cast(Tensor, result)
+    function: Any = _OfRelu if relu else FakeQuantizeFunction
+    return cast(Tensor, function.apply(x, scale, zero_point, quant_min, quant_max, axis, gradient_scale))

@@ -39,7 +39,14 @@ def sum_to_scale(values: Tensor, axis: int | None) -> Tensor:
 
 
 def fake_quantize(
-    x: Tensor, scale: Tensor, zero_point: Tensor, quant_min: int, quant_max: int, axis: int | None
+    x: Tensor,
+    scale: Tensor,
+    zero_point: Tensor,
+    quant_min: int,
+    quant_max: int,
+    axis: int | None,
+    *,
+    relu: bool = False,
 ) -> Tensor:
     """`x` on the grid; no gradient of its own (see :mod:`onnxqat.bridge.kernels.fastest`).
 
@@ -50,7 +57,10 @@ def fake_quantize(
         quant_min: smallest code.
         quant_max: largest code.
         axis: channel axis, None per tensor.
+        relu: quantize ``relu(x)``, in the same pass where the kernel can.
     """
+    if relu:
+        x = torch.relu(x)
     s = along_axis(scale, axis, x.ndim)
     zero = along_axis(zero_point, axis, x.ndim)
     steps = (x.to(torch.float32) / s).round_()
@@ -72,9 +82,14 @@ def fake_quantize_backward(
     quant_max: int,
     axis: int | None,
     *,
+    relu: bool = False,
     needs: tuple[bool, bool] = (True, True),
 ) -> tuple[Tensor | None, Tensor | None]:
     """Gradients for `x` (its shape and dtype) and `scale` (float32, its shape); None for what `needs` leaves out."""
+    if relu:
+        grid = (quant_min, quant_max, axis)
+        of_relu, grad_scale = fake_quantize_backward(grad, torch.relu(x), scale, zero_point, *grid, needs=needs)
+        return None if of_relu is None else torch.ops.aten.threshold_backward(of_relu, x, 0), grad_scale
     s = along_axis(scale, axis, x.ndim)
     zero = along_axis(zero_point, axis, x.ndim).to(torch.float32)
     steps = x.to(torch.float32) / s

@@ -8,7 +8,7 @@ all operations run on a tile that stays in the cache before the next tile is rea
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,14 +18,6 @@ from onnxqat.bridge.kernels.reference import WIDE
 
 TILE = 2**17
 """Elements of a tile for each thread: two to four tiles of float32 fill a second-level cache."""
-
-
-class _Tile(NamedTuple):
-    """Views of one tile: a piece of the flat tensor, or some of its rows with a column of parameters."""
-
-    tensors: tuple[Tensor, ...]
-    scale: Tensor
-    zero_point: Tensor
 
 
 def covers(x: Tensor, quant_min: int, quant_max: int, axis: int | None) -> bool:
@@ -42,16 +34,26 @@ def covers(x: Tensor, quant_min: int, quant_max: int, axis: int | None) -> bool:
 
 
 def fake_quantize(
-    x: Tensor, scale: Tensor, zero_point: Tensor, quant_min: int, quant_max: int, axis: int | None
+    x: Tensor,
+    scale: Tensor,
+    zero_point: Tensor,
+    quant_min: int,
+    quant_max: int,
+    axis: int | None,
+    *,
+    relu: bool = False,
 ) -> Tensor:
     """:func:`onnxqat.bridge.kernels.reference.fake_quantize`, without a gradient, where :func:`covers` says yes."""
-    result = torch.empty_like(x)
-    buffer = None if x.dtype is torch.float32 else x.new_empty(_length(x, axis), dtype=torch.float32)
-    for (values, wanted), s, zero in _tiles((x, result), scale, zero_point, axis):
-        steps = wanted if buffer is None else _part(buffer, values).copy_(values)
-        torch.div(values if buffer is None else steps, s, out=steps)
-        steps.round_().add_(zero).clamp_(quant_min, quant_max).sub_(zero).mul_(s)
-        if buffer is not None:
+    result, exact = torch.empty_like(x), x.dtype is torch.float32
+    buffer = x.new_empty(0 if exact else _length(x, axis), dtype=torch.float32)
+    zero = zero_point.to(torch.float32)
+    for (values, wanted), s, z in _tiles((x, result), (scale, zero), axis):
+        steps = wanted if exact else _part(buffer, values).copy_(values)
+        torch.div(values if exact else steps, s, out=steps)
+        if relu:
+            steps.clamp_min_(0.0)
+        steps.round_().add_(z).clamp_(quant_min, quant_max).sub_(z).mul_(s)
+        if not exact:
             wanted.copy_(steps)
     return result
 
@@ -65,22 +67,29 @@ def fake_quantize_backward(
     quant_max: int,
     axis: int | None,
     *,
+    relu: bool = False,
     needs: tuple[bool, bool] = (True, True),
 ) -> tuple[Tensor | None, Tensor | None]:
     """:func:`onnxqat.bridge.kernels.reference.fake_quantize_backward`, where :func:`covers` says yes."""
-    grad = layout.as_laid_out(grad, x)
+    grad, exact = layout.as_laid_out(grad, x), x.dtype is torch.float32
     grad_x = torch.empty_like(x) if needs[0] else None
     sums: list[Tensor] = []
-    first, second, third = (x.new_empty(_length(x, axis), dtype=torch.float32) for _ in range(3))
-    outputs = () if grad_x is None else (grad_x,)
-    for (values, given, *wanted), s, zero in _tiles((x, grad, *outputs), scale, zero_point, axis):
-        steps, clamped, moved = (_part(buffer, values) for buffer in (first, second, third))
-        torch.div(values if x.dtype is torch.float32 else steps.copy_(values), s, out=steps)
-        torch.maximum(steps, quant_min - zero, out=clamped)
-        torch.minimum(clamped, quant_max - zero, out=clamped)
+    buffers = [x.new_empty(_length(x, axis), dtype=torch.float32) for _ in range(3)]
+    zero = zero_point.to(torch.float32)
+    ends = (quant_min - zero, quant_max - zero)
+    tensors = (x, grad) if grad_x is None else (x, grad, grad_x)
+    for (values, given, *wanted), s, low, high in _tiles(tensors, (scale, *ends), axis):
+        steps, clamped, moved = (_part(buffer, values) for buffer in buffers)
+        torch.div(values if exact else steps.copy_(values), s, out=steps)
+        if relu:
+            steps.clamp_min_(0.0)
+        torch.maximum(steps, low, out=clamped)
+        torch.minimum(clamped, high, out=clamped)
         inside = steps.eq_(clamped)
         if wanted:
             torch.mul(given, inside, out=wanted[0])
+            if relu:
+                torch.ops.aten.threshold_backward.grad_input(wanted[0], values, 0, grad_input=wanted[0])
         if needs[1]:
             torch.round(clamped, out=moved)
             moved.addcmul_(inside, clamped, value=-1.0).mul_(given)
@@ -100,18 +109,18 @@ def _length(x: Tensor, axis: int | None) -> int:
 
 
 def _part(buffer: Tensor, like: Tensor) -> Tensor:
-    return buffer[: like.numel()].view(like.shape)
+    return buffer.view(like.shape) if buffer.shape == like.shape else buffer[: like.numel()].view(like.shape)
 
 
-def _tiles(tensors: tuple[Tensor, ...], scale: Tensor, zero_point: Tensor, axis: int | None) -> Iterator[_Tile]:
-    """The tiles of `tensors`, which are laid out alike; the zero point as float32."""
-    x, zero = tensors[0], zero_point.to(torch.float32)
+def _tiles(tensors: tuple[Tensor, ...], parameters: tuple[Tensor, ...], axis: int | None) -> Iterator[tuple[Any, ...]]:
+    """The tiles of `tensors`, which are laid out alike: pieces of flat ones, or rows; and the parameters of each."""
+    x = tensors[0]
     length = _length(x, axis)
     if axis is None:
         for pieces in zip(*(torch.split(layout.flat(t), length) for t in tensors), strict=True):
-            yield _Tile(pieces, scale, zero)
+            yield pieces, *parameters
         return
-    rows = length * x.shape[0] // x.numel()
-    matrices = (t.view(x.shape[0], -1) for t in (*tensors, scale, zero))
-    for *parts, s, z in zip(*(torch.split(m, rows) for m in matrices), strict=True):
-        yield _Tile(tuple(parts), s, z)
+    rows, count = length * x.shape[0] // x.numel(), len(tensors)
+    matrices = (t.view(x.shape[0], -1) for t in (*tensors, *parameters))
+    for parts in zip(*(torch.split(m, rows) for m in matrices), strict=True):
+        yield parts[:count], *parts[count:]

@@ -26,10 +26,17 @@ CHANNEL_BLOCK = 64
 
 
 def fake_quantize(
-    x: Tensor, scale: Tensor, zero_point: Tensor, quant_min: int, quant_max: int, axis: int | None
+    x: Tensor,
+    scale: Tensor,
+    zero_point: Tensor,
+    quant_min: int,
+    quant_max: int,
+    axis: int | None,
+    *,
+    relu: bool = False,
 ) -> Tensor:
     """:func:`onnxqat.bridge.kernels.reference.fake_quantize` in one kernel; on CUDA, or interpreted."""
-    arguments = (x, scale.contiguous(), zero_point.contiguous(), quant_min, quant_max, axis)
+    arguments = (x, scale.contiguous(), zero_point.contiguous(), quant_min, quant_max, axis, relu)
     # Traced, the kernel has to be an operator; called, the way through the dispatcher costs more than the launch.
     if torch.compiler.is_compiling():
         return cast(Tensor, _forward_op(*arguments))
@@ -46,6 +53,7 @@ def fake_quantize_backward(
     quant_max: int,
     axis: int | None,
     *,
+    relu: bool = False,
     factor: float = 1.0,
     needs: tuple[bool, bool] = (True, True),
 ) -> tuple[Tensor | None, Tensor | None]:
@@ -53,7 +61,7 @@ def fake_quantize_backward(
 
     The gradient of the scale is multiplied by `factor`.
     """
-    arguments = (grad, x, scale.contiguous(), zero_point.contiguous(), quant_min, quant_max, axis, factor, *needs)
+    arguments = (grad, x, scale.contiguous(), zero_point.contiguous(), quant_min, quant_max, axis, relu, factor, *needs)
     if torch.compiler.is_compiling():
         grad_x, sums = _backward_op(*arguments)
     else:
@@ -69,7 +77,7 @@ def _device_of(x: Tensor) -> AbstractContextManager[Any]:
 
 
 def launch_forward(
-    x: Tensor, scale: Tensor, zero_point: Tensor, quant_min: int, quant_max: int, axis: int | None
+    x: Tensor, scale: Tensor, zero_point: Tensor, quant_min: int, quant_max: int, axis: int | None, relu: bool
 ) -> Tensor:
     """What :func:`fake_quantize` does, without a gradient and untraced."""
     x = layout.dense(x)
@@ -89,6 +97,7 @@ def launch_forward(
             QUANT_MAX=quant_max,
             PER_CHANNEL=axis is not None,
             WIDE_GRID=quant_max - quant_min >= WIDE,
+            RELU=relu,
             BLOCK=FORWARD_BLOCK,
         )
     return y
@@ -102,6 +111,7 @@ def launch_backward(
     quant_min: int,
     quant_max: int,
     axis: int | None,
+    relu: bool,
     factor: float,
     needs_x: bool,
     needs_scale: bool,
@@ -119,7 +129,8 @@ def launch_backward(
     blocks = triton.cdiv(rest, block)
     sums = scale.new_empty((*scale.shape, blocks) if needs_scale else (0,))
     tensors = (grad, x, scale, zero_point, grad_x, sums)
-    settings = {"QUANT_MIN": quant_min, "QUANT_MAX": quant_max, "NEEDS_X": needs_x, "NEEDS_SCALE": needs_scale}
+    settings = {"QUANT_MIN": quant_min, "QUANT_MAX": quant_max, "RELU": relu}
+    settings |= {"NEEDS_X": needs_x, "NEEDS_SCALE": needs_scale}
     if axis is None:
         _launcher(triton_kernels.backward)[(blocks,)](*tensors, count, factor, **settings, BLOCK=block)
     else:

@@ -38,6 +38,7 @@ def forward(
     QUANT_MAX: tl.constexpr,
     PER_CHANNEL: tl.constexpr,
     WIDE_GRID: tl.constexpr,
+    RELU: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
     """Per tensor and per channel; `count` elements, `stride` of them between two channels."""
@@ -51,6 +52,8 @@ def forward(
     else:
         scale = tl.load(scale_ptr)
         zero_point = tl.load(zero_point_ptr)
+    if RELU:
+        x = tl.where(x <= 0, 0.0, x)
     steps = tl.div_rn(x, scale)
     if WIDE_GRID:
         zero = zero_point.to(tl.float64)
@@ -63,13 +66,16 @@ def forward(
 
 
 @triton.jit
-def _gradients(x, grad, scale, zero_point, QUANT_MIN: tl.constexpr, QUANT_MAX: tl.constexpr):
+def _gradients(x, grad, scale, zero_point, QUANT_MIN: tl.constexpr, QUANT_MAX: tl.constexpr, RELU: tl.constexpr):
     """The input's gradient, and what each element adds to the scale's."""
     zero = zero_point.to(tl.float32)
-    steps = tl.div_rn(x, scale)
+    steps = tl.div_rn(tl.where(x <= 0, 0.0, x) if RELU else x, scale)
     clamped = _clamp(steps, QUANT_MIN - zero, QUANT_MAX - zero)
     inside = tl.where(steps == clamped, 1.0, 0.0)
-    return grad * inside, grad * (_round_half_even(clamped) - inside * clamped)
+    grad_x = grad * inside
+    if RELU:
+        grad_x = tl.where(x <= 0, 0.0, grad_x)
+    return grad_x, grad * (_round_half_even(clamped) - inside * clamped)
 
 
 @triton.jit
@@ -86,6 +92,7 @@ def backward(
     QUANT_MAX: tl.constexpr,
     NEEDS_X: tl.constexpr,
     NEEDS_SCALE: tl.constexpr,
+    RELU: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
     """Per tensor."""
@@ -93,7 +100,7 @@ def backward(
     mask = offsets < count
     x = tl.load(x_ptr + offsets, mask=mask, other=0.0).to(tl.float32)
     grad = tl.load(grad_ptr + offsets, mask=mask, other=0.0).to(tl.float32)
-    grad_x, moved = _gradients(x, grad, tl.load(scale_ptr), tl.load(zero_point_ptr), QUANT_MIN, QUANT_MAX)
+    grad_x, moved = _gradients(x, grad, tl.load(scale_ptr), tl.load(zero_point_ptr), QUANT_MIN, QUANT_MAX, RELU)
     if NEEDS_X:
         tl.store(grad_x_ptr + offsets, grad_x.to(grad_x_ptr.dtype.element_ty), mask=mask)
     if NEEDS_SCALE:
@@ -117,6 +124,7 @@ def backward_of_channels(
     QUANT_MAX: tl.constexpr,
     NEEDS_X: tl.constexpr,
     NEEDS_SCALE: tl.constexpr,
+    RELU: tl.constexpr,
     OUTERMOST: tl.constexpr,
     CHANNELS: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -136,7 +144,7 @@ def backward_of_channels(
     zero_point = tl.load(zero_point_ptr + channel, mask=there, other=0)
     x = tl.load(x_ptr + offsets, mask=mask, other=0.0).to(tl.float32)
     grad = tl.load(grad_ptr + offsets, mask=mask, other=0.0).to(tl.float32)
-    grad_x, moved = _gradients(x, grad, scale[:, None], zero_point[:, None], QUANT_MIN, QUANT_MAX)
+    grad_x, moved = _gradients(x, grad, scale[:, None], zero_point[:, None], QUANT_MIN, QUANT_MAX, RELU)
     if NEEDS_X:
         tl.store(grad_x_ptr + offsets, grad_x.to(grad_x_ptr.dtype.element_ty), mask=mask)
     if NEEDS_SCALE:
