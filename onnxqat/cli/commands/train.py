@@ -56,7 +56,7 @@ from onnxqat.cli import _options
     "--distill-tensors", default="", help="Names of inner tensors for feature-mse and attention, with commas."
 )
 @click.option("--batch-norm", default="keep", help="keep BatchNormalization through training, or fold it before.")
-@click.option("--scale-lr", type=float, help="Learning rate of scales [that of weights, at most 0.001 with sgd].")
+@click.option("--scale-lr", type=float, help="Learning rate of scales [that of weights, at most 0.0001 with sgd].")
 @_options.as_json
 def run(as_json: bool, distill_tensors: str, **given: Any) -> None:
     """Train a classifier of images with quantizers, as the demo of Knight-Finetune-Lib does.

@@ -10,7 +10,7 @@ from onnxqat.errors import UsageError
 OPTIMIZERS = ("sgd", "adam", "adamw", "radam")
 SCHEDULES = ("step", "multistep", "cosine", "plateau", "constant", "linear")
 DISTILLATION = ("kd", "mse", "feature-mse", "attention")
-SCALE_RATE = 1e-3
+SCALE_RATE = 1e-4
 """A step of a scale moves all codes of a tensor: at the rate of a float recipe, scales run away within an epoch."""
 LOG_LEVELS = (10, 20, 30, 40)
 """``--log-level`` 0 to 3: debug, info, warning, error."""
