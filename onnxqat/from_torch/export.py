@@ -270,7 +270,9 @@ def _export_with(
     try:
         with quiet() as printed:
             # torch.export takes a size of 1 for a constant, so the larger batch is the example.
-            model = exporter.convert(dataclasses.replace(call, inputs=runs[-1].inputs), options)
+            # A module may write into its inputs, so it gets copies.
+            inputs = tuple(tensor.clone() for tensor in runs[-1].inputs)
+            model = exporter.convert(dataclasses.replace(call, inputs=inputs), options)
     except QatError:
         raise
     except Exception as error:  # torch raises what it likes

@@ -204,3 +204,34 @@ def test_refusals(case: str) -> None:
     with pytest.raises(QatError) as failed:
         call()
     assert isinstance(failed.value, kind)
+
+
+class Tokens(nn.Module):
+    """A small transformer, whose evaluation torch computes with kernels of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(20, 8)
+        self.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        hidden: Tensor = self.encoder(self.embedding(ids))
+        return hidden
+
+
+def test_attention_is_exported_by_its_parts() -> None:
+    ids = torch.arange(10).reshape(2, 5)
+    model = onnxqat.export(Tokens().eval(), ids, exporter="torchscript")
+    assert operators(model).count("Softmax") == 2
+    assert torch.backends.mha.get_fastpath_enabled()
+
+
+def test_a_module_may_write_into_its_input() -> None:
+    def write(x: Tensor) -> Tensor:
+        x[:, 0] = 0
+        x += 1
+        return x
+
+    x = image()
+    onnxqat.export(Call(write), x, exporter="torchscript")
+    assert torch.equal(x, image())
