@@ -87,7 +87,6 @@ class FakeQuantize(nn.Module):
         zero_point_names: the same for the zero point.
         codes_name: the initializer of stored integer codes, None in train form.
         packings: how the file packs codes and zero points that lie several in a byte, by the initializer's name.
-        of_relu: whether forward begins with Relu; set by :func:`onnxqat.bridge.relu_fusion.fuse_relu`.
         bound_names: names of the initializers of a Clip that hold the smallest and the largest code; None where the
             file states none.
         finer: steps of the grid now in the place of one of the file's, see :mod:`onnxqat.training.progressive`.
@@ -130,7 +129,6 @@ class FakeQuantize(nn.Module):
         self.zero_point_names: tuple[str, ...] = ()
         self.codes_name: str | None = None
         self.packings: dict[str, Packing] = {}
-        self.of_relu = False
         self.bound_names: tuple[str | None, str | None] = (None, None)
         self._allocate(qparams)
 
@@ -166,9 +164,12 @@ class FakeQuantize(nn.Module):
         """What the method adds to the loss, a scalar; `progress` is the part of the run that is done, 0 to 1."""
         return None
 
-    def forward(self, x: Tensor) -> Tensor:
-        """What the state says; `x` of any floating dtype, the result has its shape and dtype."""
-        if self.of_relu:
+    def forward(self, x: Tensor, relu: bool = False) -> Tensor:
+        """What the state says; `x` of any floating dtype, the result has its shape and dtype.
+
+        With `relu` it is that of ``relu(x)``, which :func:`onnxqat.bridge.relu_fusion.fuse_relu` asks for.
+        """
+        if relu:
             if self.state == "quantize" and self.calibrated and self.fuses_relu():
                 return self._quantize_relu(x)
             x = torch.relu(x)

@@ -11,46 +11,50 @@ from torch import fx, nn
 from torch.nn import functional
 
 from onnxqat.bridge.fake_quantize import FakeQuantize
+from onnxqat.bridge.module import OnnxModule, make
 
 _RELU = (torch.relu, functional.relu)
 
 
-def fuse_relu(module: nn.Module) -> int:
-    """Let quantizers take over the Relu in front of them, where nothing else reads what it gives; in place.
+def fuse_relu(module: nn.Module) -> nn.Module:
+    """A view of `module` in which quantizers do the Relu in front of them, where nothing else reads what it gives.
 
-    The tensor of such a Relu is gone from the graph: keep what looks at it (named outputs, feature losses) in the
-    graph before. Quantizers whose method has a kernel of its own are left alone; so are graphs below
-    the top, and calls with a quantizer that is called elsewhere.
+    Parameters, buffers and submodules are those of `module`, which is not changed. Make the view when the module is on
+    its device. Quantizers whose method has a kernel of its own keep their Relu, and so do subgraphs.
 
     Args:
-        module: what :func:`onnxqat.to_torch` returned; anything else is left as it is.
-
-    Returns:
-        The number of Relus that were taken over.
+        module: of :func:`onnxqat.to_torch`; any other is returned as it is, and so is one without such a Relu.
     """
-    if not isinstance(module, fx.GraphModule):
-        return 0
-    calls: dict[str, list[fx.Node]] = {}
-    for node in module.graph.nodes:
-        if node.op == "call_module":
-            calls.setdefault(str(node.target), []).append(node)
-    found = 0
-    for path, nodes in calls.items():
-        quantizer = module.get_submodule(path)
-        if len(nodes) == 1 and isinstance(quantizer, FakeQuantize) and quantizer.fuses_relu():
-            found += _take_over(quantizer, nodes[0])
-    if found:
-        module.recompile()
+    if not isinstance(module, OnnxModule) or not _pairs(module, module.graph):
+        return module
+    graph = fx.Graph()
+    output = graph.graph_copy(module.graph, {})
+    graph.output(output)
+    for relu, node in _pairs(module, graph):
+        node.args, node.kwargs = (relu.args[0],), {"relu": True}
+        graph.erase_node(relu)
+    view = make(module, graph, {})
+    view.train(module.training)
+    return view
+
+
+def _pairs(module: OnnxModule, graph: fx.Graph) -> list[tuple[fx.Node, fx.Node]]:
+    """Relus with one user, a quantizer, and the call of that quantizer."""
+    found = []
+    for node in graph.nodes:
+        if node.op != "call_module" or len(node.args) != 1 or node.kwargs:
+            continue
+        quantizer, relu = module.get_submodule(str(node.target)), node.args[0]
+        if isinstance(quantizer, FakeQuantize) and quantizer.fuses_relu() and _is_relu(relu) and len(relu.users) == 1:
+            found.append((relu, node))
     return found
 
 
-def _take_over(quantizer: FakeQuantize, node: fx.Node) -> bool:
-    relu = node.args[0]
-    if not isinstance(relu, fx.Node) or relu.op != "call_function" or relu.target not in _RELU or len(relu.users) > 1:
-        return False
-    if len(relu.args) != 1 or relu.kwargs:
-        return False
-    node.replace_input_with(relu, relu.args[0])  # type: ignore[arg-type]
-    node.graph.erase_node(relu)
-    quantizer.of_relu = True
-    return True
+def _is_relu(node: object) -> bool:
+    return (
+        isinstance(node, fx.Node)
+        and node.op == "call_function"
+        and node.target in _RELU
+        and len(node.args) == 1
+        and not node.kwargs
+    )

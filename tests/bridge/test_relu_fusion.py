@@ -1,6 +1,7 @@
 """Relu in the kernel of the quantizer behind it: the same numbers from fewer passes."""
 
 import copy
+from typing import cast
 
 import numpy as np
 import onnx
@@ -47,6 +48,10 @@ def module(method: str = "lsq") -> fx.GraphModule:
     return onnxqat.to_torch(made, quantizer_factory=methods.factory(method))
 
 
+def view(plain: fx.GraphModule) -> fx.GraphModule:
+    return cast(fx.GraphModule, fuse_relu(copy.deepcopy(plain)))
+
+
 def relus(graph: fx.GraphModule) -> int:
     return sum(node.target is torch.relu for node in graph.graph.nodes)
 
@@ -60,11 +65,10 @@ def step(of: fx.GraphModule, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
 
 def test_numbers_stay_and_the_relu_goes() -> None:
     plain = module()
-    fused = copy.deepcopy(plain)
-    assert relus(plain) == 2
-    assert fuse_relu(fused) == 1, "one Relu has a second reader"
-    assert relus(fused) == 1
-    assert fuse_relu(fused) == 0
+    fused = view(plain)
+    assert relus(plain) == 2, "the module itself is not changed"
+    assert relus(fused) == 1, "one Relu has a second reader"
+    assert fuse_relu(fused) is fused
     x = torch.randn(5, 3, 6, 6)
     expected, wanted = step(plain, x)
     found, gradients = step(fused, x)
@@ -79,8 +83,7 @@ def test_numbers_stay_and_the_relu_goes() -> None:
 @pytest.mark.parametrize("state", ["float", "calibrate", "calibrate_quantized"])
 def test_other_states_see_the_result_of_the_relu(state: str) -> None:
     plain = module()
-    fused = copy.deepcopy(plain)
-    fuse_relu(fused)
+    fused = view(plain)
     x = torch.randn(5, 3, 6, 6)
     for made in (plain, fused):
         set_state(made, state)
@@ -91,8 +94,7 @@ def test_other_states_see_the_result_of_the_relu(state: str) -> None:
 
 def test_less_is_saved_for_backward() -> None:
     plain = module()
-    fused = copy.deepcopy(plain)
-    fuse_relu(fused)
+    fused = view(plain)
     sizes = []
     for made in (plain, fused):
         saved: dict[int, Tensor] = {}
@@ -108,5 +110,15 @@ def test_less_is_saved_for_backward() -> None:
 
 
 def test_methods_with_a_kernel_of_their_own_keep_the_relu() -> None:
-    assert fuse_relu(module("pact")) == 0
-    assert fuse_relu(torch.nn.Linear(2, 2)) == 0
+    for kept in (module("pact"), torch.nn.Linear(2, 2)):
+        assert fuse_relu(kept) is kept
+
+
+@pytest.mark.filterwarnings("ignore:.*autograd.function.Function.*should not be instantiated:DeprecationWarning")
+def test_the_view_compiles_and_trains_the_module() -> None:
+    plain = module()
+    fused = fuse_relu(plain)
+    x = torch.randn(5, 3, 6, 6)
+    assert torch.equal(torch.compile(fused, fullgraph=True, backend="aot_eager")(x), plain(x))
+    fused(x).sum().backward()
+    assert all(p.grad is not None for p in plain.parameters() if p.requires_grad)

@@ -36,6 +36,7 @@ import resnet50
 import onnxqat
 from onnxqat.backends.selection import Overrides
 from onnxqat.bridge.importer import to_torch
+from onnxqat.bridge.relu_fusion import fuse_relu
 from onnxqat.cli._options import parse_bits
 from onnxqat.graph import io
 from onnxqat.training import frozen_constants, methods, optimizers
@@ -88,8 +89,9 @@ def side(path: Path, arguments: argparse.Namespace, *, compiled: bool, autocast:
     module = to_torch(graph, quantizer_factory=methods.factory(arguments.method))
     frozen_constants.freeze_constants(module, graph)
     module = module.to(arguments.device, memory_format=torch.channels_last).train()
+    view = fuse_relu(module)
     optimizer = optimizers.make("sgd", module, learning_rate=LEARNING_RATE)
-    call = torch.compile(module, fullgraph=True) if compiled else module
+    call = torch.compile(view, fullgraph=True) if compiled else view
     return Side(module, optimizer, optimizers.ScaleGuard(module), call, autocast)
 
 
