@@ -24,6 +24,7 @@ _PUBLIC = {
     "validate": "onnxqat.validation.validate",
     "profile": "onnxqat.validation.profile",
     "handoff": "onnxqat.handoff.handoff",
+    "fold_batchnorm": "onnxqat.handoff.fold_batchnorm",
     "lint": "onnxqat.lint.lint",
     "explain": "onnxqat.lint.explain",
     "diff": "onnxqat.lint.diff",
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
     from onnxqat.from_torch.export import export as export
     from onnxqat.graph.io import load as load
     from onnxqat.graph.io import save as save
+    from onnxqat.handoff.fold_batchnorm import fold_batchnorm as fold_batchnorm
     from onnxqat.handoff.handoff import handoff as handoff
     from onnxqat.insert import insert_qdq as insert_qdq
     from onnxqat.lint.diff import diff as diff

@@ -55,6 +55,7 @@ class KeepBatchnorm(Pass):
                 _settle(scope, layer, node, context.names)
                 node.metadata_props[batchnorm.KEPT] = "kept"
                 node.metadata_props[build.CREATED_BY] = self.name
+                node.metadata_props[build.LEFT_FLOAT] = "kept for training; it folds into the scales of the weight"
                 log.did("BatchNormalization is kept behind its layer, to be folded when the weights are final", node)
         return log.result()
 

@@ -16,6 +16,7 @@ from onnxqat.passes.fold_quantized_batchnorm import FoldQuantizedBatchnorm
 from onnxqat.training import batch_norm
 from onnxqat.training.batches import Batch
 from onnxqat.training.finetune import finetune
+from onnxqat.validation.validate import validate
 from tests.backends.planning import proto
 from tests.passes.checks import ort_run
 from tests.test_insert_batchnorm import DATA, TEXT
@@ -161,6 +162,12 @@ def test_everything_is_written_back_and_the_file_computes_what_the_module_does(k
     for name in ("ag", "ab", "cg", "cb", "fb", *STATISTICS):
         assert not np.array_equal(old[name], new[name]), name
     np.testing.assert_allclose(module(IMAGES).detach().numpy(), ort_run(tuned, DATA)["logits"], atol=1e-4)
+
+
+def test_both_are_valid(kept: onnx.ModelProto) -> None:
+    folded = FoldQuantizedBatchnorm("float").run(kept).model
+    results = [validate(proto(TEXT), model, DATA) for model in (kept, folded)]
+    assert all(r.passed for r in results), [r.failures for r in results]
 
 
 @pytest.mark.parametrize("mode", ["live", "frozen"])
