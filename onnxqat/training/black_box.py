@@ -46,10 +46,11 @@ class Replay:
         step: its number, counted from 0.
         epoch: epochs done before it.
         recorded: loss and norm of the gradients in the run, penalties and all processes included.
-        repeated: loss and norm of the gradients now, of the batches of one process, without penalties; None where the
-            loss is not known here.
+        repeated: loss and norm of the gradients now, of the batches of process `rank`, without penalties; None where
+            the loss is not known here.
         finding: the first value that is not finite.
-        same: whether it is the value that the run found.
+        same: whether it is the value that this process found in the run.
+        rank: number of the process whose batches these are.
         scales: name of each tensor with a scale, and its scales before each of the last steps.
     """
 
@@ -59,6 +60,7 @@ class Replay:
     repeated: tuple[float, float] | None
     finding: Finding
     same: bool
+    rank: int
     scales: dict[str, Tensor]
 
 
@@ -77,7 +79,7 @@ def write(folder: Path, steps: Steps, record: StepRecord, finding: Finding, rand
     """
     step, world = steps.step, steps.step.world
     folder.mkdir(parents=True, exist_ok=True)
-    _write_seen(folder / f"batch-{world.rank}.safetensors", step.seen)
+    _write_seen(folder / f"batch-{world.rank}.safetensors", step.seen, finding)
     checkpoint.save(
         folder / "before.safetensors",
         step.module,
@@ -99,9 +101,9 @@ def write(folder: Path, steps: Steps, record: StepRecord, finding: Finding, rand
         "epoch": record.epoch,
         "loss": repr(record.loss),
         "gradient_norm": repr(record.gradient_norm),
-        "found": dataclasses.asdict(finding),
+        "found": str(finding),
         "processes": world.size,
-        "method": steps.settings.get("method", "lsq"),
+        "settings": dict(steps.settings),
         "precision": step.execution.precision,
         "objective": dataclasses.asdict(step.loss) if type(step.loss) is Loss else None,
         "quantizers": {path: [q.quant_min, q.quant_max, q.state] for path, q in quantizers(step.module)},
@@ -111,7 +113,7 @@ def write(folder: Path, steps: Steps, record: StepRecord, finding: Finding, rand
     io.write_atomic(folder / "box.json", json.dumps(document, indent=1).encode())
 
 
-def _write_seen(path: Path, seen: Sequence[Seen]) -> None:
+def _write_seen(path: Path, seen: Sequence[Seen], finding: Finding) -> None:
     tensors: dict[str, Tensor] = {}
     values = []
     for index, one in enumerate(seen):
@@ -124,7 +126,8 @@ def _write_seen(path: Path, seen: Sequence[Seen]) -> None:
         held.update({f"random/{key}": value for key, value in drawn.items()})
         tensors.update({f"{index}/{key}": v.detach().to("cpu", copy=True).contiguous() for key, v in held.items()})
         values.append({"random": rest, "weight": one.batch.weight, "samples": one.batch.samples})
-    io.write_atomic(path, safetensors.torch.save(tensors, {"onnxqat": json.dumps(values)}))
+    document = {"found": dataclasses.asdict(finding), "seen": values}
+    io.write_atomic(path, safetensors.torch.save(tensors, {"onnxqat": json.dumps(document)}))
 
 
 def replay(folder: Path, model: io.ModelSource, *, loss: Objective | None = None) -> Replay:
@@ -140,7 +143,13 @@ def replay(folder: Path, model: io.ModelSource, *, loss: Objective | None = None
         ModelError: what is wrong with the model.
     """
     box = _read_box(folder / "box.json")
-    module = roles.student(io.load(model), str(box["method"]))
+    settings = box["settings"]
+    module = roles.student(
+        io.load(model),
+        str(settings.get("method", "lsq")),
+        grad_bits=settings.get("grad_bits"),
+        batch_norm=settings.get("batch_norm", "live"),
+    )
     checkpoint.load(folder / "before.safetensors", module)
     _set_quantizers(folder, module, box["quantizers"])
     module.train()
@@ -153,21 +162,20 @@ def replay(folder: Path, model: io.ModelSource, *, loss: Objective | None = None
         execution=Execution(precision=box["precision"]),
     )
     recorded = (float(box["loss"]), float(box["gradient_norm"]))
-    finding, repeated = Finding("nothing"), None
     for rank in range(int(box["processes"])):
-        seen = _read_seen(folder / f"batch-{rank}.safetensors")
+        seen, found = _read_seen(folder / f"batch-{rank}.safetensors")
         finding = find(step, seen)
-        repeated = None if known is None else _again(step, seen)
-        if finding.kind != "nothing":
+        if finding.kind != "nothing" or finding != found:
             break
     scales, _ = _read(folder / "scales.safetensors")
     return Replay(
         step=int(box["step"]),
         epoch=int(box["epoch"]),
         recorded=recorded,
-        repeated=repeated,
+        repeated=None if known is None else _again(step, seen),
         finding=finding,
-        same=dataclasses.asdict(finding) == box["found"],
+        same=finding == found,
+        rank=rank,
         scales={key.removeprefix("scale/"): value for key, value in scales.items() if key.startswith("scale/")},
     )
 
@@ -214,8 +222,23 @@ def _read_box(path: Path) -> dict[str, Any]:
         box = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise _damaged(path, f"not a black box ({error})") from None
-    wanted = ("step", "epoch", "loss", "gradient_norm", "found", "processes", "method", "precision", "quantizers")
-    if not isinstance(box, dict) or box.get("format") != FORMAT or not all(key in box for key in wanted):
+    kinds: dict[str, type | tuple[type, ...]] = {
+        "step": int,
+        "epoch": int,
+        "loss": str,
+        "gradient_norm": str,
+        "processes": int,
+        "settings": dict,
+        "precision": str,
+        "quantizers": dict,
+        "objective": (dict, type(None)),
+    }
+    if (
+        not isinstance(box, dict)
+        or box.get("format") != FORMAT
+        or not all(isinstance(box.get(key), kind) for key, kind in kinds.items())
+        or box["processes"] < 1
+    ):
         raise _damaged(path, f"not a black box of format {FORMAT}")
     return box
 
@@ -229,11 +252,12 @@ def _read(path: Path) -> tuple[dict[str, Tensor], Any]:
         raise _damaged(path, str(error)) from None
 
 
-def _read_seen(path: Path) -> list[Seen]:
-    tensors, values = _read(path)
+def _read_seen(path: Path) -> tuple[list[Seen], Finding]:
+    tensors, document = _read(path)
     seen = []
     try:
-        for index, value in enumerate(values):
+        found = Finding(document["found"]["kind"], document["found"]["name"])
+        for index, value in enumerate(document["seen"]):
             held = {key.partition("/")[2]: t for key, t in tensors.items() if key.startswith(f"{index}/")}
             inputs, targets, drawn = (
                 {key.partition("/")[2]: t for key, t in held.items() if key.startswith(f"{kind}/")}
@@ -244,7 +268,7 @@ def _read_seen(path: Path) -> list[Seen]:
             seen.append(Seen(batch, target, RandomState.read(drawn, value["random"])))
     except (KeyError, TypeError, ValueError) as error:
         raise _damaged(path, f"it lacks {error}") from None
-    return seen
+    return seen, found
 
 
 def _damaged(path: Path, message: str) -> QatError:

@@ -21,6 +21,7 @@ from onnxqat.training.frozen_constants import freeze_constants
 from onnxqat.training.loop import Report
 from onnxqat.training.losses import Objective
 from onnxqat.training.options import Options
+from onnxqat.training.part import Part
 from onnxqat.training.result import FinetuneResult
 from onnxqat.training.run import run
 from onnxqat.training.step import Augment
@@ -65,6 +66,7 @@ def finetune(
     channels_last: bool = False,
     recompute: bool | int = False,
     augment: Augment | None = None,
+    parts: Sequence[Part] = (),
     evaluate: Callable[[nn.Module], float] | None = None,
     seed: int = 0,
     device: str | torch.device | None = None,
@@ -134,6 +136,7 @@ def finetune(
         recompute: into how many segments the graph is cut whose inner tensors the backward pass computes again, to save
             memory; True: the square root of the number of operators.
         augment: changes the inputs of a batch (dict from name to tensor), for student and teacher alike.
+        parts: of your own, which are called at points of the run (:class:`onnxqat.training.part.Part`).
         evaluate: score of the module before the first step and after each epoch, higher is better; the best is
             written, the start included. None: minus the loss on samples that are held out, where there are no labels
             and at least 100 samples, else on training samples (:mod:`onnxqat.training.holdout`); the last epoch that

@@ -65,6 +65,7 @@ class Options:
     channels_last: bool = False
     recompute: bool | int = False
     augment: Augment | None = None
+    parts: Sequence[Part] = ()
     evaluate: Callable[[nn.Module], float] | None = None
     seed: int = 0
     device: str | torch.device | None = None

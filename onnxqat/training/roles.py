@@ -14,7 +14,8 @@ from onnxqat.bridge.importer import to_torch
 from onnxqat.bridge.module import OnnxModule
 from onnxqat.bridge.state import quantizers, set_state
 from onnxqat.errors import ModelError, UsageError
-from onnxqat.training import methods, teachers
+from onnxqat.training import batch_norm as batch_norms
+from onnxqat.training import gradients, methods, teachers
 from onnxqat.training.exposed import expose
 from onnxqat.training.features import FeatureLoss, Features
 from onnxqat.training.frozen_constants import freeze_constants
@@ -22,10 +23,19 @@ from onnxqat.training.losses import Loss, Objective, OutputKind
 from onnxqat.training.teachers import Council, CouncilLoss, Given, Guide
 
 
-def student(graph: ir.Model, method: str) -> OnnxModule:
-    """The module that trains, with quantizers of `method`.
+def student(
+    graph: ir.Model, method: str, *, grad_bits: int | None = None, batch_norm: batch_norms.Mode = "live"
+) -> OnnxModule:
+    """The module that trains.
+
+    Args:
+        graph: QDQ model.
+        method: of its quantizers.
+        grad_bits: width of gradients (:mod:`onnxqat.training.gradients`).
+        batch_norm: what kept BatchNormalization does (:mod:`onnxqat.training.batch_norm`).
 
     Raises:
+        UsageError: ``name-unknown``, ``option-invalid``.
         ModelError: ``model-not-quantized``.
     """
     module = to_torch(graph, quantizer_factory=methods.factory(method))
@@ -35,6 +45,9 @@ def student(graph: ir.Model, method: str) -> OnnxModule:
         )
     freeze_constants(module, graph)
     methods.freeze_weights(module)
+    if grad_bits is not None:
+        gradients.quantize(module, grad_bits)
+    batch_norms.set_mode(module, batch_norm)
     return module
 
 

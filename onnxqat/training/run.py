@@ -15,7 +15,7 @@ from onnxqat.bridge.write_back import write_back
 from onnxqat.errors import UsageError
 from onnxqat.graph import io
 from onnxqat.training import batch_norm as batch_norms
-from onnxqat.training import gradients, learning_rates, material, optimizers, placement, roles, schedules
+from onnxqat.training import learning_rates, material, optimizers, placement, roles, schedules
 from onnxqat.training.checkpoint import Progress
 from onnxqat.training.distributed.join import joined
 from onnxqat.training.distributed.shards import Sharded
@@ -45,10 +45,7 @@ def run(model: io.ModelSource, data: Any, given: Options) -> FinetuneResult:
         raise UsageError("option-invalid", f"no output path for the tuned {os.fspath(model)!r}")
     given.check()
     graph = io.load(model)
-    module = roles.student(graph, given.method)
-    if given.grad_bits is not None:
-        gradients.quantize(module, given.grad_bits)
-    batch_norms.set_mode(module, given.batch_norm)
+    module = roles.student(graph, given.method, grad_bits=given.grad_bits, batch_norm=given.batch_norm)
     whole = material.read(
         graph,
         data.data if isinstance(data, Sharded) else data,
@@ -126,6 +123,7 @@ def _loop(
             MethodPenalty(plan.total_steps),
             *given.objectives,
             *parts,
+            *given.parts,
             *logs(folder, every=given.log_every, tensorboard=given.tensorboard),
         ),
         average=MovingAverage(module, given.ema) if given.ema is not None else None,

@@ -170,9 +170,10 @@ class Steps:
         what = f"the loss is {record.loss}"
         if math.isfinite(record.loss):
             what = f"the norm of the gradients is {record.gradient_norm}"
+        here = f"of process {self.step.world.rank}, " if self.step.world.size > 1 else ""
         left_out = f", after {self.progress.skipped} steps that were left out" if self.progress.skipped else ""
         return QatError(
             "training-diverged",
-            f"{what} at step {record.step - 1}; {finding}{left_out}",
+            f"{what} at step {record.step - 1}; {here}{finding}{left_out}",
             hint=f"lower the learning rate, or that of the scales, or lengthen the warm-up{kept}",
         )

@@ -201,7 +201,7 @@ def test_a_damaged_box_is_refused(tmp_path: Path) -> None:
 
     refused("not a black box", lambda folder: (folder / "box.json").unlink())
     refused("not a black box", edited(format="other"))
-    refused("method", edited(method="nonsense"))
+    refused("method", edited(settings={"method": "nonsense"}))
     refused("precision", edited(precision="float8"))
     refused("loss cannot be made", edited(objective={"wrong": 1}))
     refused("quantizer", edited(quantizers={}))
