@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import onnx_ir as ir
 
+from onnxqat.backends import regions
 from onnxqat.errors import UsageError
 from onnxqat.graph import query, walk
 from onnxqat.ops import _base
@@ -54,7 +55,8 @@ def find(model: ir.Model) -> Boundary:
     tail = _connected([n for n in nodes if id(n) not in before], sources, model)
     behind = _spread(network, nodes, sources, towards_inputs=False)
     front = [n for n in nodes if id(n) not in behind and id(n) in before]
-    head = _spread({id(n) for n in front if _decodes(n)}, front, sources, towards_inputs=False)
+    data = regions.data_nodes(graph)
+    head = _spread({id(n) for n in front if n in data and _decodes(n)}, front, sources, towards_inputs=False)
     if not tail and not head:
         raise UsageError(
             "option-invalid",
@@ -104,9 +106,9 @@ def _is_layer(node: ir.Node, in_function: bool) -> bool:
 def _is_constant(value: ir.Value | None) -> bool:
     """Whether a value follows from constants alone, as a weight behind Q and DQ does."""
     producer = None if value is None else value.producer()
-    if producer is None or query.constant_tensor(value) is not None:
-        return query.constant_tensor(value) is not None
-    return bool(producer.inputs) and all(v is None or _is_constant(v) for v in producer.inputs)
+    if value is None or producer is None:
+        return value is not None and value.const_value is not None  # a default that a caller may override included
+    return all(v is None or _is_constant(v) for v in producer.inputs)
 
 
 def _selects(node: ir.Node, model: ir.Model) -> bool:

@@ -230,3 +230,24 @@ def test_another_whole() -> None:
     other = proto('<ir_version: 8, opset_import: ["" : 17]> g (float[N] x) => (float[N] y) { y = Relu(x) }')
     with pytest.raises(QatError, match="no tensor 'input'"):
         onnxqat.stitch(onnxqat.cut(detector(), ["input"], ["raw"]), other)
+
+
+def test_sizes_that_become_numbers_are_no_decoding() -> None:
+    """Arithmetic on a shape, in front of the weights, is no pre-processing."""
+    text = f"""<ir_version: 8, opset_import: ["" : 17]>
+    g (float[N,3,H,W] x) => (float[N,4,A,B] y, int64[N,1,A,B] k) <float[4,3,1,1] w = {weight(4, 3, 1, 1)}> {{
+        s = Shape(x) c = Cast<to = 1>(s) m = ReduceMax<keepdims = 0>(c) d = Div(x, m)
+        y = Conv(d, w) k = ArgMax<axis = 1>(y) }}"""
+    part = onnxqat.cut(proto(text), auto=True)
+    assert [v.name for v in (*part.graph.input, *part.graph.output)] == ["x", "y"]
+
+
+def test_weights_that_a_caller_may_override_are_weights() -> None:
+    model = detector()
+    value = onnx.helper.make_tensor_value_info("w", onnx.TensorProto.FLOAT, [4, 3, 3, 3])
+    model.graph.input.append(value)
+    part = onnxqat.cut(model, auto=True)
+    assert [v.name for v in part.graph.input] == ["input", "w"]
+    whole = onnxqat.stitch(part, model)
+    assert [v.name for v in whole.graph.input] == ["picture", "limit", "w"]
+    equal(run(whole, feeds()), run(detector(), feeds()))
