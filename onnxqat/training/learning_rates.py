@@ -19,7 +19,7 @@ BY_SIZE = frozenset({"adafactor"})
 
 # 8 bits are low, because the usual start is a trained network with folded BatchNormalization, whose gradients are large.
 _BY_GRADIENT_RATE = 1e-3
-_RATES = ((5, 1e-4), (4, 2e-4), (3, 1e-3), (2, 3e-3))
+_RATES = ((5, 1e-4), (4, 2e-4), (3, 5e-4), (2, 1e-3))
 """Rate of Adam and its kind from this many bits on: docs/results.md has the measurements at 4 and 2 bits."""
 _OWN_RATES = {"adadelta": 1.0, "adafactor": 1e-3}
 

@@ -86,7 +86,7 @@ def test_an_optimizer_of_your_own() -> None:
         optimizers.make(torch.optim.SGD, Small(), options={"momentum": 0.5})
 
 
-@pytest.mark.parametrize(("bits", "rate"), [(8, 1e-4), (6, 1e-4), (4, 2e-4), (3, 1e-3), (2, 3e-3)])
+@pytest.mark.parametrize(("bits", "rate"), [(8, 1e-4), (6, 1e-4), (4, 2e-4), (3, 5e-4), (2, 1e-3)])
 def test_rates_by_width(bits: int, rate: float) -> None:
     """The grid that most weights have sets the rate; one small layer of another width does not."""
     model = network(quantized=True)
