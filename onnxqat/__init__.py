@@ -21,6 +21,7 @@ _PUBLIC = {
     "to_torch": "onnxqat.bridge.importer",
     "write_back": "onnxqat.bridge.write_back",
     "finetune": "onnxqat.training.finetune",
+    "reconstruct": "onnxqat.training.reconstruction.reconstruct",
     "validate": "onnxqat.validation.validate",
     "profile": "onnxqat.validation.profile",
     "handoff": "onnxqat.handoff.handoff",
@@ -74,6 +75,7 @@ if TYPE_CHECKING:
     from onnxqat.parts.cut import cut as cut
     from onnxqat.parts.stitch import stitch as stitch
     from onnxqat.training.finetune import finetune as finetune
+    from onnxqat.training.reconstruction.reconstruct import reconstruct as reconstruct
     from onnxqat.validation.profile import profile as profile
     from onnxqat.validation.validate import validate as validate
 

@@ -42,6 +42,7 @@ options = _options.Group(
     click.option("--freezing", type=float, help="Hold weights that oscillate more often a step than this, as in 0.01."),
     click.option("--gradient-norm", type=float, help="Largest norm of the gradient."),
     click.option("--gradient-value", type=float, help="Largest absolute value of its elements."),
+    click.option("--grad-bits", type=int, help="Width of gradients into layers with quantized weights, as in 6."),
     click.option("--ema", type=float, help="Decay of a moving average of weights."),
 )
 _LOSS = ("alpha", "temperature", "distance", "label_smoothing")

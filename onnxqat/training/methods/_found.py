@@ -63,6 +63,7 @@ def key_of(name: str) -> str:
 def _file(path: Path) -> ModuleType:
     if not path.is_file():
         raise UsageError("option-invalid", f"there is no method file {str(path)!r}")
+    path = path.resolve()
     # A module that can be found by its name: quantizers are copied and pickled.
     name = f"onnxqat_method_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
@@ -100,6 +101,6 @@ def _checked(module: Any, name: str) -> ModuleType:
         raise UsageError(
             "option-invalid",
             f"{name}: there is no class Method that is a FakeQuantize",
-            hint="see docs/training.md, A method of your own",
+            hint="see docs/methods.md",
         )
     return module

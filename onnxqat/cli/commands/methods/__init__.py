@@ -1,0 +1,22 @@
+"""``onnxqat methods``: a group of commands, one file each; the file's name is the command's."""
+
+from __future__ import annotations
+
+import click
+
+from onnxqat.cli._folder import Folder
+
+
+@click.command(cls=Folder, package=__name__, invoke_without_command=True)
+@click.pass_context
+def run(ctx: click.Context) -> None:
+    """List the training methods, or try one of your own.
+
+    Without a command the methods are listed.
+
+    Example: onnxqat methods check my_method.py
+    """
+    if ctx.invoked_subcommand is None:
+        command = run.get_command(ctx, "list")
+        assert command is not None
+        ctx.invoke(command, as_json=False)

@@ -1,0 +1,34 @@
+"""``onnxqat methods check``."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from onnxqat.cli import _options
+
+
+@click.command
+@click.argument("file")
+@_options.as_json
+def run(file: str, as_json: bool) -> None:
+    """Try a method: parity with numpy and with onnxruntime after export, gradients, float state, copies, compilation.
+
+    FILE is a Python file with a class Method and a function reference, or the name of a method.
+
+    Example: onnxqat methods check my_method.py
+    """
+    _options.need("torch", "train")
+    from onnxqat.training import methods
+
+    found = methods.check(file)
+    if as_json:
+        click.echo(
+            json.dumps({"method": found.method, "findings": {f.name: f.message or None for f in found.findings}})
+        )
+    else:
+        for finding in found.findings:
+            click.echo(f"{finding.name:14} {'kept' if finding.passed else f'broken: {finding.message}'}")
+    if not found.passed:
+        raise click.exceptions.Exit(1)

@@ -1,0 +1,74 @@
+"""``onnxqat reconstruct``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from onnxqat.cli import _options
+
+
+@click.command
+@click.argument("model", type=_options.PATH)
+@_options.data
+@_options.preprocess
+@click.option("-o", "--output", type=_options.PATH, help="File to write [MODEL.reconstructed.onnx].")
+@click.option("--recipe", default="qdrop", help="adaround (layer by layer), brecq (block by block) or qdrop.")
+@click.option("--samples", type=int, default=512, help="Use at most so many.")
+@_options.batch_size
+@click.option("--iterations", type=int, default=1000, help="Steps for each block.")
+@click.option("--learning-rate", "--lr", type=float, default=0.01, help="Of roundings.")
+@click.option("--scale-learning-rate", type=float, default=0.001, help="Of scales of activations, relative.")
+@click.option("--seed", type=int, default=0, help="Of the choice of samples and torch.")
+@click.option("--device", help="cpu or cuda [cuda where there is one].")
+@_options.html
+@_options.as_json
+def run(
+    model: Path,
+    data: str | None,
+    preprocess: str | None,
+    output: Path | None,
+    recipe: str,
+    samples: int,
+    batch_size: int,
+    iterations: int,
+    learning_rate: float,
+    scale_learning_rate: float,
+    seed: int,
+    device: str | None,
+    html: Path | None,
+    as_json: bool,
+) -> None:
+    """Learn how to round the weights of a QDQ model, block by block, from a few hundred samples.
+
+    MODEL is a calibrated QDQ ONNX file with float weights, as insert-qdq writes it. No labels are needed.
+
+    Example: onnxqat reconstruct model.qdq.onnx --data images/ -o reconstructed.qdq.onnx
+    """
+    from onnxqat.cli import _output
+    from onnxqat.errors import DataError
+    from onnxqat.report import build_reconstruct
+
+    _options.need("torch", "train")
+    if data is None:
+        raise DataError("data-missing", "there is no data", hint="give --data")
+    from onnxqat.training.reconstruction.reconstruct import reconstruct
+
+    with _options.progress("reconstruct", quiet=as_json) as progress:
+        result = reconstruct(
+            model,
+            data,
+            preprocess=preprocess,
+            recipe=recipe,  # type: ignore[arg-type]  # reconstruct refuses others by name
+            samples=samples,
+            batch_size=batch_size,
+            iterations=iterations,
+            learning_rate=learning_rate,
+            scale_learning_rate=scale_learning_rate,
+            seed=seed,
+            device=device,
+            output=output or _options.beside(model, ".reconstructed.onnx"),
+            progress=progress,
+        )
+    _output.show(build_reconstruct.from_reconstruct(result), as_json=as_json, html_path=html)

@@ -1,0 +1,272 @@
+"""Reconstruct a QDQ model block by block: cut it, learn one block after the other, write back."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor, fx
+
+from onnxqat.bridge.importer import to_torch
+from onnxqat.bridge.module import OnnxModule
+from onnxqat.bridge.state import quantizers, state
+from onnxqat.bridge.write_back import write_back
+from onnxqat.calibration.inputs import of_graph
+from onnxqat.calibration.preprocess import Preprocess, parse
+from onnxqat.errors import DataError, ModelError, UsageError
+from onnxqat.graph import io
+from onnxqat.training import batches, methods, placement
+from onnxqat.training.reconstruction.blocks import Block, Order, Region, regions
+from onnxqat.training.reconstruction.cache import Cache
+from onnxqat.training.reconstruction.execution import GraphRunner
+from onnxqat.training.reconstruction.optimize import Samples, Settings, learn
+
+Recipe = Literal["adaround", "brecq", "qdrop"]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Recipe:
+    order: Order
+    drop: float
+    scales: bool
+
+
+RECIPES: dict[str, _Recipe] = {
+    "adaround": _Recipe("layer", 0.0, scales=False),
+    "brecq": _Recipe("block", 0.0, scales=True),
+    "qdrop": _Recipe("block", 0.5, scales=True),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class BlockReport:
+    """What became of one block.
+
+    Attributes:
+        tensor: ONNX name of the tensor at its end.
+        layers: ONNX names of the weights that were rounded.
+        before: mean squared error at its end with nearest rounding.
+        after: the same with what was learned; kept where it is smaller.
+    """
+
+    tensor: str
+    layers: tuple[str, ...]
+    before: float
+    after: float
+
+    @property
+    def kept(self) -> bool:
+        """Whether what was learned is in the file."""
+        return self.after < self.before
+
+
+@dataclasses.dataclass
+class ReconstructResult:
+    """What a reconstruction gives.
+
+    Attributes:
+        model: the model, of the kind that was given; the output path when a path was given.
+        module: the module with what was written, in eval mode.
+        blocks: a report for each block, in order.
+        samples: number of samples used.
+        seconds: wall time.
+    """
+
+    model: Any
+    module: OnnxModule
+    blocks: tuple[BlockReport, ...]
+    samples: int
+    seconds: float
+
+
+def reconstruct(
+    model: io.ModelSource,
+    data: Any,
+    *,
+    preprocess: str | Preprocess | None = None,
+    recipe: Recipe = "qdrop",
+    samples: int = 512,
+    batch_size: int = 32,
+    iterations: int = 1000,
+    learning_rate: float = 0.01,
+    scale_learning_rate: float = 0.001,
+    seed: int = 0,
+    device: str | torch.device | None = None,
+    output: str | os.PathLike[str] | None = None,
+    progress: Callable[[int, int | None], None] | None = None,
+) -> ReconstructResult:
+    """Round the weights of a calibrated QDQ model so that each block gives what it gives in float; no labels.
+
+    Blocks are learned in the order of the graph, each from what the quantized ones in front of it give it and what the
+    float network gives at its end. The better of before and after is kept for each. Nothing else is trained; weights
+    stay within a step of what they were.
+
+    Args:
+        model: QDQ model with float weights: path, onnx.ModelProto, onnx_ir.Model or onnx_graphsurgeon.Graph; it is not
+            changed.
+        data: what :func:`onnxqat.training.batches.make` takes; labels are not looked at.
+        preprocess: preprocessing line for a folder of images.
+        recipe: ``"adaround"``: layer by layer, activations as calibrated (Nagel et al., ICML 2020); ``"brecq"``: block
+            by block, scales of activations learn too (Li et al., ICLR 2021); ``"qdrop"``: so that half of the
+            activations stay float at random (Wei et al., ICLR 2022).
+        samples: most samples to use.
+        batch_size: samples a step, where the model does not prescribe it.
+        iterations: steps for each block.
+        learning_rate: of the roundings, for Adam.
+        scale_learning_rate: of the scales of activations, relative to their size.
+        seed: of the choice of samples and of torch's random generator, which is as before afterwards.
+        device: None: CUDA where there is one.
+        output: where to write the model; needed when `model` is a path.
+        progress: called with blocks done and their number.
+
+    Raises:
+        ModelError: ``model-not-quantized`` when no weight has a quantizer; the file's errors.
+        UsageError: ``option-invalid``: an option, or weights that are stored as integers.
+        DataError: what is wrong with the data.
+    """
+    _check(model, recipe, samples, iterations, output)
+    start = time.perf_counter()
+    graph = io.load(model)
+    chosen = RECIPES[recipe]
+    module = to_torch(graph, quantizer_factory=methods.factory("qdrop" if chosen.drop else "lsq", weights="adaround"))
+    _check_quantizers(module)
+    place = placement.place(device)
+    module.to(place).eval()
+    inputs = of_graph(graph.graph)
+    line = parse(preprocess) if isinstance(preprocess, str) else preprocess
+    source = batches.make(data, None, inputs, batch_size=batch_size, seed=seed, preprocess=line)
+    held = _batches(source, module, samples)
+    settings = Settings(
+        iterations=iterations,
+        learning_rate=learning_rate,
+        scale_learning_rate=scale_learning_rate if chosen.scales else 0.0,
+        drop=chosen.drop,
+        seed=seed,
+    )
+    with placement.seeded(seed, place), tempfile.TemporaryDirectory(prefix="onnxqat-") as folder:
+        run = _Run(module, held, settings, place, Path(folder))
+        reports = run.all(chosen.order, progress)
+    tuned = write_back(module.cpu(), model, output, metadata={"onnxqat.method": recipe})
+    count = sum(_size(batch) for batch in held)
+    return ReconstructResult(tuned, module, tuple(reports), count, time.perf_counter() - start)
+
+
+def _check(model: io.ModelSource, recipe: str, samples: int, iterations: int, output: Any) -> None:
+    if isinstance(model, (str, os.PathLike)) and output is None:
+        raise UsageError("option-invalid", f"no output path for the reconstructed {os.fspath(model)!r}")
+    if recipe not in get_args(Recipe):
+        raise UsageError("option-invalid", f"there is no recipe {recipe!r}", hint=", ".join(get_args(Recipe)))
+    for name, value in (("samples", samples), ("iterations", iterations)):
+        if value < 1:
+            raise UsageError("option-invalid", f"{name} is {value}; it must be at least 1")
+
+
+def _check_quantizers(module: OnnxModule) -> None:
+    weights = [q for _, q in quantizers(module) if q.role == "weight"]
+    if not weights:
+        raise ModelError(
+            "model-not-quantized", "no weight of the model has a quantizer", hint="first: onnxqat insert-qdq"
+        )
+    if all(q.codes_name is not None for q in weights):
+        raise UsageError(
+            "option-invalid",
+            "the model holds integer weights: there is no choice left how to round them",
+            hint="reconstruct the file that insert-qdq writes, before handoff",
+        )
+
+
+def _batches(source: batches.Batches, module: OnnxModule, samples: int) -> list[tuple[Tensor, ...]]:
+    """Inputs in batches of one shape, `samples` at most; what does not fill a batch is left out."""
+    held: list[tuple[Tensor, ...]] = []
+    count = 0
+    for batch in source.epoch(0):
+        values = tuple(batch.inputs[name] for name in module.input_names)
+        if held and [v.shape for v in values] != [v.shape for v in held[0]]:
+            continue
+        if held and count + _size(values) > samples:
+            break
+        held.append(values)
+        count += _size(values)
+    if not held:
+        raise DataError("data-missing", "the data gave no batch")
+    return held
+
+
+def _size(batch: Sequence[Tensor]) -> int:
+    return int(batch[0].shape[0]) if batch and batch[0].ndim else 1
+
+
+class _Run:
+    """One reconstruction: what every batch is at the cut that has been reached, quantized and in float."""
+
+    def __init__(
+        self,
+        module: OnnxModule,
+        held: Sequence[tuple[Tensor, ...]],
+        settings: Settings,
+        device: torch.device,
+        folder: Path,
+    ) -> None:
+        self.module, self.settings, self.device, self.folder = module, settings, device, folder
+        self.count = len(held)
+        self.runner = GraphRunner(module, [value.to(device) for value in held[0]])
+        self.quantized = {node: self._cache() for node in self.runner.inputs}
+        self.floating = self.quantized
+        for index, batch in enumerate(held):
+            for node, value in zip(self.runner.inputs, batch, strict=True):
+                self.quantized[node].store(index, value)
+
+    def all(self, order: Order, progress: Callable[[int, int | None], None] | None) -> list[BlockReport]:
+        """Learn every block and move on."""
+        cut = regions(self.runner, order)
+        total = sum(len(region.blocks) for region in cut)
+        reports: list[BlockReport] = []
+        done: set[int] = set()
+        for region in cut:
+            for block in region.blocks:
+                fresh = [q for q in block.layers if id(q) not in done and any(p.requires_grad for p in q.parameters())]
+                if fresh:
+                    done.update(map(id, fresh))
+                    reports.append(self._learn(region, dataclasses.replace(block, layers=tuple(fresh))))
+                if progress is not None:
+                    progress(len(reports), total)
+            if region is not cut[-1]:
+                self._advance(region)
+        return reports
+
+    def _cache(self) -> Cache:
+        return Cache(self.count, self.folder)
+
+    def _learn(self, region: Region, block: Block) -> BlockReport:
+        same = block.entries == region.entries
+        quantized = self.quantized if same else self._values(region, block.entries, self.quantized)
+        floating = self.floating if same else self._values(region, block.entries, self.floating, as_float=True)
+        target = self._values(region, (block.exit,), self.floating, as_float=True)[block.exit]
+        samples = Samples([quantized[n] for n in block.entries], [floating[n] for n in block.entries], target)
+        before, after = learn(self.runner, block, samples, self.settings, self.device)
+        return BlockReport(block.name, tuple(q.tensor for q in block.layers), before, after)
+
+    def _advance(self, region: Region) -> None:
+        quantized = self._values(region, region.exits, self.quantized)
+        self.floating = self._values(region, region.exits, self.floating, as_float=True)
+        self.quantized = quantized
+
+    @torch.no_grad()
+    def _values(
+        self, region: Region, nodes: Sequence[fx.Node], known: dict[fx.Node, Cache], *, as_float: bool = False
+    ) -> dict[fx.Node, Cache]:
+        """The values of `nodes` for each batch, from those at the entries of `region`."""
+        needed = self.runner.between(region.entries, nodes)
+        caches = {node: self._cache() for node in nodes}
+        with state(self.module, "float" if as_float else "quantize"):
+            for index in range(self.count):
+                inputs = {node: known[node].batch(index, self.device) for node in region.entries}
+                for node, value in zip(nodes, self.runner.run(needed, inputs, nodes), strict=True):
+                    caches[node].store(index, value)
+        return caches
