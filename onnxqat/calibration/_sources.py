@@ -52,6 +52,10 @@ class Source(ABC):
     def batches(self, size: int) -> Iterator[RawBatch]:
         """The batches from the start, of `size` samples where the source can choose."""
 
+    def pick(self, indices: Sequence[int]) -> RawBatch | None:
+        """One batch of the samples of these numbers; None where the source can only be read from the start."""
+        return None
+
 
 class ImageFolder(Source):
     """Images below a folder, sorted by path. Labels: the folders' names if all are integers, else their rank.
@@ -74,17 +78,21 @@ class ImageFolder(Source):
     def batches(self, size: int) -> Iterator[RawBatch]:
         """Stacks of `size` images."""
         for start in range(0, len(self._files), size):
-            files = self._files[start : start + size]
-            images = [self._read(path) for path in files]
-            for path, image in zip(files, images, strict=True):
-                if image.shape != images[0].shape:
-                    raise DataError(
-                        "data-shape",
-                        f"{path}: shape {list(image.shape)}, but {files[0].name} has {list(images[0].shape)}",
-                        hint="bring images to one size in the preprocessing line, as in resize=224x224",
-                    )
-            labels = None if self._labels is None else self._labels[start : start + size]
-            yield RawBatch({self._info.name: np.stack(images)}, labels, str(files[0]))
+            yield self.pick(range(start, min(start + size, len(self._files))))
+
+    def pick(self, indices: Sequence[int]) -> RawBatch:
+        """A stack of the images of these numbers; at least one."""
+        files = [self._files[index] for index in indices]
+        images = [self._read(path) for path in files]
+        for path, image in zip(files, images, strict=True):
+            if image.shape != images[0].shape:
+                raise DataError(
+                    "data-shape",
+                    f"{path}: shape {list(image.shape)}, but {files[0].name} has {list(images[0].shape)}",
+                    hint="bring images to one size in the preprocessing line, as in resize=224x224",
+                )
+        labels = None if self._labels is None else self._labels[list(indices)]
+        return RawBatch({self._info.name: np.stack(images)}, labels, str(files[0]))
 
     def _read(self, path: Path) -> npt.NDArray[Any]:
         try:

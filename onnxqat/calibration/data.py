@@ -108,6 +108,26 @@ class Data:
         if repeats.found:
             self._remark(f"all {seen} samples of {self.name} are identical: ranges from them mean little")
 
+    @property
+    def sizes(self) -> list[int] | None:
+        """Samples of each batch, where it is known before reading and :meth:`labelled` would cut the source so."""
+        count, limit = self._source.samples, self._limit
+        if count is None or not self._source.batched:
+            return None
+        count = count if limit is None else min(limit, count)
+        if self._static is not None:
+            return [self._static] * (count // self._static)
+        return [min(self._size, count - start) for start in range(0, count, self._size)]
+
+    def pick(self, indices: Sequence[int]) -> tuple[Feeds, _Labels] | None:
+        """The samples of these numbers, in the order of the source, and their labels; None where it has no such access.
+
+        Raises:
+            DataError: as :meth:`labelled`.
+        """
+        raw = self._source.pick(indices)
+        return None if raw is None else self._checked(raw)
+
     def _checked(self, raw: RawBatch) -> tuple[Feeds, _Labels]:
         check_names(raw.feeds, self.inputs, raw.origin)
         whole = self._static is None

@@ -156,6 +156,33 @@ class DataBatches:
         """Batches an epoch, where it is known before reading."""
         return self._data.batches
 
+    def order(self, number: int) -> list[npt.NDArray[np.int64]] | None:
+        """The samples of each batch of epoch `number` by their numbers, for :meth:`pick`.
+
+        None where :meth:`epoch` alone knows: the data can only be read from the start, or come as they are.
+        """
+        sizes = self._data.sizes
+        first = self._data.pick([0]) if sizes and self._seed is not None else None
+        if not sizes or first is None or self._seed is None:
+            return None
+        sample = sum(array.nbytes for array in first[0].values())
+        random, found = np.random.default_rng((self._seed, number)), list[npt.NDArray[np.int64]]()
+        pool: list[int] = []
+        start = 0
+        for index, size in enumerate(sizes):
+            pool.append(size)
+            if sample * sum(pool) > POOL_BYTES or index + 1 == len(sizes):
+                order = start + random.permutation(sum(pool))
+                found += np.split(order, np.cumsum(pool)[:-1])
+                start, pool = start + sum(pool), []
+        return found
+
+    def pick(self, indices: npt.NDArray[np.int64]) -> Batch:
+        """The samples of these numbers, as :meth:`order` gives them; at least one."""
+        found = self._data.pick(indices.tolist())
+        assert found is not None
+        return _batch(*found)
+
     def epoch(self, number: int) -> Iterator[Batch]:
         """The batches of one pass over the data."""
         if self._seed is None:

@@ -13,13 +13,16 @@ import numpy as np
 import onnx
 import pytest
 import torch
+from PIL import Image
 
+from onnxqat.calibration._sources import ImageFolder
+from onnxqat.calibration.inputs import InputInfo
 from onnxqat.cli import main
 from onnxqat.errors import QatError, UsageError
-from onnxqat.training import checkpoint
+from onnxqat.training import batches, checkpoint
 from onnxqat.training.batches import Batch
 from onnxqat.training.distributed import join
-from onnxqat.training.distributed.shards import part, rounds, shard_scored, slices
+from onnxqat.training.distributed.shards import part, rounds, shard, shard_scored, slices
 from onnxqat.training.world import World
 from tests.source_tree import REPOSITORY
 from tests.training import distributed_scenarios as scenarios
@@ -159,20 +162,43 @@ def test_parts_are_the_batch(size: int) -> None:
     assert float(mean) == pytest.approx(2.0)
 
 
+@pytest.mark.parametrize("pool", [2**30, 100])
+def test_images_are_read_by_one_process_each(pool: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(11):
+        (tmp_path / str(number % 2)).mkdir(exist_ok=True)
+        pixels = np.full((4, 4, 3), 20 * number, np.uint8)
+        Image.fromarray(pixels).save(tmp_path / str(number % 2) / f"{number:02}.png")
+    inputs = [InputInfo("x", np.dtype(np.float32), (None, 3, 4, 4))]
+    monkeypatch.setattr(batches, "POOL_BYTES", pool)
+    whole = batches.make(tmp_path, None, inputs, batch_size=4, seed=1)
+    wanted = list(whole.epoch(2))
+    assert len(wanted) == whole.steps
+    read: list[Path] = []
+    keep = ImageFolder._read
+    monkeypatch.setattr(ImageFolder, "_read", lambda self, path: (read.append(path), keep(self, path))[1])
+    shares = [list(shard(whole, Numbered(rank, 2), own=False, whole=False).epoch(2)) for rank in range(2)]
+    for batch, *parts in zip(wanted, *shares, strict=True):
+        assert torch.equal(torch.cat([p.inputs["x"] for p in parts]), batch.inputs["x"])
+        assert batch.labels is not None
+        assert torch.equal(torch.cat([p.labels for p in parts if p.labels is not None]), batch.labels)
+        assert [p.weight for p in parts] == [p.weight for p in (part(batch, rank, 2) for rank in range(2))]
+    assert len(read) == 11 + 2  # and the first one by each, for its size
+
+
 def test_a_batch_that_cannot_be_cut_goes_to_all() -> None:
     batch = Batch({"x": torch.zeros(4, 2), "size": torch.tensor([8, 8])})
     assert part(batch, 1, 2) is batch
 
 
 def test_whole_batches_go_round() -> None:
-    batches = [Batch({"x": torch.full((2, 1), float(i))}) for i in range(3)]
-    shares = [list(rounds(batches, Numbered(rank, 2))) for rank in range(2)]
+    held = [Batch({"x": torch.full((2, 1), float(i))}) for i in range(3)]
+    shares = [list(rounds(held, Numbered(rank, 2))) for rank in range(2)]
     assert [[float(b.inputs["x"][0]) for b in share] for share in shares] == [[0.0, 2.0], [1.0, 2.0]]
     assert [[b.weight for b in share] for share in shares] == [[1.0, 2.0], [1.0, 0.0]]
     assert [b.samples for b in shares[0]] == [4, 2]
-    assert len(list(slices(batches, Numbered(1, 2)))) == 3
-    assert shard_scored(batches, World(), own=False, whole=True) == tuple(batches)
-    assert len(shard_scored(batches, Numbered(0, 2), own=False, whole=True)) == 2
+    assert len(list(slices(held, Numbered(1, 2)))) == 3
+    assert shard_scored(held, World(), own=False, whole=True) == tuple(held)
+    assert len(shard_scored(held, Numbered(0, 2), own=False, whole=True)) == 2
 
 
 def test_the_environment_says_who_takes_part(monkeypatch: pytest.MonkeyPatch) -> None:

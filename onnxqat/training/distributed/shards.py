@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from onnxqat.errors import DataError
-from onnxqat.training.batches import Batch, Batches
+from onnxqat.training.batches import Batch, Batches, DataBatches
 from onnxqat.training.distributed.group import Group
 from onnxqat.training.holdout import size
 from onnxqat.training.world import World
@@ -37,16 +37,22 @@ def part(batch: Batch, rank: int, size_of_world: int) -> Batch:
     count = size(batch)
     if any(value.ndim == 0 or value.shape[0] != count for value in batch.inputs.values()):
         return batch
-    start, stop = (count * r // size_of_world for r in (rank, rank + 1))
-    weight = (stop - start) * size_of_world / max(count, 1)
-    if start == stop:
-        start, stop = min(start, max(count - 1, 0)), min(start, max(count - 1, 0)) + 1
+    start, stop, weight = _run(count, rank, size_of_world)
     labels = batch.labels
     if labels is not None and labels.ndim and labels.shape[0] == count:
         labels = labels[start:stop]
     return Batch(
         {name: value[start:stop] for name, value in batch.inputs.items()}, labels, weight * batch.weight, count
     )
+
+
+def _run(count: int, rank: int, size_of_world: int) -> tuple[int, int, float]:
+    """Which of `count` samples process `rank` takes, from and up to, and their weight."""
+    start, stop = (count * r // size_of_world for r in (rank, rank + 1))
+    weight = (stop - start) * size_of_world / max(count, 1)
+    if start == stop:
+        start = min(start, max(count - 1, 0))
+    return start, max(stop, start + 1), weight
 
 
 def slices(batches: Iterable[Batch], world: World) -> Iterator[Batch]:
@@ -66,7 +72,7 @@ def rounds(batches: Iterable[Batch], world: World) -> Iterator[Batch]:
 
 
 class Slices:
-    """A part of every batch, so that the order of samples is that of one process.
+    """A part of every batch, so that the order of samples is that of one process; of images, no others are read.
 
     Args:
         source: the same batches on every process.
@@ -83,7 +89,15 @@ class Slices:
 
     def epoch(self, number: int) -> Iterator[Batch]:
         """The parts of this process."""
-        return slices(self._source.epoch(number), self._world)
+        source = self._source
+        order = source.order(number) if isinstance(source, DataBatches) else None
+        if order is None or not isinstance(source, DataBatches):
+            yield from slices(source.epoch(number), self._world)
+            return
+        for chosen in order:
+            start, stop, weight = _run(len(chosen), self._world.rank, self._world.size)
+            batch = source.pick(chosen[start:stop])
+            yield dataclasses.replace(batch, weight=weight, samples=len(chosen))
 
 
 class Rounds:
@@ -94,7 +108,7 @@ class Rounds:
         world: the processes.
     """
 
-    def __init__(self, source: Batches, world: Group) -> None:
+    def __init__(self, source: Batches, world: World) -> None:
         self._source, self._world = source, world
 
     @property
@@ -155,9 +169,10 @@ def shard(source: Batches, world: World, *, own: bool, whole: bool) -> Batches:
         own: whether `source` is another on each process (:class:`Sharded`).
         whole: whether the model prescribes its batch size.
     """
-    if not isinstance(world, Group):
+    if world.size == 1:
         return source
     if own:
+        assert isinstance(world, Group)
         return Own(source, world)
     return Rounds(source, world) if whole else Slices(source, world)
 
