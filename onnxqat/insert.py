@@ -175,7 +175,7 @@ def prepare(
     if simplify:
         from onnxqat.passes.simplify import Simplify
 
-        first.insert(0, Simplify())
+        first.insert(0, Simplify(keep_batchnorm=batch_norm == "keep"))
     remarks.extend(_base.rewrite(model, first).remarks)
     chosen = selection.unmark(model, chosen)
     shapes.infer(model)  # types tell the next passes what is worth folding

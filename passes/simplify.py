@@ -38,15 +38,17 @@ class Simplify(Pass):
 
     Args:
         shapes: sizes of inputs for the check, by input name; 1, 2, 8, ... are tried for symbolic ones by default.
+        keep_batchnorm: leave BatchNormalization where it is; onnxsim would fuse it into convolutions.
     """
 
-    def __init__(self, shapes: Mapping[str, tuple[int, ...]] | None = None) -> None:
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]] | None = None, *, keep_batchnorm: bool = False) -> None:
         self.shapes = dict(shapes or {})
+        self.keep_batchnorm = keep_batchnorm
 
     def rewrite(self, model: ir.Model, context: Context) -> Rewrite:
         """Simplify; see the class."""
         before = io.to_proto(model)
-        after = _simplified(before)
+        after = _simplified(before, keep_batchnorm=self.keep_batchnorm)
         other = io.load(after)
         if _essence(io.to_proto(other)) == _essence(before):
             return Rewrite(False)
@@ -95,7 +97,7 @@ def _problem(session: Any, feeds: dict[str, np.ndarray]) -> str:
     return ""
 
 
-def _simplified(model: onnx.ModelProto) -> onnx.ModelProto:
+def _simplified(model: onnx.ModelProto, *, keep_batchnorm: bool = False) -> onnx.ModelProto:
     try:
         import onnxsim
     except ImportError:
@@ -104,7 +106,7 @@ def _simplified(model: onnx.ModelProto) -> onnx.ModelProto:
         ) from None
     options = {"certify": False} if "certify" in inspect.signature(onnxsim.simplify).parameters else {}
     try:
-        result: onnx.ModelProto = onnxsim.simplify(model, **options)[0]
+        result: onnx.ModelProto = onnxsim.simplify(model, skip_fuse_bn=keep_batchnorm, **options)[0]
     except Exception as error:
         raise CheckError("simplify-changed-function", f"onnxsim failed: {str(error)[:200]}") from error
     return result

@@ -122,3 +122,9 @@ def test_onnxruntime_computes_the_same_with_optimizations() -> None:
     kept: onnx.ModelProto = insert_qdq(proto(TEXT), "academic", calibration=DATA, batch_norm="keep").model
     session = ort.InferenceSession(kept.SerializeToString(), providers=["CPUExecutionProvider"])
     np.testing.assert_array_equal(session.run(["logits"], DATA)[0], ort_run(kept, DATA)["logits"])
+
+
+def test_onnxsim_leaves_it() -> None:
+    pytest.importorskip("onnxsim")
+    kept = insert_qdq(proto(TEXT), "academic", calibration=DATA, batch_norm="keep", simplify=True).model
+    assert Counter(n.op_type for n in kept.graph.node)["BatchNormalization"] == 3
