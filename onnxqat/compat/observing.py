@@ -13,6 +13,7 @@ from onnxqat.bridge.state import quantizers
 from onnxqat.calibration.observers import create
 from onnxqat.calibration.observers._base import BaseObserver, NonFiniteError
 from onnxqat.calibration.row_sizes import RowSizes
+from onnxqat.calibration.weights import weight_qparams
 from onnxqat.errors import DataError
 from onnxqat.types import TensorSpec
 
@@ -24,16 +25,24 @@ class Observing:
         specs: tensor name to how it is quantized.
         groups: tensor name to the root of its group; tensors of a group are quantized alike.
         watched: tensors whose row sizes count.
+        weights: constants by name, and how each is quantized.
 
     Attributes:
         renamed: what a quantized file calls a tensor, to its name in the plan: graph outputs, whose name goes to the
             dequantized tensor.
     """
 
-    def __init__(self, specs: Mapping[str, TensorSpec], groups: Mapping[str, str], watched: Mapping[str, RowSizes]):
+    def __init__(
+        self,
+        specs: Mapping[str, TensorSpec],
+        groups: Mapping[str, str],
+        watched: Mapping[str, RowSizes],
+        weights: Mapping[str, TensorSpec],
+    ) -> None:
         self.specs = dict(specs)
         self.groups = dict(groups)
         self.sizes = dict(watched)
+        self.weights = dict(weights)
         self.renamed: dict[str, str] = {}
         self.observers: dict[str, BaseObserver] = {name: create(spec) for name, spec in specs.items()}
 
@@ -54,6 +63,8 @@ class Observing:
             tensor = self.planned(quantizer)
             if tensor is not None:
                 quantizer.register_forward_pre_hook(_Hook(self, tensor, first.get(quantizer.tensor) == path))
+            elif quantizer.role == "weight" and quantizer.tensor in self.weights and not quantizer.rewrites_weights:
+                quantizer.register_forward_pre_hook(_WeightHook(self.weights[quantizer.tensor]))
 
     def planned(self, quantizer: FakeQuantize) -> str | None:
         """The tensor of the plan whose range gives `quantizer` its scale; None for weights, biases and fixed scales."""
@@ -93,8 +104,20 @@ def detach(module: nn.Module) -> None:
     """Take the hooks of an :class:`Observing` off the quantizers of `module`."""
     for _, quantizer in quantizers(module):
         hooks = quantizer._forward_pre_hooks  # noqa: SLF001 - a handle would not survive deepcopy and pickle
-        for key in [key for key, hook in hooks.items() if isinstance(hook, _Hook)]:
+        for key in [key for key, hook in hooks.items() if isinstance(hook, (_Hook, _WeightHook))]:
             del hooks[key]
+
+
+class _WeightHook:
+    """Runs before a weight's quantizer: in ``calibrate_quantized`` gives it the scale of the weight as it is now."""
+
+    def __init__(self, spec: TensorSpec) -> None:
+        self.spec = spec
+
+    def __call__(self, quantizer: nn.Module, arguments: tuple[Tensor, ...]) -> None:
+        assert isinstance(quantizer, FakeQuantize)
+        if quantizer.state == "calibrate_quantized":
+            quantizer.set_qparams(weight_qparams(arguments[0].detach().float().cpu().numpy(), self.spec))
 
 
 class _Hook:

@@ -27,7 +27,7 @@ from onnxqat.compat.observing import Observing
 from onnxqat.graph import io, qdq, query, walk
 from onnxqat.graph.qdq import Quantizer
 from onnxqat.training import methods
-from onnxqat.types import QuantPlan, Remark, Shared
+from onnxqat.types import QuantPlan, Remark, Shared, TensorSpec
 
 SIGNED, UNSIGNED = (-0.5, 1.0), (0.0, 1.0)
 """Ranges that tensors are taken to have until there are data, so that the graph can be made."""
@@ -92,7 +92,9 @@ def draft(
     remarks.extend(plan.remarks)
     proto = io.to_proto(model)
     module = to_torch(proto, quantizer_factory=factory(*chosen_methods))
-    observing = Observing(specs, groups, watched)
+    decided = {edge.tensor: edge.decision for edge in plan.edges}
+    weights = {name: d for name, d in decided.items() if isinstance(d, TensorSpec) and d.role == "weight"}
+    observing = Observing(specs, groups, watched, weights)
     observing.renamed = _renamed(model, set(specs))
     calibration = Calibration(float_model, table, chosen, plan, observing)
     module.prepared = Prepared(proto, chosen_methods, remarks, calibration)  # type: ignore[assignment]

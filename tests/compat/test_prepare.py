@@ -130,6 +130,14 @@ def test_switches_go_by_role(model: onnx.ModelProto, images: torch.Tensor) -> No
     before = {q.tensor: float(q.qparams().scale) for _, q in quantizers(module) if q.role == "activation"}
     module(4 * images)
     assert {q.tensor: float(q.qparams().scale) for _, q in quantizers(module) if q.role == "activation"} != before
+    onnxqat.enable_quantization(module, weight_cali_on=True)
+    assert states() == {"activation": {"quantize"}, "weight": {"calibrate_quantized"}, "bias": {"quantize"}}
+    weight_scale = next(q for _, q in quantizers(module) if q.tensor == "w").scale
+    with torch.no_grad():
+        module.get_parameter("w").mul_(2)
+    scale = weight_scale.clone()
+    module(images)
+    torch.testing.assert_close(weight_scale, 2 * scale)
     onnxqat.enable_all(module)
     assert states()["weight"] == {"calibrate_quantized"}
     with pytest.raises(UsageError, match="weight_fake_qant") as caught:
