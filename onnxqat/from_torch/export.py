@@ -255,8 +255,14 @@ def _first_that_works(
             remarks.append(Remark(text, source="export"))
         remarks.extend(found)
         return model, name
-    # What the tracer says about code that reads values is the clearer message.
-    raise next((e for e in tried if "decides by" in e.message), tried[0])
+    raise _clearest(tried)
+
+
+def _clearest(errors: Sequence[QatError]) -> QatError:
+    """What to tell where no exporter works: code that decides by values, else what an exporter that ran did not like."""
+    by_value = (e for e in errors if "decides by" in e.message)
+    ran = (e for e in errors if not isinstance(e, UsageError))
+    return next(by_value, next(ran, errors[0]))
 
 
 def _export_with(

@@ -158,6 +158,8 @@ def test_without_onnxscript(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogC
     with caplog.at_level(logging.WARNING):
         model = onnxqat.export(Block(), image())
     assert "exporter 'torchscript' was taken" in caplog.text
+    with pytest.raises(UnsupportedError, match="svdvals"):
+        onnxqat.export(Call(torch.linalg.svdvals), image())
     assert "torchscript" in {p.key: p.value for p in model.metadata_props}["onnxqat.exporter"]
 
 
