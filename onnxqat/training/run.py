@@ -15,7 +15,7 @@ from onnxqat.bridge.write_back import write_back
 from onnxqat.errors import UsageError
 from onnxqat.graph import io
 from onnxqat.training import batch_norm as batch_norms
-from onnxqat.training import learning_rates, material, optimizers, placement, roles, schedules
+from onnxqat.training import learning_rates, material, methods, optimizers, placement, roles, schedules
 from onnxqat.training.checkpoint import Progress
 from onnxqat.training.distributed.join import joined
 from onnxqat.training.distributed.shards import Sharded
@@ -174,7 +174,7 @@ def _settings(plan: Schedule, data: Material, world: World, given: Options) -> d
     optimizer = given.optimizer
     name = optimizer if isinstance(optimizer, str) else getattr(optimizer, "__qualname__", "own")
     return {
-        "method": given.method,
+        "method": methods.key_of(given.method),
         "optimizer": name,
         "seed": given.seed,
         **schedules.settings(plan),
@@ -191,7 +191,7 @@ def _written(world: World, module: nn.Module, model: Any, given: Options) -> Any
     """The tuned model, of the kind that was given; one process writes it to a file."""
     if world.writer or not isinstance(model, (str, os.PathLike)):
         output = given.output if world.writer else None
-        return write_back(module, model, output, metadata={"onnxqat.method": given.method})
+        return write_back(module, model, output, metadata={"onnxqat.method": methods.key_of(given.method)})
     return Path(given.output or "")
 
 

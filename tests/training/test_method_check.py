@@ -3,11 +3,15 @@
 import textwrap
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from onnxqat.errors import UnsupportedError, UsageError
 from onnxqat.training import methods
-from onnxqat.training.methods import _found
+from onnxqat.training.finetune import finetune
+from tests.training.test_dorefa import network
+
+SCORES = iter(float(i) for i in range(100))
 
 
 @pytest.mark.parametrize("name", methods.names())
@@ -63,7 +67,10 @@ def test_a_file_of_the_user(tmp_path: Path) -> None:
     path = write(tmp_path)
     assert methods.check(path).passed
     assert methods.method(path) is methods.method(path)
-    assert _found.key_of(path) == "mine"
+    model = network(4)
+    data = np.random.default_rng(0).standard_normal((8, 2, 5, 5)).astype(np.float32)
+    tuned = finetune(model, {"x": data}, method=path, max_steps=2, evaluate=lambda module: next(SCORES)).model
+    assert {entry.key: entry.value for entry in tuned.metadata_props}["onnxqat.method"] == "mine"
 
 
 def test_broken_promises_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

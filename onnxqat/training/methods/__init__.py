@@ -43,6 +43,11 @@ def method(name: str) -> type[FakeQuantize]:
     return cast("type[FakeQuantize]", _found.definition(name).Method)
 
 
+def key_of(name: str) -> str:
+    """What a file is told that method `name` is: the name, or that of a user's file without folder and extension."""
+    return _found.key_of(name)
+
+
 def check(name: str) -> MethodCheck:
     """Try whether a method keeps what every method promises: see :func:`onnxqat.training.methods._check.check`."""
     from onnxqat.training.methods import _check
