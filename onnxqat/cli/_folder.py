@@ -20,9 +20,11 @@ class Folder(click.Group):
         self.package = package
 
     def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names of the files."""
         return [name.replace("_", "-") for name in discover.names(self.package)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of the file `cmd_name`, which is imported; None where there is no such file."""
         known = cmd_name in self.list_commands(ctx)
         command: click.Command | None = discover.load(self.package, cmd_name).run if known else None
         return command
