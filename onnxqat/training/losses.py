@@ -33,7 +33,7 @@ class Loss:
     * Teacher, ``"kl"``: ``T**2 * KL(softmax(teacher / T) || softmax(student / T))`` over axis 1, mean over the rest
       (Hinton et al., "Distilling the Knowledge in a Neural Network", 2015).
     * Teacher, ``"mse"``: squared difference, each channel divided by the teacher's mean square there (see
-      :func:`channel_axis`), so that boxes do not drown scores; the mean over channels, then over outputs.
+      :func:`channel_power`), so that boxes do not drown scores; the mean over channels, then over outputs.
     * ``"auto"``: ``"kl"`` for a single output of shape (N, C) with C > 1, else ``"mse"``.
 
     A function ``loss(outputs, labels, teacher_outputs)`` of your own takes the place of an instance.
@@ -136,20 +136,26 @@ def _probabilities(output: Tensor, kind: OutputKind) -> Tensor:
     return output.float() if kind == "probabilities" else output.float().softmax(1)
 
 
-def channel_axis(teacher: Tensor) -> int | None:
-    """The axis of `teacher` whose entries differ most in size: 1 or the last; None to take the tensor as a whole.
+def channel_power(teacher: Tensor) -> Tensor:
+    """Mean squares of `teacher` along the axis whose entries differ most in size, 1 or the last; else of the whole.
 
     Detectors put boxes and scores side by side, some along axis 1, others along the last; the spread of the
     logarithms of the mean squares tells which. A mean square needs values to rest on: axes with fewer than
     :data:`VALUES_A_CHANNEL` of them for each entry do not count, and neither do tensors of less than three dimensions.
+    The axis is chosen on the device, so that nobody waits for it.
+
+    Args:
+        teacher: float32, any shape.
+
+    Returns:
+        A tensor that broadcasts to the shape of `teacher`; > 0.
     """
-    if teacher.ndim < 3:
-        return None
-    spread = {}
-    for axis in sorted({1, teacher.ndim - 1}):
-        if teacher.shape[axis] > 1 and teacher.numel() >= VALUES_A_CHANNEL * teacher.shape[axis]:
-            spread[axis] = float(_mean_square(teacher, axis).log().std())
-    return max(spread, key=lambda axis: spread[axis], default=None)
+    axes = sorted({1, teacher.ndim - 1}) if teacher.ndim >= 3 else []
+    axes = [a for a in axes if teacher.shape[a] > 1 and teacher.numel() >= VALUES_A_CHANNEL * teacher.shape[a]]
+    if not axes:
+        return _mean_square(teacher, None)
+    first, *others = (_mean_square(teacher, axis) for axis in axes)
+    return torch.where(first.log().std() >= others[0].log().std(), first, others[0]) if others else first
 
 
 def relative_error(student: Tensor, teacher: Tensor) -> Tensor:
@@ -159,8 +165,7 @@ def relative_error(student: Tensor, teacher: Tensor) -> Tensor:
         student: float32, any shape.
         teacher: the same shape.
     """
-    axis = channel_axis(teacher)
-    return ((student - teacher).square() / _mean_square(teacher, axis)).mean()
+    return ((student - teacher).square() / channel_power(teacher)).mean()
 
 
 def _mean_square(x: Tensor, axis: int | None) -> Tensor:
