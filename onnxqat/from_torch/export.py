@@ -76,7 +76,8 @@ def export(
     Args:
         module: any module; wrappers of ``torch.compile``, DataParallel and DistributedDataParallel are taken off.
         example_inputs: a tensor, the arguments of ``forward`` as a sequence, or its keyword arguments as a mapping;
-            lists and dicts of tensors inside are flattened, what is no tensor becomes a constant.
+            lists and dicts of tensors inside are flattened, what is no tensor becomes a constant. Likewise for what
+            ``forward`` returns, where numbers and None are left out.
         output: file to write.
         exporter: ``"dynamo"`` (needs onnxscript) or ``"torchscript"``; None takes the first of them that works.
         batch_norm: ``"fold"`` merges BatchNormalization into the layer in front of it, ``"keep"`` leaves it a node.

@@ -208,6 +208,15 @@ def test_refusals(case: str) -> None:
     assert isinstance(failed.value, kind)
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+def test_a_scripted_module() -> None:
+    scripted = torch.jit.script(Block())
+    model = onnxqat.export(scripted, image(), exporter="torchscript", batch_norm="keep")
+    assert operators(model).count("BatchNormalization") == 2
+    assert "Dropout" not in operators(model)
+    assert scripted.training
+
+
 class Tokens(nn.Module):
     """A small transformer, whose evaluation torch computes with kernels of its own."""
 

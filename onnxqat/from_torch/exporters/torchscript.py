@@ -41,7 +41,8 @@ def convert(call: Call, options: Options) -> ir.Model:
     it trains keeps it from making parameters one that only happen to be equal, such as biases that are still 0.
     """
     module = call.flat()
-    module.training = True  # of the view alone: what computes is the module itself
+    if module is not call.module:
+        module.training = True  # of the view alone: what computes is the module itself
     if any(isinstance(m, torch.jit.ScriptModule) for m in list(module.modules())[1:]):
         module = torch.jit.trace(module, call.inputs, check_trace=False)  # type: ignore[no-untyped-call]
     with tempfile.TemporaryDirectory(prefix="onnxqat-") as folder:
