@@ -33,7 +33,7 @@ class _Straight(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, scale: Tensor, bits: int | None) -> Tensor:
-        return positive(scale, bits)
+        return _raised(scale, bits)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
@@ -44,6 +44,10 @@ def positive(scale: Tensor, bits: int | None = None) -> Tensor:
     """`scale`, at least :data:`SMALLEST_SCALE`, rounded up to `bits` significant bits; the gradient passes unchanged."""
     if torch.is_grad_enabled():
         return cast(Tensor, _Straight.apply(scale, bits))  # type: ignore[no-untyped-call]
+    return _raised(scale, bits)
+
+
+def _raised(scale: Tensor, bits: int | None) -> Tensor:
     raised = scale.clamp(min=SMALLEST_SCALE)
     return raised if bits is None else reference.shorten(raised, bits)
 
