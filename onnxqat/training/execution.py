@@ -84,13 +84,20 @@ class Execution:
         """`forward`, its activations computed again in the backward pass where that is asked for.
 
         Raises:
-            UsageError: ``option-invalid`` where `forward` is no graph.
+            UsageError: ``option-invalid`` where `forward` is no graph, or keeps statistics and is to be compiled.
         """
         if not self.recompute:
             return forward
         if not isinstance(forward, fx.GraphModule):
             raise UsageError("option-invalid", "recompute needs a module that is a graph, as to_torch gives it")
-        return Recomputed(forward, None if self.recompute is True else self.recompute)
+        found = Recomputed(forward, None if self.recompute is True else self.recompute)
+        if self.compile and found.follows:
+            raise UsageError(
+                "option-invalid",
+                "recompute and compile do not go together where a forward pass moves statistics",
+                hint="train without one of them",
+            )
+        return found
 
     def compiled(self, forward: nn.Module) -> nn.Module:
         """`forward`, compiled where that is asked for; it is compiled at its first call.
@@ -105,6 +112,14 @@ class Execution:
             return cast(nn.Module, torch.compile(forward, backend=backend))
         except torch._dynamo.exc.InvalidBackend:  # noqa: SLF001 - the exception has no other home
             raise UsageError("option-invalid", f"torch.compile has no backend {self.compile!r}") from None
+
+    def explained(self, error: RuntimeError) -> UsageError | None:
+        """What to tell the user where `error` is that of a compiler; None where it is another."""
+        if not self.compile or not isinstance(error, torch._dynamo.exc.TorchDynamoException):  # noqa: SLF001
+            return None
+        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        hint = "train without compile, or with another backend of it"
+        return UsageError("option-invalid", f"torch.compile fails: {first}", hint=hint)
 
 
 def ordered(tensor: Tensor) -> Tensor:

@@ -7,6 +7,8 @@ the same inputs, with the same random numbers, so the gradients have the same bi
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import functools
 import itertools
 import math
 from collections.abc import Iterator, Sequence
@@ -14,6 +16,8 @@ from typing import Any
 
 from torch import Tensor, fx, nn
 from torch.utils.checkpoint import checkpoint
+
+from onnxqat.bridge.fake_quantize import FakeQuantize
 
 PLACES = ("placeholder", "get_attr", "output")
 
@@ -28,7 +32,8 @@ class Recomputed(nn.Module):
 
     def __init__(self, module: fx.GraphModule, segments: int | None = None) -> None:
         super().__init__()
-        self._graph = module.graph
+        output = next(n for n in module.graph.nodes if n.op == "output")
+        self._output = fx.node.map_arg(output.args[0], _named)
         self._inputs = [n.name for n in module.graph.nodes if n.op == "placeholder"]
         nodes = [n for n in module.graph.nodes if n.op not in PLACES]
         parts = cut(nodes, segments or max(1, math.isqrt(len(nodes))))
@@ -40,7 +45,15 @@ class Recomputed(nn.Module):
             self.segments.append(_segment(module, part, needed, given))
             dead = [name for name, use in last_use.items() if use == index]
             self._signatures.append(([n.name for n in needed], [n.name for n in given], dead))
-        self._attributes = _segment(module, [], [], [n for n in module.graph.nodes if _is_returned_attribute(n)])
+        self._followed = [_followed(segment) for segment in self.segments]
+        returned = [n for n in module.graph.nodes if _is_returned_attribute(n)]
+        self._returned = [n.name for n in returned]
+        self._attributes = _segment(module, [], [], returned)
+
+    @property
+    def follows(self) -> bool:
+        """Whether a forward pass changes something, such as running statistics."""
+        return any(self._followed)
 
     def forward(self, *inputs: Any) -> Any:
         """What the module returns for `inputs`."""
@@ -50,41 +63,87 @@ class Recomputed(nn.Module):
             if index + 1 == len(self.segments):  # backward starts with it: nothing is gained
                 results = segment(*arguments)
             else:
-                results = checkpoint(segment, *arguments, use_reentrant=False, context_fn=_Contexts(segment))
+                # Without a context where none is needed, because torch.compile takes none of this kind.
+                run = functools.partial(checkpoint, segment, *arguments, use_reentrant=False)
+                followed = self._followed[index]
+                results = run(context_fn=_Contexts(followed)) if followed else run()
             values.update(zip(given, results, strict=True))
             for name in dead:
                 values.pop(name, None)
-        returned = [n.name for n in self._graph.nodes if _is_returned_attribute(n)]
-        values.update(zip(returned, self._attributes(), strict=True))
-        output = next(n for n in self._graph.nodes if n.op == "output")
-        return fx.node.map_arg(output.args[0], lambda n: values[n.name])
+        values.update(zip(self._returned, self._attributes(), strict=True))
+        return _filled(self._output, values)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Value:
+    """Stands for the value of a node in what the graph returns."""
+
+    name: str
+
+
+def _named(node: fx.Node) -> Any:
+    return _Value(node.name)
+
+
+def _filled(template: Any, values: dict[str, Any]) -> Any:
+    """`template` with values in place of their names."""
+    if isinstance(template, _Value):
+        return values[template.name]
+    if isinstance(template, (tuple, list)):
+        return type(template)([_filled(entry, values) for entry in template])
+    return {k: _filled(v, values) for k, v in template.items()} if isinstance(template, dict) else template
+
+
+_Held = list[tuple[dict[str, Any], str, Tensor]]
 
 
 class _Contexts:
-    """The contexts of a segment's first and second run: the second leaves running statistics alone."""
+    """The contexts of a segment's two runs: the second starts from the same statistics and leaves them as they are."""
 
-    def __init__(self, segment: nn.Module) -> None:
-        self._segment = segment
+    def __init__(self, followed: Sequence[tuple[dict[str, Any], str]]) -> None:
+        self._followed = followed
 
     def __call__(self) -> tuple[Any, Any]:
-        return contextlib.nullcontext(), _copied_buffers(self._segment)
+        before: _Held = []
+        return self._noted(before), _exchanged(before)
+
+    @contextlib.contextmanager
+    def _noted(self, before: _Held) -> Iterator[None]:
+        before += [(home, name, home[name].detach().clone()) for home, name in self._followed]
+        yield
 
 
 @contextlib.contextmanager
-def _copied_buffers(segment: nn.Module) -> Iterator[None]:
-    """Copies in place of the floating-point buffers: BatchNormalization counts a batch once."""
-    kept: list[tuple[dict[str, Tensor | None], str, Tensor]] = []
-    for module in segment.modules():
-        for name, value in module._buffers.items():  # noqa: SLF001 - setattr would count as a new version of the buffer
-            if value is not None and value.is_floating_point():
-                kept.append((module._buffers, name, value))  # noqa: SLF001
-    for buffers, name, value in kept:
-        buffers[name] = value.clone()
+def _exchanged(before: _Held) -> Iterator[None]:
+    """The tensors of `before` in place of those of now, for the length of a ``with`` block."""
+    now = [(home, name, home[name]) for home, name, _ in before]
+    for home, name, value in before:
+        # Not copied into the tensor of now, which autograd would take for a change of what it has saved.
+        home[name] = nn.Parameter(value, requires_grad=False) if isinstance(home[name], nn.Parameter) else value
     try:
         yield
     finally:
-        for buffers, name, value in kept:
-            buffers[name] = value
+        for home, name, value in now:
+            home[name] = value
+
+
+def _followed(segment: nn.Module) -> list[tuple[dict[str, Any], str]]:
+    """Where a module keeps what its forward pass may change: a module with floating-point buffers that are saved.
+
+    Those are running statistics, and all buffers and untrained parameters of quantizers that follow the data.
+    """
+    found: list[tuple[dict[str, Any], str]] = []
+    for module in segment.modules():
+        buffers: dict[str, Any] = module._buffers  # noqa: SLF001 - setattr would count as a new version of the tensor
+        passing = module._non_persistent_buffers_set  # noqa: SLF001
+        kept = [n for n, v in buffers.items() if v is not None and v.is_floating_point() and n not in passing]
+        if kept and isinstance(module, FakeQuantize):
+            parameters: dict[str, Any] = module._parameters  # noqa: SLF001
+            found += [(buffers, name) for name in buffers if name not in passing]
+            found += [(parameters, n) for n, p in parameters.items() if p is not None and not p.requires_grad]
+        else:
+            found += [(buffers, name) for name in kept]
+    return found
 
 
 def cut(nodes: Sequence[fx.Node], segments: int) -> list[list[fx.Node]]:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from onnxqat.bridge.state import quantizers
 from onnxqat.training.checkpoint import Keeper, Progress
 from onnxqat.training.moving_average import MovingAverage
 from onnxqat.training.random_state import RandomState
@@ -17,10 +18,11 @@ from onnxqat.training.step import Step
 
 
 def touched(module: nn.Module) -> list[Tensor]:
-    """What a forward pass may change: floating-point buffers and parameters without a gradient, such as statistics."""
+    """What a forward pass may change: floating-point buffers and parameters without a gradient, and zero points."""
     kept = set(module.state_dict())
     held: dict[str, Tensor] = {**dict(module.named_buffers()), **dict(module.named_parameters())}
-    return [v for key, v in held.items() if key in kept and v.is_floating_point() and not v.requires_grad]
+    floats = [v for key, v in held.items() if key in kept and v.is_floating_point() and not v.requires_grad]
+    return floats + [q.zero_point for _, q in quantizers(module)]
 
 
 class Forward:

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from onnxqat.errors import UsageError
 from onnxqat.training.batches import Batch
 from onnxqat.training.execution import Execution
 from onnxqat.training.holdout import size
@@ -128,12 +127,11 @@ class Step:
             self.seen.append(Seen(batch, target, RandomState.capture()))
         try:
             loss = self.loss_of(self._training_forward, batch, target) * share
-        except torch._dynamo.exc.TorchDynamoException as error:  # noqa: SLF001 - the exception has no other home
-            raise UsageError(
-                "option-invalid",
-                f"torch.compile fails: {str(error).strip().splitlines()[0]}",
-                hint="train without compile, or with another backend of it",
-            ) from error
+        except RuntimeError as error:
+            refused = self.execution.explained(error)
+            if refused is None:
+                raise
+            raise refused from error
         for part in self.parts if step is not None else ():
             penalty = part.penalty(step or 0)
             loss = loss if penalty is None else loss + penalty

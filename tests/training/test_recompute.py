@@ -29,13 +29,17 @@ def gradients(module: nn.Module, called: nn.Module, *inputs: Tensor) -> list[Ten
 
 
 @pytest.mark.parametrize("segments", [None, 1, 3, 1000])
-@pytest.mark.parametrize("method", ["lsq", "qdrop"])
+@pytest.mark.parametrize("method", ["lsq", "qdrop", "ema"])
 def test_gradients_have_the_same_bits(segments: int | None, method: str) -> None:
-    module = to_torch(convolutional(3), quantizer_factory=methods.factory(method))
+    """Also where quantizers draw random numbers, or follow the data that they see."""
     x = torch.from_numpy(images(4)[0])
-    plain, again = gradients(module, module, x), gradients(module, Recomputed(module, segments), x)
-    assert len(plain) > 10
-    assert all(torch.equal(a, b) for a, b in zip(plain, again, strict=True))
+    found = []
+    for recomputed in (False, True):
+        module = to_torch(convolutional(3), quantizer_factory=methods.factory(method)).train()
+        called = Recomputed(module, segments) if recomputed else module
+        found.append([*gradients(module, called, x), *module.state_dict().values()])
+    assert len(found[0]) > 20
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
 
 
 class Living(TorchDispatchMode):
@@ -128,3 +132,18 @@ def test_a_run_that_recomputes_writes_the_same_file() -> None:
     assert again.model.SerializeToString() == plain.model.SerializeToString()
     with pytest.raises(UsageError, match="graph"):
         Execution(recompute=3).segmented(nn.Linear(2, 2))
+
+
+# Dynamo instantiates the class itself when it traces an autograd function.
+@pytest.mark.filterwarnings("ignore:.*autograd.function.Function.*should not be instantiated:DeprecationWarning")
+def test_compiled_and_recomputed() -> None:
+    torch.compiler.reset()
+    module = to_torch(convolutional(3))
+    x = torch.from_numpy(images(4)[0])
+    execution = Execution(recompute=3, compile="aot_eager")
+    called = execution.compiled(execution.segmented(module))
+    assert all(
+        torch.equal(a, b) for a, b in zip(gradients(module, module, x), gradients(module, called, x), strict=True)
+    )
+    with pytest.raises(UsageError, match="do not go together"):
+        execution.segmented(to_torch(batch_normalized()))
