@@ -21,8 +21,9 @@ from torch import nn
 from onnxqat.calibration.inputs import InputInfo
 from onnxqat.cli.commands import train as command
 from onnxqat.compat.classification import material, processes
+from onnxqat.compat.classification.epochs import Shifted
 from onnxqat.compat.classification.meters import Meters, correct
-from onnxqat.compat.classification.run import Result, Shifted, run
+from onnxqat.compat.classification.run import Result, run
 from onnxqat.compat.classification.settings import Settings
 from onnxqat.errors import DataError, QatError, UsageError
 from onnxqat.training.schedules import cosine

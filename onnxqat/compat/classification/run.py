@@ -5,24 +5,24 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import logging
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import onnx
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from onnxqat.bridge.importer import to_torch
 from onnxqat.bridge.module import OnnxModule
 from onnxqat.compat import backend_type, switches
 from onnxqat.compat.classification import files as outputs
 from onnxqat.compat.classification import network as networks
+from onnxqat.compat.classification.epochs import Epochs, Shifted, Watched
 from onnxqat.compat.classification.evaluation import Scores, measure
 from onnxqat.compat.classification.files import Files
 from onnxqat.compat.classification.material import Material, open_material
-from onnxqat.compat.classification.meters import Log, Meters, Timed, correct
+from onnxqat.compat.classification.meters import Log, Meters, Timed
 from onnxqat.compat.classification.settings import Settings
 from onnxqat.compat.deploy import prepared_part, written
 from onnxqat.compat.prepare import prepare_by_platform
@@ -37,9 +37,8 @@ from onnxqat.training.execution import Execution
 from onnxqat.training.features import Features
 from onnxqat.training.frozen_constants import freeze_constants
 from onnxqat.training.loop import Loop
-from onnxqat.training.losses import Loss, Objective
+from onnxqat.training.losses import Loss
 from onnxqat.training.method_penalty import MethodPenalty
-from onnxqat.training.part import Part, StepRecord
 from onnxqat.training.schedule import Schedule
 from onnxqat.training.step import call
 from onnxqat.training.teachers import output_kind
@@ -186,7 +185,9 @@ class _Run:
         lesson = roles.lesson(module, guides, loss=self._loss(), outputs=self.outputs, features=self._features())
         watched = Watched(lesson.loss)
         plan, offset = self._schedule(steps), settings.start_epoch * steps
-        meters = _Epochs(self, module, initial, watched, material.train)
+        best = None if self.held is None else float(self.held["best_acc1"])
+        epochs = Epochs(settings, self.files, self.log, self.say, watched, best)
+        epochs.models = (module, initial, self.float_model)
         loop = Loop(
             module=module,
             batches=batches,
@@ -199,16 +200,16 @@ class _Run:
             evaluate=lambda trained: self._epoch_score(trained, material),
             folder=self.files.state,
             settings={"optim": settings.optim, "seed": settings.number, **schedules.settings(plan)},
-            parts=(MethodPenalty(plan.total_steps - offset), meters),
+            parts=(MethodPenalty(plan.total_steps - offset), epochs),
             world=self.world,
         )
         if self.held is not None:
-            self.best = float(self.held["best_acc1"])
             if self.world.writer:
                 self.files.state.mkdir(parents=True, exist_ok=True)
                 io.write_atomic(self.files.state / "last.safetensors", self.held["state"])
             self.world.barrier()
         loop.run(resume=self.held is not None)
+        self.best = epochs.best
         self.world.barrier()
         if self.world.writer:
             self.files.clean()
@@ -267,128 +268,3 @@ class _Run:
         passes.rewrite(original, [StripQdq()])
         batches = ({k: v.numpy() for k, v in batch.inputs.items()} for batch in material.val.epoch(0))
         return profile(io.to_proto(original), written(module), batches)
-
-
-class Watched:
-    """A loss that also counts how many labels were hit, without waiting for a GPU.
-
-    Attributes:
-        hits: for each batch (samples, hits among the first, among the first five), the oldest first.
-    """
-
-    def __init__(self, loss: Objective) -> None:
-        self.loss = loss
-        self.hits: list[tuple[int, Tensor]] = []
-
-    def __call__(self, results: Sequence[Tensor], labels: Tensor | None, teacher: Any) -> Tensor:
-        if labels is not None and labels.ndim == 1:
-            with torch.no_grad():
-                self.hits.append((len(labels), torch.stack(correct(results[0].float(), labels))))
-        return self.loss(results, labels, teacher)
-
-
-class Shifted:
-    """The rest of a schedule, from step `offset` on."""
-
-    def __init__(self, schedule: Schedule, offset: int) -> None:
-        self.schedule, self.offset = schedule, offset
-        self.total_steps = schedule.total_steps - offset
-
-    def factor(self, step: int) -> float:
-        """See :class:`onnxqat.training.schedule.Schedule`."""
-        return self.schedule.factor(step + self.offset)
-
-    def __getattr__(self, name: str) -> Any:
-        # observe, state_dict and load_state_dict where the schedule has them
-        return getattr(self.__dict__["schedule"], name)
-
-
-class _Epochs(Part):
-    """Prints the meters of training and writes the files after each epoch."""
-
-    name = "meters"
-
-    def __init__(self, of: _Run, module: OnnxModule, initial: onnx.ModelProto, watched: Watched, source: Any) -> None:
-        self.of, self.module, self.initial, self.watched, self.source = of, module, initial, watched, source
-        self._meters: Meters | None = None
-        self._due: tuple[dict[str, Any], bool] | None = None
-
-    def start(self, loop: Loop) -> None:
-        """See the base class."""
-        self._last = time.perf_counter()
-        self._times: list[float] = []
-        self.loop = loop
-
-    def before_step(self, step: int) -> None:
-        """See the base class."""
-        self._write_due()
-        if not self._times and not self.watched.hits:
-            self._last = min(self._last, time.perf_counter())
-
-    def after_step(self, step: int) -> None:
-        """See the base class."""
-        now = time.perf_counter()
-        self._times.append(now - self._last)
-        self._last = now
-
-    def checked(self, records: Sequence[StepRecord]) -> None:
-        """See the base class."""
-        settings = self.of.settings
-        for record in records:
-            if self._meters is None:
-                title = f"Epoch: [{record.epoch + settings.start_epoch}]"
-                self._meters = Meters(title, self.loop.batches.steps, settings.print_freq, self.of.say)
-            samples, hits = self.watched.hits.pop(0) if self.watched.hits else (0, torch.zeros(2))
-            top1, top5 = (100.0 * float(h) / max(samples, 1) for h in hits.tolist())
-            self._meters.batch(
-                seconds=self._times.pop(0) if self._times else 0.0,
-                data=self._waited(),
-                loss=record.loss,
-                top1=top1,
-                top5=top5,
-                samples=samples,
-            )
-
-    def _waited(self) -> float:
-        waited = getattr(_inner(self.loop.batches), "waited", None)
-        return waited.pop(0) if waited else 0.0
-
-    def after_epoch(self, epoch: int, loss: float, score: float) -> None:
-        """See the base class."""
-        of = self.of
-        number = epoch + of.settings.start_epoch
-        best = of.best is None or score > of.best
-        of.best = score if of.best is None else max(of.best, score)
-        if self._meters is not None:
-            of.log.write(event="train", epoch=number, **self._meters.means)
-        self._meters = None
-        self.watched.hits.clear()
-        self._times, self._last = [], time.perf_counter()
-        if of.world.writer:
-            of.files.write_onnx(self.module, of.float_model, best=best)
-            held = {
-                "epoch": number,
-                "arch": of.settings.arch,
-                "best_acc1": of.best,
-                "state_dict": {key: value.detach().cpu() for key, value in self.module.state_dict().items()},
-                "model": outputs.packed_model(self.initial),
-            }
-            self._due = held, best
-
-    def finish(self) -> None:
-        """See the base class."""
-        self._write_due()
-
-    def _write_due(self) -> None:
-        """The loop's own checkpoint of the epoch is on disk now."""
-        if self._due is not None:
-            held, best = self._due
-            self.of.files.write_checkpoint(held, best=best)
-            self._due = None
-
-
-def _inner(batches: Any) -> Any:
-    """The timed batches, behind whatever gives each process its part."""
-    while not isinstance(batches, Timed) and hasattr(batches, "_source"):
-        batches = batches._source  # noqa: SLF001 - shards have no other way in
-    return batches
