@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from onnxqat.calibration.session import Session
-from onnxqat.errors import CheckError
+from onnxqat.errors import CheckError, ModelError
 from onnxqat.graph import query, walk
 from onnxqat.types import Remark
 from onnxqat.validation.compare import parts
@@ -47,7 +47,7 @@ class Checker:
         )
         random = _nodes(model, lambda n: n.op_type in _RANDOM)
         self._compare_values = not random
-        self._session = None if foreign else Session(model, optimize=False, what="the exported model")
+        self._session = None if foreign else _session(model)
         if foreign:
             text = "not compared with the module: onnxruntime does not know these operators"
             self.remarks.append(Remark(text, foreign, "export"))
@@ -87,6 +87,15 @@ class Checker:
         apart = parts(value, reference)
         if apart > allowed:
             raise _differs(name, f"largest difference {apart:.3g} of its largest magnitude, allowed {allowed:.3g}")
+
+
+def _session(model: ir.Model) -> Session:
+    try:
+        return Session(model, optimize=False, what="the exported model")
+    except ModelError as error:
+        unusual = {v.dtype for v in walk.values(model.graph)} & {ir.DataType.DOUBLE, ir.DataType.BFLOAT16}
+        hint = "it has kernels for float32 above all: export module.float()" if unusual else error.hint
+        raise ModelError(error.code, error.message, hint=hint) from None
 
 
 def _differs(name: str, text: str) -> CheckError:

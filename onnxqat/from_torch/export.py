@@ -20,6 +20,7 @@ import onnxqat
 from onnxqat import discover
 from onnxqat.errors import DataError, QatError, UnsupportedError, UsageError
 from onnxqat.from_torch import options as settings
+from onnxqat.from_torch import ties
 from onnxqat.from_torch.call import Call, ExampleInputs, call_of
 from onnxqat.from_torch.check import Checker
 from onnxqat.from_torch.data_reads import DataRead, Watch
@@ -291,7 +292,7 @@ def _export_with(
     checker = Checker(model)
     for done in runs:
         checker.compare(done.inputs, done.outputs)
-    return model, checker.remarks
+    return model, [*checker.remarks, *ties.parted(call.module, model)]
 
 
 def _by_value(reads: Sequence[DataRead]) -> UnsupportedError:

@@ -245,3 +245,30 @@ def test_a_module_may_write_into_its_input() -> None:
     x = image()
     onnxqat.export(Call(write), x, exporter="torchscript")
     assert torch.equal(x, image())
+
+
+class Tied(nn.Module):
+    """Embedding and output layer share their weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(10, 4)
+        self.head = nn.Linear(4, 10, bias=False)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, ids: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.embedding(ids))
+        return logits
+
+
+def test_shared_weights_that_became_copies_are_told() -> None:
+    found = run(Tied(), torch.zeros(2, 3, dtype=torch.long), exporter="torchscript")
+    assert [r.nodes for r in found.remarks] == [("embedding.weight", "head.weight")]
+    layer = nn.Linear(4, 4)
+    assert run(nn.Sequential(layer, nn.ReLU(), layer), torch.zeros(2, 4), exporter="torchscript").remarks == ()
+
+
+def test_types_without_kernels() -> None:
+    with pytest.raises(QatError, match="cannot run the exported model") as failed:
+        onnxqat.export(Block().double(), image().double(), exporter="torchscript")
+    assert "float()" in failed.value.hint
