@@ -4,8 +4,11 @@ Each scenario returns arrays; process R writes those of scenario NAME to ``FOLDE
 functions in one process.
 """
 
+import os
+import signal
 import sys
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +21,7 @@ from torch import Tensor, nn
 
 from onnxqat.bridge.importer import to_torch
 from onnxqat.bridge.state import quantizers, state
-from onnxqat.errors import DataError, UsageError
+from onnxqat.errors import DataError, QatError, UsageError
 from onnxqat.training.batches import Batch
 from onnxqat.training.distributed.join import joined
 from onnxqat.training.distributed.observers import reduce_observed
@@ -227,6 +230,28 @@ def refused() -> Arrays:
     return {}
 
 
+def killed(folder: Path) -> Arrays:
+    """What the error of process 0 says after process 1 is killed in its third epoch."""
+    passes = 0
+
+    def batches() -> Iterator[tuple[Arrays, npt.NDArray[Any]]]:
+        nonlocal passes
+        passes += 1  # the first is a look for labels, the second for what to score on
+        x, y = data(32)
+        for start in range(0, 32, 8):
+            if passes == 5 and start == 16 and os.environ["RANK"] == "1":
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield {"x": x[start : start + 8]}, y[start : start + 8]
+
+    onnx.save(network(quantized=True), folder / "model.onnx")
+    model, output = folder / "model.onnx", folder / "never.onnx"
+    try:
+        finetune(model, batches, device="cpu", max_steps=40, checkpoint_dir=folder / "of_killed", output=output)
+    except QatError as error:
+        return {"message": np.asarray(str(error))}
+    return {}
+
+
 def main(folder: Path) -> None:
     """Run all scenarios, as one of several processes."""
     from onnxqat.training.distributed.strategies import fsdp
@@ -252,6 +277,7 @@ def main(folder: Path) -> None:
     keep("marked", marked())
     keep("observed", observed())
     keep("refused", refused())
+    keep("killed", killed(folder))
 
 
 if __name__ == "__main__":
