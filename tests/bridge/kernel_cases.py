@@ -96,7 +96,7 @@ def check(kernels: Any, case: Case, *, truncates: bool = False) -> None:
         assert_same_bits(found, (exact.view(torch.int32) >> 16).to(torch.int16).view(torch.bfloat16))
     else:
         assert_same_bits(found, reference.fake_quantize(*case[1:]))
-    grad = torch.randn(x.shape).to(x.dtype)
+    grad = torch.randn(x.shape).to(x)
     grad_x, grad_scale = kernels.fake_quantize_backward(grad, *case[1:])
     expected, _ = reference.fake_quantize_backward(grad, *case[1:])
     assert expected is not None
