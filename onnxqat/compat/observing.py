@@ -44,17 +44,19 @@ class Observing:
         self.sizes = dict(watched)
         self.weights = dict(weights)
         self.renamed: dict[str, str] = {}
+        self._visited: set[str] = set()
         self.observers: dict[str, BaseObserver] = {name: create(spec) for name, spec in specs.items()}
 
     def clear(self) -> None:
         """Forget what was observed."""
+        self._visited = set()
         self.observers = {name: create(spec) for name, spec in self.specs.items()}
         self.sizes = {name: RowSizes() for name in self.sizes}
 
     @property
     def seen(self) -> set[str]:
-        """Tensors that held a value."""
-        return {name for name, observer in self.observers.items() if observer.count}
+        """Tensors that were there; one that is empty in every batch has the range zero."""
+        return self._visited | {name for name, observer in self.observers.items() if observer.count}
 
     def attach(self, module: nn.Module, first: Mapping[str, str]) -> None:
         """Watch the quantizers of `module`; `first` is the path of the one that reads a tensor itself, by its name."""
@@ -78,6 +80,7 @@ class Observing:
             DataError: ``data-non-finite``.
         """
         observer = self.observers[tensor]
+        self._visited.add(tensor)
         values = values.detach().float()
         if tensor in self.sizes:
             self.sizes[tensor].update(values.cpu().numpy())
@@ -91,7 +94,7 @@ class Observing:
     def merged(self, tensor: str) -> BaseObserver:
         """What the group of `tensor` held so far."""
         root = self.groups.get(tensor, tensor)
-        members = [t for t in self.specs if self.groups.get(t, t) == root and self.observers[t].count]
+        members = [t for t in self.specs if self.groups.get(t, t) == root and self.observers[t].count] or [tensor]
         first = copy.deepcopy(self.observers[members[0]])
         for member in members[1:]:
             other = copy.deepcopy(self.observers[member])
@@ -128,9 +131,9 @@ class _Hook:
 
     def __call__(self, quantizer: nn.Module, arguments: tuple[Tensor, ...]) -> None:
         assert isinstance(quantizer, FakeQuantize)
-        if quantizer.state not in ("calibrate", "calibrate_quantized") or not arguments[0].numel():
+        if quantizer.state not in ("calibrate", "calibrate_quantized"):
             return
         if self.reads_it:
             self.observing.update(self.tensor, arguments[0])
-        if quantizer.state == "calibrate_quantized" and self.observing.observers[self.tensor].count:
+        if quantizer.state == "calibrate_quantized" and self.tensor in self.observing.seen:
             quantizer.set_qparams(self.observing.merged(self.tensor).qparams())

@@ -187,6 +187,18 @@ def test_a_batch_in_parts_is_the_same_as_whole(model: onnx.ModelProto, images: t
     assert torch.equal(module(images), whole(images))
 
 
+def test_a_tensor_that_is_always_empty_has_the_range_zero() -> None:
+    text = f"""<ir_version: 8, opset_import: ["" : 17]>
+g (float[N,3,8,8] image, float[K,4] empty) => (float[M,4] y) <float[4,192] w = {weight(4, 192)}> {{
+    ["flat"] f = Flatten(image) ["head"] h = Gemm<transB = 1>(f, w) ["join"] y = Concat<axis = 0>(h, empty) }}"""
+    for enable in (onnxqat.enable_calibration, onnxqat.enable_all):
+        module = onnxqat.prepare_by_platform(proto(text), "qnn-htp")
+        enable(module)
+        module(torch.ones(2, 3, 8, 8), torch.zeros(0, 4))
+        onnxqat.enable_quantization(module)
+        assert module(torch.ones(2, 3, 8, 8), torch.zeros(0, 4)).shape == (2, 4)
+
+
 def test_an_optimizer_made_before_calibration_keeps_its_parameters(
     model: onnx.ModelProto, images: torch.Tensor
 ) -> None:
