@@ -16,6 +16,9 @@ SMALLEST_SCALE = np.float32(np.finfo(np.float32).tiny)
 SMALLEST_SLACK_STEPS = 127
 """Steps from which on a range may lose one of them so that a restricted scale is rounded down."""
 
+SMALLEST_EVEN_STEPS = 255
+"""Steps from which on a range may move by one of them so that its zero point is even."""
+
 
 def along_axis(values: FloatArray | IntArray, axis: int | None, ndim: int) -> np.ndarray:
     """Reshape per-channel `values` of shape (C,) so that they broadcast along `axis` of an `ndim`-dimensional tensor."""
@@ -99,6 +102,16 @@ def shorten(scale: np.ndarray, bits: int | None, slack: float = 0.0) -> np.ndarr
     return np.asarray(np.minimum(short, largest))
 
 
+def _even_zero_point(lo: np.ndarray, hi: np.ndarray, scale: np.ndarray, qtype: QType) -> np.ndarray:
+    """Of the two even codes beside the one of 0, that which cuts less from the range ``[lo, hi]``."""
+    place = qtype.quant_min - lo / scale
+    below = 2.0 * np.floor(np.rint(place) / 2.0)
+    ends = qtype.quant_min + qtype.quant_min % 2, qtype.quant_max - qtype.quant_max % 2
+    first, second = (np.clip(code, *ends) for code in (below, below + 2.0))
+    cuts = [np.maximum(place - code, code + hi / scale - qtype.quant_max) for code in (first, second)]
+    return np.asarray(np.where((cuts[1] < cuts[0]) & (cuts[0] > 0.5), second, first))
+
+
 def from_range(
     low: FloatArray,
     high: FloatArray,
@@ -116,6 +129,10 @@ def from_range(
     half-step saturation). Asymmetric: ``scale = (high - low) / (quant_max - quant_min)``. A range of zero width
     gives scale 1 and the zero point of zero. Restricted scales are rounded up, except where rounding down cuts no more than
     one step of 127 or more from the range: [0, 6] keeps its resolution.
+
+    With restricted scales, sums meet ties. QuantizeLinear rounds ``x / scale`` and then adds the zero point, while integer
+    kernels (onnxruntime's QLinearAdd, OpenVINO's FakeQuantize) round the sum of both: the same where the zero point is
+    even. On grids of 8 bits it therefore is, which moves the range by one step at most.
 
     Args:
         low: smallest values, float32, shape () or (C,).
@@ -150,6 +167,8 @@ def from_range(
         zero_point = np.full(scale.shape, zero, np.int64)
     else:
         centre = qtype.quant_min - np.rint(lo.astype(np.float32) / scale)
+        if scale_bits is not None and steps >= SMALLEST_EVEN_STEPS:
+            centre = _even_zero_point(lo, hi, scale, qtype)
         zero_point = np.clip(centre, qtype.quant_min, qtype.quant_max).astype(np.int64)
         zero_point = np.where(empty, np.clip(0, qtype.quant_min, qtype.quant_max), zero_point)
     codes = np.asarray(zero_point, np.int64)

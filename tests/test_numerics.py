@@ -389,3 +389,30 @@ def test_granularity_and_axis_go_together() -> None:
         TensorSpec(full("int8"), axis=0)
     with pytest.raises(ValueError, match="axis"):
         TensorSpec(full("int8"), granularity="channel")
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [(-1.0, 6.6), (-3.3, 3.3), (-2.0, 0.0), (0.0, 6.0), (-0.01, 5.0), (-7.9, 0.1)]
+)
+@pytest.mark.parametrize("storage", ["uint8", "int8"])
+def test_restricted_scales_come_with_even_zero_points(low: float, high: float, storage: str) -> None:
+    """A tie then rounds alike before and after the zero point is added."""
+    grid = QType.of(8, signed=storage == "int8", storage=storage)
+    found = numerics.from_range(np.float32(low), np.float32(high), grid, symmetric=False, scale_bits=2)
+    assert found.zero_point % 2 == 0
+    codes = np.asarray([grid.quant_min, grid.quant_max]) - found.zero_point
+    start, end = codes * float(found.scale)
+    assert start <= low + 2.01 * float(found.scale)  # a step for the even code, one for a scale rounded down
+    assert end >= high - 2.01 * float(found.scale)
+    ties = (np.arange(-200, 200) + 0.5) * float(found.scale)
+    inside = np.rint(ties / float(found.scale) + float(found.zero_point))
+    np.testing.assert_array_equal(
+        numerics.quantize(ties.astype(np.float32), found), np.clip(inside, grid.quant_min, grid.quant_max)
+    )
+
+
+def test_free_scales_and_narrow_grids_keep_the_nearest_zero_point() -> None:
+    for grid, bits in ((QType.of(8, signed=False), None), (QType.of(4, signed=False), 4)):
+        found = numerics.from_range(np.float32(-1.0), np.float32(14.0), grid, symmetric=False, scale_bits=bits)
+        assert found.zero_point == np.rint(1.0 / float(found.scale))
+        assert found.zero_point % 2 == 1
