@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from onnxqat.bridge.relu_fusion import fuse_relu
 from onnxqat.bridge.write_back import write_back
 from onnxqat.errors import UsageError
 from onnxqat.graph import io
@@ -68,6 +69,8 @@ def run(model: io.ModelSource, data: Any, given: Options) -> FinetuneResult:
         if trained is not module:
             _refuse_in_shards(given)
             lesson = dataclasses.replace(lesson, forward=trained)
+        elif not given.recompute:  # which may name the tensors that go
+            lesson = dataclasses.replace(lesson, forward=fuse_relu(lesson.forward))
         estimates = None
         if given.reestimate_batch_norm is not None:
             estimates = batch_norms.Reestimate(whole.source, given.reestimate_batch_norm)
