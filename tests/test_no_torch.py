@@ -1,4 +1,4 @@
-"""Everything but the bridge and the training imports where torch and the other optional packages are missing."""
+"""Everything but the bridge, the training and what MQBench users know imports where torch and the other optional packages are missing."""
 
 import subprocess
 import sys
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.source_tree import module_name, package_files
 
-NEEDS_TORCH = ("onnxqat.bridge.", "onnxqat.training.", "onnxqat.from_torch.")
+NEEDS_TORCH = ("onnxqat.bridge.", "onnxqat.training.", "onnxqat.from_torch.", "onnxqat.compat.")
 
 IMPORT_ALL = """
 import importlib, sys

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from onnxqat.compat.backend_type import table_name
-from onnxqat.compat.classification.run import Result
-from onnxqat.compat.classification.settings import Settings
 from onnxqat.report import build_profile
 from onnxqat.report.build import DATA, command
 from onnxqat.report.model import Figure, Report
+
+if TYPE_CHECKING:
+    from onnxqat.compat.classification.run import Result
+    from onnxqat.compat.classification.settings import Settings
 
 
 def report(result: Result, settings: Settings) -> Report:
