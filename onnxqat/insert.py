@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -36,6 +36,7 @@ from onnxqat.types import QuantPlan, Remark, first_opset
 
 if TYPE_CHECKING:
     from onnxqat.calibration.data import Data
+    from onnxqat.calibration.observers._base import BaseObserver
     from onnxqat.calibration.preprocess import Preprocess
     from onnxqat.calibration.resolve import Resolved
     from onnxqat.calibration.row_sizes import RowSizes
@@ -327,14 +328,16 @@ def settle(
         sizes: of the rows that normalized layers read.
         remarks: what is found is added.
     """
-    from onnxqat.calibration import findings, resolve
+    from onnxqat.calibration import findings, moved_ranges, resolve
 
+    seen: Mapping[str, BaseObserver] = observers
     found = findings.find(model, observers, sizes)
     remarks.extend(found.remarks)
     if found.mixed_range or found.left_out:
         chosen = selection.without(chosen, found.left_out)
         plan = planner.plan(model, table, chosen, mixed_range=found.mixed_range)
-    resolved = resolve.resolve(plan, observers, model)
+        seen = moved_ranges.complete(observers, resolve.tensors_to_observe(plan), model)
+    resolved = resolve.resolve(plan, seen, model)
     remarks.extend((*plan.remarks, *resolved.remarks))
     return plan, resolved
 

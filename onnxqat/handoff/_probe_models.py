@@ -128,6 +128,15 @@ CASES: tuple[Case, ...] = (
     Case("Gather", constants={1: _ints(0, 2, 5)}, attributes={"axis": 1}),
     Case("Tile", constants={1: _ints(1, 1, 2, 1)}),
     Case("Expand", ((1, 8, 1, 12),), constants={1: _ints(1, 8, 12, 12)}),
+    *(
+        Case(
+            op,
+            ((6, 1, 16),),
+            weights={1: ((1, gates * 8, 16), 1), 2: ((1, gates * 8, 8), 1)},
+            attributes={"hidden_size": 8},
+        )
+        for op, gates in (("RNN", 1), ("GRU", 3), ("LSTM", 4))
+    ),
     Case("ReverseSequence", ((6, 1, 16),), constants={1: _ints(6)}, attributes={"time_axis": 0, "batch_axis": 1}),
 )
 """Every operator that a table of this package has, some of their modes, and fused pairs."""
@@ -166,7 +175,7 @@ def quantized(case: Case, act: TypeRow, weight: TypeRow, bias: TypeRow | None = 
             inputs.append(writer.constant(f"c{i}", np.asarray(case.constants[i])))
         else:
             inputs.append(writer.pair(f"x{len([n for n in inputs if n.startswith('x')])}", ranges))
-    if case.weights and case.op_type != "MatMul":
+    if case.op_type in ("Conv", "ConvTranspose", "Gemm"):
         inputs.append(writer.bias(stored=bias is not None and bias.dtype != "float"))
     outputs = [f"y{i}" for i in range(case.outputs)]
     if case.then:
