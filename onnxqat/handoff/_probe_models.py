@@ -261,6 +261,7 @@ class _Writer:
 
     def weight(self, index: int) -> str:
         shape, axis = self.case.weights[index]
+        name = "w" if index == min(self.case.weights) else f"w{index}"
         values = _weights(shape)
         row = self.weight_type
         channel = axis if row.granularity == "channel" else None
@@ -270,12 +271,14 @@ class _Writer:
             low, high, row.qtype(), symmetric=True, axis=channel, scale_bits=row.scale_width()
         )
         codes = numerics.quantize(values, qparams).astype(row.dtype)
-        parameters = self._parameters("w", qparams)
-        self.scales["w"] = qparams.scale
-        stored = self.constant("w_quantized", codes)
+        parameters = self._parameters(name, qparams)
+        self.scales[name] = qparams.scale
+        stored = self.constant(f"{name}_quantized", codes)
         extra: dict[str, Any] = {} if channel is None else {"axis": channel}
-        self.nodes.append(helper.make_node("DequantizeLinear", [stored, *parameters], ["w"], name="w_DQ", **extra))
-        return "w"
+        self.nodes.append(
+            helper.make_node("DequantizeLinear", [stored, *parameters], [name], name=f"{name}_DQ", **extra)
+        )
+        return name
 
     def bias(self, *, stored: bool) -> str:
         shape, axis = next(iter(self.case.weights.values()))
