@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 
 import onnx_ir as ir
 
 from onnxqat.calibration.observers._base import BaseObserver
-from onnxqat.graph import moved, query, walk
+from onnxqat.graph import moved, walk
 from onnxqat.types import TensorSpec
 
 
@@ -29,12 +28,11 @@ def complete(
     for name, spec in wanted.items():
         if name not in result and name in values:
             parts = _sources(values[name], result)
-            found = _for_spec(parts[0], spec) if parts else None
-            for part in parts[1:]:
-                assert found is not None
-                found.merge(_for_spec(part, found.spec))
-            if found is not None:
-                result[name] = found
+            for part in parts:
+                if name in result:
+                    result[name].merge(part.for_spec(spec))
+                else:
+                    result[name] = part.for_spec(spec, own=True)
     return result
 
 
@@ -43,17 +41,5 @@ def _sources(value: ir.Value, observers: Mapping[str, BaseObserver]) -> list[Bas
     if value.name in observers:
         return [observers[str(value.name)]]
     node = value.producer()
-    if node is None or node.domain:
-        return []
-    nearest = node.op_type == "Resize" and query.attribute(node, "mode", "nearest") == "nearest"
-    inputs = list(node.inputs) if node.op_type == "Concat" else list(node.inputs[:1])
-    if node.op_type != "Concat" and not nearest and node.op_type not in moved.MOVES:
-        return []
-    parts = [[] if part is None else _sources(part, observers) for part in inputs]
+    parts = [] if node is None else [_sources(part, observers) for part in moved.sources(node)]
     return [observer for part in parts for observer in part] if all(parts) else []
-
-
-def _for_spec(observer: BaseObserver, spec: TensorSpec) -> BaseObserver:
-    other = copy.deepcopy(observer)
-    other.spec = spec
-    return other

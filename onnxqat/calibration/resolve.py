@@ -105,7 +105,7 @@ def _group_parameters(
         merged = copy.deepcopy(observers[root])
         for other in others:
             if other in observers:
-                merged.merge(_for_spec(observers[other], merged.spec))
+                merged.merge(observers[other].for_spec(merged.spec))
         result[root] = _checked(root, merged, remarks)
     return result
 
@@ -136,16 +136,8 @@ def _place(
     if decision.role == "weight":
         qparams = _weight(edge.tensor, constants[edge.tensor], decision, remarks)
     else:
-        qparams = _checked(edge.tensor, _for_spec(observers[edge.tensor], decision), remarks)
+        qparams = _checked(edge.tensor, observers[edge.tensor].for_spec(decision), remarks)
     return Placement(edge.tensor, qparams, edge.rule, edge.consumers)
-
-
-def _for_spec(observer: BaseObserver, spec: TensorSpec) -> BaseObserver:
-    if observer.spec == spec:
-        return observer
-    other = copy.deepcopy(observer)
-    other.spec = spec
-    return other
 
 
 def _weight(tensor: str, values: np.ndarray, spec: TensorSpec, remarks: list[Remark]) -> QParams:
@@ -173,7 +165,7 @@ def _cut_saturated(
     for placement in placements:
         found, spec = useful.get(placement.tensor), specs.get(placement.tensor)
         if found is not None and spec is not None and spec.role == "activation" and placement.group is None:
-            observer = _for_spec(observers[placement.tensor], spec)
+            observer = observers[placement.tensor].for_spec(spec)
             low, high = observer.range()
             qparams = numerics.from_range(
                 np.asarray(np.clip(low, found.low, found.high), np.float32),

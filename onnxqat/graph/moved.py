@@ -54,13 +54,20 @@ def carried(found: Iterable[Quantizer]) -> dict[int, Quantizer]:
     return grids
 
 
-def _carries(node: ir.Node, value: ir.Value, quantizer: Quantizer, grids: dict[int, Quantizer]) -> bool:
+def sources(node: ir.Node) -> list[ir.Value]:
+    """The inputs whose elements make up the results of `node`; empty where it computes."""
     if node.domain:
-        return False
-    if node.op_type == "Concat":
-        return all(_same_constants(grids.get(id(v)), quantizer) for v in node.inputs if v is not None)
+        return []
     nearest = node.op_type == "Resize" and query.attribute(node, "mode", "nearest") == "nearest"
-    return (nearest or node.op_type in MOVES) and node.inputs[0] is value
+    inputs = node.inputs if node.op_type == "Concat" else node.inputs[:1] if nearest or node.op_type in MOVES else ()
+    return [value for value in inputs if value is not None]
+
+
+def _carries(node: ir.Node, value: ir.Value, quantizer: Quantizer, grids: dict[int, Quantizer]) -> bool:
+    parts = sources(node)
+    if not any(part is value for part in parts):
+        return False
+    return len(parts) == 1 or all(_same_constants(grids.get(id(part)), quantizer) for part in parts)
 
 
 def _same_constants(one: Quantizer | None, other: Quantizer) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from abc import ABC, abstractmethod
 from typing import Any
@@ -69,6 +70,14 @@ class BaseObserver(ABC):
         self._widen(low, high)
         self.count += rows.shape[1]
         self._accumulate(rows)
+
+    def for_spec(self, spec: TensorSpec, *, own: bool = False) -> BaseObserver:
+        """An observer of the same stream for `spec`: this one where it is for that already, unless `own` asks for a copy."""
+        if self.spec == spec and not own:
+            return self
+        other = copy.deepcopy(self)
+        other.spec = spec
+        return other
 
     def merge(self, other: BaseObserver) -> None:
         """Become what one observer would be that had seen both streams; `other` is left as it is.
