@@ -15,7 +15,7 @@ import onnx_ir as ir
 import torch
 from torch import fx, nn
 
-from onnxqat.bridge import fusion, module, names, shape_math, values
+from onnxqat.bridge import module, names, shape_math, values
 from onnxqat.bridge.store import RefusedError, Store
 from onnxqat.bridge.values import Const, Dims, Value
 from onnxqat.graph import query
@@ -90,12 +90,12 @@ class Builder:
         self.values[id(value)] = result
         if isinstance(result, fx.Node) and value.name:
             result.meta.setdefault("onnx_name", value.name)
-            result.meta.setdefault(fusion.SHAPE, value.shape)
+            result.meta.setdefault(values.SHAPE, value.shape)
             self.tensor_nodes.setdefault(value.name, result.name)
 
     def known_shape(self, node: fx.Node) -> tuple[int | str | None, ...] | None:
         """What inference knows of the shape of `node`: sizes, names of symbols, None for neither."""
-        shape = node.meta.get(fusion.SHAPE)
+        shape = node.meta.get(values.SHAPE)
         return None if shape is None else tuple(d if isinstance(d, int) else d.value for d in shape)
 
     def lookup(self, value: ir.Value) -> Value:
@@ -271,8 +271,10 @@ class NodeView:
 
     def close_scope(self, scope: Builder, results: list[fx.Node]) -> fx.Node:
         """Finish the module of `scope`; a node that is the module."""
+        from onnxqat.bridge import rewriting  # its rules know lowerings, which know this module
+
         scope.graph.output(tuple(results))
-        fusion.fuse(scope)
+        rewriting.finish(scope)
         made = module.make(scope.home, scope.graph, {})
         names.attach(self.builder.home, scope.path, made)
         return self.builder.emit("get_attr", scope.path, name=names.identifier(scope.path, "subgraph"))

@@ -19,12 +19,11 @@ from torch import fx
 from torch.nn import functional
 
 from onnxqat.bridge import shape_math
-from onnxqat.bridge.lowering import normalization  # the module: it is imported first where it imports the builder
+from onnxqat.bridge.lowering import normalization
 
 if TYPE_CHECKING:
     from onnxqat.bridge.builder import Builder
 
-SHAPE = "onnx_shape"  # key in a node's meta: what inference knows of its dimensions
 _CLOSE = 1e-6  # relative: a constant that was written as float32
 
 

@@ -19,11 +19,11 @@ from torch import fx
 from onnxqat.bridge import (
     element_types,
     functions,
-    fusion,
     inference,
     names,
     packed_weights,
     quantizer_modules,
+    rewriting,
     unsigned,
 )
 from onnxqat.bridge import module as modules
@@ -110,7 +110,7 @@ class _Importer:
                 raise
         self._raise_refused()
         builder.graph.output(results[0] if len(results) == 1 else tuple(results))
-        fusion.fuse(builder)
+        rewriting.finish(builder)
         self.quantizers.tie_scales()
         attributes = {
             "input_names": tuple(str(v.name) for v in inputs),

@@ -66,6 +66,9 @@ CONTAINERS: dict[ir.DataType, torch.dtype] = {
     ir.DataType.FLOAT4E2M1: torch.uint8,
 }
 
+SHAPE = "onnx_shape"
+"""Key in an fx node's meta: what inference knows of its dimensions."""
+
 
 @dataclasses.dataclass(eq=False)
 class Const:

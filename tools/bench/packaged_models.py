@@ -6,8 +6,7 @@
 
 FOLDER holds the wheels. Each file in them is imported and compared with onnxruntime (no optimization) at batch 1 and 3,
 the second time with other sizes of the remaining dynamic axes too: every element within 1e-4, or 1e-3 of its value.
-A fixed batch stays as it is. A file that quantizes while it runs (DynamicQuantizeLinear) is compared node by node, each
-node on onnxruntime's values: between two such nodes the last bit of a float decides on a code, and codes on codes. MiniLM ships weights only and is exported here, by both exporters of torch.
+A fixed batch stays as it is. MiniLM ships weights only and is exported here, by both exporters of torch.
 """
 
 from __future__ import annotations
@@ -159,42 +158,6 @@ def worst(found: list[np.ndarray], wanted: list[np.ndarray]) -> float:
     return max(distance(f, w) for f, w in zip(found, wanted, strict=True))
 
 
-def worst_node(path: pathlib.Path, feed: dict[str, np.ndarray]) -> float:
-    """The largest distance of a node's results where it gets onnxruntime's values; every node of the main graph."""
-    model = onnx.load(path)
-    graph = model.graph
-    given = [name for node in graph.node for name in node.output if name]
-    del graph.output[:]
-    graph.output.extend(onnx.ValueInfoProto(name=name) for name in given)
-    values = dict(zip(given, reference(model.SerializeToString()).run(None, feed), strict=True)) | feed
-    constants = {tensor.name: tensor for tensor in graph.initializer}
-    largest = 0.0
-    for node in graph.node:
-        inputs = [n for n in dict.fromkeys(node.input) if n and n not in constants]
-        results = [n for n in node.output if n]
-        alone = onnx.helper.make_model(
-            onnx.helper.make_graph(
-                [node],
-                "node",
-                [value_info(n, values[n]) for n in inputs],
-                [value_info(n, values[n]) for n in results],
-                [constants[n] for n in dict.fromkeys(node.input) if n in constants],
-            ),
-            opset_imports=model.opset_import,
-            ir_version=model.ir_version,
-        )
-        module = to_torch(alone)
-        found = outputs(module, [torch.from_numpy(values[n]) for n in module.input_names])
-        largest = max(largest, worst(found, [values[n] for n in results]))
-    return largest
-
-
-def value_info(name: str, array: np.ndarray) -> onnx.ValueInfoProto:
-    """Type and rank of a value."""
-    kind = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
-    return onnx.helper.make_tensor_value_info(name, kind, [None] * array.ndim)
-
-
 def with_constants(path: pathlib.Path) -> ir.Model:
     """The model, its :data:`CHOOSES` input made an initializer."""
     model = ir.load(path)
@@ -243,15 +206,8 @@ def measure(path: pathlib.Path) -> dict[str, Any]:
         return max(gaps)
 
     row["forward"] = attempt(forward)
-    dynamic = any(n.op_type == "DynamicQuantizeLinear" for n in onnx.load(path, load_external_data=False).graph.node)
-    if dynamic:
-        row["whole"] = row.pop("forward")
-        row["forward"] = attempt(lambda: worst_node(path, arrays[0]))
     if row["forward"] != "ok":
         return row
-    if dynamic:  # export and compile compute what the module computes
-        module = to_torch(path)
-        wanted = [outputs(module, [torch.from_numpy(feed[n]) for n in module.input_names]) for feed in arrays]
     module = to_torch(with_constants(path))
     feeds = [[torch.from_numpy(feed[n]) for n in module.input_names] for feed in arrays]
 

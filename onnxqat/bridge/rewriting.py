@@ -1,0 +1,16 @@
+"""What is rewritten in the finished graph of a scope: first what needs single nodes, then groups of nodes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from onnxqat.bridge import fusion, rational
+
+if TYPE_CHECKING:
+    from onnxqat.bridge.builder import Builder
+
+
+def finish(builder: Builder) -> None:
+    """Rewrite the graph of `builder`, whose output is set, in place."""
+    rational.follow_onnxruntime(builder)
+    fusion.fuse(builder)
