@@ -32,7 +32,9 @@ def calibration(count: int = 512) -> np.ndarray:
     return np.asarray(scorer.PREPROCESS["cifar10"](scorer.cifar10("train", [1])[0][:count]))
 
 
-def insert(backend: str, output: Path, bits: str | None = None, *, exact: bool = False) -> Path:
+def insert(
+    backend: str, output: Path, bits: str | None = None, *, exact: bool = False, batch_norm: str = "fold"
+) -> Path:
     """PTQ file of the float model."""
     import onnxqat
     from onnxqat.backends.selection import Overrides
@@ -46,6 +48,7 @@ def insert(backend: str, output: Path, bits: str | None = None, *, exact: bool =
         calibration={"input": calibration()},
         output=output,
         overrides=Overrides(weight_bits=weight_bits, activation_bits=activation_bits, exact=exact),
+        batch_norm=batch_norm,
     )
     return output
 
@@ -97,7 +100,13 @@ def qat(arguments: argparse.Namespace) -> None:
 
     torch.set_num_threads(arguments.threads)
     name = f"w{arguments.bits.replace(',', 'a')}"
-    start = insert("academic", RUNS / f"{name}_ptq{arguments.suffix}.onnx", arguments.bits, exact=arguments.exact)
+    start = insert(
+        "academic",
+        RUNS / f"{name}_ptq{arguments.suffix}.onnx",
+        arguments.bits,
+        exact=arguments.exact,
+        batch_norm=arguments.batch_norm,
+    )
     report(f"{name} PTQ", start)
     scorer = _shared.scorer()
     images, labels = scorer.cifar10("train", range(1, arguments.sheets + 1))
@@ -195,6 +204,7 @@ def main() -> None:
     trained.add_argument("--seed", type=int, default=0)
     trained.add_argument("--device")
     trained.add_argument("--suffix", default="")
+    trained.add_argument("--batch-norm", default="fold", choices=["fold", "keep"])
     trained.add_argument("--exact", action="store_true")
     arguments = parser.parse_args()
     if arguments.command == "ptq":
