@@ -8,6 +8,8 @@ from pathlib import Path
 
 import onnx_ir as ir
 
+from onnxqat.backends import schema
+from onnxqat.errors import QatError
 from onnxqat.graph import qdq
 from onnxqat.types import Remark
 
@@ -33,8 +35,28 @@ def saturates() -> bool:
     return bool(flags) and not flags & _VECTOR_NEURAL
 
 
-def saturation(model: ir.Model) -> list[Remark]:
-    """A remark where this processor saturates the 8-bit products of `model` in integer kernels."""
+def precise(model: ir.Model) -> bool:
+    """Whether integer kernels must not saturate, for their numbers to say something of the compiler of `model`.
+
+    So it is on a processor that saturates, for a file whose table is that of a compiler for other processors: one that
+    does not keep weights in -64..63. A file without a table, or with one that is not here, is taken as it is.
+    """
+    if not saturates():
+        return False
+    try:
+        table = schema.load(model.metadata_props.get("onnxqat.backend", ""))
+    except QatError:
+        return False
+    return not table.types["wt"].reduce_range
+
+
+def saturation(model: ir.Model, *, precise: bool = False) -> list[Remark]:
+    """A remark where this processor saturates the 8-bit products of `model` in integer kernels.
+
+    Args:
+        model: the QDQ model.
+        precise: the session that is meant does not use these kernels, see :func:`precise`.
+    """
     wide = [
         q.tensor
         for q in qdq.quantizers(model)
@@ -42,6 +64,13 @@ def saturation(model: ir.Model) -> list[Remark]:
     ]
     if not wide or not saturates():
         return []
+    if precise:
+        text = (
+            "this processor has no VNNI, and its integer kernels would saturate, which "
+            f"{model.metadata_props['onnxqat.backend']} does not: the default session runs with the session option "
+            "session.x64quantprecision=1"
+        )
+        return [Remark(text, source="machine")]
     text = (
         f"this processor has no VNNI: integer kernels add products of 8-bit weights ({wide[0]!r} and {len(wide) - 1} "
         "more) at 16 bits and saturate; insert-qdq --reduce-range keeps weights in -64..63, and onnxruntime's session "

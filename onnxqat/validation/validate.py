@@ -95,7 +95,7 @@ def _first_remarks(quantized: ir.Model, *, random_data: bool) -> list[Remark]:
     remarks = []
     if random_data:
         remarks.append(Remark("the data are random: accuracy means nothing", source="data"))
-    return remarks + machine.saturation(quantized)
+    return remarks + machine.saturation(quantized, precise=machine.precise(quantized))
 
 
 def _float_nodes(graph: ir.Graph) -> Iterator[tuple[str, str]]:
@@ -131,7 +131,7 @@ class _Work:
         self.shared = [n for n in dict.fromkeys([*sources_of, *self.outputs]) if n in shared]
         self.float = Session(original, optimize=True, tensors=self.shared, what="the float model")
         self.plain = Session(quantized, optimize=False, tensors=self.inner, what="the quantized model")
-        self.default = Session(quantized, optimize=True, what="the quantized model")
+        self.default = Session(quantized, optimize=True, precise=machine.precise(quantized), what="the quantized model")
         self.noise = {name: Difference() for name in self.shared}
         self.compared: dict[tuple[str, str, str], OutputMeter] = {}
         self.right: dict[str, AccuracyMeter] = {}

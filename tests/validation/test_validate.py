@@ -17,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxqat.errors import DataError, ModelError
 from onnxqat.graph import io, qdq
 from onnxqat.numerics import fake_quantize
-from onnxqat.validation import parity, torch_run
+from onnxqat.validation import machine, parity, torch_run
 from onnxqat.validation.result import DEFAULT, FLOAT, PLAIN, TORCH, Limits, judge
 from onnxqat.validation.validate import validate
 from tests.validation import tiny
@@ -28,6 +28,28 @@ Pair = tuple[onnx.ModelProto, onnx.ModelProto]
 @pytest.fixture(scope="module")
 def pair() -> Pair:
     return tiny.pair()
+
+
+def saturating(backend: str) -> Pair:
+    """``y = x W`` where two neighbouring products of 8-bit codes need more than 16 bits; and the table it was made with."""
+    weight = np.full((64, 4), 1.27, np.float32)
+    header = '<ir_version: 8, opset_import: ["" : 18]> g (float[n, 64] x) => (float[n, 4] y)'
+    quantized = """
+    <float s = {0.01}, uint8 z = {0}, int8 wz = {0}, float ys = {1.0}> {
+        xq = QuantizeLinear (x, s, z)
+        xd = DequantizeLinear (xq, s, z)
+        wq = QuantizeLinear (w, s, wz)
+        wd = DequantizeLinear (wq, s, wz)
+        yf = MatMul (xd, wd)
+        yq = QuantizeLinear (yf, ys, z)
+        y = DequantizeLinear (yq, ys, z)
+    }"""
+    bodies = " { y = MatMul (x, w) }", quantized
+    pair = onnx.parser.parse_model(header + bodies[0]), onnx.parser.parse_model(header + bodies[1])
+    for model in pair:
+        model.graph.initializer.append(numpy_helper.from_array(weight, "w"))
+    helper.set_model_props(pair[1], {"onnxqat.backend": backend})
+    return pair
 
 
 def altered(model: onnx.ModelProto, name: str, factor: float) -> onnx.ModelProto:
@@ -246,3 +268,13 @@ def test_works_without_torch(pair: Pair, tmp_path: Path, repository: Path) -> No
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=repository, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("backend", ["tensorrt", "onnxruntime-cpu"])
+def test_saturating_kernels_count_only_where_they_are_the_target(backend: str) -> None:
+    x = np.full((4, 64), 2.55, np.float32)
+    report = validate(*saturating(backend), {"x": x}, use_torch=False, min_sqnr_db=0.0)
+    difference = next(o for o in report.outputs if (o.run, o.against) == (DEFAULT, PLAIN)).max_abs
+    expected = machine.saturates() and backend == "onnxruntime-cpu"
+    assert (difference > 0) == expected
+    assert any("VNNI" in r.message for r in report.remarks) == machine.saturates()

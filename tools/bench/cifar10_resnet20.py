@@ -157,13 +157,19 @@ def parity(files: list[Path], count: int, threads: int) -> None:
 
     import onnxqat
     from onnxqat.calibration.session import Session
+    from onnxqat.validation import machine
 
     torch.set_num_threads(threads)
     scorer = _shared.scorer()
     images = scorer.PREPROCESS["cifar10"](scorer.cifar10("test")[0][:count])
     for path in files:
         module = onnxqat.to_torch(path).eval()
-        sessions = {"off": Session(ir.load(path), optimize=False), "default": Session(ir.load(path), optimize=True)}
+        model = ir.load(path)
+        precise = machine.precise(model)  # as `validate` has it: no saturation where the target's kernels have none
+        sessions = {
+            "off": Session(model, optimize=False),
+            "default": Session(model, optimize=True, precise=precise),
+        }
         differing, largest, equal = dict.fromkeys(sessions, 0), dict.fromkeys(sessions, 0.0), 0
         for start in range(0, len(images), 250):
             batch = images[start : start + 250]
@@ -174,7 +180,14 @@ def parity(files: list[Path], count: int, threads: int) -> None:
                 differing[name] += int((logits.argmax(1) != bridge.argmax(1)).sum())
                 largest[name] = max(largest[name], float(np.abs(logits - bridge).max()))
                 equal += int((np.abs(logits - bridge).max(1) < 1e-3).sum()) if name == "off" else 0
-        row = {"file": str(path), "images": len(images), "differing": differing, "largest": largest, "equal": equal}
+        row = {
+            "file": str(path),
+            "images": len(images),
+            "differing": differing,
+            "largest": largest,
+            "equal": equal,
+            "precise": precise,
+        }
         print(json.dumps(row), flush=True)
 
 
