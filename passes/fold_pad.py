@@ -1,24 +1,31 @@
-"""Pad with zeros in front of Conv folded into the convolution."""
+"""Pad in front of Conv or MaxPool folded into the padding that these do by themselves."""
 
 from __future__ import annotations
 
+import numpy as np
 import onnx_ir as ir
 
 from onnxqat.graph import query, walk
 from onnxqat.passes._base import Context, Pass, Rewrite
 from onnxqat.passes._edits import Log, drop_unused
 
+PADDING = {"Conv": 0.0, "MaxPool": float(np.finfo(np.float32).min)}
+"""What each operator pads with; for MaxPool anything that is not above the number given."""
+WORDS = {"Conv": "zeros", "MaxPool": "the lowest numbers"}
+
 
 class FoldPad(Pass):
-    """Zeros that a Pad puts around the input of Conv become the padding of Conv.
+    """Zeros that a Pad puts around the input of Conv, and lowest numbers around that of MaxPool, become their padding.
 
     Exporters of TensorFlow and of slimmed networks write such a Pad. Compilers have no integer kernel for it and take
-    the tensor to float and back, while a convolution pads for nothing.
+    the tensor to float and back, while a layer pads for nothing; and no scale fits the lowest number beside data.
 
-    1. Constant amounts, not negative, on spatial axes alone, value 0: added to ``pads`` of every reader.
-    2. Left alone, with the reason: a Pad that anything but the input of such convolutions reads, and convolutions
-       with ``auto_pad`` other than NOTSET or VALID. AveragePool is not folded: what its padding counts differs
-       between runtimes.
+    1. Constant amounts, not negative, on spatial axes alone, value 0: added to ``pads`` of every Conv that reads.
+    2. The same with -inf or the lowest float32, and MaxPool: what it pads with is below all numbers. Every window must
+       keep a number, so that the padding stays smaller than the kernel; ``ceil_mode`` and indices depend on the size
+       of the padded tensor, and are left alone.
+    3. Left alone, with the reason: a Pad that anything but the input of such layers reads, and layers with ``auto_pad``
+       other than NOTSET or VALID. AveragePool is not folded: what its padding counts differs between runtimes.
 
     Tolerance: none. ::
 
@@ -39,14 +46,16 @@ class FoldPad(Pass):
     def _fold(self, node: ir.Node, log: Log) -> None:
         padded = node.outputs[0]
         uses = list(padded.uses())
-        if not any(use.node.op_type == "Conv" for use in uses):
+        reader = next((use.node.op_type for use in uses if use.node.op_type in PADDING), None)
+        if reader is None:
             return
-        amounts = _spatial_zeros(node)
+        amounts = _spatial_amounts(node, PADDING[reader])
         if amounts is None:
-            log.left("a Pad that does more than put zeros around images", node)
+            log.left(f"a Pad that does more than put {WORDS[reader]} around images", node)
             return
-        if padded.is_graph_output() or not all(_takes_padding(use.node, use.idx) for use in uses):
-            log.left("a Pad that is not read by convolutions alone", node)
+        takes = all(use.node.op_type == reader and _takes_padding(use.node, use.idx, amounts) for use in uses)
+        if padded.is_graph_output() or not takes:
+            log.left(f"a Pad that is not read by {reader} that can take it alone", node)
             return
         source, constants, scope = node.inputs[0], list(node.inputs[1:]), walk.scope_of(node)
         assert source is not None
@@ -59,17 +68,19 @@ class FoldPad(Pass):
         scope.remove(node, safe=True)
         for constant in constants:
             drop_unused(constant)
-        log.did("Pad became padding of Conv", node)
+        log.did(f"Pad became padding of {reader}", node)
 
 
-def _spatial_zeros(node: ir.Node) -> list[int] | None:
-    """Amounts before and behind each spatial axis, where that is all that the Pad does."""
+def _spatial_amounts(node: ir.Node, largest: float) -> list[int] | None:
+    """Amounts before and behind each spatial axis, where that is all that the Pad does, with 0 or at most `largest`."""
     mode = node.attributes.get("mode")
     if mode is not None and (mode.is_ref() or mode.as_string() != "constant"):
         return None
     value = node.inputs[2] if len(node.inputs) > 2 else None
-    filled = query.constant_array(value)
-    if value is not None and (filled is None or filled.any()):
+    filled = np.zeros(1) if value is None else query.constant_array(value)
+    if filled is None or filled.size != 1 or filled.dtype.kind != "f":
+        return None
+    if filled.item() != 0 if largest == 0 else filled.item() > largest:
         return None
     found = query.constant_array(node.inputs[1]) if len(node.inputs) > 1 else None
     if found is None or (len(node.inputs) > 3 and node.inputs[3] is not None) or found.size < 6 or (found < 0).any():
@@ -78,10 +89,22 @@ def _spatial_zeros(node: ir.Node) -> list[int] | None:
     return None if any(begins[:2] + ends[:2]) else [int(n) for n in begins[2:] + ends[2:]]
 
 
-def _takes_padding(node: ir.Node, index: int) -> bool:
-    if node.op_type != "Conv" or node.domain != "" or index != 0:
+def _takes_padding(node: ir.Node, index: int, amounts: list[int]) -> bool:
+    if node.domain != "" or index != 0:
         return False
     settings = [node.attributes.get(name) for name in ("auto_pad", "pads")]
     if any(attribute is not None and attribute.is_ref() for attribute in settings):
         return False
-    return settings[0] is None or settings[0].as_string() in ("NOTSET", "VALID")
+    if settings[0] is not None and settings[0].as_string() not in ("NOTSET", "VALID"):
+        return False
+    return node.op_type == "Conv" or _keeps_a_number(node, amounts)
+
+
+def _keeps_a_number(pool: ir.Node, amounts: list[int]) -> bool:
+    """Whether MaxPool `pool` with `amounts` more of padding has a number in every window, and nothing but values as result."""
+    if any(pool.attributes[name].is_ref() for name in ("kernel_shape", "ceil_mode") if name in pool.attributes):
+        return False
+    kernel = [int(n) for n in query.attribute(pool, "kernel_shape", [])]
+    own = query.attribute(pool, "pads", [0] * len(amounts))
+    small = all(int(a) + b < k for a, b, k in zip(own, amounts, kernel * 2, strict=True))
+    return small and len(pool.outputs) == 1 and not query.attribute(pool, "ceil_mode", 0)

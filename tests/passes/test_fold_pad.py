@@ -42,3 +42,29 @@ def test_two_convolutions_share_a_pad() -> None:
 def test_other_pads_are_left_alone(constants: str, nodes: str) -> None:
     result = check_pass(FoldPad(), f"{BEFORE} <{WEIGHT}, {constants}> {{ {nodes} }}", None)
     assert result.remarks
+
+
+POOLED = "g (float[1,1,4,4] x) => (float[A,B,C,D] y) "
+AROUND = "int64[8] pads = {0, 0, 1, 0, 0, 0, 1, 1}"
+
+
+def test_lowest_numbers_become_padding_of_a_maximum() -> None:
+    check_pass(
+        FoldPad(),
+        f"""{POOLED} <{AROUND}, float low = {{-3.4028234663852886e+38}}> {{
+        p = Pad(x, pads, low) y = MaxPool <kernel_shape = [3, 2], strides = [2, 2]> (p) }}""",
+        f"{POOLED} {{ y = MaxPool <kernel_shape = [3, 2], strides = [2, 2], pads = [1, 0, 1, 1]> (x) }}",
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "pool"),
+    [
+        ("-1e30", "y = MaxPool <kernel_shape = [3, 2]> (p)"),
+        ("-3.4028234663852886e38", "y = MaxPool <kernel_shape = [1, 2]> (p)"),
+        ("-3.4028234663852886e38", "y = MaxPool <kernel_shape = [3, 2], ceil_mode = 1> (p)"),
+        ("-3.4028234663852886e38", "y, i = MaxPool <kernel_shape = [3, 2]> (p)"),
+    ],
+)
+def test_where_the_maximum_would_be_another_the_pad_stays(value: str, pool: str) -> None:
+    check_pass(FoldPad(), f"{POOLED} <{AROUND}, float low = {{{value}}}> {{ p = Pad(x, pads, low) {pool} }}", None)
