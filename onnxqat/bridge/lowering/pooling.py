@@ -16,7 +16,8 @@ from onnxqat.bridge import shape_math
 from onnxqat.bridge.builder import Lowered, NodeView
 from onnxqat.bridge.lowering.convolution import same_pads, spatial_rank, torch_padding
 
-MAXIMUM: dict[int, Any] = {1: functional.max_pool1d, 2: functional.max_pool2d, 3: functional.max_pool3d}
+# Not those of torch.nn.functional: these are closures, with which no module can be pickled.
+MAXIMUM: dict[int, Any] = {1: torch.max_pool1d, 2: torch.max_pool2d, 3: torch.max_pool3d}
 INDICES: dict[int, Any] = {
     1: torch.max_pool1d_with_indices,
     2: functional.max_pool2d_with_indices,

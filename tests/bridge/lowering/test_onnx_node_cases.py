@@ -1,6 +1,7 @@
 """ONNX's own node tests: the bridge gives the right numbers or refuses, never wrong ones."""
 
 import functools
+import pickle
 import re
 import warnings
 from collections import Counter
@@ -45,6 +46,7 @@ def baked(model: onnx.ModelProto, inputs: list[np.ndarray]) -> onnx.ModelProto:
 
 def run(model: onnx.ModelProto, inputs: list[np.ndarray]) -> list[np.ndarray]:
     module = to_torch(ir.from_proto(model))
+    pickle.dumps([node.target for node in module.graph.nodes])  # a closure would keep the module from being saved
     given = [values.tensor(np.asarray(a), ir.DataType.from_numpy(np.asarray(a).dtype)) for a in inputs]
     with torch.no_grad():
         result = module(*given)

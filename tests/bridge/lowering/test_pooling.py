@@ -1,5 +1,7 @@
 """Pooling: indices, padding of every kind, norms and unpooling."""
 
+import pickle
+
 import numpy as np
 import pytest
 import torch
@@ -127,3 +129,11 @@ def test_unpooling_exports_and_has_gradients() -> None:
     given = inputs(2)
     gradient = lowering_checks.gradients(one_node.make("MaxUnpool", given, **options), given)[0]
     torch.testing.assert_close(gradient, 2 * torch.from_numpy(given["x"]))
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_a_module_that_takes_maxima_pickles(rank) -> None:
+    x = image([5] * rank)
+    module = to_torch(one_node.make("MaxPool", {"x": x}, kernel_shape=[2] * rank, opset=12))
+    given = torch.from_numpy(x)
+    assert torch.equal(pickle.loads(pickle.dumps(module))(given), module(given))
