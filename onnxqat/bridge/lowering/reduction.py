@@ -115,10 +115,10 @@ def _reduce(n: NodeView, function: Callable[..., Any], number: Callable[..., Any
             raise n.refuse("noop_with_empty_axes with a number of axes that is unknown")
         axes = n.ints(1) if given is None or given[0] != 0 else None
     if not axes and noop:
-        # The element-wise part would remain: squares, magnitudes, ... of single elements.
         if function in (reduced_mean, reduced_sum, reduced_product, reduced_maximum, reduced_minimum):
             return n.value(0)
-        raise n.refuse("noop_with_empty_axes")
+        # The element-wise part remains: squares, magnitudes, ... of single elements.
+        return n.call(function, n.call(torch.unsqueeze, n.tensor(0), -1), [-1], False)
     axes = axes or None
     arrays = n.grids([0])
     if arrays is not None and number is not None and (axes is None or isinstance(axes, list)) and arrays[0].ndim <= 1:
