@@ -99,8 +99,12 @@ def normalize_by_statistics(
     variance: torch.Tensor,
     epsilon: float,
 ) -> torch.Tensor:
-    """BatchNormalization with statistics that are computed, and so get gradients as well."""
+    """BatchNormalization with statistics that are computed, and so get gradients as well.
+
+    A vector is one channel; statistics of more than one axis are those of each element (``spatial=0``).
+    """
     shape = [1, -1] + [1] * (x.dim() - 2) if x.dim() > 1 else [-1]
+    shape = [1, *mean.shape] if mean.dim() > 1 else shape
     factor = scale / torch.sqrt(variance + epsilon)
     return ((x - mean.reshape(shape)) * factor.reshape(shape) + bias.reshape(shape)).to(x.dtype)
 
@@ -108,10 +112,8 @@ def normalize_by_statistics(
 def batch_normalization(n: NodeView) -> Lowered:
     """BatchNormalization 1 to 15, with ``training_mode`` since 14.
 
-    Refused: ``spatial=0``, and training before 14, whose definition is not complete.
+    Refused: training before 14, whose definition is not complete.
     """
-    if not n.attr("spatial", 1):
-        raise n.refuse("spatial=0")
     if n.opset < 7 and not n.attr("is_test", 0):
         raise n.refuse("is_test=0")
     momentum, epsilon = n.attr("momentum", 0.9), n.attr("epsilon", 1e-5)
@@ -121,7 +123,8 @@ def batch_normalization(n: NodeView) -> Lowered:
         return tuple(n.item(three, i) if n.wants(i) else None for i in range(3))
     if any(n.wants(i) for i in range(1, 5)):
         raise n.refuse("outputs of training mode")
-    if not (isinstance(n.value(3), Const) and isinstance(n.value(4), Const)):
+    of_channels = bool(n.attr("spatial", 1)) and n.rank(0) != 1  # what torch's own has
+    if not (of_channels and isinstance(n.value(3), Const) and isinstance(n.value(4), Const)):
         return n.call(normalize_by_statistics, x, scale, bias, mean, variance, epsilon)
     module = BatchNorm(1.0 - momentum, epsilon, _positive(n))
     path = n.builder.add_module(f"{n.node.outputs[0].name}_batchnorm", module)

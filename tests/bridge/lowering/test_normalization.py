@@ -82,3 +82,14 @@ def test_mean_variance_normalization_refuses_axes_that_the_input_lacks() -> None
     model = one_node.make("MeanVarianceNormalization", {"x": np.ones((2, 3, 4), np.float32)}, rank=3)
     with pytest.raises(UnsupportedError, match="of 3 dimensions"):
         to_torch(model)
+
+
+@pytest.mark.parametrize(("shape", "of_each", "opset"), [((5,), (1,), 15), ((2, 3, 5), (3, 5), 8)])
+def test_a_vector_is_one_channel_and_not_spatial_means_each_element(shape, of_each, opset) -> None:
+    inputs = {"x": RANDOM.standard_normal(shape)} | {n: RANDOM.random(of_each) + 0.5 for n in ("s", "b", *STATISTICS)}
+    inputs = {name: array.astype(np.float32) for name, array in inputs.items()}
+    options = {"spatial": 0} if opset == 8 else {}
+    made = one_node.make(
+        "BatchNormalization", inputs, constants=list(inputs)[1:], opset=opset, rank=len(shape), **options
+    )
+    parity.check(made, {"x": inputs["x"]})
