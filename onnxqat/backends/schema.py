@@ -294,7 +294,8 @@ class Backend(_Row):
     `first_last_observer`, since what suits the few bits of the other layers clips too much of 8. `pairs` says whether
     all consumers of a tensor read one pair, or each its own. Where `moved` is ``bare``, what only moves data (the
     operators of `passthrough`, and a Concat that is tied) carries no pair that repeats the grid of its inputs, since
-    the compiler carries the grid on. With `written_attributes`, operators get the attributes
+    the compiler carries the grid on. Operators of `summands` carry no pair where a sum alone reads their result: the
+    compiler adds before it rounds. With `written_attributes`, operators get the attributes
     that they leave at their defaults, for compilers that do not know them. `facts` gives the source of keys, by their path
     (``types.act``); one of a key counts for all below it.
     """
@@ -314,6 +315,7 @@ class Backend(_Row):
     fused: tuple[Chain, ...] = ()
     pairs: Literal["tensor", "consumer"] = "tensor"
     moved: Literal["pair", "bare"] = "pair"
+    summands: tuple[str, ...] = ()
     checks: tuple[Check, ...] = ()
     written_attributes: bool = False
     facts: dict[str, Fact] = dataclasses.field(default_factory=dict)
@@ -332,7 +334,7 @@ class Backend(_Row):
             raise ValueError(f"first_last_bits is {self.first_last_bits}, which is none of 0, 2 to 8, 16")
         chained = {o for c in self.fused for step in c.chain for o in step}
         checked = {o for check in self.checks for o in check.ops}
-        for op in {*self.ops, *self.passthrough, *chained, *checked} - COMPOSITES:
+        for op in {*self.ops, *self.passthrough, *self.summands, *chained, *checked} - COMPOSITES:
             if ops.find("", op.partition("/")[0]) is None:
                 raise ValueError(f"{op!r} is not an operator that onnxqat knows")
 

@@ -78,7 +78,8 @@ class _File:
             elif query.constant_tensor(value) is None and q is None and slot.axis is not None and len(row.inputs) == 2:
                 continue  # weights alone are quantized, and this one is computed
             elif q is None:
-                if not (value.is_graph_input() and self.table.io.inputs == "float"):
+                float_input = value.is_graph_input() and self.table.io.inputs == "float"
+                if not float_input and not self._is_added_to(value):
                     yield f"input {index} ({value.name}) is not quantized"
             else:
                 yield from self._grid(node, index, slot.use or "", slot.axis, q, tied=row.tie is not None)
@@ -149,7 +150,7 @@ class _File:
         if probability and self.table.io.probabilities == "float":
             return
         if not users or not all(map(qdq.is_quantize, users)):
-            if self._grid_of(value) is None:
+            if self._grid_of(value) is None and not self._is_added_to(value):
                 yield f"output {value.name} is read in float"
             return
         q = self.by_input[id(value)][0]
@@ -157,6 +158,14 @@ class _File:
             yield from self._fixed(slot.use or "", slot.fixed, q.qparams)
 
     def _fixed(self, name: str, fixed: object, qparams: QParams) -> Iterator[str]:
+    def _is_added_to(self, value: ir.Value) -> bool:
+        """Whether an Add alone reads `value`, its other operand is quantized, and the table says that it needs no pair."""
+        maker, users = value.producer(), value.uses()
+        if maker is None or maker.op_type not in self.table.summands or len(users) != 1:
+            return False
+        ((add, index),) = users
+        return add.op_type == "Add" and self._grid_of(add.inputs[1 - index]) is not None
+
         scale, zero_point, ends = (getattr(fixed, key) for key in ("scale", "zero_point", "range"))
         if scale is not None:
             right = np.isclose(qparams.scale, scale, rtol=ROUNDING) and qparams.zero_point == zero_point
