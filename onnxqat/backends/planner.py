@@ -41,9 +41,9 @@ def plan(
     for graph in draft.graphs:
         for node in graph:
             _visit(draft, node)
+    summands.leave_bare(draft)
     spreading.settle(draft)
     for node, row, inputs in draft.ties:
-    summands.leave_bare(draft)
         spreading.tie_row(draft, node, row, inputs)
     if backend.placement == "both":
         spreading.spread(draft)

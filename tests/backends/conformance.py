@@ -157,7 +157,6 @@ class _File:
         if slot.fixed is not None and value is node.outputs[0]:
             yield from self._fixed(slot.use or "", slot.fixed, q.qparams)
 
-    def _fixed(self, name: str, fixed: object, qparams: QParams) -> Iterator[str]:
     def _is_added_to(self, value: ir.Value) -> bool:
         """Whether an Add alone reads `value`, its other operand is quantized, and the table says that it needs no pair."""
         maker, users = value.producer(), value.uses()
@@ -166,6 +165,7 @@ class _File:
         ((add, index),) = users
         return add.op_type == "Add" and self._grid_of(add.inputs[1 - index]) is not None
 
+    def _fixed(self, name: str, fixed: object, qparams: QParams) -> Iterator[str]:
         scale, zero_point, ends = (getattr(fixed, key) for key in ("scale", "zero_point", "range"))
         if scale is not None:
             right = np.isclose(qparams.scale, scale, rtol=ROUNDING) and qparams.zero_point == zero_point
