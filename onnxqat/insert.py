@@ -349,9 +349,9 @@ def settle(
     seen: Mapping[str, BaseObserver] = observers
     found = findings.find(model, observers, sizes)
     remarks.extend(found.remarks)
-    if found.mixed_range or found.left_out:
+    if found.mixed_range or found.masked or found.left_out:
         chosen = selection.without(chosen, found.left_out)
-        plan = planner.plan(model, table, chosen, mixed_range=found.mixed_range)
+        plan = planner.plan(model, table, chosen, mixed_range=found.mixed_range, masked=found.masked)
         seen = moved_ranges.complete(observers, resolve.tensors_to_observe(plan), model)
     resolved = resolve.resolve(plan, seen, model)
     remarks.extend((*plan.remarks, *resolved.remarks))

@@ -52,10 +52,19 @@ class Draft:
         backend: table, user overrides applied.
         selection: nodes that the user took out.
         mixed_range: names of Concat nodes whose inputs have ranges too different for one scale.
+        masked: names of tensors that turned out to be masks.
     """
 
-    def __init__(self, model: ir.Model, backend: Backend, selection: Selection, mixed_range: frozenset[str]) -> None:
-        self.model, self.backend, self.selection, self.mixed_range = model, backend, selection, mixed_range
+    def __init__(
+        self,
+        model: ir.Model,
+        backend: Backend,
+        selection: Selection,
+        mixed_range: frozenset[str],
+        masked: frozenset[str] = frozenset(),
+    ) -> None:
+        self.model, self.backend, self.selection = model, backend, selection
+        self.mixed_range, self.masked = mixed_range, masked
         self.tensors: dict[str, DraftTensor] = {}
         self.biases: list[Edge] = []
         self.groups = Groups()
@@ -102,6 +111,8 @@ class Draft:
     def may_carry_pair(self, value: ir.Value) -> bool:
         """Whether a pair behind the producer of `value` is possible and wanted by the backend."""
         if value.dtype not in (None, ir.DataType.FLOAT) or any(map(qdq.is_quantize, value.consumers())):
+            return False
+        if value.name in self.masked:
             return False
         return self.backend.io.outputs == "quantize" or not regions.leaves_model(value)
 

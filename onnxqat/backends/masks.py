@@ -9,6 +9,7 @@ from onnxqat.graph import query
 from onnxqat.ops import _base as ops
 
 LARGEST = 1e9  # larger constants are masks, never data
+BEYOND_DATA = 1e30  # larger values that a model computes or is given are masks too
 JOINS = frozenset({"Add", "Sub", "Mul", "Where"})  # what puts a mask onto numbers, or makes one: (1 - keep) * -3e38
 
 
@@ -17,11 +18,16 @@ def is_mask(values: np.ndarray) -> bool:
     return not np.isfinite(values).all() or float(np.abs(values).max(initial=0.0)) >= LARGEST
 
 
-def carries_mask(value: ir.Value) -> bool:
-    """Whether `value` is computed from a constant mask by sums, products, selection and data movement alone."""
+def carries_mask(value: ir.Value, known: frozenset[str] = frozenset()) -> bool:
+    """Whether `value` is computed from a mask by sums, products, selection and data movement alone.
+
+    A mask is a constant of such numbers, what a Pad fills with, or a tensor named in `known`.
+    """
     pending, seen = [value], set[int]()
     while pending:
         current = pending.pop()
+        if current.name in known:
+            return True
         node = current.producer()
         if id(current) in seen or node is None or node.domain:
             continue
@@ -29,6 +35,10 @@ def carries_mask(value: ir.Value) -> bool:
         row = ops.find("", node.op_type)
         if node.op_type in JOINS:
             sources = list(node.inputs)
+        elif node.op_type == "Pad":
+            sources = [node.inputs[0], *node.inputs[2:3]]
+        elif node.op_type == "MaxPool":
+            continue  # a maximum has the numbers only
         elif row is not None and (row.passthrough or node.op_type in ("Cast", "Concat")):
             sources = [v for i, v in enumerate(node.inputs) if row.role(i) != "parameter"]
         else:

@@ -1,9 +1,8 @@
 """Resolve a backend table over a graph to a :class:`QuantPlan`.
 
-Order: the table's rows say which tensors want parameters; fused chains move an output behind the chain; what is added to
-before it is rounded wants none; an output that is only read on another grid takes that one; ties make groups;
-pass-through operators spread parameters both ways; fixed parameters beat calibration; biases come last; pairs that
-repeat what a compiler carries on go.
+Order: the table's rows say which tensors want parameters; fused chains move an output behind the chain; an output that
+is only read on another grid takes that one; ties make groups; pass-through operators spread parameters both ways; fixed
+parameters beat calibration; biases come last; pairs that repeat what a compiler carries on go.
 Redundant Relu and Clip are decided later, on the resulting scales (:mod:`onnxqat.calibration.resolve`), and so are
 limits of shifts (:mod:`onnxqat.calibration.shifts`).
 """
@@ -14,7 +13,7 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from onnxqat.backends import bare, biases, chains, kept, refusals, regions, specs, spreading, summands
+from onnxqat.backends import bare, biases, chains, kept, refusals, regions, specs, spreading
 from onnxqat.backends.draft import Consumer, Draft, DraftTensor
 from onnxqat.backends.schema import Backend, OpRow
 from onnxqat.backends.selection import Selection
@@ -28,6 +27,7 @@ def plan(
     selection: Selection,
     *,
     mixed_range: frozenset[str] = frozenset(),
+    masked: frozenset[str] = frozenset(),
 ) -> QuantPlan:
     """The plan for the main graph of `model` and the branches of If in it; the prepare passes have run.
 
@@ -36,12 +36,12 @@ def plan(
         backend: table, user overrides applied.
         selection: nodes that the user took out.
         mixed_range: names of Concat nodes whose inputs have ranges too different for one scale.
+        masked: names of tensors that turned out to be masks.
     """
-    draft = Draft(model, backend, selection, mixed_range)
+    draft = Draft(model, backend, selection, mixed_range, masked)
     for graph in draft.graphs:
         for node in graph:
             _visit(draft, node)
-    summands.leave_bare(draft)
     spreading.settle(draft)
     for node, row, inputs in draft.ties:
         spreading.tie_row(draft, node, row, inputs)

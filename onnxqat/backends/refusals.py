@@ -78,7 +78,7 @@ def _of_input(draft: Draft, node: ir.Node, slot: Slot | None, index: int, value:
         known = "unknown" if value.dtype is None else value.dtype.name.lower()
         return f"input {index} has type {known}; only float32 is quantized"
     constant = query.constant_array(value)
-    if constant is None and masks.carries_mask(value):
+    if constant is None and masks.carries_mask(value, draft.masked):
         return f"input {index} carries a mask, which no scale fits beside numbers"
     if constant is None:
         return "its weight is computed, not constant" if node.op_type != "MatMul" and slot.axis is not None else None
@@ -86,6 +86,6 @@ def _of_input(draft: Draft, node: ir.Node, slot: Slot | None, index: int, value:
         return "only a weight with two axes is cut into blocks"
     if constant.size == 0:
         return f"constant {value.name!r} is empty"
-    if masks.is_mask(constant):
+    if masks.is_mask(constant) or value.name in draft.masked:
         return f"constant {value.name!r} is a mask or not finite"
     return None

@@ -7,7 +7,7 @@ import dataclasses
 import onnx_ir as ir
 
 from onnxqat.backends import regions
-from onnxqat.calibration import row_sizes
+from onnxqat.calibration import found_masks, row_sizes
 from onnxqat.calibration.mixed_range import mixed_range
 from onnxqat.calibration.row_sizes import RowSizes
 from onnxqat.calibration.runner import Observed
@@ -24,11 +24,13 @@ class Findings:
     Attributes:
         left_out: node name to the reason why it stays float.
         mixed_range: names of Concat nodes whose inputs have ranges too different for one scale.
+        masked: names of tensors that are masks.
         remarks: what is worth knowing, those of the runner included.
     """
 
     left_out: dict[str, str]
     mixed_range: frozenset[str]
+    masked: frozenset[str]
     remarks: tuple[Remark, ...]
 
 
@@ -47,10 +49,13 @@ def find(model: ir.Model, observers: Observed, sizes: dict[str, RowSizes]) -> Fi
     mixed = [mixed_range(graph, observers) for graph in graphs]
     remarks = [r for r in observers.remarks if not (r.nodes and unseen.issuperset(r.nodes))]
     remarks += [remark for _, those in mixed for remark in those]
+    masked, those = found_masks.find(model, observers, observers.infinite)
+    remarks += those
     if unfit:
         remarks.append(Remark(f"layers stay float: {ROWS}", tuple(unfit), "calibrate"))
     left_out = dict.fromkeys(unfit, ROWS) | {str(node.name): UNTAKEN for graph in untaken for node in graph}
-    return Findings(left_out, frozenset[str]().union(*(names for names, _ in mixed)), tuple(remarks))
+    concats = frozenset[str]().union(*(names for names, _ in mixed))
+    return Findings(left_out, concats, masked, tuple(remarks))
 
 
 def _never_ran(branch: ir.Graph, observers: Observed) -> bool:

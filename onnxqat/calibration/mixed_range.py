@@ -26,7 +26,7 @@ def mixed_range(graph: ir.Graph, observers: Mapping[str, BaseObserver]) -> tuple
     for node in graph:
         if node.op_type != "Concat" or node.domain:
             continue
-        spans = [_span(observers[str(v.name)]) for v in node.inputs if v is not None and v.name in observers]
+        spans = [span(observers[str(v.name)]) for v in node.inputs if v is not None and v.name in observers]
         spans = [s for s in spans if s > 0]
         if len(spans) < 2:
             continue
@@ -43,6 +43,7 @@ def mixed_range(graph: ir.Graph, observers: Mapping[str, BaseObserver]) -> tuple
     return frozenset(found), remarks
 
 
-def _span(observer: BaseObserver) -> float:
+def span(observer: BaseObserver) -> float:
+    """The largest magnitude that `observer` covers."""
     low, high = observer.range()
     return float(np.max(np.maximum(np.abs(low), np.abs(high)), initial=0.0))

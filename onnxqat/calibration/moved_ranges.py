@@ -1,13 +1,17 @@
-"""Ranges of tensors that nobody observed, because they only hold what was moved there from observed ones."""
+"""Ranges of tensors that nobody observed: their operator states it, or only moved there what was observed."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 
+import numpy as np
 import onnx_ir as ir
 
+from onnxqat.calibration.observers import create
 from onnxqat.calibration.observers._base import BaseObserver
 from onnxqat.graph import moved, walk
+from onnxqat.ops import _base as ops
 from onnxqat.types import TensorSpec
 
 
@@ -16,7 +20,8 @@ def complete(
 ) -> dict[str, BaseObserver]:
     """`observers`, and for each other tensor of `wanted` one that has seen all that is moved into it.
 
-    What the data lead to may give a pair to a tensor that the plan before left bare (:mod:`onnxqat.backends.bare`).
+    What the data lead to may give a pair to a tensor that the plan before left bare (:mod:`onnxqat.backends.bare`), or
+    take away the prescribed parameters of a tensor, for which the range that its operator can give stands in.
 
     Args:
         observers: by tensor name.
@@ -27,7 +32,7 @@ def complete(
     values = {str(v.name): v for scope in walk.scopes(model) for v in walk.values(scope)}
     for name, spec in wanted.items():
         if name not in result and name in values:
-            parts = _sources(values[name], result)
+            parts = _sources(values[name], result, spec)
             for part in parts:
                 if name in result:
                     result[name].merge(part.for_spec(spec))
@@ -36,10 +41,17 @@ def complete(
     return result
 
 
-def _sources(value: ir.Value, observers: Mapping[str, BaseObserver]) -> list[BaseObserver]:
-    """The observers of what is moved into `value`; empty where something of it was not observed."""
+def _sources(value: ir.Value, observers: Mapping[str, BaseObserver], spec: TensorSpec) -> list[BaseObserver]:
+    """The observers of what is moved into `value`; empty where something of it has no known range."""
     if value.name in observers:
         return [observers[str(value.name)]]
     node = value.producer()
-    parts = [] if node is None else [_sources(part, observers) for part in moved.sources(node)]
+    if node is None:
+        return []
+    row = ops.find(node.domain, node.op_type)
+    if row is not None and row.output_range is not None:
+        bounded = create(dataclasses.replace(spec, observer="minmax"))
+        bounded.update(np.asarray(row.output_range, np.float32))
+        return [bounded]
+    parts = [_sources(part, observers, spec) for part in moved.sources(node)]
     return [observer for part in parts for observer in part] if all(parts) else []

@@ -10,15 +10,15 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from onnxqat import discover
-from onnxqat.calibration import branch_tensors
+from onnxqat.calibration import branch_tensors, found_masks
 from onnxqat.calibration import inputs as model_inputs
 from onnxqat.calibration.data import DataSource, open_data
 from onnxqat.calibration.inputs import Feeds
 from onnxqat.calibration.observers import create
 from onnxqat.calibration.observers._base import BaseObserver, NonFiniteError
 from onnxqat.calibration.session import Session
-from onnxqat.errors import DataError, UsageError
-from onnxqat.graph import io
+from onnxqat.errors import DataError, QatError, UsageError
+from onnxqat.graph import io, query
 from onnxqat.types import Remark, TensorSpec
 
 Watcher = Callable[[npt.NDArray[Any]], None]
@@ -31,12 +31,20 @@ class Observed(dict[str, BaseObserver]):
     Attributes:
         remarks: tensors that saw no data, and what the data source noticed.
         batches: number of batches that were run.
+        infinite: names of masks of -inf, and of what is computed from them; their observers saw the numbers alone.
     """
 
-    def __init__(self, observers: Mapping[str, BaseObserver], remarks: Sequence[Remark], batches: int) -> None:
+    def __init__(
+        self,
+        observers: Mapping[str, BaseObserver],
+        remarks: Sequence[Remark],
+        batches: int,
+        infinite: frozenset[str] = frozenset(),
+    ) -> None:
         super().__init__(observers)
         self.remarks = tuple(remarks)
         self.batches = batches
+        self.infinite = infinite
 
 
 def calibrate(
@@ -82,8 +90,14 @@ def calibrate(
     session = None
     if fetched or graph_model.graph.outputs:  # without fetching anything it still tells whether the model runs
         session = Session(graph_model, optimize=True, tensors=fetched, custom_ops=custom_ops)
+    infinite: set[str] = set()
     for feeds in source:
-        _observe(session, feeds, fetched, observers, watch or {}, f"batch {done} of {source.name}")
+        infinite.update(name for name, value in feeds.items() if value.dtype.kind == "f" and found_masks.hides(value))
+        batch = f"batch {done} of {source.name}"
+        try:
+            _observe(session, feeds, fetched, observers, watch or {}, infinite, batch)
+        except _RefusedError as refused:
+            raise _error(refused, feeds, batch, infinite, graph_model) from None
         done += 1
         if progress is not None:
             progress(done, source.batches)
@@ -91,7 +105,7 @@ def calibrate(
     remarks = [
         Remark(f"tensor {name!r} never held a value: its range is zero", (name,), "calibrate") for name in unseen
     ]
-    return Observed(observers, [*source.remarks, *remarks], done)
+    return Observed(observers, [*source.remarks, *remarks], done, frozenset(infinite & observers.keys()))
 
 
 def _observers(tensors: Mapping[str, TensorSpec], groups: Mapping[str, str]) -> dict[str, BaseObserver]:
@@ -130,42 +144,74 @@ def _check_tensors(model: ir.Model, names: Mapping[str, BaseObserver]) -> None:
             raise UsageError("option-invalid", f"tensor {name!r} is {values[name].dtype}: it has no range to observe")
 
 
+class _RefusedError(Exception):
+    """A tensor that an observer does not take."""
+
+    def __init__(self, name: str, value: npt.NDArray[Any], reason: ValueError) -> None:
+        super().__init__(name)
+        self.name, self.value, self.reason = name, value, reason
+
+
 def _observe(
     session: Session | None,
     feeds: Feeds,
     fetched: Sequence[str],
     observers: Mapping[str, BaseObserver],
     watch: Mapping[str, Watcher],
+    infinite: set[str],
     batch: str,
 ) -> None:
     results = session.run_list(feeds, fetched, f" on {batch}") if session and fetched else []
     for name in [n for n in feeds if n in observers]:
-        _update(observers[name], name, feeds[name], feeds, batch)
+        _update(observers[name], name, feeds[name], infinite)
         if name in watch:
             watch[name](feeds[name])
     # Popping lets each tensor go as soon as it has been seen.
     for name in reversed(fetched):
         value = results.pop()
-        _update(observers[name], name, value, feeds, batch)
+        _update(observers[name], name, value, infinite)
         if name in watch:
             watch[name](value)
 
 
-def _update(observer: BaseObserver, name: str, value: npt.NDArray[Any], feeds: Feeds, batch: str) -> None:
+def _update(observer: BaseObserver, name: str, value: npt.NDArray[Any], infinite: set[str]) -> None:
+    """Show `value` to `observer`; of a mask of -inf, and of what comes of one, only the numbers."""
     try:
         observer.update(value)
-    except NonFiniteError:
-        culprit = next((n for n, x in feeds.items() if x.dtype.kind == "f" and not np.isfinite(x).all()), None)
-        if culprit is not None:
-            bad = feeds[culprit]
-            raise DataError("data-non-finite", f"{batch}: input {culprit!r} has NaN or infinity{_where(bad)}") from None
-        raise DataError(
-            "data-non-finite",
-            f"{batch}: tensor {name!r} has NaN or infinity{_where(value)}, from finite inputs",
-            hint="the float model overflows there: leave the tensor in float, or check the preprocessing",
-        ) from None
+    except NonFiniteError as error:
+        if not infinite or observer.spec.axis is not None or not found_masks.is_infinite(value):
+            raise _RefusedError(name, value, error) from None
+        infinite.add(name)
+        observer.update(value[np.isfinite(value)])
     except ValueError as error:
-        raise UsageError("option-invalid", f"tensor {name!r} cannot be observed: {error}") from None
+        raise _RefusedError(name, value, error) from None
+
+
+def _error(refused: _RefusedError, feeds: Feeds, batch: str, infinite: set[str], model: ir.Model) -> QatError:
+    """What to tell the user about a tensor that cannot be observed: the first cause of it that there is."""
+    if not isinstance(refused.reason, NonFiniteError):
+        return UsageError("option-invalid", f"tensor {refused.name!r} cannot be observed: {refused.reason}")
+    for name, given in feeds.items():
+        if given.dtype.kind == "f" and name not in infinite and not np.isfinite(given).all():
+            return DataError("data-non-finite", f"{batch}: input {name!r} has NaN or infinity{_where(given)}")
+    constant = next((v for v in model.graph.initializers.values() if _is_broken(v)), None)
+    if constant is not None:
+        return DataError(
+            "data-non-finite",
+            f"{batch}: tensor {refused.name!r} has NaN or infinity, and so has constant {constant.name!r} of the model",
+            hint="the float model is broken there: export it again from weights that are finite",
+        )
+    return DataError(
+        "data-non-finite",
+        f"{batch}: tensor {refused.name!r} has NaN or infinity{_where(refused.value)}, from finite inputs",
+        hint="the float model overflows there: leave the tensor in float, or check the preprocessing",
+    )
+
+
+def _is_broken(value: ir.Value) -> bool:
+    """Whether constant `value` has NaN or +inf; -inf is a mask."""
+    constant = query.constant_array(value)
+    return constant is not None and constant.dtype.kind == "f" and not found_masks.is_infinite(constant)
 
 
 def _where(value: npt.NDArray[Any]) -> str:

@@ -33,3 +33,11 @@ def test_a_concat_has_the_ranges_of_its_inputs_together() -> None:
 def test_what_is_computed_has_to_be_observed() -> None:
     model, observers = observed()
     assert set(complete(observers, {"y": SPEC, "e": SPEC}, model)) == {"a", "b"}
+
+
+def test_an_operator_that_states_its_range_needs_no_data() -> None:
+    proto = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17]> g (float[2] x) => (float[2] y) { p = Softmax(x) y = Identity(p) }'
+    )
+    found = complete({}, {"p": SPEC, "y": SPEC}, ir.from_proto(proto))
+    assert [[float(v) for v in found[name].range()] for name in "py"] == [[0.0, 1.0]] * 2

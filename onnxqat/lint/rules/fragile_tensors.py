@@ -13,7 +13,6 @@ from onnxqat.lint._file import File, is_integer
 from onnxqat.lint._model import Found, Rule
 from onnxqat.ops import _base as ops
 
-LOWEST_FLOATS = 1e30
 NORMALIZATIONS = (
     "LayerNormalization",
     "InstanceNormalization",
@@ -46,7 +45,7 @@ def _masks(file: File) -> Iterator[Found]:
                 quantizer.nodes[0],
                 quantizer.tensor,
             )
-        elif _span(quantizer) >= LOWEST_FLOATS:
+        elif _span(quantizer) >= masks.BEYOND_DATA:
             yield Found(f"its range is {_span(quantizer):.3g}", quantizer.nodes[0], quantizer.tensor)
 
 
