@@ -106,8 +106,8 @@ def channel_axis(node: ir.Node, slot: Slot, value: ir.Value) -> int | None:
     if slot.axis == "K":
         return 1 - output_axis(node) % size if size == 2 else None
     axis = slot.axis % size if -size <= slot.axis < size else None
-    if node.op_type == "MatMul" and size < 2:
-        return None
+    if node.op_type == "MatMul" and size != 2:
+        return None  # a stack of weights: onnxruntime's kernels take one scale (microsoft/onnxruntime#25489)
     if node.op_type == "ConvTranspose" and query.attribute(node, "group", 1) != 1:
         return None
     return axis

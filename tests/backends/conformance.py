@@ -121,7 +121,8 @@ class _File:
             yield f"input {index} has a zero point"
         if kind.scale == "pow2" and not _is_power_of_two(qparams.scale):
             yield f"input {index} has a scale that is no power of two"
-        per_channel = constant and axis is not None and kind.granularity != "tensor" and not tied
+        plain = node.op_type != "MatMul" or len(q.input.shape or ()) == 2
+        per_channel = constant and axis is not None and kind.granularity != "tensor" and not tied and plain
         if (qparams.axis is None) == per_channel:
             yield f"input {index} has axis {qparams.axis}"
         elif per_channel:
