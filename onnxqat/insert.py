@@ -15,7 +15,7 @@ from onnxqat.backends import batchnorms, planner, schema, selection
 from onnxqat.backends.selection import Overrides, Selection
 from onnxqat.errors import BackendError, DataError, ModelError, UsageError
 from onnxqat.graph import batchnorm, build, edit, io, qdq, query, shapes, walk
-from onnxqat.passes import _base
+from onnxqat.passes import _base, compute_batchnorm
 from onnxqat.passes.batchnorm_to_affine import BatchnormToAffine
 from onnxqat.passes.close_initializers import CloseInitializers
 from onnxqat.passes.derive_bias import DeriveBias
@@ -105,8 +105,9 @@ def insert_qdq(
         equalize: bring channels of very different size in front of a SiLU to one size, where calibration finds any.
         rounding: ``"compensated"`` rounds the weights of convolutions on the calibration data
             (:mod:`onnxqat.calibration.rounding`) and corrects biases; ``"nearest"`` leaves weights and biases.
-        batch_norm: ``"keep"`` leaves a BatchNormalization behind its layer, to be trained, where the backend's weight
-            scales can take it up at deployment; ``"fold"`` folds it into the weights before they are quantized.
+        batch_norm: ``"keep"`` leaves a BatchNormalization in the file, to be trained: behind its layer where the
+            backend's weight scales can take it up at deployment, else in front of the quantizers, where the graph
+            folds it; ``"fold"`` folds it into the weights before they are quantized.
         progress: called with batches done and their number, when known.
 
     Raises:
@@ -120,11 +121,10 @@ def insert_qdq(
     if batch_norm not in get_args(BatchNorm):
         raise UsageError("option-invalid", f"batch_norm is {batch_norm!r}", hint=", ".join(get_args(BatchNorm)))
     overrides = overrides or Overrides()
-    if batch_norm == "keep" and (rounding != "nearest" or overrides.exact):
-        what = "compensated rounding corrects biases" if rounding != "nearest" else "exact sums need short scales"
+    if batch_norm == "keep" and rounding != "nearest":
         raise UsageError(
             "option-invalid",
-            f"{what}, and a layer in front of a BatchNormalization that is kept has none",
+            "compensated rounding corrects biases, and those of a layer whose BatchNormalization is kept are not final",
             hint="fold the BatchNormalization",
         )
     if replace and keep:
@@ -134,7 +134,7 @@ def insert_qdq(
     remarks: list[Remark] = []
     if qdq.is_quantized(model) and not keep:
         _strip(model, replace, source, remarks)
-    chosen = prepare(model, table, overrides, remarks, simplify=simplify, batch_norm=batch_norm)
+    chosen = prepare(model, table, overrides, remarks, simplify=simplify, batch_norm=batch_norm, compute=True)
     chosen = _reachable(model, chosen, remarks)
     if calibration is None and not random_data:
         raise DataError(
@@ -161,8 +161,19 @@ def prepare(
     *,
     simplify: bool = False,
     batch_norm: BatchNorm = "fold",
+    compute: bool = False,
 ) -> Selection:
     """Run the prepare recipe on `model` in place and find the user's selection on the names before it.
+
+    Args:
+        model: float model.
+        table: backend table, user overrides applied.
+        overrides: user choices.
+        remarks: what is found is added.
+        simplify: run onnxsim first.
+        batch_norm: as of :func:`insert_qdq`.
+        compute: where weight scales cannot take up a BatchNormalization that is to be kept, note it at its layer, for
+            :func:`place` to compute the folded weight in the graph. `model` has to stay in memory until then.
 
     Raises:
         UsageError: ``option-invalid`` where a BatchNormalization is to be kept and no weight scale can take it up.
@@ -183,7 +194,7 @@ def prepare(
     chosen = selection.unmark(model, chosen)
     shapes.infer(model)  # types tell the next passes what is worth folding
     if batch_norm == "keep":
-        _keep_batchnorm(model, table, chosen, remarks)
+        _keep_batchnorm(model, table, chosen, remarks, exact=overrides.exact, compute=compute)
     else:
         remarks.extend(_better_kept(model, table))
     steps: list[_base.Pass] = [
@@ -218,22 +229,39 @@ def _better_kept(model: ir.Model, table: schema.Backend) -> list[Remark]:
     return [Remark(text, nodes, "prepare")]
 
 
-def _keep_batchnorm(model: ir.Model, table: schema.Backend, chosen: Selection, remarks: list[Remark]) -> None:
-    def refusal(layer: ir.Node) -> str | None:
-        return chosen.reason(layer) or batchnorms.refusal(table, layer)
+def _keep_batchnorm(
+    model: ir.Model, table: schema.Backend, chosen: Selection, remarks: list[Remark], *, exact: bool, compute: bool
+) -> None:
+    found: dict[int, str] = {}
 
-    kept = _base.rewrite(model, [LiftConstants(), KeepBatchnorm(refusal)])
-    remarks.extend(kept.remarks)
-    if any(map(batchnorm.is_kept, walk.nodes(model))):
+    def refusal(layer: ir.Node) -> str | None:
+        reason = chosen.reason(layer) or batchnorms.refusal(table, layer) or (batchnorms.EXACT if exact else None)
+        return found.get(id(layer), reason)
+
+    remarks.extend(_base.rewrite(model, [LiftConstants()]).remarks)
+    noted = False
+    for scope, layer, node in _behind_layers(model) if compute else ():
+        if refusal(layer) in batchnorms.OF_SCALES:
+            reason = compute_batchnorm.note(scope, node)
+            noted |= reason is None
+            found |= {} if reason is None else {id(layer): reason}
+    remarks.extend(_base.rewrite(model, [KeepBatchnorm(refusal)]).remarks)
+    if noted or any(map(batchnorm.is_kept, walk.nodes(model))):
         return
-    layers = (batchnorm.layer(node) for node in walk.nodes(model) if batchnorm.is_batchnorm(node))
-    refused = {batchnorms.refusal(table, layer) for layer in layers if layer is not None} - {None}
+    of_user = {*chosen.left_out.values(), *chosen.outputs.values(), None}
+    refused = [reason for _, layer, _ in _behind_layers(model) if (reason := refusal(layer)) not in of_user]
     if refused:
         raise UsageError(
             "option-invalid",
-            f"no BatchNormalization can be kept for {table.backend}: {refused.pop()}",
+            f"no BatchNormalization can be kept for {table.backend}: {refused[0]}",
             hint="leave batch_norm at 'fold': the folded weights are trained, on the scales that will be deployed",
         )
+
+
+def _behind_layers(model: ir.Model) -> list[tuple[walk.Scope, ir.Node, ir.Node]]:
+    """Scope, layer and BatchNormalization of each pair of the two."""
+    found = ((scope, node) for scope in walk.scopes(model) for node in scope if batchnorm.is_batchnorm(node))
+    return [(scope, layer, node) for scope, node in found if (layer := batchnorm.layer(node)) is not None]
 
 
 def needed_opset(table: schema.Backend, overrides: Overrides | None = None) -> int:
@@ -360,7 +388,11 @@ def settle(
 
 def place(model: ir.Model, table: schema.Backend, plan: QuantPlan, resolved: Resolved, remarks: list[Remark]) -> None:
     """Insert the quantizers of `resolved` into `model`, in place; nodes that stay in float note why."""
-    steps = [PlaceQdq(resolved.placements, table.pairs), DeriveBias(resolved.biases)]
+    steps = [
+        PlaceQdq(resolved.placements, table.pairs),
+        DeriveBias(resolved.biases),
+        compute_batchnorm.ComputeBatchnorm(),
+    ]
     remarks.extend(_base.rewrite(model, steps).remarks)
     edit.remove_unused(model)
     _note_float(model, plan)

@@ -36,3 +36,15 @@ def affine(node: ir.Node) -> Affine | str:
     if not (np.isfinite(factor).all() and np.isfinite(offset).all()):
         return "parameters of BatchNormalization give values that are not finite"
     return Affine(factor, offset)
+
+
+def layer_bias(layer: ir.Node, channels: int) -> np.ndarray | None:
+    """float64 (channels,): what a layer adds; None where that is no constant row."""
+    value = layer.inputs[2] if len(layer.inputs) > 2 else None
+    if value is None:
+        return np.zeros(channels)
+    found = query.constant_array(value)
+    if found is None or found.size not in (1, channels) or found.size != (found.shape or (1,))[-1]:
+        return None
+    beta = float(query.attribute(layer, "beta", 1.0)) if layer.op_type == "Gemm" else 1.0
+    return np.asarray(np.broadcast_to(found.astype(np.float64).reshape(-1) * beta, (channels,)))

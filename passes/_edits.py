@@ -50,6 +50,19 @@ def absorb(node: ir.Node, source: ir.Value) -> None:
     source.metadata_props.update(output.metadata_props)
 
 
+def as_gemm(scope: walk.Scope, matmul: ir.Node, stamp: dict[str, str]) -> ir.Node:
+    """Replace a MatMul of two matrices by a Gemm, which has a bias; the node and its output keep their names."""
+    output = matmul.outputs[0]
+    name, node_name = str(output.name), matmul.name
+    gemm = build.node(
+        "Gemm", list(matmul.inputs), [name], dtype=output.dtype, shape=output.shape, name=node_name, stamp=stamp
+    )
+    scope.insert_before(matmul, gemm)
+    output.replace_all_uses_with(gemm.outputs[0])
+    scope.remove(matmul, safe=True)
+    return gemm
+
+
 def is_private(value: ir.Value) -> bool:
     """Whether exactly one node input reads `value` and it is no graph output."""
     return len(value.uses()) == 1 and not value.is_graph_output()

@@ -14,7 +14,7 @@ from onnxqat.backends.specs import output_axis
 from onnxqat.graph import batchnorm, build, qdq, query, walk
 from onnxqat.passes._base import Context, Pass, Rewrite
 from onnxqat.passes._batchnorm import Affine, affine
-from onnxqat.passes._edits import Log, absorb, drop_unused, is_private
+from onnxqat.passes._edits import Log, absorb, as_gemm, drop_unused, is_private
 from onnxqat.passes._forms import float_name
 from onnxqat.passes._inference import Inferred
 from onnxqat.passes._quantized_weight import drop, exchange, overwrite
@@ -231,25 +231,13 @@ def _fold(
     stamp = {build.CREATED_BY: FoldQuantizedBatchnorm.name, build.RULE: RULE}
     exchange(scope, layer, weight, change.qparams, change.codes, change.values, names, stamp=stamp)
     if layer.op_type == "MatMul":
-        layer = _as_gemm(scope, layer, stamp)
+        layer = as_gemm(scope, layer, stamp)
     _set_bias(scope, layer, change.bias, readable, names)
     parameters = list(node.inputs[1:])
     absorb(node, layer.outputs[0])
     for value in parameters:
         drop_unused(value)
     return layer
-
-
-def _as_gemm(scope: walk.Scope, matmul: ir.Node, stamp: dict[str, str]) -> ir.Node:
-    output = matmul.outputs[0]
-    name, node_name = str(output.name), matmul.name
-    gemm = build.node(
-        "Gemm", list(matmul.inputs), [name], dtype=output.dtype, shape=output.shape, name=node_name, stamp=stamp
-    )
-    scope.insert_before(matmul, gemm)
-    output.replace_all_uses_with(gemm.outputs[0])
-    scope.remove(matmul, safe=True)
-    return gemm
 
 
 def _set_bias(

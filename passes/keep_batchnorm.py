@@ -11,8 +11,9 @@ from onnxqat import numerics
 from onnxqat.backends.specs import output_axis
 from onnxqat.graph import batchnorm, build, query, walk
 from onnxqat.passes._base import Context, Pass, Rewrite
-from onnxqat.passes._batchnorm import affine
+from onnxqat.passes._batchnorm import affine, layer_bias
 from onnxqat.passes._edits import Log, drop_unused, exchange_constant, is_private
+from onnxqat.passes.compute_batchnorm import NOTE
 
 
 class KeepBatchnorm(Pass):
@@ -46,7 +47,7 @@ class KeepBatchnorm(Pass):
         for scope in walk.scopes(model):
             for node in list(scope):
                 layer = batchnorm.layer(node) if batchnorm.is_batchnorm(node) else None
-                if layer is None or batchnorm.is_kept(node):
+                if layer is None or batchnorm.is_kept(node) or NOTE in layer.meta:
                     continue
                 reason = self.refusal(layer) or _reason(layer, node)
                 if reason is not None:
@@ -72,24 +73,14 @@ def _reason(layer: ir.Node, node: ir.Node) -> str | None:
         return "groups of a ConvTranspose share the channels of its weight"
     if function.factor.shape != (weight.shape.numpy()[output_axis(layer)],):
         return "it has another number of channels than the layer"
-    return None if _bias(layer, function.factor.size) is not None else "the bias of the layer is computed or no row"
-
-
-def _bias(layer: ir.Node, channels: int) -> np.ndarray | None:
-    """float64 (channels,): what the layer adds; None where that is no constant row."""
-    value = layer.inputs[2] if len(layer.inputs) > 2 else None
-    if value is None:
-        return np.zeros(channels)
-    found = query.constant_array(value)
-    if found is None or found.size not in (1, channels) or found.size != (found.shape or (1,))[-1]:
-        return None
-    beta = float(query.attribute(layer, "beta", 1.0)) if layer.op_type == "Gemm" else 1.0
-    return np.asarray(np.broadcast_to(found.astype(np.float64).reshape(-1) * beta, (channels,)))
+    return (
+        None if layer_bias(layer, function.factor.size) is not None else "the bias of the layer is computed or no row"
+    )
 
 
 def _settle(scope: walk.Scope, layer: ir.Node, node: ir.Node, names: build.Names) -> None:
     gamma, beta, mean, variance = (np.asarray(query.constant_array(v)) for v in node.inputs[1:5])
-    bias = _bias(layer, gamma.size)
+    bias = layer_bias(layer, gamma.size)
     assert bias is not None
     sign = np.where(gamma < 0, -1.0, 1.0)
     if (sign < 0).any():

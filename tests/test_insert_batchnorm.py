@@ -1,6 +1,7 @@
 """insert_qdq with batch_norm="keep": two nodes stay, and no pair comes between them."""
 
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -33,7 +34,7 @@ def test_kept_and_folded_compute_the_same(backend: str) -> None:
     kept = insert_qdq(proto(TEXT), backend, calibration=DATA, batch_norm="keep").model
     model = io.load(kept)
     layers = [batchnorm.layer(n) for n in model.graph if batchnorm.is_kept(n)]
-    # a table that has one scale for a Gemm folds what is behind that
+    # a table that has one scale for a Gemm folds what is behind that in front of its quantizer
     assert [n.name for n in layers if n is not None] == ["stem", "deep", "head"][: len(layers)]
     assert len(layers) >= 2
     found = qdq.by_output(qdq.quantizers(model, every=True))
@@ -73,10 +74,16 @@ def test_short_scales_stay_short_until_the_fold() -> None:
     assert limits[1] == {None}
 
 
-@pytest.mark.parametrize("backend", ["vitis-dpu", "snpe", "esp-dl"])
-def test_scales_that_cannot_take_it_up_are_an_error(backend: str) -> None:
-    with pytest.raises(UsageError, match="no BatchNormalization can be kept") as caught:
-        insert_qdq(proto(TEXT), backend, calibration=DATA, batch_norm="keep")
+def test_a_table_that_quantizes_no_weight_of_such_a_layer_is_an_error(tmp_path: Path) -> None:
+    table = tmp_path / "sums.yaml"
+    table.write_text(
+        "schema: 1\nbackend: sums\ndescription: sums alone\nsource: [a test]\nopset: [13, 19]\nplacement: both\n"
+        "types:\n  act: {dtype: int8}\nops:\n  Add: {in: [act, act], out: [act]}\n"
+    )
+    with pytest.raises(
+        UsageError, match="no BatchNormalization can be kept for sums: sums does not quantize"
+    ) as caught:
+        insert_qdq(proto(TEXT), str(table), calibration=DATA, batch_norm="keep")
     assert "fold" in caught.value.hint
 
 
@@ -95,8 +102,8 @@ def test_nothing_to_keep_is_no_error() -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"rounding": "compensated"}, {"overrides": Overrides(exact=True)}, {"batch_norm": "live"}],
-    ids=["rounding", "exact", "unknown"],
+    [{"rounding": "compensated"}, {"batch_norm": "live"}],
+    ids=["rounding", "unknown"],
 )
 def test_options_that_do_not_go_together(options: dict[str, object]) -> None:
     with pytest.raises(UsageError) as caught:

@@ -10,6 +10,9 @@ from onnxqat.graph import query
 
 ROUNDED = "its backend's weight scales are powers of two"
 SHARED = "its backend has no weight scale for each output channel"
+EXACT = "exact sums need short scales, which products with its factors are not"
+OF_SCALES = frozenset({ROUNDED, SHARED, EXACT})
+"""Reasons that a folded weight does not have: where it is one of these, the graph can compute that in training."""
 
 
 def refusal(backend: Backend, layer: ir.Node) -> str | None:

@@ -406,7 +406,8 @@ class DerivedFakeQuantize(FakeQuantize):
         activation: the quantizer of the layer's input, per tensor.
         weight: the quantizer of the layer's weight.
         tensor: the ONNX name of the bias.
-        stored_as: ``"int32"``, or ``"float"`` for a bias that stays float in the file, with values on this grid.
+        stored_as: ``"int32"``; ``"float"`` for a bias that stays float in the file, with values on this grid; ``"computed"``
+            for one that the graph computes and rounds to it.
 
     Raises:
         UnsupportedError: ``quantizer-unsupported`` when the product does not have the shape of the bias's scale.
@@ -421,10 +422,10 @@ class DerivedFakeQuantize(FakeQuantize):
         activation: FakeQuantize,
         weight: FakeQuantize,
         tensor: str,
-        stored_as: Literal["int32", "float"] = "int32",
+        stored_as: Literal["int32", "float", "computed"] = "int32",
     ) -> None:
         super().__init__(qparams, tensor=tensor, role="bias", symmetric=True)
-        self.stored_as: Literal["int32", "float"] = stored_as
+        self.stored_as: Literal["int32", "float", "computed"] = stored_as
         # A tuple, because nn.Module registers modules that are set as attributes.
         self._sources = (activation, weight)
         self._shape = tuple(qparams.scale.shape)

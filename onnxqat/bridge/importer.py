@@ -28,11 +28,12 @@ from onnxqat.bridge import (
 )
 from onnxqat.bridge import module as modules
 from onnxqat.bridge.builder import Builder, Lowered, NodeView, RefusedError, Store
+from onnxqat.bridge.folded_batchnorm import FoldedBatchNorms
 from onnxqat.bridge.module import Capture, OnnxModule, capture
 from onnxqat.bridge.quantizer_modules import QuantizerFactory
 from onnxqat.bridge.values import Const
 from onnxqat.errors import UnsupportedError
-from onnxqat.graph import io, query, walk
+from onnxqat.graph import computed_fold, io, query, walk
 from onnxqat.ops import _base
 
 __all__ = ["Capture", "OnnxModule", "QuantizerFactory", "capture", "to_torch"]
@@ -88,6 +89,7 @@ class _Importer:
         self.store = Store()
         self.refused: dict[str, list[str]] = {}
         self.quantizers = quantizer_modules.Quantizers(model, factory)
+        self.batchnorms = FoldedBatchNorms(computed_fold.every(model))
         self.doubtful: set[int] = set()
 
     def run(self) -> OnnxModule:
@@ -126,11 +128,13 @@ class _Importer:
     def lower_scope(self, builder: Builder, graph: ir.Graph) -> None:
         """Lower the nodes of one graph in order."""
         for node in graph:
+            self.batchnorms.before(builder, node)
             if self.quantizers.handles(node):
                 self.quantizers.emit(builder, node)
             else:
                 self.quantizers.snap(builder, node)
                 self._lower(builder, node)
+            self.batchnorms.behind(builder, node)
 
     def _lower(self, builder: Builder, node: ir.Node) -> None:
         view = unsigned.view(builder, node, self.lower_scope)

@@ -15,7 +15,8 @@ from onnxqat.bridge import names, packed_weights
 from onnxqat.bridge.builder import Builder
 from onnxqat.bridge.fake_quantize import DerivedFakeQuantize, FakeQuantize
 from onnxqat.bridge.values import TORCH_DTYPES, Const
-from onnxqat.graph import qdq, query
+from onnxqat.graph import computed_fold, moved, qdq, query
+from onnxqat.graph.computed_fold import ComputedFold
 from onnxqat.graph.qdq import Quantizer
 
 QuantizerFactory: TypeAlias = "Callable[[Quantizer, tuple[nn.Module, nn.Module] | None], nn.Module]"
@@ -47,20 +48,33 @@ class Quantizers:
         self._snapped = {
             id(node): (activation, weight) for node, activation, weight in qdq.snapped_biases(model, found)
         }
+        self._rounded: dict[int, ComputedFold] = {}
+        self._rounding: set[int] = set()
+        self._find_rounded(model, found)
         self.paths: dict[str, str] = {}
         self._nodes: dict[int, Quantizer] = {id(node): q for q in found for node in q.nodes}
         self._made: dict[int, nn.Module] = {}
         self._scales: list[tuple[ir.Value, nn.Module]] = []
         self._masters: dict[int, list[tuple[Quantizer, Const]]] = {}
 
+    def _find_rounded(self, model: ir.Model, found: list[Quantizer]) -> None:
+        """Biases that the graph computes and rounds to the grid of the accumulator."""
+        readable = moved.carried(found)
+        for fold in computed_fold.every(model):
+            activation, weight = (readable.get(id(value)) for value in fold.layer.inputs[:2])
+            if fold.rounding and activation is not None and weight is not None:
+                self._snapped[id(fold.layer)] = (activation, weight)
+                self._rounded[id(fold.layer)] = fold
+                self._rounding |= {id(node) for node in fold.rounding}
+
     def handles(self, node: ir.Node) -> bool:
         """Whether `node` belongs to a recognised quantizer."""
-        return id(node) in self._nodes
+        return id(node) in self._nodes or id(node) in self._rounding
 
     def emit(self, builder: Builder, node: ir.Node) -> None:
         """Emit the quantizer at its first node; its other nodes emit nothing."""
-        quantizer = self._nodes[id(node)]
-        if node is not quantizer.nodes[0]:
+        quantizer = self._nodes.get(id(node))
+        if quantizer is None or node is not quantizer.nodes[0]:
             return
         if quantizer.stored:
             master = builder.tensor(self._master(quantizer))
@@ -102,20 +116,21 @@ class Quantizers:
         if id(node) not in self._snapped:
             return
         activation, weight = self._snapped[id(node)]
-        bias = node.inputs[2]
-        values = query.constant_array(bias)
-        if bias is None or values is None:
+        bias, fold = node.inputs[2], self._rounded.get(id(node))
+        source = bias if fold is None else fold.folded_bias
+        values = query.constant_tensor(bias if fold is None else fold.beta)
+        if bias is None or source is None or values is None:
             return
         made = DerivedFakeQuantize(
             qdq.accumulator(activation.qparams, weight.qparams, values.size),
             activation=cast("FakeQuantize", self.module(activation)),
             weight=cast("FakeQuantize", self.module(weight)),
-            tensor=str(bias.name),
-            stored_as="float",
+            tensor=str(source.name),
+            stored_as="float" if fold is None else "computed",
         )
-        path = builder.add_module(f"{bias.name}_quantizer", made)
-        self.paths.setdefault(str(bias.name), builder.prefix + path)
-        master = builder.tensor(builder.lookup(bias))
+        path = builder.add_module(f"{source.name}_quantizer", made)
+        self.paths.setdefault(str(source.name), builder.prefix + path)
+        master = builder.tensor(builder.lookup(source))
         builder.define(bias, builder.emit("call_module", path, (master,), name=names.identifier(path, "quantizer")))
 
     def tie_scales(self) -> None:

@@ -288,6 +288,8 @@ def _write_derived(
     done: set[str],
     written: dict[int, tuple[FloatArray, bool]],
 ) -> None:
+    if q.stored_as == "computed":
+        return  # what it is computed from is written
     new = q.qparams()
     sources = [written.get(id(s)) for s in (q.activation, q.weight)]
     scales = [s.qparams().scale if w is None else w[0] for s, w in zip((q.activation, q.weight), sources, strict=True)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 KEPT = "onnxqat.batch_norm"  # on a BatchNormalization that stays behind its layer until the weights are final
+PARTS = frozenset({"weight", "bias"})  # the same note on the node that computes a folded one
 LAYERS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import onnx_ir as ir
 
-from onnxqat.graph import build, moved, query, walk
+from onnxqat.graph import batchnorm, build, moved, query, walk
 from onnxqat.types import FLOAT_STORAGE, STORAGE, Precision, QParams, QType, Role
 
 QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
@@ -315,7 +315,9 @@ def _clip_bounds(clip: ir.Node, low: int, high: int) -> tuple[int, int] | None:
 
 
 def _resolve_role(q: Quantizer) -> None:
-    if q.stored or query.constant_tensor(q.input) is not None:
+    maker = q.input.producer()
+    computed = maker is not None and maker.metadata_props.get(batchnorm.KEPT) in batchnorm.PARTS  # see computed_fold
+    if q.stored or computed or query.constant_tensor(q.input) is not None:
         q.role = "bias" if any(True for _ in _layers_of_bias(q)) else "weight"
 
 

@@ -1,4 +1,4 @@
-"""BatchNormalization that was kept for training goes into the scales of its layer."""
+"""BatchNormalization that was kept for training goes into its layer."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ import onnx_ir as ir
 
 from onnxqat.backends import schema
 from onnxqat.errors import BackendError, UsageError
-from onnxqat.graph import batchnorm, io, walk
+from onnxqat.graph import batchnorm, computed_fold, io, walk
 from onnxqat.passes import _base as passes
 from onnxqat.passes.fold_batchnorm import FoldBatchnorm
 from onnxqat.passes.fold_quantized_batchnorm import FoldQuantizedBatchnorm
+from onnxqat.passes.store_batchnorm import StoreBatchnorm
 from onnxqat.types import Remark
 
 Bias = Literal["int32", "snapped", "float"]
@@ -44,8 +45,9 @@ def fold_batchnorm(
     bias: Bias | None = None,
     output: str | os.PathLike[str] | None = None,
 ) -> Folded:
-    """Fold every BatchNormalization behind a quantized layer into its weight scales: codes stay, pairs stay.
+    """Fold every BatchNormalization of a quantized layer: codes stay, pairs stay.
 
+    One behind the layer goes into the scales of the weight; one in front of the weight's quantizer into the weight.
     The train form stays a train form, which can be trained on. :func:`onnxqat.handoff` does this by itself.
 
     Args:
@@ -78,7 +80,7 @@ def folded(model: ir.Model, bias: Bias, remarks: list[Remark]) -> ir.Model:
     """A copy of `model` with every BatchNormalization in its layer where that can be; `model` itself without any."""
     if not _count(model):
         return model
-    steps: list[passes.Pass] = [FoldQuantizedBatchnorm(bias), FoldBatchnorm(kept=True)]
+    steps: list[passes.Pass] = [StoreBatchnorm(bias), FoldQuantizedBatchnorm(bias), FoldBatchnorm(kept=True)]
     result = passes.run_passes(model, steps)
     remarks.extend(result.remarks)
     assert isinstance(result.model, ir.Model)
@@ -103,4 +105,4 @@ def _bias(model: ir.Model, backend: str | None) -> Bias:
 
 
 def _count(model: ir.Model) -> int:
-    return sum(map(batchnorm.is_batchnorm, walk.nodes(model)))
+    return sum(batchnorm.is_batchnorm(node) or computed_fold.is_computed(node) for node in walk.nodes(model))

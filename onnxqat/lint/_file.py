@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from onnxqat.backends.schema import Backend
 from onnxqat.errors import QatError
-from onnxqat.graph import moved, qdq, query, walk
+from onnxqat.graph import computed_fold, moved, qdq, query, walk
 from onnxqat.graph.qdq import Quantizer
 from onnxqat.lint._plain import Plain, plain_view
 from onnxqat.lint._target import Target, target_of
@@ -176,7 +176,7 @@ def constant_values(quantizer: Quantizer) -> np.ndarray | None:
     """Float values of a quantized constant, before quantization where the file has them; None for an activation."""
     if quantizer.stored:
         return dequantized(quantizer) if quantizer.clip is None else None
-    found = query.constant_array(quantizer.input)
+    found = computed_fold.held(quantizer)
     return None if found is None else np.asarray(found, np.float32)
 
 

@@ -11,6 +11,7 @@ from onnxqat.backends.selection import Overrides
 from onnxqat.graph import build, qdq, shapes, walk
 from onnxqat.insert import prepare
 from onnxqat.passes import _base
+from onnxqat.passes.store_batchnorm import StoreBatchnorm
 from onnxqat.passes.strip_qdq import StripQdq
 from onnxqat.passes.unique_names import UniqueNames
 
@@ -59,7 +60,7 @@ def plain_view(model: ir.Model, table: Backend | None = None) -> Plain:
     pairs = zip(walk.nodes(model), walk.nodes(copy), strict=True)
     originals = {str(ours.name): theirs for theirs, ours in pairs}
     if qdq.is_quantized(copy):
-        _base.rewrite(copy, [StripQdq()])
+        _base.rewrite(copy, [StripQdq(), StoreBatchnorm("float")])
         shapes.infer(copy)
     elif table is not None:
         prepare(copy, table, Overrides(), [])

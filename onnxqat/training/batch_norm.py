@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from onnxqat.bridge.folded_batchnorm import FoldedBatchNorm
 from onnxqat.bridge.lowering.normalization import BatchNorm
 from onnxqat.errors import DataError, UsageError
 from onnxqat.training.batches import Batch, Batches
@@ -59,21 +60,24 @@ class _Moments:
     first: Tensor | float = 0.0
     second: Tensor | float = 0.0
 
-    def add(self, x: Tensor) -> None:
-        """Take in `x`, (batch, channels, ...)."""
+    def add(self, one: BatchNorm, x: Tensor, scale: Tensor, bias: Tensor) -> None:
+        """Take in `x`, (batch, channels, ...), what the normalization `one` reads."""
         axes, count = [axis for axis in range(x.dim()) if axis != 1], x.numel() // x.shape[1]
-        parts = torch.var_mean(x.detach().float(), axes, correction=0)
-        variance, mean = (part.to(torch.float64) for part in parts)
+        variance, mean = torch.var_mean(x.detach().float(), axes, correction=0)
+        if isinstance(one, FoldedBatchNorm):
+            variance, shift, _ = one.unfolded(mean, variance, self.mean, self.variance, scale, bias)
+            mean = self.mean + shift
+        variance, mean = variance.to(torch.float64), mean.to(torch.float64)
         self.first = self.first + mean * count
         self.second = self.second + (variance + mean.square()) * count
         self.count += count
 
-    def store(self) -> None:
+    def store(self, *, variance: bool = True) -> None:
         """Overwrite the stored statistics: the mean, and the variance of the population as in ONNX."""
         mean = torch.as_tensor(self.first / self.count)
-        variance = (torch.as_tensor(self.second / self.count) - mean.square()).clamp_min(0.0)
         self.mean.copy_(mean)
-        self.variance.copy_(variance)
+        if variance:
+            self.variance.copy_((torch.as_tensor(self.second / self.count) - mean.square()).clamp_min(0.0))
 
 
 @torch.no_grad()
@@ -84,6 +88,9 @@ def reestimate(module: nn.Module, batches: Iterable[Batch], limit: int | None = 
     is a large one of a mean (Nagel et al., "Overcoming Oscillations in Quantization-Aware Training", ICML 2022,
     section 4.1). Each normalization uses the statistics of the batch meanwhile, as in training. Mean and variance are
     those of all batches together, summed in float64, not an average that forgets.
+
+    Where the graph folds a normalization in front of the quantizers, other statistics are another weight, whose codes
+    may differ. So the mean is estimated a second time, with the variance of the first.
 
     Args:
         module: what :func:`onnxqat.to_torch` made, on its device; its mode and ``training`` are as before afterwards.
@@ -100,32 +107,47 @@ def reestimate(module: nn.Module, batches: Iterable[Batch], limit: int | None = 
     found = list(modules(module))
     if not found:
         return 0
+    chosen: Iterable[Batch] = itertools.islice(batches, limit)
+    folded = any(isinstance(one, FoldedBatchNorm) for one in found)
+    chosen = list(chosen) if folded else chosen
+    count, moments = _moments(module, found, chosen)
+    if not count:
+        raise DataError("data-missing", "there is no batch to estimate the statistics of BatchNormalization from")
+    for entry in moments:
+        entry.store()
+    if folded:
+        for entry in _moments(module, found, chosen)[1]:
+            entry.store(variance=False)
+    return count
+
+
+def _moments(module: nn.Module, found: list[BatchNorm], batches: Iterable[Batch]) -> tuple[int, list[_Moments]]:
+    """The number of batches, and what each of `found` sees of them; stored statistics of folded ones stay meanwhile."""
     moments: dict[int, _Moments] = {}
 
-    def look(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        x, mean, variance = inputs[:3]
-        moments.setdefault(id(mean), _Moments(mean, variance)).add(x)
+    def look(one: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        x, mean, variance, scale, bias, *rounding = inputs
+        bias = bias + rounding[0] if rounding else bias
+        assert isinstance(one, BatchNorm)
+        moments.setdefault(id(mean), _Moments(mean, variance)).add(one, x, scale, bias)
 
     place = next(iter(module.parameters())).device
-    training = [(one, one.training, one.frozen) for one in found]
+    before = [(one, one.training, one.frozen, one.momentum) for one in found]
     handles = [one.register_forward_pre_hook(look) for one in found]
     count = 0
     try:
         for one in found:
             one.training, one.frozen = True, False
-        for batch in itertools.islice(batches, limit):
+            one.momentum = 0.0 if isinstance(one, FoldedBatchNorm) else one.momentum  # the weight is folded with them
+        for batch in batches:
             call(module, batch.to(place))
             count += 1
     finally:
         for handle in handles:
             handle.remove()
-        for one, was_training, was_frozen in training:
-            one.training, one.frozen = was_training, was_frozen
-    if not count:
-        raise DataError("data-missing", "there is no batch to estimate the statistics of BatchNormalization from")
-    for entry in moments.values():
-        entry.store()
-    return count
+        for one, training, frozen, momentum in before:
+            one.training, one.frozen, one.momentum = training, frozen, momentum
+    return count, list(moments.values())
 
 
 class Reestimate(Part):

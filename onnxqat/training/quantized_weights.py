@@ -56,7 +56,7 @@ class QuantizedWeight:
 def quantized_weights(module: nn.Module) -> Iterator[QuantizedWeight]:
     """The trainable weights of `module` that are rounded to the nearest code of an integer grid, each once.
 
-    Left out are float grids and methods that change a weight before they round it, or choose how to round.
+    Left out are float grids, weights that the graph computes from a BatchNormalization, and methods that change a weight before they round it, or choose how to round.
     """
     names: dict[str, str] = getattr(module, "parameter_names", {})
     keys = {onnx_name: key for key, onnx_name in names.items()}

@@ -123,7 +123,7 @@ def test_one_process_goes_on_where_two_stopped(folder: str, ran: Path, alone: sc
     assert_same(scenarios.tuned(folder=tmp_path / "run", resume=True), alone)
 
 
-@pytest.mark.parametrize("name", ["taught", "heads", "normalized", "own", "observed"])
+@pytest.mark.parametrize("name", ["taught", "heads", "normalized", "normalized_inside", "own", "observed"])
 def test_scenario(name: str, ran: Path) -> None:
     """Teachers and held-out scores; outputs without a loss, few samples, accumulation; data of their own; observers."""
     wanted = getattr(scenarios, name)()

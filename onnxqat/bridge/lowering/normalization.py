@@ -72,18 +72,24 @@ class BatchNorm(nn.Module):
         if self.positive is not None:
             scale = positive(scale)
         live = self.training and not self.frozen
-        if live and x.numel() == scale.numel():
-            raise UsageError(
-                "option-invalid",
-                "BatchNormalization needs more than one value a channel for statistics of a batch",
-                hint="train with larger batches, or with frozen statistics",
-            )
+        if live:
+            needs_values(x, scale)
         return functional.batch_norm(x, mean, variance, scale, bias, live, self.momentum, self.epsilon)
 
     def extra_repr(self) -> str:
         """What ``print`` shows."""
         frozen = ", frozen" if self.frozen else ""
         return f"momentum={self.momentum}, epsilon={self.epsilon}{frozen}"
+
+
+def needs_values(x: torch.Tensor, scale: torch.Tensor) -> None:
+    """Refuse a batch with one value a channel, which has no statistics."""
+    if x.numel() == scale.numel():
+        raise UsageError(
+            "option-invalid",
+            "BatchNormalization needs more than one value a channel for statistics of a batch",
+            hint="train with larger batches, or with frozen statistics",
+        )
 
 
 def positive(scale: torch.Tensor) -> torch.Tensor:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from onnxqat.graph import batchnorm, build, query
+from onnxqat.graph import batchnorm, build, computed_fold, query
 from onnxqat.lint._file import File
 from onnxqat.lint._model import Found, Rule, Severity
 
@@ -71,6 +71,9 @@ def _batchnorm(file: File) -> Iterator[Found]:
         if maker is not None and maker.op_type in WEIGHTED and file.reading(maker, 1) is not None:
             kept = ", kept for training" if batchnorm.is_kept(node) else ""
             yield Found(f"it follows {query.label(maker)}{kept}", node)
+    for node in file.layers(*batchnorm.LAYERS):
+        if computed_fold.is_computed(node):
+            yield Found("its weight and bias are computed from one, kept for training", node)
 
 
 def _random(file: File) -> Iterator[Found]:
@@ -117,8 +120,8 @@ RULES = (
     Rule(
         code="batchnorm-unfolded",
         severity="note",
-        defect="a BatchNormalization stands behind a quantized layer",
-        reason="it runs in float and keeps the layer from being fused with its activation",
+        defect="a BatchNormalization stands behind a quantized layer, or the graph folds it into one",
+        reason="it runs in float and keeps the layer from being fused with its activation; compilers want constant weights",
         remedy="fold it into the layer and quantize the folded weights; insert-qdq does, and handoff with one that was kept",
         source="onnxruntime and QNN run: BatchNormalization in float; qualcomm/aimet#2930",
         check=_batchnorm,

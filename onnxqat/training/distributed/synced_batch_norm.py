@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from onnxqat.bridge.folded_batchnorm import FoldedBatchNorm
 from onnxqat.bridge.lowering.normalization import BatchNorm, positive
 
 
@@ -49,6 +50,21 @@ class SyncedBatchNorm(BatchNorm):
         return result.to(x.dtype)
 
 
+class SyncedFoldedBatchNorm(FoldedBatchNorm):
+    """What :func:`sync` makes of a :class:`FoldedBatchNorm`."""
+
+    def statistics(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor | float]:
+        """As the base class says, over all processes."""
+        center, spread, count = _statistics(x)
+        return center, spread, count / (count - 1).clamp_min(1)
+
+
+_SYNCED: dict[type[BatchNorm], type[BatchNorm]] = {
+    BatchNorm: SyncedBatchNorm,
+    FoldedBatchNorm: SyncedFoldedBatchNorm,
+}
+
+
 def _statistics(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Mean and variance of each channel of `x` over all processes, float32 (channels,), and the number of values.
 
@@ -74,12 +90,13 @@ def _statistics(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def sync(module: nn.Module) -> None:
     """Make every :class:`BatchNorm` of `module` take the statistics of all processes."""
     for found in module.modules():
-        if type(found) is BatchNorm:
-            found.__class__ = SyncedBatchNorm
+        if isinstance(found, BatchNorm) and type(found) in _SYNCED:
+            found.__class__ = _SYNCED[type(found)]
 
 
 def unsync(module: nn.Module) -> None:
     """Undo :func:`sync`."""
+    plain = {synced: kind for kind, synced in _SYNCED.items()}
     for found in module.modules():
-        if type(found) is SyncedBatchNorm:
-            found.__class__ = BatchNorm  # type: ignore[assignment] # its base, without what it adds
+        if isinstance(found, BatchNorm) and type(found) in plain:
+            found.__class__ = plain[type(found)]

@@ -14,7 +14,8 @@ from onnxqat import discover, numerics
 from onnxqat.bridge.fake_quantize import DerivedFakeQuantize, FakeQuantize
 from onnxqat.bridge.module import OnnxModule
 from onnxqat.bridge.state import quantizers
-from onnxqat.graph import query
+from onnxqat.errors import UsageError
+from onnxqat.graph import computed_fold, query
 from onnxqat.graph.qdq import Quantizer
 from onnxqat.training.methods import _found
 from onnxqat.types import Role
@@ -95,10 +96,17 @@ def _build(
         activation, weight = (cast(FakeQuantize, source) for source in sources)
         return DerivedFakeQuantize(quantizer.qparams, activation=activation, weight=weight, tensor=quantizer.tensor)
     kind = kinds[quantizer.role]
+    constant = computed_fold.held(quantizer) if quantizer.role == "weight" else None
+    if kind.rewrites_weights and quantizer.role == "weight" and query.constant_tensor(quantizer.input) is None:
+        raise UsageError(
+            "option-invalid",
+            f"a method that writes weights of its own cannot train {quantizer.tensor}, which the graph computes from a "
+            "BatchNormalization that is kept",
+            hint="choose another method, or fold it first: onnxqat fold-batchnorm",
+        )
     if kind.rewrites_weights and quantizer.role == "weight" and not _alone(quantizer):
         kind = FakeQuantize  # what else reads the constant would read what the method makes of it
     made = kind(quantizer.qparams, tensor=quantizer.tensor, role=quantizer.role)
-    constant = query.constant_array(quantizer.input) if quantizer.role == "weight" else None
     if constant is not None:
         made.start(torch.from_numpy(_float_values(constant, quantizer)))
     return made

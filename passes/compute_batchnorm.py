@@ -1,0 +1,260 @@
+"""A folded BatchNormalization taken apart again in front of the quantizers of its layer, so that its parts train."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxqat import numerics
+from onnxqat.backends.specs import output_axis
+from onnxqat.graph import batchnorm, build, computed_fold, qdq, query, walk
+from onnxqat.passes._base import Context, Pass, Rewrite
+from onnxqat.passes._batchnorm import affine, layer_bias
+from onnxqat.passes._edits import Log, as_gemm, drop_unused, is_private
+from onnxqat.passes._quantized_weight import drop, overwrite
+
+NOTE = "onnxqat.batch_norm"
+"""Under this name a layer of a model in memory holds what fold-batchnorm is about to fold: :class:`Parts`."""
+CLOSE = 1e-5  # relative: the fold is computed in float64, the graph computes in float32
+WHY = "computes a folded weight while it is trained; handoff stores the result"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Parts:
+    """A layer and the BatchNormalization behind it, in float32, before they become one.
+
+    Attributes:
+        weight: of the layer, in its shape.
+        shape: of the factor beside it.
+        vectors: gamma, beta, mean less the bias of the layer, variance: (C,) each.
+        names: of those four.
+        epsilon: of the BatchNormalization, (1,).
+        momentum: of the BatchNormalization.
+    """
+
+    weight: np.ndarray
+    shape: tuple[int, ...]
+    vectors: tuple[np.ndarray, ...]
+    names: tuple[str, ...]
+    epsilon: np.ndarray
+    momentum: float
+
+
+def note(scope: walk.Scope, node: ir.Node) -> str | None:
+    """Note the parts of the BatchNormalization `node` and its layer at the layer; else the reason why not.
+
+    A MatMul of two matrices becomes a Gemm, which has a bias.
+    """
+    layer = batchnorm.layer(node)
+    if layer is None:
+        return "no layer with weights is in front of it"
+    function, weight = affine(node), query.constant_tensor(layer.inputs[1])
+    if isinstance(function, str):
+        return function
+    if weight is None or weight.dtype != ir.DataType.FLOAT:
+        return "the weight is computed or not float32"
+    if layer.op_type == "MatMul" and (len(weight.shape) != 2 or query.rank(layer.inputs[0]) != 2):
+        return "its channels are not the columns of a matrix, or ranks are unknown"
+    if layer.op_type == "Gemm" and query.attribute(layer, "alpha", 1.0) != 1.0:
+        return "Gemm has alpha"
+    shape = _beside(layer, tuple(weight.shape.numpy()))
+    if shape is None:
+        return "each group of a ConvTranspose has several inputs, which share channels of its weight"
+    if function.factor.size != math.prod(shape):
+        return "it has another number of channels than the layer"
+    bias = layer_bias(layer, function.factor.size)
+    if bias is None:
+        return "the bias of the layer is computed or no row"
+    gamma, beta, mean, variance = (np.asarray(query.constant_array(v)) for v in node.inputs[1:5])
+    if any(array.dtype != np.float32 for array in (gamma, beta, mean, variance)):
+        return "its parameters are not float32"
+    if layer.op_type == "MatMul":
+        layer = as_gemm(scope, layer, {build.CREATED_BY: ComputeBatchnorm.name})
+    layer.meta[NOTE] = Parts(
+        np.array(weight.numpy()),
+        shape,
+        (gamma, beta, (mean.astype(np.float64) - bias).astype(np.float32), variance),
+        tuple(str(value.name) for value in node.inputs[1:5] if value is not None),
+        np.asarray([query.attribute(node, "epsilon", 1e-5)], np.float32),
+        float(query.attribute(node, "momentum", computed_fold.DEFAULT_MOMENTUM)),
+    )
+    return None
+
+
+def _beside(layer: ir.Node, weight: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The shape in which one factor an output channel multiplies the weight, None where none does."""
+    shape = [1] * len(weight)
+    groups = int(query.attribute(layer, "group", 1)) if layer.op_type == "ConvTranspose" else 1
+    if groups == 1:
+        axis = output_axis(layer) % len(weight)
+        shape[axis] = weight[axis]
+    elif groups == weight[0]:
+        shape[:2] = weight[:2]
+    else:
+        return None
+    return tuple(shape)
+
+
+class ComputeBatchnorm(Pass):
+    """The folded weight and bias of a quantized layer become what the graph computes from the parts of before folding.
+
+    Which layers: those at which `note` has noted the parts, in memory. Their weights and biases have been planned,
+    calibrated and quantized as the folded ones that they are, and are the same after this pass, to float rounding.
+
+    1. What the weight's quantizer reads becomes ``weight * Reshape(gamma / Sqrt(variance + epsilon))``.
+    2. The bias becomes ``beta - mean * factor``: in front of its quantizer where it has one, and rounded to the grid
+       of the accumulator by ``Round(bias / s) * s``, ``s`` the product of the two scales, where it was on that.
+    3. Left folded, with the reason: a weight that is not quantized, or that something else changed after folding,
+       such as equalization; a quantizer in another scope.
+
+    Tolerance: float rounding, 1e-5 of the folded weights, which may take a value to the next code. ::
+
+        y = Conv(x, DQ(Q(folded)), folded_bias)
+        factor = gamma / Sqrt(variance + epsilon)
+        y = Conv(x, DQ(Q(w * Reshape(factor))), beta - mean * factor)
+    """
+
+    def rewrite(self, model: ir.Model, context: Context) -> Rewrite:
+        """Take apart what was noted; see the class."""
+        log = Log()
+        readable = qdq.by_output(qdq.quantizers(model, every=True))
+        for scope in walk.scopes(model):
+            for layer in list(scope):
+                parts = layer.meta.pop(NOTE, None)
+                if isinstance(parts, Parts):
+                    reason = _compute(scope, layer, parts, readable, context.names)
+                    if reason is None:
+                        log.did(
+                            "a folded BatchNormalization is computed in front of the quantizers of its layer, so that it trains",
+                            layer,
+                        )
+                    else:
+                        log.left(f"BatchNormalization is not kept: {reason}", layer)
+        return log.result()
+
+
+def _compute(
+    scope: walk.Scope, layer: ir.Node, parts: Parts, readable: dict[int, qdq.Quantizer], names: build.Names
+) -> str | None:
+    weight = readable.get(id(layer.inputs[1]))
+    bias = layer.inputs[2] if len(layer.inputs) > 2 else None
+    if weight is None or bias is None or weight.quantize is None:
+        return "the weight of the layer is not quantized"
+    if walk.scope_of(weight.quantize) is not scope or not is_private(weight.input):
+        return "what else reads the weight, or another scope, has its quantizer"
+    arrays = computed_fold.fold(parts.weight, (*parts.vectors, parts.epsilon), parts.shape)
+    of_bias = readable.get(id(bias))
+    held = query.constant_array(weight.input), _bias_values(bias, of_bias)
+    if any(found is None for found in held):
+        return "its weight or bias is computed"
+    activation = readable.get(id(layer.inputs[0]))
+    step: np.ndarray | float = 0.0 if of_bias is None else of_bias.qparams.scale
+    if of_bias is None and activation is not None and qdq.BIAS_GRID in layer.metadata_props:
+        step = activation.qparams.scale * weight.qparams.scale
+    if not _close(arrays[0], held[0]) or not _close(arrays[1], held[1], step):
+        return "its weights were changed after folding"
+    ends = (weight.quantize, None if of_bias is None else of_bias.quantize)
+    first = next(node for node in scope if node in ends)
+    _write(_Maker(scope, first, names), layer, parts, weight, of_bias, readable)
+    layer.metadata_props[batchnorm.KEPT] = computed_fold.COMPUTED
+    layer.metadata_props[computed_fold.MOMENTUM] = f"{parts.momentum:.6g}"
+    return None
+
+
+def _bias_values(bias: ir.Value, quantizer: qdq.Quantizer | None) -> np.ndarray | None:
+    if quantizer is None:
+        return query.constant_array(bias)
+    if quantizer.stored and quantizer.derived_from is None:
+        return None
+    found = query.constant_array(quantizer.input)
+    return found if found is None or not quantizer.stored else numerics.dequantize(found, quantizer.qparams)
+
+
+def _close(computed: np.ndarray, held: np.ndarray | None, step: np.ndarray | float = 0.0) -> bool:
+    if held is None or held.shape != computed.shape or not np.isfinite(computed).all():
+        return False
+    return bool((np.abs(computed - held) <= CLOSE * np.abs(computed).max(initial=0.0) + step).all())
+
+
+@dataclasses.dataclass
+class _Maker:
+    """Makes nodes in front of another."""
+
+    scope: walk.Scope
+    before: ir.Node
+    names: build.Names
+
+    def node(
+        self, op: str, inputs: list[ir.Value], name: str, shape: tuple[int, ...], part: str | None = None
+    ) -> ir.Value:
+        stamp = {build.CREATED_BY: ComputeBatchnorm.name, build.LEFT_FLOAT: WHY}
+        made = build.node(
+            op,
+            inputs,
+            [self.names.fresh(name)],
+            dtype=ir.DataType.FLOAT,
+            shape=ir.Shape(shape),
+            name=self.names.fresh(f"{name}_{op}"),
+            stamp=stamp if part is None else {**stamp, batchnorm.KEPT: part},
+        )
+        self.scope.insert_before(self.before, made)
+        return made.outputs[0]
+
+    def constant(self, name: str, array: np.ndarray) -> ir.Value:
+        return build.constant(self.scope, self.names.fresh(name), array, before=self.before)
+
+
+def _write(
+    make: _Maker,
+    layer: ir.Node,
+    parts: Parts,
+    weight: qdq.Quantizer,
+    of_bias: qdq.Quantizer | None,
+    readable: dict[int, qdq.Quantizer],
+) -> None:
+    base, channels = layer.name or str(layer.outputs[0].name), parts.vectors[0].shape
+    overwrite(weight.input, parts.weight, make.names)
+    quantize = weight.nodes[0]
+    raw = quantize.inputs[0]
+    assert raw is not None
+    gamma, beta, mean, variance = map(make.constant, parts.names, parts.vectors)
+    widened = make.node("Add", [variance, make.constant(f"{base}_epsilon", parts.epsilon)], f"{base}_widened", channels)
+    deviation = make.node("Sqrt", [widened], f"{base}_deviation", channels)
+    factor = make.node("Div", [gamma, deviation], f"{base}_factor", channels)
+    beside = make.node(
+        "Reshape",
+        [factor, make.constant(f"{base}_factor_shape", np.asarray(parts.shape, np.int64))],
+        f"{base}_factor_beside",
+        parts.shape,
+    )
+    folded = make.node("Mul", [raw, beside], f"{raw.name}_folded", parts.weight.shape, "weight")
+    quantize.replace_input_with(0, folded)
+    centre = make.node("Mul", [mean, factor], f"{base}_centre", channels)
+    bias = make.node("Sub", [beta, centre], f"{base}_folded_bias", channels, "bias")
+    spent = layer.inputs[2]
+    if of_bias is not None and of_bias.quantize is not None:
+        spent = of_bias.input
+        of_bias.quantize.replace_input_with(0, bias)
+    else:
+        activation = readable.get(id(layer.inputs[0]))
+        sources = (activation, weight) if of_bias is None else of_bias.derived_from
+        on_grid = of_bias is not None or qdq.BIAS_GRID in layer.metadata_props
+        if on_grid and sources is not None and sources[0] is not None:
+            bias = _rounded(_Maker(make.scope, layer, make.names), bias, sources[0], weight, base)
+        layer.replace_input_with(2, bias)
+        if of_bias is not None:
+            drop(of_bias)
+    drop_unused(spent)
+
+
+def _rounded(make: _Maker, bias: ir.Value, activation: qdq.Quantizer, weight: qdq.Quantizer, base: str) -> ir.Value:
+    """`bias` on the grid of the accumulator."""
+    channels = bias.shape.numpy() if bias.shape is not None else ()
+    size = channels if weight.qparams.scale.ndim else ()
+    step = make.node("Mul", [activation.scales[0], weight.scales[0]], f"{base}_bias_scale", size)
+    steps = make.node("Div", [bias, step], f"{base}_bias_steps", channels)
+    codes = make.node("Round", [steps], f"{base}_bias_codes", channels)
+    return make.node("Mul", [codes, step], f"{base}_bias_rounded", channels)
