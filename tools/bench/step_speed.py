@@ -3,6 +3,7 @@
     python tools/bench/step_speed.py                                       # ResNet-20, one thread, CPU time
     python tools/bench/step_speed.py --backend onnxruntime-cpu --bits 8,8  # every tensor quantized
     python tools/bench/step_speed.py --device cuda --model resnet50 --batch 128 --batch-norm keep
+    python tools/bench/step_speed.py --peer brevitas                       # another quantizer's steps between ours
 
 Both modules come from one ONNX file and their steps alternate in one process: forward, cross entropy, backward, SGD;
 the QAT step has the guard of the scales as well. Time is that of the processor on CPU, of CUDA events on CUDA; the
@@ -32,6 +33,7 @@ from torch.nn import functional
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import _shared
 import resnet50
+import step_peers
 
 import onnxqat
 from onnxqat.backends.selection import Overrides
@@ -93,6 +95,21 @@ def side(path: Path, arguments: argparse.Namespace, *, compiled: bool, autocast:
     optimizer = optimizers.make("sgd", module, learning_rate=LEARNING_RATE)
     call = torch.compile(view, fullgraph=True) if compiled else view
     return Side(module, optimizer, optimizers.ScaleGuard(module), call, autocast)
+
+
+def peer_sides(arguments: argparse.Namespace, ours: Side) -> list[Side]:
+    """The peer's float module and its quantized one, trained as `ours`; none without ``--peer``."""
+    if arguments.peer is None:
+        return []
+    x, _ = batch(arguments)
+    how = {"backend": arguments.backend, "bits": parse_bits(arguments.bits), "x": x}
+    made = []
+    for module in step_peers.modules(arguments.peer, Path(arguments.model), **how):
+        sgd = torch.optim.SGD(module.parameters(), lr=LEARNING_RATE, momentum=0.9)
+        guard = optimizers.ScaleGuard(module)  # finds no scale of ours
+        made.append(dataclasses.replace(ours, module=module, optimizer=sgd, guard=guard, call=module))
+    torch.testing.assert_close(made[0].call(x), ours.call(x))  # the same network
+    return made
 
 
 def batch(arguments: argparse.Namespace) -> tuple[Tensor, Tensor]:
@@ -162,24 +179,29 @@ def measure(paths: tuple[Path, Path], arguments: argparse.Namespace, precision: 
     how = {"compiled": mode == "compiled", "autocast": precision == "bf16"}
     used = peaks(paths, arguments, **how)
     sides, (x, labels) = [side(path, arguments, **how) for path in paths], batch(arguments)
-    times: list[list[float]] = [[], []]
+    sides += peer_sides(arguments, sides[0])
+    times: list[list[float]] = [[] for _ in sides]
     for index in range(arguments.warm_up + arguments.rounds):
         for number, run in enumerate(sides):
             taken = milliseconds(lambda run=run: run.step(x, labels), arguments.device)  # type: ignore[misc]
             if index >= arguments.warm_up:
                 times[number].append(taken)
-    ratios = [q / f for f, q in zip(*times, strict=True)]
+    row = {"precision": precision, "mode": mode, **summary(times[0], times[1])}
+    row |= {"float_mb": round(used[0], 1), "qat_mb": round(used[1], 1), "memory_ratio": round(used[1] / used[0], 3)}
+    if arguments.peer is not None:
+        row |= {"peer": arguments.peer, **{f"peer_{key}": value for key, value in summary(*times[2:]).items()}}
+    return row
+
+
+def summary(plain: list[float], quantized: list[float]) -> dict[str, Any]:
+    """Medians of both sides in milliseconds, median and quartiles of their ratio."""
+    ratios = [q / f for f, q in zip(plain, quantized, strict=True)]
     quartiles = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
     return {
-        "precision": precision,
-        "mode": mode,
-        "float_ms": round(statistics.median(times[0]), 2),
-        "qat_ms": round(statistics.median(times[1]), 2),
+        "float_ms": round(statistics.median(plain), 2),
+        "qat_ms": round(statistics.median(quantized), 2),
         "ratio": round(statistics.median(ratios), 3),
         "quartiles": [round(quartiles[0], 3), round(quartiles[2], 3)],
-        "float_mb": round(used[0], 1),
-        "qat_mb": round(used[1], 1),
-        "memory_ratio": round(used[1] / used[0], 3),
     }
 
 
@@ -199,6 +221,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     made.add_argument("--precision", default="float32", help="of float32, tf32, bf16; several with commas")
     made.add_argument("--mode", default="eager", help="of eager, compiled; several with commas")
+    made.add_argument("--peer", choices=sorted(step_peers.INSTALL), help="on CPU, eager; see step_peers.py")
     made.add_argument("--rounds", type=int, default=15)
     made.add_argument("--warm-up", type=int, default=2)
     return made
