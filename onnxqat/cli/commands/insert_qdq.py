@@ -34,9 +34,7 @@ from onnxqat.cli import _options
 @click.option(
     "--rounding", default="nearest", help="Of convolution weights: nearest, or compensated on the calibration data."
 )
-@click.option(
-    "--batch-norm", default="fold", help="Fold it into the weights, or keep it behind its layer, to be trained."
-)
+@click.option("--batch-norm", default="fold", help="Fold it into the weights, or keep it, to be trained.")
 @_options.random_data
 @click.option("--replace", is_flag=True, help="Strip quantizers that the model already has.")
 @click.option("--keep", is_flag=True, help="Keep such quantizers, and add what is missing.")
