@@ -1,8 +1,9 @@
 """Resolve a backend table over a graph to a :class:`QuantPlan`.
 
-Order: the table's rows say which tensors want parameters; fused chains move an output behind the chain; an output that
-is only read on another grid takes that one; ties make groups; pass-through operators spread parameters both ways; fixed
-parameters beat calibration; biases come last; pairs that repeat what a compiler carries on go.
+Order: the table's rows say which tensors want parameters; fused chains move an output behind the chain; what is added to
+before it is rounded wants none; an output that is only read on another grid takes that one; ties make groups;
+pass-through operators spread parameters both ways; fixed parameters beat calibration; biases come last; pairs that
+repeat what a compiler carries on go.
 Redundant Relu and Clip are decided later, on the resulting scales (:mod:`onnxqat.calibration.resolve`), and so are
 limits of shifts (:mod:`onnxqat.calibration.shifts`).
 """
@@ -13,7 +14,7 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from onnxqat.backends import bare, biases, chains, kept, refusals, regions, specs, spreading
+from onnxqat.backends import bare, biases, chains, kept, refusals, regions, specs, spreading, summands
 from onnxqat.backends.draft import Consumer, Draft, DraftTensor
 from onnxqat.backends.schema import Backend, OpRow
 from onnxqat.backends.selection import Selection
@@ -42,6 +43,7 @@ def plan(
     for graph in draft.graphs:
         for node in graph:
             _visit(draft, node)
+    summands.leave_bare(draft)
     spreading.settle(draft)
     for node, row, inputs in draft.ties:
         spreading.tie_row(draft, node, row, inputs)
