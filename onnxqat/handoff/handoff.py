@@ -64,7 +64,7 @@ def handoff(
 ) -> HandoffReport:
     """Write the bundle of a target: ``model.onnx``, the vendor's own files, ``report.json``, ``manifest.json``.
 
-    1. A BatchNormalization that was kept for training goes into the scales of its layer. The deploy form is made, and
+    1. A BatchNormalization that was kept for training goes into its layer. The deploy form is made, and
        must give the very bits of that in onnxruntime with optimizations off. Beside it lie the float model and its
        encodings, for tools that quantize by themselves.
     2. The backend's compiler compiles it in a process of its own and runs the samples. At most a share of

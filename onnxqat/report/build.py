@@ -129,7 +129,7 @@ def from_fold(result: Folded, *, source: str) -> Report:
     )
     return Report(
         kind="fold-batchnorm",
-        title="BatchNormalization folded into weight scales",
+        title="BatchNormalization folded",
         figures=figures,
         remarks=result.remarks,
         files=(output,) if output else (),

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from onnxqat.bridge.fake_quantize import FakeQuantize
+from onnxqat.bridge.folded_batchnorm import FoldedBatchNorm
 from onnxqat.bridge.module import OnnxModule
 from onnxqat.errors import UsageError
 
@@ -85,7 +86,10 @@ def quantize(module: OnnxModule, bits: int) -> list[str]:
 
 
 def weighted_tensors(module: OnnxModule) -> list[str]:
-    """ONNX names of the outputs of layers whose weight is quantized, in graph order."""
+    """ONNX names of the outputs of layers whose weight is quantized, in graph order.
+
+    Where the graph folds a BatchNormalization into a layer, that is what its correction to the batch's statistics gives.
+    """
     named: dict[str, str] = {}
     for tensor, node in module.tensor_nodes.items():
         named.setdefault(node, tensor)
@@ -101,4 +105,6 @@ def weighted_tensors(module: OnnxModule) -> list[str]:
                 carries.add(node)
             elif node.name in named:
                 found.append(named[node.name])
+            else:
+                found += [named[n.name] for n in node.users if isinstance(children.get(str(n.target)), FoldedBatchNorm)]
     return found

@@ -284,6 +284,7 @@ def main(folder: Path) -> None:
     keep("normalized", normalized())
     keep("normalized_fsdp", normalized("fsdp"))
     keep("normalized_inside", normalized_inside())
+    keep("normalized_inside_fsdp", normalized_inside("fsdp"))
     keep("own", own())
     keep("marked", marked())
     keep("observed", observed())

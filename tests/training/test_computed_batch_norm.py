@@ -12,7 +12,7 @@ from onnx import numpy_helper
 from onnxqat.bridge.importer import to_torch
 from onnxqat.errors import UsageError
 from onnxqat.handoff.fold_batchnorm import fold_batchnorm
-from onnxqat.training import batch_norm
+from onnxqat.training import batch_norm, gradients
 from onnxqat.training.batches import Batch
 from onnxqat.training.finetune import finetune
 from onnxqat.validation.validate import validate
@@ -130,3 +130,9 @@ def test_recomputed_activations_move_statistics_once(model: onnx.ModelProto) -> 
     left, right = (constants(result.model) for result in results)
     for name in STATISTICS:
         np.testing.assert_array_equal(left[name], right[name], err_msg=name)
+
+
+def test_gradients_of_every_layer_are_quantized(model: onnx.ModelProto) -> None:
+    module = to_torch(model)
+    assert gradients.quantize(module, 8) == ["t", "z", "logits_unquantized"]
+    module.train()(IMAGES).sum().backward()

@@ -128,7 +128,7 @@ def test_scenario(name: str, ran: Path) -> None:
     """Teachers and held-out scores; outputs without a loss, few samples, accumulation; data of their own; observers."""
     wanted = getattr(scenarios, name)()
     assert_same(given(ran, name), wanted)
-    if name in ("taught", "normalized"):
+    if name in ("taught", "normalized", "normalized_inside"):
         assert_same(given(ran, f"{name}_fsdp"), wanted)
     if name == "observed":
         assert wanted["refused"]

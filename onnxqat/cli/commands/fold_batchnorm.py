@@ -19,7 +19,7 @@ from onnxqat.cli import _options
 def run(
     model: Path, backend: str | None, bias: str | None, output: Path | None, html: Path | None, as_json: bool
 ) -> None:
-    """Fold BatchNormalization that was kept for training into the weight scales.
+    """Fold BatchNormalization that was kept for training into the quantized layers.
 
     MODEL is a QDQ ONNX file. Codes of weights and all pairs stay; handoff does this by itself.
 
