@@ -254,7 +254,8 @@ def _keep_batchnorm(
         raise UsageError(
             "option-invalid",
             f"no BatchNormalization can be kept for {table.backend}: {refused[0]}",
-            hint="leave batch_norm at 'fold': the folded weights are trained, on the scales that will be deployed",
+            hint="leave batch_norm at 'fold': the folded weights are trained, on the scales that will be deployed"
+            + ("" if compute or refused[0] not in batchnorms.OF_SCALES else "; or keep it by `onnxqat insert-qdq`"),
         )
 
 

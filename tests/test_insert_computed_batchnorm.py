@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 from onnx import numpy_helper
 
@@ -178,5 +179,16 @@ def test_arithmetic_that_another_tool_changed_is_left_alone() -> None:
 def test_prepare_by_platform_still_refuses() -> None:
     from onnxqat import prepare_by_platform
 
-    with pytest.raises(UsageError, match="no BatchNormalization can be kept"):
+    with pytest.raises(UsageError, match="no BatchNormalization can be kept") as caught:
         prepare_by_platform(proto(TEXT), "tidl", batch_norm="keep")
+    assert "onnxqat insert-qdq" in caught.value.hint
+
+
+@pytest.mark.parametrize("case", ["tidl", "snpe", "cpu per tensor"])
+def test_optimized_sessions_agree_about_both(case: str) -> None:
+    model = kept(case)
+    outputs = [
+        ort.InferenceSession(m.SerializeToString(), providers=["CPUExecutionProvider"]).run(["logits"], DATA)[0]
+        for m in (model, fold_batchnorm(model).model)
+    ]
+    np.testing.assert_array_equal(*outputs)
