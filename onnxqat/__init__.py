@@ -14,6 +14,7 @@ __version__ = "0.1.0"
 
 _PUBLIC = {
     "QatError": "onnxqat.errors",
+    "auto": "onnxqat.auto.auto",
     "export": "onnxqat.from_torch.export",
     "cut": "onnxqat.parts.cut",
     "stitch": "onnxqat.parts.stitch",
@@ -48,6 +49,7 @@ _PUBLIC = {
 __all__ = ["__version__", *_PUBLIC]
 
 if TYPE_CHECKING:
+    from onnxqat.auto.auto import auto as auto
     from onnxqat.bridge.importer import to_torch as to_torch
     from onnxqat.bridge.write_back import write_back as write_back
     from onnxqat.compat.backend_type import BackendType as BackendType

@@ -19,6 +19,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("from_torch",),
     ("handoff",),
     ("compat",),
+    ("auto",),  # the whole way, put together from everything so far
     ("lint",),
     ("report",),
     ("cli", "__main__"),

@@ -54,6 +54,15 @@ class Arrays(Source):
             labels = None if self._labels is None else np.array(self._labels[part])
             yield RawBatch(feeds, labels, f"{self.name}, sample {start}")
 
+    def pick(self, indices: Sequence[int]) -> RawBatch | None:
+        """The samples of these numbers; None where a sample is a whole feed."""
+        if self._whole:
+            return None
+        numbers = list(indices)
+        labels = None if self._labels is None else self._labels[numbers]
+        feeds = {key: array[numbers] for key, array in self._arrays.items()}
+        return RawBatch(feeds, labels, f"{self.name}, sample {numbers[0]}")
+
 
 class ArchiveFolder(Source):
     """A folder of ``.npz`` files, each one batch; their shapes may differ."""

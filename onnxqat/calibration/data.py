@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from onnxqat.calibration._arrays import ArchiveFolder, Arrays, read_npy, read_npz
+from onnxqat.calibration._every_nth import EveryNth
 from onnxqat.calibration._sources import (
     IMAGE_SUFFIXES,
     ImageFolder,
@@ -119,6 +120,12 @@ class Data:
             return [self._static] * (count // self._static)
         return [min(self._size, count - start) for start in range(0, count, self._size)]
 
+    @property
+    def samples(self) -> int | None:
+        """Number of samples in whole batches, where it is known before reading."""
+        sizes = self.sizes
+        return None if sizes is None else sum(sizes)
+
     def pick(self, indices: Sequence[int]) -> tuple[Feeds, _Labels] | None:
         """The samples of these numbers, in the order of the source, and their labels; None where it has no such access.
 
@@ -127,6 +134,21 @@ class Data:
         """
         raw = self._source.pick(indices)
         return None if raw is None else self._checked(raw)
+
+    def split(self, share: int) -> tuple[Data, Data]:
+        """All samples but every `share`-th, and those; batches where the source cannot be read by sample.
+
+        Raises:
+            DataError: ``data-format`` where the source can be read only once.
+        """
+        parts = [EveryNth(self._source, share, others=others, limit=self._limit) for others in (True, False)]
+        limits = [self._limit if part.samples is None else None for part in parts]
+        first, second = (Data(p, self.inputs, self._size, n) for p, n in zip(parts, limits, strict=True))
+        return first, second
+
+    def first(self, limit: int) -> Data:
+        """The first `limit` samples; at least one batch."""
+        return Data(self._source, self.inputs, self._size, min(limit, self._limit or limit))
 
     def _checked(self, raw: RawBatch) -> tuple[Feeds, _Labels]:
         check_names(raw.feeds, self.inputs, raw.origin)

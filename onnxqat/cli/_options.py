@@ -127,6 +127,18 @@ def progress(description: str, *, quiet: bool) -> Iterator[Callable[[int, int | 
         yield update
 
 
+@contextmanager
+def phases(*, quiet: bool) -> Iterator[Callable[[str], None]]:
+    """A line on standard error that names what is going on; silent when that is not a terminal or with `quiet`."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda phase: None
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status("") as status:
+        yield lambda phase: status.update(phase)
+
+
 def beside(model: Path, suffix: str) -> Path:
     """Default output: `suffix` in place of the last extension."""
     return model.with_suffix(suffix)

@@ -1,0 +1,346 @@
+"""From a float model and data to a QDQ file that keeps its accuracy, proven and handed off, within a budget of time."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import onnx_ir as ir
+
+from onnxqat.auto import variants
+from onnxqat.auto.budget import Budget
+from onnxqat.auto.judge import LARGEST_SAMPLES, TARGETS, Judge, Measure
+from onnxqat.auto.tuning import Tuning
+from onnxqat.auto.variants import Variant
+from onnxqat.backends.selection import Overrides
+from onnxqat.calibration.session import Session
+from onnxqat.errors import CheckError, DataError, QatError
+from onnxqat.graph import io, qdq
+from onnxqat.handoff.fold_batchnorm import fold_batchnorm
+from onnxqat.handoff.handoff import handoff
+from onnxqat.insert import insert_qdq
+from onnxqat.types import Remark
+from onnxqat.validation.opening import open_data
+from onnxqat.validation.validate import validate
+
+if TYPE_CHECKING:
+    from onnxqat.calibration.data import Data
+    from onnxqat.calibration.preprocess import Preprocess
+    from onnxqat.handoff._result import HandoffReport
+    from onnxqat.validation.result import ValidationReport
+
+SHARE = 5
+"""One sample in so many is held out and judges."""
+
+CALIBRATION_SAMPLES = 512
+CALIBRATION_TIME = 0.4
+"""Share of the budget after which no further way to calibrate is tried."""
+
+FEW_BITS = 4
+"""Weights of at most so many bits are trained with BatchNormalization kept, where the table can fold it afterwards."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Attempt:
+    """One quantized model that was tried.
+
+    Attributes:
+        name: how it was made.
+        drop: what it loses on the held-out samples; see :class:`onnxqat.auto.judge.Judge`.
+        seconds: wall time, judging included.
+    """
+
+    name: str
+    drop: float
+    seconds: float
+
+
+@dataclasses.dataclass(frozen=True)
+class AutoResult:
+    """What :func:`auto` made.
+
+    Attributes:
+        model: path of the QDQ file, the best of all attempts.
+        attempts: in the order in which they were made.
+        chosen: name of the best.
+        drop: what it loses.
+        target_drop: what it may lose.
+        measure: what a drop is: ``accuracy``, ``agreement``, ``noise`` or ``score``.
+        float_accuracy: top-1 of the float model as a share, where there are labels.
+        samples: held-out samples that judged.
+        validation: of the model, on held-out samples.
+        bundle: of the hand-off; None where the compiler failed.
+        failures: what does not hold; empty when all does.
+        remarks: what is worth knowing.
+        seconds: wall time.
+    """
+
+    model: Path
+    attempts: tuple[Attempt, ...]
+    chosen: str
+    drop: float
+    target_drop: float
+    measure: str
+    float_accuracy: float | None
+    samples: int
+    validation: ValidationReport
+    bundle: HandoffReport | None
+    failures: tuple[str, ...]
+    remarks: tuple[Remark, ...]
+    seconds: float
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing failed."""
+        return not self.failures
+
+
+def auto(
+    model: io.ModelSource,
+    backend: str = "onnxruntime-cpu",
+    *,
+    data: Any,
+    output: str | os.PathLike[str],
+    preprocess: str | Preprocess | None = None,
+    batch_size: int = 32,
+    limit: int | None = None,
+    budget: float = 600.0,
+    target_drop: float | None = None,
+    overrides: Overrides | None = None,
+    score: Callable[[Path], float] | None = None,
+    seed: int = 0,
+    device: str | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> AutoResult:
+    """Calibrate, fine-tune where that is not enough, validate and hand off: the best within a budget of time.
+
+    1. Every fifth sample is held out and judges. The first ways to calibrate are tried until one loses at most
+       `target_drop`: the table's own, other observers, compensated rounding.
+    2. Where none does, the best is fine-tuned, with the labels and against the float model, for as long as the budget
+       lasts. Weights of 4 bits and less are trained with BatchNormalization kept, which is folded afterwards.
+    3. The best of all is validated and handed to the compiler of `backend`.
+
+    The budget bounds how much is tried, not the first calibration and the proofs, which every run has.
+
+    Args:
+        model: float model: path, onnx.ModelProto, onnx_ir.Model or onnx_graphsurgeon.Graph; it is not changed.
+        backend: name of a backend table, or path of one.
+        data: what :func:`onnxqat.calibration.data.open_data` takes; it is read more than once.
+        output: folder for ``model.qdq.onnx`` and ``bundle/``.
+        preprocess: preprocessing line for image folders.
+        batch_size: samples a batch, where the model does not prescribe it.
+        limit: largest number of samples.
+        budget: seconds of wall time.
+        target_drop: what may be lost: points of top-1, percent of noise, or units of `score`; None: what
+            :data:`onnxqat.auto.judge.TARGETS` says of the measure.
+        overrides: user choices that win over the table.
+        score: quality of an ONNX file, higher is better, such as the mAP of a detector; it replaces the judgement on
+            outputs, for the float model too.
+        seed: of training.
+        device: of training; None: CUDA where there is one.
+        progress: called with a line at the beginning of each phase.
+
+    Raises:
+        ModelError: ``model-already-quantized``, and everything that :func:`onnxqat.graph.io.load` raises.
+        DataError: ``data-missing``, ``data-format`` (data that can be read only once), and what the source raises.
+        BackendError: ``backend-unknown``, ``backend-table``, ``backend-opset``.
+        UsageError: ``pattern-no-match``, ``option-invalid``.
+    """
+    clock = Budget(budget)
+    original = io.load(model)
+    if data is None:
+        raise DataError("data-missing", "there is no data to learn from", hint="give --data")
+    opened = open_data(original, data, preprocess, batch_size, limit, random_data=False)
+    tell = progress if progress is not None else lambda _: None
+    with tempfile.TemporaryDirectory(prefix="onnxqat-") as folder:
+        search = _Search(
+            original, backend, opened, overrides or Overrides(), clock, target_drop, score, Path(folder), tell
+        )
+        search.calibrate()
+        if search.best[0].drop > search.target_drop:
+            search.tune(seed, device)
+        return _prove(search, Path(output))
+
+
+class _Search:
+    """The attempts so far, and what each new one needs."""
+
+    def __init__(
+        self,
+        original: ir.Model,
+        backend: str,
+        data: Data,
+        overrides: Overrides,
+        clock: Budget,
+        target_drop: float | None,
+        score: Callable[[Path], float] | None,
+        folder: Path,
+        tell: Callable[[str], None],
+    ) -> None:
+        self.original, self.backend, self.overrides, self.clock = original, backend, overrides, clock
+        self.folder, self.tell, self._score = folder, tell, score
+        self.remarks: list[Remark] = []
+        self.attempts: list[tuple[Attempt, Path, Variant | None]] = []
+        tell("float model")
+        self.training, self.held = _parts(data, self.remarks)
+        self.judge = Judge(Session(original, optimize=True, what="the float model"), self.held)
+        self.measure: Measure = self.judge.measure if score is None else "score"
+        self.target_drop = TARGETS[self.measure] if target_drop is None else target_drop
+        self.float_score = None if score is None else score(Path(io.save(original, folder / "float.onnx")))
+
+    @property
+    def best(self) -> tuple[Attempt, Path, Variant | None]:
+        """The attempt that loses least, the earliest of equal ones."""
+        return min(self.attempts, key=lambda made: made[0].drop)
+
+    def calibrate(self) -> None:
+        """Try the ways to calibrate until one is good enough, or their time is over."""
+        samples = self.training.samples
+        calibration = self.training
+        if samples is not None and samples >= 2 * CALIBRATION_SAMPLES:
+            calibration = self.training.split(samples // CALIBRATION_SAMPLES)[1]
+        calibration = calibration.first(CALIBRATION_SAMPLES)
+        waiting = list(variants.first_variants(self.overrides))
+        while waiting:
+            variant = waiting.pop(0)
+            self._insert(variant, calibration)
+            if self._enough(CALIBRATION_TIME * self.clock.seconds):
+                return
+            best = self.best[2]
+            if not waiting and best is not None and variant.rounding == "nearest":
+                following = variants.compensated(best)
+                waiting += [following] if following is not None else []
+
+    def tune(self, seed: int, device: str | None) -> None:
+        """Fine-tune the best so far."""
+        if importlib.util.find_spec("torch") is None:
+            self._remark("torch is not installed: nothing was fine-tuned (pip install 'onnxqat[train]')")
+            return
+        _, start, variant = self.best
+        began = time.monotonic()
+        start, kept = self._with_batch_norm(start, variant)
+        first = next(iter(self.training.labelled()))
+        judge = self.judge if self._score is None else None
+        tuning = Tuning(self.training, first[1] is not None, self.original, judge, seed, device)
+        target = self.folder / "tuned.onnx"
+        self.tell("fine-tune")
+        remark = tuning.run(start, target, self.clock, reserve=2 * max(a.seconds for a, _, _ in self.attempts))
+        if remark is not None:
+            self.remarks.append(remark)
+            return
+        if kept:
+            target = Path(fold_batchnorm(target, output=self.folder / "folded.onnx").model)
+        self._judge("fine-tuned", target, None, began)
+
+    def _with_batch_norm(self, start: Path, variant: Variant | None) -> tuple[Path, bool]:
+        """`start`, or at few bits the same with BatchNormalization kept, where model and table have it."""
+        quantized = qdq.quantizers(io.load(start))
+        bits = min((q.qparams.qtype.bits for q in quantized if q.role == "weight"), default=8)
+        if bits > FEW_BITS or variant is None or variant.overrides.exact:
+            return start, False
+        if not any(node.op_type == "BatchNormalization" for node in self.original.graph):
+            return start, False
+        path = self.folder / "kept.onnx"
+        try:
+            insert_qdq(
+                self.original,
+                self.backend,
+                calibration=self.training.first(CALIBRATION_SAMPLES),
+                output=path,
+                overrides=variant.overrides,
+                batch_norm="keep",
+            )
+        except QatError as error:
+            self._remark(f"BatchNormalization was folded before training: {error.message}")
+            return start, False
+        return path, True
+
+    def _insert(self, variant: Variant, calibration: Data) -> None:
+        self.tell(variant.name)
+        began, path = time.monotonic(), self.folder / f"{len(self.attempts)}.onnx"
+        try:
+            result = insert_qdq(
+                self.original,
+                self.backend,
+                calibration=calibration,
+                output=path,
+                overrides=variant.overrides,
+                rounding=variant.rounding,
+            )
+        except QatError as error:
+            if not self.attempts:
+                raise
+            self._remark(f"{variant.name}: {error.message}")
+            return
+        if not self.attempts:
+            self.remarks.extend(result.remarks)
+        self._judge(variant.name, path, variant, began)
+
+    def _judge(self, name: str, path: Path, variant: Variant | None, began: float) -> None:
+        if self._score is not None and self.float_score is not None:
+            drop = self.float_score - self._score(path)
+        else:
+            drop = self.judge.drop(Session(io.load(path), optimize=False, what="the quantized model").run)
+        self.attempts.append((Attempt(name, drop, time.monotonic() - began), path, variant))
+
+    def _enough(self, seconds: float) -> bool:
+        return self.best[0].drop <= self.target_drop or self.clock.spent > seconds
+
+    def _remark(self, text: str) -> None:
+        self.remarks.append(Remark(text, source="auto"))
+
+
+def _parts(data: Data, remarks: list[Remark]) -> tuple[Data, Data]:
+    """What to learn from and what to judge on: all of it for both, where it does not come in so many pieces."""
+    training, held = data.split(SHARE)
+    try:
+        next(iter(training))
+        next(iter(held))
+        return training, held
+    except DataError as error:
+        if error.code not in ("data-missing", "data-shape"):
+            raise
+    text = f"{data.name} gives fewer than {SHARE} batches: what learns from them is judged on them, too"
+    remarks.append(Remark(text, source="auto"))
+    return data, data
+
+
+def _prove(search: _Search, output: Path) -> AutoResult:
+    best, path, _ = search.best
+    output.mkdir(parents=True, exist_ok=True)
+    written = Path(io.save(io.load(path), output / "model.qdq.onnx"))
+    search.tell("validate")
+    proof = validate(search.original, written, search.held.first(LARGEST_SAMPLES))
+    failures = [f"validate: {failure}" for failure in proof.failures]
+    search.tell("hand off")
+    try:
+        bundle = handoff(written, search.backend, output / "bundle", data=search.held)
+        failures += [f"handoff: {failure}" for failure in bundle.failures]
+    except CheckError as error:
+        bundle = None
+        failures.append(f"handoff: {error.message}")
+    if best.drop > search.target_drop:
+        failures.append(
+            f"the best of {len(search.attempts)} attempts loses {best.drop:.3g}, above {search.target_drop:g}"
+        )
+    return AutoResult(
+        model=written,
+        attempts=tuple(attempt for attempt, _, _ in search.attempts),
+        chosen=best.name,
+        drop=best.drop,
+        target_drop=search.target_drop,
+        measure=search.measure,
+        float_accuracy=search.judge.float_accuracy,
+        samples=search.judge.samples,
+        validation=proof,
+        bundle=bundle,
+        failures=tuple(failures),
+        remarks=tuple(dict.fromkeys(search.remarks)),
+        seconds=search.clock.spent,
+    )

@@ -1,0 +1,58 @@
+"""The report of ``auto``."""
+
+from __future__ import annotations
+
+from onnxqat.auto.auto import AutoResult
+from onnxqat.report.build import command
+from onnxqat.report.build_handoff import from_handoff
+from onnxqat.report.build_validation import from_validation
+from onnxqat.report.model import Cell, Column, Figure, Report, Table
+
+MEASURES = {
+    "accuracy": "points of top-1 lost",
+    "agreement": "samples in 100 with another top-1 than the float model",
+    "noise": "error in percent of the signal",
+    "score": "lost of the score",
+}
+
+
+def from_auto(result: AutoResult) -> Report:
+    """What ``auto`` did.
+
+    Args:
+        result: of :func:`onnxqat.auto`.
+    """
+    figures = [
+        Figure("drop", MEASURES[result.measure], result.drop, "number", f"{result.target_drop:g} allowed"),
+        Figure("samples", "held-out samples", result.samples, "count"),
+        Figure("float_accuracy", "top-1 of the float model", result.float_accuracy, "share"),
+        Figure("chosen", "the best of all", result.chosen),
+        Figure("seconds", "seconds", result.seconds, "number"),
+    ]
+    proof = from_validation(result.validation)
+    handed = None if result.bundle is None else from_handoff(result.bundle)
+    if handed is not None:
+        figures += [f for f in handed.figures if f.key in ("compiler", "integer")]
+    return Report(
+        kind="auto",
+        title="The whole way",
+        passed=result.passed,
+        figures=tuple(f for f in figures if f.value is not None),
+        tables=(_attempts(result), *_chosen(handed, "coverage"), *_chosen(proof, "outputs", "tensors")),
+        failures=result.failures,
+        remarks=tuple(dict.fromkeys((*result.remarks, *proof.remarks, *(handed.remarks if handed else ())))),
+        files=(str(result.model), *(handed.files if handed else ())),
+        left_float=handed.left_float if handed else None,
+        next_command=command("explain", str(result.model)),
+    )
+
+
+def _attempts(result: AutoResult) -> Table:
+    columns = (Column("attempt", "attempt"), Column("drop", "drop", "number"), Column("seconds", "seconds", "number"))
+    rows: tuple[tuple[Cell, ...], ...] = tuple((a.name, a.drop, a.seconds) for a in result.attempts)
+    return Table("attempts", "What was tried", columns, rows, note=f"drop: {MEASURES[result.measure]}")
+
+
+def _chosen(report: Report | None, *keys: str) -> tuple[Table, ...]:
+    """The tables of another report that matter here; its own command shows the rest."""
+    return () if report is None else tuple(table for table in report.tables if table.key in keys)
