@@ -28,6 +28,7 @@ _PUBLIC = {
     "handoff": "onnxqat.handoff.handoff",
     "fold_batchnorm": "onnxqat.handoff.fold_batchnorm",
     "lint": "onnxqat.lint.lint",
+    "inspect": "onnxqat.lint.inspect",
     "explain": "onnxqat.lint.explain",
     "diff": "onnxqat.lint.diff",
     "load": "onnxqat.graph.io",
@@ -73,6 +74,7 @@ if TYPE_CHECKING:
     from onnxqat.insert import insert_qdq as insert_qdq
     from onnxqat.lint.diff import diff as diff
     from onnxqat.lint.explain import explain as explain
+    from onnxqat.lint.inspect import inspect as inspect
     from onnxqat.lint.lint import lint as lint
     from onnxqat.parts.cut import cut as cut
     from onnxqat.parts.stitch import stitch as stitch
