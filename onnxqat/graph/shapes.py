@@ -12,7 +12,7 @@ import onnx
 import onnx_ir as ir
 from onnx_ir import serde
 
-from onnxqat.graph import query, walk
+from onnxqat.graph import microsoft_shapes, query, walk
 
 LARGEST_READ = 1000  # bytes of a constant that inference may want to look at, such as the target of a Reshape
 
@@ -20,10 +20,14 @@ LARGEST_READ = 1000  # bytes of a constant that inference may want to look at, s
 def infer(model: ir.Model) -> None:
     """Set the types and shapes that follow in the main graph and its subgraphs; what is known in full stays as it is.
 
+    So do dimensions of outputs, which are the user's: a name is not replaced by the number that follows for it.
     Inference does not give up all of the graph for one node that onnx does not understand.
     """
     try:
-        inferred = onnx.shape_inference.infer_shapes(_light(model), check_type=False, strict_mode=False, data_prop=True)
+        with microsoft_shapes.known_to_inference(model):
+            inferred = onnx.shape_inference.infer_shapes(
+                _light(model), check_type=False, strict_mode=False, data_prop=True
+            )
     except Exception as error:  # onnx raises what it likes; without shapes the passes only know less
         logging.getLogger(__name__).debug("shape inference failed: %s", error)
         return
@@ -65,11 +69,15 @@ def _read(graph: ir.Graph, proto: onnx.GraphProto) -> None:
         )
         if kind is not None and value.type != kind:
             value.type = kind
-        if shape is not None and value.shape != shape:
+        if shape is not None and value.shape != shape and not (value.shape is not None and _leaves(value)):
             value.shape = shape
     for node, written in zip(graph, proto.node, strict=True):
         for body, inner in zip(walk.subgraphs(node), _bodies(written), strict=False):
             _read(body, inner)
+
+
+def _leaves(value: ir.Value) -> bool:
+    return value.is_graph_output() and walk.holder(value.graph) is None
 
 
 def _is_known(value: ir.Value) -> bool:

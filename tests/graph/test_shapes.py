@@ -121,3 +121,19 @@ def test_inference_that_fails_changes_nothing(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(onnx.shape_inference, "infer_shapes", fail)
     shapes.infer(model)
     assert known(model) == before
+
+
+def test_names_of_dimensions_of_outputs_stay() -> None:
+    model = loaded(
+        '<ir_version: 8, opset_import: ["" : 17]> g (float[2,3] x) => (float[N,M] y) { r = Relu(x) y = Abs(r) }'
+    )
+    shapes.infer(model)
+    assert known(model)["y"][1] == ("N", "M")
+    assert known(model)["r"][1] == (2, 3)
+
+
+def test_types_behind_operators_of_onnxruntime_are_known() -> None:
+    text = UNKNOWN.replace("some.where", "com.microsoft").replace("Mystery", "QuickGelu")
+    model = loaded(text)
+    shapes.infer(model)
+    assert known(model)["t"] == (ir.DataType.FLOAT, (2, 3))
