@@ -103,7 +103,8 @@ def compared(file: File) -> Iterator[Compared]:
         if spec is None:
             continue
         if edge.consumers is None:
-            present = tuple(q for q in file.named(edge.tensor) if not q.stored)
+            # a pair behind the tensor's own one converts it for some consumers, which have edges of their own
+            present = tuple(q for q in file.named(edge.tensor) if not q.stored and file.making(q.input) is None)
             yield Compared(edge, spec, _maker(file, target, edge.tensor), present)
             continue
         for name, index in edge.consumers:

@@ -20,6 +20,8 @@ def _chained(file: File) -> Iterator[tuple[Quantizer, Quantizer]]:
 
 def _repeated(file: File) -> Iterator[Found]:
     for first, second in _chained(file):
+        if first.nodes[0].graph is not second.nodes[0].graph:
+            continue  # runtimes fuse within a graph: a branch of If needs a pair of its own
         if same_grid(first, second) and first.qparams.axis == second.qparams.axis:
             yield Found("a second pair with the same parameters behind the first", second.nodes[0], second.tensor)
 
