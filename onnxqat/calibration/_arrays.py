@@ -43,7 +43,7 @@ class Arrays(Source):
                 "data-labels", f"{name}: labels of shape {list(self._labels.shape)} for {self.samples} samples"
             )
         self._whole = {i.name for i in inputs if i.shape is not None and self._arrays[i.name].ndim == len(i.shape) + 1}
-        self.batched = not self._whole
+        self.batched = self.numbered = not self._whole
 
     def batches(self, size: int) -> Iterator[RawBatch]:
         """Slices of `size` samples, copied out of the file."""

@@ -40,6 +40,8 @@ class Source(ABC):
         known_batches: number of batches of a source whose batches have their own size.
         batched: False where a sample is a whole feed, with no axis to cut or join.
         repeatable: False where they are gone once read.
+        numbered: whether single samples can be read by :meth:`pick`.
+        sorted_by_class: whether neighbours are of one class, so that the first samples say little of the others.
     """
 
     name: str
@@ -47,13 +49,15 @@ class Source(ABC):
     known_batches: int | None = None
     batched: bool = True
     repeatable: bool = True
+    numbered: bool = False
+    sorted_by_class: bool = False
 
     @abstractmethod
     def batches(self, size: int) -> Iterator[RawBatch]:
         """The batches from the start, of `size` samples where the source can choose."""
 
     def pick(self, indices: Sequence[int]) -> RawBatch | None:
-        """One batch of the samples of these numbers; None where the source can only be read from the start."""
+        """One batch of the samples of these numbers; None where the source is not :attr:`numbered`."""
         return None
 
 
@@ -65,7 +69,7 @@ class ImageFolder(Source):
 
     def __init__(self, folder: Path, files: Sequence[Path], info: InputInfo, transform: ImageTransform) -> None:
         self.name = str(folder)
-        self.samples = len(files)
+        self.samples, self.numbered = len(files), True
         self._files, self._info, self._transform = files, info, transform
         parts = [path.relative_to(folder).parts for path in files]
         classes = {p[0] for p in parts if len(p) > 1}
@@ -74,6 +78,7 @@ class ImageFolder(Source):
             numbered = all(c.isascii() and c.isdigit() for c in classes)
             code = {c: int(c) if numbered else rank for rank, c in enumerate(sorted(classes))}
             self._labels = np.array([code[p[0]] for p in parts], np.int64)
+            self.sorted_by_class = True
 
     def batches(self, size: int) -> Iterator[RawBatch]:
         """Stacks of `size` images."""

@@ -11,8 +11,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from onnxqat.calibration import _chosen
 from onnxqat.calibration._arrays import ArchiveFolder, Arrays, read_npy, read_npz
-from onnxqat.calibration._every_nth import EveryNth
 from onnxqat.calibration._sources import (
     IMAGE_SUFFIXES,
     ImageFolder,
@@ -41,7 +41,7 @@ class Data:
 
     Iterating yields dicts from input name to array; :meth:`labelled` yields the labels with them. Where all inputs
     prescribe the batch size, batches are cut and joined to it; samples left over at the end are left out with a
-    remark.
+    remark. A limit takes samples from all over a folder that is sorted by class, the first ones elsewhere.
 
     Attributes:
         name: what messages call the source.
@@ -55,7 +55,7 @@ class Data:
         self.name = source.name
         self.inputs = tuple(inputs)
         self.remarks: list[Remark] = []
-        self._source, self._limit = source, limit
+        self._source, self._limit = _chosen.spread(source, limit), limit
         self._static = static_batch(inputs) if source.batched else None
         self._size = self._static or batch_size
 
@@ -121,6 +121,11 @@ class Data:
         return [min(self._size, count - start) for start in range(0, count, self._size)]
 
     @property
+    def numbered(self) -> bool:
+        """Whether :meth:`pick` can read single samples."""
+        return self._source.numbered
+
+    @property
     def samples(self) -> int | None:
         """Number of samples in whole batches, where it is known before reading."""
         sizes = self.sizes
@@ -141,9 +146,10 @@ class Data:
         Raises:
             DataError: ``data-format`` where the source can be read only once.
         """
-        parts = [EveryNth(self._source, share, others=others, limit=self._limit) for others in (True, False)]
-        limits = [self._limit if part.samples is None else None for part in parts]
-        first, second = (Data(p, self.inputs, self._size, n) for p, n in zip(parts, limits, strict=True))
+        first, second = (
+            Data(part, self.inputs, self._size, self._limit if part.samples is None else None)
+            for part in _chosen.split(self._source, share, self._limit)
+        )
         return first, second
 
     def first(self, limit: int) -> Data:

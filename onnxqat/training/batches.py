@@ -18,7 +18,7 @@ from onnxqat.calibration.preprocess import Preprocess
 from onnxqat.errors import DataError, UsageError
 
 POOL_BYTES = 2**30
-"""How much of a folder or file is held in memory to shuffle it; less than that is shuffled as a whole."""
+"""How much is held in memory to shuffle what can only be read from the start; less than that is shuffled as a whole."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,7 +133,8 @@ class DataBatches:
 
     Args:
         data: where they come from.
-        seed: of the order; None leaves batches as they come. Samples are shuffled within pools of :data:`POOL_BYTES`.
+        seed: of the order; None leaves batches as they come. Samples that can be read by number are shuffled as a whole,
+            others within pools of :data:`POOL_BYTES`.
         repeatable: whether the data can be read more than once (an iterator cannot).
     """
 
@@ -162,20 +163,10 @@ class DataBatches:
         None where :meth:`epoch` alone knows: the data can only be read from the start, or come as they are.
         """
         sizes = self._data.sizes
-        first = self._data.pick([0]) if sizes and self._seed is not None else None
-        if not sizes or first is None or self._seed is None:
+        if not sizes or not self._data.numbered or self._seed is None:
             return None
-        sample = sum(array.nbytes for array in first[0].values())
-        random, found = np.random.default_rng((self._seed, number)), list[npt.NDArray[np.int64]]()
-        pool: list[int] = []
-        start = 0
-        for index, size in enumerate(sizes):
-            pool.append(size)
-            if sample * sum(pool) > POOL_BYTES or index + 1 == len(sizes):
-                order = start + random.permutation(sum(pool))
-                found += np.split(order, np.cumsum(pool)[:-1])
-                start, pool = start + sum(pool), []
-        return found
+        order = np.random.default_rng((self._seed, number)).permutation(sum(sizes))
+        return list(np.split(order, np.cumsum(sizes)[:-1]))
 
     def pick(self, indices: npt.NDArray[np.int64]) -> Batch:
         """The samples of these numbers, as :meth:`order` gives them; at least one."""
@@ -188,6 +179,10 @@ class DataBatches:
         if self._seed is None:
             for feeds, labels in self._data.labelled():
                 yield _batch(feeds, labels)
+            return
+        order = self.order(number)
+        if order is not None:
+            yield from map(self.pick, order)
             return
         random = np.random.default_rng((self._seed, number))
         pool: list[tuple[Feeds, npt.NDArray[Any] | None]] = []

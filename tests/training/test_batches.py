@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from onnxqat.calibration.data import open_data
 from onnxqat.calibration.inputs import InputInfo
@@ -66,17 +67,32 @@ def test_a_generator_serves_one_epoch() -> None:
         samples(source, 1)
 
 
+@pytest.mark.parametrize("kind", ["file", "folder"])
 @pytest.mark.parametrize("pool", [2**30, 40])
-def test_files_are_shuffled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pool: int) -> None:
+def test_files_are_shuffled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pool: int, kind: str) -> None:
     monkeypatch.setattr(batches, "POOL_BYTES", pool)
-    np.savez(tmp_path / "d.npz", x=X, labels=Y)
-    source = make(tmp_path / "d.npz")
+    if kind == "file":
+        np.savez(tmp_path / "d.npz", x=X, labels=Y)
+    for index in range(0, len(X), 2) if kind == "folder" else ():
+        np.savez(tmp_path / f"{index:02}.npz", x=X[index : index + 2], labels=Y[index : index + 2])
+    source = make(tmp_path / "d.npz" if kind == "file" else tmp_path)
     assert sorted(samples(source)) == X[:, 0].tolist()
     assert samples(source) == samples(source) != X[:, 0].tolist()
     assert samples(source) != samples(source, 1)
     for batch in source.epoch(0):
         assert batch.labels is not None
         assert torch.equal(batch.inputs["x"][:, 0], 3.0 * batch.labels)
+
+
+def test_a_sorted_folder_is_shuffled_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batches, "POOL_BYTES", 1)
+    for number in range(40):
+        folder = tmp_path / str(number // 20)
+        folder.mkdir(exist_ok=True)
+        Image.fromarray(np.zeros((2, 2, 3), np.uint8)).save(folder / f"{number:02}.png")
+    infos = [InputInfo("x", "float32", ("N", 3, 2, 2))]
+    found = batches.make(tmp_path, None, infos, batch_size=10, seed=0)
+    assert all(b.labels is not None and 0 < int(b.labels.sum()) < 10 for b in found.epoch(0))
 
 
 def test_batches_of_different_shapes_are_shuffled_whole() -> None:

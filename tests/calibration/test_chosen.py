@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from onnxqat.calibration.data import open_data
 from onnxqat.calibration.inputs import InputInfo
@@ -33,7 +34,8 @@ def test_arrays_are_split_by_sample() -> None:
     assert labels(rest) == [n for n in range(23) if n % 5 != 4]
     assert (rest.samples, held.samples) == (19, 4)
     picked = held.pick([2, 0])
-    assert picked is not None and picked[1] is not None
+    assert picked is not None
+    assert picked[1] is not None
     assert picked[1].tolist() == [14, 4]
 
 
@@ -57,6 +59,19 @@ def test_batches_are_split_where_samples_have_no_number(kind: str, tmp_path: Pat
     assert labels(held) == [4, 5, 10, 11]
     assert labels(rest) == [0, 1, 2, 3, 6, 7, 8, 9]
     assert held.batches == (None if kind == "function" else 2)
+
+
+def test_a_limit_takes_all_classes_of_a_sorted_folder(tmp_path: Path) -> None:
+    for number in range(12):
+        folder = tmp_path / str(number // 4)
+        folder.mkdir(exist_ok=True)
+        Image.fromarray(np.full((2, 2, 3), number, np.uint8)).save(folder / f"{number:02}.png")
+    image = (InputInfo("x", "float32", ("N", 3, 2, 2)),)
+    data = open_data(tmp_path, image, limit=6, batch_size=4)
+    pairs = [(feeds["x"][:, 0, 0, 0] * 255, given) for feeds, given in data.labelled()]
+    assert np.concatenate([given for _, given in pairs]).tolist() == [0, 0, 1, 1, 2, 2]
+    np.testing.assert_allclose(np.concatenate([x for x, _ in pairs]), [0, 2, 4, 6, 8, 10], atol=1e-4)
+    assert (data.batches, data.samples) == (2, 6)
 
 
 def test_what_can_be_read_once_is_refused() -> None:
