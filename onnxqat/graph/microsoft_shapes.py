@@ -243,6 +243,37 @@ def _lstm(context: _Context) -> None:
         context.give(index, context.kind(0), state)
 
 
+def _longer(context: _Context) -> None:
+    """One dimension more than input 0, none of them known."""
+    shape = context.shape(0)
+    context.give(0, context.kind(0), None if shape is None else _unknown([*shape, _dimension()]))
+
+
+def _crops(context: _Context) -> None:
+    x, regions = context.shape(0), context.shape(1)
+    if x is not None and regions is not None:
+        context.give(0, context.kind(0), [regions[0], x[1], _dimension(), _dimension()])
+
+
+def _pairs(context: _Context) -> None:
+    """A number for each row of input 0 and each of input 1."""
+    a, b = context.shape(0), context.shape(1)
+    if a is not None and b is not None:
+        context.give(0, context.kind(0), [a[0], b[0]])
+
+
+def _points(context: _Context) -> None:
+    """Where input 1 has coordinates of input 0 along its last axis."""
+    x, indices = context.shape(0), context.shape(1)
+    if x is not None and indices is not None and indices[-1].dim_value:
+        context.give(0, context.kind(0), [*indices[:-1], *x[indices[-1].dim_value :]])
+
+
+def _unique(context: _Context) -> None:
+    for index, kind in enumerate((context.kind(0), TensorProto.INT64, TensorProto.INT64)):
+        context.give(index, kind, [_dimension()])
+
+
 def _quantize(context: _Context) -> None:
     context.give(0, context.kind(2) or TensorProto.UINT8, context.shape(0))
 
@@ -285,6 +316,16 @@ RULES: dict[tuple[str, str], Rule] = {
     (DOMAIN, "MatMulNBits"): _last("N"),
     (DOMAIN, "GatherBlockQuantized"): _gather,
     (DOMAIN, "DynamicQuantizeLSTM"): _lstm,
+    (DOMAIN, "CDist"): _pairs,
+    (DOMAIN, "CropAndResize"): _crops,
+    (DOMAIN, "GatherND"): _points,
+    (DOMAIN, "GridSample"): _ranked(kept=(0, 1)),
+    (DOMAIN, "Inverse"): _like(),
+    (DOMAIN, "Pad"): _ranked(),
+    (DOMAIN, "Trilu"): _like(),
+    (DOMAIN, "ExpandDims"): _longer,
+    (DOMAIN, "UnfoldTensor"): _longer,
+    (DOMAIN, "Unique"): _unique,
 }
 
 
