@@ -17,6 +17,9 @@ options = _options.Group(
     click.option("--channels-last", is_flag=True, help="Channels last in memory."),
     click.option("--recompute", is_flag=True, help="Compute activations again in the backward pass, to save memory."),
     click.option("--recompute-segments", type=int, metavar="N", help="In so many segments [square root of operators]."),
+    click.option(
+        "--rematerialize/--no-rematerialize", default=None, help="Compute quantized tensors again there [on CUDA]."
+    ),
     click.option("--checkpoint-dir", type=_options.PATH, help="Folder for checkpoints."),
     click.option("--save-every", type=int, metavar="N", help="Steps between checkpoints within an epoch."),
     click.option("--resume", is_flag=True, help="Go on from the last checkpoint."),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Literal, cast, get_args
 
 import torch
 from torch import Tensor, fx, nn
 
+from onnxqat.bridge.rematerialize import rematerialized
 from onnxqat.errors import UsageError
 from onnxqat.training.batches import Batch
 from onnxqat.training.recompute import Recomputed
@@ -31,6 +32,8 @@ class Execution:
         recompute: into how many segments the graph is cut, of which only the inputs are kept for the backward pass
             (Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016); True: about the square root of the
             number of operators; False: everything is kept.
+        rematerialize: quantized tensors are computed again in the backward pass
+            (:mod:`onnxqat.bridge.rematerialize`); None: on CUDA. Of no effect with `compile`, as compilers see to it.
 
     Raises:
         UsageError: ``option-invalid``.
@@ -42,6 +45,7 @@ class Execution:
     compile: bool | str = False
     channels_last: bool = False
     recompute: bool | int = False
+    rematerialize: bool | None = None
 
     def __post_init__(self) -> None:
         if self.precision not in get_args(Precision):
@@ -58,6 +62,11 @@ class Execution:
         """The context of the module's forward pass."""
         dtype = torch.float16 if self.precision == "float16" else torch.bfloat16
         return torch.autocast(device.type, dtype, enabled=self.precision != "float32")
+
+    def saving(self, device: torch.device) -> AbstractContextManager[object]:
+        """The context of the module's forward pass that says what is kept for the backward pass."""
+        wanted = device.type == "cuda" if self.rematerialize is None else self.rematerialize
+        return rematerialized() if wanted and not self.compile else nullcontext()
 
     def scaler(self, device: torch.device) -> torch.amp.GradScaler:
         """The scaler of the loss; it does nothing except for ``"float16"``."""

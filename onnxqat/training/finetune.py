@@ -65,6 +65,7 @@ def finetune(
     compile: bool | str = False,
     channels_last: bool = False,
     recompute: bool | int = False,
+    rematerialize: bool | None = None,
     augment: Augment | None = None,
     parts: Sequence[Part] = (),
     evaluate: Callable[[nn.Module], float] | None = None,
@@ -135,6 +136,8 @@ def finetune(
         channels_last: tensors of four dimensions have their channels last in memory.
         recompute: into how many segments the graph is cut whose inner tensors the backward pass computes again, to save
             memory; True: the square root of the number of operators.
+        rematerialize: whether the backward pass computes quantized tensors again, so that they are not kept from the
+            forward pass (:mod:`onnxqat.bridge.rematerialize`); None: on CUDA.
         augment: changes the inputs of a batch (dict from name to tensor), for student and teacher alike.
         parts: of your own, which are called at points of the run (:class:`onnxqat.training.part.Part`).
         evaluate: score of the module before the first step and after each epoch, higher is better; the best is

@@ -64,6 +64,7 @@ class Options:
     compile: bool | str = False
     channels_last: bool = False
     recompute: bool | int = False
+    rematerialize: bool | None = None
     augment: Augment | None = None
     parts: Sequence[Part] = ()
     evaluate: Callable[[nn.Module], float] | None = None
@@ -92,6 +93,7 @@ class Options:
             compile=self.compile,
             channels_last=self.channels_last,
             recompute=self.recompute,
+            rematerialize=self.rematerialize,
         )
 
     @property

@@ -88,7 +88,7 @@ class Step:
 
     def loss_of(self, forward: nn.Module, batch: Batch, target: Sequence[Tensor] | None) -> Tensor:
         """The loss of a prepared batch, without penalties: a scalar."""
-        with self.execution.autocast(self.device):
+        with self.execution.autocast(self.device), self.execution.saving(self.device):
             outputs = call(forward, batch, self._names)
         return self.loss(outputs, batch.labels, target)
 

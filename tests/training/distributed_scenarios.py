@@ -87,7 +87,7 @@ def tuned(
     return {**held, "losses": np.asarray(result.losses), "score": score, **{k: np.asarray(v) for k, v in sizes.items()}}
 
 
-def taught(strategy: str = "ddp") -> Arrays:
+def taught(strategy: str = "ddp", *, rematerialize: bool = False) -> Arrays:
     """A run with a teacher that is the model itself, scored on samples that are held out, two batches a step."""
     x, _ = data(120)
     result = finetune(
@@ -100,6 +100,7 @@ def taught(strategy: str = "ddp") -> Arrays:
         learning_rate=0.05,
         batch_size=10,
         accumulate=2,
+        rematerialize=rematerialize,
     )
     held = {key: value.numpy() for key, value in result.module.state_dict().items()}
     return {**held, "losses": np.asarray(result.losses), "score": np.asarray(result.best_score)}
@@ -278,8 +279,8 @@ def main(folder: Path) -> None:
     keep("went_on", tuned(folder=folder / "of_one", resume=True))
     keep("went_on_fsdp", tuned("fsdp", folder=folder / "of_fsdp", resume=True))
     tuned(folder=folder / "of_ddp", stop=True)
-    keep("taught", taught())
-    keep("taught_fsdp", taught("fsdp"))
+    keep("taught", taught(rematerialize=True))
+    keep("taught_fsdp", taught("fsdp", rematerialize=True))
     keep("heads", heads())
     keep("normalized", normalized())
     keep("normalized_fsdp", normalized("fsdp"))

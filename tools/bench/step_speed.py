@@ -21,14 +21,15 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.profiler import ProfilerActivity, profile
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import _shared
@@ -39,6 +40,7 @@ import onnxqat
 from onnxqat.backends.selection import Overrides
 from onnxqat.bridge.importer import to_torch
 from onnxqat.bridge.relu_fusion import fuse_relu
+from onnxqat.bridge.rematerialize import rematerialized
 from onnxqat.cli._options import parse_bits
 from onnxqat.graph import io
 from onnxqat.training import frozen_constants, methods, optimizers
@@ -55,12 +57,17 @@ class Side:
     guard: optimizers.ScaleGuard
     call: Callable[..., Any]
     autocast: bool
+    rematerialize: bool
+
+    def output(self, x: Tensor) -> Tensor:
+        """What the module says to `x`, in training."""
+        made_again = rematerialized() if self.rematerialize else contextlib.nullcontext()
+        with torch.autocast(x.device.type, torch.bfloat16, enabled=self.autocast), made_again:
+            return cast(Tensor, self.call(x))
 
     def step(self, x: Tensor, labels: Tensor) -> None:
         self.optimizer.zero_grad(set_to_none=True)
-        with torch.autocast(x.device.type, torch.bfloat16, enabled=self.autocast):
-            output = self.call(x)
-        functional.cross_entropy(output.float(), labels).backward()
+        functional.cross_entropy(self.output(x).float(), labels).backward()
         self.guard.before()
         self.optimizer.step()
         self.guard.after()
@@ -94,7 +101,8 @@ def side(path: Path, arguments: argparse.Namespace, *, compiled: bool, autocast:
     view = fuse_relu(module)
     optimizer = optimizers.make("sgd", module, learning_rate=LEARNING_RATE)
     call = torch.compile(view, fullgraph=True) if compiled else view
-    return Side(module, optimizer, optimizers.ScaleGuard(module), call, autocast)
+    again = {"on": True, "off": False, "auto": arguments.device == "cuda"}[arguments.rematerialize] and not compiled
+    return Side(module, optimizer, optimizers.ScaleGuard(module), call, autocast, again)
 
 
 def peer_sides(arguments: argparse.Namespace, ours: Side) -> list[Side]:
@@ -142,21 +150,23 @@ def memory(run: Side, x: Tensor, labels: Tensor) -> float:
         run.step(x, labels)
         torch.cuda.synchronize()
         return torch.cuda.max_memory_allocated() / 1e6
-    saved: dict[int, int] = {}
-    with _saved_bytes(saved):
-        functional.cross_entropy(run.call(x).float(), labels)
-    return sum(saved.values()) / 1e6
+    return allocations(lambda: functional.cross_entropy(run.output(x).float(), labels))[-1] / 1e6
 
 
-@contextlib.contextmanager
-def _saved_bytes(saved: dict[int, int]) -> Iterator[None]:
-    def pack(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        saved[storage.data_ptr()] = storage.nbytes()
-        return tensor
+def allocations(run: Callable[[], object]) -> list[int]:
+    """Bytes on the CPU that `run` has more than at its start, after each of its allocations and releases.
 
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        yield
+    The last is what the value that it returns holds.
+    """
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as found:
+        held = run()
+    changes = [event for event in found.profiler.kineto_results.events() if event.name() == "[memory]"]  # type: ignore[union-attr]
+    total, course = 0, [0]
+    for event in sorted(changes, key=lambda event: event.start_ns()):
+        total += event.nbytes()
+        course.append(total)
+    del held
+    return course
 
 
 def peaks(paths: tuple[Path, Path], arguments: argparse.Namespace, **how: bool) -> list[float]:
@@ -205,9 +215,9 @@ def summary(plain: list[float], quantized: list[float]) -> dict[str, Any]:
     }
 
 
-def parser() -> argparse.ArgumentParser:
+def parser(description: str | None = __doc__) -> argparse.ArgumentParser:
     """Command line."""
-    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--model", default=str(_shared.MODELS / "resnet20_cifar10.onnx"), help="a file, or resnet50")
     made.add_argument("--input", default="input", help="name of the model's input")
     made.add_argument("--size", type=int, help="height and width of the input; 224 for resnet50, else 32")
@@ -216,6 +226,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--bits", default="4,4")
     made.add_argument("--method", default="lsq")
     made.add_argument("--batch-norm", choices=("fold", "keep"), default="fold")
+    made.add_argument(
+        "--rematerialize", choices=("auto", "on", "off"), default="auto", help="auto: on CUDA, as finetune"
+    )
     made.add_argument("--batch", type=int, default=128)
     made.add_argument("--threads", type=int, default=1)
     made.add_argument("--device", choices=("cpu", "cuda"), default="cpu")

@@ -18,6 +18,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from onnxqat.bridge import rematerialize
 from onnxqat.bridge.kernels import reference, tiled
 
 HAS_TRITON = importlib.util.find_spec("triton") is not None
@@ -95,7 +96,14 @@ def _forward(
 ) -> Tensor:
     ctx.save_for_backward(x, scale, zero_point)
     ctx.grid, ctx.gradient_scale, ctx.relu = grid, gradient_scale, relu
-    return fake_quantize(x, scale, zero_point, *grid, relu=relu)
+    result = fake_quantize(x, scale, zero_point, *grid, relu=relu)
+    if rematerialize.is_on() and any(ctx.needs_input_grad):
+
+        def again(x: Tensor, scale: Tensor, zero_point: Tensor) -> Tensor:
+            return fake_quantize(x, scale, zero_point, *grid, relu=relu)
+
+        rematerialize.note(result, again, x, scale, zero_point)
+    return result
 
 
 def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from onnxqat.bridge import low_precision
+from onnxqat.bridge import low_precision, rematerialize
 from onnxqat.bridge.kernels.reference import along_axis, sum_to_scale
 
 
@@ -71,7 +71,14 @@ class GridFunction(torch.autograd.Function):
         """`x` on the grid, in the dtype of `x`."""
         ctx.save_for_backward(x, scale, zero_point)
         ctx.grid, ctx.axis, ctx.gradient_scale = grid, axis, gradient_scale
-        return fake_quantize(x, scale, zero_point, grid, axis)
+        result = fake_quantize(x, scale, zero_point, grid, axis)
+        if rematerialize.is_on() and any(ctx.needs_input_grad):
+
+            def again(x: Tensor, scale: Tensor, zero_point: Tensor) -> Tensor:
+                return fake_quantize(x, scale, zero_point, grid, axis)
+
+            rematerialize.note(result, again, x, scale, zero_point)
+        return result
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
