@@ -173,3 +173,10 @@ def from_range(
         zero_point = np.where(empty, np.clip(0, qtype.quant_min, qtype.quant_max), zero_point)
     codes = np.asarray(zero_point, np.int64)
     return QParams(np.asarray(scale, np.float32), codes, qtype, axis, scale_bits, block_size, precision)
+
+
+def bias_scale(activation: FloatArray, weight: FloatArray) -> FloatArray:
+    """The float32 product of two scales; beyond float32, the smallest or the largest number above 0 that it has."""
+    limits = np.finfo(np.float32)
+    with np.errstate(over="ignore", under="ignore"):
+        return np.asarray(np.clip(activation * weight, limits.smallest_subnormal, limits.max), np.float32)

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import onnx_ir as ir
 
+from onnxqat import numerics
 from onnxqat.graph import batchnorm, build, moved, query, walk
 from onnxqat.types import FLOAT_STORAGE, STORAGE, Precision, QParams, QType, Role
 
@@ -372,7 +373,7 @@ INT32 = QType("int32", -(2**31), 2**31 - 1)
 
 def accumulator(activation: QParams, weight: QParams, channels: int) -> QParams:
     """int32 grid of a bias with `channels` values: the float32 product of a per-tensor and a weight scale."""
-    scale = np.asarray(activation.scale * weight.scale, np.float32)
+    scale = numerics.bias_scale(activation.scale, weight.scale)
     axis = 0 if scale.ndim else None
     if scale.ndim and scale.shape != (channels,):
         scale = np.broadcast_to(scale, (channels,)).copy()

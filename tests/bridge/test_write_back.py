@@ -214,6 +214,18 @@ def test_only_what_changed_is_replaced() -> None:
     assert new["b_codes"][0] == old["b_codes"][0]
 
 
+def test_scales_that_training_took_below_zero_leave_a_bias_scale_above_it() -> None:
+    model = qdq_model()
+    module = to_torch(model)
+    with torch.no_grad():
+        for _, q in quantizers(module):
+            if not isinstance(q, DerivedFakeQuantize):
+                q.scale.fill_(-1.0)
+    tuned = write_back(module, model)
+    assert (constants(tuned)["b_scale"] > 0).all()
+    to_torch(tuned)
+
+
 def test_a_trained_bias_keeps_the_codes_that_did_not_move() -> None:
     """2**24 + 1 is no float32: dequantize and quantize would make it 2**24."""
     model = qdq_model()
