@@ -40,8 +40,8 @@ import onnxqat
 from onnxqat.backends.selection import Overrides
 from onnxqat.bridge.importer import to_torch
 from onnxqat.bridge.relu_fusion import fuse_relu
-from onnxqat.bridge.repeated_quantizers import skip_repeated
 from onnxqat.bridge.rematerialize import rematerialized
+from onnxqat.bridge.repeated_quantizers import skip_repeated
 from onnxqat.cli._options import parse_bits
 from onnxqat.graph import io
 from onnxqat.training import frozen_constants, methods, optimizers
