@@ -130,6 +130,12 @@ def insert_qdq(
     if replace and keep:
         raise UsageError("option-invalid", "quantizers can be replaced or kept, not both")
     table = selection.apply(overrides, schema.load(backend))
+    if rounding != "nearest" and table.sums == "odd":
+        raise UsageError(
+            "option-invalid",
+            f"{table.backend} --exact rounds weights to even codes, which undoes compensated rounding",
+            hint="leave one of the two",
+        )
     model = io.load(source)
     remarks: list[Remark] = []
     if qdq.is_quantized(model) and not keep:
@@ -211,6 +217,10 @@ def prepare(
     if table.written_attributes:
         steps.append(WriteDefaultAttributes(op.partition("/")[0] for op in (*table.ops, *table.passthrough)))
     remarks.extend(_base.rewrite(model, steps).remarks)
+    if table.sums == "odd":
+        from onnxqat.calibration import odd_sums
+
+        odd_sums.add_biases(model)
     edit.remove_unused(model)
     if any(value.dtype is None or value.shape is None for node in walk.nodes(model) for value in node.outputs):
         shapes.infer(model)  # what the passes made states its own, and may tell those of others
@@ -389,6 +399,10 @@ def settle(
 
 def place(model: ir.Model, table: schema.Backend, plan: QuantPlan, resolved: Resolved, remarks: list[Remark]) -> None:
     """Insert the quantizers of `resolved` into `model`, in place; nodes that stay in float note why."""
+    if plan.odd_sums:
+        from onnxqat.calibration import odd_sums
+
+        odd_sums.make_odd(model, plan, resolved.placements)
     steps = [
         PlaceQdq(resolved.placements, table.pairs),
         DeriveBias(resolved.biases),

@@ -296,7 +296,8 @@ class ShiftLimit:
 class QuantPlan:
     """What is to happen to every edge of a graph: the result of resolving a backend table.
 
-    `bare`: tensors that lie on the grid of what they were moved from, without a pair of their own.
+    `bare`: tensors that lie on the grid of what they were moved from, without a pair of their own. `odd_sums`: see
+    :mod:`onnxqat.calibration.odd_sums`.
     """
 
     backend: str
@@ -307,6 +308,7 @@ class QuantPlan:
     float_nodes: tuple[tuple[str, str], ...] = ()
     shift_limits: tuple[ShiftLimit, ...] = ()
     bare: tuple[str, ...] = ()
+    odd_sums: bool = False
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

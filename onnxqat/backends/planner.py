@@ -66,6 +66,7 @@ def plan(
         tuple(draft.float_nodes),
         tuple(draft.shift_limits),
         moved,
+        backend.sums == "odd",
     )
 
 

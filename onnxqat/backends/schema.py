@@ -295,7 +295,9 @@ class Backend(_Row):
     all consumers of a tensor read one pair, or each its own. Where `moved` is ``bare``, what only moves data (the
     operators of `passthrough`, and a Concat that is tied) carries no pair that repeats the grid of its inputs, since
     the compiler carries the grid on. Operators of `summands` carry no pair where a sum alone reads their result: the
-    compiler adds before it rounds. With `written_attributes`, operators get the attributes
+    compiler adds before it rounds. `exact` is what ``--exact`` does: ``short`` scales, for kernels that add or multiply
+    in float, or ``odd`` sums, for those with a fixed-point factor (:mod:`onnxqat.calibration.odd_sums`); then it sets
+    `sums`. With `written_attributes`, operators get the attributes
     that they leave at their defaults, for compilers that do not know them. `facts` gives the source of keys, by their path
     (``types.act``); one of a key counts for all below it.
     """
@@ -316,6 +318,8 @@ class Backend(_Row):
     pairs: Literal["tensor", "consumer"] = "tensor"
     moved: Literal["pair", "bare"] = "pair"
     summands: tuple[str, ...] = ()
+    exact: Literal["short", "odd"] = "short"
+    sums: Literal["any", "odd"] = "any"
     checks: tuple[Check, ...] = ()
     written_attributes: bool = False
     facts: dict[str, Fact] = dataclasses.field(default_factory=dict)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 
 import onnx_ir as ir
 
-from onnxqat.backends.schema import FLOAT_OBSERVERS, SCALE_BITS, WIDTHS, Backend, TypeRow
+from onnxqat.backends.schema import FLOAT_OBSERVERS, SCALE_BITS, WIDTHS, Backend, Check, TypeRow
 from onnxqat.errors import UsageError
 from onnxqat.graph import query, walk
 from onnxqat.ops import _base as ops
@@ -33,6 +33,12 @@ QuantizeLinear, which divides.
 """
 _MARK, _WIDTHS_MARK = "onnxqat.left_out", "onnxqat.widths"
 _EXACT_WEIGHTS = {"scale_bits": EXACT[1], "reduce_range": True}
+_ODD_SUMS = (
+    Check("Conv|ConvTranspose|Gemm|MatMul", "in0 + in1 - out", (2, 62)),
+    # a sum of whole steps of its own grid needs no rounding
+    Check("Add|Sub", "out - max_in", (0, 62)),
+)
+"""Limits of shifts with which integer kernels round as QuantizeLinear does, see :mod:`onnxqat.calibration.odd_sums`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -211,12 +217,15 @@ def apply(overrides: Overrides, backend: Backend) -> Backend:
         if any(types[name].is_float for name in (*activations, *weights)):
             raise UsageError("option-invalid", "sums of small floats are not exact, whatever the scales are")
         types |= {name: types[name].model_copy(update={"scale_bits": EXACT[0]}) for name in activations}
-        types |= {name: types[name].model_copy(update=_EXACT_WEIGHTS) for name in weights}
+        if backend.exact == "short":
+            types |= {name: types[name].model_copy(update=_EXACT_WEIGHTS) for name in weights}
     for _, weight_bits, activation_bits in overrides.node_bits:
         for names, bits in ((weights, weight_bits), (activations, activation_bits)):
             for name in names:
                 _with_bits(types[name], bits)
     update: dict[str, object] = {"types": types}
+    if overrides.exact and backend.exact == "odd":
+        update |= {"sums": "odd", "checks": (*backend.checks, *_ODD_SUMS)}
     if overrides.observer is not None:
         update["first_last_observer"] = overrides.observer
     if overrides.first_last_bits is not None:

@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxqat import numerics
-from onnxqat.calibration import shifts
+from onnxqat.calibration import odd_sums, shifts
 from onnxqat.calibration.observers._base import BaseObserver
 from onnxqat.calibration.weights import weight_qparams
 from onnxqat.graph import query, walk
@@ -58,6 +58,8 @@ def resolve(plan: QuantPlan, observers: Mapping[str, BaseObserver], model: ir.Mo
     placements, clip_remarks = _tie_needed_clips(plan, placements)
     placements, bias_remarks = _keep_bias_in_range(plan, placements, constants)
     placements, shift_remarks = shifts.keep_in_limits(plan, placements)
+    if plan.odd_sums:
+        placements = odd_sums.whole_shifts(plan, placements, constants)
     biases = tuple(
         BiasPlacement(edge.consumers[0][0], edge.decision.storage, edge.rule)
         for edge in plan.edges
@@ -189,6 +191,8 @@ def _tie_needed_clips(plan: QuantPlan, placements: list[Placement]) -> tuple[lis
         if placed is None:
             continue
         qparams = _fit(placed.qparams, clip)
+        if plan.odd_sums and not _repeats(qparams, clip):
+            qparams = _between_powers(qparams, clip)
         if _repeats(qparams, clip):
             if qparams is not placed.qparams:
                 replaced[placed.group or placed.tensor] = dataclasses.replace(placed, qparams=qparams)
@@ -234,6 +238,14 @@ def _fit(qparams: QParams, clip: RedundantClip) -> QParams:
             return candidate if scale != qparams.scale else qparams
         scale = np.nextafter(scale, np.float32(0))
     return qparams
+
+
+def _between_powers(qparams: QParams, clip: RedundantClip) -> QParams:
+    """Three quarters of a power-of-two scale where that repeats the clip and cuts no whole step: 6 is 256 / 2**7 * 3."""
+    scale = np.asarray(qparams.scale * np.float32(0.75), np.float32)
+    candidate = dataclasses.replace(qparams, scale=scale, scale_bits=2)
+    covers = _bounds(candidate)[1] >= clip.high - 1.01 * float(scale) or clip.high == np.inf
+    return candidate if qparams.scale_bits == 1 and covers and _repeats(candidate, clip) else qparams
 
 
 def _keep_bias_in_range(

@@ -44,13 +44,33 @@ class _Term:
     position: Positions
 
 
+class Ends:
+    """Where in a list of placements the quantizers of a limit's node are; None for what is not quantized, or derived."""
+
+    def __init__(self, plan: QuantPlan, placements: list[Placement]) -> None:
+        self.tensors = [p.tensor for p in placements]
+        self.by_use = {(*use,): i for i, p in enumerate(placements) for use in p.consumers or ()}
+        self.by_tensor = {p.tensor: i for i, p in enumerate(placements) if p.consumers is None}
+        self.derived = {e.consumers[0] for e in plan.edges if isinstance(e.decision, Derived) and e.consumers}
+
+    def input(self, limit: ShiftLimit, index: int) -> int | None:
+        """Position of the quantizer of input `index`."""
+        if (limit.node, index) in self.derived:
+            return None
+        return self.by_use.get((limit.node, index), self.by_tensor.get(limit.inputs[index]))
+
+    def output(self, limit: ShiftLimit) -> int | None:
+        """Position of the quantizer behind the node and what is fused with it."""
+        if limit.output in self.by_tensor:
+            return self.by_tensor[limit.output]
+        return next((i for i, tensor in enumerate(self.tensors) if tensor == limit.output), None)
+
+
 class _Shifter:
     def __init__(self, plan: QuantPlan, placements: list[Placement]) -> None:
         self.placements = list(placements)
-        self.by_use = {(*use,): i for i, p in enumerate(placements) for use in p.consumers or ()}
-        self.by_tensor = {p.tensor: i for i, p in enumerate(placements) if p.consumers is None}
+        self.ends = Ends(plan, placements)
         self.fixed = {e.tensor for e in plan.edges if isinstance(e.decision, Fixed)}
-        self.derived = {e.consumers[0] for e in plan.edges if isinstance(e.decision, Derived) and e.consumers}
         self.coarser: dict[str, None] = {}
 
     def enforce(self, limit: ShiftLimit) -> bool:
@@ -82,7 +102,7 @@ class _Shifter:
     def _terms(self, limit: ShiftLimit) -> list[_Term]:
         """The tensors of the sum; empty where one of them is not quantized."""
         found: list[_Term] = []
-        inputs = [self._input(limit, i) for i in range(len(limit.inputs))]
+        inputs = [self.ends.input(limit, i) for i in range(len(limit.inputs))]
         known = [i for i in inputs if i is not None]
         for sign, what in limit.terms:
             if what in ("max_in", "min_in", "sum_in"):
@@ -91,22 +111,14 @@ class _Shifter:
                 ordered = sorted(known, key=lambda i: float(self._position(i).max()))
                 chosen = {"max_in": ordered[-1:], "min_in": ordered[:1], "sum_in": known}[what]
             else:
-                place = self._output(limit) if what == "out" else inputs[int(what[2:])] if _has(inputs, what) else None
+                place = (
+                    self.ends.output(limit) if what == "out" else inputs[int(what[2:])] if _has(inputs, what) else None
+                )
                 if place is None:
                     return []
                 chosen = [place]
             found.extend(_Term(sign, i, self._position(i)) for i in chosen)
         return found
-
-    def _input(self, limit: ShiftLimit, index: int) -> int | None:
-        if (limit.node, index) in self.derived:
-            return None
-        return self.by_use.get((limit.node, index), self.by_tensor.get(limit.inputs[index]))
-
-    def _output(self, limit: ShiftLimit) -> int | None:
-        if limit.output in self.by_tensor:
-            return self.by_tensor[limit.output]
-        return next((i for i, p in enumerate(self.placements) if p.tensor == limit.output), None)
 
     def _position(self, index: int) -> Positions:
         return np.asarray(-np.log2(self.placements[index].qparams.scale.astype(np.float64)))
@@ -116,7 +128,7 @@ class _Shifter:
 
     def _is_weight(self, index: int, limit: ShiftLimit) -> bool:
         consumers = self.placements[index].consumers
-        return consumers is not None and (limit.node, 1) in consumers and index not in self.by_tensor.values()
+        return consumers is not None and (limit.node, 1) in consumers and index not in self.ends.by_tensor.values()
 
     def _coarsen(self, term: _Term, amount: Positions, limit: ShiftLimit) -> None:
         chosen = self.placements[term.index]
@@ -147,10 +159,11 @@ def _excess(limit: ShiftLimit, terms: list[_Term]) -> tuple[Positions, int] | No
 
 
 def _coarser(qparams: QParams, bits: Positions) -> QParams:
-    """Scales times ``2**bits``; the zero point moves so that the low end stays covered."""
+    """Scales times ``2**bits``; the zero point moves so that the low end stays covered, and is even where it was."""
     scale = np.asarray(qparams.scale.astype(np.float64) * 2.0**bits, np.float32)
     low = qparams.qtype.quant_min
-    moved = low + np.rint((qparams.zero_point - low) / 2.0**bits).astype(np.int64)
+    every = 2 if qparams.scale_bits is not None and not np.any(qparams.zero_point % 2) else 1
+    moved = low + every * np.rint((qparams.zero_point - low) / (every * 2.0**bits)).astype(np.int64)
     symmetric = (qparams.zero_point == 0) | (bits == 0)
     zero_point = np.where(symmetric if low < 0 else bits == 0, qparams.zero_point, moved)
     return dataclasses.replace(qparams, scale=scale, zero_point=np.asarray(zero_point, np.int64))

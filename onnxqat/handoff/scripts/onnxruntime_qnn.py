@@ -15,7 +15,7 @@ def compile_and_run(job: dict[str, Any]) -> dict[str, Any]:
     ort.register_execution_provider_library("QNNExecutionProvider", qnn.get_library_path())
     devices = [d for d in ort.get_ep_devices() if d.ep_name == "QNNExecutionProvider"]
     with tempfile.TemporaryDirectory(prefix="onnxqat-") as folder:
-        provider = {"backend_path": qnn.get_qnn_htp_path(), "offload_graph_io_quantization": "0"}
+        provider = {"backend_path": qnn.get_qnn_htp_path()}
         provider.update(dump_json_qnn_graph="1", json_qnn_graph_dir=folder)
         options = ort.SessionOptions()
         options.log_severity_level = 3
