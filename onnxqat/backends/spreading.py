@@ -80,7 +80,7 @@ def _spread_node(draft: Draft, node: ir.Node) -> None:
         return
     if isinstance(spec, TensorSpec) and spec.role != "activation":
         return
-    if inner.primary is None:
+    if inner.produced is None and (str(node.name), 0) not in draft.wants:
         draft.want(node, 0, spec, f"{node.op_type} passes its input's grid on")
     for tensor in outs:
         if tensor.primary is None or tensor.produced is None:

@@ -343,6 +343,14 @@ def test_per_tensor_weights() -> None:
     assert spec(plan(CONV_RELU, per_channel=False), "w").axis is None
 
 
+def test_all_that_move_a_tensor_read_one_pair() -> None:
+    """The first layer of YOLOv5: a picture in four slices."""
+    found = plan("""g (float[2,4] x) => (float[2,4] y) <int64[1] z = {0}, int64[1] o = {1}, int64[1] e = {2}> {
+        a = Slice(x, z, o, o) b = Slice(x, o, e, o) c = Concat<axis = 1>(a, b, x) d = Concat<axis = 1>(a, b) y = Neg(d) }""")
+    readers = {consumer for edge in edges(found)["x"] for consumer in edge.consumers or ()}
+    assert {name for name, _ in readers} >= {"a_Slice", "b_Slice"}
+
+
 # ------------------------------------------------------------------ biases
 @pytest.mark.parametrize(
     ("node", "bias", "reason"),
