@@ -30,6 +30,19 @@ MODELS = {
         a = MatMul(Q, T) c = Mul(a, s) m = Add(c, mask) P = Softmax<axis=-1>(m) O = MatMul(P, V) y = Add(O, x) }}""",
     "deconvolution": f"""{HEAD} (float[N,2,16,16] y) <{W}, float[4,2,2,2] e = {weight(4, 2, 2, 2)}> {{
         t = Conv<pads=[1,1,1,1]>(image, w, b) r = Relu(t) y = ConvTranspose<strides=[2,2]>(r, e) }}""",
+    "cache": f"""<ir_version: 8, opset_import: ["" : 17]>
+        g (float[N,6,8] x) => (float[N,6,8] y, float[N,12,8] keys) <float[8,8] k = {weight(8, 8)}> {{
+        K = MatMul(x, k) keys = Concat<axis=1>(x, K) T = Transpose<perm=[0,2,1]>(keys) a = MatMul(x, T) P = Softmax(a)
+        y = MatMul(P, keys) }}""",
+    "constant": f"""<ir_version: 8, opset_import: ["" : 17]>
+        g (float[1,3,8,8] image) => (float[1,4,8,8] y) <{W}, float[1,1,8,8] k = {weight(1, 1, 8, 8)},
+        float[4,5,1,1] v = {weight(4, 5, 1, 1)}> {{
+        t = Conv<pads=[1,1,1,1]>(image, w, b) c = Concat<axis=1>(t, k) y = Conv(c, v) }}""",
+    "branches": f"""<ir_version: 8, opset_import: ["" : 17]>
+        g (float[N,6,8] x) => (float[N,6,8] y) <float[8,8] k = {weight(8, 8)}, float zero = {{0}}> {{
+        a = MatMul(x, k) m = ReduceMax<keepdims=0>(a) c = Greater(m, zero)
+        y = If(c) <then_branch = yes () => (float[N,6,8] r) {{ r = MatMul(a, k) }},
+                   else_branch = no () => (float[N,6,8] t) {{ n = Relu(a) t = MatMul(n, k) }}> }}""",
 }
 
 
@@ -41,7 +54,8 @@ def model(name: str) -> onnx.ModelProto:
 def data(found: onnx.ModelProto) -> dict[str, np.ndarray]:
     value = found.graph.input[0]
     sizes = [d.dim_value for d in value.type.tensor_type.shape.dim][1:]
-    return {value.name: np.random.default_rng(0).normal(size=(4, *sizes)).astype(np.float32)}
+    count = value.type.tensor_type.shape.dim[0].dim_value or 4
+    return {value.name: np.random.default_rng(0).normal(size=(count, *sizes)).astype(np.float32)}
 
 
 @pytest.mark.parametrize("backend", schema.names())

@@ -10,6 +10,7 @@ import onnx_ir as ir
 from onnxqat.graph import build, qdq, query, walk
 from onnxqat.lint._file import File, scale, storage, zero_point
 from onnxqat.lint._model import Found, Rule
+from onnxqat.ops import _base as ops
 
 
 def _parameter_groups(file: File) -> Iterator[tuple[ir.Value, list[ir.Node]]]:
@@ -27,10 +28,19 @@ def _kinds(file: File, nodes: Sequence[ir.Node]) -> dict[tuple[object, ...], lis
     found: dict[tuple[object, ...], list[ir.Node]] = {}
     for node in nodes:
         quantizer, zero = file.of_node(node), zero_point(node)
-        role = "activation" if quantizer is None else quantizer.role
+        role = "activation" if quantizer is None or not _is_parameter(quantizer) else quantizer.role
         kind = (role, storage(node), None if zero is None else zero.tobytes())
         found.setdefault(kind, []).append(node)
     return found
+
+
+def _is_parameter(quantizer: qdq.Quantizer) -> bool:
+    """Whether a layer has what `quantizer` gives as its weight or bias; a constant in a Concat is data, as its others are."""
+    if quantizer.role != "weight":
+        return True
+    uses = [use for value in quantizer.outputs for use in value.uses()]
+    rows = [(ops.find(use.node.domain, use.node.op_type), use.idx) for use in uses]
+    return any(row is None or row.role(index) != "data" for row, index in rows)
 
 
 def _scales(file: File) -> Iterator[Found]:
