@@ -28,8 +28,9 @@ class OnMeta(Execution):
         return contextlib.nullcontext()
 
 
+@pytest.mark.parametrize("rematerialize", [False, True])
 @pytest.mark.parametrize("method", methods.names())
-def test_a_step_runs_where_there_are_no_numbers(method: str) -> None:
+def test_a_step_runs_where_there_are_no_numbers(method: str, rematerialize: bool) -> None:
     """Tensors on the device "meta" have shapes and no values: whoever reads one fails."""
     module = to_torch(convolutional(), quantizer_factory=methods.factory(method)).to("meta").train()
     teacher = to_torch(convolutional()).to("meta")
@@ -42,7 +43,7 @@ def test_a_step_runs_where_there_are_no_numbers(method: str) -> None:
         loss=Loss(),
         optimizer=torch.optim.AdamW(groups[:1]),
         teacher=teacher,
-        execution=OnMeta(),
+        execution=OnMeta(rematerialize=rematerialize),
     )
     x, labels = images(8)
     batch = Batch({"image": torch.from_numpy(x)}, torch.from_numpy(labels))
@@ -101,7 +102,13 @@ def test_steps_of_a_run_are_looked_at_together(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(pending.PendingSteps, "__init__", as_on_cuda)
     x, labels = images(48)
     # Adam counts its steps in tensors on the host, on CUDA too; SGD counts nothing.
-    options: dict[str, Any] = {"optimizer": "sgd", "ema": 0.9, "gradient_norm": 1.0, "device": "cpu"}
+    options: dict[str, Any] = {
+        "optimizer": "sgd",
+        "ema": 0.9,
+        "gradient_norm": 1.0,
+        "device": "cpu",
+        "rematerialize": True,
+    }
     finetune(convolutional(), x, labels=labels, teacher=convolutional(), epochs=2, batch_size=16, **options)
     assert len(reads) == 6
     assert not any(reads), reads

@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import functools
 import io
 from collections.abc import Callable
 from typing import Any
@@ -254,6 +255,12 @@ def test_where_a_run_does_it(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
     first = made[0].SerializeToString()
     assert all(other.SerializeToString() == first for other in made[1:])
+
+
+def test_a_choice_of_elements_is_kept_in_a_byte_each() -> None:
+    x = batch(16)
+    kept = [allocated(functools.partial(module(method), x)) for method in ("qdrop", "lsq")]
+    assert kept[0] - kept[1] == 16 * (2 * 36 + 4 * 36 + 4 * 36 + 4)
 
 
 def test_weights_and_activations_are_both_made_again() -> None:

@@ -1,7 +1,8 @@
 """Memory of a training step, counted: what a QAT step keeps for backward, and its peak, beside those of a float step.
 
     python tools/bench/saved_memory.py                                       # ResNet-50, 224x224, BatchNormalization kept
-    python tools/bench/saved_memory.py --size 64 --precision float32,bf16 --batch-norm keep,fold
+    python tools/bench/saved_memory.py --rematerialize off --precision float32
+    python tools/bench/saved_memory.py --backend onnxruntime-cpu              # every tensor quantized
 
 Every allocation of torch on the CPU is counted, in the order in which it happens, so that the numbers are the same on
 each run and on each machine with the same kernels. Time is not measured, and no GPU is needed: the tensors that are
@@ -10,8 +11,8 @@ kept are those that it would keep, without the workspaces of cuDNN and what its 
 * ``kept``: what is alive when forward has returned the loss that was not before: the tensors saved for backward.
 * ``peak``: parameters, buffers, state of the optimizer, gradients and inputs, and the most that a step adds to them.
 
-What a step allocates is a constant and a part for each image of the batch. Two small batches give both, and so the
-numbers of ``--batch``. One line of JSON a combination.
+What a step allocates is a constant and a part for each image of the batch. Two batches give both, and so the numbers of
+``--batch``; they have to be so large that a step peaks where the large one does. One line of JSON a combination.
 """
 
 from __future__ import annotations
@@ -75,7 +76,9 @@ def row(paths: tuple[Path, Path], arguments: argparse.Namespace, precision: str)
     for path in paths:
         run = step_speed.side(path, arguments, compiled=False, autocast=precision == "bf16")
         once, twice = (measured(run, arguments, batch) for batch in (small, 2 * small))
-        found.append(once.at(twice, arguments.batch / small))
+        whole = once.at(twice, arguments.batch / small)
+        least = whole.kept + static(run, *step_speed.batch(arguments))  # at the end of forward
+        found.append(dataclasses.replace(whole, peak=max(whole.peak, least)))
     plain, quantized = found
     return {
         "precision": precision,
@@ -91,7 +94,7 @@ def row(paths: tuple[Path, Path], arguments: argparse.Namespace, precision: str)
 def main() -> None:
     """Print the rows; see the module."""
     made = step_speed.parser(__doc__)
-    made.add_argument("--measured-batch", type=int, default=2, help="the smaller of two batches that are run")
+    made.add_argument("--measured-batch", type=int, default=4, help="the smaller of two batches that are run")
     made.set_defaults(model="resnet50", bits="8,8", precision="float32,bf16", batch_norm="keep", rematerialize="on")
     arguments = made.parse_args()
     arguments.size = arguments.size or (224 if arguments.model == "resnet50" else 32)
