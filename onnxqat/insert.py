@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -451,8 +452,19 @@ def _finish(
     counts: dict[str, int] = {"activation": 0, "weight": 0, "bias": 0}
     for quantizer in qdq.quantizers(model, every=True):
         counts[quantizer.role] += 1
+    remarks.extend([] if any(counts.values()) else [_nothing(plan)])
     if output is None and isinstance(source, (str, os.PathLike)):
         output = Path(source).with_suffix(".qdq.onnx")
     written = io.save(model, output) if output is not None else None
     result = written if isinstance(source, (str, os.PathLike)) else io.like(source, model)
     return InsertResult(result, plan, tuple(remarks), counts)
+
+
+def _nothing(plan: QuantPlan) -> Remark:
+    """That the file is as it was but for its metadata, and the reason that most of its nodes have."""
+    reasons = Counter(reason for _, reason in plan.float_nodes).most_common(1)
+    why = reasons[0][0] if reasons else f"{plan.backend} has a row for none of its operators"
+    text = f"nothing is quantized: {why}"
+    if "float16" in why or "double" in why:
+        text += "; convert the model to float32 first"
+    return Remark(text, tuple(node for node, reason in plan.float_nodes if reason == why), "insert")

@@ -380,3 +380,12 @@ def test_nodes_left_in_float_say_why() -> None:
     made = quantized(overrides=Overrides(exclude=("head",)))
     reasons = {n.name: p.value for n in made.graph.node for p in n.metadata_props if p.key == "onnxqat.float"}
     assert reasons == {"head": "excluded by 'head'"}
+
+
+def test_a_model_of_which_nothing_is_quantized_says_so() -> None:
+    """A half precision model, for one (microsoft/onnxruntime#20867)."""
+    half = proto("g (float16[1,2] x) => (float16[1,2] y) <float16[2,2] w = {1, 2, 3, 4}> { y = MatMul(x, w) }")
+    result = insert_qdq(half, calibration=[{"x": np.ones((1, 2), np.float16)}])
+    (remark,) = [r for r in result.remarks if r.message.startswith("nothing is quantized")]
+    assert remark.message.endswith("convert the model to float32 first")
+    assert remark.nodes == ("y_MatMul",)

@@ -44,7 +44,9 @@ def from_insert(result: InsertResult, *, explain: bool = False, source: str | No
         left_float=tuple(LeftFloat(node, reason) for node, reason in plan.float_nodes),
         next_command=command(
             "finetune", output or "MODEL.qdq.onnx", data=DATA, teacher=source, o=_tuned(output or "MODEL.qdq.onnx")
-        ),
+        )
+        if sum(counts.values())
+        else command("lint", source or "MODEL.onnx", backend=plan.backend),
     )
 
 

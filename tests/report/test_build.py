@@ -67,6 +67,12 @@ def test_insert_explains_every_edge() -> None:
     assert "Why each tensor" not in all_views(build.from_insert(inserted()))
 
 
+def test_where_nothing_is_quantized_there_is_nothing_to_train() -> None:
+    nothing = dataclasses.replace(inserted(), quantizers={"activation": 0, "weight": 0, "bias": 0})
+    report = build.from_insert(nothing, source="m.onnx")
+    assert report.next_command == "onnxqat lint m.onnx --backend onnxruntime-cpu"
+
+
 def test_validation_shows_the_worst_tensors_first(validated: ValidationReport) -> None:
     report = build_validation.from_validation(validated, backend="onnxruntime-cpu")
     text = all_views(report)
