@@ -5,7 +5,7 @@ import copy
 import functools
 import io
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -30,7 +30,7 @@ def allocated(run: Callable[[], object]) -> int:
     """Bytes that what `run` returns holds."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as found:
         held = run()
-    total = sum(e.nbytes() for e in found.profiler.kineto_results.events() if e.name() == "[memory]")  # type: ignore[union-attr]
+    total = sum(e.nbytes() for e in found.profiler.kineto_results.events() if e.name() == "[memory]")
     del held
     return int(total)
 
@@ -39,7 +39,7 @@ def context(on: bool) -> contextlib.AbstractContextManager[object]:
     return rematerialized() if on else contextlib.nullcontext()
 
 
-def step(called: nn.Module, x: Tensor, on: bool) -> list[Tensor]:
+def step(called: Any, x: Tensor, on: bool) -> list[Tensor]:
     """The output, and the gradients of input and parameters."""
     x = x.clone().requires_grad_()
     called.zero_grad()
@@ -95,7 +95,7 @@ def test_the_same_bits_under_autocast(dtype: torch.dtype) -> None:
 
 def quantizer(storage: str, role: Role, scale: float, zero_point: int = 0) -> FakeQuantize:
     grid = QType("uint8", 0, 255) if storage == "uint8" else QType("int8", -128, 127)
-    return FakeQuantize(QParams(np.float32(scale), np.asarray(zero_point), grid), tensor="t", role=role)
+    return FakeQuantize(QParams(np.asarray(scale, np.float32), np.asarray(zero_point), grid), tensor="t", role=role)
 
 
 class Readers(nn.Module):
@@ -199,9 +199,14 @@ def test_contexts_nest_and_end() -> None:
         output = output + made(x)
     output.sum().backward()
     seen: list[Tensor] = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: (seen.append(t), t)[1], lambda t: t):
+
+    def pack(tensor: Tensor) -> Tensor:
+        seen.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         made(x)
-    assert seen
+    assert seen, "the hooks of the caller are asked again"
 
 
 @pytest.mark.filterwarnings("ignore:.*autograd.function.Function.*should not be instantiated:DeprecationWarning")
@@ -230,7 +235,7 @@ def test_a_compiler_sees_nothing_of_the_context() -> None:
 
     def forward(x: Tensor) -> Tensor:
         with rematerialized():
-            return made(x)  # type: ignore[no-any-return]
+            return cast(Tensor, made(x))
 
     assert torch.equal(torch.compile(forward, fullgraph=True, backend="aot_eager")(x), made(x))
 
