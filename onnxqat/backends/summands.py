@@ -8,6 +8,8 @@ from onnxqat.backends.draft import Draft
 from onnxqat.graph import batchnorm
 from onnxqat.types import TensorSpec
 
+SHAPE_READERS = frozenset({"Shape", "Size"})
+
 
 def leave_bare(draft: Draft) -> None:
     """Take the pair from one operand of every Add of two quantized tensors, where an operator of `summands` makes it.
@@ -40,7 +42,8 @@ def _is_added_to(draft: Draft, node: ir.Node, index: int) -> bool:
         maker = batchnorm.layer(maker)
     if maker is None or maker.op_type not in draft.backend.summands:
         return False
-    if value.is_graph_output() or len(value.uses()) != 1 or _is_broadcast(value, other):
+    readers = [user for user, _ in value.uses() if user.op_type not in SHAPE_READERS]
+    if value.is_graph_output() or len(readers) != 1 or _is_broadcast(value, other):
         return False
     tensor = draft.tensors[str(value.name)]
     return tensor.produced is not None and isinstance(tensor.produced[0], TensorSpec)

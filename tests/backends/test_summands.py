@@ -30,6 +30,13 @@ def test_one_operand_of_a_sum_is_bare(tmp_path: Path) -> None:
     assert bare(BLOCKS, table_file(tmp_path, "backend: t\nextends: openvino-cpu\nsummands: []\n")) == set()
 
 
+def test_who_reads_the_shape_does_not_count() -> None:
+    """Pyramids of detectors resize to the shape of a lateral convolution; a compiler folds that away."""
+    text = f"""g (float[1,4,6,6] x) => (float[1,4,6,6] y) <{W}> {{
+        b = Conv<pads = [1,1,1,1]>(x, k) h = Shape(b) e = Reshape(x, h) s = Add(b, e) y = Conv(s, w) }}"""
+    assert bare(text) == {"b"}
+
+
 @pytest.mark.parametrize(
     "body",
     [
