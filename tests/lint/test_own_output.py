@@ -38,6 +38,9 @@ MODELS = {
         g (float[1,3,8,8] image) => (float[1,4,8,8] y) <{W}, float[1,1,8,8] k = {weight(1, 1, 8, 8)},
         float[4,5,1,1] v = {weight(4, 5, 1, 1)}> {{
         t = Conv<pads=[1,1,1,1]>(image, w, b) c = Concat<axis=1>(t, k) y = Conv(c, v) }}""",
+    "unread": f"""<ir_version: 8, opset_import: ["" : 18]>
+        g (float[N,3,8,8] image) => (float[N,4,8,8] y) <{W}, float[4,2,1,1] v = {weight(4, 2, 1, 1)}> {{
+        t = Conv<pads=[1,1,1,1]>(image, w, b) r, s = Split<axis=1, num_outputs=2>(t) y = Conv(s, v) }}""",
     "branches": f"""<ir_version: 8, opset_import: ["" : 17]>
         g (float[N,6,8] x) => (float[N,6,8] y) <float[8,8] k = {weight(8, 8)}, float zero = {{0}}> {{
         a = MatMul(x, k) m = ReduceMax<keepdims=0>(a) c = Greater(m, zero)
@@ -67,3 +70,12 @@ def test_own_output_is_clean(name: str, backend: str) -> None:
     report = lint(result.model, backend)
     assert [(f.code, f.node, f.message) for f in report.findings if f.severity != "note"] == []
     assert report.backend == backend
+
+
+def test_integers_that_the_caller_gives_are_quantized() -> None:
+    text = """g (uint8[1,4] codes) => (float[1,2] y) <float s = {0.02}, uint8 z = {128}, float[4,2] w = {1,2,3,4,5,6,7,8}> {
+        x = DequantizeLinear(codes, s, z) y = MatMul(x, w) }"""
+    codes = np.random.default_rng(0).integers(0, 255, (1, 4)).astype(np.uint8)
+    result = insert_qdq(proto(text), calibration={"codes": codes}, keep=True)
+    assert result.quantizers["weight"] == 1
+    assert not lint(result.model, "onnxruntime-cpu").count("warning")

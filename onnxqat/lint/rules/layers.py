@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from onnxqat.graph import batchnorm, build, computed_fold, query
+from onnxqat.graph import batchnorm, build, computed_fold, qdq, query
 from onnxqat.lint._file import File
 from onnxqat.lint._model import Found, Rule, Severity
 
@@ -20,6 +20,8 @@ def _half(file: File) -> Iterator[Found]:
         sides = [file.reading(node, index) for index in (0, 1)]
         if (sides[0] is None) == (sides[1] is None):
             continue
+        if sides[0] is None and node.inputs[0] is not None and qdq.is_dequantize(node.inputs[0].producer()):
+            continue  # integers that the caller gives, or that an integer operator makes
         which = (
             "weight"
             if node.op_type != "MatMul" or query.constant_tensor(node.inputs[1]) is not None

@@ -11,17 +11,24 @@ from onnxqat.graph import build, qdq, walk
 from onnxqat.graph.qdq import Quantizer
 from onnxqat.lint._file import File, same_grid
 from onnxqat.lint._model import Found, Rule
-from onnxqat.lint._target import compared
+from onnxqat.lint._target import Compared, compared
 from onnxqat.lint.rules.activation_pairs import repeats
 from onnxqat.passes._forms import float_name
 from onnxqat.types import Derived, Shared, TensorSpec
+
+
+def _is_unread(place: Compared) -> bool:
+    """Whether nothing reads the tensor of `place`, such as a part of a Split that a model does without."""
+    made = () if place.node is None else place.node.outputs
+    value = next((v for v in made if v.name == place.edge.tensor), None)
+    return value is not None and not value.uses() and not value.is_graph_output()
 
 
 def _missing(file: File) -> Iterator[Found]:
     if not file.is_quantized:
         return
     for place in compared(file):
-        if not place.present:
+        if not place.present and not _is_unread(place):
             yield Found(f"{place.edge.tensor!r} carries no pair: {place.edge.rule}", place.node, place.edge.tensor)
 
 
