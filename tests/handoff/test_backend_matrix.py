@@ -41,8 +41,19 @@ def test_cells_become_rows(matrix: ModuleType) -> None:
     }
     refused = {"accepted": False, "error": "rknn-toolkit2 refused the model"}
     other = known | {"float": [["/b", "Gemm", "its output 'z' leaves the graph without Q/DQ"]]}
-    text = matrix.page({"resnet8_cifar10 qnn-htp": known, "dscnn_kws qnn-htp": other, "dscnn_kws rknn": refused})
-    assert "| resnet8_cifar10 | yes | 13 of 14 | 2.5 (12.5%) | 1.0 | 88.25 | 89 | 400 |" in text
+    exact = known | {"steps": 1.04, "beyond": 0.0, "own": 0.5, "score": {"found": 88, "reference": 88, "samples": 400}}
+    text = matrix.page(
+        {
+            "resnet8_cifar10 qnn-htp": known,
+            "resnet8_cifar10 qnn-htp exact": exact,
+            "dscnn_kws qnn-htp": other,
+            "dscnn_kws rknn": refused,
+        }
+    )
+    row = "| resnet8_cifar10 | yes | 13 of 14 | 2.5 (12.5%) | 1.0 | 88.25 | 89 | 400 | 1.0 (0.0%) | 0.5 | 88 | 88 |"
+    assert row in text
+    assert "| resnet8_cifar10 | - | - | - | 2.5 → **1.0** | - |" in text
+    assert "| dscnn_kws | - | - | - | 2.5 → - | - |" in text
     assert "- Gemm, 2 in dscnn_kws, resnet8_cifar10: its output '…' leaves the graph without Q/DQ" in text
     assert "| dscnn_kws | no: rknn-toolkit2 refused the model |" in text
     assert "## tensorrt" not in text
