@@ -18,6 +18,11 @@ from onnxqat.errors import QatError
 from onnxqat.handoff import _base
 
 
+def _is_numbers(value: Any) -> bool:
+    """Whether `value` can be compared in steps: no words, and no sequence of tensors."""
+    return isinstance(value, np.ndarray) and value.dtype.kind != "O"
+
+
 def main(folder: Path) -> None:
     """Compile, run, and write what came out; an exception is written as its message."""
     job = json.loads((folder / "job.json").read_text(encoding="utf-8"))
@@ -33,12 +38,13 @@ def main(folder: Path) -> None:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         content = {"error": f"{type(error).__name__}: {' '.join(lines)[:1000]}"}
     else:
-        flat = [value for outputs in result.outputs for value in outputs.values()]
+        kept = [{n: v for n, v in outputs.items() if _is_numbers(v)} for outputs in result.outputs]
+        flat = [value for outputs in kept for value in outputs.values()]
         numbers = iter(range(len(flat)))
         numbered: dict[str, Any] = {str(i): value for i, value in enumerate(flat)}
         np.savez(folder / "outputs.npz", **numbered)
         content = {
-            "outputs": [{name: next(numbers) for name in outputs} for outputs in result.outputs],
+            "outputs": [{name: next(numbers) for name in outputs} for outputs in kept],
             "nodes": [dataclasses.asdict(node) for node in result.nodes],
             "files": result.files,
         }

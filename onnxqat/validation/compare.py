@@ -50,7 +50,12 @@ class Difference:
         self._signal = self._noise = 0.0
 
     def update(self, value: npt.NDArray[Any], reference: npt.NDArray[Any]) -> None:
-        """Add one batch of arrays of equal shape; non-finite values of `value` are counted and left out."""
+        """Add one batch of arrays of equal shape; non-finite values of `value` are counted and left out.
+
+        Of words, each that is another one counts as a difference of 1.
+        """
+        if value.dtype.kind in "OU":
+            value, reference = (value == reference).astype(np.float32), np.ones(value.shape, np.float32)
         x, ref = np.asarray(value, np.float64).ravel(), np.asarray(reference, np.float64).ravel()
         self.elements += x.size
         finite = np.isfinite(x)
@@ -108,6 +113,8 @@ def parts(value: npt.NDArray[Any], reference: npt.NDArray[Any]) -> float:
         return math.inf
     if not value.size:
         return 0.0
+    if value.dtype.kind in "OU":
+        return float(np.any(value != reference))
     x, ref = np.asarray(value, np.float64), np.asarray(reference, np.float64)
     finite = np.isfinite(ref)
     if not (finite == np.isfinite(x)).all():

@@ -48,7 +48,7 @@ class TorchRun:
                 result, found = self._module(*arguments), {}
         outputs = result if isinstance(result, tuple) else (result,)
         values = dict(zip(self._module.output_names, outputs, strict=True)) | found
-        return {name: _array(value) for name, value in values.items()}
+        return {name: _array(value) for name, value in values.items() if not isinstance(value, list)}
 
     def quantizer(self, quantizer: Quantizer) -> Callable[[Array], Array] | None:
         """The module of `quantizer` as a function of float32 arrays; None where the bridge made none."""

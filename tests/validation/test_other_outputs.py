@@ -1,0 +1,38 @@
+"""Outputs that are no tensors of numbers, such as labels, come through validation and handoff."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from onnxqat.handoff.handoff import handoff
+from onnxqat.insert import insert_qdq
+from onnxqat.validation.compare import Difference, parts
+from onnxqat.validation.validate import validate
+
+WORDS = """<ir_version: 8, opset_import: ["" : 17]> g (float[1,2] x) => (float[1,2] y, string[1] label)
+    <float[2,2] w = {1, 2, 4, 3}, string[2] words = {"cat", "dog"}> {
+    y = MatMul(x, w) k = ArgMax<axis = 1, keepdims = 0>(y) label = Gather(words, k) }"""
+SEQUENCE = """<ir_version: 8, opset_import: ["" : 17]> g (float[1,2] x) => (float[1,2] y, seq(float[1,2]) all)
+    <float[2,2] w = {1, 2, 4, 3}> { y = MatMul(x, w) all = SequenceConstruct(y, x) }"""
+DATA = {"x": np.float32([[0.5, -1]])}
+
+
+@pytest.mark.parametrize("text", [WORDS, SEQUENCE])
+def test_labels_and_sequences_come_through(text: str, tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(text)
+    quantized = insert_qdq(model, calibration=DATA).model
+    assert validate(model, quantized, DATA).passed
+    report = handoff(quantized, "onnxruntime-cpu", tmp_path / "bundle", data=DATA)
+    assert report.passed
+    assert [check.output for check in report.outputs] == ["y"]
+
+
+def test_other_words_differ_by_one() -> None:
+    one, two = np.asarray(["a", "b"], object), np.asarray(["a", "c"], object)
+    meter = Difference()
+    meter.update(one, two)
+    assert (meter.max_abs, meter.elements) == (1.0, 2)
+    assert parts(one, two) == 1.0
+    assert parts(one, one) == 0.0
