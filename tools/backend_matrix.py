@@ -100,14 +100,15 @@ With the table's scales → with `--exact`; **bold** where no output value is mo
 WHY = """
 Where more than 2 steps are left with `--exact`:
 
-- *onnxruntime-cpu*, detectors: SiLU and Sigmoid are computed by other formulas in its fused kernels; codes that differ \
-by one there multiply through the network. Every node by itself is within 1.
-- *openvino-cpu*, detectors: the same.
-- *qnn-htp*, detectors: Sigmoid and Mul are tables and fixed-point products, one step off by themselves.
-- *rknn*: RKNN-Toolkit2 quantizes the weights of the file anew and takes two convolutions for a pool of averages; its \
-convolutions are one step off in 3 to 15 % of the codes, whatever the scales.
-- *tensorrt*: runs no numbers without a GPU. What its layers are given is the file of the table's placement; in \
-onnxruntime that is within rounding.
+- *YOLOX*, everywhere: its SiLUs are formulas or tables of each compiler's own, one step off here and there by \
+themselves, and that multiplies through the network.
+- *onnxruntime-cpu*, NanoDet: not measured with `--exact`.
+- *rknn*: RKNN-Toolkit2 puts the weights of the file on a grid of its own: weights fitted to the first layer of \
+ResNet-8 lie up to half a code from those of the file. So its convolutions are one step off in 3 to 15 % of the codes, \
+whatever the scales. Two convolutions take the place of a pool of averages, 3 steps.
+- *tensorrt*: runs no numbers without a GPU.
+
+A cell without a second number was not measured with `--exact`.
 """
 
 
@@ -222,16 +223,19 @@ def page(state: dict[str, dict[str, Any]]) -> str:
     """The page of all cells that are known."""
     lines = [INTRODUCTION.format(heavy=", ".join(HEAVY), samples=SAMPLES), *summary(state)]
     for backend in BACKENDS:
-        cells = {n.model: state[key_of(n, backend, "table")] for n in NETWORKS if key_of(n, backend, "table") in state}
-        if not cells:
+        cells, exact = (
+            {n.model: state[key] for n in NETWORKS if (key := key_of(n, backend, scales)) in state} for scales in SCALES
+        )
+        if not cells and not exact:
             continue
-        exact = {n.model: state[key] for n in NETWORKS if (key := key_of(n, backend, "exact")) in state}
-        compiler = next((c["compiler"] for c in cells.values() if "compiler" in c), "not installed")
+        known = [*cells.values(), *exact.values()]
+        compiler = next((c["compiler"] for c in known if "compiler" in c), "not installed")
         lines += [f"\n## {backend}\n", f"Compiler: {compiler}.\n"]
         heads = ("network", "accepted", "heavy on integers", "steps", "by itself", "score", "in onnxruntime", "samples")
-        heads += ("exact: steps", "exact: by itself", "exact: score", "exact: in onnxruntime")
+        heads += ("exact: steps", "exact: by itself", "exact: score", "exact: in onnxruntime", "exact: samples")
         lines += [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
-        lines += [row(name, c, exact.get(name)) for name, c in cells.items()]
+        names = [n.model for n in NETWORKS if n.model in cells or n.model in exact]
+        lines += [row(name, cells.get(name), exact.get(name)) for name in names]
         lines += reasons(cells)
     return "\n".join(lines) + "\n"
 
@@ -252,27 +256,24 @@ def _bold(steps: float | None) -> str:
     return f"**{steps:.1f}**" if steps <= LIMIT else f"{steps:.1f}"
 
 
-def row(name: str, found: dict[str, Any], exact: dict[str, Any] | None) -> str:
+def row(name: str, found: dict[str, Any] | None, exact: dict[str, Any] | None) -> str:
     """One network of a backend's table."""
-    if not found.get("accepted"):
-        return f"| {name} | no: {found.get('error', '')[:200]} |{' - |' * 10}".replace("\n", " ")
-    score = found.get("score")
-    steps, own, numbers = _figures(found)
-    columns = [name, "yes", f"{found['integer']} of {found['able']}", steps, own, *numbers]
-    columns.append(str(score["samples"]) if score else "-")
-    if exact is None or not exact.get("accepted"):
-        columns += ["-"] * 4
-    else:
-        steps, own, numbers = _figures(exact)
-        columns += [steps, own, *numbers]
+    if found is not None and not found.get("accepted"):
+        return f"| {name} | no: {found.get('error', '')[:200]} |{' - |' * 11}".replace("\n", " ")
+    either = found or exact or {}
+    columns = [name, "yes", f"{either['integer']} of {either['able']}" if either.get("accepted") else "-"]
+    for known in (found, exact):
+        columns += _figures(known) if known is not None and known.get("accepted") else ["-"] * 5
     return f"| {' | '.join(columns)} |"
 
 
-def _figures(found: dict[str, Any]) -> tuple[str, str, list[str]]:
-    """Steps, steps of one node by itself, and both scores."""
+def _figures(found: dict[str, Any]) -> list[str]:
+    """Steps, steps of one node by itself, both scores and the number of samples."""
     steps = "-" if found["steps"] is None else f"{found['steps']:.1f} ({found['beyond']:.1%})"
     own, score = "-" if found.get("own") is None else f"{found['own']:.1f}", found.get("score")
-    return steps, own, [f"{score['found']:g}", f"{score['reference']:g}"] if score else ["-", "-"]
+    if not score:
+        return [steps, own, *["-"] * 3]
+    return [steps, own, f"{score['found']:g}", f"{score['reference']:g}", str(score["samples"])]
 
 
 def reasons(cells: dict[str, dict[str, Any]]) -> list[str]:

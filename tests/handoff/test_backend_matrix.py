@@ -50,7 +50,9 @@ def test_cells_become_rows(matrix: ModuleType) -> None:
             "dscnn_kws rknn": refused,
         }
     )
-    row = "| resnet8_cifar10 | yes | 13 of 14 | 2.5 (12.5%) | 1.0 | 88.25 | 89 | 400 | 1.0 (0.0%) | 0.5 | 88 | 88 |"
+    row = (
+        "| resnet8_cifar10 | yes | 13 of 14 | 2.5 (12.5%) | 1.0 | 88.25 | 89 | 400 | 1.0 (0.0%) | 0.5 | 88 | 88 | 400 |"
+    )
     assert row in text
     assert "| resnet8_cifar10 | - | - | - | 2.5 → **1.0** | - |" in text
     assert "| dscnn_kws | - | - | - | 2.5 → - | - |" in text
