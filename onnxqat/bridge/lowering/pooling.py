@@ -15,6 +15,7 @@ from torch.nn import functional
 from onnxqat.bridge import shape_math
 from onnxqat.bridge.builder import Lowered, NodeView
 from onnxqat.bridge.lowering.convolution import same_pads, spatial_rank, torch_padding
+from onnxqat.bridge.lowering.reduction import reduced_maximum
 
 # Not those of torch.nn.functional: these are closures, with which no module can be pickled.
 MAXIMUM: dict[int, Any] = {1: torch.max_pool1d, 2: torch.max_pool2d, 3: torch.max_pool3d}
@@ -253,8 +254,8 @@ def mean_of_space(x: torch.Tensor) -> torch.Tensor:
 
 
 def maximum_of_space(x: torch.Tensor) -> torch.Tensor:
-    """Maximum over all spatial axes."""
-    return x.amax(spatial_axes(x), keepdim=True)
+    """Maximum over all spatial axes; of nothing the lowest value."""
+    return reduced_maximum(x, spatial_axes(x), True)
 
 
 def norm_of_space(x: torch.Tensor, p: float) -> torch.Tensor:

@@ -137,3 +137,8 @@ def test_a_module_that_takes_maxima_pickles(rank) -> None:
     module = to_torch(one_node.make("MaxPool", {"x": x}, kernel_shape=[2] * rank, opset=12))
     given = torch.from_numpy(x)
     assert torch.equal(pickle.loads(pickle.dumps(module))(given), module(given))
+
+
+def test_the_largest_of_an_empty_batch_is_empty() -> None:
+    empty = np.zeros((0, 0, 0, 0), np.float32)  # what a Loop of no iterations gives
+    parity.check(one_node.make("GlobalMaxPool", {"x": empty}, shapes={"x": [None] * 4}), {"x": empty})
