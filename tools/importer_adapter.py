@@ -11,21 +11,21 @@ from torch.utils import _pytree as pytree
 import onnxqat
 from onnxqat.bridge import values
 from onnxqat.bridge.importer import OnnxModule, to_torch
-from onnxqat.errors import UnsupportedError
+from onnxqat.errors import ModelError, UnsupportedError
 
 
 class Onnxqat:
     """The bridge, quantizers on."""
 
     name = "onnxqat"
-    UNSUPPORTED = (UnsupportedError,)
+    UNSUPPORTED = (UnsupportedError, ModelError)
 
     def version(self) -> str:
         torch.set_num_threads(1)
         return onnxqat.__version__
 
     def load(self, model: onnx.ModelProto) -> OnnxModule:
-        return to_torch(ir.from_proto(model))
+        return to_torch(model)
 
     def run(self, handle: OnnxModule, inputs: dict[str, np.ndarray], outputs: list[str]) -> list[np.ndarray]:
         given = [self._tensor(inputs[name]) for name in handle.input_names]

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import onnx
+import onnx.defs
 import onnx_ir as ir
 
 from onnxqat.errors import ModelError
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 ModelSource: TypeAlias = "str | os.PathLike[str] | onnx.ModelProto | ir.Model | gs.Graph"
 
 PROTOBUF_LIMIT = 2**31 - 2**20
+IR_WITH_OWN_INITIALIZERS = 4  # before, an initializer had to be a graph input as well
+ONNX_DOMAINS = ("", "ai.onnx")
 RUNTIME_DOMAIN = "onnxruntime"  # where the checker, which knows no operators of it, does not look
 
 
@@ -141,6 +144,13 @@ def _check_proto(proto: onnx.ModelProto, name: str, path: Path | None) -> None:
                 f"{name}: sparse initializer {graph.sparse_initializer[0].values.name!r} is not supported",
                 hint="store it as a dense initializer",
             )
+        for node in graph.node:
+            if any(attribute.HasField("sparse_tensor") for attribute in node.attribute):
+                raise ModelError(
+                    "model-sparse-initializer",
+                    f"{name}: the sparse tensor of {_title(node)} is not supported",
+                    hint="store it as a dense tensor",
+                )
     known = {int(t) for t in ir.DataType}
     for tensor in tensors(proto):
         if tensor.data_type not in known or min(tensor.dims, default=0) < 0:
@@ -155,18 +165,43 @@ def _check_proto(proto: onnx.ModelProto, name: str, path: Path | None) -> None:
 
 
 def _check_with_onnx(proto: onnx.ModelProto) -> None:
-    """The onnx checker, but for what runtimes accept: outputs without a shape, omitted ones, operators of a later opset."""
     try:
         onnx.checker.check_model(proto)
     except onnx.checker.ValidationError:
+        onnx.checker.check_model(_relaxed(proto))
+
+
+def _relaxed(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy without what the checker refuses and runtimes accept.
+
+    That is: outputs without a shape, omitted ones, initializers that IR version 3 wants among the inputs, the long name
+    of ONNX's domain, operators of a later opset, and those that are deprecated and still defined.
+    """
+    try:
         relaxed = onnx.shape_inference.infer_shapes(proto)
-        for number, node in enumerate(n for graph in _graph_protos(relaxed) for n in graph.node):
-            for index, name in enumerate(node.output):
-                node.output[index] = name or f"__omitted_{number}_{index}"
-            if node.op_type in query.BEYOND_OPSET and not node.domain:
-                node.domain = RUNTIME_DOMAIN
-        relaxed.opset_import.add(domain=RUNTIME_DOMAIN, version=1)
-        onnx.checker.check_model(relaxed)
+    except onnx.shape_inference.InferenceError:
+        relaxed = onnx.ModelProto()
+        relaxed.CopyFrom(proto)
+    relaxed.ir_version = max(relaxed.ir_version, IR_WITH_OWN_INITIALIZERS)
+    for value in relaxed.graph.output:
+        if value.type.HasField("tensor_type") and not value.type.tensor_type.HasField("shape"):
+            value.type.tensor_type.shape.SetInParent()
+    opset = next((o.version for o in relaxed.opset_import if o.domain in ONNX_DOMAINS), 1)
+    for number, node in enumerate(n for graph in _graph_protos(relaxed) for n in graph.node):
+        for index, name in enumerate(node.output):
+            node.output[index] = name or f"__omitted_{number}_{index}"
+        if node.domain in ONNX_DOMAINS:
+            unknown = node.op_type in query.BEYOND_OPSET or _is_deprecated(node.op_type, opset)
+            node.domain = RUNTIME_DOMAIN if unknown else ""
+    relaxed.opset_import.add(domain=RUNTIME_DOMAIN, version=1)
+    return relaxed
+
+
+def _is_deprecated(op_type: str, opset: int) -> bool:
+    try:
+        return bool(onnx.defs.get_schema(op_type, opset, "").deprecated)
+    except onnx.defs.SchemaError:
+        return False
 
 
 def _graph_protos(proto: onnx.ModelProto) -> Iterator[onnx.GraphProto]:

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx.parser
 import onnx_graphsurgeon as gs
 import onnx_ir as ir
+import onnxruntime as ort
 import pytest
 
 from onnxqat.errors import ModelError
@@ -142,3 +144,38 @@ def test_real_models_come_back_whole(shared) -> None:
         assert [n.output for n in result.graph.node] == [n.output for n in source.graph.node]
         assert [n.metadata_props for n in result.graph.node] == [n.metadata_props for n in source.graph.node]
         assert list(result.graph.input) == list(source.graph.input)
+
+
+WEIGHTS = "g (float[N,2] x) => (float y) <float[2] w = {1, 2}> { %s }"
+
+
+@pytest.mark.parametrize(
+    ("body", "ir_version", "opset", "domain"),
+    [
+        ("y = GroupNormalization <num_groups = 2> (x, w, w)", 10, 18, ""),
+        ("y = Mul(x, w)", 3, 8, ""),
+        ("y = Mul(x, w)", 10, 18, "ai.onnx"),
+    ],
+    ids=["deprecated operator", "initializers that are no inputs", "long domain"],
+)
+def test_what_runtimes_accept_is_read(body: str, ir_version: int, opset: int, domain: str) -> None:
+    proto = onnx.parser.parse_model(f'<ir_version: {ir_version}, opset_import: ["": {opset}]> {WEIGHTS % body}')
+    proto.graph.output[0].type.tensor_type.ClearField("shape")
+    proto.graph.node[0].domain = domain
+    with pytest.raises((onnx.checker.ValidationError, onnx.shape_inference.InferenceError)):
+        onnx.checker.check_model(proto)
+    feeds = {"x": np.ones((3, 2), np.float32)}
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    wanted = ort.InferenceSession(proto.SerializeToString(), options).run(None, feeds)
+    assert wanted[0].shape == (3, 2)
+    assert io.load(proto).graph.node(0).op_type == proto.graph.node[0].op_type
+
+
+def test_a_sparse_constant_is_refused_by_name() -> None:
+    proto = parse(TEXT)
+    numbers = onnx.helper.make_tensor("", 1, [1], [1.0])
+    sparse = onnx.helper.make_sparse_tensor(numbers, onnx.helper.make_tensor("", 7, [1], [0]), [4])
+    proto.graph.node.insert(0, onnx.helper.make_node("Constant", [], ["c"], sparse_value=sparse))
+    with pytest.raises(ModelError, match="sparse tensor of the Constant that makes 'c'"):
+        io.load(proto)
