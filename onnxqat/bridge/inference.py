@@ -27,6 +27,9 @@ def infer(model: ir.Model) -> ir.Model:
 
 
 def _once(model: ir.Model) -> ir.Model:
+    noise = logging.getLogger("onnx_ir.passes.common.shape_inference")  # shows a traceback and goes on
+    level = noise.level
+    noise.setLevel(logging.CRITICAL)
     try:
         # Strict mode would give up all of the graph for one node that onnx does not understand, a check of types for
         # one whose type the operator's schema lacks.
@@ -36,6 +39,8 @@ def _once(model: ir.Model) -> ir.Model:
         # Inference only helps: without it ranks are taken at run time, or the lowering that needs one refuses.
         logging.getLogger(__name__).debug("shape inference failed: %s", error)
         return model
+    finally:
+        noise.setLevel(level)
 
 
 def _state_ranks(model: ir.Model) -> bool:

@@ -1,8 +1,10 @@
 """Ranks that onnx's shape inference leaves open."""
 
+import numpy as np
 import onnx_ir as ir
 import pytest
-from onnx import parser
+import torch
+from onnx import helper, numpy_helper, parser
 
 from onnxqat.bridge.importer import to_torch
 from tests.bridge import parity
@@ -41,3 +43,17 @@ def test_ranks(node, rank) -> None:
     shape = inference.infer(model).graph.outputs[0].shape
     assert shape is not None
     assert shape.rank() == rank
+
+
+def test_a_node_that_onnx_does_not_understand_is_no_traceback_on_the_terminal(caplog) -> None:
+    node = helper.make_node("TopK", ["x", "k"], ["y", ""])
+    graph = helper.make_graph(
+        [node],
+        "g",
+        [helper.make_tensor_value_info("x", 1, ["n", 4])],
+        [helper.make_tensor_value_info("y", 1, ["n", 2])],
+        [numpy_helper.from_array(np.array([2]), "k")],
+    )
+    module = to_torch(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9))
+    assert module(torch.tensor([[1.0, 4.0, 3.0, 2.0]])).tolist() == [[4.0, 3.0]]
+    assert not [record for record in caplog.records if record.name.startswith("onnx_ir")]
