@@ -97,7 +97,8 @@ def _build(
         return DerivedFakeQuantize(quantizer.qparams, activation=activation, weight=weight, tensor=quantizer.tensor)
     kind = kinds[quantizer.role]
     constant = computed_fold.held(quantizer) if quantizer.role == "weight" else None
-    if kind.rewrites_weights and quantizer.role == "weight" and query.constant_tensor(quantizer.input) is None:
+    computed = constant is not None and query.constant_tensor(quantizer.input) is None
+    if kind.rewrites_weights and computed:
         raise UsageError(
             "option-invalid",
             f"a method that writes weights of its own cannot train {quantizer.tensor}, which the graph computes from a "
