@@ -12,7 +12,16 @@ TRAIN = ("finetune", "model.qdq.onnx", "--data", "data.npz", "--teacher", "model
 
 
 def test_options_of_the_step_and_the_log(qdq: Path, onnxqat: Run) -> None:
-    how = ("--precision", "bfloat16", "--accumulate", "2", "--channels-last", "--recompute-segments", "3", "--rematerialize")
+    how = (
+        "--precision",
+        "bfloat16",
+        "--accumulate",
+        "2",
+        "--channels-last",
+        "--recompute-segments",
+        "3",
+        "--rematerialize",
+    )
     notes = ("--log-dir", "logs", "--log-every", "1", "--checkpoint-dir", "kept", "--save-every", "1")
     done = onnxqat(*TRAIN, "--max-steps", "2", *how, *notes, "--json")
     assert done.status == 0, done.err
