@@ -189,6 +189,7 @@ class _Search:
         self.attempts: list[tuple[Attempt, Path, Variant | None]] = []
         tell("float model")
         self.training, self.held = _parts(data, self.remarks)
+        self.calibration = _calibration(self.training)
         self.judge = Judge(Session(original, optimize=True, what="the float model"), self.held)
         self.measure: Measure = self.judge.measure if score is None else "score"
         self.target_drop = TARGETS[self.measure] if target_drop is None else target_drop
@@ -201,15 +202,10 @@ class _Search:
 
     def calibrate(self) -> None:
         """Try the ways to calibrate until one is good enough, or their time is over."""
-        samples = self.training.samples
-        calibration = self.training
-        if samples is not None and samples >= 2 * CALIBRATION_SAMPLES:
-            calibration = self.training.split(samples // CALIBRATION_SAMPLES)[1]
-        calibration = calibration.first(CALIBRATION_SAMPLES)
         waiting = list(variants.first_variants(self.overrides))
         while waiting:
             variant = waiting.pop(0)
-            self._insert(variant, calibration)
+            self._insert(variant)
             if self._enough(CALIBRATION_TIME * self.clock.seconds):
                 return
             best = self.best[2]
@@ -251,7 +247,7 @@ class _Search:
             insert_qdq(
                 self.original,
                 self.backend,
-                calibration=self.training.first(CALIBRATION_SAMPLES),
+                calibration=self.calibration,
                 output=path,
                 overrides=variant.overrides,
                 batch_norm="keep",
@@ -261,14 +257,14 @@ class _Search:
             return start, False
         return path, True
 
-    def _insert(self, variant: Variant, calibration: Data) -> None:
+    def _insert(self, variant: Variant) -> None:
         self.tell(variant.name)
         began, path = time.monotonic(), self.folder / f"{len(self.attempts)}.onnx"
         try:
             result = insert_qdq(
                 self.original,
                 self.backend,
-                calibration=calibration,
+                calibration=self.calibration,
                 output=path,
                 overrides=variant.overrides,
                 rounding=variant.rounding,
@@ -309,6 +305,14 @@ def _parts(data: Data, remarks: list[Remark]) -> tuple[Data, Data]:
     text = f"{data.name} gives fewer than {SHARE} batches: what learns from them is judged on them, too"
     remarks.append(Remark(text, source="auto"))
     return data, data
+
+
+def _calibration(training: Data) -> Data:
+    """Samples from all over `training`, where it can be read by number."""
+    samples = training.samples
+    if samples is not None and samples >= 2 * CALIBRATION_SAMPLES:
+        training = training.split(samples // CALIBRATION_SAMPLES)[1]
+    return training.first(CALIBRATION_SAMPLES)
 
 
 def _prove(search: _Search, output: Path) -> AutoResult:

@@ -47,7 +47,7 @@ def precise(model: ir.Model) -> bool:
         table = schema.load(model.metadata_props.get("onnxqat.backend", ""))
     except QatError:
         return False
-    return not table.types["wt"].reduce_range
+    return not any(kind.reduce_range for kind in table.types.values())
 
 
 def saturation(model: ir.Model, *, precise: bool = False) -> list[Remark]:
