@@ -122,8 +122,9 @@ def auto(
 
     1. Every fifth sample is held out and judges. The first ways to calibrate are tried until one loses at most
        `target_drop`: the table's own, other observers, compensated rounding.
-    2. Where none does, the best is fine-tuned, with the labels and against the float model, for as long as the budget
-       lasts. Weights of 4 bits and less are trained with BatchNormalization kept, which is folded afterwards.
+    2. Where none does, the best is fine-tuned, with the labels and against the float model, until the loss is small
+       enough or the budget is used up. Weights of 4 bits and less are trained with BatchNormalization kept, which is
+       folded afterwards.
     3. The best of all is validated and handed to the compiler of `backend`.
 
     The budget bounds how much is tried, not the first calibration and the proofs, which every run has.
@@ -222,17 +223,27 @@ class _Search:
         began = time.monotonic()
         start, kept = self._with_batch_norm(start, variant)
         first = next(iter(self.training.labelled()))
-        judge = self.judge if self._score is None else None
-        tuning = Tuning(self.training, first[1] is not None, self.original, judge, seed, device)
+
+        def deploy(trained: Path) -> Path:
+            return Path(fold_batchnorm(trained, output=self.folder / "folded.onnx").model) if kept else trained
+
+        tuning = Tuning(
+            data=self.training,
+            labelled=first[1] is not None,
+            teacher=self.original,
+            judge=self.judge if self._score is None else None,
+            drop_of=self._drop,
+            deploy=deploy,
+            target_drop=self.target_drop,
+            seed=seed,
+            device=device,
+        )
         target = self.folder / "tuned.onnx"
         self.tell("fine-tune")
-        remark = tuning.run(start, target, self.clock, reserve=2 * max(a.seconds for a, _, _ in self.attempts))
-        if remark is not None:
-            self.remarks.append(remark)
-            return
-        if kept:
-            target = Path(fold_batchnorm(target, output=self.folder / "folded.onnx").model)
-        self._judge("fine-tuned", target, None, began)
+        tuned = tuning.run(start, target, self.clock, reserve=2 * max(a.seconds for a, _, _ in self.attempts))
+        self.remarks.extend(() if tuned.remark is None else (tuned.remark,))
+        if tuned.trained:
+            self._judge("fine-tuned", deploy(target), None, began)
 
     def _with_batch_norm(self, start: Path, variant: Variant | None) -> tuple[Path, bool]:
         """`start`, or at few bits the same with BatchNormalization kept, where model and table have it."""
@@ -279,11 +290,14 @@ class _Search:
         self._judge(variant.name, path, variant, began)
 
     def _judge(self, name: str, path: Path, variant: Variant | None, began: float) -> None:
-        if self._score is not None and self.float_score is not None:
-            drop = self.float_score - self._score(path)
-        else:
-            drop = self.judge.drop(Session(io.load(path), optimize=False, what="the quantized model").run)
+        drop = self._drop(path)
         self.attempts.append((Attempt(name, drop, time.monotonic() - began), path, variant))
+
+    def _drop(self, path: Path) -> float:
+        """What a quantized file loses."""
+        if self._score is not None and self.float_score is not None:
+            return self.float_score - self._score(path)
+        return self.judge.drop(Session(io.load(path), optimize=False, what="the quantized model").run)
 
     def _enough(self, seconds: float) -> bool:
         return self.best[0].drop <= self.target_drop or self.clock.spent > seconds

@@ -30,6 +30,22 @@ FEWEST = 20
 MOST_EPOCHS, MOST_STEPS_UNLABELLED = 30, 2000
 """Longer runs gain little: passes over labelled data, steps against the float model alone."""
 
+SCORING, MOST_SCORES = 0.1, 50
+"""Time for scores as a share of that for steps, and how many there are in a run at most."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuned:
+    """What became of a run.
+
+    Attributes:
+        trained: whether there was time for it, and the file is written.
+        remark: what is worth knowing.
+    """
+
+    trained: bool
+    remark: Remark | None = None
+
 
 @dataclasses.dataclass(frozen=True)
 class Tuning:
@@ -39,7 +55,10 @@ class Tuning:
         data: training samples.
         labelled: whether they have labels.
         teacher: the float model.
-        judge: scores epochs on held-out samples; None leaves that to the training loop.
+        judge: says on held-out samples what a module loses; None where only a file can be judged.
+        drop_of: what a deployed file loses.
+        deploy: makes a deployed file of a trained one, and says where it is.
+        target_drop: what may be lost: the run ends once no more is.
         seed, device: as in :func:`onnxqat.finetune`.
     """
 
@@ -47,11 +66,14 @@ class Tuning:
     labelled: bool
     teacher: io.ModelSource
     judge: Judge | None
+    drop_of: Callable[[Path], float]
+    deploy: Callable[[Path], Path]
+    target_drop: float
     seed: int
     device: str | None
 
-    def run(self, start: Path, output: Path, budget: Budget, reserve: float) -> Remark | None:
-        """Train `start` into `output` until `reserve` seconds of `budget` are left; why not, where it did not.
+    def run(self, start: Path, output: Path, budget: Budget, reserve: float) -> Tuned:
+        """Train `start` into `output`, until it is good enough or `reserve` seconds of `budget` are left.
 
         Raises:
             QatError: what :func:`onnxqat.finetune` raises.
@@ -60,13 +82,16 @@ class Tuning:
         steps = self._length(budget.left - reserve, step, score, epoch)
         if steps < FEWEST:
             text = f"no time to fine-tune: a step takes {step:.2g} s, and {max(budget.left, 0.0):.0f} s are left"
-            return Remark(text, source="auto")
-        self._finetune(start, output, max_steps=steps)
-        return None
+            return Tuned(False, Remark(text, source="auto"))
+        every = max(_between(step, score), -(-steps // MOST_SCORES))
+        done = self._finetune(start, output, lambda module: self._score(module, start), max_steps=steps, every=every)[0]
+        if done == steps:
+            return Tuned(True)
+        return Tuned(True, Remark(f"fine-tuning met the target after {done} of {steps} steps", source="auto"))
 
     def _length(self, seconds: float, step: float, score: float, epoch: int | None) -> int:
-        """Steps that fit into `seconds`, with a score before the first and after each epoch, ended early or not."""
-        each = step + (score / epoch if epoch else 0.0)
+        """Steps that fit into `seconds`, with a score before the first, some on the way and one at the end."""
+        each = step + score / _between(step, score) if math.isfinite(step) else math.inf
         most = MOST_EPOCHS * (epoch or MOST_STEPS_UNLABELLED) if self.labelled else MOST_STEPS_UNLABELLED
         return min(int(max(seconds - 2 * score, 0.0) / each), most) if math.isfinite(each) else 0
 
@@ -74,45 +99,64 @@ class Tuning:
         """Seconds of a step, seconds of a score, steps of an epoch."""
         marks: list[float] = []
         scores: list[float] = []
-        source = self._finetune(
-            start, output, max_steps=PROBE, progress=lambda _: marks.append(time.monotonic()), scores=scores
-        )
+
+        def timed(module: nn.Module) -> float:
+            """Scores the start; nothing depends on the score of so short a run."""
+            if not scores:
+                began = time.monotonic()
+                self._score(module, start)
+                scores.append(time.monotonic() - began)
+            return -math.inf
+
+        tell = lambda _: marks.append(time.monotonic())  # noqa: E731
+        _, epoch = self._finetune(start, output, timed, max_steps=PROBE, every=PROBE, progress=tell)
         spans = np.diff(marks)
-        return float(np.median(spans)) if len(spans) else math.inf, max(scores, default=0.0), source
+        return float(np.median(spans)) if len(spans) else math.inf, scores[0], epoch
+
+    def _score(self, module: nn.Module, start: Path) -> float:
+        """Minus what `module` loses, by its file where only that can be judged, and where it is good enough."""
+        drop = -math.inf if self.judge is None else _drop(self.judge, module)
+        if drop > self.target_drop:
+            return -drop
+        from onnxqat.bridge.write_back import write_back
+
+        file = self.deploy(write_back(module, start, start.with_name("scored.onnx")))
+        return -max(drop, self.drop_of(file))
 
     def _finetune(
         self,
         start: Path,
         output: Path,
+        evaluate: Callable[[nn.Module], float],
         *,
         max_steps: int,
+        every: int,
         progress: Callable[[Any], None] | None = None,
-        scores: list[float] | None = None,
-    ) -> int | None:
+    ) -> tuple[int, int | None]:
+        """Steps that were done, and steps of an epoch."""
         from onnxqat.training.batches import DataBatches
         from onnxqat.training.finetune import finetune
 
         source = DataBatches(self.data, seed=self.seed)
-
-        def evaluate(module: nn.Module) -> float:
-            began = time.monotonic()
-            drop = _drop(self.judge, module) if self.judge is not None else 0.0
-            if scores is not None:
-                scores.append(time.monotonic() - began)
-            return -drop
-
-        finetune(
+        result = finetune(
             start,
             source,
             teacher=self.teacher,
             max_steps=max_steps,
-            evaluate=None if self.judge is None else evaluate,
+            evaluate=evaluate,
+            score_every=every,
+            target=-self.target_drop,
             seed=self.seed,
             device=self.device,
             output=output,
             progress=progress,
         )
-        return source.steps
+        return result.steps, source.steps
+
+
+def _between(step: float, score: float) -> int:
+    """Steps between two scores, given the seconds of each."""
+    return max(1, math.ceil(score / (SCORING * step))) if step > 0 and math.isfinite(step) else 1
 
 
 def _drop(judge: Judge, module: Any) -> float:

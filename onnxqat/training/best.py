@@ -57,6 +57,7 @@ class Best:
             for part in self.step.parts:
                 part.before_score()
             score = self._score() if self.has_score else -progress.losses[-1]
+            progress.score, progress.scored_step = score, progress.step
             if epoch == 0:
                 progress.start_score = score
             bar = progress.start_score if self.evaluate is None and self.scored else progress.best_score

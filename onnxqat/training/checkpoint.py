@@ -49,6 +49,8 @@ class Progress:
         best_score: score of the best epoch, higher is better; None before the first score.
         best_epoch: that epoch, counted from 1; 0 for the start.
         start_score: score before the first step; None where it was not asked for.
+        score: the latest score; None before the first.
+        scored_step: steps that were done when it was given.
         skipped: steps that were left out because their loss or gradients were not finite.
         skipped_in_epoch: how many of them are of the epoch in progress.
         limited_scales: how often a step would have more than doubled or less than halved a scale.
@@ -62,6 +64,8 @@ class Progress:
     best_score: float | None = None
     best_epoch: int = 0
     start_score: float | None = None
+    score: float | None = None
+    scored_step: int = 0
     skipped: int = 0
     skipped_in_epoch: int = 0
     limited_scales: int = 0

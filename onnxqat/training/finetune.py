@@ -69,6 +69,8 @@ def finetune(
     augment: Augment | None = None,
     parts: Sequence[Part] = (),
     evaluate: Callable[[nn.Module], float] | None = None,
+    score_every: int | None = None,
+    target: float | None = None,
     seed: int = 0,
     device: str | torch.device | None = None,
     output: str | os.PathLike[str] | None = None,
@@ -144,6 +146,8 @@ def finetune(
             written, the start included. None: minus the loss on samples that are held out, where there are no labels
             and at least 100 samples, else on training samples (:mod:`onnxqat.training.holdout`); the last epoch that
             beats the start is written, or the start where none does.
+        score_every: steps between two calls of `evaluate`; None calls it after each epoch.
+        target: end once what is to be written scores at least so much.
         seed: of the order of samples and of torch's random generator, which is as before afterwards.
         device: None: CUDA where there is one.
         output: where to write the model; needed when `model` is a path.

@@ -69,6 +69,9 @@ class Loop:
         evaluate: score of the module before the first step and after each epoch, higher is better.
         scored: batches whose mean loss, negated, is the score where there is no `evaluate`: the last epoch that beats
             the start counts as the best. Without either, the score is minus the epoch's mean training loss.
+        score_every: steps between two calls of `evaluate`, which is then called at the end of the run too, but not at
+            that of an epoch; parts are told the latest score there.
+        target: score of what is kept at which the run ends.
         progress: called after each step that was looked at: on a GPU some steps later.
         folder: ``last.safetensors`` (after each epoch and at the end) and ``best.safetensors`` are written here.
         save_every: steps between two writings of ``last.safetensors`` within an epoch; None writes none there.
@@ -91,6 +94,8 @@ class Loop:
     average: MovingAverage | None = None
     evaluate: Callable[[nn.Module], float] | None = None
     scored: Sequence[Batch] = ()
+    score_every: int | None = None
+    target: float | None = None
     progress: Callable[[Report], None] | None = None
     folder: Path | None = None
     save_every: int | None = None
@@ -183,15 +188,21 @@ class Loop:
         if state.step == 0 and self.has_score:
             self._best.rate(state)
         self.module.train()
-        while state.step < self.schedule.total_steps:
+        while state.step < self.schedule.total_steps and not self._is_enough:
             self._run_epoch()
             self._count_limits()
             if state.step_in_epoch == 0:
                 self._finish_epoch()
-            elif state.step >= self.schedule.total_steps and self.has_score:
+            elif state.step >= self.schedule.total_steps and self.has_score and state.scored_step < state.step:
                 self._best.rate(state)
             self._save()
             self.world.reseed(state.step)
+
+    @property
+    def _is_enough(self) -> bool:
+        """Whether what is kept is as good as it has to be; the same in all processes, as scores are."""
+        best = self._state.best_score
+        return self.target is not None and best is not None and best >= self.target
 
     def _run_epoch(self) -> None:
         """Steps up to the end of the epoch or of the run."""
@@ -203,6 +214,11 @@ class Loop:
                 self._steps.settle()
                 return
             self._steps.do(batches)
+            if self.score_every is not None and state.step % self.score_every == 0:
+                self._steps.settle()
+                self._rate()
+                if self._is_enough:
+                    return
             if self.save_every is not None and state.step % self.save_every == 0:
                 self._steps.settle()
                 self._count_limits()
@@ -229,12 +245,19 @@ class Loop:
 
     def _finish_epoch(self) -> None:
         state = self._state
-        score = self._best.rate(state)
+        ends = state.step >= self.schedule.total_steps and state.scored_step < state.step
+        if self.score_every is None or ends:
+            self._rate()
+        assert state.score is not None
+        for part in self.parts:
+            part.after_epoch(state.epoch, state.losses[-1], state.score)
+
+    def _rate(self) -> None:
+        """Score the module as it is, and tell a schedule that follows the score."""
+        score = self._best.rate(self._state)
         observe = getattr(self.schedule, "observe", None)
         if observe is not None:
             observe(score)
-        for part in self.parts:
-            part.after_epoch(state.epoch, state.losses[-1], score)
 
     def _save(self) -> None:
         if self.folder is None:

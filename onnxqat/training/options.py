@@ -68,6 +68,8 @@ class Options:
     augment: Augment | None = None
     parts: Sequence[Part] = ()
     evaluate: Callable[[nn.Module], float] | None = None
+    score_every: int | None = None
+    target: float | None = None
     seed: int = 0
     device: str | torch.device | None = None
     output: str | os.PathLike[str] | None = None
@@ -115,6 +117,13 @@ class Options:
         _ = self.execution
         if self.save_every is not None and self.save_every < 1:
             raise UsageError("option-invalid", f"save_every is {self.save_every}; it must be at least 1")
+        if self.score_every is not None and self.score_every < 1:
+            raise UsageError("option-invalid", f"score_every is {self.score_every}; it must be at least 1")
+        for name in ("score_every", "target") if self.evaluate is None else ():
+            if getattr(self, name) is not None:
+                raise UsageError(
+                    "option-invalid", f"{name} without a score", hint="give evaluate, which scores the module"
+                )
         if self.skip_non_finite < 0:
             raise UsageError("option-invalid", f"skip_non_finite is {self.skip_non_finite}; it must be at least 0")
 

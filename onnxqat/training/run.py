@@ -133,6 +133,8 @@ def _loop(
         average=MovingAverage(module, given.ema) if given.ema is not None else None,
         evaluate=given.evaluate,
         scored=data.scored,
+        score_every=given.score_every,
+        target=given.target,
         progress=given.progress,
         world=world,
         folder=given.folder,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from onnxqat.calibration.session import Session
 from onnxqat.cli import main
 from onnxqat.errors import DataError, UsageError
 from onnxqat.graph import io
+from onnxqat.training import digits as demo
 from tests.validation import tiny
 
 BITS = Overrides(weight_bits=2, activation_bits=2)
@@ -31,6 +34,15 @@ BITS = Overrides(weight_bits=2, activation_bits=2)
 @pytest.fixture(scope="module")
 def model() -> onnx.ModelProto:
     return tiny.write(None)
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The demo's network, and the digits that it was trained on with their labels."""
+    images, labels = demo.load()
+    path = tmp_path_factory.mktemp("digits") / "digits.onnx"
+    demo.export(demo.train(images["train"], labels["train"]), path)
+    return {"model": onnx.load(path), "data": {"image": images["train"], "labels": labels["train"]}}
 
 
 def data(model: onnx.ModelProto, samples: int) -> dict[str, np.ndarray]:
@@ -149,13 +161,53 @@ def test_a_score_of_ones_own_decides(model: onnx.ModelProto, tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     ("seconds", "score", "epoch", "labelled", "steps"),
-    [(100.0, 0.0, 50, False, 1000), (10.0, 0.0, None, True, 100), (21.0, 5.0, 50, False, 55), (1e9, 0.0, 7, True, 210)],
+    [
+        (100.0, 0.0, 50, False, 1000),
+        (10.0, 0.0, None, True, 100),
+        (22.0, 5.0, 50, False, 109),
+        (1e9, 0.0, 7, True, 210),
+    ],
 )
 def test_length_follows_from_the_time(
     seconds: float, score: float, epoch: int | None, labelled: bool, steps: int
 ) -> None:
-    run = tuning.Tuning(None, labelled, None, None, 0, None)  # type: ignore[arg-type]
+    run = tuning.Tuning(None, labelled, None, None, None, None, 0.0, 0, None)  # type: ignore[arg-type]
     assert run._length(seconds, 0.1, score, epoch) == steps
+
+
+@pytest.mark.parametrize("own_score", [False, True])
+def test_training_ends_once_the_target_is_met(digits: dict[str, Any], tmp_path: Path, own_score: bool) -> None:
+    """The digits at 2 bits, BatchNormalization kept: the longest run is 990 steps, and the target needs far fewer."""
+    held = judge(digits["model"], {name: array[4::5] for name, array in digits["data"].items()})
+    scored: list[str] = []
+
+    def score(path: Path) -> float:
+        """Points of top-1."""
+        scored.append(path.name)
+        return -held.drop(Session(ir.load(path), optimize=False).run)
+
+    result = onnxqat.auto(
+        digits["model"],
+        "academic",
+        data=digits["data"],
+        output=tmp_path,
+        overrides=dataclasses.replace(BITS, observer="mse"),
+        target_drop=1.0,
+        budget=3600.0,
+        score=score if own_score else None,
+    )
+    assert result.chosen == "fine-tuned"
+    assert result.attempts[1].drop > 1.0
+    assert result.drop <= 1.0
+    assert not [failure for failure in result.failures if "attempts" in failure]
+    told = [re.search(r"met the target after (\d+) of (\d+) steps", r.message) for r in result.remarks]
+    (found,) = [line for line in told if line is not None]
+    done, planned = int(found[1]), int(found[2])
+    assert 0 < done < planned // 2
+    assert len(scored) >= 4 if own_score else not scored  # float, calibrated, on the way, the result
+    # The file that was written is the one that met it.
+    assert not any(node.op_type == "BatchNormalization" for node in ir.load(result.model).graph)
+    assert held.drop(Session(ir.load(result.model), optimize=False).run) == pytest.approx(result.drop)
 
 
 def test_without_time_nothing_is_trained(model: onnx.ModelProto, tmp_path: Path) -> None:

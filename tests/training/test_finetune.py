@@ -25,6 +25,7 @@ from onnxqat.training.batches import ArrayBatches
 from onnxqat.training.checkpoint import Progress
 from onnxqat.training.finetune import Report, finetune, fit, freeze_constants
 from onnxqat.training.losses import Loss
+from onnxqat.training.part import Part
 
 Array = npt.NDArray[Any]
 HIDDEN = 16
@@ -287,6 +288,60 @@ def test_the_best_epoch_is_written_when_there_is_a_score(tmp_path: Path) -> None
     assert torch.equal(kept(torch.from_numpy(x)), result.module(torch.from_numpy(x)))
     checkpoint.load(tmp_path / "last.safetensors", kept)
     assert not torch.equal(kept(torch.from_numpy(x)), result.module(torch.from_numpy(x)))
+
+
+def test_a_run_ends_once_the_score_is_high_enough(tmp_path: Path) -> None:
+    """Scored every 2 steps of epochs of 3; the third score, after 4 steps, is enough, and what it saw is written."""
+    x, y = data(96)
+    scores = iter([0.1, 0.3, 0.7, 0.9])
+    seen: list[dict[str, Tensor]] = []
+
+    def evaluate(module: torch.nn.Module) -> float:
+        seen.append({k: v.clone() for k, v in module.state_dict().items()})
+        return next(scores)
+
+    options: dict[str, Any] = {"labels": y, "max_steps": 30, "device": "cpu", "checkpoint_dir": tmp_path}
+    options |= {"score_every": 2, "target": 0.6}
+    result = finetune(network(quantized=True), x, evaluate=evaluate, **options)
+    assert (result.steps, result.written, result.best_score, result.best_epoch) == (4, "best", 0.7, 2)
+    for key, value in result.module.state_dict().items():
+        assert torch.equal(value, seen[2][key])
+    # A run that is good enough is not gone on with.
+    again = finetune(network(quantized=True), x, evaluate=evaluate, resume=True, **options)
+    assert (again.steps, len(seen)) == (4, 3)
+    assert again.model.SerializeToString() == result.model.SerializeToString()
+
+
+def test_scores_every_few_steps_and_at_the_end() -> None:
+    x, y = data(96)
+    found: list[float] = []
+    told: list[tuple[int, float]] = []
+
+    class Told(Part):
+        name = "told"
+
+        def after_epoch(self, epoch: int, loss: float, score: float) -> None:
+            told.append((epoch, score))
+
+    def evaluate(module: torch.nn.Module) -> float:
+        found.append(float(len(found)))
+        return found[-1]
+
+    result = finetune(
+        network(quantized=True),
+        x,
+        labels=y,
+        epochs=3,
+        evaluate=evaluate,
+        score_every=4,
+        parts=(Told(),),
+        device="cpu",
+    )
+    assert (result.steps, result.best_score) == (9, 3.0)  # scored before step 1 and after steps 4, 8 and 9
+    assert told == [(1, 0.0), (2, 1.0), (3, 3.0)]
+    for option in ({"target": 1.0}, {"score_every": 4}, {"score_every": 0, "evaluate": evaluate}):
+        with pytest.raises(UsageError):
+            finetune(network(quantized=True), x, labels=y, device="cpu", **option)  # type: ignore[arg-type]
 
 
 def test_the_start_is_written_when_no_epoch_beats_it(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from onnxqat.training.schedule import WarmedUp
 
 @dataclasses.dataclass
 class Schedule(WarmedUp):
-    """A factor after each run of epochs without a better score.
+    """A factor after each run of epochs, or of scores where there are others, without a better score.
 
     Attributes:
         gamma: the factor; torch calls it ``factor``.
@@ -34,7 +34,7 @@ class Schedule(WarmedUp):
         return self._now
 
     def observe(self, score: float) -> None:
-        """An epoch has ended with this score, higher is better; it may be negative, as minus a loss is."""
+        """The module has this score, higher is better; it may be negative, as minus a loss is."""
         if self._best is None or score > self._best + self.threshold * abs(self._best):
             self._best, self._waited = score, 0
             return
