@@ -30,6 +30,7 @@ ErrorCode = Literal[
     "model-graphsurgeon",
     "model-not-runnable",
     "output-not-writable",
+    "machine-limit",
     "data-missing",
     "data-not-found",
     "data-format",

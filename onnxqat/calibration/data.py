@@ -50,8 +50,9 @@ class Data:
     """
 
     def __init__(self, source: Source, inputs: Sequence[InputInfo], batch_size: int = 32, limit: int | None = None):
-        if batch_size < 1 or (limit is not None and limit < 1):
-            raise UsageError("option-invalid", f"batch size {batch_size} and limit {limit} must be at least 1")
+        for name, count in (("batch size", batch_size), ("limit", limit)):
+            if count is not None and count < 1:
+                raise UsageError("option-invalid", f"{name} {count} must be at least 1")
         self.name = source.name
         self.inputs = tuple(inputs)
         self.remarks: list[Remark] = []
@@ -312,6 +313,8 @@ def _open_object(source: Any, inputs: Sequence[InputInfo]) -> Source:
 
 def _open_named(name: str, inputs: Sequence[InputInfo], preprocess: Preprocess | None) -> tuple[Source, list[Remark]]:
     path = Path(name)
+    if not name:  # as of a shell variable that is not set; Path takes it for the working folder
+        raise DataError("data-missing", "the path of the data is empty")
     if path.is_dir():
         return _open_folder(path, inputs, preprocess)
     if path.is_file():

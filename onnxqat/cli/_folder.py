@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from typing import Any
 
 import click
@@ -28,6 +29,23 @@ class Folder(click.Group):
         known = cmd_name in self.list_commands(ctx)
         command: click.Command | None = discover.load(self.package, cmd_name).run if known else None
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that `args` begin with.
+
+        Raises:
+            click.UsageError: there is none; names the closest.
+        """
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            close = difflib.get_close_matches(args[0], self.list_commands(ctx), n=2)
+            if not close or args[0] in self.list_commands(ctx):
+                raise
+            hint = f"Did you mean {' or '.join(map(repr, close))}?"
+            raise click.UsageError(f"{error.message} {hint}", ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The first sentence about each command; click's own list cuts it to a line."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,7 +16,47 @@ import click
 from onnxqat.errors import UsageError
 
 DATA_HELP = "Folder of images or .npz batches, .npz, .npy, or package.module:function."
-PATH = click.Path(path_type=Path)
+_PATHS = "onnxqat.paths"  # key of a click context's notes
+
+
+class FilePath(click.Path):
+    """A path; one that is written is looked at before the work begins.
+
+    Args:
+        written: refuse a place where no file can be written.
+        folder: it is a folder that is written, which may be made.
+        report: refuse a path that another argument of the command has as well: the report would replace that file.
+    """
+
+    def __init__(self, *, written: bool = False, folder: bool = False, report: bool = False) -> None:
+        super().__init__(path_type=Path)
+        self._written, self._folder, self._report = written, folder, report
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path.
+
+        Raises:
+            ModelError: ``output-not-writable``.
+            UsageError: ``option-invalid``.
+        """
+        path = Path(os.fsdecode(super().convert(value, param, ctx)))
+        if self._written or self._folder:
+            from onnxqat.graph import io
+
+            io.check_writable(path, folder=self._folder)
+        if ctx is not None and param is not None:
+            noted: list[tuple[str, str, bool]] = ctx.meta.setdefault(_PATHS, [])
+            real, name = os.path.realpath(path), param.opts[-1] if param.opts[-1].startswith("-") else "the model"
+            for other, what, report in noted:
+                if other == real and (report or self._report):
+                    raise UsageError("option-invalid", f"{name} and {what} are the same file: {path}")
+            noted.append((real, name, self._report))
+        return path
+
+
+PATH = FilePath()
+OUTPUT = FilePath(written=True)
+FOLDER = FilePath(folder=True)
 
 data = click.option("--data", help=DATA_HELP)
 preprocess = click.option(
@@ -28,7 +69,7 @@ batch_size = click.option(
 limit = click.option("--limit", type=int, help="Use at most so many samples.")
 random_data = click.option("--random-data", is_flag=True, help="Use random numbers instead of data.")
 as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
-html = click.option("--html", type=PATH, help="Also write an HTML report to this file.")
+html = click.option("--html", type=FilePath(written=True, report=True), help="Also write an HTML report to this file.")
 
 
 class Group:

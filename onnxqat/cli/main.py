@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import io
 import json
 import os
 import sys
@@ -12,10 +15,20 @@ import click
 
 import onnxqat
 from onnxqat.cli._folder import Folder
-from onnxqat.errors import QatError
+from onnxqat.errors import InputError, QatError, UsageError
 
 INTERNAL_ERROR = 70
 INTERRUPTED = 130
+_OF_MACHINE = (
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EFBIG,
+    errno.EIO,
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.ENOMEM,
+    errno.EROFS,
+)
 
 
 @click.command(cls=Folder, package="onnxqat.cli.commands", context_settings={"show_default": True})
@@ -26,6 +39,9 @@ def command_line(**_: Any) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and leave with status 0 (done), 1 (a check failed) or 2 (bad input or usage)."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # names are any text, and not every terminal has all letters
+            stream.reconfigure(errors="backslashreplace")
     sys.exit(run(sys.argv[1:] if arguments is None else arguments))
 
 
@@ -34,28 +50,58 @@ def run(arguments: Sequence[str]) -> int:
     # The threads that numpy's OpenBLAS starts when it is loaded wait for work in a loop of 2**26 cycles before they
     # sleep: on 2 cores 0.1 CPU seconds for nothing. 2**4, its least, wakes them for real work all the same.
     os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
+    as_json = "--json" in arguments
     try:
         return int(command_line.main(list(arguments), prog_name="onnxqat", standalone_mode=False) or 0)
     except click.ClickException as error:
+        if as_json:
+            _print_json(UsageError("option-invalid", error.format_message()))
         error.show()
         return error.exit_code
     except QatError as error:
-        _report(error, as_json="--json" in arguments)
+        _report(error, as_json=as_json)
         return error.exit_status
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
         return INTERRUPTED
+    except (OSError, MemoryError) as error:
+        if os.environ.get("ONNXQAT_DEBUG"):
+            raise
+        return _report_machine(error, as_json=as_json) if _is_of_machine(error) else _report_defect(error)
     except Exception as error:
         if os.environ.get("ONNXQAT_DEBUG"):
             raise
-        click.echo(f"internal error: {type(error).__name__}: {error}", err=True)
-        click.echo("this is a defect of onnxqat; ONNXQAT_DEBUG=1 prints the traceback for a report", err=True)
-        return INTERNAL_ERROR
+        return _report_defect(error)
+
+
+def _report_defect(error: Exception) -> int:
+    click.echo(f"internal error: {type(error).__name__}: {error}", err=True)
+    click.echo("this is a defect of onnxqat; ONNXQAT_DEBUG=1 prints the traceback for a report", err=True)
+    return INTERNAL_ERROR
+
+
+def _is_of_machine(error: OSError | MemoryError) -> bool:
+    return isinstance(error, MemoryError) or error.errno in _OF_MACHINE
+
+
+def _report_machine(error: OSError | MemoryError, *, as_json: bool) -> int:
+    """Say that the machine, not the command, is at fault; also where it is standard output that cannot be written."""
+    what = "out of memory" if isinstance(error, MemoryError) else str(error.strerror)
+    if isinstance(error, OSError) and error.filename is not None:
+        what = f"{os.fsdecode(error.filename)}: {what}"
+    found = InputError("machine-limit", what, hint="free some space or memory, or raise the limit")
+    with contextlib.suppress(OSError):
+        _report(found, as_json=as_json)
+    return found.exit_status
+
+
+def _print_json(error: QatError) -> None:
+    click.echo(json.dumps({"error": {"code": error.code, "message": error.message, "hint": error.hint}}))
 
 
 def _report(error: QatError, *, as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps({"error": {"code": error.code, "message": error.message, "hint": error.hint}}))
+        _print_json(error)
     click.echo(f"error[{error.code}]: {error.message}", err=True)
     if error.hint:
         click.echo(f"  hint: {error.hint}", err=True)

@@ -6,6 +6,7 @@ Models come from strangers: a file is checked before anything is read from the l
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import tempfile
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ import onnx.defs
 import onnx_ir as ir
 
 from onnxqat.errors import ModelError
-from onnxqat.graph import order, query
+from onnxqat.graph import order, query, walk
 from onnxqat.graph.external import check_external_data, has_external_data, tensors
 
 if TYPE_CHECKING:
@@ -230,8 +231,7 @@ def to_proto(model: ir.Model) -> onnx.ModelProto:
     Raises:
         ModelError: ``model-invalid`` when it does not fit into 2 GB.
     """
-    inline = ir.external_data.load_to_model(model.clone()) if _is_external(model) else model
-    proto = ir.to_proto(inline)
+    proto = ir.to_proto(_inline(model))
     assert isinstance(proto, onnx.ModelProto)
     return proto
 
@@ -259,20 +259,20 @@ def save(model: ir.Model | onnx.ModelProto, path: str | os.PathLike[str], *, ext
     path = Path(path)
     external = _total_bytes(model) > PROTOBUF_LIMIT if external_data is None else external_data
     if external and isinstance(model, ir.Model):
-        return _save_external(model, path)
+        _save_external(model, _target(path))
+        return path
     proto = to_proto(model) if isinstance(model, ir.Model) else model
     write_atomic(path, proto.SerializeToString(deterministic=True))
     return path
 
 
-def _save_external(model: ir.Model, path: Path) -> Path:
+def _save_external(model: ir.Model, path: Path) -> None:
     with _writing(path), tempfile.TemporaryDirectory(dir=path.parent, prefix=".onnxqat-") as folder:
         staged, data = Path(folder) / path.name, path.name + ".data"
-        ir.save(model, staged, external_data=data, size_threshold_bytes=1024)
+        ir.save(_with_inline_attributes(model), staged, external_data=data, size_threshold_bytes=1024)
         if (Path(folder) / data).exists():
             os.replace(Path(folder) / data, path.parent / data)
         os.replace(staged, path)
-    return path
 
 
 def _total_bytes(model: ir.Model | onnx.ModelProto) -> int:
@@ -282,19 +282,85 @@ def _total_bytes(model: ir.Model | onnx.ModelProto) -> int:
     return sum(t.nbytes for t in tensors if t is not None)
 
 
-def _is_external(model: ir.Model) -> bool:
-    return any(
-        isinstance(v.const_value, ir.ExternalTensor) for graph in model.graphs() for v in graph.initializers.values()
-    )
+def _inline(model: ir.Model) -> ir.Model:
+    """`model`, or a copy with all weights in memory where some lie in files."""
+    tensors = (v.const_value for graph in model.graphs() for v in graph.initializers.values())
+    if not any(isinstance(tensor, ir.ExternalTensor) for tensor in tensors):
+        return _with_inline_attributes(model)
+    return ir.external_data.load_to_model(_with_inline_attributes(model).clone())
+
+
+def _with_inline_attributes(model: ir.Model) -> ir.Model:
+    """`model`, or a copy in which the tensors of attributes, such as those of Constant, are in memory.
+
+    onnx_ir moves initializers alone: a tensor of a Constant would go on naming a file in another folder.
+    """
+    if not any(True for _ in _external_attributes(model)):
+        return model
+    copy = model.clone()
+    for node, attribute in list(_external_attributes(copy)):
+        (tensor,) = ir.external_data.convert_tensors_from_external([attribute.value])
+        node.attributes[attribute.name] = ir.AttrTensor(attribute.name, tensor)
+    return copy
+
+
+def _external_attributes(model: ir.Model) -> Iterator[tuple[ir.Node, ir.Attr]]:
+    for node in walk.nodes(model):
+        for attribute in node.attributes.values():
+            if isinstance(attribute.value, ir.ExternalTensor):
+                yield node, attribute
+
+
+def check_writable(path: str | os.PathLike[str], *, folder: bool = False) -> None:
+    """Refuse an output that cannot be written, before hours of work go into it.
+
+    Args:
+        path: the file, whose folder must exist; or with `folder` a folder, which may be made with its parents.
+        folder: see above.
+
+    Raises:
+        ModelError: ``output-not-writable``.
+    """
+    target = _target(Path(path))
+    place = target if folder or _is_device(target) else target.parent
+    while folder and not os.path.lexists(place) and place != place.parent:
+        place = place.parent
+    number = 0
+    if target.is_dir() and not folder:
+        number = errno.EISDIR
+    elif not place.exists():
+        number = errno.ENOENT
+    elif not (place.is_dir() or (place == target and not folder)):
+        number = errno.ENOTDIR
+    elif not os.access(place, os.W_OK):
+        number = errno.EACCES
+    if number:
+        raise _not_writable(Path(path), os.strerror(number))
+
+
+def _target(path: Path) -> Path:
+    """The file that `path` means: what a link points to is written, and the link stays."""
+    return Path(os.path.realpath(path)) if path.is_symlink() else path
+
+
+def _is_device(path: Path) -> bool:
+    """Whether `path` is something like /dev/null or a pipe, whose place no file must take."""
+    return path.exists() and not path.is_file() and not path.is_dir()
 
 
 def write_atomic(path: Path, content: bytes) -> None:
     """Write `content` so that `path` holds either what it held before or all of `content`.
 
+    Devices and pipes are written to as they are.
+
     Raises:
         ModelError: ``output-not-writable``.
     """
+    path = _target(path)
     with _writing(path):
+        if _is_device(path):
+            path.write_bytes(content)
+            return
         handle, staged = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
         try:
             with os.fdopen(handle, "wb") as file:
@@ -320,4 +386,9 @@ def _writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise ModelError("output-not-writable", f"{path}: cannot be written: {error.strerror or error}") from None
+        raise _not_writable(path, error.strerror or str(error)) from None
+
+
+def _not_writable(path: Path, reason: str) -> ModelError:
+    hint = f"make the folder {path.parent} first" if not path.parent.exists() else ""
+    return ModelError("output-not-writable", f"{path}: cannot be written: {reason}", hint=hint)

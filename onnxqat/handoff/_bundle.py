@@ -42,7 +42,7 @@ def writing(output: Path) -> Iterator[Path]:
     Raises:
         ModelError: ``output-not-writable``.
     """
-    output = output.absolute()
+    output = Path(os.path.realpath(output))  # what a link points to is replaced, and the link stays
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         staged = Path(tempfile.mkdtemp(dir=output.parent, prefix=f".{output.name}-"))

@@ -1,7 +1,10 @@
 """Bad input: one line that says what is wrong, status 2, nothing written."""
 
+import errno
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -226,3 +229,59 @@ def test_usage(arguments: tuple[str, ...], folder: Path, onnxqat: Run) -> None:
 
 def test_the_codes_here_exist() -> None:
     assert set(KINDS.values()) <= set(ERROR_CODES)
+
+
+@pytest.mark.parametrize("option", ["--output", "--html"])
+@pytest.mark.parametrize("place", ["images", "none/x", "model.onnx/x"])
+def test_outputs_are_refused_before_data_are_read(option: str, place: str, folder: Path, onnxqat: Run) -> None:
+    message = refused(onnxqat, *INSERT, "-c", "none.npz", option, place, code="output-not-writable")
+    assert place in message
+
+
+@pytest.mark.parametrize("arguments", [("-o", "x.onnx", "--html", "./x.onnx"), ("--html", "model.onnx")])
+def test_no_report_in_the_place_of_a_model(arguments: tuple[str, ...], folder: Path, onnxqat: Run) -> None:
+    assert "--html" in refused(onnxqat, *CALIBRATED, *arguments, code="option-invalid")
+
+
+def test_folders(folder: Path, onnxqat: Run) -> None:
+    auto = ("auto", "model.onnx", "--data", "none.npz")
+    assert "model.onnx" in refused(onnxqat, *auto, "-o", "model.onnx", code="output-not-writable")
+
+
+def test_the_empty_path_is_not_the_working_folder(folder: Path, onnxqat: Run) -> None:
+    refused(onnxqat, *INSERT, "-c", "", code="data-missing")
+
+
+@pytest.mark.parametrize(
+    "arguments", [("inspct", "model.onnx"), ("inspect",), ("inspect", "model.onnx", "--bits", "4")]
+)
+def test_usage_is_told_programs_too(arguments: tuple[str, ...], folder: Path, onnxqat: Run) -> None:
+    done = onnxqat(*arguments, "--json")
+    assert done.status == 2
+    assert done.json["error"]["code"] == "option-invalid"
+    if arguments[0] == "inspct":
+        assert "'inspect'" in done.err
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/tmp/x"), MemoryError()])
+def test_limits_of_the_machine_are_no_defect(
+    error: Exception, folder: Path, onnxqat: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("onnxqat.lint.inspect.inspect", full)
+    done = onnxqat("inspect", "model.onnx", "--json")
+    assert done.status == 2
+    assert done.json["error"]["code"] == "machine-limit"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+def test_names_of_any_letters_and_a_full_output(folder: Path) -> None:
+    Path("model.onnx").rename("mödel.onnx")
+    command = [sys.executable, "-m", "onnxqat", "inspect", "mödel.onnx"]
+    done = subprocess.run(command, capture_output=True, env={**os.environ, "PYTHONIOENCODING": "ascii"}, check=True)
+    assert done.stdout.startswith(b"m\\xf6del.onnx")
+    with Path("/dev/full").open("w") as full:
+        failed = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False)
+    assert (failed.returncode, failed.stderr.splitlines()[0][:21]) == (2, b"error[machine-limit]:")

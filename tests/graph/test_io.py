@@ -179,3 +179,65 @@ def test_a_sparse_constant_is_refused_by_name() -> None:
     proto.graph.node.insert(0, onnx.helper.make_node("Constant", [], ["c"], sparse_value=sparse))
     with pytest.raises(ModelError, match="sparse tensor of the Constant that makes 'c'"):
         io.load(proto)
+
+
+def external(folder: Path) -> Path:
+    """A model whose Constant, in the main graph and in a branch, lies in a file beside it."""
+    text = """g (float[N,2] x, bool c) => (float[N,2] y) { w = Constant <value = float[2,2] {1, 2, 3, 4}> ()  t = MatMul(x, w)
+        y = If(c) <then_branch = b () => (float[N,2] p) { v = Constant <value = float[2] {5, 6}> () p = Add(t, v) },
+                   else_branch = e () => (float[N,2] q) { q = Identity(t) }> }"""
+    path = folder / "m.onnx"
+    onnx.save_model(
+        parse(text), path, save_as_external_data=True, location="m.bin", size_threshold=0, convert_attribute=True
+    )
+    return path
+
+
+@pytest.mark.parametrize("external_data", [False, True])
+def test_constants_in_files_come_along(tmp_path: Path, external_data: bool) -> None:
+    (tmp_path / "in").mkdir()
+    model = io.load(external(tmp_path / "in"))
+    written = io.save(model, tmp_path / "out.onnx", external_data=external_data)
+    feeds = {"x": np.ones((1, 2), np.float32), "c": np.array(True)}
+    for proto in (written.read_bytes(), io.to_proto(model).SerializeToString()):
+        (y,) = ort.InferenceSession(proto, providers=["CPUExecutionProvider"]).run(None, feeds)
+        np.testing.assert_array_equal(y, [[9, 12]])
+
+
+def test_a_link_stays_and_what_it_means_is_written(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    link = tmp_path / "link.onnx"
+    link.symlink_to(tmp_path / "real" / "m.onnx")
+    assert io.save(parse(TEXT), link) == link
+    assert link.is_symlink()
+    assert [v.name for v in io.load(tmp_path / "real" / "m.onnx").graph.outputs] == ["y"]
+
+
+def test_no_file_takes_the_place_of_a_pipe(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        io.write_atomic(pipe, b"model")
+        assert os.read(reader, 10) == b"model"
+    finally:
+        os.close(reader)
+    assert pipe.is_fifo()
+
+
+def test_outputs_are_refused_before_the_work(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    io.check_writable(tmp_path / "new.onnx")
+    io.check_writable(tmp_path / "file")
+    io.check_writable(tmp_path / "a" / "b", folder=True)
+    for path, folder in (
+        (tmp_path, False),
+        (tmp_path / "no" / "new.onnx", False),
+        (tmp_path / "file" / "new.onnx", False),
+        (tmp_path / "file", True),
+        (tmp_path / "file" / "folder", True),
+    ):
+        with pytest.raises(ModelError) as caught:
+            io.check_writable(path, folder=folder)
+        assert caught.value.code == "output-not-writable"
+        assert str(path) in caught.value.message

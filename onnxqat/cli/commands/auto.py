@@ -16,7 +16,7 @@ from onnxqat.cli import _options
 @click.option("--backend", default="onnxruntime-cpu", help="Backend table: a name, or a YAML file.")
 @_options.data
 @_options.preprocess
-@click.option("-o", "--output", type=_options.PATH, help="Folder for the files [MODEL.auto].")
+@click.option("-o", "--output", type=_options.FOLDER, help="Folder for the files [MODEL.auto].")
 @click.option("--budget", default="10m", help="Time for what is tried: 90s, 10m, 1h.")
 @click.option("--target-drop", type=float, help="What may be lost [0.5 points of top-1; see the documentation].")
 @click.option("--score", help="Quality of an ONNX file, higher is better: package.module:function of a path.")

@@ -14,7 +14,7 @@ from onnxqat.cli import _options
 @click.option("--inputs", multiple=True, help="Tensor that the part starts with; repeat it [the model's inputs].")
 @click.option("--outputs", multiple=True, help="Tensor that the part ends with; repeat it [the model's outputs].")
 @click.option("--auto", is_flag=True, help="Find the ends that are not given: without pre- and post-processing.")
-@click.option("-o", "--output", type=_options.PATH, help="File to write [MODEL.part.onnx].")
+@click.option("-o", "--output", type=_options.OUTPUT, help="File to write [MODEL.part.onnx].")
 @_options.html
 @_options.as_json
 def run(

@@ -17,7 +17,7 @@ EPOCHS, BATCH = 12, 64
 
 
 @click.command
-@click.option("-o", "--output", type=_options.PATH, default="onnxqat-demo", help="Folder for the files.")
+@click.option("-o", "--output", type=_options.FOLDER, default="onnxqat-demo", help="Folder for the files.")
 @_options.as_json
 def run(output: Path, as_json: bool) -> None:
     """Run the whole way on real digits in about a minute: train, quantize, fine-tune to 4 bits, prove, hand off."""

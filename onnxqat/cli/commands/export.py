@@ -12,7 +12,7 @@ from onnxqat.cli import _options
 @click.command
 @click.argument("module")
 @click.option("--example-shape", multiple=True, help="Shape of an input: 1,3,224,224, or NAME=1,128:int64. Repeat it.")
-@click.option("-o", "--output", type=_options.PATH, help="File to write [NAME.onnx].")
+@click.option("-o", "--output", type=_options.OUTPUT, help="File to write [NAME.onnx].")
 @click.option("--exporter", help="torch's dynamo or torchscript [the first that works].")
 @click.option("--batch-norm", default="fold", help="fold it into the layer in front, or keep it.")
 @click.option("--fixed-batch", is_flag=True, help="Keep the batch size of the example.")

@@ -14,7 +14,7 @@ from onnxqat.cli import _execution, _objectives, _options
 @click.argument("model", type=_options.PATH)
 @_options.data
 @_options.preprocess
-@click.option("-o", "--output", type=_options.PATH, help="File to write [MODEL.tuned.onnx].")
+@click.option("-o", "--output", type=_options.OUTPUT, help="File to write [MODEL.tuned.onnx].")
 @click.option("--teacher", type=_options.PATH, multiple=True, help="Float ONNX file to imitate; repeat it for several.")
 @click.option("--method", default="lsq", help="How scales learn: a name of `onnxqat methods list`, or a Python file.")
 @click.option("--epochs", type=int, help="Passes over the data [1].")

@@ -13,7 +13,7 @@ from onnxqat.cli import _options
 @click.argument("model", type=_options.PATH)
 @click.option("--backend", help="Whose form biases take [the backend that the file names].")
 @click.option("--bias", help="Form of biases: int32, snapped or float [the backend's].")
-@click.option("-o", "--output", type=_options.PATH, help="File to write [MODEL.folded.onnx].")
+@click.option("-o", "--output", type=_options.OUTPUT, help="File to write [MODEL.folded.onnx].")
 @_options.html
 @_options.as_json
 def run(

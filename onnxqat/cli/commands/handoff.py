@@ -40,7 +40,7 @@ def _list(context: click.Context, _: click.Parameter, wanted: bool) -> None:
 @click.command
 @click.argument("model", type=_options.PATH)
 @click.option("--backend", required=True, help="Target: name of a backend table, or a YAML file of one.")
-@click.option("-o", "--output", type=_options.PATH, required=True, help="Bundle folder to write.")
+@click.option("-o", "--output", type=_options.FOLDER, required=True, help="Bundle folder to write.")
 @_options.data
 @_options.preprocess
 @click.option("--samples", type=int, default=16, help="Samples to run through the compiled model.")

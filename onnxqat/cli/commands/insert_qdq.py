@@ -14,7 +14,7 @@ from onnxqat.cli import _options
 @click.option("--backend", default="onnxruntime-cpu", help="Backend table: a name, or a YAML file.")
 @click.option("-c", "--calibration", help=_options.DATA_HELP)
 @_options.preprocess
-@click.option("-o", "--output", type=_options.PATH, help="File to write [MODEL.qdq.onnx].")
+@click.option("-o", "--output", type=_options.OUTPUT, help="File to write [MODEL.qdq.onnx].")
 @_options.batch_size
 @_options.limit
 @click.option("--exclude", multiple=True, help="Node or tensor name or glob to leave in float.")
@@ -35,6 +35,11 @@ from onnxqat.cli import _options
     "--rounding", default="nearest", help="Of convolution weights: nearest, or compensated on the calibration data."
 )
 @click.option("--batch-norm", default="fold", help="Fold it into the weights, or keep it, to be trained.")
+@click.option(
+    "--keep-io-types/--float32-io",
+    default=True,
+    help="Of a model in float16, bfloat16 or double: inputs and outputs keep their types, or become float32.",
+)
 @_options.random_data
 @click.option("--replace", is_flag=True, help="Strip quantizers that the model already has.")
 @click.option("--keep", is_flag=True, help="Keep such quantizers, and add what is missing.")
@@ -65,6 +70,7 @@ def run(
     first_last_bits: int | None,
     rounding: str,
     batch_norm: str,
+    keep_io_types: bool,
     random_data: bool,
     replace: bool,
     keep: bool,
@@ -118,6 +124,7 @@ def run(
             equalize=equalize,
             rounding=rounding,  # type: ignore[arg-type]  # insert_qdq refuses others by name
             batch_norm=batch_norm,  # type: ignore[arg-type]
+            keep_io_types=keep_io_types,
             progress=progress,
         )
     _output.show(build.from_insert(result, explain=explain, source=str(model)), as_json=as_json, html_path=html)

@@ -14,7 +14,7 @@ from onnxqat.cli import _options
 @click.option("--backend", help="Also apply the rules of this target: name of a backend table, or a YAML file of one.")
 @click.option("--fix", is_flag=True, help="Mend what has a mechanical remedy, in a new file.")
 @click.option(
-    "-o", "--output", type=_options.PATH, help="File to write with --fix [MODEL.fixed.onnx beside the model]."
+    "-o", "--output", type=_options.OUTPUT, help="File to write with --fix [MODEL.fixed.onnx beside the model]."
 )
 @click.option("--format", "form", type=click.Choice(["text", "json", "sarif"]), default="text", help="How to print.")
 @_options.html

@@ -17,7 +17,9 @@ from onnxqat.cli import _options
 @_options.batch_size
 @click.option("--limit", type=int, default=64, help="Use at most so many samples.")
 @_options.random_data
-@click.option("--csv", type=_options.PATH, help="Also write the table as CSV to this file.")
+@click.option(
+    "--csv", type=_options.FilePath(written=True, report=True), help="Also write the table as CSV to this file."
+)
 @_options.html
 @_options.as_json
 def run(

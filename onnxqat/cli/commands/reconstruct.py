@@ -13,7 +13,7 @@ from onnxqat.cli import _options
 @click.argument("model", type=_options.PATH)
 @_options.data
 @_options.preprocess
-@click.option("-o", "--output", type=_options.PATH, help="File to write [MODEL.reconstructed.onnx].")
+@click.option("-o", "--output", type=_options.OUTPUT, help="File to write [MODEL.reconstructed.onnx].")
 @click.option("--recipe", default="qdrop", help="adaround (layer by layer), brecq (block by block) or qdrop.")
 @click.option("--samples", type=int, default=512, help="Use at most so many.")
 @_options.batch_size

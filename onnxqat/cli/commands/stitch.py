@@ -12,7 +12,7 @@ from onnxqat.cli import _options
 @click.command
 @click.argument("part", type=_options.PATH)
 @click.argument("model", type=_options.PATH)
-@click.option("-o", "--output", type=_options.PATH, help="File to write [MODEL.stitched.onnx].")
+@click.option("-o", "--output", type=_options.OUTPUT, help="File to write [MODEL.stitched.onnx].")
 @_options.html
 @_options.as_json
 def run(part: Path, model: Path, output: Path | None, html: Path | None, as_json: bool) -> None:

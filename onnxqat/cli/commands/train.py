@@ -48,7 +48,7 @@ from onnxqat.cli import _options
 @click.option("--onnx-batch", type=int, default=1, help="Batch size of the ONNX files.")
 @click.option("--opset-version", type=int, default=18, help="Opset of the ONNX files.")
 @click.option("--sched", default="step", help="step, multistep, cosine, plateau, linear or constant.")
-@click.option("-o", "--output", type=_options.PATH, default=".", help="Folder for the files.")
+@click.option("-o", "--output", type=_options.FOLDER, default=".", help="Folder for the files.")
 @click.option("--preprocess", help="Preprocessing line of validation images; training crops and mirrors.")
 @click.option("--image-size", type=int, default=224, help="Side of the images, where the model does not say it.")
 @click.option("--calibration-batches", type=int, default=8, help="Batches that calibrate.")
