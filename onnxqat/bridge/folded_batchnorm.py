@@ -7,19 +7,49 @@ batch's are taken from the layer's own output, as in torch's ``ConvBn`` modules,
 
 from __future__ import annotations
 
+import dataclasses
 import operator
+from typing import cast
 
+import numpy as np
 import onnx_ir as ir
 import torch
 from torch import Tensor, fx
 
 from onnxqat.bridge.builder import Builder
 from onnxqat.bridge.lowering.normalization import BatchNorm, needs_values
+from onnxqat.bridge.values import Const
+from onnxqat.graph import query
 from onnxqat.graph.computed_fold import ComputedFold
 
 VISIBLE = 1e-5
 """Where a channel spreads by less than this of its mean, float32 sums do not show how much, and it keeps its statistics."""
 SMALLEST_FACTOR = 1e-15  # its square is still a normal number
+
+
+@dataclasses.dataclass(frozen=True)
+class WeightFold:
+    """What the graph multiplies a weight by, ``gamma / sqrt(variance + epsilon)``; tensors by their ONNX names.
+
+    Attributes:
+        folded: what the weight's quantizer reads.
+        weight: in front of folding.
+        gamma: (channels,).
+        variance: the stored one, (channels,).
+        epsilon: that is added to it.
+        shape: of the factor beside the weight.
+    """
+
+    folded: str
+    weight: str
+    gamma: str
+    variance: str
+    epsilon: float
+    shape: tuple[int, ...]
+
+    def factor(self, gamma: Tensor, variance: Tensor) -> Tensor:
+        """The factor, with the bits of the graph's: float32 of :attr:`shape`."""
+        return (gamma / torch.sqrt(variance + self.epsilon)).reshape(self.shape)
 
 
 class FoldedBatchNorm(BatchNorm):
@@ -34,7 +64,14 @@ class FoldedBatchNorm(BatchNorm):
             = (y - mean of y) * sqrt((variance + epsilon) / (batch variance + epsilon)) + beta
 
     A channel that does not vary, such as one with gamma 0 or whose weights are all rounded to 0, stays as it is.
+
+    Attributes:
+        fold: of the layer's weight; None where it is not known.
     """
+
+    def __init__(self, momentum: float, epsilon: float, fold: WeightFold | None = None) -> None:
+        super().__init__(momentum, epsilon)
+        self.fold = fold
 
     def forward(
         self,
@@ -96,6 +133,7 @@ class FoldedBatchNorms:
         self._folds = {id(fold.layer): fold for fold in folds}
         self._first = {id(fold.arithmetic[0]): fold for fold in folds}
         self._stored: dict[int, tuple[fx.Node, fx.Node]] = {}
+        self._weights: dict[int, WeightFold] = {}
 
     def before(self, builder: Builder, node: ir.Node) -> None:
         """In front of the first node of the arithmetic: statistics and epsilon are buffers.
@@ -109,6 +147,7 @@ class FoldedBatchNorms:
             builder.tensor(builder.lookup(value), trainable=False) for value in (fold.mean, fold.variance, fold.epsilon)
         )
         self._stored[id(fold)] = (mean, variance)
+        self._weights[id(fold)] = _weight_fold(builder, fold)
         for value, stored in ((fold.mean, mean), (fold.variance, variance)):
             builder.values[id(value)] = builder.emit("call_function", torch.clone, (stored,))
 
@@ -118,8 +157,9 @@ class FoldedBatchNorms:
         if fold is None:
             return
         output = fold.layer.outputs[0]
-        epsilon = float(builder.lookup(fold.epsilon).array.reshape(()))  # type: ignore[union-attr]  # a constant
-        path = builder.add_module(f"{output.name}_batchnorm", FoldedBatchNorm(1.0 - fold.momentum, epsilon))
+        of_weight = self._weights[id(fold)]
+        module = FoldedBatchNorm(1.0 - fold.momentum, of_weight.epsilon, of_weight)
+        path = builder.add_module(f"{output.name}_batchnorm", module)
         x = builder.tensor(builder.lookup(output))
         gamma, beta = (builder.tensor(builder.lookup(value)) for value in (fold.gamma, fold.beta))
         arguments = [x, *self._stored[id(fold)], gamma, beta]
@@ -132,3 +172,19 @@ class FoldedBatchNorms:
         x.meta.pop("onnx_name", None)
         builder.tensor_nodes.pop(str(output.name), None)
         builder.define(output, made)
+
+
+def _weight_fold(builder: Builder, fold: ComputedFold) -> WeightFold:
+    weight, gamma, variance, epsilon = (
+        cast(Const, builder.lookup(value)) for value in (fold.weight, fold.gamma, fold.variance, fold.epsilon)
+    )
+    reshape = next(node for node in fold.arithmetic if node.op_type == "Reshape")
+    shape = np.asarray(query.constant_array(reshape.inputs[1])).tolist()
+    return WeightFold(
+        str(fold.folded_weight.name),
+        weight.name,
+        gamma.name,
+        variance.name,
+        float(epsilon.array.reshape(())),
+        tuple(shape),
+    )

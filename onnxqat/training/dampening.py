@@ -27,7 +27,8 @@ PAPER = 0.1
 class Dampening(Part):
     """Adds ``weight(step) * sum((x' - clip(x))**2)`` over all quantized weights to the loss.
 
-    The weight rises from 0 to its final value along a half cosine. Weights that saturate, and scales, get no gradient.
+    The weight rises from 0 to its final value along a half cosine. Weights that saturate, and scales, get no gradient. Where the
+    graph folds a BatchNormalization into a weight, x is the folded weight, and gamma counts as a scale.
 
     Args:
         weight: final weight of the term, > 0.
@@ -60,6 +61,6 @@ class Dampening(Part):
 def distance(each: QuantizedWeight) -> Tensor:
     """Sum over the weights in the range of their grid of the squared distance to their code's value; a scalar."""
     codes, scale = each.steps()
-    difference = each.weight.float() - codes * scale
+    difference = each.value() - codes * scale
     inside = difference.detach().abs() <= 0.5 * scale * (1.0 + 1e-5)
     return (difference * inside).square().sum()

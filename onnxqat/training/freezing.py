@@ -38,10 +38,11 @@ class _Track:
     frequency: Tensor  # float32: exponential moving average of oscillations
     mean: Tensor  # float32: of the codes
     frozen: Tensor  # bool
+    held: Tensor  # float32: what a frozen weight is held at; empty where that follows from codes and scale
     grid: tuple[int, int]
 
     def tensors(self) -> dict[str, Tensor]:
-        return {key: getattr(self, key) for key in ("codes", "direction", "frequency", "mean", "frozen")}
+        return {key: getattr(self, key) for key in ("codes", "direction", "frequency", "mean", "frozen", "held")}
 
 
 class Freezing(Part):
@@ -49,6 +50,11 @@ class Freezing(Part):
 
     The threshold on the frequency falls from :data:`START` to its final value along a half cosine. A frozen weight
     stays at the rounded mean of its codes, times the scale as it learns on.
+
+    Where the graph folds a BatchNormalization into the weight, codes are those of the folded weight, and a frozen weight
+    stays where the factor of that step puts it on its code. It does not follow the factor from then on: the statistics
+    follow the weight, and one that followed them would grow or shrink without end. A drifting factor can so carry it to
+    the next code, slowly; it is its own gradient that no longer moves it.
 
     Args:
         threshold: final threshold, oscillations a step, > 0 and at most :data:`START`.
@@ -109,12 +115,14 @@ def _track(weight: QuantizedWeight) -> _Track:
     codes, _ = weight.steps()
     zeros = torch.zeros_like(codes)
     grid = (weight.quantizer.quant_min, weight.quantizer.quant_max)
-    return _Track(weight, codes.clone(), zeros.to(torch.int8), zeros.clone(), codes.clone(), zeros.bool(), grid)
+    held = zeros.clone() if weight.folded is not None else zeros.new_zeros(0)
+    return _Track(weight, codes.clone(), zeros.to(torch.int8), zeros.clone(), codes.clone(), zeros.bool(), held, grid)
 
 
 def _follow(track: _Track, threshold: float) -> None:
     """One step of algorithm 1, in place."""
     codes, scale = track.weight.steps()
+    weight = track.weight.weight
     codes = torch.where(track.frozen, track.codes, codes)
     change = torch.sign(codes - track.codes).to(torch.int8)
     oscillated = (change * track.direction) < 0
@@ -125,5 +133,7 @@ def _follow(track: _Track, threshold: float) -> None:
     track.frozen |= newly
     track.direction.copy_(torch.where(change != 0, change, track.direction))
     track.codes.copy_(codes)
-    weight = track.weight.weight
-    weight.copy_(torch.where(track.frozen, codes * scale, weight))
+    where = track.weight.weight_of(codes * scale)
+    if track.weight.folded is not None:
+        where = track.held.copy_(torch.where(newly, where, track.held))
+    weight.copy_(torch.where(track.frozen, where, weight))

@@ -9,8 +9,29 @@ import torch
 from torch import Tensor, nn
 
 from onnxqat.bridge.fake_quantize import FakeQuantize
+from onnxqat.bridge.folded_batchnorm import SMALLEST_FACTOR, FoldedBatchNorm, WeightFold
 from onnxqat.bridge.kernels import grids, reference
 from onnxqat.bridge.state import quantizers
+
+
+@dataclasses.dataclass(frozen=True)
+class Folded:
+    """A BatchNormalization that the graph folds into a weight in front of its quantizer.
+
+    Attributes:
+        fold: how.
+        gamma: as it trains.
+        variance: the stored one.
+    """
+
+    fold: WeightFold
+    gamma: Tensor
+    variance: Tensor
+
+    @torch.no_grad()
+    def factor(self) -> Tensor:
+        """What the weight is multiplied by; float32, broadcast to it."""
+        return self.fold.factor(self.gamma, self.variance)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,11 +42,27 @@ class QuantizedWeight:
         name: key in the state dict.
         weight: the master weight.
         quantizer: its quantizer.
+        folded: what multiplies the weight in between; None where nothing does.
     """
 
     name: str
     weight: nn.Parameter
     quantizer: FakeQuantize
+    folded: Folded | None = None
+
+    def value(self) -> Tensor:
+        """What is rounded, float32, differentiable in the weight; gamma counts as a scale, and gets no gradient."""
+        weight = self.weight.to(torch.float32)
+        return weight if self.folded is None else weight * self.folded.factor()
+
+    @torch.no_grad()
+    def weight_of(self, value: Tensor) -> Tensor:
+        """The weight of which `value` is what is rounded; as it is in a channel whose factor is too small to divide by."""
+        if self.folded is None:
+            return value
+        factor = self.folded.factor()
+        live = factor.abs() > SMALLEST_FACTOR
+        return torch.where(live, value / torch.where(live, factor, torch.ones_like(factor)), self.weight)
 
     @torch.no_grad()
     def steps(self) -> tuple[Tensor, Tensor]:
@@ -36,7 +73,7 @@ class QuantizedWeight:
             scale, zero = (self._of_blocks(v) for v in (scale, zero))
         else:
             scale, zero = (reference.along_axis(v, q.axis, w.ndim) for v in (scale, zero))
-        codes = torch.round(w.to(torch.float32) / scale)
+        codes = torch.round(self.value() / scale)
         return torch.minimum(torch.maximum(codes, q.quant_min - zero), q.quant_max - zero), scale
 
     def q_scale(self) -> Tensor:
@@ -56,17 +93,23 @@ class QuantizedWeight:
 def quantized_weights(module: nn.Module) -> Iterator[QuantizedWeight]:
     """The trainable weights of `module` that are rounded to the nearest code of an integer grid, each once.
 
-    Left out are float grids, weights that the graph computes from a BatchNormalization, and methods that change a weight before they round it, or choose how to round.
+    Where the graph folds a BatchNormalization into a weight, it is the folded weight that is rounded. Left out are
+    float grids, and methods that change a weight before they round it, or choose how to round.
     """
     names: dict[str, str] = getattr(module, "parameter_names", {})
     keys = {onnx_name: key for key, onnx_name in names.items()}
     parameters = dict(module.named_parameters())
+    tensors = module.state_dict(keep_vars=True)
+    norms = (one for one in module.modules() if isinstance(one, FoldedBatchNorm))
+    folds = {one.fold.folded: one.fold for one in norms if one.fold is not None}
     seen: set[int] = set()
     for _, q in quantizers(module):
-        key = keys.get(q.tensor if q.codes_name is None else q.codes_name)
+        fold = folds.get(q.tensor) if q.role == "weight" else None
+        key = keys.get((q.tensor if fold is None else fold.weight) if q.codes_name is None else q.codes_name)
         weight = None if key is None else parameters.get(key)
         if q.role != "weight" or q.derived or q.qtype.is_float or q.rewrites_weights:
             continue
         if key is not None and weight is not None and weight.requires_grad and id(weight) not in seen:
             seen.add(id(weight))
-            yield QuantizedWeight(key, weight, q)
+            folded = None if fold is None else Folded(fold, tensors[keys[fold.gamma]], tensors[keys[fold.variance]])
+            yield QuantizedWeight(key, weight, q, folded)

@@ -44,8 +44,11 @@ class Stop(Part):
 
     name = "stop"
 
+    def __init__(self, step: int = 120) -> None:
+        self.step = step
+
     def before_step(self, step: int) -> None:
-        if step == 120:
+        if step == self.step:
             raise KeyboardInterrupt
 
 
