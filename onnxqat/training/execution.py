@@ -68,9 +68,11 @@ class Execution:
         wanted = device.type == "cuda" if self.rematerialize is None else self.rematerialize
         return rematerialized() if wanted and not self.compile else nullcontext()
 
-    def scaler(self, device: torch.device) -> torch.amp.GradScaler:
-        """The scaler of the loss; it does nothing except for ``"float16"``."""
-        return torch.amp.GradScaler(device.type, enabled=self.precision == "float16")
+    def scaler(
+        self, device: torch.device, kind: type[torch.amp.GradScaler] = torch.amp.GradScaler
+    ) -> torch.amp.GradScaler:
+        """The scaler of the loss, one of `kind`; it does nothing except for ``"float16"``."""
+        return kind(device.type, enabled=self.precision == "float16")
 
     def place(self, module: nn.Module) -> None:
         """Bring the parameters into the order in memory that they train in."""

@@ -29,11 +29,16 @@ def place(device: str | torch.device | None) -> torch.device:
     return found
 
 
+def current(device: torch.device) -> contextlib.AbstractContextManager[object]:
+    """Make a GPU the current one for the length of a ``with`` block: random states and kernels are those of it."""
+    return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
+
+
 @contextlib.contextmanager
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
     """The random generators of torch, numpy and Python seeded for the length of a ``with`` block."""
     before = RandomState.capture()
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+    with current(device), torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         random.seed(seed)
         np.random.seed(seed % 2**32)  # noqa: NPY002 - what a user's function may draw from

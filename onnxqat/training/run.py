@@ -37,8 +37,8 @@ from onnxqat.training.teachers import output_kind
 from onnxqat.training.world import World
 from onnxqat.types import Remark
 
-WHOLE_WEIGHTS = ("features", "dampening", "freezing", "gradient_value", "channels_last", "recompute")
-"""Options that a model in shards does not take."""
+WHOLE_WEIGHTS = ("features", "dampening", "freezing", "channels_last", "recompute")
+"""Options that a model in shards does not take; docs/distributed.md says why of each."""
 
 
 def run(model: io.ModelSource, data: Any, given: Options) -> FinetuneResult:
@@ -97,8 +97,6 @@ def _refuse_in_shards(given: Options) -> None:
         UsageError: ``option-invalid``.
     """
     found = [name for name in WHOLE_WEIGHTS if getattr(given, name)]
-    if given.precision == "float16":
-        found.append("precision float16")
     if found:
         raise UsageError(
             "option-invalid",

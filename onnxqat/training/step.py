@@ -68,7 +68,7 @@ class Step:
     def __post_init__(self) -> None:
         self.device = next(self.module.parameters()).device
         self.guard = ScaleGuard(self.module)
-        self.scaler = self.execution.scaler(self.device)
+        self.scaler = self.execution.scaler(self.device, self.world.scaler_type)
         self.seen: list[Seen] = []
         self._names: tuple[str, ...] | None = getattr(self.module, "input_names", None)
         compiled = self.execution.compiled(self.execution.segmented(self.forward))

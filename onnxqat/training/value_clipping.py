@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from onnxqat.errors import UsageError
+from onnxqat.training.distributed.tensors import local
 from onnxqat.training.part import Part
 
 if TYPE_CHECKING:
@@ -36,4 +37,6 @@ class ValueClipping(Part):
 
     def after_backward(self, step: int) -> None:
         """See the base class."""
-        torch.nn.utils.clip_grad_value_(self._module.parameters(), self.limit)
+        gradients = [local(p.grad) for p in self._module.parameters() if p.grad is not None]
+        torch._foreach_clamp_min_(gradients, -self.limit)
+        torch._foreach_clamp_max_(gradients, self.limit)

@@ -18,10 +18,12 @@ class World:
     Attributes:
         rank: number of this process.
         size: how many there are.
+        scaler_type: scaler of the loss in float16.
     """
 
     rank = 0
     size = 1
+    scaler_type = torch.amp.GradScaler
 
     @property
     def writer(self) -> bool:

@@ -24,6 +24,7 @@ from onnxqat.bridge.state import quantizers, set_state, state
 from onnxqat.errors import DataError, QatError, UsageError
 from onnxqat.insert import insert_qdq
 from onnxqat.training.batches import Batch
+from onnxqat.training.distributed.group import Group
 from onnxqat.training.distributed.join import joined
 from onnxqat.training.distributed.observers import reduce_observed
 from onnxqat.training.distributed.shards import Sharded, shard
@@ -241,6 +242,29 @@ def refused() -> Arrays:
     return {}
 
 
+TYPES = ("float64", "float16", "bfloat16", "int16", "uint16", "uint32", "bool", "float8_e4m3fn", "complex64")
+
+
+def sent() -> Arrays:
+    """Tensors of types that a file's constants may have and no backend's messages, empty and scalar ones among them."""
+    with joined("cpu") as (world, _):
+        tensors = [torch.full((2, 3), 1 + 2 * world.rank).to(getattr(torch, name)) for name in TYPES]
+        tensors += [torch.tensor(7 + world.rank, dtype=torch.int16), torch.zeros(0, dtype=torch.uint16)]
+        if isinstance(world, Group):
+            world.broadcast(tensors)
+    return {str(i): tensor.reshape(-1).view(torch.uint8).numpy() for i, tensor in enumerate(tensors)}
+
+
+def half(strategy: str = "ddp") -> Arrays:
+    """Layers in float16, with a scaled loss; the first scale is so large that gradients overflow and steps are left out."""
+    return tuned(strategy, precision="float16", epochs=1)
+
+
+def clipped(strategy: str = "ddp") -> Arrays:
+    """Each element of a gradient is brought into a range that most of them leave."""
+    return tuned(strategy, gradient_value=1e-3, optimizer="sgd", epochs=2)
+
+
 def killed(folder: Path) -> Arrays:
     """What the error of process 0 says after process 1 is killed in its third epoch."""
     passes = 0
@@ -290,6 +314,10 @@ def main(folder: Path) -> None:
     keep("marked", marked())
     keep("observed", observed())
     keep("refused", refused())
+    keep("sent", sent())
+    for strategy in ("ddp", "fsdp"):
+        keep(f"half_{strategy}", half(strategy))
+        keep(f"clipped_{strategy}", clipped(strategy))
     keep("killed", killed(folder))
 
 

@@ -134,6 +134,28 @@ def test_scenario(name: str, ran: Path) -> None:
         assert wanted["refused"]
 
 
+def test_constants_of_every_type_are_sent(ran: Path) -> None:
+    """Both processes have what process 0 had, and that is what one process has."""
+    found, wanted = given(ran, "sent"), scenarios.sent()
+    assert found.keys() == wanted.keys()
+    for key, value in wanted.items():
+        np.testing.assert_array_equal(found[key], value)
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_float16_and_clipping_by_value(strategy: str, ran: Path) -> None:
+    assert_same(given(ran, f"clipped_{strategy}"), scenarios.clipped())
+    found, wanted = given(ran, f"half_{strategy}"), scenarios.half()
+    for key, value in wanted.items():
+        if not key.startswith("size of "):  # sums in float16 have 11 bits
+            np.testing.assert_allclose(found[key], value, rtol=2e-2, atol=2e-2, err_msg=key)
+
+
+def test_nccl_is_told_its_gpu() -> None:
+    assert join.backend(torch.device("cuda", 3)) == {"backend": "nccl", "device_id": torch.device("cuda", 3)}
+    assert join.backend(torch.device("cpu")) == {"backend": "gloo"}
+
+
 def test_what_needs_whole_weights_is_refused_in_shards(ran: Path) -> None:
     assert str(given(ran, "refused")["message"]) == "freezing does not work on a model in shards (fsdp)"
     assert scenarios.refused() == {}

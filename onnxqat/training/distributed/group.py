@@ -75,9 +75,12 @@ class Group(World):
 
     @torch.no_grad()
     def broadcast(self, tensors: Iterable[Tensor]) -> None:
-        """Give every process the values that `tensors` have in process 0, in place; they may be on another device."""
+        """Give every process the values that `tensors` have in process 0, in place; they may be on another device.
+
+        Bytes are sent: neither NCCL nor Gloo has all types that a constant of a file may have, such as int16.
+        """
         for tensor in tensors:
             sent = tensor.detach().to(self.device).contiguous()
-            dist.broadcast(sent, 0)
+            dist.broadcast(sent.reshape(-1).view(torch.uint8), 0)
             if sent.data_ptr() != tensor.data_ptr():
                 tensor.copy_(sent)

@@ -57,18 +57,24 @@ def joined(
     if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
         rank, size = dist.get_rank(), dist.get_world_size()
         here = place(device, int(os.environ.get("LOCAL_RANK", rank)))
-        with failure.explained(rank, size, None):
+        with placement.current(here), failure.explained(rank, size, None):
             yield kind(here), here
         return
     found = address()
     if found is None or (dist.is_available() and dist.is_initialized()):
-        yield World(), placement.place(device)
+        here = placement.place(device)
+        with placement.current(here):
+            yield World(), here
         return
     if not dist.is_available():
         raise UsageError("option-invalid", "this torch is built without torch.distributed: run one process")
     rank, size, local = found
     here = place(device, local)
-    with _group(rank, size, here, timeout) as store, failure.explained(rank, size, store):
+    with (
+        placement.current(here),
+        _group(rank, size, here, timeout) as store,
+        failure.explained(rank, size, store),
+    ):
         yield kind(here), here
 
 
@@ -100,20 +106,12 @@ def _rendezvous(rank: int, size: int, timeout: datetime.timedelta) -> Any:
 @contextlib.contextmanager
 def _group(rank: int, size: int, device: torch.device, timeout: float) -> Iterator[failure.Store]:
     """The process group for the length of a ``with`` block, and the store where its processes leave messages."""
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
     limit = datetime.timedelta(seconds=timeout)
     try:
         store = dist.PrefixStore(  # type: ignore[attr-defined]
             f"onnxqat/{next(_GROUPS)}", _rendezvous(rank, size, limit)
         )
-        dist.init_process_group(
-            "nccl" if device.type == "cuda" else "gloo",
-            store=store,
-            rank=rank,
-            world_size=size,
-            timeout=limit,
-        )
+        dist.init_process_group(store=store, rank=rank, world_size=size, timeout=limit, **backend(device))
     except (RuntimeError, ValueError) as error:
         reached = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         raise QatError(
@@ -127,6 +125,11 @@ def _group(rank: int, size: int, device: torch.device, timeout: float) -> Iterat
         # After a lost connection there is nobody to take leave of.
         with contextlib.suppress(RuntimeError):
             dist.destroy_process_group()
+
+
+def backend(device: torch.device) -> dict[str, Any]:
+    """What the process group talks by; NCCL is told its GPU, so that no message has to guess it."""
+    return {"backend": "nccl", "device_id": device} if device.type == "cuda" else {"backend": "gloo"}
 
 
 def place(device: str | torch.device | None, local: int) -> torch.device:

@@ -108,6 +108,7 @@ class Replica(nn.Module):
             module,
             device_ids=[self._device.index] if self._device.type == "cuda" else None,
             gradient_as_bucket_view=True,
+            init_sync=False,  # place() has seen to it, and NCCL cannot send every type of buffer
             **_BUFFERS,
         )
         for parameter in idle:

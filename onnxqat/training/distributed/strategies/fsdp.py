@@ -22,6 +22,7 @@ from onnxqat.bridge.module import OnnxModule
 from onnxqat.errors import UsageError
 from onnxqat.training.distributed.blocks import BLOCK_BYTES, Blocks
 from onnxqat.training.distributed.group import Group
+from onnxqat.training.distributed.sharded_scaler import ShardedScaler
 from onnxqat.training.distributed.synced_batch_norm import sync, unsync
 from onnxqat.training.distributed.tensors import is_sharded, local
 
@@ -30,6 +31,7 @@ class Strategy(Group):
     """Weights in shards; scales, and everything else of a quantizer, whole on every process."""
 
     block_bytes = BLOCK_BYTES
+    scaler_type = ShardedScaler
 
     def place(self, module: nn.Module) -> nn.Module:
         """`module` in blocks, with the values of process 0, of which this process keeps its part.
