@@ -19,6 +19,7 @@ from onnxqat.graph import batchnorm, build, edit, io, qdq, query, shapes, walk
 from onnxqat.passes import _base, compute_batchnorm
 from onnxqat.passes.batchnorm_to_affine import BatchnormToAffine
 from onnxqat.passes.close_initializers import CloseInitializers
+from onnxqat.passes.convert_to_float32 import OTHERS, ConvertToFloat32
 from onnxqat.passes.derive_bias import DeriveBias
 from onnxqat.passes.fold_batchnorm import FoldBatchnorm
 from onnxqat.passes.fold_gemm_scalars import FoldGemmScalars
@@ -30,6 +31,7 @@ from onnxqat.passes.pad_all_axes import PadAllAxes
 from onnxqat.passes.pad_counted_pools import PadCountedPools
 from onnxqat.passes.place_qdq import PlaceQdq
 from onnxqat.passes.raise_opset import RaiseOpset
+from onnxqat.passes.restore_io_types import RestoreIoTypes, note_io_types
 from onnxqat.passes.strip_qdq import StripQdq
 from onnxqat.passes.unique_names import UniqueNames
 from onnxqat.passes.write_default_attributes import WriteDefaultAttributes
@@ -86,6 +88,7 @@ def insert_qdq(
     equalize: bool = True,
     rounding: Rounding = "nearest",
     batch_norm: BatchNorm = "fold",
+    keep_io_types: bool = True,
     progress: Callable[[int, int | None], None] | None = None,
 ) -> InsertResult:
     """Place and calibrate Q/DQ pairs by a backend's table; the result is in train form.
@@ -109,6 +112,8 @@ def insert_qdq(
         batch_norm: ``"keep"`` leaves a BatchNormalization in the file, to be trained: behind its layer where the
             backend's weight scales can take it up at deployment, else in front of the quantizers, where the graph
             folds it; ``"fold"`` folds it into the weights before they are quantized.
+        keep_io_types: a model in float16, bfloat16 or double is computed in float32; its inputs and outputs keep their
+            types, behind a Cast, or become float32 too.
         progress: called with batches done and their number, when known.
 
     Raises:
@@ -141,7 +146,16 @@ def insert_qdq(
     remarks: list[Remark] = []
     if qdq.is_quantized(model) and not keep:
         _strip(model, replace, source, remarks)
-    chosen = prepare(model, table, overrides, remarks, simplify=simplify, batch_norm=batch_norm, compute=True)
+    chosen = prepare(
+        model,
+        table,
+        overrides,
+        remarks,
+        simplify=simplify,
+        batch_norm=batch_norm,
+        compute=True,
+        keep_io_types=keep_io_types,
+    )
     chosen = _reachable(model, chosen, remarks)
     if calibration is None and not random_data:
         raise DataError(
@@ -169,6 +183,7 @@ def prepare(
     simplify: bool = False,
     batch_norm: BatchNorm = "fold",
     compute: bool = False,
+    keep_io_types: bool = True,
 ) -> Selection:
     """Run the prepare recipe on `model` in place and find the user's selection on the names before it.
 
@@ -181,6 +196,7 @@ def prepare(
         batch_norm: as of :func:`insert_qdq`.
         compute: where weight scales cannot take up a BatchNormalization that is to be kept, note it at its layer, for
             :func:`place` to compute the folded weight in the graph. `model` has to stay in memory until then.
+        keep_io_types: as of :func:`insert_qdq`.
 
     Raises:
         UsageError: ``option-invalid`` where a BatchNormalization is to be kept and no weight scale can take it up.
@@ -192,11 +208,15 @@ def prepare(
         CloseInitializers(),
         RaiseOpset(max(needed_opset(table, overrides), _function_opset(model, table))),
         InlineFunctions(op.partition("/")[0] for op in table.ops),
+        ConvertToFloat32(keep_io_types=False),
     ]
+    if keep_io_types:
+        note_io_types(model, OTHERS)
     if simplify:
         from onnxqat.passes.simplify import Simplify
 
-        first.insert(0, Simplify(keep_batchnorm=batch_norm == "keep"))
+        # In float32 the check of the function that it makes has kernels for every operator.
+        first = [first[-1], Simplify(keep_batchnorm=batch_norm == "keep"), *first]
     remarks.extend(_base.rewrite(model, first).remarks)
     chosen = selection.unmark(model, chosen)
     shapes.infer(model)  # types tell the next passes what is worth folding
@@ -408,6 +428,7 @@ def place(model: ir.Model, table: schema.Backend, plan: QuantPlan, resolved: Res
         PlaceQdq(resolved.placements, table.pairs),
         DeriveBias(resolved.biases),
         compute_batchnorm.ComputeBatchnorm(),
+        RestoreIoTypes(),
     ]
     remarks.extend(_base.rewrite(model, steps).remarks)
     edit.remove_unused(model)
@@ -464,7 +485,6 @@ def _nothing(plan: QuantPlan) -> Remark:
     """That the file is as it was but for its metadata, and the reason that most of its nodes have."""
     reasons = Counter(reason for _, reason in plan.float_nodes).most_common(1)
     why = reasons[0][0] if reasons else f"{plan.backend} has a row for none of its operators"
-    text = f"nothing is quantized: {why}"
-    if "float16" in why or "double" in why:
-        text += "; convert the model to float32 first"
-    return Remark(text, tuple(node for node, reason in plan.float_nodes if reason == why), "insert")
+    return Remark(
+        f"nothing is quantized: {why}", tuple(node for node, reason in plan.float_nodes if reason == why), "insert"
+    )

@@ -13,6 +13,8 @@ from onnxqat.passes._base import Context, Pass, Rewrite
 from onnxqat.passes._edits import Log
 from onnxqat.passes._inference import Inferred
 from onnxqat.passes._integer_arithmetic import integer_arithmetic
+from onnxqat.passes._io_casts import made_by_cast, read_through_cast
+from onnxqat.passes.restore_io_types import check_castable
 
 OTHERS = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE})
 
@@ -173,54 +175,27 @@ class _Conversion:
         """Put a Cast beside each input and output of another type; these values."""
         ports = [v for v in dict.fromkeys([*self.graph.inputs, *self.graph.outputs]) if self._kind(v) in OTHERS]
         for value in ports:
-            if not isinstance(value.type, ir.TensorType):
-                raise UnsupportedError(
-                    "operator-unsupported",
-                    f"{value.name!r} is a {value.type}: there is no Cast to float32 for it",
-                    hint="convert inputs and outputs too (keep_io_types=False)",
-                )
-        first = self.graph[0] if len(self.graph) else None
-        outputs = [v for v in ports if not v.is_graph_input()]
+            check_castable(value, OTHERS)
         inputs = [v for v in ports if v.is_graph_input()]
-        for value in inputs:
-            if first is not None:
-                self._read_through_cast(value, first)
-        return [*inputs, *(self._made_by_cast(value) for value in outputs)]
-
-    def _read_through_cast(self, value: ir.Value, first: ir.Node) -> None:
-        readers = [(node, index) for node, index in value.uses() if index or not _is_cast(node)]
-        if not readers:
-            return
-        cast = self._cast(value, self.names.fresh(f"{value.name}_float32"), ir.DataType.FLOAT)
-        self.graph.insert_before(first, cast)
-        edit.rewire(readers, cast.outputs[0])
-        self.kinds.add(_known(value))
+        outputs = [v for v in ports if not v.is_graph_input()]
+        for value in reversed(inputs):
+            readers = [(node, index) for node, index in value.uses() if index or not _is_cast(node)]
+            if readers:
+                made = read_through_cast(self.graph, value, readers, self.names, self.stamp)
+                self.before[id(made)] = ir.DataType.FLOAT
+                self.kinds.add(_known(value))
+        return [*inputs, *map(self._made_by_cast, outputs)]
 
     def _made_by_cast(self, value: ir.Value) -> ir.Value:
-        """The output of the Cast, which has the name that the graph's output has."""
-        maker, kind = value.producer(), self.before[id(value)]
-        if maker is not None and _is_cast(maker) and maker.op_type == "Cast" and not value.uses():
-            self.border.add(id(maker))
-            return value
-        name = str(value.name)
-        value.name = self.names.fresh(f"{name}_float32")
-        cast = self._cast(value, name, kind or ir.DataType.FLOAT16)
-        made = cast.outputs[0]
-        made.doc_string, value.doc_string = value.doc_string, None
-        made.metadata_props.update(value.metadata_props)
-        value.metadata_props.clear()
-        edit.replace_output(self.graph, value, made)
-        self.graph.append(cast)
-        self.border.add(id(cast))
-        return made
-
-    def _cast(self, value: ir.Value, output: str, kind: ir.DataType) -> ir.Node:
-        name = self.names.fresh(f"{output}_Cast")
-        cast = build.node(
-            "Cast", [value], [output], {"to": int(kind)}, dtype=kind, shape=value.shape, name=name, stamp=self.stamp
-        )
-        self.before[id(cast.outputs[0])] = kind
-        return cast
+        """The output of the Cast beside the output `value`, which may be one of the file."""
+        maker, kind = value.producer(), self._kind(value)
+        assert kind is not None
+        if maker is None or maker.op_type != "Cast" or maker.domain or value.uses():
+            maker = made_by_cast(self.graph, value, kind, self.names, self.stamp)
+            self.kinds.add(kind)
+            self.before[id(maker.outputs[0])] = kind
+        self.border.add(id(maker))
+        return maker.outputs[0]
 
     def _convert_scope(self, scope: walk.Scope, ports: set[int]) -> None:
         for value in list(walk.values(scope)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -22,8 +23,9 @@ _RUNTIME_TYPES = {
     "double": "float64",
     "string": "object",
 }
-# Widening that changes no value, and the two types that numpy makes by default.
-_CASTS = {("float64", "float32"), ("int32", "int64"), ("int16", "int64"), ("int8", "int64"), ("float16", "float32")}
+# Widening that changes no value, the two types that numpy makes by default, and float data for any type of float model.
+_FLOATS = ("float16", "float32", "float64")
+_CASTS = {("int32", "int64"), ("int16", "int64"), ("int8", "int64"), *itertools.permutations(_FLOATS, 2)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +34,7 @@ class InputInfo:
 
     Attributes:
         name: as in the graph.
-        dtype: numpy name of the element type (``object`` for strings).
+        dtype: numpy name of the element type (``object`` for strings, ``float32`` for bfloat16, which numpy does not have).
         shape: static sizes as int, dynamic ones as their name or None; None when the rank is unknown.
     """
 
@@ -62,7 +64,8 @@ def of_graph(graph: ir.Graph) -> list[InputInfo]:
         if value.name is None or value.name in graph.initializers:
             continue
         dims = None if value.shape is None else tuple(_dim(d if isinstance(d, int) else d.value) for d in value.shape)
-        dtype = "float32" if value.dtype is None else str(value.dtype.numpy())
+        kind = ir.DataType.FLOAT if value.dtype in (None, ir.DataType.BFLOAT16) else value.dtype
+        dtype = str(kind.numpy())
         found.append(InputInfo(value.name, dtype, dims))
     return found
 

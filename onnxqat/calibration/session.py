@@ -6,7 +6,7 @@ import contextlib
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,8 +16,12 @@ from onnxqat.calibration import branch_tensors
 from onnxqat.calibration import inputs as model_inputs
 from onnxqat.calibration.inputs import InputInfo
 from onnxqat.discover import unknown
-from onnxqat.errors import ModelError
+from onnxqat.errors import ModelError, UnsupportedError
 from onnxqat.graph import build, io
+from onnxqat.passes import convert_to_float32
+
+if TYPE_CHECKING:
+    import onnxruntime
 
 Array = npt.NDArray[Any]
 
@@ -43,6 +47,8 @@ class Session:
     Attributes:
         inputs: what must be fed.
         output_names: the graph's outputs, in order, without `tensors`.
+        converted: whether the runtime has no kernels for the types of the model (bfloat16, many operators in double), so
+            that it runs in float32; inputs and outputs of bfloat16, for which numpy has no type, are float32 then.
 
     Raises:
         ModelError: ``model-not-runnable`` with onnxruntime's reason.
@@ -69,19 +75,31 @@ class Session:
             options.add_session_config_entry("session.x64quantprecision", "1")
         if not optimize:
             options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        try:
+            for library in custom_ops:
+                options.register_custom_ops_library(library)
+        except Exception as error:
+            raise _not_runnable(what, error) from None
+        extended, self._outputs = _with_outputs(model, tensors)
+        plain = _without_bfloat16_ports(extended)
+        self.converted = plain is not extended
         with contextlib.ExitStack() as stack:
-            extended, self._outputs = _with_outputs(model, tensors)
-            content = _serialized(extended, stack)
             try:
-                for library in custom_ops:
-                    options.register_custom_ops_library(library)
-                self._session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+                self._session = _open(plain, options, stack)
             except Exception as error:
-                raise _not_runnable(what, error) from None
+                converted = _in_float32(plain)
+                if converted is None:
+                    raise _not_runnable(what, error) from None
+                try:
+                    self._session = _open(converted, options, stack)
+                except Exception:
+                    raise _not_runnable(what, error) from None
+                self.converted = True
         self.inputs: list[InputInfo] = model_inputs.of_session(self._session)
+        self._floats = {info.name: info.dtype for info in self.inputs if info.dtype.startswith("float")}
 
     def run(self, feeds: Mapping[str, Array], names: Sequence[str] | None = None) -> dict[str, Array]:
-        """Tensors by name; without `names`, the graph's outputs.
+        """Tensors by name; without `names`, the graph's outputs. Floats are fed in the type of the input.
 
         Raises:
             ModelError: ``model-not-runnable``.
@@ -94,10 +112,18 @@ class Session:
 
     def run_list(self, feeds: Mapping[str, Array], names: Sequence[str], where: str = "") -> list[Any]:
         """The same as a list that the caller may empty as it goes; `where` ends the message of an error."""
+        fed = {name: self._as_input(name, value) for name, value in feeds.items()}
         try:
-            return list(self._session.run([self._outputs.get(name, name) for name in names], dict(feeds)))
+            return list(self._session.run([self._outputs.get(name, name) for name in names], fed))
         except Exception as error:
             raise _not_runnable(self.what + where, error) from None
+
+    def _as_input(self, name: str, value: Array) -> Array:
+        kind = self._floats.get(name)
+        if kind is None or value.dtype.kind != "f" or value.dtype == kind:
+            return value
+        with np.errstate(over="ignore"):
+            return value.astype(kind)
 
 
 def main_values(graph: ir.Graph) -> dict[str, ir.Value]:
@@ -122,6 +148,29 @@ def _with_outputs(model: ir.Model, names: Iterable[str]) -> tuple[ir.Model, dict
         copy.graph.outputs.append(value)
         outputs.add(name)
     return copy, renamed
+
+
+def _without_bfloat16_ports(model: ir.Model) -> ir.Model:
+    """`model`, or a copy in float32 where an input or output is bfloat16: onnxruntime's Python does not take it."""
+    ports = (*model.graph.inputs, *model.graph.outputs)
+    if all(value.dtype is not ir.DataType.BFLOAT16 for value in ports):
+        return model
+    return convert_to_float32.convert(model, keep_io_types=False)
+
+
+def _in_float32(model: ir.Model) -> ir.Model | None:
+    """A copy of `model` in float32; None where it is already, or has no form in float32."""
+    try:
+        converted = convert_to_float32.convert(model)
+    except UnsupportedError:
+        return None
+    return None if converted is model else converted
+
+
+def _open(model: ir.Model, options: Any, stack: contextlib.ExitStack) -> onnxruntime.InferenceSession:
+    import onnxruntime
+
+    return onnxruntime.InferenceSession(_serialized(model, stack), options, providers=["CPUExecutionProvider"])
 
 
 def _serialized(model: ir.Model, stack: contextlib.ExitStack) -> bytes | str:

@@ -39,7 +39,8 @@ class TorchRun:
 
         from onnxqat.bridge.importer import capture
 
-        arguments = [torch.tensor(feeds[name]) for name in self._module.input_names]
+        pairs = zip(self._module.input_names, self._module.input_types, strict=True)
+        arguments = [_as_input(torch.tensor(feeds[name]), kind) for name, kind in pairs]
         inner = [name for name in names if name in self.known]
         with torch.inference_mode():
             if inner:
@@ -66,8 +67,20 @@ class TorchRun:
         return apply
 
 
+def _as_input(value: torch.Tensor, kind: str) -> torch.Tensor:
+    """`value` in the type of the input, where both are floats."""
+    from onnxqat.bridge.values import TORCH_DTYPES
+
+    wanted = TORCH_DTYPES.get(ir.DataType.__members__.get(kind, ir.DataType.UNDEFINED))
+    fits = wanted is None or not (wanted.is_floating_point and value.is_floating_point())
+    return value if fits else value.to(wanted)
+
+
 def _array(value: torch.Tensor) -> Array:
-    return np.asarray(value.detach().cpu().numpy())
+    import torch
+
+    plain = value.detach().cpu()
+    return np.asarray((plain.float() if plain.dtype is torch.bfloat16 else plain).numpy())
 
 
 def open_torch(model: ir.Model, remarks: list[Remark]) -> TorchRun | None:

@@ -130,6 +130,9 @@ class _Work:
         sources_of = [m.source for m in self.meters]
         self.shared = [n for n in dict.fromkeys([*sources_of, *self.outputs]) if n in shared]
         self.float = Session(original, optimize=True, tensors=self.shared, what="the float model")
+        if self.float.converted:
+            text = "onnxruntime does not run the float model in its own type: it is computed in float32"
+            remarks.append(Remark(text, source="validate"))
         self.plain = Session(quantized, optimize=False, tensors=self.inner, what="the quantized model")
         self.default = Session(quantized, optimize=True, precise=machine.precise(quantized), what="the quantized model")
         self.noise = {name: Difference() for name in self.shared}
