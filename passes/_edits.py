@@ -15,7 +15,7 @@ class Log:
 
     def __init__(self) -> None:
         self.changed = False
-        self._nodes: dict[str, list[str]] = {}
+        self._nodes: dict[str, dict[str, None]] = {}  # names once each, in order
 
     def did(self, message: str, *nodes: ir.Node | str) -> None:
         """Something was rewritten."""
@@ -25,7 +25,7 @@ class Log:
     def left(self, message: str, *nodes: ir.Node | str) -> None:
         """Something was left alone; `message` says why."""
         names = [node if isinstance(node, str) else query.label(node) for node in nodes]
-        self._nodes.setdefault(message, []).extend(names)
+        self._nodes.setdefault(message, {}).update(dict.fromkeys(names))
 
     def result(self) -> Rewrite:
         """What ``Pass.rewrite`` returns."""

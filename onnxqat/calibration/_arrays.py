@@ -36,7 +36,11 @@ class Arrays(Source):
         counts = {key: array.shape[0] if array.ndim else None for key, array in self._arrays.items()}
         if len(set(counts.values())) != 1 or None in counts.values():
             found = ", ".join(f"{key!r} {list(self._arrays[key].shape)}" for key in counts)
-            raise DataError("data-shape", f"{name}: the first axes are not one number of samples: {found}")
+            raise DataError(
+                "data-shape",
+                f"{name}: the first axes are not one number of samples: {found or 'there is no array'}",
+                hint="a folder of .npz files gives one batch a file, of any shapes",
+            )
         self.samples = next(iter(self._arrays.values())).shape[0]
         if self._labels is not None and self._labels.shape[:1] != (self.samples,):
             raise DataError(

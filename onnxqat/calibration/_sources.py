@@ -228,7 +228,7 @@ class RandomSource(Source):
 
     def _draw(self, info: InputInfo, rng: np.random.Generator) -> npt.NDArray[Any]:
         if info.shape is None:
-            raise DataError("data-shape", f"{self.name}: input {info} has no known rank")
+            raise DataError("data-shape", f"{self.name}: input {info} has no known rank", hint="give data instead")
         dims = [d if isinstance(d, int) else self._size(d, axis) for axis, d in enumerate(info.shape)]
         dtype = np.dtype(info.dtype)
         if dtype.kind == "f":

@@ -124,11 +124,13 @@ def fitted(values: npt.NDArray[Any], info: InputInfo, origin: str, *, batch: boo
         wrong = any(isinstance(size, int) and size != found for found, size in pairs)
         if values.ndim != len(expected) or wrong:
             raise DataError(
-                "data-shape", f"{origin}: input {info} does not take an array of shape {list(values.shape)}"
+                "data-shape",
+                f"{origin}: input {info} does not take an array of shape {list(values.shape)}",
+                hint=_other_layout(values.shape, expected),
             )
     dtype = values.dtype.name if values.dtype.kind not in "OUST" else "object"
     if dtype == info.dtype:
-        return values
+        return values if values.dtype.isnative else values.astype(values.dtype.newbyteorder("="))
     if (dtype, info.dtype) not in _CASTS:
         raise DataError(
             "data-format",
@@ -137,3 +139,15 @@ def fitted(values: npt.NDArray[Any], info: InputInfo, origin: str, *, batch: boo
         )
     with np.errstate(over="ignore"):
         return values.astype(info.dtype)
+
+
+def _other_layout(found: tuple[int, ...], expected: tuple[int | str | None, ...]) -> str:
+    """What to do where channels are at the other end of an image; nothing where it is not that."""
+    for name, order in (("last", (0, 3, 1, 2)), ("first", (0, 2, 3, 1))):
+        if len(found) == len(expected) == len(order):
+            moved = [found[axis] for axis in order]
+            if all(
+                not isinstance(size, int) or size == have for have, size in zip(moved[1:], expected[1:], strict=True)
+            ):
+                return f"channels are {name} in the data: transpose to {order} where they are made"
+    return ""

@@ -175,8 +175,8 @@ def _check_with_onnx(proto: onnx.ModelProto) -> None:
 def _relaxed(proto: onnx.ModelProto) -> onnx.ModelProto:
     """A copy without what the checker refuses and runtimes accept.
 
-    That is: outputs without a shape, omitted ones, initializers that IR version 3 wants among the inputs, the long name
-    of ONNX's domain, operators of a later opset, and those that are deprecated and still defined.
+    That is: inputs and outputs without a shape, omitted outputs, initializers that IR version 3 wants among the inputs,
+    the long name of ONNX's domain, operators of a later opset, and those that are deprecated and still defined.
     """
     try:
         relaxed = onnx.shape_inference.infer_shapes(proto)
@@ -184,7 +184,7 @@ def _relaxed(proto: onnx.ModelProto) -> onnx.ModelProto:
         relaxed = onnx.ModelProto()
         relaxed.CopyFrom(proto)
     relaxed.ir_version = max(relaxed.ir_version, IR_WITH_OWN_INITIALIZERS)
-    for value in relaxed.graph.output:
+    for value in (*relaxed.graph.input, *relaxed.graph.output):
         if value.type.HasField("tensor_type") and not value.type.tensor_type.HasField("shape"):
             value.type.tensor_type.shape.SetInParent()
     opset = next((o.version for o in relaxed.opset_import if o.domain in ONNX_DOMAINS), 1)

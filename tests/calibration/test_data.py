@@ -307,3 +307,15 @@ def test_different_samples_are_not_remarked() -> None:
 def test_data_passes_through() -> None:
     data = random_data([X], 1)
     assert open_data(data, [X]) is data
+
+
+def test_numbers_of_another_byte_order() -> None:
+    (feeds,) = open_data(samples(3).astype(">f4"), [X])
+    assert feeds["x"].dtype.isnative
+    np.testing.assert_array_equal(feeds["x"], samples(3))
+
+
+def test_the_other_layout_is_named() -> None:
+    with pytest.raises(DataError) as caught:
+        list(open_data(samples(2, 8, 8, 3), [IMAGE]))
+    assert "(0, 3, 1, 2)" in caught.value.hint

@@ -241,3 +241,10 @@ def test_outputs_are_refused_before_the_work(tmp_path: Path) -> None:
             io.check_writable(path, folder=folder)
         assert caught.value.code == "output-not-writable"
         assert str(path) in caught.value.message
+
+
+def test_inputs_of_unknown_rank() -> None:
+    model = parse("g (float[N] x) => (float[N] y) { y = Relu(x) }")
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.ClearField("shape")
+    assert io.load(model).graph.inputs[0].shape is None

@@ -49,3 +49,24 @@ def test_default_values_are_left_alone() -> None:
         "g (float[2,2] x) => (float[2,2] y) <float[2,2] w = {1, 2, 3, 4}> { y = Gemm <alpha = 1.0, beta = 1.0> (x, w) }",
         None,
     )
+
+
+def test_a_bias_has_one_axis() -> None:
+    check_pass(
+        FoldGemmScalars(),
+        """g (float[N,2] x) => (float[N,3] y, float[N,3] z)
+        <float[2,3] w = {1, 2, 3, 4, 5, 6}, float[1,3] b = {1, 2, 3}, float s = {5}, float[3,3] v = {1, 2, 3, 4, 5, 6, 7, 8, 9}> {
+        y = Gemm(x, w, b) z = Gemm <transB = 1> (y, v, s) }""",
+        """g (float[N,2] x) => (float[N,3] y, float[N,3] z)
+        <float[2,3] w = {1, 2, 3, 4, 5, 6}, float[3] b = {1, 2, 3}, float[3] s = {5, 5, 5}, float[3,3] v = {1, 2, 3, 4, 5, 6, 7, 8, 9}> {
+        y = Gemm(x, w, b) z = Gemm <transB = 1> (y, v, s) }""",
+    )
+
+
+def test_a_constant_of_rows_is_no_bias() -> None:
+    check_pass(
+        FoldGemmScalars(),
+        """g (float[2,2] x) => (float[2,3] y) <float[2,3] w = {1, 2, 3, 4, 5, 6}, float[2,1] c = {1, 2}> {
+        y = Gemm(x, w, c) }""",
+        None,
+    )
