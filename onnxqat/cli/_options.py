@@ -181,8 +181,17 @@ def phases(*, quiet: bool) -> Iterator[Callable[[str], None]]:
 
 
 def beside(model: Path, suffix: str) -> Path:
-    """Default output: `suffix` in place of the last extension."""
-    return model.with_suffix(suffix)
+    """Default output: `suffix` in place of the last extension.
+
+    Raises:
+        ModelError: ``output-not-writable``.
+    """
+    from onnxqat.graph import io
+
+    output = model.with_suffix(suffix)
+    if model.is_file():
+        io.check_writable(output, folder=not suffix.endswith(".onnx"))
+    return output
 
 
 def need(module: str, extra: str) -> None:

@@ -13,6 +13,7 @@ from torch import nn
 
 from onnxqat.calibration.preprocess import Preprocess
 from onnxqat.errors import UsageError
+from onnxqat.graph import io
 from onnxqat.training import batch_norm as batch_norms
 from onnxqat.training import optimizers, schedules
 from onnxqat.training.dampening import Dampening
@@ -113,6 +114,7 @@ class Options:
 
         Raises:
             UsageError: ``option-invalid``.
+            ModelError: ``output-not-writable``.
         """
         _ = self.execution
         if self.save_every is not None and self.save_every < 1:
@@ -124,6 +126,15 @@ class Options:
                 raise UsageError(
                     "option-invalid", f"{name} without a score", hint="give evaluate, which scores the module"
                 )
+        for name, needed in (
+            ("resume", "checkpoint_dir"),
+            ("save_every", "checkpoint_dir"),
+            ("tensorboard", "log_dir"),
+        ):
+            if getattr(self, name) and getattr(self, needed) is None:
+                raise UsageError("option-invalid", f"{name} needs {needed}", hint="name the folder")
+        if self.output is not None:
+            io.check_writable(self.output)
         if self.skip_non_finite < 0:
             raise UsageError("option-invalid", f"skip_non_finite is {self.skip_non_finite}; it must be at least 0")
 

@@ -460,6 +460,12 @@ def test_what_is_refused(tmp_path: Path) -> None:
         finetune(tmp_path / "m.onnx", x, labels=y)
     with pytest.raises(UsageError, match="epochs"):
         finetune(network(quantized=True), x, labels=y, epochs=0)
+    with pytest.raises(UsageError, match="resume without a folder"):
+        finetune(network(quantized=True), x, labels=y, resume=True)
+    with pytest.raises(UsageError, match="save_every without a folder"):
+        finetune(network(quantized=True), x, labels=y, save_every=5)
+    with pytest.raises(ModelError, match="cannot be written"):
+        finetune(network(quantized=True), x, labels=y, output=tmp_path / "none" / "t.onnx")
 
 
 def test_constants_that_are_settings_are_frozen() -> None:
