@@ -19,6 +19,7 @@ from onnxqat.training import gradients, methods, teachers
 from onnxqat.training.exposed import expose
 from onnxqat.training.features import FeatureLoss, Features
 from onnxqat.training.frozen_constants import freeze_constants
+from onnxqat.training.in_float32 import before_casts
 from onnxqat.training.losses import Loss, Objective, OutputKind
 from onnxqat.training.teachers import Council, CouncilLoss, Given, Guide
 
@@ -118,8 +119,9 @@ def lesson(
         told = _told(base, outputs, each.outputs)
         losses.append(told if features is None else FeatureLoss(told, features, tuple(pairs)))
         module = expose(each.module, [name for _, name in pairs]) if pairs else each.module
+        module = before_casts(module)
         guides.append(Guide(module, student) if isinstance(module, OnnxModule) else module)
-    forward = expose(student, [name for name, _ in pairs]) if pairs else student
+    forward = before_casts(expose(student, [name for name, _ in pairs]) if pairs else student)
     if not guides:
         return Lesson(forward, None, _told(base, outputs, None))
     if len(guides) == 1:

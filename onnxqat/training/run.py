@@ -22,6 +22,7 @@ from onnxqat.training.checkpoint import Progress
 from onnxqat.training.distributed.join import joined
 from onnxqat.training.distributed.shards import Sharded
 from onnxqat.training.features import Features
+from onnxqat.training.in_float32 import Source
 from onnxqat.training.logs import logs
 from onnxqat.training.loop import Loop
 from onnxqat.training.material import Material
@@ -46,7 +47,8 @@ def run(model: io.ModelSource, data: Any, given: Options) -> FinetuneResult:
     if isinstance(model, (str, os.PathLike)) and given.output is None:
         raise UsageError("option-invalid", f"no output path for the tuned {os.fspath(model)!r}")
     given.check()
-    graph = io.load(model)
+    source = Source(model)
+    graph = source.graph
     module = roles.student(graph, given.method, grad_bits=given.grad_bits, batch_norm=given.batch_norm)
     whole = material.read(
         graph,
@@ -84,10 +86,12 @@ def run(model: io.ModelSource, data: Any, given: Options) -> FinetuneResult:
         if estimates is not None and written != "start":
             estimates.estimate(trained)
         flat = world.flat(trained)
-        tuned = _written(world, flat, model, given)
+        tuned = _written(world, flat, source, model, given)
         world.barrier()
     summary = _summary(fitted.progress)
-    return FinetuneResult(tuned, flat, written=written, seconds=seconds, remarks=_remarks(flat, given), **summary)
+    return FinetuneResult(
+        tuned, flat, written=written, seconds=seconds, remarks=(*source.remarks, *_remarks(flat, given)), **summary
+    )
 
 
 def _refuse_in_shards(given: Options) -> None:
@@ -191,11 +195,12 @@ def _settings(plan: Schedule, data: Material, world: World, given: Options) -> d
     }
 
 
-def _written(world: World, module: nn.Module, model: Any, given: Options) -> Any:
+def _written(world: World, module: nn.Module, source: Source, model: Any, given: Options) -> Any:
     """The tuned model, of the kind that was given; one process writes it to a file."""
     if world.writer or not isinstance(model, (str, os.PathLike)):
         output = given.output if world.writer else None
-        return write_back(module, model, output, metadata={"onnxqat.method": methods.key_of(given.method)})
+        tuned = write_back(module, source.target, output, metadata={"onnxqat.method": methods.key_of(given.method)})
+        return source.like_given(tuned, output)
     return Path(given.output or "")
 
 

@@ -14,6 +14,7 @@ from onnxqat.bridge.importer import to_torch
 from onnxqat.bridge.module import OnnxModule
 from onnxqat.errors import UsageError
 from onnxqat.graph import io
+from onnxqat.passes import convert_to_float32
 from onnxqat.training.losses import Objective, OutputKind
 
 
@@ -111,7 +112,7 @@ def load(given: Any) -> list[Given]:
 def _load(given: Any) -> Given:
     if isinstance(given, nn.Module):
         return Given(given.eval())
-    graph = io.load(given)
+    graph = convert_to_float32.convert(io.load(given))  # torch's CPU is slow in half precision, or lacks it
     return Given(to_torch(graph).eval(), output_kind(graph))
 
 

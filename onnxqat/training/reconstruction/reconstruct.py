@@ -22,6 +22,7 @@ from onnxqat.calibration.preprocess import Preprocess, parse
 from onnxqat.errors import DataError, ModelError, UsageError
 from onnxqat.graph import io
 from onnxqat.training import batches, methods, placement
+from onnxqat.training.in_float32 import Source
 from onnxqat.training.reconstruction.blocks import Block, Order, Region, regions
 from onnxqat.training.reconstruction.cache import Cache
 from onnxqat.training.reconstruction.execution import GraphRunner
@@ -132,7 +133,8 @@ def reconstruct(
     """
     _check(model, recipe, samples, iterations, output)
     start = time.perf_counter()
-    graph = io.load(model)
+    file = Source(model)
+    graph = file.graph
     chosen = RECIPES[recipe]
     module = to_torch(graph, quantizer_factory=methods.factory("qdrop" if chosen.drop else "lsq", weights="adaround"))
     _check_quantizers(module)
@@ -152,7 +154,8 @@ def reconstruct(
     with placement.seeded(seed, place), tempfile.TemporaryDirectory(prefix="onnxqat-") as folder:
         run = _Run(module, held, settings, place, Path(folder))
         reports = run.all(chosen.order, progress)
-    tuned = write_back(module.cpu(), model, output, metadata={"onnxqat.method": recipe})
+    tuned = write_back(module.cpu(), file.target, output, metadata={"onnxqat.method": recipe})
+    tuned = file.like_given(tuned, output)
     count = sum(_size(batch) for batch in held)
     return ReconstructResult(tuned, module, tuple(reports), count, time.perf_counter() - start)
 
