@@ -126,13 +126,11 @@ class Options:
                 raise UsageError(
                     "option-invalid", f"{name} without a score", hint="give evaluate, which scores the module"
                 )
-        for name, needed in (
-            ("resume", "checkpoint_dir"),
-            ("save_every", "checkpoint_dir"),
-            ("tensorboard", "log_dir"),
-        ):
-            if getattr(self, name) and getattr(self, needed) is None:
-                raise UsageError("option-invalid", f"{name} needs {needed}", hint="name the folder")
+        for name in ("resume", "save_every") if self.checkpoint_dir is None else ():
+            if getattr(self, name):
+                raise UsageError(
+                    "option-invalid", f"{name} without a folder of checkpoints", hint="give checkpoint_dir"
+                )
         if self.output is not None:
             io.check_writable(self.output)
         if self.skip_non_finite < 0:
