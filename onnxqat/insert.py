@@ -127,12 +127,6 @@ def insert_qdq(
     if batch_norm not in get_args(BatchNorm):
         raise UsageError("option-invalid", f"batch_norm is {batch_norm!r}", hint=", ".join(get_args(BatchNorm)))
     overrides = overrides or Overrides()
-    if batch_norm == "keep" and rounding != "nearest":
-        raise UsageError(
-            "option-invalid",
-            "compensated rounding corrects biases, and those of a layer whose BatchNormalization is kept are not final",
-            hint="fold the BatchNormalization",
-        )
     if replace and keep:
         raise UsageError("option-invalid", "quantizers can be replaced or kept, not both")
     table = selection.apply(overrides, schema.load(backend))

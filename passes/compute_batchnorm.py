@@ -84,6 +84,27 @@ def note(scope: walk.Scope, node: ir.Node) -> str | None:
     return None
 
 
+def follow(layer: ir.Node, weight: np.ndarray, added: np.ndarray) -> None:
+    """Change what was noted at `layer` so that it folds to other values; nothing where nothing was noted.
+
+    Where the factor is too small to divide by, the weight in front of folding stays.
+
+    Args:
+        layer: with the folded weight.
+        weight: the new folded weight, float32 in its shape.
+        added: to the folded bias, (C,).
+    """
+    parts = layer.meta.get(NOTE)
+    if not isinstance(parts, Parts):
+        return
+    gamma, beta, mean, variance = parts.vectors
+    factor = (gamma / np.sqrt(variance + parts.epsilon)).reshape(parts.shape)
+    live = np.abs(factor) > computed_fold.SMALLEST_FACTOR
+    unfolded = np.where(live, weight / np.where(live, factor, np.float32(1)), parts.weight).astype(np.float32)
+    vectors = (gamma, (beta + added).astype(np.float32), mean, variance)
+    layer.meta[NOTE] = dataclasses.replace(parts, weight=unfolded, vectors=vectors)
+
+
 def _beside(layer: ir.Node, weight: tuple[int, ...]) -> tuple[int, ...] | None:
     """The shape in which one factor an output channel multiplies the weight, None where none does."""
     shape = [1] * len(weight)

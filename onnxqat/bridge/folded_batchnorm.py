@@ -20,11 +20,10 @@ from onnxqat.bridge.builder import Builder
 from onnxqat.bridge.lowering.normalization import BatchNorm, needs_values
 from onnxqat.bridge.values import Const
 from onnxqat.graph import query
-from onnxqat.graph.computed_fold import ComputedFold
+from onnxqat.graph.computed_fold import SMALLEST_FACTOR, ComputedFold
 
 VISIBLE = 1e-5
 """Where a channel spreads by less than this of its mean, float32 sums do not show how much, and it keeps its statistics."""
-SMALLEST_FACTOR = 1e-15  # its square is still a normal number
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,7 +14,8 @@ from onnxqat import numerics
 from onnxqat.calibration import foreign
 from onnxqat.calibration.data import Data
 from onnxqat.calibration.session import Session
-from onnxqat.graph import build, query
+from onnxqat.graph import batchnorm, build, query
+from onnxqat.passes import compute_batchnorm
 from onnxqat.types import Placement, QParams, Remark
 
 Doubles = npt.NDArray[np.float64]
@@ -59,6 +60,10 @@ def compensate(model: ir.Model, placements: Iterable[Placement], data: Data) -> 
     each loses is spread over those that are left, by the inverse second moments of the inputs (Frantar et al., "GPTQ",
     ICLR 2023). The mean error of each output channel goes into the bias (Nagel et al., ICCV 2019), so with a bias it
     is the moments about the mean that count. Filters for which that does not help keep their nearest codes.
+
+    A BatchNormalization that is kept behind a Conv takes the mean error up in its mean. One that the graph will compute
+    in front of the quantizers (:mod:`onnxqat.passes.compute_batchnorm`) follows: the weight in front of folding and beta
+    become those that fold to what was found.
 
     Costs a pass over the data. Left as they are: weights or biases that other nodes read too, computed biases.
 
@@ -170,6 +175,7 @@ def _round(node: ir.Node, grid: QParams, moments: Moments) -> None:
     if not moments.count:
         return
     weight, bias = node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else None
+    behind = _mean_behind(node) if bias is None else None
     values = query.constant_array(weight)
     assert weight is not None
     assert values is not None
@@ -182,17 +188,27 @@ def _round(node: ir.Node, grid: QParams, moments: Moments) -> None:
     codes = np.clip(np.rint(rows / scale), *ends)
     if moments.second is not None:
         second = moments.second / moments.count
-        if bias is not None:
+        if bias is not None or behind is not None:
             second -= mean[:, :, None] * mean[:, None, :]
         codes = _cheaper(rows, scale, codes, rounded(rows, scale, ends, second), second)
     written = (codes + zero).reshape(values.shape).astype(np.int64)
     new = numerics.dequantize(written, grid)
     weight.const_value = build.tensor(new, ir.DataType.FLOAT, weight.name)
-    if bias is not None:
-        old = query.constant_array(bias)
-        assert old is not None
-        lost = np.einsum("gmd,gd->gm", rows - new.reshape(rows.shape), mean).reshape(-1)
-        bias.const_value = build.tensor((old + lost).astype(np.float32), ir.DataType.FLOAT, bias.name)
+    lost = np.einsum("gmd,gd->gm", rows - new.reshape(rows.shape), mean).reshape(-1)
+    for value, change in ((bias, lost), (behind, -lost)):
+        old = None if value is None else query.constant_array(value)
+        if value is not None and old is not None:
+            value.const_value = build.tensor((old + change).astype(np.float32), ir.DataType.FLOAT, value.name)
+    compute_batchnorm.follow(node, new, lost)
+
+
+def _mean_behind(node: ir.Node) -> ir.Value | None:
+    """The mean of the BatchNormalization that is kept behind `node`, where nothing else reads it."""
+    kept = batchnorm.kept_behind(node)
+    value = None if kept is None else kept.inputs[3]
+    constant = query.constant_tensor(value)
+    private = value is not None and value.producer() is None and len(value.uses()) == 1
+    return value if private and constant is not None and constant.dtype == ir.DataType.FLOAT else None
 
 
 def rounded(rows: Doubles, scale: Doubles, ends: tuple[Any, Any], second: Doubles) -> Doubles:

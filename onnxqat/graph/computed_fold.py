@@ -26,6 +26,7 @@ from onnxqat.graph.batchnorm import KEPT
 COMPUTED = "computed"  # what KEPT says on such a layer
 MOMENTUM = "onnxqat.batch_norm_momentum"  # on such a layer: that of the BatchNormalization
 DEFAULT_MOMENTUM = 0.9
+SMALLEST_FACTOR = 1e-15  # that is divided by: its square is still a normal number
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

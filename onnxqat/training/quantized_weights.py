@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from onnxqat.bridge.fake_quantize import FakeQuantize
-from onnxqat.bridge.folded_batchnorm import SMALLEST_FACTOR, FoldedBatchNorm, WeightFold
+from onnxqat.bridge.folded_batchnorm import FoldedBatchNorm, WeightFold
 from onnxqat.bridge.kernels import grids, reference
 from onnxqat.bridge.state import quantizers
+from onnxqat.graph.computed_fold import SMALLEST_FACTOR
 
 
 @dataclasses.dataclass(frozen=True)

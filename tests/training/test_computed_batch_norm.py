@@ -108,9 +108,10 @@ def test_batches_that_can_be_read_once_are_enough(model: onnx.ModelProto) -> Non
         torch.testing.assert_close(of(modules[0], name), of(modules[1], name), rtol=0, atol=0)
 
 
-def test_methods_that_write_weights_are_refused(model: onnx.ModelProto) -> None:
-    with pytest.raises(UsageError, match="which the graph computes from a BatchNormalization") as caught:
-        finetune(model, DATA, labels=LABELS, method="dorefa", max_steps=1, device="cpu")
+@pytest.mark.parametrize(("method", "why"), [("dorefa", "divided by gamma"), ("adaround", "moves with gamma")])
+def test_methods_that_write_weights_are_refused(model: onnx.ModelProto, method: str, why: str) -> None:
+    with pytest.raises(UsageError, match=f"which the graph computes from a BatchNormalization.*{why}") as caught:
+        finetune(model, DATA, labels=LABELS, method=method, max_steps=1, device="cpu")
     assert "fold-batchnorm" in caught.value.hint
 
 

@@ -102,7 +102,7 @@ def _build(
         raise UsageError(
             "option-invalid",
             f"a method that writes weights of its own cannot train {quantizer.tensor}, which the graph computes from a "
-            "BatchNormalization that is kept",
+            f"BatchNormalization that is kept: {_WHY_FOLDED[kind.freezes_weights]}",
             hint="choose another method, or fold it first: onnxqat fold-batchnorm",
         )
     if kind.rewrites_weights and quantizer.role == "weight" and not _alone(quantizer):
@@ -111,6 +111,13 @@ def _build(
     if constant is not None:
         made.start(torch.from_numpy(_float_values(constant, quantizer)))
     return made
+
+
+_WHY_FOLDED = {
+    False: "what is written would have to be divided by gamma, which may be 0",
+    True: "it chooses between the codes next to a weight that stays, and this one moves with gamma and the statistics",
+}
+"""Of a method by whether it leaves master weights as they are."""
 
 
 def _alone(quantizer: Quantizer) -> bool:
