@@ -19,6 +19,10 @@ from onnxqat.bridge.kernels.reference import WIDE
 TILE = 2**17
 """Elements of a tile for each thread: two to four tiles of float32 fill a second-level cache."""
 
+_ZERO = torch.zeros(())
+_LEAST_POSITIVE = 2.0**-149
+"""The smallest float32 above zero."""
+
 
 def covers(x: Tensor, quant_min: int, quant_max: int, axis: int | None) -> bool:
     """Whether these functions compute `x`: large, on CPU, per tensor or per row, not traced and no subclass."""
@@ -46,13 +50,17 @@ def fake_quantize(
     """:func:`onnxqat.bridge.kernels.reference.fake_quantize`, without a gradient, where :func:`covers` says yes."""
     result, exact = torch.empty_like(x), x.dtype is torch.float32
     buffer = x.new_empty(0 if exact else _length(x, axis), dtype=torch.float32)
-    zero = zero_point.to(torch.float32)
-    for (values, wanted), s, z in _tiles((x, result), (scale, zero), axis):
+    ends = _ends(zero_point, quant_min, quant_max, axis, least=0.0 if relu else None)
+    factor = float(scale) if axis is None else None
+    for (values, wanted), s, low, high in _tiles((x, result), (scale, *ends), axis):
         steps = wanted if exact else _part(buffer, values).copy_(values)
         torch.div(values if exact else steps, s, out=steps)
-        if relu:
-            steps.clamp_min_(0.0)
-        steps.round_().add_(z).clamp_(quant_min, quant_max).sub_(z).mul_(s)
+        _clamp(steps.round_(), low, high, out=steps)
+        # A zero is added, as -0.0 steps are the code of zero: its value is 0.0.
+        if factor is None:
+            steps.add_(0.0).mul_(s)
+        else:
+            torch.add(_ZERO, steps, alpha=factor, out=steps)
         if not exact:
             wanted.copy_(steps)
     return result
@@ -75,21 +83,16 @@ def fake_quantize_backward(
     grad_x = torch.empty_like(x) if needs[0] else None
     sums: list[Tensor] = []
     buffers = [x.new_empty(_length(x, axis), dtype=torch.float32) for _ in range(3)]
-    zero = zero_point.to(torch.float32)
-    ends = (quant_min - zero, quant_max - zero)
+    # Behind a Relu no gradient passes at zero, and the scale gets none there: the grid begins just above it.
+    ends = _ends(zero_point, quant_min, quant_max, axis, least=_LEAST_POSITIVE if relu else None)
     tensors = (x, grad) if grad_x is None else (x, grad, grad_x)
     for (values, given, *wanted), s, low, high in _tiles(tensors, (scale, *ends), axis):
         steps, clamped, moved = (_part(buffer, values) for buffer in buffers)
         torch.div(values if exact else steps.copy_(values), s, out=steps)
-        if relu:
-            steps.clamp_min_(0.0)
-        torch.maximum(steps, low, out=clamped)
-        torch.minimum(clamped, high, out=clamped)
+        _clamp(steps, low, high, out=clamped)
         inside = steps.eq_(clamped)
         if wanted:
             torch.mul(given, inside, out=wanted[0])
-            if relu:
-                torch.ops.aten.threshold_backward.grad_input(wanted[0], values, 0, grad_input=wanted[0])
         if needs[1]:
             torch.round(clamped, out=moved)
             moved.addcmul_(inside, clamped, value=-1.0).mul_(given)
@@ -97,6 +100,25 @@ def fake_quantize_backward(
     if not needs[1]:
         return grad_x, None
     return grad_x, torch.stack(sums).sum() if axis is None else torch.cat(sums)
+
+
+def _ends(
+    zero_point: Tensor, quant_min: int, quant_max: int, axis: int | None, *, least: float | None
+) -> tuple[Any, Any]:
+    """The first and last step, codes without zero point, neither below `least`: numbers, or tensors (C,)."""
+    if axis is None:
+        low, high = quant_min - float(zero_point), quant_max - float(zero_point)
+        return (low, high) if least is None else (max(low, least), max(high, least))
+    lows, highs = (end - zero_point.to(torch.float32) for end in (quant_min, quant_max))
+    return (lows, highs) if least is None else (lows.clamp_min(least), highs.clamp_min(least))
+
+
+def _clamp(steps: Tensor, low: Any, high: Any, *, out: Tensor) -> None:
+    """``clamp(steps, low, high)``; with bounds that are tensors torch's own is not vectorized."""
+    if isinstance(low, Tensor):
+        torch.minimum(torch.maximum(steps, low, out=out), high, out=out)
+    else:
+        torch.clamp(steps, low, high, out=out)
 
 
 def _length(x: Tensor, axis: int | None) -> int:
