@@ -164,7 +164,7 @@ def insert_qdq(
         remarks.extend(equalization.equalize(model, table, chosen, data))
     plan = planner.plan(model, table, chosen)
     plan = _calibrate_and_insert(model, table, chosen, plan, data, progress, remarks, rounding)
-    describe(model, table, calibration="random" if calibration is None else "data")
+    describe(model, table, calibration="random" if calibration is None else "data", exact=overrides.exact)
     return _finish(source, model, output, plan, remarks)
 
 
@@ -438,8 +438,11 @@ def _note_float(model: ir.Model, plan: QuantPlan) -> None:
             node.metadata_props[build.LEFT_FLOAT] = reason
 
 
-def describe(model: ir.Model, table: schema.Backend, *, calibration: str) -> None:
-    """Write into the metadata of `model` what made it: version, backend, types, and what it was calibrated on."""
+def describe(model: ir.Model, table: schema.Backend, *, calibration: str, exact: bool = False) -> None:
+    """Write into the metadata of `model` what made it: version, backend, types, and what it was calibrated on.
+
+    That it is for equal numbers is told where it is `exact`.
+    """
     activations, weights = selection.type_roles(table)
     described = {
         "onnxqat.version": onnxqat.__version__,
@@ -447,6 +450,7 @@ def describe(model: ir.Model, table: schema.Backend, *, calibration: str) -> Non
         "onnxqat.activations": "; ".join(_type_text(table.types[t]) for t in sorted(activations)),
         "onnxqat.weights": "; ".join(_type_text(table.types[t]) for t in sorted(weights)),
         "onnxqat.calibration": calibration,
+        **({"onnxqat.exact": "yes"} if exact else {}),
     }
     model.metadata_props.update(described)
 

@@ -53,11 +53,14 @@ class EqualizeSilu(Pass):
     Args:
         ranges: tensor name of the Conv's result to lowest and highest value of each channel, shape (C,) each.
         behind: the second form, for compilers that fuse it.
+        powers: powers of two alone, which no product has to round.
     """
 
-    def __init__(self, ranges: Mapping[str, tuple[FloatArray, FloatArray]], *, behind: bool = False) -> None:
+    def __init__(
+        self, ranges: Mapping[str, tuple[FloatArray, FloatArray]], *, behind: bool = False, powers: bool = False
+    ) -> None:
         self._ranges = dict(ranges)
-        self._behind = behind
+        self._behind, self._powers = behind, powers
 
     def rewrite(self, model: ir.Model, context: Context) -> Rewrite:
         """Equalize; see the class."""
@@ -65,7 +68,9 @@ class EqualizeSilu(Pass):
         for scope in walk.scopes(model):
             for node in sites(scope):
                 found = self._ranges.get(str(node.outputs[0].name))
-                factors = None if found is None else factors_of(*found, behind=self._behind)
+                if found is None:
+                    continue
+                factors = factors_of(*found, behind=self._behind, powers=self._powers)
                 if factors is not None:
                     (_equalize_behind if self._behind else _equalize)(scope, node, factors, context.names)
                     log.did("channels of very different size were equalized through the SiLU behind it", node)
@@ -98,13 +103,14 @@ def _is_convolution(node: ir.Node) -> bool:
     return node.op_type == "Conv" and not node.domain and query.constant_tensor(node.inputs[1]) is not None
 
 
-def factors_of(low: FloatArray, high: FloatArray, *, behind: bool = False) -> FloatArray | None:
+def factors_of(low: FloatArray, high: FloatArray, *, behind: bool = False, powers: bool = False) -> FloatArray | None:
     """The factor of each channel, float32 (C,), or None where the channels are alike enough.
 
     Args:
         low: smallest value of each channel in front of the SiLU, shape (C,).
         high: largest value.
         behind: the factors are for what comes behind the SiLU.
+        powers: they are to be powers of two.
     """
     # A SiLU of less than -8 is nothing, but such values widen the range that is to be divided by the factor.
     in_front = np.maximum(np.minimum(-low, SATURATED["Sigmoid"]), -low / 2)
@@ -117,6 +123,8 @@ def factors_of(low: FloatArray, high: FloatArray, *, behind: bool = False) -> Fl
     if largest < SPREAD * np.exp(np.log(size).mean()):
         return None
     levels = np.ceil(size / largest * LEVELS - 1e-9)
+    if powers:
+        levels = 2.0 ** np.ceil(np.log2(levels))
     exponent = -np.rint(np.log2(levels).mean())
     return np.asarray(levels * 2.0**exponent, np.float32)
 

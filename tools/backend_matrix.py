@@ -100,8 +100,8 @@ With the table's scales → with `--exact`; **bold** where no output value is mo
 WHY = """
 Where more than 2 steps are left with `--exact`:
 
-- *YOLOX*: its SiLUs are formulas or tables of each compiler's own, one step off here and there by themselves, and \
-that multiplies through the network: 48 steps in OpenVINO on one image. The others are not measured.
+- *qnn-htp*, NanoDet: see below for EfficientNet-Lite0; one convolution is off by up to 128 steps at single values, \
+and that goes on.
 - *qnn-htp*, EfficientNet-Lite0, 3 steps at 0.01 % of the values: some of its convolutions are rounded up to 1/16 of \
 a step beside the middle, and depthwise ones wrap around at single values, in HTP's simulator.
 - *rknn*: RKNN-Toolkit2 puts the weights of the file on a grid of its own: weights fitted to the first layer of \

@@ -17,24 +17,30 @@ SATURATED = {"Sigmoid": 8.0, "Tanh": 4.0}
 
 @dataclasses.dataclass(frozen=True)
 class Fusion:
-    """A chain found behind an operator: where its output is, and the tensors inside it."""
+    """A chain found behind an operator: where it starts and where its output is, and the nodes of it.
 
+    `start` is the operator's own result, behind a BatchNormalization that is kept; `chain` the row of the table.
+    """
+
+    start: ir.Value
     output: ir.Value
     members: tuple[ir.Node, ...]
     redundant: tuple[RedundantClip, ...] = ()
+    chain: Chain | None = None
 
 
 def alone(node: ir.Node) -> Fusion:
     """`node` with the BatchNormalization that is kept behind it, where there is one: it will be part of the layer."""
     kept = batchnorm.kept_behind(node)
-    return Fusion(node.outputs[0], ()) if kept is None else Fusion(kept.outputs[0], (kept,))
+    value = node.outputs[0] if kept is None else kept.outputs[0]
+    return Fusion(value, value, () if kept is None else (kept,))
 
 
 def behind(node: ir.Node, backend: Backend) -> Fusion:
     """The longest chain of `backend` that starts at `node`; what :func:`alone` gives where there is none."""
     best = alone(node)
     for chain in backend.fused:
-        found = _follow(node, chain)
+        found = None if chain.when == "exact" else _follow(node, chain)
         if found is not None and len(found.members) > len(best.members):
             best = found
     return best
@@ -72,7 +78,7 @@ def _follow(node: ir.Node, chain: Chain) -> Fusion | None:
             redundant.append(RedundantClip(str(value.name), str(users[0].outputs[0].name), *bounds))
         members.append(users[0])
         value = users[0].outputs[0]
-    return Fusion(value, tuple(members), tuple(redundant))
+    return Fusion(start.output, value, tuple(members), tuple(redundant), chain)
 
 
 def clip_bounds(node: ir.Node) -> tuple[float, float] | None:

@@ -87,7 +87,7 @@ def _visit(draft: Draft, node: ir.Node) -> None:
     decisions = {i: decision for i, decision in found.items() if decision is not None}
     for index, decision in decisions.items():
         draft.want(node, index, decision, f"{key} input {index}")
-    fusion = chains.Fusion(node.outputs[0], ())
+    fusion = chains.Fusion(node.outputs[0], node.outputs[0], ())
     if draft.backend.placement == "both" and row.outputs:
         fusion = _produce(draft, node, row, key)
     if row.tie is not None:
@@ -132,6 +132,9 @@ def _produce(draft: Draft, node: ir.Node, row: OpRow, key: str) -> chains.Fusion
         rule = f"{key} output" + (" behind its activation" if fusion.members != chains.alone(node).members else "")
         tensor = draft.tensor(value)
         tensor.produced, tensor.slot = (decision, rule), slot
+        if fusion.chain is not None and fusion.chain.inner == "pair" and draft.may_carry_pair(fusion.start):
+            inner = specs.of_output(draft, node, slot, fusion.start, fused=False)
+            draft.tensor(fusion.start).produced = (inner, f"{key} output in front of its activation, for equal numbers")
     return fusion
 
 
@@ -143,9 +146,11 @@ def _is_normalized(draft: Draft, value: ir.Value) -> bool:
 
 def _shift_limits(draft: Draft, node: ir.Node, fusion: chains.Fusion) -> Iterator[ShiftLimit]:
     inputs = tuple("" if value is None else str(value.name) for value in node.inputs)
+    inner = fusion.chain is not None and fusion.chain.inner == "pair"
+    output = str((fusion.start if inner else fusion.output).name)
     for check in draft.backend.checks:
         if node.op_type in check.ops:
-            yield ShiftLimit(str(node.name), check.terms, inputs, str(fusion.output.name), *check.range)
+            yield ShiftLimit(str(node.name), check.terms, inputs, output, *check.range)
 
 
 # ---------------------------------------------------------------- result

@@ -227,11 +227,17 @@ class Chain(_Row):
 
     ``when: clip_is_redundant`` limits that to a Relu or Clip that the Q behind it already performs; otherwise, with
     ``else: tie``, the tensor between gets a pair that shares the parameters of the chain's output.
+
+    With ``inner: pair`` the result of the first operator has a pair of its own: what follows is a function of as many
+    values as there are codes, which every formula for it rounds alike. `exact` is what ``--exact`` sets `inner` to; a
+    chain with ``when: exact`` is there with it alone.
     """
 
     chain: tuple[tuple[str, ...], ...]
-    when: Literal["always", "clip_is_redundant"] = "always"
+    when: Literal["always", "clip_is_redundant", "exact"] = "always"
     otherwise: Literal["tie", "float"] = "tie"
+    inner: Literal["bare", "pair"] = "bare"
+    exact: Literal["bare", "pair"] = "bare"
 
 
 @dataclasses.dataclass(frozen=True)

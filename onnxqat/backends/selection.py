@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 
 import onnx_ir as ir
 
-from onnxqat.backends.schema import FLOAT_OBSERVERS, SCALE_BITS, WIDTHS, Backend, Check, TypeRow
+from onnxqat.backends.schema import FLOAT_OBSERVERS, SCALE_BITS, WIDTHS, Backend, Chain, Check, TypeRow
 from onnxqat.errors import UsageError
 from onnxqat.graph import query, walk
 from onnxqat.ops import _base as ops
@@ -224,6 +224,8 @@ def apply(overrides: Overrides, backend: Backend) -> Backend:
             for name in names:
                 _with_bits(types[name], bits)
     update: dict[str, object] = {"types": types}
+    if overrides.exact:
+        update["fused"] = tuple(map(_exact, backend.fused))
     if overrides.exact and backend.exact == "odd":
         update |= {"sums": "odd", "checks": (*backend.checks, *_ODD_SUMS)}
     if overrides.observer is not None:
@@ -234,6 +236,11 @@ def apply(overrides: Overrides, backend: Backend) -> Backend:
                 _with_bits(types[name], overrides.first_last_bits)
         update["first_last_bits"] = overrides.first_last_bits
     return backend.model_copy(update=update)
+
+
+def _exact(chain: Chain) -> Chain:
+    when = "always" if chain.when == "exact" else chain.when
+    return chain.model_copy(update={"inner": chain.exact, "when": when})
 
 
 def type_roles(backend: Backend) -> tuple[set[str], set[str]]:

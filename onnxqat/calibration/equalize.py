@@ -39,7 +39,8 @@ def equalize(model: ir.Model, table: Backend, chosen: Selection, data: Data) -> 
         return (Remark("channels were not equalized: the calibration data can be read only once", (), "calibrate"),)
     observers = calibrate(foreign.runnable_part(model), dict.fromkeys(names, _PER_CHANNEL), data)
     seen = {name: observer for name, observer in observers.items() if observer.count}
-    step = EqualizeSilu({name: o.range() for name, o in seen.items()}, behind=_fuses_product(table))
+    ranges = {name: o.range() for name, o in seen.items()}
+    step = EqualizeSilu(ranges, behind=_fuses_product(table), powers=any(c.inner == "pair" for c in table.fused))
     return _base.rewrite(model, [step]).remarks
 
 

@@ -25,12 +25,14 @@ class Plain:
         originals: for the name of a node of the copy, the node of the file, where it has one.
         left_float: for the name of a node, why placement left it in float, where the file says so.
         backend: the table that the file was made for, where it says so.
+        exact: whether the file says that it was made with ``--exact``.
     """
 
     model: ir.Model
     originals: dict[str, ir.Node]
     left_float: dict[str, str]
     backend: str
+    exact: bool
     _copies: dict[int, ir.Node] = dataclasses.field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
@@ -56,6 +58,7 @@ def plain_view(model: ir.Model, table: Backend | None = None) -> Plain:
     """
     copy = model.clone()
     backend = copy.metadata_props.get("onnxqat.backend", "")
+    exact = copy.metadata_props.get("onnxqat.exact") == "yes"
     _base.rewrite(copy, [UniqueNames()])
     pairs = zip(walk.nodes(model), walk.nodes(copy), strict=True)
     originals = {str(ours.name): theirs for theirs, ours in pairs}
@@ -67,4 +70,4 @@ def plain_view(model: ir.Model, table: Backend | None = None) -> Plain:
     else:
         shapes.infer(copy)
     reasons = {str(n.name): n.metadata_props.get(build.LEFT_FLOAT, "") for n in walk.nodes(copy)}
-    return Plain(copy, originals, {name: reason for name, reason in reasons.items() if reason}, backend)
+    return Plain(copy, originals, {name: reason for name, reason in reasons.items() if reason}, backend, exact)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from onnxqat.backends import planner
+from onnxqat.backends import planner, selection
 from onnxqat.backends.chains import behind
 from onnxqat.backends.schema import Backend
 from onnxqat.backends.selection import Selection
@@ -76,8 +76,10 @@ def target_of(plain: Plain, table: Backend) -> Target:
     """The plan of `table` for the float graph of a file.
 
     Nodes of which the file says that placement for this very table left them in float, as the user or the data wanted,
-    stay out of it.
+    stay out of it. A file that was made with ``--exact`` is held against the table with that.
     """
+    if plain.exact and plain.backend == table.backend:
+        table = selection.apply(selection.Overrides(exact=True), table)
     left = plain.left_float if plain.backend == table.backend else {}
     plan = planner.plan(plain.model, table, Selection(dict(left), {}))
     originals: dict[str, ir.Node] = plain.originals

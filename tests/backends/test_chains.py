@@ -2,11 +2,12 @@
 
 import math
 
+import numpy as np
 import pytest
 
 from onnxqat.backends import chains, schema
-from onnxqat.types import RedundantClip
-from tests.backends.planning import graph
+from onnxqat.types import Fixed, RedundantClip, TensorSpec
+from tests.backends.planning import decision, edges, graph, plan
 
 CONV = "g (float[1,1,4,4] x) => (float[1,1,4,4] y) <float[1,1,1,1] w = {1}, float lo = {0}, float hi = {6}>"
 
@@ -126,3 +127,40 @@ def test_a_reader_of_everything_needs_everything() -> None:
     made = graph("g (float[4] x) => (float[4] y) { t = Neg(x) u = Sigmoid(t) y = Add(t, u) }")
     values = {v.name: v for n in made for v in n.outputs}
     assert chains.useful_range(values["t"]) is None
+
+
+@pytest.mark.parametrize(
+    ("body", "inner"),
+    [
+        ("s = Sigmoid(t) y = Mul(t, s)", True),
+        ("s = Sigmoid(t) u = Mul(t, s) y = Mul(u, w)", True),
+        ("y = HardSwish(t)", True),
+        ("y = Relu(t)", False),
+    ],
+)
+def test_exact_puts_a_pair_in_front_of_what_is_computed_by_a_formula(body: str, inner: bool) -> None:
+    """Of its own range: the two ends of a SiLU differ. Other tables have no such chains."""
+    text = f"{CONV} {{ t = Conv(x, w) {body} }}"
+    ends = {"x", "w", "y"}
+    assert set(edges(plan(text, "openvino-cpu"))) == ends
+    found = plan(text, "openvino-cpu", exact=True)
+    assert set(edges(found)) == ends | ({"t"} if inner else set())
+    assert all(isinstance(decision(found, tensor), TensorSpec) for tensor in edges(found))
+
+
+def test_exact_probabilities_have_steps_of_a_power_of_two() -> None:
+    """Steps of 1/255 put a Sigmoid of 0 in the middle between two codes."""
+    text = f"{CONV} {{ t = Conv(x, w) s = Sigmoid(t) y = Conv(s, w) }}"
+    for exact, scale in ((False, np.float32(1 / 255)), (True, 2.0**-8)):
+        fixed = decision(plan(text, "qnn-htp", exact=exact), "s")
+        assert isinstance(fixed, Fixed)
+        assert fixed.qparams.scale == scale
+
+
+def test_htp_carries_out_no_pair_inside_a_silu() -> None:
+    """It asks for one there, so that it is in the file but for equal numbers; a16 was not seen to do so."""
+    text = f"{CONV} {{ t = Conv(x, w) s = Sigmoid(t) a = Mul(t, s) y = Conv(a, w) }}"
+    assert "s" in edges(plan(text, "qnn-htp"))
+    assert "s" not in edges(plan(text, "qnn-htp", exact=True))
+    assert "t" in edges(plan(text, "qnn-htp", exact=True))
+    assert "s" in edges(plan(text, "qnn-htp-a16", exact=True))

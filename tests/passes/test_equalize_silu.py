@@ -147,3 +147,11 @@ def _with_output(graph: onnx.ModelProto, name: str) -> onnx.ModelProto:
     made.CopyFrom(graph)
     made.graph.output.append(onnx.ValueInfoProto(name=name))
     return made
+
+
+def test_factors_may_be_powers_of_two_alone() -> None:
+    for behind in (False, True):
+        factors = factors_of(LOW, HIGH, behind=behind, powers=True)
+        assert factors is not None
+        assert (np.frexp(factors)[0] == 0.5).all()
+        assert len(set(factors)) > 1

@@ -11,6 +11,7 @@ import onnx
 from onnxqat.handoff import _environment_compiler
 from onnxqat.handoff._base import MOVES, Kind, NodeResult
 from onnxqat.handoff._nodes import Nodes
+from onnxqat.handoff._silu_pairs import with_gate_pairs
 from onnxqat.handoff.environment import Environment
 
 TYPES = {
@@ -48,6 +49,10 @@ class Compiler(_environment_compiler.EnvironmentCompiler):
         systems=("linux-x86_64",),
         megabytes=440,
     )
+
+    def prepare(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """Pairs inside SiLUs; see the base class."""
+        return with_gate_pairs(model)
 
     def read_back(self, original: onnx.ModelProto, facts: Mapping[str, Any]) -> tuple[NodeResult, ...]:
         """From the graphs that QNN compiled and from who was given each node; see the base class."""
