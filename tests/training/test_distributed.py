@@ -15,6 +15,7 @@ import onnx
 import pytest
 import torch
 from PIL import Image
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from onnxqat.calibration._sources import ImageFolder
 from onnxqat.calibration.inputs import InputInfo
@@ -154,6 +155,17 @@ def test_float16_and_clipping_by_value(strategy: str, ran: Path) -> None:
 def test_nccl_is_told_its_gpu() -> None:
     assert join.backend(torch.device("cuda", 3)) == {"backend": "nccl", "device_id": torch.device("cuda", 3)}
     assert join.backend(torch.device("cpu")) == {"backend": "gloo"}
+
+
+def test_a_group_that_cannot_send_from_the_device_is_refused() -> None:
+    """As with NCCL and the device cpu: a group for GPUs alone."""
+    torch.distributed.init_process_group("cuda:fake", store=FakeStore(), rank=0, world_size=2)
+    try:
+        with pytest.raises(UsageError, match=r"cuda:fake.* the device cpu") as caught, join.joined("cpu"):
+            pass
+    finally:
+        torch.distributed.destroy_process_group()
+    assert "gloo" in caught.value.hint
 
 
 def test_what_needs_whole_weights_is_refused_in_shards(ran: Path) -> None:

@@ -57,6 +57,7 @@ def joined(
     if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
         rank, size = dist.get_rank(), dist.get_world_size()
         here = place(device, int(os.environ.get("LOCAL_RANK", rank)))
+        _check_backend(here)
         with placement.current(here), failure.explained(rank, size, None):
             yield kind(here), here
         return
@@ -76,6 +77,21 @@ def joined(
         failure.explained(rank, size, store),
     ):
         yield kind(here), here
+
+
+def _check_backend(device: torch.device) -> None:
+    """Refuse a caller's group that cannot send tensors of `device`: NCCL has GPUs only.
+
+    Raises:
+        UsageError: ``option-invalid``.
+    """
+    known = dist.get_backend_config()
+    if f"{device.type}:" not in known:
+        raise UsageError(
+            "option-invalid",
+            f"the process group talks by {known}, which sends nothing that is on the device {device.type}",
+            hint=f"choose the device {known.partition(':')[0]}, or init_process_group('cpu:gloo,cuda:nccl')",
+        )
 
 
 def address() -> tuple[int, int, int] | None:
