@@ -10,12 +10,16 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
+import torch
 from onnx import TensorProto, helper, numpy_helper
 
 from onnxqat.calibration.session import Session
 from onnxqat.cli import main as cli
+from onnxqat.errors import CheckError
 from onnxqat.graph import io
+from onnxqat.handoff.handoff import handoff
 from onnxqat.insert import insert_qdq
+from onnxqat.validation.profile import profile
 from onnxqat.validation.validate import validate
 
 KINDS = {"float16": (TensorProto.FLOAT16, np.float16), "bfloat16": (TensorProto.BFLOAT16, ml_dtypes.bfloat16),
@@ -114,3 +118,20 @@ def test_commands_from_a_float16_file(tmp_path: Path) -> None:
     )
     assert after.dtype == np.float16
     assert np.abs(before - after).max() < 0.05 * np.abs(before).max()
+
+
+@pytest.mark.parametrize("kind", ["bfloat16", "double"])
+def test_profile_and_torch_tensors_as_data(kind: str) -> None:
+    batches = [{"x": torch.from_numpy(images(np.float32, 4)).to(torch.bfloat16)}]
+    made = insert_qdq(classifier(kind), calibration=batches).model
+    for quantized in (made, insert_qdq(classifier(kind), calibration=batches, keep_io_types=False).model):
+        report = profile(classifier(kind), quantized, batches)
+        assert min(layer.all_db for layer in report.layers) > 20  # 8 bits
+
+
+def test_a_compiler_that_does_not_take_the_types_of_the_interface(tmp_path: Path) -> None:
+    made = insert_qdq(classifier("bfloat16"), calibration={"x": images(np.float32)}).model
+    onnx.save(made, tmp_path / "q.onnx")
+    with pytest.raises(CheckError, match="onnxruntime-cpu refused the model") as caught:
+        handoff(tmp_path / "q.onnx", "onnxruntime-cpu", tmp_path / "bundle", data={"x": images(np.float32)})
+    assert "'x' is bfloat16 and 'y' is bfloat16: make the file with" in caught.value.hint

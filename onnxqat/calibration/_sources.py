@@ -184,9 +184,10 @@ class Stream(Source):
 
 
 def as_array(value: Any) -> npt.NDArray[Any]:
-    """`value` in numpy, a torch tensor (any device) included."""
+    """`value` in numpy, a torch tensor (any device) included; float32 for bfloat16, which numpy does not have."""
     if hasattr(value, "detach"):
-        value = value.detach().cpu().numpy()
+        value = value.detach().cpu()
+        value = (value.float() if str(value.dtype) == "torch.bfloat16" else value).numpy()
     return np.asarray(value)
 
 

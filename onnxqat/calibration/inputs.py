@@ -24,7 +24,7 @@ _RUNTIME_TYPES = {
     "string": "object",
 }
 # Widening that changes no value, the two types that numpy makes by default, and float data for any type of float model.
-_FLOATS = ("float16", "float32", "float64")
+_FLOATS = ("float16", "bfloat16", "float32", "float64")
 _CASTS = {("int32", "int64"), ("int16", "int64"), ("int8", "int64"), *itertools.permutations(_FLOATS, 2)}
 
 

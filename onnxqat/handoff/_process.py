@@ -25,6 +25,7 @@ WORKER = "onnxqat.handoff._worker"
 _ROOT = Path(onnxqat.__file__).resolve().parents[1]
 _SCRIPT = Path(__file__).parent / "scripts" / "_main.py"
 _SHOWN = 5
+RARE_TYPES = {onnx.TensorProto.BFLOAT16: "bfloat16", onnx.TensorProto.DOUBLE: "double"}
 
 
 def compile_in_process(
@@ -78,7 +79,7 @@ def compile_in_process(
         if not (folder / "result.json").exists():
             how = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
             raise CheckError("handoff-failed", f"{compiler.name} {how}{': ' + words if words else ''}")
-        return _read_result(folder, compiler, original)
+        return _read_result(folder, compiler, original, path)
 
 
 def _job(
@@ -111,13 +112,24 @@ def _last_words(log: IO[bytes]) -> str:
     return " | ".join(lines[-3:])[-600:]
 
 
-def _read_result(folder: Path, compiler: BaseCompiler, original: onnx.ModelProto | None) -> CompilerResult:
+def _rare_types(path: Path) -> str:
+    """What to do about inputs and outputs of types that few compilers take; nothing where there are none."""
+    graph = onnx.load(path, load_external_data=False).graph
+    found = [
+        f"{value.name!r} is {kind}"
+        for value in (*graph.input, *graph.output)
+        if (kind := RARE_TYPES.get(value.type.tensor_type.elem_type)) is not None
+    ]
+    return f"{' and '.join(found)}: make the file with `onnxqat insert-qdq --float32-io`" if found else ""
+
+
+def _read_result(folder: Path, compiler: BaseCompiler, original: onnx.ModelProto | None, path: Path) -> CompilerResult:
     found = json.loads((folder / "result.json").read_text(encoding="utf-8"))
     if found.get("code") == "dependency-missing":
         raise UsageError("dependency-missing", found["error"], hint=found["hint"])
     if "error" in found:
         refused = [f"{node}: {why}" for node, why in found.get("refused", []) if node]
-        hint = f"it names {'; '.join(refused[:_SHOWN])}" if refused else ""
+        hint = f"it names {'; '.join(refused[:_SHOWN])}" if refused else _rare_types(path)
         raise CheckError("handoff-failed", f"{compiler.name} refused the model: {found['error']}", hint=hint)
     with np.load(folder / "outputs.npz", allow_pickle=False) as arrays:
         outputs = tuple({key: arrays[str(i)] for key, i in batch.items()} for batch in found["outputs"])

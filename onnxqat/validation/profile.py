@@ -18,6 +18,7 @@ from onnxqat.graph.qdq import Quantizer
 from onnxqat.types import Remark, Role
 from onnxqat.validation.closeness import Closeness
 from onnxqat.validation.opening import check_alike, name_of, open_data
+from onnxqat.validation.torch_run import as_input
 
 if TYPE_CHECKING:
     from onnxqat.bridge.fake_quantize import FakeQuantize
@@ -237,7 +238,8 @@ class _Work:
             quantizer.state = "float"
         for quantizer in on:
             quantizer.state = "quantize"
-        arguments = [torch.tensor(feeds[name]) for name in self.module.input_names]
+        pairs = zip(self.module.input_names, self.module.input_types, strict=True)
+        arguments = [as_input(torch.tensor(feeds[name]), kind) for name, kind in pairs]
         with torch.inference_mode():
             result, found = self.capture(*arguments) if inner else (self.module(*arguments), {})
         outputs = result if isinstance(result, tuple) else (result,)

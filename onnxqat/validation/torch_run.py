@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from onnxqat.calibration._sources import as_array
 from onnxqat.errors import UnsupportedError
 from onnxqat.graph.qdq import Quantizer
 from onnxqat.types import Remark
@@ -40,7 +40,7 @@ class TorchRun:
         from onnxqat.bridge.importer import capture
 
         pairs = zip(self._module.input_names, self._module.input_types, strict=True)
-        arguments = [_as_input(torch.tensor(feeds[name]), kind) for name, kind in pairs]
+        arguments = [as_input(torch.tensor(feeds[name]), kind) for name, kind in pairs]
         inner = [name for name in names if name in self.known]
         with torch.inference_mode():
             if inner:
@@ -49,7 +49,7 @@ class TorchRun:
                 result, found = self._module(*arguments), {}
         outputs = result if isinstance(result, tuple) else (result,)
         values = dict(zip(self._module.output_names, outputs, strict=True)) | found
-        return {name: _array(value) for name, value in values.items() if not isinstance(value, list)}
+        return {name: as_array(value) for name, value in values.items() if not isinstance(value, list)}
 
     def quantizer(self, quantizer: Quantizer) -> Callable[[Array], Array] | None:
         """The module of `quantizer` as a function of float32 arrays; None where the bridge made none."""
@@ -62,25 +62,18 @@ class TorchRun:
             import torch
 
             with torch.inference_mode():
-                return _array(module(torch.tensor(x)))
+                return as_array(module(torch.tensor(x)))
 
         return apply
 
 
-def _as_input(value: torch.Tensor, kind: str) -> torch.Tensor:
+def as_input(value: torch.Tensor, kind: str) -> torch.Tensor:
     """`value` in the type of the input, where both are floats."""
     from onnxqat.bridge.values import TORCH_DTYPES
 
     wanted = TORCH_DTYPES.get(ir.DataType.__members__.get(kind, ir.DataType.UNDEFINED))
     fits = wanted is None or not (wanted.is_floating_point and value.is_floating_point())
     return value if fits else value.to(wanted)
-
-
-def _array(value: torch.Tensor) -> Array:
-    import torch
-
-    plain = value.detach().cpu()
-    return np.asarray((plain.float() if plain.dtype is torch.bfloat16 else plain).numpy())
 
 
 def open_torch(model: ir.Model, remarks: list[Remark]) -> TorchRun | None:
