@@ -16,11 +16,11 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("bridge",),
     ("training",),
     ("validation",),
+    ("lint",),
     ("from_torch",),
     ("handoff",),
     ("compat",),
     ("auto",),  # the whole way, put together from everything so far
-    ("lint",),
     ("report",),
     ("cli", "__main__"),
 )

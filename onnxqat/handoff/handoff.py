@@ -34,6 +34,8 @@ from onnxqat.handoff._ranges import tensor_ranges
 from onnxqat.handoff._result import Coverage, HandoffReport, coverage
 from onnxqat.handoff.fold_batchnorm import bias_of, folded
 from onnxqat.handoff.forms import _base as forms
+from onnxqat.lint import lint
+from onnxqat.lint._model import Finding
 from onnxqat.types import Remark
 from onnxqat.validation import machine
 
@@ -69,7 +71,8 @@ def handoff(
        encodings, for tools that quantize by themselves.
     2. The backend's compiler compiles it in a process of its own and runs the samples. At most a share of
        `max_beyond` of an output may be further than `max_steps` steps from the reference; that is what rounding in
-       another place costs. A step is that of the output's quantizer, or 1/255 of the output's range.
+       another place costs. A step is that of the output's quantizer, or 1/255 of the output's range. Where no compiler
+       is installed, what the target refuses by its table fails (:func:`onnxqat.lint`).
     3. With `trace`, it is compiled once more with every quantized tensor as an output, and two samples tell how far
        the result of each node is from the reference, and how much of that the node adds by itself. Where no node adds
        more than `max_steps`, what 2 finds is rounding that adds up, and no failure.
@@ -143,7 +146,7 @@ def _make(job: _Job, target: Path, command: list[str], tick: Callable[[], None])
         if result is not None and result.outputs:
             checks = check_outputs(result.outputs, reference, output_quantizers(job.train), job.limits.max_steps)
         failures = [] if same else ["the deploy form does not give the bits of the file handed in, in onnxruntime"]
-        failures += _judge(checks, own, result, job)
+        failures += _refusals(deploy, job.table) if result is None else _judge(checks, own, result, job)
         files = (MODEL, *written, *(result.files if result is not None else ()), REPORT, MANIFEST)
         report = _report(job, target, deploy, result, checks, failures, files, same=same)
         write_json(folder / REPORT, report.to_dict())
@@ -278,6 +281,19 @@ def _references(train: ir.Model, deploy: ir.Model, batches: list[Batch]) -> tupl
         same &= all(np.array_equal(a, other[name], equal_nan=a.dtype.kind == "f") for name, a in outputs.items())
         reference.append({name: a for name, a in outputs.items() if a.dtype.kind != "O"})  # words have no steps
     return reference, same
+
+
+def _refusals(deploy: ir.Model, table: schema.Backend) -> list[str]:
+    """What the target will refuse, by its table: a compiler that is not here cannot say so."""
+    errors: dict[str, list[Finding]] = {}
+    for finding in lint.findings(lint.opened(deploy.clone(), table)):
+        if finding.severity == "error":
+            errors.setdefault(finding.code, []).append(finding)
+    return [
+        f"{table.backend} refuses the file: {found[0].message}, at {found[0].node or found[0].tensor}"
+        f"{f' ({len(found) - 1} more of this kind)' if found[1:] else ''} [{code}]"
+        for code, found in errors.items()
+    ]
 
 
 def _judge(

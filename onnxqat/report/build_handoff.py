@@ -45,7 +45,7 @@ def from_handoff(report: HandoffReport) -> Report:
         remarks=report.remarks,
         files=tuple(str(root / name) for name in report.files),
         left_float=left,
-        next_command="" if report.passed else command("lint", report.model),
+        next_command="" if report.passed else command("lint", report.model, backend=report.backend),
     )
 
 

@@ -20,6 +20,7 @@ from onnxqat.handoff import handoff as module
 from onnxqat.handoff._base import CompilerResult
 from onnxqat.handoff._outputs import check_outputs
 from onnxqat.handoff.handoff import handoff
+from onnxqat.insert import insert_qdq
 from onnxqat.numerics import from_range
 from onnxqat.types import QType
 from tests.validation import tiny
@@ -85,8 +86,9 @@ def test_bundle_of_openvino_holds_the_vendors_files(quantized: onnx.ModelProto, 
     assert all(c.integer == c.total for c in report.coverage)
 
 
-def test_a_backend_without_a_compiler_gets_its_deploy_form(quantized: onnx.ModelProto, tmp_path: Path) -> None:
-    report = handoff(quantized, "litert-int8", tmp_path / "bundle", data=DATA)
+def test_a_backend_without_a_compiler_gets_its_deploy_form(tmp_path: Path) -> None:
+    made = insert_qdq(tiny.pair()[0], "litert-int8", calibration=DATA).model
+    report = handoff(made, "litert-int8", tmp_path / "bundle", data=DATA)
     assert report.passed
     assert (report.compiler, report.outputs, report.coverage) == (None, (), ())
     assert any("nothing was compiled" in r.message for r in report.remarks)
@@ -268,3 +270,12 @@ def test_works_without_torch(tmp_path: Path, repository: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=repository, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
+
+
+def test_without_a_compiler_the_table_says_what_is_refused(quantized: onnx.ModelProto, tmp_path: Path) -> None:
+    """tensorrt takes symmetric int8; the file has uint8 activations."""
+    report = handoff(quantized, "tensorrt-nlp", tmp_path / "bundle", data=DATA)
+    assert report.compiler is None
+    assert not report.passed
+    assert any("[target-activation-type]" in failure for failure in report.failures)
+    assert (tmp_path / "bundle" / "model.onnx").is_file()
