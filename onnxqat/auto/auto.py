@@ -25,6 +25,7 @@ from onnxqat.graph import io, qdq
 from onnxqat.handoff.fold_batchnorm import fold_batchnorm
 from onnxqat.handoff.handoff import handoff
 from onnxqat.insert import insert_qdq
+from onnxqat.passes import convert_to_float32
 from onnxqat.types import Remark
 from onnxqat.validation.opening import open_data
 from onnxqat.validation.validate import validate
@@ -113,6 +114,7 @@ def auto(
     budget: float = 600.0,
     target_drop: float | None = None,
     overrides: Overrides | None = None,
+    keep_io_types: bool = True,
     score: Callable[[Path], float] | None = None,
     seed: int = 0,
     device: str | None = None,
@@ -141,6 +143,7 @@ def auto(
         target_drop: what may be lost: points of top-1, percent of noise, or units of `score`; None: what
             :data:`onnxqat.auto.judge.TARGETS` says of the measure.
         overrides: user choices that win over the table.
+        keep_io_types: of a model in float16, bfloat16 or double: inputs and outputs keep their types, or become float32.
         score: quality of an ONNX file, higher is better, such as the mAP of a detector; it replaces the judgement on
             outputs, for the float model too.
         seed: of training.
@@ -155,6 +158,8 @@ def auto(
     """
     clock = Budget(budget)
     original = io.load(model)
+    if not keep_io_types:
+        original = convert_to_float32.convert(original, keep_io_types=False)
     if data is None:
         raise DataError("data-missing", "there is no data to learn from", hint="give --data")
     opened = open_data(original, data, preprocess, batch_size, limit, random_data=False)

@@ -67,6 +67,11 @@ batch_size = click.option(
     "--batch-size", type=int, default=32, help="Samples a batch, where the model does not fix it."
 )
 limit = click.option("--limit", type=int, help="Use at most so many samples.")
+keep_io_types = click.option(
+    "--keep-io-types/--float32-io",
+    default=True,
+    help="Of a model in float16, bfloat16 or double: inputs and outputs keep their types, or become float32.",
+)
 random_data = click.option("--random-data", is_flag=True, help="Use random numbers instead of data.")
 as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 html = click.option("--html", type=FilePath(written=True, report=True), help="Also write an HTML report to this file.")

@@ -27,6 +27,7 @@ from onnxqat.cli import _options
 @click.option("--include", multiple=True, help="Quantize only nodes that match.")
 @click.option("--exclude-op", multiple=True, help="Operator type to leave in float.")
 @click.option("--observer", help="Try this range observer alone.")
+@_options.keep_io_types
 @click.option("--seed", type=int, default=0, help="Of training.")
 @click.option("--device", help="cpu or cuda [cuda where there is one].")
 @_options.as_json
@@ -46,6 +47,7 @@ def run(
     include: tuple[str, ...],
     exclude_op: tuple[str, ...],
     observer: str | None,
+    keep_io_types: bool,
     seed: int,
     device: str | None,
     as_json: bool,
@@ -88,6 +90,7 @@ def run(
             budget=budgets.parse(budget),
             target_drop=target_drop,
             overrides=overrides,
+            keep_io_types=keep_io_types,
             score=None if score is None else _score(score),
             seed=seed,
             device=device,

@@ -35,11 +35,7 @@ from onnxqat.cli import _options
     "--rounding", default="nearest", help="Of convolution weights: nearest, or compensated on the calibration data."
 )
 @click.option("--batch-norm", default="fold", help="Fold it into the weights, or keep it, to be trained.")
-@click.option(
-    "--keep-io-types/--float32-io",
-    default=True,
-    help="Of a model in float16, bfloat16 or double: inputs and outputs keep their types, or become float32.",
-)
+@_options.keep_io_types
 @_options.random_data
 @click.option("--replace", is_flag=True, help="Strip quantizers that the model already has.")
 @click.option("--keep", is_flag=True, help="Keep such quantizers, and add what is missing.")
