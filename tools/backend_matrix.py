@@ -100,10 +100,8 @@ With the table's scales → with `--exact`; **bold** where no output value is mo
 WHY = """
 Where more than 2 steps are left with `--exact`:
 
-- *qnn-htp*, NanoDet: see below for EfficientNet-Lite0; one convolution is off by up to 128 steps at single values, \
-and that goes on.
-- *qnn-htp*, EfficientNet-Lite0, 3 steps at 0.01 % of the values: some of its convolutions are rounded up to 1/16 of \
-a step beside the middle, and depthwise ones wrap around at single values, in HTP's simulator.
+- *qnn-htp*, NanoDet: its Resize nodes interpolate, and meet ties, which HTP rounds up; everything else gives the bits \
+of the file.
 - *rknn*: RKNN-Toolkit2 puts the weights of the file on a grid of its own: weights fitted to the first layer of \
 ResNet-8 lie up to half a code from those of the file. So its convolutions are one step off in 3 to 15 % of the codes, \
 whatever the scales. Two convolutions take the place of a pool of averages, 3 steps.

@@ -279,3 +279,20 @@ def test_attributes_at_their_defaults_are_written_for_compilers_that_do_not_know
     for backend, written in (("rknn", True), ("litert-int8", False)):
         (node,) = [n for n in inserted(text, backend).graph.node if n.op_type == "LeakyRelu"]
         assert bool(node.attribute) is written
+
+
+def test_a_channel_of_next_to_nothing_stays_within_the_reach_of_htp() -> None:
+    """Its shifter takes positions modulo 32. The other channels keep their scales."""
+    model = proto(f"g (float[1,2,4,4] x) => (float[1,2,4,4] y) <{W}> {{ y = Conv(x, w) }}")
+    values = onnx.numpy_helper.to_array(model.graph.initializer[0]).copy()
+    values[1] *= 1e-12
+    model.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(values, "w"))
+    data = {"x": np.random.default_rng(0).standard_normal((1, 2, 4, 4)).astype(np.float32)}
+    positions = {}
+    for backend in ("qnn-htp", "onnxruntime-cpu"):
+        found = quantizers(insert_qdq(model, backend, calibration=data, overrides=Overrides(scale_bits=(24, 24))).model)
+        x, weights, y = (found[name][0].qparams.scale for name in ("x", "w", "y_unquantized"))
+        positions[backend] = -np.log2(x * weights / y)
+    assert positions["onnxruntime-cpu"][1] > 40
+    assert 23 < positions["qnn-htp"][1] <= 24.001
+    assert positions["qnn-htp"][0] < 16

@@ -59,7 +59,7 @@ def layers(made: onnx.ModelProto) -> list[tuple[str, list[qdq.Quantizer]]]:
 def test_factors_are_powers_of_two_and_sums_are_odd(made: onnx.ModelProto) -> None:
     found = layers(made)
     assert [name for name, _ in found] == ["c", "d", "e", "f", "y_unquantized"]
-    for _, (x, weight, bias, result) in found:
+    for name, (x, weight, bias, result) in found:
         factor = weight.qparams.scale.astype(np.float64) * x.qparams.scale / result.qparams.scale
         # float32 holds a third to 24 bits
         np.testing.assert_allclose(np.log2(factor), np.rint(np.log2(factor)), atol=1e-6)
@@ -68,7 +68,11 @@ def test_factors_are_powers_of_two_and_sums_are_odd(made: onnx.ModelProto) -> No
         assert values is not None
         codes = values / weight.qparams.scale.reshape(-1, *[1] * (values.ndim - 1))
         np.testing.assert_allclose(codes, 2 * np.rint(codes / 2), atol=1e-5)  # the last bits of float32 at 127
-        assert np.abs(codes).reshape(len(codes), -1).max(1).min() > 40
+        # a channel of next to nothing has a scale that the shifter reaches, and small codes or none
+        assert np.log2(factor).min() > -16.5
+        reached = np.broadcast_to(np.log2(factor) < -14.5, len(codes))
+        assert (np.abs(codes).reshape(len(codes), -1).max(1)[~reached] > 40).all()
+        assert reached.any() == (name == "d")
         offset = query.constant_array(bias.input)
         assert offset is not None
         np.testing.assert_array_equal(offset % 2, 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 import onnxqat
@@ -51,3 +52,20 @@ def test_silus_give_the_bits_of_the_file(backend: str, tmp_path: Path) -> None:
     assert [c.largest_steps for c in report.outputs] == [0]
     silus = {n.kind for n in report.nodes if n.op_type in ("Sigmoid", "Mul")}
     assert silus == {"integer"} or backend == "openvino-cpu"
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_channels_of_next_to_nothing_in_htp(exact: bool, tmp_path: Path) -> None:
+    """Its shifter takes positions modulo 32: any code came out of such a channel, with or without --exact."""
+    compiler = compiler_of(schema.load("qnn-htp"), [])
+    if compiler is None or compiler.version() is None:
+        pytest.skip("the compiler of qnn-htp is not installed")
+    model = proto(f"""g (float[1,4,16,16] x) => (float[1,4,16,16] y) <float[4,1,3,3] w = {weight(4, 1, 3, 3)},
+        float[4] b = {{0.1, 0.2, -0.3, 0.4}}> {{ y = Conv<pads = [1,1,1,1], group = 4>(x, w, b) }}""")
+    tensors = {t.name: t for t in model.graph.initializer}
+    values = onnx.numpy_helper.to_array(tensors["w"]) * np.float32([1, 1e-12, 1e-9, 1]).reshape(4, 1, 1, 1)
+    tensors["w"].CopyFrom(onnx.numpy_helper.from_array(values.astype(np.float32), "w"))
+    x = np.rint(48 * np.random.default_rng(1).standard_normal((1, 4, 16, 16))).astype(np.float32) / 16
+    made = onnxqat.insert_qdq(model, "qnn-htp", calibration={"x": x}, overrides=Overrides(exact=exact)).model
+    report = handoff(made, "qnn-htp", tmp_path / "bundle", data={"x": x}, samples=1)
+    assert report.outputs[0].largest_steps <= (0 if exact else 1.001)
