@@ -33,7 +33,8 @@ def integer_arithmetic(model: ir.Model, types: Collection[ir.DataType], type_of:
             if node.op_type == "Constant" or not any(type_of(v) in types for v in (*node.inputs, *node.outputs)):
                 continue
             groups.add(node)
-            if not _is_plain(model, node) or any(v.is_graph_output() and type_of(v) in types for v in node.outputs):
+            left = any(v.is_graph_output() and type_of(v) in types for v in node.outputs)
+            if left or not _is_plain(model, node) or _goes_on(node, type_of):
                 entered.append(node)
             for value in _variables(node):
                 maker = value.producer()
@@ -45,6 +46,12 @@ def integer_arithmetic(model: ir.Model, types: Collection[ir.DataType], type_of:
                     entered.append(node)
     data = {groups.root(id(node)) for node in entered}
     return frozenset(node for node in groups.members() if groups.root(node) not in data)
+
+
+def _goes_on(node: ir.Node, type_of: TypeOf) -> bool:
+    """Whether a node takes what was computed in half precision to another float type."""
+    reads = any(type_of(v) is ir.DataType.FLOAT16 for v in node.inputs)
+    return reads and any(type_of(v) in _DATA and type_of(v) is not ir.DataType.FLOAT16 for v in node.outputs)
 
 
 def _variables(node: ir.Node) -> Iterator[ir.Value]:

@@ -33,9 +33,10 @@ class ConvertToFloat32(Pass):
     2. A Cast goes where it changes nothing any more. A Cast to and from integers stays.
     3. With `keep_io_types`, an input of another type is read through a Cast (``<input>_float32``), and an output is
        made by one, from ``<output>_float32``. A Cast that the file has there already does.
-    4. Left alone, but for the bodies of functions: sizes, positions and masks that are computed from integers and constants alone and come back to
-       integers or, through a Cast, to float32 (:mod:`onnxqat.passes._integer_arithmetic`): their rounding may decide
-       about a shape. A model in float32 is left as it is.
+    4. Left alone, but for the bodies of functions: sizes and masks that are computed in float16 or double from integers
+       and constants alone and come back to integers, and positions in double that come back to float32 through a Cast
+       (:mod:`onnxqat.passes._integer_arithmetic`): their rounding may decide about a shape. A model in float32 is left
+       as it is.
     5. Refused with ``operator-unsupported``: BitCast of these types, since the bits are others; sequences of them as
        inputs and outputs that should keep their types; a function that gets an element type as an attribute.
 
@@ -117,7 +118,7 @@ class _Conversion:
         self.log = Log()
         inferred = Inferred(model)
         self.before = {id(v): _type_before(v, inferred) for s in walk.scopes(model) for v in walk.values(s)}
-        self.stays = integer_arithmetic(model, OTHERS, self._kind)
+        self.stays = integer_arithmetic(model, OTHERS - {ir.DataType.BFLOAT16}, self._kind)
         self.border = set[int]()  # nodes that make an output in the type that it keeps
         self.kinds = set[ir.DataType]()
         self.clipped: list[str] = []

@@ -81,7 +81,7 @@ class Session:
         except Exception as error:
             raise _not_runnable(what, error) from None
         extended, self._outputs = _with_outputs(model, tensors)
-        plain = _without_bfloat16_ports(extended)
+        plain = _without_bfloat16(extended)
         self.converted = plain is not extended
         with contextlib.ExitStack() as stack:
             try:
@@ -150,12 +150,14 @@ def _with_outputs(model: ir.Model, names: Iterable[str]) -> tuple[ir.Model, dict
     return copy, renamed
 
 
-def _without_bfloat16_ports(model: ir.Model) -> ir.Model:
-    """`model`, or a copy in float32 where an input or output is bfloat16: onnxruntime's Python does not take it."""
-    ports = (*model.graph.inputs, *model.graph.outputs)
-    if all(value.dtype is not ir.DataType.BFLOAT16 for value in ports):
+def _without_bfloat16(model: ir.Model) -> ir.Model:
+    """`model`, or a copy in float32 where it holds bfloat16: neither onnxruntime's kernels nor its Python take that."""
+    if ir.DataType.BFLOAT16 not in convert_to_float32.other_floats(model):
         return model
-    return convert_to_float32.convert(model, keep_io_types=False)
+    try:
+        return convert_to_float32.convert(model, keep_io_types=False)
+    except UnsupportedError:
+        return model
 
 
 def _in_float32(model: ir.Model) -> ir.Model | None:

@@ -156,6 +156,17 @@ def test_a_constant_of_sizes_and_of_data_is_split() -> None:
     }
 
 
+@pytest.mark.parametrize(("to", "stays"), [(10, False), (16, False), (11, True)])
+def test_what_goes_on_in_float32_stays_in_double_alone(to: int, stays: bool) -> None:
+    """The root of a head's size, as an exporter writes it; runtimes have no kernels for it in half precision."""
+    before = parse(f"""g (float[N,4] x) => (float[N,4] y) <int64 a = {{1}}> {{
+        s = Shape(x) n = Gather(s, a) d = Cast <to = {to}> (n) r = Sqrt(d) f = Cast <to = 1> (r) y = Div(x, f) }}""")
+    result = ConvertToFloat32().run(before)
+    assert result.changed != stays
+    x = np.float32([[1, 2, 3, 4]])
+    np.testing.assert_array_equal(ort_run(result.model, {"x": x})["y"], x / 2)
+
+
 def test_a_float32_model_with_positions_in_double_is_left_alone() -> None:
     text = """g (float[N,4] x) => (float[N,4] y) <int64 z = {0}, int64 n = {4}, int64 one = {1}, double f = {0.1}> {
         p = Range(z, n, one) d = Cast <to = 11> (p) m = Mul(d, f) c = Cos(m) e = Cast <to = 1> (c) y = Add(x, e) }"""
