@@ -64,7 +64,7 @@ def _example(text: str, generator: torch.Generator) -> tuple[str, Tensor]:
     name, _, rest = text.rpartition("=")
     sizes, _, kind = rest.partition(":")
     dtype = getattr(torch, kind or "float32", None)
-    parts = [part.strip() for part in sizes.replace("x", ",").split(",") if part.strip()]
+    parts = [part.strip() for part in sizes.replace("x", ",").split(",")] if sizes.strip() else []
     if not isinstance(dtype, torch.dtype) or not all(part.isdecimal() for part in parts):
         raise UsageError("option-invalid", f"{text!r} is no shape", hint=_HINT)
     shape = [int(part) for part in parts]

@@ -34,7 +34,7 @@ from onnxqat.training.result import FinetuneResult, choose
 from onnxqat.training.roles import Lesson
 from onnxqat.training.run_length import steps_an_epoch, total_steps
 from onnxqat.training.schedule import Schedule
-from onnxqat.training.teachers import output_kind
+from onnxqat.training.teachers import check_inputs, output_kind
 from onnxqat.training.world import World
 from onnxqat.types import Remark
 
@@ -60,6 +60,7 @@ def run(model: io.ModelSource, data: Any, given: Options) -> FinetuneResult:
         hold_out=given.evaluate is None,
     )
     teachers = roles.teachers_of(given.teacher, module, has_labels=whole.has_labels)
+    check_inputs(teachers, graph)
     with joined(given.device, strategy=given.distributed, timeout=given.distributed_timeout) as (world, place):
         part = material.sharded(whole, world, own=isinstance(data, Sharded))
         for each in (module, *(one.module for one in teachers)):

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from onnxqat.errors import UsageError
 from onnxqat.training.batches import Batch
 from onnxqat.training.execution import Execution
 from onnxqat.training.holdout import size
@@ -80,11 +81,25 @@ class Step:
         return batch if self.augment is None else dataclasses.replace(batch, inputs=self.augment(batch.inputs))
 
     def target(self, batch: Batch) -> Sequence[Tensor] | None:
-        """What the teacher says to a prepared batch."""
+        """What the teacher says to a prepared batch.
+
+        Raises:
+            UsageError: ``option-invalid`` where it cannot compute on the inputs.
+        """
         if self.teacher is None:
             return None
-        with torch.no_grad():
-            return call(self.teacher, batch, self._names)
+        try:
+            with torch.no_grad():
+                return call(self.teacher, batch, self._names)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            given = ", ".join(f"{name} {list(value.shape)}" for name, value in batch.inputs.items())
+            raise UsageError(
+                "option-invalid",
+                f"the teacher cannot compute on the model's inputs, {given}: {str(error).splitlines()[0][:200]}",
+                hint="a teacher takes the inputs of the model",
+            ) from error
 
     def loss_of(self, forward: nn.Module, batch: Batch, target: Sequence[Tensor] | None) -> Tensor:
         """The loss of a prepared batch, without penalties: a scalar."""

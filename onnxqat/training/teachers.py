@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from onnxqat.bridge.importer import to_torch
 from onnxqat.bridge.module import OnnxModule
+from onnxqat.calibration.inputs import InputInfo, of_graph
 from onnxqat.errors import UsageError
 from onnxqat.graph import io
 from onnxqat.passes import convert_to_float32
@@ -97,10 +98,12 @@ class Given:
     Attributes:
         module: in eval mode.
         outputs: what its first output is; None where that is not known.
+        inputs: what it takes; empty where that is not known.
     """
 
     module: nn.Module
     outputs: OutputKind | None = None
+    inputs: tuple[InputInfo, ...] = ()
 
 
 def load(given: Any) -> list[Given]:
@@ -113,7 +116,31 @@ def _load(given: Any) -> Given:
     if isinstance(given, nn.Module):
         return Given(given.eval())
     graph = convert_to_float32.convert(io.load(given))  # torch's CPU is slow in half precision, or lacks it
-    return Given(to_torch(graph).eval(), output_kind(graph))
+    return Given(to_torch(graph).eval(), output_kind(graph), tuple(of_graph(graph.graph)))
+
+
+def check_inputs(given: Sequence[Given], student: ir.Model) -> None:
+    """Refuse a teacher whose inputs have other sizes than the student's; batch sizes may differ.
+
+    Raises:
+        UsageError: ``option-invalid``.
+    """
+    theirs = tuple(of_graph(student.graph))
+    for teacher in given:
+        if not teacher.inputs:
+            continue
+        places = _places("inputs", [i.name for i in teacher.inputs], [i.name for i in theirs])
+        for wanted, there in zip(teacher.inputs, (theirs[place] for place in places), strict=True):
+            one, two = wanted.shape, there.shape
+            if one is None or two is None:
+                continue
+            pairs = list(zip(one, two, strict=False))[1:]
+            if len(one) != len(two) or any(a != b for a, b in pairs if isinstance(a, int) and isinstance(b, int)):
+                raise UsageError(
+                    "option-invalid",
+                    f"the teacher's input {wanted} does not take what the model's input {there} does",
+                    hint="a teacher takes the inputs of the model",
+                )
 
 
 def output_kind(graph: ir.Model) -> OutputKind:

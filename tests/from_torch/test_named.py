@@ -18,7 +18,7 @@ def test_examples_repeat_and_have_the_types_asked_for() -> None:
     assert list(named.examples(["a=1,2:float16", "b=3"])) == ["a", "b"]
 
 
-@pytest.mark.parametrize("shapes", [[], ["a,b"], ["1,2:int65"], ["a=1", "2"], ["1,-2"]])
+@pytest.mark.parametrize("shapes", [[], ["a,b"], ["1,2:int65"], ["a=1", "2"], ["1,-2"], ["1,x"], ["1,,2"]])
 def test_no_shapes(shapes: list[str]) -> None:
     with pytest.raises(QatError) as failed:
         named.examples(shapes)

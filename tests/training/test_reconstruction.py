@@ -129,6 +129,12 @@ def test_the_same_seed_gives_the_same_file_and_what_is_no_better_is_not_kept() -
             np.testing.assert_array_equal(np.clip(codes[0], -8, 7), codes[1])
 
 
+def test_tied_scales_are_learned_once() -> None:
+    """The pairs on both sides of the Flatten are one scale."""
+    model = insert_qdq(network(), "onnxruntime-cpu", calibration={"x": DATA}).model
+    assert reconstruct(model, DATA, iterations=2, samples=32).blocks
+
+
 def test_caches_go_to_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache, "MEMORY", 100)
     held = cache.Cache(3, tmp_path)

@@ -105,3 +105,22 @@ def test_a_council_keeps_its_losses_apart() -> None:
     teacher = [[torch.ones(2, 3)], [torch.tensor([[0.0, np.log(2.0), 0.0]] * 2)]]
     divergence = 0.25 * np.log(0.75) * 2 + 0.5 * np.log(1.5)
     assert council(outputs, None, teacher).item() == pytest.approx((1.0 + divergence) / 2, rel=1e-5)
+
+
+def test_a_teacher_of_other_inputs_is_refused() -> None:
+    x, y = data(16)
+    other = renamed()
+    other.graph.input[0].type.tensor_type.shape.dim[1].dim_value += 1
+    del other.graph.output[0]
+    with pytest.raises(UsageError, match=r"input 'image'.*does not take what the model's input 'x'"):
+        finetune(network(quantized=True), x, labels=y, teacher=other)
+
+
+def test_a_teacher_that_fails_is_named() -> None:
+    class Narrow(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x @ torch.zeros(1, 4)
+
+    x, y = data(16)
+    with pytest.raises(UsageError, match="the teacher cannot compute on the model's inputs, x"):
+        finetune(network(quantized=True), x, labels=y, teacher=Narrow())

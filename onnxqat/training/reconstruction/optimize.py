@@ -133,13 +133,13 @@ def _train(
 
 
 def _groups(block: Block, settings: Settings) -> list[dict[str, object]]:
-    roundings = [p for q in block.layers for name, p in q.named_parameters() if p.requires_grad]
+    # A weight that two layers share has one quantizer for both, and tied activations have one scale.
+    roundings = list(dict.fromkeys(p for q in block.layers for _, p in q.named_parameters() if p.requires_grad))
     groups: list[dict[str, object]] = [{"params": roundings, "lr": settings.learning_rate}]
     if settings.scale_learning_rate:
-        for quantizer in block.activations:
-            if quantizer.scale.requires_grad:
-                rate = settings.scale_learning_rate * float(quantizer.scale.detach().abs().mean())
-                groups.append({"params": [quantizer.scale], "lr": rate})
+        for scale in dict.fromkeys(q.scale for q in block.activations if q.scale.requires_grad):
+            rate = settings.scale_learning_rate * float(scale.detach().abs().mean())
+            groups.append({"params": [scale], "lr": rate})
     return groups
 
 
