@@ -19,6 +19,7 @@ from onnxqat.errors import CheckError
 from onnxqat.graph import io
 from onnxqat.handoff.handoff import handoff
 from onnxqat.insert import insert_qdq
+from onnxqat.lint.lint import lint
 from onnxqat.validation.profile import profile
 from onnxqat.validation.validate import validate
 
@@ -135,3 +136,16 @@ def test_a_compiler_that_does_not_take_the_types_of_the_interface(tmp_path: Path
     with pytest.raises(CheckError, match="onnxruntime-cpu refused the model") as caught:
         handoff(tmp_path / "q.onnx", "onnxruntime-cpu", tmp_path / "bundle", data={"x": images(np.float32)})
     assert "'x' is bfloat16 and 'y' is bfloat16: make the file with" in caught.value.hint
+
+
+@pytest.mark.parametrize("kind", ["float16", "double"])
+def test_nothing_is_missing_in_the_file_and_a_second_run_adds_nothing(kind: str) -> None:
+    data = {"x": images(np.float32)}
+    made = insert_qdq(classifier(kind), calibration=data)
+    found = lint(made.model, "onnxruntime-cpu").findings
+    assert {finding.code for finding in found} <= {"target-operator-float"}, found  # the Cast of the input
+    again = insert_qdq(made.model, calibration=data, keep=True)
+    assert again.quantizers == made.quantizers
+    assert [node.op_type for node in again.model.graph.node] == [node.op_type for node in made.model.graph.node]
+    names = [[value.name for value in m.graph.initializer] for m in (made.model, again.model)]
+    assert sorted(names[0]) == sorted(names[1])

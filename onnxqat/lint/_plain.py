@@ -11,6 +11,7 @@ from onnxqat.backends.selection import Overrides
 from onnxqat.graph import build, qdq, shapes, walk
 from onnxqat.insert import prepare
 from onnxqat.passes import _base
+from onnxqat.passes.convert_to_float32 import OTHERS
 from onnxqat.passes.store_batchnorm import StoreBatchnorm
 from onnxqat.passes.strip_qdq import StripQdq
 from onnxqat.passes.unique_names import UniqueNames
@@ -64,6 +65,7 @@ def plain_view(model: ir.Model, table: Backend | None = None) -> Plain:
     originals = {str(ours.name): theirs for theirs, ours in pairs}
     if qdq.is_quantized(copy):
         _base.rewrite(copy, [StripQdq(), StoreBatchnorm("float")])
+        _end_before_casts(copy.graph)
         shapes.infer(copy)
     elif table is not None:
         prepare(copy, table, Overrides(), [])
@@ -71,3 +73,17 @@ def plain_view(model: ir.Model, table: Backend | None = None) -> Plain:
         shapes.infer(copy)
     reasons = {str(n.name): n.metadata_props.get(build.LEFT_FLOAT, "") for n in walk.nodes(copy)}
     return Plain(copy, originals, {name: reason for name, reason in reasons.items() if reason}, backend, exact)
+
+
+def _end_before_casts(graph: ir.Graph) -> None:
+    """Let outputs of other float types than float32 leave the graph in front of their Casts, as placement saw them."""
+    for index, value in enumerate(graph.outputs):
+        cast = value.producer()
+        if cast is None or cast.op_type != "Cast" or cast.domain or value.dtype not in OTHERS or value.uses():
+            continue
+        source = cast.inputs[0]
+        if source is None or source.dtype is not ir.DataType.FLOAT or source.producer() is None:
+            continue
+        graph.outputs[index] = source
+        if not value.is_graph_output():
+            graph.remove(cast, safe=True)
