@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from onnxqat.calibration import custom_ops
 from onnxqat.graph import query, walk
 from onnxqat.types import Remark
 
@@ -27,7 +28,12 @@ def dependents(model: ir.Model) -> list[ir.Node]:
 
 
 def _is_foreign(node: ir.Node, model: ir.Model) -> bool:
-    return node.domain not in RUNTIME_DOMAINS and node.op_identifier() not in model.functions
+    """Whether onnxruntime lacks the operator; with libraries of the user's it is taken to have all."""
+    return (
+        not custom_ops.libraries()
+        and node.domain not in RUNTIME_DOMAINS
+        and node.op_identifier() not in model.functions
+    )
 
 
 def out_of_reach(model: ir.Model) -> tuple[list[str], str, list[Remark]]:
@@ -38,6 +44,7 @@ def out_of_reach(model: ir.Model) -> tuple[list[str], str, list[Remark]]:
         return [], "", []
     kinds = ", ".join(sorted({f"{n.domain}:{n.op_type}" for n in foreign}))
     message = f"onnxruntime has no operator {kinds}: calibration stops in front of it, and what follows stays float"
+    message += f"; {custom_ops.VARIABLE} names libraries of such operators"
     reason = f"follows {kinds}, which calibration cannot run"
     return [str(n.name) for n in nodes], reason, [Remark(message, tuple(map(query.label, foreign)), "calibrate")]
 

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from onnxqat.calibration import branch_tensors
+from onnxqat.calibration import custom_ops as user_ops
 from onnxqat.calibration import inputs as model_inputs
 from onnxqat.calibration.inputs import InputInfo
 from onnxqat.discover import unknown
@@ -78,6 +79,7 @@ class Session:
         try:
             for library in custom_ops:
                 options.register_custom_ops_library(library)
+            user_ops.register(options)
         except Exception as error:
             raise _not_runnable(what, error) from None
         extended, self._outputs = _with_outputs(model, tensors)
@@ -193,5 +195,5 @@ def _not_runnable(what: str, error: Exception) -> ModelError:
     return ModelError(
         "model-not-runnable",
         f"onnxruntime cannot run {what}: {reason}",
-        hint="pass the library of its custom operators" if custom else "",
+        hint=f"name the library of its custom operators in {user_ops.VARIABLE}" if custom else "",
     )

@@ -1,11 +1,14 @@
 """Operators of a vendor's domain: what does not depend on them is calibrated."""
 
+import os
+
 import numpy as np
 import onnx
 import pytest
 
 from onnxqat.backends import schema
-from onnxqat.calibration import foreign
+from onnxqat.calibration import custom_ops, foreign
+from onnxqat.errors import ModelError
 from onnxqat.graph import io
 from onnxqat.insert import insert_qdq
 from tests.backends.planning import weight
@@ -73,3 +76,11 @@ def test_functions_of_the_model_are_no_strangers() -> None:
     loaded = io.load(model(text))
     assert foreign.dependents(loaded) == []
     assert foreign.runnable_part(loaded) is loaded
+
+
+def test_libraries_of_the_user_make_the_whole_model_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(custom_ops.VARIABLE, os.pathsep.join(["/none/one.so", "/none/two.so"]))
+    assert foreign.dependents(io.load(model())) == []
+    with pytest.raises(ModelError, match=r"/none/one\.so") as caught:
+        insert_qdq(model(), "onnxruntime-cpu", calibration=DATA)
+    assert caught.value.code == "model-not-runnable"

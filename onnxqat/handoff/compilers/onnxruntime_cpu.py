@@ -9,6 +9,7 @@ from pathlib import Path
 
 import onnx
 
+from onnxqat.calibration import custom_ops
 from onnxqat.handoff import _base
 from onnxqat.handoff._base import MOVES, Array, CompilerResult, Kind
 from onnxqat.handoff._nodes import Nodes, above
@@ -45,6 +46,7 @@ class Compiler(_base.BaseCompiler):
         options.log_severity_level = 4
         for key, value in self.options.items():
             options.add_session_config_entry(key, value)
+        custom_ops.register(options)
         with tempfile.TemporaryDirectory(prefix="onnxqat-") as folder:
             optimized = Path(folder) / "optimized.onnx"
             options.optimized_model_filepath = str(optimized)
