@@ -107,8 +107,7 @@ ResNet-8 lie up to half a code from those of the file. So its convolutions are o
 whatever the scales. Two convolutions take the place of a pool of averages, 3 steps.
 - *tensorrt*: runs no numbers without a GPU.
 
-A cell with one number was measured with one kind of scales. HTP's numbers with the table's scales are of pairs at inputs \
-and outputs that ran on HTP, those with `--exact` of pairs on the CPU, as the provider has it by default.
+A cell with one number was measured with one kind of scales.
 """
 
 
