@@ -20,7 +20,7 @@ from onnxqat.calibration import inputs as model_inputs
 from onnxqat.calibration import preprocess as lines
 from onnxqat.calibration.data import Data
 from onnxqat.calibration.session import Session
-from onnxqat.errors import CheckError, ModelError
+from onnxqat.errors import CheckError, ModelError, UsageError
 from onnxqat.graph import io, qdq, query
 from onnxqat.handoff import _choice, _reasons, _trace
 from onnxqat.handoff._base import Array, BaseCompiler, CompilerResult, NodeResult
@@ -95,10 +95,13 @@ def handoff(
     Raises:
         ModelError: ``model-not-quantized``, ``output-not-writable``, and what :func:`onnxqat.graph.io.load` raises.
         BackendError: ``backend-unknown``, ``backend-table``, ``backend-opset``.
-        UsageError: ``option-invalid``: `output` holds something else than a bundle; ``name-unknown`` and
+        UsageError: ``option-invalid``: a number, or `output` holds something else than a bundle; ``name-unknown`` and
             ``dependency-missing`` for `compiler`.
         CheckError: ``handoff-failed``: the compiler refused the model, crashed or ran out of time.
     """
+    for name, number in (("samples", samples), ("timeout", timeout)):
+        if number <= 0:
+            raise UsageError("option-invalid", f"{name} is {number}; it must be above 0")
     table, target = schema.load(backend), Path(output)
     check_target(target)
     train = io.load(model)
