@@ -18,7 +18,7 @@ from onnxqat.calibration import inputs as model_inputs
 from onnxqat.calibration.inputs import InputInfo
 from onnxqat.discover import unknown
 from onnxqat.errors import ModelError, UnsupportedError
-from onnxqat.graph import build, io
+from onnxqat.graph import build, io, walk
 from onnxqat.passes import convert_to_float32
 
 if TYPE_CHECKING:
@@ -136,6 +136,11 @@ def main_values(graph: ir.Graph) -> dict[str, ir.Value]:
 def _with_outputs(model: ir.Model, names: Iterable[str]) -> tuple[ir.Model, dict[str, str]]:
     """A copy with more outputs, and the output of each tensor that lies in a branch of If."""
     copy, renamed = model.clone(), dict[str, str]()
+    seen: set[str] = set()
+    for node in walk.nodes(copy):
+        if node.name in seen:  # which onnxruntime refuses, and ONNX allows
+            node.name = None
+        seen.update([node.name] if node.name else [])
     values, fresh = branch_tensors.observable(copy), build.Names(copy)
     outputs = {v.name for v in copy.graph.outputs}
     for name in names:

@@ -257,3 +257,10 @@ def test_real_model(shared: Path) -> None:
     for name in names:
         assert exact[name].count > 0
         assert exact[name].range()[0] <= clipped[name].range()[0] <= clipped[name].range()[1] <= exact[name].range()[1]
+
+
+def test_nodes_of_one_name_run() -> None:
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+        g (float[N] x) => (float[N] y) { ["same"] t = Relu(x) ["same"] y = Neg(t) }""")
+    found = Session(ir.from_proto(model), optimize=False).run({"x": np.array([-1, 2], np.float32)})
+    np.testing.assert_array_equal(found["y"], [0, -2])
