@@ -17,7 +17,7 @@ from tests.backends.planning import proto, weight
 from tests.calibration.test_odd_sums import network
 
 
-@pytest.mark.parametrize("backend", ["openvino-cpu", "qnn-htp"])
+@pytest.mark.parametrize("backend", ["openvino-cpu", "qnn-htp", "rknn"])
 def test_every_node_gives_the_bits_of_the_file(backend: str, tmp_path: Path) -> None:
     """A pool of averages alone may meet a tie, which HTP rounds up."""
     compiler = compiler_of(schema.load(backend), [])

@@ -12,6 +12,7 @@ from onnxqat.graph.qdq import DEQUANTIZE, QUANTIZE
 from onnxqat.handoff import _environment_compiler
 from onnxqat.handoff._base import MOVES, Kind, NodeResult
 from onnxqat.handoff._cut_pools import with_cut_pools
+from onnxqat.handoff._kept_grids import with_kept_grids
 from onnxqat.handoff._nodes import Nodes
 from onnxqat.handoff.environment import Environment
 
@@ -22,8 +23,9 @@ _ADDED = re.compile(r"(#\d+|_2[a-z]+\w*|_[A-Z]\w*|_\d+)$")
 class Compiler(_environment_compiler.EnvironmentCompiler):
     """Judged by the compiler's own table of operators: data type INT8 is integer; the target CPU is said in `detail`.
 
-    Options are those of ``RKNN.config``, such as ``target_platform`` (rk3588 without). The vendor's own files are the
-    ``.rknn`` and the ONNX file that it was made of: see :mod:`onnxqat.handoff._cut_pools`.
+    Options are those of ``RKNN.config``, such as ``target_platform`` (rk3588 without) and ``optimization_level`` (2
+    without). The vendor's own files are the ``.rknn`` and the ONNX file that it was made of: see
+    :mod:`onnxqat.handoff._cut_pools` and :mod:`onnxqat.handoff._kept_grids`.
     """
 
     package = "rknn-toolkit2"
@@ -57,8 +59,8 @@ class Compiler(_environment_compiler.EnvironmentCompiler):
     )
 
     def prepare(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """Pools cut to what their windows reach; see the base class."""
-        return with_cut_pools(model)
+        """Pools cut to what their windows reach, and grids that the compiler keeps; see the base class."""
+        return with_kept_grids(with_cut_pools(model))
 
     def read_back(self, original: onnx.ModelProto, facts: Mapping[str, Any]) -> tuple[NodeResult, ...]:
         """From the table of operators; see the base class."""
