@@ -25,8 +25,8 @@ def with_kept_grids(model: onnx.ModelProto) -> onnx.ModelProto:
 
     Stored weights: the zero point of the first channel with a code to spare is one beside the middle, and so are its
     codes; the values are the same. Activations: the scale is 127/128 of what it was, which is for this compiler alone.
-    Left alone: other storage types, scales that are computed or not float32, and weights whose channels all use all
-    codes. ::
+    Left alone: other storage types, scales that are computed, in blocks or not float32, and weights whose channels all
+    use all codes. ::
 
         DequantizeLinear(w: int8 [2, 3] in -127..127, s: [2], z: [0, 0])      DequantizeLinear(w - [1, 0], s, [-1, 0])
         QuantizeLinear(x, 0.5, 128)                                           QuantizeLinear(x, 0.49609375, 128)
@@ -41,7 +41,12 @@ def with_kept_grids(model: onnx.ModelProto) -> onnx.ModelProto:
         if node.op_type not in (QUANTIZE, DEQUANTIZE) or node.input[1] not in stored:
             continue
         scale, zero_point = _parameters(node, stored)
-        if zero_point is None or scale.dtype != np.float32 or np.any(zero_point != MIDDLE[zero_point.dtype]):
+        if (
+            zero_point is None
+            or scale.dtype != np.float32
+            or scale.ndim > 1
+            or np.any(zero_point != MIDDLE[zero_point.dtype])
+        ):
             continue
         if node.input[0] not in stored:
             _set(node, 1, scale * KEPT, made.graph)
@@ -68,19 +73,18 @@ def _shift(
     node: onnx.NodeProto, scale: np.ndarray, zero_point: np.ndarray, codes: np.ndarray, graph: onnx.GraphProto
 ) -> None:
     """One channel's codes and zero point moved by one, or those of all where there is one scale."""
-    axes = [a.i for a in node.attribute if a.name == "axis"]
-    channels = np.moveaxis(codes, axes[0] if axes else 1, 0).reshape(scale.size, -1) if scale.size > 1 else codes
-    rows = channels.reshape(scale.size, -1)
+    axis = next((a.i for a in node.attribute if a.name == "axis"), 1)
+    whole = scale.size == 1
+    rows = (codes if whole else np.moveaxis(codes, axis, 0)).reshape(scale.size, -1)
     limits = np.iinfo(codes.dtype)
     for step, spare in ((-1, rows.min(axis=1) > limits.min), (1, rows.max(axis=1) < limits.max)):
         if spare.any():
             channel = int(np.argmax(spare))
-            moved, centre = codes.copy(), zero_point.copy()
-            part = np.moveaxis(moved, axes[0] if axes else 1, 0)[channel] if scale.size > 1 else moved
-            part += np.asarray(step).astype(codes.dtype)
-            centre.reshape(-1)[channel] += np.asarray(step).astype(codes.dtype)
-            _set(node, 0, moved, graph)
-            _set(node, 2, centre, graph)
+            moved = np.zeros((scale.size,), codes.dtype)
+            moved[channel] += np.asarray(step).astype(codes.dtype)
+            shape = [1] * codes.ndim if whole else np.where(np.arange(codes.ndim) == axis % codes.ndim, scale.size, 1)
+            _set(node, 0, codes + moved.reshape(shape), graph)
+            _set(node, 2, zero_point + moved.reshape(zero_point.shape), graph)
             return
 
 

@@ -75,3 +75,17 @@ def test_other_zero_points_are_left_alone() -> None:
 def test_a_copy_of_the_weights_is_not_shifted_twice() -> None:
     _, copy = made("1, 2, 3, 4", zero_point=127)
     assert with_kept_grids(copy).SerializeToString() == copy.SerializeToString()
+
+
+@pytest.mark.parametrize("axis", ["", "<axis = 1>", "<axis = -2>"])
+@pytest.mark.parametrize("middle", [0, 128])
+def test_any_axis_and_both_types(axis: str, middle: int) -> None:
+    dtype, many = "uint8" if middle else "int8", "[3]" if axis else ""
+    scale, centre = ("0.5, 0.25, 2.0", ", ".join([str(middle)] * 3)) if axis else ("0.5", str(middle))
+    model = onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 13]> g () => (float[2,3,2] y)
+        <{dtype}[2,3,2] w = {{{", ".join(str(middle + v - 6) for v in range(12))}}}, float{many} s = {{{scale}}},
+         {dtype}{many} z = {{{centre}}}> {{ y = DequantizeLinear{axis}(w, s, z) }}""")
+    copy = with_kept_grids(model)
+    assert {middle - 1} <= set(constants(copy, 0)[2].ravel().tolist()) <= {middle - 1, middle}
+    one, two = (Session(io.load(m), optimize=False).run({})["y"] for m in (model, copy))
+    assert np.array_equal(one, two)
