@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import onnx_ir as ir
 from torch import nn
 
 from onnxqat.bridge.state import quantizers
-from onnxqat.graph import walk
+from onnxqat.graph import io, walk
 
 SETTINGS = frozenset(
     {
@@ -29,7 +28,7 @@ SETTINGS = frozenset(
 """(operator, input index) of what an operator reads as a setting."""
 
 
-def freeze_constants(module: nn.Module, model: ir.Model) -> list[str]:
+def freeze_constants(module: nn.Module, model: io.ModelSource) -> list[str]:
     """Take the gradient from constants that are settings and no weights; returns their ONNX names.
 
     1. Constants of one element, such as an epsilon, an exponent or a factor.
@@ -37,11 +36,11 @@ def freeze_constants(module: nn.Module, model: ir.Model) -> list[str]:
 
     Args:
         module: what :func:`onnxqat.to_torch` made.
-        model: the model that it was made from.
+        model: path or model that it was made from.
     """
     settings = {
         str(node.inputs[index].name)  # type: ignore[union-attr]
-        for node in walk.nodes(model)
+        for node in walk.nodes(io.load(model))
         for index in range(len(node.inputs))
         if (node.op_type, index) in SETTINGS and node.inputs[index] is not None
     }
