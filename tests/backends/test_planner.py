@@ -202,9 +202,11 @@ def test_shape_arithmetic_is_untouched_and_unmentioned() -> None:
     assert set(reasons(found)) == {"out_Neg"}
 
 
-def test_float16_is_left_with_a_reason() -> None:
-    text = "g (float16[1,2] x, float16[1,2] z) => (float16[1,2] y) { y = Add(x, z) }"
-    assert reasons(plan(text)) == {"y_Add": "input 0 has type float16; only float32 is quantized"}
+def test_integers_are_left_with_a_reason_and_float16_is_planned_in_float32() -> None:
+    text = "g (TYPE[1,2] x, TYPE[1,2] z) => (TYPE[1,2] y) { y = Add(x, z) }"
+    integers, half = (plan(text.replace("TYPE", kind)) for kind in ("int32", "float16"))
+    assert reasons(integers) == {"y_Add": "input 0 has type int32; only float32 is quantized"}
+    assert set(edges(half)) == {"x", "z", "y"}
 
 
 def test_a_computed_convolution_weight() -> None:
