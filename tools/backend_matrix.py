@@ -102,10 +102,12 @@ Where more than 2 steps are left with `--exact`:
 
 - *qnn-htp*, NanoDet: its Resize nodes interpolate, and meet ties, which HTP rounds up; everything else gives the bits \
 of the file.
-- *rknn*: RKNN-Toolkit2 puts the weights of the file on a grid of its own: weights fitted to the first layer of \
-ResNet-8 lie up to half a code from those of the file. So its convolutions are one step off in 3 to 15 % of the codes, \
-whatever the scales. Two convolutions take the place of a pool of averages, 3 steps.
 - *tensorrt*: runs no numbers without a GPU.
+
+*rknn*'s numbers are of RKNN-Toolkit2's simulator, with the file and the `optimization_level` that `handoff` gives it. \
+Without them, outputs are 5 to 19 steps off: where all zero points of a tensor are in the middle of the type it takes \
+128/127 of the file's scale, and rounds weights again on it; at its default level the result of a pool of averages \
+lies on the grid of its input.
 
 A cell with one number was measured with one kind of scales. MobileNetV2's 17 steps on HTP are of pairs at input and \
 output that ran on HTP, all others of pairs on the CPU, as the provider has it by default.
