@@ -102,9 +102,9 @@ Where more than 2 steps are left with `--exact`:
 
 - *qnn-htp*, NanoDet: its Resize nodes interpolate, and meet ties, which HTP rounds up; everything else gives the bits \
 of the file.
-- *rknn*, YOLOX: RKNN-Toolkit2 makes one operator, exSwish, of a SiLU, and drops the pair behind the Sigmoid: it gives \
-exactly the codes of the SiLU without that pair, 1 step from the file in 2 % of the codes. NanoDet ends the toolkit by \
-a signal.
+- *rknn*, YOLOX: RKNN-Toolkit2 makes one operator, exSwish, of a SiLU, and drops the pair behind the Sigmoid: alone it \
+gives exactly the codes of the SiLU without that pair, 1 step from the file in 2 % of the codes. That YOLOX differs \
+for this reason is inferred. NanoDet ends the toolkit by a signal.
 - *tensorrt*: runs no numbers without a GPU.
 
 *rknn*'s numbers are of RKNN-Toolkit2's simulator, with the file and the `optimization_level` that `handoff` gives it. \
