@@ -13,6 +13,7 @@ from typing import IO, Any
 
 import numpy as np
 import onnx
+from google.protobuf.message import DecodeError
 
 import onnxqat
 from onnxqat.errors import CheckError, UsageError
@@ -114,7 +115,10 @@ def _last_words(log: IO[bytes]) -> str:
 
 def _rare_types(path: Path) -> str:
     """What to do about inputs and outputs of types that few compilers take; nothing where there are none."""
-    graph = onnx.load(path, load_external_data=False).graph
+    try:
+        graph = onnx.load(path, load_external_data=False).graph
+    except DecodeError:
+        return ""
     found = [
         f"{value.name!r} is {kind}"
         for value in (*graph.input, *graph.output)

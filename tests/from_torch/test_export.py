@@ -268,7 +268,9 @@ def test_shared_weights_that_became_copies_are_told() -> None:
     assert run(nn.Sequential(layer, nn.ReLU(), layer), torch.zeros(2, 4), exporter="torchscript").remarks == ()
 
 
-def test_types_without_kernels() -> None:
-    with pytest.raises(QatError, match="cannot run the exported model") as failed:
-        onnxqat.export(Block().double(), image().double(), exporter="torchscript")
-    assert "float()" in failed.value.hint
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_types_without_kernels_are_compared_in_float32(dtype: torch.dtype) -> None:
+    found = run(Block().to(dtype), image().to(dtype), exporter="torchscript")
+    assert found.remarks == ()
+    kind = {torch.float64: ir.DataType.DOUBLE, torch.bfloat16: ir.DataType.BFLOAT16}[dtype]
+    assert [value.dtype for value in io.load(found.model).graph.outputs] == [kind]
