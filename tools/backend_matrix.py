@@ -101,10 +101,11 @@ WHY = """
 Where more than 2 steps are left with `--exact`:
 
 - *qnn-htp*, NanoDet: its Resize nodes interpolate, and meet ties, which HTP rounds up; everything else gives the bits \
-of the file.
+of the file. With an output scale of 15/16 or 17/16 of the input's there are no ties, and HTP gives the codes of the \
+file, but the sums behind them do not take such grids yet.
 - *rknn*, YOLOX: RKNN-Toolkit2 makes one operator, exSwish, of a SiLU, and drops the pair behind the Sigmoid: alone it \
 gives exactly the codes of the SiLU without that pair, 1 step from the file in 2 % of the codes. That YOLOX differs \
-for this reason is inferred. NanoDet ends the toolkit by a signal.
+for this reason is inferred.
 - *tensorrt*: runs no numbers without a GPU.
 
 *rknn*'s numbers are of RKNN-Toolkit2's simulator, with the file and the `optimization_level` that `handoff` gives it. \
