@@ -1,4 +1,4 @@
-"""The pair inside a SiLU that HTP asks for and does not carry out."""
+"""The pair inside a SiLU that HTP and RKNN ask for and do not carry out."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ def with_gate_pairs(model: onnx.ModelProto) -> onnx.ModelProto:
     """A copy in which the Sigmoid of each SiLU between Q/DQ has a pair of its own, with steps of 1/256.
 
     HTP makes one table of ``x * sigmoid(x)``, whatever the pair behind the Sigmoid is, but computes both in float where
-    there is none (onnxruntime-qnn 2.7). So it computes what `model` says. Left alone: a Sigmoid that something else
-    reads too, or whose product is of another tensor or not quantized. ::
+    there is none (onnxruntime-qnn 2.7); RKNN makes one exSwish of it (RKNN-Toolkit2 2.5.0). So they compute what
+    `model` says. Left alone: a Sigmoid that something else reads too, or whose product is of another tensor or not
+    quantized. ::
 
         g = Sigmoid(x)  y = Mul(x, g)
         g = Sigmoid(x)  q = QuantizeLinear(g, 1 / 256, 0)  d = DequantizeLinear(q, 1 / 256, 0)  y = Mul(x, d)

@@ -38,9 +38,9 @@ SILUS = f"""<ir_version: 8, opset_import: ["" : 13]> g (float[1,3,64,64] x) => (
     c = Conv(x, w) g = Sigmoid(c) a = Mul(c, g) d = Conv(a, k) h = Sigmoid(d) b = Mul(d, h) y = Conv(b, v) }}"""
 
 
-@pytest.mark.parametrize("backend", ["openvino-cpu", "onnxruntime-cpu", "qnn-htp"])
+@pytest.mark.parametrize("backend", ["openvino-cpu", "onnxruntime-cpu", "qnn-htp", "rknn"])
 def test_silus_give_the_bits_of_the_file(backend: str, tmp_path: Path) -> None:
-    """HTP computes x * sigmoid(x) by one table, and drops the pair in the middle that it asks for."""
+    """HTP and RKNN compute x * sigmoid(x) as one, and drop the pair in the middle that they ask for."""
     compiler = compiler_of(schema.load(backend), [])
     if compiler is None or compiler.version() is None:
         pytest.skip(f"the compiler of {backend} is not installed")
