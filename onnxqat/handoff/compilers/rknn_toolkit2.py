@@ -16,6 +16,7 @@ from onnxqat.handoff._kept_grids import with_kept_grids
 from onnxqat.handoff._nodes import Nodes
 from onnxqat.handoff._own_pairs import with_own_pairs
 from onnxqat.handoff._silu_pairs import with_gate_pairs
+from onnxqat.handoff._small_pools import with_small_pools
 from onnxqat.handoff.environment import Environment
 
 _ROW = re.compile(r"D RKNN: \[[\d:.]+\] (\d+)\s+(\w+)\s+(INT8|INT16|INT4|FLOAT16|FLOAT|FLOAT32)\s+(NPU|CPU|GPU)\s(.*)")
@@ -62,7 +63,7 @@ class Compiler(_environment_compiler.EnvironmentCompiler):
 
     def prepare(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """Pools cut to what their windows reach, SiLUs with a pair inside, grids that it keeps; see the base class."""
-        return with_kept_grids(with_gate_pairs(with_cut_pools(with_own_pairs(model))))
+        return with_kept_grids(with_gate_pairs(with_cut_pools(with_small_pools(with_own_pairs(model)))))
 
     def read_back(self, original: onnx.ModelProto, facts: Mapping[str, Any]) -> tuple[NodeResult, ...]:
         """From the table of operators; see the base class."""
