@@ -293,11 +293,20 @@ class ShiftLimit:
 
 
 @dataclasses.dataclass(frozen=True)
+class Mean:
+    """A node that computes means of its first input; `output` is the tensor that is quantized behind it."""
+
+    node: str
+    input: str
+    output: str
+
+
+@dataclasses.dataclass(frozen=True)
 class QuantPlan:
     """What is to happen to every edge of a graph: the result of resolving a backend table.
 
     `bare`: tensors that lie on the grid of what they were moved from, without a pair of their own. `odd_sums`: see
-    :mod:`onnxqat.calibration.odd_sums`.
+    :mod:`onnxqat.calibration.odd_sums`. `means`: see :mod:`onnxqat.calibration.means`.
     """
 
     backend: str
@@ -309,6 +318,7 @@ class QuantPlan:
     shift_limits: tuple[ShiftLimit, ...] = ()
     bare: tuple[str, ...] = ()
     odd_sums: bool = False
+    means: tuple[Mean, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

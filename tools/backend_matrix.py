@@ -100,9 +100,6 @@ With the table's scales → with `--exact`; **bold** where no output value is mo
 WHY = """
 Where more than 2 steps are left with `--exact`:
 
-- *qnn-htp*, NanoDet: its Resize nodes interpolate, and meet ties, which HTP rounds up; everything else gives the bits \
-of the file. With an output scale of 15/16 or 17/16 of the input's there are no ties, and HTP gives the codes of the \
-file, but the sums behind them do not take such grids yet.
 - *tensorrt*: runs no numbers without a GPU.
 
 *rknn*'s numbers are of RKNN-Toolkit2's simulator, with the file and the `optimization_level` that `handoff` gives it. \

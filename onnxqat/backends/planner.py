@@ -19,7 +19,7 @@ from onnxqat.backends.draft import Consumer, Draft, DraftTensor
 from onnxqat.backends.schema import Backend, OpRow
 from onnxqat.backends.selection import Selection
 from onnxqat.graph import batchnorm, query, walk
-from onnxqat.types import Decision, Edge, QuantPlan, Remark, Shared, ShiftLimit, TensorSpec, UsefulRange
+from onnxqat.types import Decision, Edge, Mean, QuantPlan, Remark, Shared, ShiftLimit, TensorSpec, UsefulRange
 
 
 def plan(
@@ -67,6 +67,7 @@ def plan(
         tuple(draft.shift_limits),
         moved,
         backend.sums == "odd",
+        tuple(draft.means),
     )
 
 
@@ -90,7 +91,10 @@ def _visit(draft: Draft, node: ir.Node) -> None:
     fusion = chains.Fusion(node.outputs[0], node.outputs[0], ())
     if draft.backend.placement == "both" and row.outputs:
         fusion = _produce(draft, node, row, key)
-    if row.tie is not None:
+    source = node.inputs[0] if row.means and draft.backend.sums == "odd" else None
+    if source is not None:
+        draft.means.append(Mean(str(node.name), str(source.name), str(fusion.output.name)))
+    elif row.tie is not None:
         draft.ties.append((node, row, list(decisions)))
     biases.derive(draft, node, row, key)
     draft.shift_limits.extend(_shift_limits(draft, node, fusion))

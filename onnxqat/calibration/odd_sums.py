@@ -110,8 +110,10 @@ def make_odd(model: ir.Model, plan: QuantPlan, placements: tuple[Placement, ...]
     ends = Ends(plan, list(placements))
     for limit in plan.shift_limits:
         node = nodes.get(limit.node)
+        if node is None or node.op_type not in LAYERS or len(node.inputs) < 3:
+            continue
         x, w = ends.input(limit, 0), ends.input(limit, 1)
-        if node is None or x is None or w is None or node.op_type not in LAYERS or len(node.inputs) < 3:
+        if x is None or w is None:
             continue
         weight, bias = node.inputs[1], node.inputs[2]
         values, offset = query.constant_array(weight), query.constant_array(bias)

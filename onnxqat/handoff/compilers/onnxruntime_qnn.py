@@ -12,6 +12,7 @@ from onnxqat.handoff import _environment_compiler
 from onnxqat.handoff._base import MOVES, Kind, NodeResult
 from onnxqat.handoff._nodes import Nodes
 from onnxqat.handoff._silu_pairs import with_gate_pairs
+from onnxqat.handoff._unit_steps import with_unit_steps
 from onnxqat.handoff.environment import Environment
 
 TYPES = {
@@ -51,8 +52,8 @@ class Compiler(_environment_compiler.EnvironmentCompiler):
     )
 
     def prepare(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """Pairs inside SiLUs; see the base class."""
-        return with_gate_pairs(model)
+        """Pairs inside SiLUs, and steps of 1 around interpolations; see the base class."""
+        return with_unit_steps(with_gate_pairs(model))
 
     def read_back(self, original: onnx.ModelProto, facts: Mapping[str, Any]) -> tuple[NodeResult, ...]:
         """From the graphs that QNN compiled and from who was given each node; see the base class."""

@@ -1,0 +1,77 @@
+"""``--exact`` for integer kernels: means lie on grids on which no value is half-way between two codes."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+
+import onnxqat
+from onnxqat.backends.selection import Overrides
+from onnxqat.calibration import means
+from onnxqat.graph import io, qdq
+from onnxqat.types import Mean, Placement, QParams, QType, QuantPlan
+from tests.backends.planning import proto, weight
+
+STEP = 1 + 2.0**-11
+PYRAMID = f"""<ir_version: 8, opset_import: ["" : 13]> g (float[1,3,8,8] x) => (float[1,4,4,4] y) <
+    float[4,3,1,1] w = {weight(4, 3, 1, 1)}, float[4,3,1,1] v = {weight(4, 3, 1, 1)},
+    float[4,4,1,1] k = {weight(4, 4, 1, 1)}, int64[4] large = {{1,4,16,16}}, int64[4] small = {{1,4,4,4}}> {{
+    a = Conv(x, w) u = Resize<mode = "linear">(a, , , large) b = Conv<pads = [4,4,4,4]>(x, v) s = Add(b, u)
+    d = Resize<mode = "linear">(s, , , small) p = AveragePool<kernel_shape = [2,2], pads = [0,0,1,1]>(d)
+    n = Resize<mode = "nearest">(p, , , large) m = MaxPool<kernel_shape = [4,4], strides = [4,4]>(n) y = Conv(m, k) }}"""
+
+
+def scales(backend: str, *, exact: bool) -> dict[str, float]:
+    x = np.random.default_rng(1).standard_normal((4, 3, 8, 8)).astype(np.float32)
+    overrides = Overrides(exact=exact)
+    made = onnxqat.insert_qdq(proto(PYRAMID), backend, calibration={"x": x}, overrides=overrides).model
+    return {q.tensor: float(q.qparams.scale) for q in qdq.quantizers(io.load(made)) if q.qparams.scale.size == 1}
+
+
+def test_a_mean_is_a_little_coarser_than_its_input() -> None:
+    found = scales("qnn-htp", exact=True)
+    for source, mean, times in (("a", "u", 1), ("s", "d", 1), ("d", "p", 2)):
+        ratio = found[mean] / found[source] / (1 + times * 2.0**-11) * (1 + (times - 1) * 2.0**-11)
+        assert np.log2(ratio) == np.rint(np.log2(ratio))
+        assert ratio <= 1  # a coarser grid has ties half-way that need one bit more
+    assert {np.frexp(found[t])[0] for t in ("x", "a", "b", "s")} == {0.5}
+    assert found["n"] == found["p"]  # nothing is interpolated
+
+
+def test_no_mean_lies_between_two_codes() -> None:
+    """So rounding ties up, as HTP does, and to even are the same; on the input's own grid they are not."""
+    codes = np.arange(-128 * 16, 128 * 16) / 16
+    for scale, equal in ((1.0, False), (STEP, True)):
+        steps = codes / scale
+        assert np.array_equal(np.floor(steps + 0.5), np.rint(steps)) == equal
+
+
+def test_without_odd_sums_there_is_nothing_to_set_apart() -> None:
+    found = scales("qnn-htp", exact=False)
+    assert (found["u"], found["d"]) == (found["a"], found["s"])
+    short = scales("onnxruntime-cpu", exact=True)
+    assert {np.frexp(s)[0] for tensor, s in short.items() if tensor in "abusdpnmx"} == {0.5}
+
+
+def placement(tensor: str, scale: float, **more: object) -> Placement:
+    qparams = QParams(np.float32(scale), np.int64(0), QType("uint8", 0, 255), scale_bits=1)
+    return Placement(tensor, qparams, "rule", **more)  # type: ignore[arg-type]
+
+
+def test_prescribed_grids_and_rings_stay() -> None:
+    chain = (Mean("n1", "a", "b"), Mean("n2", "b", "c"), Mean("n3", "c", "d"))
+    made = [placement("a", 1), placement("b", 1), placement("c", 1, prescribed=True), placement("d", 1)]
+    found = means.set_apart(QuantPlan("t", (), means=chain), made)
+    assert [float(p.qparams.scale) for p in found] == [1, STEP, 1, STEP]
+    assert [p.qparams.scale_bits for p in found] == [1, 12, 1, 12]
+    ring = (Mean("n1", "a", "b"), Mean("n2", "b", "a"))
+    again = means.set_apart(QuantPlan("t", (), means=ring), made[:2])
+    assert all(1 < p.qparams.scale < 1.01 for p in again)
+    tied = [placement("a", 1, group="a"), placement("b", 1, group="a")]
+    assert means.set_apart(QuantPlan("t", (), means=chain[:1]), tied) == tied
+
+
+def test_the_model_is_valid() -> None:
+    x = np.zeros((1, 3, 8, 8), np.float32)
+    made = onnxqat.insert_qdq(proto(PYRAMID), "qnn-htp", calibration={"x": x}, overrides=Overrides(exact=True)).model
+    onnx.checker.check_model(made, full_check=True)
