@@ -10,6 +10,7 @@ limits of shifts (:mod:`onnxqat.calibration.shifts`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import onnx_ir as ir
@@ -91,13 +92,20 @@ def _visit(draft: Draft, node: ir.Node) -> None:
     fusion = chains.Fusion(node.outputs[0], node.outputs[0], ())
     if draft.backend.placement == "both" and row.outputs:
         fusion = _produce(draft, node, row, key)
-    source = node.inputs[0] if row.means and draft.backend.sums == "odd" else None
+    source = node.inputs[0] if row.means and draft.backend.sums == "odd" and _meets_ties(node) else None
     if source is not None:
         draft.means.append(Mean(str(node.name), str(source.name), str(fusion.output.name)))
     elif row.tie is not None:
         draft.ties.append((node, row, list(decisions)))
     biases.derive(draft, node, row, key)
     draft.shift_limits.extend(_shift_limits(draft, node, fusion))
+
+
+def _meets_ties(node: ir.Node) -> bool:
+    """Whether a mean may lie half-way between two codes: one of an odd number of values never does."""
+    windows = math.prod(query.attribute(node, "kernel_shape", [2]))
+    padded = any(query.attribute(node, "pads", [])) or query.attribute(node, "auto_pad", "NOTSET") != "NOTSET"
+    return windows % 2 == 0 or (padded and not query.attribute(node, "count_include_pad", 0))
 
 
 def _leave(draft: Draft, node: ir.Node, reason: str | None) -> None:

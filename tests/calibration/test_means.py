@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import pytest
 
 import onnxqat
 from onnxqat.backends.selection import Overrides
@@ -36,6 +37,24 @@ def test_a_mean_is_a_little_coarser_than_its_input() -> None:
         assert ratio <= 1  # a coarser grid has ties half-way that need one bit more
     assert {np.frexp(found[t])[0] for t in ("x", "a", "b", "s")} == {0.5}
     assert found["n"] == found["p"]  # nothing is interpolated
+
+
+@pytest.mark.parametrize(
+    ("attributes", "apart"),
+    [
+        ("kernel_shape = [3,3]", False),
+        ("kernel_shape = [2,3]", True),
+        ("kernel_shape = [3,3], pads = [1,1,1,1]", True),
+        ("kernel_shape = [3,3], pads = [1,1,1,1], count_include_pad = 1", False),
+        ('kernel_shape = [3,3], auto_pad = "SAME_UPPER"', True),
+    ],
+)
+def test_a_mean_of_an_odd_number_of_values_keeps_the_grid(attributes: str, apart: bool) -> None:
+    text = f"g (float[1,4,9,9] x) => (float[1,4,N,M] y) {{ a = Relu(x) p = AveragePool<{attributes}>(a) y = Relu(p) }}"
+    x = np.random.default_rng(1).standard_normal((1, 4, 9, 9)).astype(np.float32)
+    made = onnxqat.insert_qdq(proto(text), "qnn-htp", calibration={"x": x}, overrides=Overrides(exact=True)).model
+    found = {q.tensor: float(q.qparams.scale) for q in qdq.quantizers(io.load(made))}
+    assert (np.frexp(found["p"] / found["a"])[0] != 0.5) == apart
 
 
 def test_no_mean_lies_between_two_codes() -> None:
