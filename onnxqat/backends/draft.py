@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 
 import onnx_ir as ir
 
@@ -51,7 +52,8 @@ class Draft:
         model: prepared float model; it is only read.
         backend: table, user overrides applied.
         selection: nodes that the user took out.
-        mixed_range: names of Concat nodes whose inputs have ranges too different for one scale.
+        mixed_range: names of Concat nodes whose inputs have ranges too different for one scale, each with the name of
+            the widest input.
         masked: names of tensors that turned out to be masks.
     """
 
@@ -60,7 +62,7 @@ class Draft:
         model: ir.Model,
         backend: Backend,
         selection: Selection,
-        mixed_range: frozenset[str],
+        mixed_range: Mapping[str, str],
         masked: frozenset[str] = frozenset(),
     ) -> None:
         self.model, self.backend, self.selection = model, backend, selection

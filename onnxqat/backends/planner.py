@@ -11,7 +11,7 @@ limits of shifts (:mod:`onnxqat.calibration.shifts`).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import onnx_ir as ir
 
@@ -28,7 +28,7 @@ def plan(
     backend: Backend,
     selection: Selection,
     *,
-    mixed_range: frozenset[str] = frozenset(),
+    mixed_range: Mapping[str, str] | None = None,
     masked: frozenset[str] = frozenset(),
 ) -> QuantPlan:
     """The plan for the main graph of `model` and the branches of If in it; the prepare passes have run.
@@ -37,10 +37,11 @@ def plan(
         model: prepared float model, with types and shapes inferred; it is only read.
         backend: table, user overrides applied.
         selection: nodes that the user took out.
-        mixed_range: names of Concat nodes whose inputs have ranges too different for one scale.
+        mixed_range: names of Concat nodes whose inputs have ranges too different for one scale, each with the name of
+            the widest input.
         masked: names of tensors that turned out to be masks.
     """
-    draft = Draft(model, backend, selection, mixed_range, masked)
+    draft = Draft(model, backend, selection, mixed_range or {}, masked)
     for graph in draft.graphs:
         for node in graph:
             _visit(draft, node)
@@ -50,6 +51,7 @@ def plan(
         spreading.tie_row(draft, node, row, inputs)
     if backend.placement == "both":
         spreading.spread(draft)
+        spreading.tie_widest(draft)
     spreading.tie_branches(draft)
     for scope in walk.scopes(model):
         if not any(scope is graph for graph in draft.graphs):

@@ -89,6 +89,19 @@ def _spread_node(draft: Draft, node: ir.Node) -> None:
             _remark(draft, str(source.name), str(tensor.value.name))
 
 
+def tie_widest(draft: Draft) -> None:
+    """What a Concat of mixed ranges returns, where something wants it quantized, lies on the grid of its widest input.
+
+    That range is about the same. HTP drops the pair in front where both are quantized, so that with a grid of its own
+    values beyond the calibrated range would end on other codes than the file's.
+    """
+    for graph in draft.graphs:
+        for node in graph:
+            widest = draft.mixed_range.get(str(node.name))
+            if widest is not None:
+                draft.tie(widest, str(node.outputs[0].name))
+
+
 def tie_branches(draft: Draft) -> None:
     """What an If returns lies on the grid of what its branches return: a pair behind it then changes nothing."""
     for graph in draft.graphs:

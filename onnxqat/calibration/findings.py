@@ -23,13 +23,13 @@ class Findings:
 
     Attributes:
         left_out: node name to the reason why it stays float.
-        mixed_range: names of Concat nodes whose inputs have ranges too different for one scale.
+        mixed_range: Concat nodes whose inputs have ranges too different for one scale, each with the widest of them.
         masked: names of tensors that are masks.
         remarks: what is worth knowing, those of the runner included.
     """
 
     left_out: dict[str, str]
-    mixed_range: frozenset[str]
+    mixed_range: dict[str, str]
     masked: frozenset[str]
     remarks: tuple[Remark, ...]
 
@@ -54,7 +54,7 @@ def find(model: ir.Model, observers: Observed, sizes: dict[str, RowSizes]) -> Fi
     if unfit:
         remarks.append(Remark(f"layers stay float: {ROWS}", tuple(unfit), "calibrate"))
     left_out = dict.fromkeys(unfit, ROWS) | {str(node.name): UNTAKEN for graph in untaken for node in graph}
-    concats = frozenset[str]().union(*(names for names, _ in mixed))
+    concats = {name: widest for names, _ in mixed for name, widest in names.items()}
     return Findings(left_out, concats, masked, tuple(remarks))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from pathlib import Path
 
 import onnx
@@ -39,7 +40,7 @@ def plan(
     source: str | onnx.ModelProto,
     backend: str = "onnxruntime-cpu",
     *,
-    mixed_range: frozenset[str] = frozenset(),
+    mixed_range: Mapping[str, str] | None = None,
     **overrides: object,
 ) -> QuantPlan:
     """The plan for a model, prepared as insert-qdq prepares it."""

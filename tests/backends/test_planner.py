@@ -147,9 +147,18 @@ def test_a_tied_constant_shares_the_observed_range(backend: str, order: str) -> 
 
 
 def test_mixed_range_concat_stays_float() -> None:
-    found = plan(CONCAT, "openvino-cpu", mixed_range=frozenset({"c_Concat"}))
+    found = plan(CONCAT, "openvino-cpu", mixed_range={"c_Concat": "b"})
     assert reasons(found)["c_Concat"] == "its inputs have ranges too different for one scale"
     assert root(found, "a") == "a"
+    assert root(found, "b") == "b"
+
+
+@pytest.mark.parametrize(("reader", "expected"), [("Relu", "a"), ("Erf", None)])
+def test_a_mixed_concat_returns_the_grid_of_its_widest_input(reader: str, expected: str | None) -> None:
+    text = f"""g (float[1,2] x, float[1,2] z) => (float[1,4] y) {{
+        a = Abs(x) b = Sigmoid(z) c = Concat<axis = 1>(a, b) y = {reader}(c) }}"""
+    found = plan(text, "qnn-htp", mixed_range={"c_Concat": "a"})
+    assert (root(found, "c") if "c" in edges(found) else None) == expected
     assert root(found, "b") == "b"
 
 
