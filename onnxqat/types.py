@@ -293,11 +293,14 @@ class ShiftLimit:
 
 
 @dataclasses.dataclass(frozen=True)
-class Mean:
-    """A node that computes means of its first input; `output` is the tensor that is quantized behind it."""
+class Midpoints:
+    """A node whose results, means or products of codes, may lie half-way between two codes.
+
+    `output` is the tensor that is quantized behind it.
+    """
 
     node: str
-    input: str
+    inputs: tuple[str, ...]
     output: str
 
 
@@ -306,7 +309,7 @@ class QuantPlan:
     """What is to happen to every edge of a graph: the result of resolving a backend table.
 
     `bare`: tensors that lie on the grid of what they were moved from, without a pair of their own. `odd_sums`: see
-    :mod:`onnxqat.calibration.odd_sums`. `means`: see :mod:`onnxqat.calibration.means`.
+    :mod:`onnxqat.calibration.odd_sums`. `midpoints`: see :mod:`onnxqat.calibration.midpoints`.
     """
 
     backend: str
@@ -318,7 +321,7 @@ class QuantPlan:
     shift_limits: tuple[ShiftLimit, ...] = ()
     bare: tuple[str, ...] = ()
     odd_sums: bool = False
-    means: tuple[Mean, ...] = ()
+    midpoints: tuple[Midpoints, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

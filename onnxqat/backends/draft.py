@@ -12,7 +12,7 @@ from onnxqat.backends.groups import Groups
 from onnxqat.backends.schema import Backend, OpRow, Slot
 from onnxqat.backends.selection import Selection
 from onnxqat.graph import qdq, query
-from onnxqat.types import Decision, Edge, Mean, RedundantClip, Remark, ShiftLimit, TensorSpec
+from onnxqat.types import Decision, Edge, Midpoints, RedundantClip, Remark, ShiftLimit, TensorSpec
 
 Consumer = tuple[str, int]
 
@@ -74,7 +74,7 @@ class Draft:
         self.float_nodes: list[tuple[str, str]] = []
         self.remarks: list[Remark] = []
         self.shift_limits: list[ShiftLimit] = []
-        self.means: list[Mean] = []
+        self.midpoints: list[Midpoints] = []
         self.fused: set[ir.Node] = set()
         self.wants: dict[Consumer, Decision] = {}
         self.ties: list[tuple[ir.Node, OpRow, list[int]]] = []

@@ -20,7 +20,7 @@ from onnxqat.backends.draft import Consumer, Draft, DraftTensor
 from onnxqat.backends.schema import Backend, OpRow
 from onnxqat.backends.selection import Selection
 from onnxqat.graph import batchnorm, query, walk
-from onnxqat.types import Decision, Edge, Mean, QuantPlan, Remark, Shared, ShiftLimit, TensorSpec, UsefulRange
+from onnxqat.types import Decision, Edge, Midpoints, QuantPlan, Remark, Shared, ShiftLimit, TensorSpec, UsefulRange
 
 
 def plan(
@@ -70,7 +70,7 @@ def plan(
         tuple(draft.shift_limits),
         moved,
         backend.sums == "odd",
-        tuple(draft.means),
+        tuple(draft.midpoints),
     )
 
 
@@ -94,9 +94,9 @@ def _visit(draft: Draft, node: ir.Node) -> None:
     fusion = chains.Fusion(node.outputs[0], node.outputs[0], ())
     if draft.backend.placement == "both" and row.outputs:
         fusion = _produce(draft, node, row, key)
-    source = node.inputs[0] if row.means and draft.backend.sums == "odd" and _meets_ties(node) else None
-    if source is not None:
-        draft.means.append(Mean(str(node.name), str(source.name), str(fusion.output.name)))
+    if row.midpoints and draft.backend.sums == "odd" and _meets_ties(node):
+        sources = tuple(str(value.name) for i, value in enumerate(node.inputs) if value is not None and i in decisions)
+        draft.midpoints.append(Midpoints(str(node.name), sources, str(fusion.output.name)))
     elif row.tie is not None:
         draft.ties.append((node, row, list(decisions)))
     biases.derive(draft, node, row, key)

@@ -199,8 +199,8 @@ class OpRow(_Row):
     `not_behind`: the row is not for a node that reads the result of one of these operators.
     `convert`: equal parameters are a must, so that an input with prescribed ones, or of another type, gets a second
     pair onto the common grid.
-    `means`: the results are means of the input; with odd sums they lie on a grid of their own, see
-    :mod:`onnxqat.calibration.means`, whatever `tie` says.
+    `midpoints`: the results, means or products, may lie half-way between two codes; with odd sums they lie on a grid of
+    their own, see :mod:`onnxqat.calibration.midpoints`, whatever `tie` says.
     """
 
     inputs: tuple[Slot, ...] = ()
@@ -210,7 +210,7 @@ class OpRow(_Row):
     computed: bool = False
     not_behind: tuple[str, ...] = ()
     float_output: bool = False
-    means: bool = False
+    midpoints: bool = False
     when: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def input_slot(self, index: int) -> Slot | None:

@@ -38,7 +38,7 @@ _ODD_SUMS = (
     Check("Conv|ConvTranspose|Gemm|MatMul", "in0 + in1 - out", (2, 16)),
     # a sum of whole steps of its own grid needs no rounding
     Check("Add|Sub", "out - max_in", (0, 62)),
-    # a coarser grid than the input's would take a factor of one bit more, see calibration/means.py
+    # a coarser grid than the input's would take a factor of one bit more, see calibration/midpoints.py
     Check("Resize|AveragePool", "out - in0", (0, 62)),
 )
 """Limits of shifts with which integer kernels round as QuantizeLinear does, see :mod:`onnxqat.calibration.odd_sums`."""

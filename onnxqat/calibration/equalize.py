@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import onnx_ir as ir
 
 from onnxqat.backends.schema import Backend
@@ -11,10 +9,9 @@ from onnxqat.backends.selection import Selection
 from onnxqat.calibration import foreign
 from onnxqat.calibration.data import Data
 from onnxqat.calibration.runner import calibrate
-from onnxqat.graph import query
 from onnxqat.passes import _base
-from onnxqat.passes.equalize_silu import EqualizeSilu, channels, factors_of, sites
-from onnxqat.types import FloatArray, QType, Remark, TensorSpec
+from onnxqat.passes.equalize_silu import EqualizeSilu, channels
+from onnxqat.types import QType, Remark, TensorSpec
 
 _PER_CHANNEL = TensorSpec(QType.of(8, signed=False), symmetric=False, granularity="channel", axis=1)
 
@@ -23,8 +20,7 @@ def equalize(model: ir.Model, table: Backend, chosen: Selection, data: Data) -> 
     """Run :class:`~onnxqat.passes.equalize_silu.EqualizeSilu` on the main graph of `model`, in place.
 
     Costs a pass over the data where the graph has a place for it. It is left out where weights of convolutions have one
-    scale a tensor, which the factors could spread further, where the data can be read only once, and where sums are
-    to be odd: the products that it adds would meet ties.
+    scale a tensor, which the factors could spread further, and where the data can be read only once.
 
     Args:
         model: prepared float model.
@@ -45,17 +41,8 @@ def equalize(model: ir.Model, table: Backend, chosen: Selection, data: Data) -> 
     observers = calibrate(foreign.runnable_part(model), dict.fromkeys(names, _PER_CHANNEL), data)
     seen = {name: observer for name, observer in observers.items() if observer.count}
     ranges = {name: o.range() for name, o in seen.items()}
-    if table.sums == "odd":
-        return _unequal(sites(model.graph, left_out), ranges)
     step = EqualizeSilu(ranges, behind=_fuses_product(table), powers=any(c.inner == "pair" for c in table.fused))
     return _base.rewrite(model, [step]).remarks
-
-
-def _unequal(nodes: list[ir.Node], ranges: Mapping[str, tuple[FloatArray, FloatArray]]) -> tuple[Remark, ...]:
-    """Which convolutions would be equalized, for a user to know where accuracy is lost."""
-    found = [n for n in nodes if (known := ranges.get(str(n.outputs[0].name))) and factors_of(*known) is not None]
-    text = "channels of very different size were not equalized for the sake of equal numbers, which costs accuracy"
-    return (Remark(text, tuple(map(query.label, found)), "calibrate"),) if found else ()
 
 
 def _fuses_product(table: Backend) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxqat import numerics
-from onnxqat.calibration import means, odd_sums, shifts
+from onnxqat.calibration import midpoints, odd_sums, shifts
 from onnxqat.calibration.observers._base import BaseObserver
 from onnxqat.calibration.weights import weight_qparams
 from onnxqat.graph import query, walk
@@ -57,9 +57,11 @@ def resolve(plan: QuantPlan, observers: Mapping[str, BaseObserver], model: ir.Mo
     placements = _cut_saturated(plan, placements, observers)
     placements, clip_remarks = _tie_needed_clips(plan, placements)
     placements, bias_remarks = _keep_bias_in_range(plan, placements, constants)
+    if plan.odd_sums:
+        placements = midpoints.center(plan, placements)
     placements, shift_remarks = shifts.keep_in_limits(plan, placements)
     if plan.odd_sums:
-        placements = odd_sums.whole_shifts(plan, means.set_apart(plan, placements), constants)
+        placements = odd_sums.whole_shifts(plan, midpoints.set_apart(plan, placements), constants)
     biases = tuple(
         BiasPlacement(edge.consumers[0][0], edge.decision.storage, edge.rule)
         for edge in plan.edges

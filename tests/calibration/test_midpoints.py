@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import onnx
 import pytest
 
 import onnxqat
 from onnxqat.backends.selection import Overrides
-from onnxqat.calibration import means
+from onnxqat.calibration import midpoints
 from onnxqat.graph import io, qdq
-from onnxqat.types import Mean, Placement, QParams, QType, QuantPlan
+from onnxqat.types import Midpoints, Placement, QParams, QType, QuantPlan
 from tests.backends.planning import proto, weight
 
 STEP = 1 + 2.0**-11
@@ -78,19 +80,46 @@ def placement(tensor: str, scale: float, **more: object) -> Placement:
 
 
 def test_prescribed_grids_and_rings_stay() -> None:
-    chain = (Mean("n1", "a", "b"), Mean("n2", "b", "c"), Mean("n3", "c", "d"))
+    chain = (Midpoints("n1", ("a",), "b"), Midpoints("n2", ("b",), "c"), Midpoints("n3", ("c",), "d"))
     made = [placement("a", 1), placement("b", 1), placement("c", 1, prescribed=True), placement("d", 1)]
-    found = means.set_apart(QuantPlan("t", (), means=chain), made)
+    found = midpoints.set_apart(QuantPlan("t", (), midpoints=chain), made)
     assert [float(p.qparams.scale) for p in found] == [1, STEP, 1, STEP]
     assert [p.qparams.scale_bits for p in found] == [1, 12, 1, 12]
-    ring = (Mean("n1", "a", "b"), Mean("n2", "b", "a"))
-    again = means.set_apart(QuantPlan("t", (), means=ring), made[:2])
+    ring = (Midpoints("n1", ("a",), "b"), Midpoints("n2", ("b",), "a"))
+    again = midpoints.set_apart(QuantPlan("t", (), midpoints=ring), made[:2])
     assert all(1 < p.qparams.scale < 1.01 for p in again)
     tied = [placement("a", 1, group="a"), placement("b", 1, group="a")]
-    assert means.set_apart(QuantPlan("t", (), means=chain[:1]), tied) == tied
+    assert midpoints.set_apart(QuantPlan("t", (), midpoints=chain[:1]), tied) == tied
 
 
 def test_the_model_is_valid() -> None:
     x = np.zeros((1, 3, 8, 8), np.float32)
     made = onnxqat.insert_qdq(proto(PYRAMID), "qnn-htp", calibration={"x": x}, overrides=Overrides(exact=True)).model
     onnx.checker.check_model(made, full_check=True)
+
+
+def test_factors_have_their_zero_point_in_the_middle() -> None:
+    """Of a constant and of a Sigmoid's result it stays: one of two is enough."""
+    text = """g (float[1,4,8,8] x) => (float[1,4,8,8] y) <float[1,4,1,1] k = {1, 2, 3, 4}> {
+        a = Relu(x) s = Sigmoid(x) p = Mul(a, s) q = Mul(p, k) r = Relu(q) y = Add(r, x) }"""
+    x = np.random.default_rng(1).standard_normal((1, 4, 8, 8)).astype(np.float32)
+    made = onnxqat.insert_qdq(proto(text), "qnn-htp", calibration={"x": x}, overrides=Overrides(exact=True)).model
+    found = {q.tensor: q.qparams for q in qdq.quantizers(io.load(made))}
+    assert {t: int(found[t].zero_point) for t in "aspk"} == {"a": 128, "s": 0, "p": 128, "k": 0}
+    for factors, product, times in (("as", "p", 1), ("pk", "q", 2)):
+        ratio = found[product].scale / np.prod([found[t].scale for t in factors], dtype=np.float64)
+        steps = (1 + times * 2.0**-11) / (1 + (times - 1) * 2.0**-11)
+        assert np.log2(ratio / steps) == np.rint(np.log2(ratio / steps))
+        covered = float((255 - found[product].zero_point) * found[product].scale)
+        assert covered >= 0.99 * float(np.abs(x).max())
+
+
+@pytest.mark.parametrize(("zero_point", "times"), [(128, 1), (127, 1), (126, 2), (90, 2), (0, 2), (255, 2)])
+def test_centered_grids_cover_as_much(zero_point: int, times: int) -> None:
+    given = placement("a", 0.5)
+    given = dataclasses.replace(given, qparams=dataclasses.replace(given.qparams, zero_point=np.int64(zero_point)))
+    plan = QuantPlan("t", (), midpoints=(Midpoints("n", ("a", "b"), "c"),))
+    (found,) = midpoints.center(plan, [given])
+    assert (int(found.qparams.zero_point), float(found.qparams.scale)) == (128, 0.5 * times)
+    (alone,) = midpoints.center(QuantPlan("t", (), midpoints=(Midpoints("n", ("a",), "c"),)), [given])
+    assert alone is given
