@@ -107,8 +107,8 @@ Without them, outputs are 5 to 19 steps off: where all zero points of a tensor a
 128/127 of the file's scale, and rounds weights again on it; at its default level the result of a pool of averages \
 lies on the grid of its input.
 
-A cell with one number was measured with one kind of scales. MobileNetV2's 17 steps on HTP are of pairs at input and \
-output that ran on HTP, all others of pairs on the CPU, as the provider has it by default.
+A cell with one number was measured with one kind of scales. Pairs at input and output run on the CPU, as HTP's \
+provider has it by default.
 """
 
 
