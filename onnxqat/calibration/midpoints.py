@@ -17,10 +17,11 @@ from onnxqat.types import Decision, Fixed, Placement, QuantPlan, TensorSpec
 
 APART = 2.0**-11
 APART_BITS = 11
+FARTHEST = 64  # times, which tied grids that lead back to themselves end at
 
 
 def center(plan: QuantPlan, placements: list[Placement]) -> list[Placement]:
-    """`placements` with the zero points of what is multiplied in the middle, at scales that cover as much as before but for a step.
+    """`placements` with the zero points of what is multiplied in the middle; scales cover as much as before but a step.
 
     The product of two codes, less their zero points, then fits 16 bits, which HTP's kernel needs to be exact; it is
     enough that one of the two is in the middle. So constants stay, and what has prescribed parameters or a fixed range,
@@ -64,9 +65,10 @@ def set_apart(plan: QuantPlan, placements: list[Placement]) -> list[Placement]:
         if before and behind is not None and not behind.prescribed and _grid(behind) not in before:
             edges.append((before, _grid(behind)))
     times: dict[str, int] = {}
-    for _ in edges:  # the longest chain has as many links; in a ring, the last value stands
+    for _ in edges:  # the longest chain has as many links
         for before, output in edges:
-            times[output] = max(times.get(output, 0), 1 + sum(times.get(grid, 0) for grid in before))
+            found_times = 1 + sum(times.get(grid, 0) for grid in before)
+            times[output] = min(max(times.get(output, 0), found_times), FARTHEST)
     return [_coarser(p, times.get(_grid(p), 0)) for p in placements]
 
 

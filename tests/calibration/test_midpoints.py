@@ -85,9 +85,9 @@ def test_prescribed_grids_and_rings_stay() -> None:
     found = midpoints.set_apart(QuantPlan("t", (), midpoints=chain), made)
     assert [float(p.qparams.scale) for p in found] == [1, STEP, 1, STEP]
     assert [p.qparams.scale_bits for p in found] == [1, 12, 1, 12]
-    ring = (Midpoints("n1", ("a",), "b"), Midpoints("n2", ("b",), "a"))
-    again = midpoints.set_apart(QuantPlan("t", (), midpoints=ring), made[:2])
-    assert all(1 < p.qparams.scale < 1.01 for p in again)
+    ring = (Midpoints("n1", ("a", "a"), "b"), Midpoints("n2", ("b", "b"), "a"))
+    again = midpoints.set_apart(QuantPlan("t", (), midpoints=ring * 50), made[:2])
+    assert all(1 < p.qparams.scale < 1.05 for p in again)
     tied = [placement("a", 1, group="a"), placement("b", 1, group="a")]
     assert midpoints.set_apart(QuantPlan("t", (), midpoints=chain[:1]), tied) == tied
 
