@@ -17,6 +17,7 @@ STATEMENTS = (
     "fused",
     "checks",
     "written_attributes",
+    "accepts",
     "session",
     "first_last_bits",
 )

@@ -307,8 +307,9 @@ class Backend(_Row):
     compiler adds before it rounds. `exact` is what ``--exact`` does: ``short`` scales, for kernels that add or multiply
     in float, or ``odd`` sums, for those with a fixed-point factor (:mod:`onnxqat.calibration.odd_sums`); then it sets
     `sums`. With `written_attributes`, operators get the attributes
-    that they leave at their defaults, for compilers that do not know them. `facts` gives the source of keys, by their path
-    (``types.act``); one of a key counts for all below it.
+    that they leave at their defaults, for compilers that do not know them. `accepts` names the types of activations and
+    of weights that the compiler takes, any where it says nothing; ``int8-symmetric`` is int8 without a zero point.
+    `facts` gives the source of keys, by their path (``types.act``); one of a key counts for all below it.
     """
 
     schema_version: Literal[1]
@@ -331,6 +332,7 @@ class Backend(_Row):
     sums: Literal["any", "odd"] = "any"
     checks: tuple[Check, ...] = ()
     written_attributes: bool = False
+    accepts: dict[Literal["activations", "weights"], tuple[str, ...]] = dataclasses.field(default_factory=dict)
     facts: dict[str, Fact] = dataclasses.field(default_factory=dict)
     first_last_bits: int | None = None
     first_last_observer: str = "minmax"
@@ -395,6 +397,7 @@ def _built(table: dict[str, Any]) -> Backend:
         "checks": tuple(Check(**_tuples(row)) for row in table.get("checks", ())),
         "facts": {key: Fact(**fact) for key, fact in table.get("facts", {}).items()},
         "io": InputOutput(**table.get("io", {})),
+        "accepts": _tuples(table.get("accepts", {})),
     }
     return Backend(**_tuples(table) | parts)
 

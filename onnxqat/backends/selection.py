@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 from collections.abc import Iterable, Mapping
+from typing import Literal
 
 import onnx_ir as ir
 
@@ -222,10 +223,14 @@ def apply(overrides: Overrides, backend: Backend) -> Backend:
         types |= {name: types[name].model_copy(update={"scale_bits": EXACT[0]}) for name in activations}
         if backend.exact == "short":
             types |= {name: types[name].model_copy(update=_EXACT_WEIGHTS) for name in weights}
-    for _, weight_bits, activation_bits in overrides.node_bits:
-        for names, bits in ((weights, weight_bits), (activations, activation_bits)):
-            for name in names:
-                _with_bits(types[name], bits)
+    widths = [(weight, activation) for _, weight, activation in overrides.node_bits]
+    if overrides.first_last_bits:
+        widths.append((overrides.first_last_bits, overrides.first_last_bits))
+    for weight_bits, activation_bits in (*widths, (None, None)):
+        for name in weights:
+            _check_accepted(backend, "weights", _with_bits(types[name], weight_bits))
+        for name in activations:
+            _check_accepted(backend, "activations", _with_bits(types[name], activation_bits))
     update: dict[str, object] = {"types": types}
     if overrides.exact:
         update["fused"] = tuple(map(_exact, backend.fused))
@@ -234,9 +239,6 @@ def apply(overrides: Overrides, backend: Backend) -> Backend:
     if overrides.observer is not None:
         update["first_last_observer"] = overrides.observer
     if overrides.first_last_bits is not None:
-        if overrides.first_last_bits != 0:
-            for name in (*activations, *weights):
-                _with_bits(types[name], overrides.first_last_bits)
         update["first_last_bits"] = overrides.first_last_bits
     return backend.model_copy(update=update)
 
@@ -290,6 +292,17 @@ def _weight(row: TypeRow, overrides: Overrides) -> TypeRow:
     if overrides.reduce_range is not None:
         update["reduce_range"] = overrides.reduce_range
     return _with_bits(row.model_copy(update=update), overrides.weight_bits)
+
+
+def _check_accepted(backend: Backend, role: Literal["activations", "weights"], row: TypeRow) -> None:
+    accepted = backend.accepts.get(role)
+    given = f"{row.dtype}-symmetric" if row.symmetric and not row.is_float else row.dtype
+    if accepted is not None and not {row.dtype, given} & set(accepted):
+        raise UsageError(
+            "option-invalid",
+            f"{backend.backend} does not compile {role} of type {row.dtype if row.symmetric else f'{row.dtype} with a zero point'}",
+            hint=f"it takes {' or '.join(accepted)}; a table of your own may say otherwise (`accepts`)",
+        )
 
 
 def _with_bits(row: TypeRow, bits: int | None) -> TypeRow:

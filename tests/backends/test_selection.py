@@ -1,5 +1,7 @@
 """What the user takes out or changes."""
 
+from typing import Any
+
 import onnx_ir as ir
 import pytest
 
@@ -64,8 +66,39 @@ def test_widths_change_every_type_of_that_role() -> None:
 
 
 def test_sixteen_bits_take_another_storage_type() -> None:
-    table = apply(Overrides(weight_bits=16, activation_bits=16), schema.load("tensorrt"))
+    table = apply(Overrides(weight_bits=16, activation_bits=16), schema.load("onnxruntime-cpu-s8"))
     assert table.types["wt"].qtype() == table.types["act"].qtype() == QType("int16", -32768, 32767)
+
+
+@pytest.mark.parametrize(
+    ("backend", "choice", "what"),
+    [
+        ("tensorrt", {"activation_bits": 16}, "activations of type int16"),
+        ("tensorrt", {"weight_bits": 16}, "weights of type int16"),
+        ("tensorrt", {"node_bits": (("head", 8, 16),)}, "activations of type int16"),
+        ("tensorrt", {"first_last_bits": 16}, "weights of type int16"),
+        ("tensorrt", {"activation_type": "uint8"}, "activations of type uint8 with a zero point"),
+        ("tensorrt", {"activation_type": "int8"}, "activations of type int8 with a zero point"),
+        ("tensorrt-nlp", {"activation_type": "int16-symmetric"}, "activations of type int16"),
+        ("tensorrt-int4", {"weight_bits": 8}, "weights of type int8"),
+        ("qnn-htp-a16", {"weight_bits": 16}, "weights of type int16"),
+    ],
+)
+def test_types_that_the_compiler_refuses(backend: str, choice: dict[str, Any], what: str) -> None:
+    with pytest.raises(UsageError, match=f"{backend} does not compile {what} ") as caught:
+        apply(Overrides(**choice), schema.load(backend))
+    assert caught.value.code == "option-invalid"
+    assert "int" in caught.value.hint
+
+
+def test_types_that_the_compiler_takes() -> None:
+    for backend, choice in (
+        ("tensorrt", {"activation_type": "int8-symmetric", "weight_bits": 4, "first_last_bits": 8}),
+        ("tensorrt-fp8", {}),
+        ("qnn-htp", {"activation_bits": 16}),
+        ("qnn-htp-w4", {"weight_bits": 8}),
+    ):
+        apply(Overrides(**choice), schema.load(backend))
 
 
 def test_the_other_choices() -> None:
