@@ -74,6 +74,11 @@ def before_casts(module: nn.Module) -> nn.Module:
     return view
 
 
+def cast_types(module: OnnxModule) -> tuple[torch.dtype | None, ...]:
+    """Of each output, the type that a Cast gives it where :func:`before_casts` takes it from in front of that."""
+    return tuple(node.args[1] if _is_cast(node) else None for node in _results(module.graph))
+
+
 def _results(graph: fx.Graph) -> tuple[Any, ...]:
     found = next(node for node in graph.nodes if node.op == "output").args[0]
     return tuple(found) if isinstance(found, (tuple, list)) else (found,)

@@ -19,6 +19,7 @@ from onnxqat.graph import io
 from onnxqat.training import batch_norm as batch_norms
 from onnxqat.training import learning_rates, material, methods, optimizers, placement, roles, schedules
 from onnxqat.training.checkpoint import Progress
+from onnxqat.training.distributed.blocks import Blocks, InFloat32
 from onnxqat.training.distributed.join import joined
 from onnxqat.training.distributed.shards import Sharded
 from onnxqat.training.features import Features
@@ -70,9 +71,9 @@ def run(model: io.ModelSource, data: Any, given: Options) -> FinetuneResult:
             compared = Features(compared)
         lesson = roles.lesson(module, teachers, loss=given.loss, outputs=output_kind(graph), features=compared)
         trained = world.place(module)
-        if trained is not module:
+        if isinstance(trained, Blocks):
             _refuse_in_shards(given)
-            lesson = dataclasses.replace(lesson, forward=trained)
+            lesson = dataclasses.replace(lesson, forward=InFloat32(trained))
         elif not given.recompute:  # which may name the tensors that go
             lesson = dataclasses.replace(lesson, forward=fuse_relu(skip_repeated(lesson.forward)))
         estimates = None

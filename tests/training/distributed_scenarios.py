@@ -33,6 +33,8 @@ from onnxqat.training.execution import Execution
 from onnxqat.training.finetune import finetune
 from onnxqat.training.fit import fit
 from tests.training.test_finetune import data, network
+from tests.training.test_in_float32 import X
+from tests.training.test_in_float32 import half as half_network
 
 Arrays = dict[str, npt.NDArray[Any]]
 
@@ -260,6 +262,25 @@ def half(strategy: str = "ddp") -> Arrays:
     return tuned(strategy, precision="float16", epochs=1)
 
 
+def half_outputs(strategy: str = "ddp") -> Arrays:
+    """A file whose output is float16, and a loss whose gradients are zero there: it is taken in front of the Cast."""
+    types = set()
+
+    def evaluate(module: nn.Module) -> float:
+        types.add(module(torch.from_numpy(X)).dtype)
+        return 0.0
+
+    def loss(outputs: Any, labels: Any, teacher: Any) -> Tensor:
+        return torch.as_tensor(outputs[0]).float().square().mean() * 1e-8
+
+    result = finetune(
+        insert_qdq(half_network(), calibration={"x": X}).model, {"x": X}, labels=np.zeros(len(X), np.int64), loss=loss,
+        evaluate=evaluate, optimizer="sgd", learning_rate=1e6, max_steps=3, device="cpu", distributed=strategy,
+    )  # fmt: skip
+    held = {key: value.numpy() for key, value in result.module.state_dict().items()}
+    return {**held, "losses": np.asarray(result.losses), "float16": np.asarray(types == {torch.float16})}
+
+
 def clipped(strategy: str = "ddp") -> Arrays:
     """Each element of a gradient is brought into a range that most of them leave."""
     return tuned(strategy, gradient_value=1e-3, optimizer="sgd", epochs=2)
@@ -318,6 +339,7 @@ def main(folder: Path) -> None:
     for strategy in ("ddp", "fsdp"):
         keep(f"half_{strategy}", half(strategy))
         keep(f"clipped_{strategy}", clipped(strategy))
+        keep(f"half_outputs_{strategy}", half_outputs(strategy))
     keep("killed", killed(folder))
 
 

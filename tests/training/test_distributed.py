@@ -135,6 +135,14 @@ def test_scenario(name: str, ran: Path) -> None:
         assert wanted["refused"]
 
 
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_the_loss_of_a_file_in_float16_is_taken_in_front_of_its_cast(strategy: str, ran: Path) -> None:
+    wanted = scenarios.half_outputs()
+    assert wanted["losses"][-1] < wanted["losses"][0]
+    assert wanted["float16"]
+    assert_same(given(ran, f"half_outputs_{strategy}"), wanted)
+
+
 def test_constants_of_every_type_are_sent(ran: Path) -> None:
     """Both processes have what process 0 had, and that is what one process has."""
     found, wanted = given(ran, "sent"), scenarios.sent()

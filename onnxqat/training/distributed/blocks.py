@@ -12,6 +12,7 @@ from onnxqat.bridge.module import OnnxModule
 from onnxqat.errors import QatError
 from onnxqat.training.distributed.cut import ROOT, Cut, cut
 from onnxqat.training.distributed.tensors import like, local, whole
+from onnxqat.training.in_float32 import before_casts, cast_types
 
 BLOCK_BYTES = 2**26
 """Bytes of parameters of a block, where no single parameter is larger."""
@@ -37,7 +38,8 @@ class Blocks(nn.Module):
         self.input_names, self.parameter_names = module.input_names, module.parameter_names
         self._parameter_keys = [key for key, _ in module.named_parameters()]
         self._state_keys = list(module.state_dict())
-        plan = cut(module, block_bytes)
+        self._cast_types = cast_types(module)
+        plan = cut(before_casts(module), block_bytes)  # type: ignore[arg-type]
         found = {f"block_{number}": _part(module, plan, number) for number in range(plan.count)}
         self.root = _part(module, plan, ROOT, found)
         self._homes = {key: self._home(key, module) for key in {*self._parameter_keys, *self._state_keys}}
@@ -78,9 +80,14 @@ class Blocks(nn.Module):
         tensors = (self._tensor(key) for key in self._parameter_keys if "." not in key)
         return [cast(nn.Parameter, tensor) for tensor in tensors if tensor.ndim]
 
-    def forward(self, *inputs: Tensor) -> Any:
-        """As the flat module."""
-        return self.root(*inputs)
+    def forward(self, *inputs: Tensor, in_float32: bool = False) -> Any:
+        """As the flat module; with `in_float32`, outputs are those of :func:`before_casts`."""
+        found = self.root(*inputs)
+        if in_float32 or not any(self._cast_types):
+            return found
+        results = found if isinstance(found, (tuple, list)) else (found,)
+        cast_back = tuple(r if t is None else r.to(t) for r, t in zip(results, self._cast_types, strict=True))
+        return cast_back if isinstance(found, (tuple, list)) else cast_back[0]
 
     def named_parameters(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
@@ -124,6 +131,18 @@ class Blocks(nn.Module):
                 value = whole(self._tensor(name)).detach().to("cpu", copy=True)
                 module._parameters[name] = nn.Parameter(value, parameter.requires_grad)  # noqa: SLF001
         return module.cpu()
+
+
+class InFloat32(nn.Module):
+    """A view of `blocks` that returns outputs in float32, as :func:`before_casts` is one of a flat module."""
+
+    def __init__(self, blocks: Blocks) -> None:
+        super().__init__()
+        self.blocks = blocks
+
+    def forward(self, *inputs: Tensor) -> Any:
+        """Through the blocks' own call, whose hooks put parameters together."""
+        return self.blocks(*inputs, in_float32=True)
 
 
 def _part(module: OnnxModule, plan: Cut, number: int, others: Mapping[str, nn.Module] | None = None) -> fx.GraphModule:
