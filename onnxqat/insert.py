@@ -213,7 +213,7 @@ def prepare(
         first = [first[-1], Simplify(keep_batchnorm=batch_norm == "keep"), *first]
     remarks.extend(_base.rewrite(model, first).remarks)
     chosen = selection.unmark(model, chosen)
-    shapes.infer(model)  # types tell the next passes what is worth folding
+    remarks.extend(_stale(shapes.infer(model)))  # types tell the next passes what is worth folding
     if batch_norm == "keep":
         _keep_batchnorm(model, table, chosen, remarks, exact=overrides.exact, compute=compute)
     else:
@@ -240,6 +240,13 @@ def prepare(
     if any(value.dtype is None or value.shape is None for node in walk.nodes(model) for value in node.outputs):
         shapes.infer(model)  # what the passes made states its own, and may tell those of others
     return chosen
+
+
+def _stale(names: tuple[str, ...]) -> list[Remark]:
+    if not names:
+        return []
+    text = "the file states shapes that contradict its inputs and operators; they were inferred again"
+    return [Remark(text, names, "prepare")]
 
 
 def _better_kept(model: ir.Model, table: schema.Backend) -> list[Remark]:

@@ -135,3 +135,18 @@ def test_selecting_by_what_is_written_in_the_file(options: dict[str, Any], left:
     result = inserted(**options)
     assert {name for name, reason in result.plan.float_nodes if "excluded" in reason} == left
     assert "onnxqat.left_out" not in str(result.model)
+
+
+STALE = f"""g (float[N,8,8,3] x, float[N,8,8,2] z) => (float[N,2,6,6] y)
+<float[2,5,3,3] w = {weight(2, 5, 3, 3)}, float[N,8,8,3] a, float[N,7,8,8] c> {{
+    a = Transpose<perm = [0,3,1,2]>(x) b = Transpose<perm = [0,3,1,2]>(z) c = Concat<axis = 1>(a, b) y = Conv(c, w) }}"""
+
+
+def test_stale_shapes_of_the_file_do_not_reach_the_pairs() -> None:
+    model = proto(STALE)
+    rng = np.random.default_rng(0)
+    feeds = {name: rng.normal(size=(2, 8, 8, k)).astype(np.float32) for name, k in (("x", 3), ("z", 2))}
+    found = insert_qdq(model, "onnxruntime-cpu", calibration=[feeds])
+    ort_run(found.model, feeds)
+    onnx.shape_inference.infer_shapes(found.model, strict_mode=True)
+    assert [set(r.nodes) for r in found.remarks if "contradict" in r.message] == [{"a", "c"}]

@@ -17,21 +17,65 @@ from onnxqat.graph import microsoft_shapes, query, walk
 LARGEST_READ = 1000  # bytes of a constant that inference may want to look at, such as the target of a Reshape
 
 
-def infer(model: ir.Model) -> None:
+def infer(model: ir.Model) -> tuple[str, ...]:
     """Set the types and shapes that follow in the main graph and its subgraphs; what is known in full stays as it is.
 
     So do dimensions of outputs, which are the user's: a name is not replaced by the number that follows for it.
     Inference does not give up all of the graph for one node that onnx does not understand.
+
+    Returns:
+        Names of inner tensors whose stated shape contradicted what follows, and was replaced. Such shapes are left behind
+        by tools that edit a graph, or only the batch dimension of its inputs. Runtimes do not go by them: a constant
+        that is computed from one is wrong, and onnxruntime refuses pairs that state it.
     """
+    stale = _mend(model)
+    inferred = _inferred(model, _light(model))
+    if inferred is not None:
+        _read(model.graph, inferred.graph)
+    return stale
+
+
+def _mend(model: ir.Model) -> tuple[str, ...]:
+    """Replace what contradicts the shapes that follow when none are stated but those of inputs and outputs."""
+    results = {id(v) for graph in model.graphs() for v in graph.outputs}
+    stated = {id(v) for node in walk.nodes(model) for v in node.outputs if v.shape is not None and id(v) not in results}
+    if not stated:
+        return ()
+    proto = _light(model)
+    for graph in _all(proto.graph):
+        del graph.value_info[:]
+    inferred = _inferred(model, proto)
+    if inferred is None:
+        return ()
+    symbols = {str(d) for v in model.graph.inputs for d in v.shape or () if not isinstance(d, int)}
+    replaced = []
+    for value, info in _matched(model.graph, inferred.graph):
+        follows = serde.deserialize_type_proto_for_shape(info.type)
+        if id(value) in stated and follows is not None and _contradicts(value.shape, follows, symbols):
+            value.shape = follows
+            replaced.append(str(value.name))
+    return tuple(replaced)
+
+
+def _contradicts(stated: ir.Shape | None, follows: ir.Shape, symbols: set[str]) -> bool:
+    """Whether both cannot hold; a number where the name of an input's dimension follows holds for one size only."""
+    if stated is None:
+        return False
+    if len(stated) != len(follows):
+        return True
+    return any(
+        isinstance(there, int) and there != here and (isinstance(here, int) or str(here) in symbols)
+        for there, here in zip(stated, follows, strict=True)
+    )
+
+
+def _inferred(model: ir.Model, proto: onnx.ModelProto) -> onnx.ModelProto | None:
     try:
         with microsoft_shapes.known_to_inference(model):
-            inferred = onnx.shape_inference.infer_shapes(
-                _light(model), check_type=False, strict_mode=False, data_prop=True
-            )
+            return onnx.shape_inference.infer_shapes(proto, check_type=False, strict_mode=False, data_prop=True)
     except Exception as error:  # onnx raises what it likes; without shapes the passes only know less
         logging.getLogger(__name__).debug("shape inference failed: %s", error)
-        return
-    _read(model.graph, inferred.graph)
+        return None
 
 
 def _light(model: ir.Model) -> onnx.ModelProto:
@@ -58,10 +102,8 @@ def _is_large(value: ir.Value) -> bool:
 
 
 def _read(graph: ir.Graph, proto: onnx.GraphProto) -> None:
-    known = {value.name: value for value in walk.values(graph)}
-    for info in (*proto.value_info, *proto.output):
-        value = known.get(info.name)
-        if value is None or not info.HasField("type") or _is_known(value):
+    for value, info in _matched(graph, proto):
+        if _is_known(value):
             continue
         kind, shape = (
             serde.deserialize_type_proto_for_type(info.type),
@@ -71,9 +113,24 @@ def _read(graph: ir.Graph, proto: onnx.GraphProto) -> None:
             value.type = kind
         if shape is not None and value.shape != shape and not (value.shape is not None and _leaves(value)):
             value.shape = shape
+
+
+def _matched(graph: ir.Graph, proto: onnx.GraphProto) -> Iterator[tuple[ir.Value, onnx.ValueInfoProto]]:
+    """Values of a graph and of its subgraphs, each with what inference says about it."""
+    known = {value.name: value for value in walk.values(graph)}
+    for info in (*proto.value_info, *proto.output):
+        if info.name in known and info.HasField("type"):
+            yield known[info.name], info
     for node, written in zip(graph, proto.node, strict=True):
         for body, inner in zip(walk.subgraphs(node), _bodies(written), strict=False):
-            _read(body, inner)
+            yield from _matched(body, inner)
+
+
+def _all(proto: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    yield proto
+    for node in proto.node:
+        for body in _bodies(node):
+            yield from _all(body)
 
 
 def _leaves(value: ir.Value) -> bool:

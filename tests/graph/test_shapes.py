@@ -105,11 +105,11 @@ def test_large_weights_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_the_file_states_in_full_stays() -> None:
-    model = loaded(CONV)
-    stated = next(v for v in walk.values(model.graph) if v.name == "p")
-    stated.type, stated.shape = ir.TensorType(ir.DataType.FLOAT), ir.Shape([2, 16, 1, 1])
-    shapes.infer(model)
-    assert known(model)["p"] == (ir.DataType.FLOAT, (2, 16, 1, 1))
+    model = loaded(UNKNOWN)
+    stated = next(v for v in walk.values(model.graph) if v.name == "t")
+    stated.type, stated.shape = ir.TensorType(ir.DataType.FLOAT), ir.Shape([2, 16])
+    assert shapes.infer(model) == ()
+    assert known(model)["t"] == (ir.DataType.FLOAT, (2, 16))
 
 
 def test_inference_that_fails_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,3 +137,23 @@ def test_types_behind_operators_of_onnxruntime_are_known() -> None:
     model = loaded(text)
     shapes.infer(model)
     assert known(model)["t"] == (ir.DataType.FLOAT, (2, 3))
+
+
+STALE = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[N,8,8,3] x, bool k) => (float[1,3,8,8] y) <float[1,3,8,8] r, float[N,8,8,3] t> {
+    t = Transpose<perm = [0,3,1,2]>(x)
+    r = Relu(t)
+    a = Abs(r)
+    y = If (k) <then_branch = b () => (float[1,3,8,8] u) <float[3,3] s> { s = Neg(a)  u = Abs(s) },
+                else_branch = c () => (float[1,3,8,8] v) { v = Neg(a) }> }"""
+
+
+def test_stated_shapes_that_contradict_the_inputs_are_replaced() -> None:
+    model = loaded(STALE)
+    assert shapes.infer(model) == ("t", "r", "s")
+    found = {name: shape for name, (_, shape) in known(model).items()}
+    assert found["t"] == ("N", 3, 8, 8), "another order of the axes"
+    assert found["r"] == ("N", 3, 8, 8), "a batch of 1 from before the input's batch was left open"
+    assert found["s"] == ("N", 3, 8, 8), "of another rank, inside a branch"
+    assert found["y"] == (1, 3, 8, 8), "outputs are the user's"
+    assert shapes.infer(model) == ()
