@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from onnxqat.calibration import branch_tensors
+from onnxqat.calibration import branch_tensors, unshared
 from onnxqat.calibration import custom_ops as user_ops
 from onnxqat.calibration import inputs as model_inputs
 from onnxqat.calibration.inputs import InputInfo
@@ -83,6 +83,8 @@ class Session:
         except Exception as error:
             raise _not_runnable(what, error) from None
         extended, self._outputs = _with_outputs(model, tensors)
+        if precise:
+            unshared.unshare(extended)
         plain = _without_bfloat16(extended)
         self.converted = plain is not extended
         with contextlib.ExitStack() as stack:

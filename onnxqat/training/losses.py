@@ -109,6 +109,7 @@ class Loss:
         pairs = [(s, t) for s, t in zip(outputs, teacher, strict=True) if s.is_floating_point()]
         if not pairs:
             raise UsageError("option-invalid", "the model has no floating-point output to compare with the teacher's")
+        pairs = [(s, t) for s, t in pairs if s.numel()] or pairs[:1]  # one without values says nothing
         student, target = pairs[0]
         classifier = len(pairs) == 1 and student.ndim == 2 and student.shape[1] > 1
         if self.distance == "kl" or (self.distance == "auto" and classifier):
@@ -122,6 +123,8 @@ class Loss:
         return self.teacher_outputs or self.outputs
 
     def _divergence(self, student: Tensor, teacher: Tensor) -> Tensor:
+        if not student.numel():
+            return student.float().sum()
         log_s = functional.log_softmax(_logits(student, self.outputs) / self.temperature, dim=1)
         log_t = functional.log_softmax(_logits(teacher, self._kind_of_teacher) / self.temperature, dim=1)
         return (log_t.exp() * (log_t - log_s)).sum(1).mean() * self.temperature**2
@@ -164,7 +167,12 @@ def relative_error(student: Tensor, teacher: Tensor) -> Tensor:
     Args:
         student: float32, any shape.
         teacher: the same shape.
+
+    Returns:
+        The error; 0 of tensors without values, such as the boxes of a picture in which there are none.
     """
+    if not student.numel():
+        return student.sum()
     return ((student - teacher).square() / channel_power(teacher)).mean()
 
 

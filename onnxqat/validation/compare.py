@@ -25,7 +25,8 @@ class Comparison:
         samples: number of samples.
         differing_top1: samples whose largest logit differs; None for an output that is no classifier's.
         max_abs: largest absolute difference.
-        sqnr_db: 10 log10(sum(against²) / sum((against - run)²)); infinite when they are equal.
+        sqnr_db: 10 log10(sum(against²) / sum((against - run)²)); infinite when they are equal, as
+            outputs without values are.
         non_finite: number of NaN and infinite values of `run`.
     """
 
@@ -104,7 +105,8 @@ class OutputMeter:
     def result(self, output: str, run: str, against: str) -> Comparison:
         """What was found so far."""
         d = self._difference
-        return Comparison(output, run, against, self._samples, self._differing, d.max_abs, d.sqnr_db, d.non_finite)
+        noise = d.sqnr_db if d.elements else math.inf
+        return Comparison(output, run, against, self._samples, self._differing, d.max_abs, noise, d.non_finite)
 
 
 def parts(value: npt.NDArray[Any], reference: npt.NDArray[Any]) -> float:

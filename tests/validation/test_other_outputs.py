@@ -8,6 +8,7 @@ import pytest
 
 from onnxqat.handoff.handoff import handoff
 from onnxqat.insert import insert_qdq
+from onnxqat.training.finetune import finetune
 from onnxqat.validation.compare import Difference, parts
 from onnxqat.validation.validate import validate
 
@@ -16,6 +17,8 @@ WORDS = """<ir_version: 8, opset_import: ["" : 17]> g (float[1,2] x) => (float[1
     y = MatMul(x, w) k = ArgMax<axis = 1, keepdims = 0>(y) label = Gather(words, k) }"""
 SEQUENCE = """<ir_version: 8, opset_import: ["" : 17]> g (float[1,2] x) => (float[1,2] y, seq(float[1,2]) all)
     <float[2,2] w = {1, 2, 4, 3}> { y = MatMul(x, w) all = SequenceConstruct(y, x) }"""
+EMPTY = """<ir_version: 8, opset_import: ["" : 17]> g (float[1,2] x) => (float[1,2] y, float[0,2] none)
+    <float[2,2] w = {1, 2, 4, 3}, int64[1] zero = {0}> { y = MatMul(x, w) none = Slice(y, zero, zero, zero) }"""
 DATA = {"x": np.float32([[0.5, -1]])}
 
 
@@ -36,3 +39,13 @@ def test_other_words_differ_by_one() -> None:
     assert (meter.max_abs, meter.elements) == (1.0, 2)
     assert parts(one, two) == 1.0
     assert parts(one, one) == 0.0
+
+
+def test_outputs_without_values_are_equal_and_teach_nothing() -> None:
+    model = onnx.parser.parse_model(EMPTY)
+    quantized = insert_qdq(model, calibration=DATA).model
+    report = validate(model, quantized, DATA)
+    assert report.passed, report.failures
+    assert all(np.isposinf(c.sqnr_db) for c in report.outputs if c.output == "none")
+    tuned = finetune(quantized, [DATA], max_steps=2).model
+    assert validate(model, tuned, DATA).passed

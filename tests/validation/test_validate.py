@@ -16,6 +16,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from onnxqat.errors import DataError, ModelError
 from onnxqat.graph import io, qdq
+from onnxqat.handoff.handoff import handoff
+from onnxqat.insert import insert_qdq
 from onnxqat.numerics import fake_quantize
 from onnxqat.validation import machine, parity, torch_run
 from onnxqat.validation.result import DEFAULT, FLOAT, PLAIN, TORCH, Limits, judge
@@ -278,3 +280,23 @@ def test_saturating_kernels_count_only_where_they_are_the_target(backend: str) -
     expected = machine.saturates() and backend == "onnxruntime-cpu"
     assert (difference > 0) == expected
     assert any("VNNI" in r.message for r in report.remarks) == machine.saturates()
+
+
+SHARED = """<ir_version: 8, opset_import: ["" : 13]> g (float[N,4,6,6] x) => (float[N,4,6,6] y) <float[4,4,1,1] w, float big = {30}> {
+    a = Conv(x, w) h = Mul(a, big) b = Conv(h, w) y = Add(a, b) }"""
+
+
+@pytest.mark.skipif(not machine.saturates(), reason="other processors need no session option")
+def test_a_weight_of_two_layers_runs_where_kernels_must_not_saturate(tmp_path: Path) -> None:
+    model, rng = onnx.parser.parse_model(SHARED), np.random.default_rng(0)
+    weight = rng.normal(size=(4, 4, 1, 1)).astype(np.float32)
+    model.graph.initializer.append(numpy_helper.from_array(weight, "w"))
+    data = {"x": rng.normal(size=(2, 4, 6, 6)).astype(np.float32)}
+    quantized = insert_qdq(model, "tensorrt", calibration=data).model
+    assert validate(model, quantized, data).passed
+    for node in quantized.graph.node:  # as other tools write them
+        if node.op_type in ("QuantizeLinear", "DequantizeLinear") and not node.input[0].startswith("w"):
+            node.input[2] = "x_zero_point"
+    assert validate(model, quantized, data, use_torch=False).passed
+    handoff(quantized, "tensorrt", tmp_path / "bundle", data=data, trace=False)
+    assert validate(model, tmp_path / "bundle" / "model.onnx", data, use_torch=False).passed
