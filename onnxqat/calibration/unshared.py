@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from onnxqat.graph import build, qdq, query, walk
+from onnxqat.graph import build, edit, qdq, query, walk
 
 
 def unshare(model: ir.Model) -> None:
@@ -30,6 +30,7 @@ def unshare(model: ir.Model) -> None:
             if read & seen:
                 reader.replace_input_with(index, _copied(chain, root, tensor, names))
             seen |= read
+    edit.remove_unused(model)  # a chain without readers would still be turned
 
 
 def _chain(dequantize: ir.Node) -> list[ir.Node]:

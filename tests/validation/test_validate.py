@@ -14,6 +14,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from onnxqat.backends.selection import Overrides
 from onnxqat.errors import DataError, ModelError
 from onnxqat.graph import io, qdq
 from onnxqat.handoff.handoff import handoff
@@ -300,3 +301,18 @@ def test_a_weight_of_two_layers_runs_where_kernels_must_not_saturate(tmp_path: P
     assert validate(model, quantized, data, use_torch=False).passed
     handoff(quantized, "tensorrt", tmp_path / "bundle", data=data, trace=False)
     assert validate(model, tmp_path / "bundle" / "model.onnx", data, use_torch=False).passed
+
+
+@pytest.mark.skipif(not machine.saturates(), reason="other processors need no session option")
+def test_a_zero_point_of_two_weights_runs_where_kernels_must_not_saturate() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 13]> g (float[N,8] x) => (float[N,8] y) <float[8,8] w, float[8,8] v> {
+        a = Gemm(x, w) b = Relu(a) c = Gemm(b, v) y = Add(a, c) }"""
+    model, rng = onnx.parser.parse_model(text), np.random.default_rng(0)
+    for name in "wv":
+        model.graph.initializer.append(numpy_helper.from_array(rng.normal(size=(8, 8)).astype(np.float32), name))
+    data = {"x": rng.normal(size=(4, 8)).astype(np.float32)}
+    quantized = insert_qdq(model, "tensorrt", calibration=data, overrides=Overrides(per_channel=False)).model
+    for node in quantized.graph.node:  # as other tools write them
+        if node.op_type in ("QuantizeLinear", "DequantizeLinear") and node.input[0].startswith("v"):
+            node.input[2] = "w_zero_point"
+    assert validate(model, quantized, data, use_torch=False).passed
