@@ -31,6 +31,7 @@ def run(file: str, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"backend": table.backend, "opset": opset, "remarks": found}))
         return
-    click.echo(f"{table.backend}: {len(table.ops)} operators, {len(table.types)} types, opset {opset} and later")
+    operators = {key.partition("/")[0] for key in table.ops}  # a row may be for one mode
+    click.echo(f"{table.backend}: {len(operators)} operators, {len(table.types)} types, opset {opset} and later")
     for text in found:
         click.echo(f"  {text}")
