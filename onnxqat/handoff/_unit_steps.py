@@ -43,66 +43,75 @@ def with_unit_steps(model: onnx.ModelProto) -> onnx.ModelProto:
     """
     made = onnx.ModelProto()
     made.CopyFrom(model)
-    graph = _Graph(made)
+    graph = _Graph(made.graph)
+    known: set[str] = set()
     for node in list(made.graph.node):
-        if node.op_type != "Resize" or graph.mode(node) not in INTERPOLATIONS:
+        if not _interpolates(node) or node.input[0] in known:
             continue
-        region = graph.region(node)
-        factor = graph.missing_factor(node) if region is not None else 1.0
-        if region is not None and factor > 1:
+        region = graph.region(node.input[0])
+        known |= region.tensors
+        factor = graph.missing_factor(region) if region.closed else 1.0
+        if factor > 1:
             graph.rescale(region, factor)
     return made
 
 
+def _interpolates(node: onnx.NodeProto) -> bool:
+    modes = [a.s.decode(errors="replace") for a in node.attribute if a.name == "mode"]
+    return node.op_type == "Resize" and not INTERPOLATIONS.isdisjoint(modes)
+
+
 @dataclasses.dataclass
 class _Region:
-    """Tensors that share a unit, the quantizer nodes among them, and layers that write and read such tensors."""
+    """What shares a unit: tensors, the quantizers among them, and layers that write and read such tensors.
+
+    Nodes are under the names of their first outputs. `closed`: it ends nowhere but at constant weights.
+    """
 
     tensors: set[str] = dataclasses.field(default_factory=set)
-    pairs: list[onnx.NodeProto] = dataclasses.field(default_factory=list)
-    writers: list[onnx.NodeProto] = dataclasses.field(default_factory=list)
-    readers: list[onnx.NodeProto] = dataclasses.field(default_factory=list)
+    pairs: dict[str, onnx.NodeProto] = dataclasses.field(default_factory=dict)
+    resizes: dict[str, onnx.NodeProto] = dataclasses.field(default_factory=dict)
+    writers: dict[str, onnx.NodeProto] = dataclasses.field(default_factory=dict)
+    readers: dict[str, onnx.NodeProto] = dataclasses.field(default_factory=dict)
+    closed: bool = True
 
 
 class _Graph:
-    def __init__(self, model: onnx.ModelProto) -> None:
-        self.graph = model.graph
-        self.makers = {output: node for node in model.graph.node for output in node.output}
-        self.constants = {tensor.name: tensor for tensor in model.graph.initializer}
-        self.outputs = {value.name for value in model.graph.output}
+    def __init__(self, graph: onnx.GraphProto) -> None:
+        self.graph = graph
+        self.makers = {output: node for node in graph.node for output in node.output}
+        self.constants = {tensor.name: tensor for tensor in graph.initializer}
+        self.outputs = {value.name for value in graph.output}
         self.users: dict[str, list[tuple[onnx.NodeProto, int]]] = {}
-        for node in model.graph.node:
+        for node in graph.node:
             for index, name in enumerate(node.input):
                 self.users.setdefault(name, []).append((node, index))
 
-    @staticmethod
-    def mode(resize: onnx.NodeProto) -> str:
-        found = next((a.s for a in resize.attribute if a.name == "mode"), b"nearest")
-        return found.decode(errors="replace")
-
-    def missing_factor(self, resize: onnx.NodeProto) -> float:
-        """The power of two that makes the scales in front of and behind `resize` at least 1."""
-        around = [self.makers.get(resize.input[0]), *(user for user, _ in self.users.get(resize.output[0], []))]
-        scales = [self._scale(n) for n in around if n is not None and n.op_type in (QUANTIZE, DEQUANTIZE)]
+    def missing_factor(self, region: _Region) -> float:
+        """The power of two that makes the scales in front of and behind the Resize nodes at least 1."""
+        around: list[onnx.NodeProto] = []
+        for node in region.resizes.values():
+            around += [self.makers[node.input[0]], *(user for user, _ in self.users.get(node.output[0], []))]
+        scales = [self._scale(n) for n in around if n.op_type in (QUANTIZE, DEQUANTIZE)]
         smallest = min((float(s.min()) for s in scales if s is not None), default=1.0)
         return float(2.0 ** max(0.0, np.ceil(-np.log2(smallest)))) if smallest > 0 else 1.0
 
-    def region(self, resize: onnx.NodeProto) -> _Region | None:
-        """What shares a unit with the input of `resize`; None where that ends anywhere but at constant weights."""
-        region, waiting = _Region(), [resize.input[0]]
+    def region(self, tensor: str) -> _Region:
+        """What shares a unit with `tensor`; not closed as soon as it is seen to reach anything else."""
+        region, waiting = _Region(), [tensor]
         while waiting:
             name = waiting.pop()
             if name in region.tensors:
                 continue
             region.tensors.add(name)
             maker = self.makers.get(name)
-            if maker is None or (name in self.outputs and not name.endswith(TRACED)):
-                return None
-            for node, index in ((maker, None), *self.users.get(name, [])):
-                reached = self._visit(region, node, index)
-                if reached is None:
-                    return None
-                waiting += reached
+            traced = name.endswith(TRACED)
+            uses = [] if maker is None else [(maker, None), *self.users.get(name, [])]
+            reached = [self._visit(region, node, index) for node, index in uses]
+            if not reached or None in reached or (name in self.outputs and not traced):
+                region.closed = False
+                break
+            waiting += [other for names in reached for other in names or ()]
         return region
 
     def _visit(self, region: _Region, node: onnx.NodeProto, index: int | None) -> list[str] | None:
@@ -112,7 +121,7 @@ class _Graph:
         if node.op_type in WEIGHTED and not node.domain and self._has_quantized_parameters(node):
             if index not in (None, 0):
                 return None
-            (region.writers if index is None else region.readers).append(node)
+            (region.writers if index is None else region.readers)[node.output[0]] = node
             return []
         if node.op_type not in SCALED or node.domain or (index and node.op_type not in SUMS):
             return None
@@ -120,9 +129,10 @@ class _Graph:
         if node.op_type in (QUANTIZE, DEQUANTIZE):
             if self._scale(node) is None:
                 return None
-            if not any(node is known for known in region.pairs):
-                region.pairs.append(node)
+            region.pairs[node.output[0]] = node
             read = [name for name in read if name not in self.constants]
+        if _interpolates(node):
+            region.resizes[node.output[0]] = node
         return [*read, *node.output]
 
     def _has_quantized_parameters(self, node: onnx.NodeProto) -> bool:
@@ -138,30 +148,29 @@ class _Graph:
 
     def rescale(self, region: _Region, factor: float) -> None:
         """Compute `region` in a unit that is `factor` times smaller."""
-        for node in region.pairs:
+        for node in region.pairs.values():
             if not (node.output[0] in self.outputs and node.output[0].endswith(TRACED)):
                 node.input[1] = self._scaled(node.input[1], factor)
-        written = {id(node) for node in region.writers}
-        read = {id(node) for node in region.readers}
-        for node in {id(n): n for n in (*region.writers, *region.readers)}.values():
-            weight = (factor if id(node) in written else 1.0) / (factor if id(node) in read else 1.0)
+        for name, node in (region.writers | region.readers).items():
+            weight = (factor if name in region.writers else 1.0) / (factor if name in region.readers else 1.0)
             self._scale_parameter(node, 1, weight)
-            if len(node.input) > 2 and node.input[2] and id(node) in written:
+            if name in region.writers and len(node.input) > 2 and node.input[2]:
                 self._scale_parameter(node, 2, factor)
 
     def _scale_parameter(self, node: onnx.NodeProto, index: int, factor: float) -> None:
         """Another scale for input `index`, in a DequantizeLinear of its own: other nodes may read the same one."""
         if factor == 1:
             return
-        name = f"{node.name or node.output[0]}_{index}_unit"
-        copy = onnx.NodeProto()
-        copy.CopyFrom(self.makers[node.input[index]])
-        copy.name = copy.output[0] = name
-        copy.input[1] = self._scaled(copy.input[1], factor)
-        # In front of everything: what it reads is constant.
-        self.graph.node.insert(0, copy)
-        self.makers[name] = self.graph.node[0]
-        node.input[index] = name
+        name = f"{node.output[0]}_{index}_unit"
+        if node.input[index] != name:  # as it is where another region had to do with the layer
+            copy = onnx.NodeProto()
+            copy.CopyFrom(self.makers[node.input[index]])
+            copy.name = copy.output[0] = node.input[index] = name
+            # In front of everything: what it reads is constant.
+            self.graph.node.insert(0, copy)
+            self.makers[name] = self.graph.node[0]
+        made = self.makers[name]
+        made.input[1] = self._scaled(made.input[1], factor)
 
     def _scaled(self, name: str, factor: float) -> str:
         made = f"{name}_times_{factor:g}"

@@ -69,6 +69,24 @@ def test_the_same_numbers_in_another_unit(body: str) -> None:
     assert with_unit_steps(made).SerializeToString() == made.SerializeToString()
 
 
+def test_a_layer_between_two_pyramids() -> None:
+    """It reads tensors in one unit and writes tensors in another: its weight has to do with both."""
+    inner = f"float[96,96,1,1] m = {weight(96, 96, 1, 1)}, float[96] e = {weight(96)}, int64[4] less = {{1,96,10,10}}"
+    text = TEXT.replace("int64[4] size", f"{inner}, int64[4] size").replace("y = Conv(s, k)", "y = Conv(h, k)")
+    body = """s = Add(r, c) g = Conv(s, m, e) t = Resize<mode = "linear">(g, , , less)
+        h = Resize<mode = "linear">(t, , , size)"""
+    made = onnxqat.insert_qdq(proto(text % ("", "linear", body)), "qnn-htp", calibration={"x": X}).model
+    model = ir.to_proto(deploy_form(ir.from_proto(made), schema.load("qnn-htp"), []))
+    changed = with_unit_steps(model)
+    onnx.checker.check_model(changed, full_check=True)
+    assert np.array_equal(run(model)["y"], run(changed)["y"])
+    values = {t.name: onnx.numpy_helper.to_array(t) for t in changed.graph.initializer}
+    makers = {o: n for n in changed.graph.node for o in n.output}
+    resizes = [n for n in changed.graph.node if n.op_type == "Resize"]
+    assert len(resizes) == 3
+    assert all(values[makers[n.input[0]].input[1]] >= 1 for n in resizes)
+
+
 def test_traced_outputs_keep_their_numbers() -> None:
     traced, taps = tapped(deployed())
     made = with_unit_steps(traced)
