@@ -196,6 +196,7 @@ def prepare(
         UsageError: ``option-invalid`` where a BatchNormalization is to be kept and no weight scale can take it up.
     """
     remarks.extend(_base.rewrite(model, [UniqueNames()]).remarks)
+    remarks.extend(_stale(shapes.mend(model)))
     chosen = selection.select(model, overrides)
     selection.mark(model, chosen)
     first: list[_base.Pass] = [
@@ -213,7 +214,7 @@ def prepare(
         first = [first[-1], Simplify(keep_batchnorm=batch_norm == "keep"), *first]
     remarks.extend(_base.rewrite(model, first).remarks)
     chosen = selection.unmark(model, chosen)
-    remarks.extend(_stale(shapes.infer(model)))  # types tell the next passes what is worth folding
+    shapes.infer(model)  # types tell the next passes what is worth folding
     if batch_norm == "keep":
         _keep_batchnorm(model, table, chosen, remarks, exact=overrides.exact, compute=compute)
     else:

@@ -17,26 +17,27 @@ from onnxqat.graph import microsoft_shapes, query, walk
 LARGEST_READ = 1000  # bytes of a constant that inference may want to look at, such as the target of a Reshape
 
 
-def infer(model: ir.Model) -> tuple[str, ...]:
+def infer(model: ir.Model) -> None:
     """Set the types and shapes that follow in the main graph and its subgraphs; what is known in full stays as it is.
 
     So do dimensions of outputs, which are the user's: a name is not replaced by the number that follows for it.
     Inference does not give up all of the graph for one node that onnx does not understand.
+    """
+    inferred = _inferred(model, _light(model))
+    if inferred is not None:
+        _read(model.graph, inferred.graph)
+
+
+def mend(model: ir.Model) -> tuple[str, ...]:
+    """Replace what contradicts the shapes that follow when none are stated but those of inputs and outputs.
+
+    For a model as it was given, once: it costs an inference where the file states shapes.
 
     Returns:
         Names of inner tensors whose stated shape contradicted what follows, and was replaced. Such shapes are left behind
         by tools that edit a graph, or only the batch dimension of its inputs. Runtimes do not go by them: a constant
         that is computed from one is wrong, and onnxruntime refuses pairs that state it.
     """
-    stale = _mend(model)
-    inferred = _inferred(model, _light(model))
-    if inferred is not None:
-        _read(model.graph, inferred.graph)
-    return stale
-
-
-def _mend(model: ir.Model) -> tuple[str, ...]:
-    """Replace what contradicts the shapes that follow when none are stated but those of inputs and outputs."""
     results = {id(v) for graph in model.graphs() for v in graph.outputs}
     stated = {id(v) for node in walk.nodes(model) for v in node.outputs if v.shape is not None and id(v) not in results}
     if not stated:

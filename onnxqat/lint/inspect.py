@@ -113,6 +113,7 @@ def inspect(model: io.ModelSource) -> Inspection:
     """
     loaded = io.load(model).clone()
     quantizers = qdq.quantizers(loaded, every=True)
+    shapes.mend(loaded)
     shapes.infer(loaded)
     graph = loaded.graph
     return Inspection(

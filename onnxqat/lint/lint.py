@@ -68,6 +68,7 @@ def lint(
 
 def opened(model: ir.Model, table: schema.Backend | None = None) -> File:
     """A model that the caller owns as the rules see it; types and shapes that it does not state are inferred in it."""
+    shapes.mend(model)
     shapes.infer(model)
     return File(model, table)
 
@@ -142,6 +143,7 @@ def _mend(rule: Rule, model: ir.Model, table: schema.Backend | None) -> bool:
 def _inferred(model: ir.Model) -> Iterator[None]:
     """Types and shapes for the rules; those that the file did not state go again."""
     stated = [(value, value.type, value.shape) for scope in walk.scopes(model) for value in walk.values(scope)]
+    shapes.mend(model)
     shapes.infer(model)
     yield
     for value, kind, shape in stated:

@@ -54,6 +54,7 @@ def cut(
             "option-invalid", "there is nothing to cut", hint="name inputs or outputs, or let it find them"
         )
     model = io.load(source)
+    shapes.mend(model)
     shapes.infer(model)
     if auto:
         found = boundary.find(model)

@@ -41,6 +41,7 @@ def stitch(part: io.ModelSource, source: io.ModelSource, output: str | os.PathLi
         ModelError: everything that :func:`onnxqat.graph.io.load` raises.
     """
     inner, whole = io.load(part), io.load(source)
+    shapes.mend(whole)
     shapes.infer(whole)
     place = _place(inner, whole)
     _level_opsets(inner, whole)
