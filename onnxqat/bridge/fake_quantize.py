@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from onnxqat import numerics
 from onnxqat.bridge.kernels import fastest, grids, reference
+from onnxqat.bridge.kernels.reference import SMALLEST_SCALE
 from onnxqat.bridge.packed_weights import Packing
 from onnxqat.errors import DataError, UnsupportedError, UsageError
 from onnxqat.types import QParams, QType, Role
@@ -24,16 +25,13 @@ from onnxqat.types import QParams, QType, Role
 State = Literal["float", "calibrate", "quantize", "calibrate_quantized"]
 STATES: tuple[str, ...] = get_args(State)
 
-SMALLEST_SCALE = 2.0**-149
-"""Smallest positive float32: what a learned scale that has reached 0 counts as."""
-
 
 class _Straight(torch.autograd.Function):
     """A scale that is moved a little; the gradient passes unchanged, so that one that has reached 0 can recover."""
 
     @staticmethod
-    def forward(ctx: Any, scale: Tensor, bits: int | None) -> Tensor:
-        return _raised(scale, bits)
+    def forward(ctx: Any, scale: Tensor, bits: int) -> Tensor:
+        return reference.raised(scale, bits)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
@@ -41,15 +39,11 @@ class _Straight(torch.autograd.Function):
 
 
 def positive(scale: Tensor, bits: int | None = None) -> Tensor:
-    """`scale`, at least :data:`SMALLEST_SCALE`, rounded up to `bits` significant bits; the gradient passes unchanged."""
+    """:func:`onnxqat.bridge.kernels.reference.raised` to `bits` significant bits; the gradient passes unchanged."""
+    bits = reference.ALL_BITS if bits is None else bits
     if torch.is_grad_enabled():
         return cast(Tensor, _Straight.apply(scale, bits))  # type: ignore[no-untyped-call]
-    return _raised(scale, bits)
-
-
-def _raised(scale: Tensor, bits: int | None) -> Tensor:
-    raised = scale.clamp(min=SMALLEST_SCALE)
-    return raised if bits is None else reference.shorten(raised, bits)
+    return reference.raised(scale, bits)
 
 
 def non_zero(scale: Tensor) -> Tensor:
@@ -175,7 +169,7 @@ class FakeQuantize(nn.Module):
         """
         if relu:
             if self.state == "quantize" and self.calibrated and self.fuses_relu():
-                return self._quantize_relu(x)
+                return self._by_one_kernel(x, relu=True)
             x = torch.relu(x)
         if self.state == "float":
             return x
@@ -189,16 +183,22 @@ class FakeQuantize(nn.Module):
 
     def fuses_relu(self) -> bool:
         """Whether the kernel of this quantizer can do the Relu in front of it: those of the formula and LSQ alone."""
-        own = (type(self).quantize, type(self).differentiable) == (FakeQuantize.quantize, FakeQuantize.differentiable)
-        return own and self.block_size is None and not self.qtype.is_float and self.precision == "float32"
+        return type(self).quantize is FakeQuantize.quantize and self._has_one_kernel()
 
-    def _quantize_relu(self, x: Tensor) -> Tensor:
-        """``quantize(relu(x))`` by one kernel."""
-        scale, zero_point = self.effective_scale(), self.effective_zero_point()
-        grid = (self.quant_min, self.quant_max, self.axis)
+    def _has_one_kernel(self) -> bool:
+        """Whether the grid is one of integers in float32, not in blocks, with the gradients of the formula and LSQ."""
+        own = type(self).differentiable is not FakeQuantize.differentiable
+        return not own and self.block_size is None and not self.qtype.is_float and self.precision == "float32"
+
+    def _by_one_kernel(self, x: Tensor, *, relu: bool) -> Tensor:
+        """`x`, or ``relu(x)``, on the grid; the kernel raises the scale as well, where it is this class that does it."""
+        own = type(self).effective_scale is not FakeQuantize.effective_scale
+        scale = self.effective_scale() if own else self.scale
+        grid = (self.effective_zero_point(), self.quant_min, self.quant_max, self.axis)
+        raised_to = 0 if own else self.scale_bits or reference.ALL_BITS
         if not torch.is_grad_enabled():
-            return fastest.fake_quantize(x, scale, zero_point, *grid, relu=True)
-        return fastest.apply(x, scale, zero_point, *grid, self.gradient_scale(x), relu=True)
+            return fastest.fake_quantize(x, scale, *grid, relu=relu, raised_to=raised_to)
+        return fastest.apply(x, scale, *grid, self.gradient_scale(x), relu=relu, raised_to=raised_to)
 
     def _uncalibrated(self) -> DataError:
         return DataError(
@@ -220,6 +220,8 @@ class FakeQuantize(nn.Module):
 
     def quantize(self, x: Tensor) -> Tensor:
         """`x` on the grid, differentiable in `x` and the scale."""
+        if self._has_one_kernel():
+            return self._by_one_kernel(x, relu=False)
         if self.block_size is None or self.axis is None:
             return self._on_grid(
                 x, self.effective_scale(), self.effective_zero_point(), self.axis, self.gradient_scale(x)

@@ -21,19 +21,21 @@ others stay what they are. Under autocast a result of float32 is cast for its re
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
+SMALLEST = 2**20
+"""Bytes: smaller results are kept, as of most weights; for so little the launch of a kernel is too much."""
 
-@dataclasses.dataclass(frozen=True)
-class _Kept:
+
+# Tuples, as autograd saves a thousand tensors in the forward pass of an ordinary network.
+class _Kept(NamedTuple):
     """A tensor that is saved, and its version then."""
 
     tensor: Tensor
@@ -48,8 +50,7 @@ class _Kept:
         return self.tensor
 
 
-@dataclasses.dataclass(frozen=True)
-class _Made:
+class _Made(NamedTuple):
     """How a tensor is made, and where its elements lie in its memory."""
 
     function: Callable[..., Tensor]
@@ -67,8 +68,7 @@ class _Made:
         return made
 
 
-@dataclasses.dataclass(frozen=True)
-class _View:
+class _View(NamedTuple):
     """A view of a tensor that is made again."""
 
     base: _Made
@@ -81,16 +81,20 @@ class _View:
 _Saved = _Kept | _Made | _View
 
 
-class _Rematerialized(AbstractContextManager[None]):
-    """The tensors that quantizers have made within the context, by their memory; a weak reference does not hold it."""
+class _Rematerialized(AbstractContextManager["_Rematerialized"]):
+    """The tensors that quantizers have made within the context, by what tells the memory of each from all other.
+
+    A weak reference does not hold the memory; while it is there, no other memory has its name.
+    """
 
     def __init__(self) -> None:
-        self.made: dict[StorageWeakRef, _Made] = {}
+        self.made: dict[int, tuple[StorageWeakRef, _Made]] = {}
         self._hooks = torch.autograd.graph.saved_tensors_hooks(self.packed, lambda saved: saved.unpacked())
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> _Rematerialized:
         self._hooks.__enter__()
         _of_thread.current = self
+        return self
 
     def __exit__(self, *raised: object) -> None:
         _of_thread.current = None
@@ -99,8 +103,11 @@ class _Rematerialized(AbstractContextManager[None]):
 
     def packed(self, tensor: Tensor) -> _Saved:
         """What is kept in the place of `tensor`."""
-        found = self.made.get(_memory(tensor)) if _is_plain(tensor) else None
-        if found is None or found.dtype is not tensor.dtype or found.version != _version(tensor):
+        noted = self.made.get(_memory(tensor)) if _is_plain(tensor) else None
+        if noted is None:
+            return _Kept(tensor, _version(tensor))
+        _, found = noted
+        if found.dtype is not tensor.dtype or found.version != _version(tensor):
             return _Kept(tensor, _version(tensor))
         return found if _place(tensor) == found.place else _View(found, _place(tensor))
 
@@ -112,7 +119,7 @@ class _OfThread(threading.local):
 _of_thread = _OfThread()
 
 
-def rematerialized() -> AbstractContextManager[None]:
+def rematerialized() -> AbstractContextManager[object]:
     """A context for the forward pass: what quantizers return in it is computed again in backward, and not kept.
 
     Outputs and gradients have the same bits as without. Compilers see nothing of it, as they decide by themselves
@@ -136,11 +143,13 @@ def note(result: Tensor, function: Callable[..., Tensor], *inputs: Tensor) -> No
     if context is None or not _is_plain(result):
         return
     storage = result.untyped_storage()
+    if storage.nbytes() < SMALLEST:
+        return
     if result.storage_offset() or storage.nbytes() != result.numel() * result.element_size():
         return
     kept = tuple(context.packed(one.detach()) for one in inputs)
     made = _Made(function, kept, result.dtype, _place(result), _version(result))
-    context.made[_memory(result)] = made
+    context.made[_memory(result)] = StorageWeakRef(storage), made  # type: ignore[no-untyped-call]
 
 
 def _is_plain(tensor: Tensor) -> bool:
@@ -148,9 +157,9 @@ def _is_plain(tensor: Tensor) -> bool:
     return type(tensor) in (Tensor, torch.nn.Parameter) and tensor.layout is torch.strided
 
 
-def _memory(tensor: Tensor) -> StorageWeakRef:
-    """What tells the memory of `tensor` from all other there has been, while this is there; it holds none."""
-    return StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
+def _memory(tensor: Tensor) -> int:
+    """What the memory of `tensor` is called, by torch and by weak references to it."""
+    return int(tensor.untyped_storage()._cdata)  # noqa: SLF001 - as StorageWeakRef does
 
 
 def _version(tensor: Tensor) -> int:

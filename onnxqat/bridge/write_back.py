@@ -26,7 +26,7 @@ from onnxqat import numerics
 from onnxqat.bridge import grid_notes, values
 from onnxqat.bridge.constant_slots import PackedSlot, Slot, ir_slots, proto_slots
 from onnxqat.bridge.fake_quantize import DerivedFakeQuantize, FakeQuantize
-from onnxqat.bridge.lowering.normalization import BatchNorm, positive
+from onnxqat.bridge.lowering.normalization import BatchNorm
 from onnxqat.bridge.packed_weights import Packing
 from onnxqat.bridge.state import quantizers
 from onnxqat.errors import ModelError, QatError, UsageError
@@ -208,7 +208,7 @@ class _Source:
         tensors = {name: held[key].detach() for key, name in names.items() if key not in inside}
         for part in bare.modules():
             if isinstance(part, BatchNorm) and part.positive in tensors:
-                tensors[part.positive] = positive(tensors[part.positive])
+                tensors[part.positive] = tensors[part.positive].abs()
         return _Source([q for _, q in found], tensors)
 
 

@@ -10,13 +10,16 @@ import traceback
 os.environ["TRITON_INTERPRET"] = "1"
 
 from onnxqat.bridge.kernels import triton_fake_quantize
-from tests.bridge.kernel_cases import Case, cases, check
+from tests.bridge.kernel_cases import RAISED, Case, Raised, cases, check, check_raised
 
 
-def failure(case: Case) -> str:
+def failure(case: Case | Raised) -> str:
     """What went wrong; empty when nothing did."""
     try:
-        check(triton_fake_quantize, case, truncates=True)
+        if isinstance(case, Case):
+            check(triton_fake_quantize, case, truncates=True)
+        else:
+            check_raised(triton_fake_quantize, case)
     except Exception:
         return traceback.format_exc()
     return ""
@@ -24,7 +27,8 @@ def failure(case: Case) -> str:
 
 def main() -> None:
     """All cases by name."""
-    print(json.dumps({case.name: failure(case) for case in cases()}))
+    found = {case.name: failure(case) for case in cases()}
+    print(json.dumps(found | {str(raised): failure(raised) for raised in RAISED}))
 
 
 if __name__ == "__main__":

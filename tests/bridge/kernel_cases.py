@@ -25,6 +25,16 @@ class Case(NamedTuple):
     axis: int | None
 
 
+class Raised(NamedTuple):
+    """A learned scale of so many significant bits, of a tensor or of each channel, that the kernel raises itself."""
+
+    bits: int
+    axis: int | None
+
+
+RAISED = [Raised(bits, axis) for bits in (1, 2, 7, 16, 23, 24) for axis in (None, 1)]
+
+
 def _values(shape: tuple[int, ...], scale: Tensor, axis: int | None, span: int) -> Tensor:
     """Random numbers of which half lie at or one ulp from the middle between two codes, and the special ones."""
     s = reference.along_axis(scale, axis, len(shape))
@@ -113,6 +123,28 @@ def check(kernels: Any, case: Case, *, truncates: bool = False) -> None:
         assert tuple(p is not None for p in partial) == needs
     if x.dtype is not torch.bfloat16 or not truncates:
         check_of_relu(kernels, case, grad)
+
+
+def check_raised(kernels: Any, raised: Raised) -> None:
+    """Scales at or below zero, subnormal, next to a short one and ordinary: as of the reference, which raises first."""
+    torch.manual_seed(0)
+    below, short, above = (float(torch.nextafter(torch.tensor(0.5), torch.tensor(end))) for end in (0.0, 0.5, 1.0))
+    special = [0.0, -1.0, 1e-45, 1e-42, 9e-39, 1e-31, below, short, above, 1e30, float("nan")]
+    for scale in (
+        [torch.tensor([*special, *(torch.rand(200) * 0.1).tolist()])] if raised.axis else map(torch.tensor, special)
+    ):
+        zero_point = torch.full(scale.shape, 3, dtype=torch.int32)
+        same = reference.raised(scale, raised.bits)
+        assert bool((same > 0).logical_or(same.isnan()).all())
+        x = torch.randn(4, 1 if raised.axis is None else len(scale), 3) * reference.along_axis(same, raised.axis, 3) * 9
+        grad, grid = torch.randn(x.shape), (zero_point, -128, 127, raised.axis)
+        assert_same_bits(
+            kernels.fake_quantize(x, scale, *grid, raised_to=raised.bits), reference.fake_quantize(x, same, *grid)
+        )
+        found = kernels.fake_quantize_backward(grad, x, scale, *grid, raised_to=raised.bits)
+        expected = kernels.fake_quantize_backward(grad, x, same, *grid)
+        for one, other in zip(found, expected, strict=True):
+            assert_same_bits(one, other)
 
 
 def check_of_relu(kernels: Any, case: Case, grad: Tensor) -> None:

@@ -433,3 +433,12 @@ def test_observing_works_under_compile() -> None:
     q.state = "calibrate_quantized"
     torch.compile(q, fullgraph=True, backend="aot_eager")(torch.tensor([-3.0, 5.0]))
     assert (float(q.observed_min), float(q.observed_max)) == (-3.0, 5.0)
+
+
+@pytest.mark.parametrize("bits", [1, 2, 7, 8, 16, 23, 24])
+def test_a_raised_scale_is_the_next_short_one(bits: int) -> None:
+    """Down to the smallest subnormal number, and for scales that training has brought to 0 or below."""
+    scale = np.concatenate([2.0 ** np.arange(-149, 127) * factor for factor in (1.0, 1.3, 1.999)]).astype(np.float32)
+    wanted = numerics.shorten(scale, bits).astype(np.float32)
+    assert np.array_equal(reference.raised(torch.from_numpy(scale), bits).numpy(), wanted)
+    assert reference.raised(torch.tensor([0.0, -0.0, -3.0]), bits).tolist() == [SMALLEST_SCALE] * 3

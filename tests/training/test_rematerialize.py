@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.profiler import ProfilerActivity, profile
 
+from onnxqat.bridge import rematerialize
 from onnxqat.bridge.fake_quantize import FakeQuantize
 from onnxqat.bridge.importer import to_torch
 from onnxqat.bridge.relu_fusion import fuse_relu
@@ -24,6 +25,12 @@ from onnxqat.training.execution import Execution
 from onnxqat.training.finetune import finetune
 from onnxqat.types import QParams, QType, Role
 from tests.training.nets import convolutional, images
+
+
+@pytest.fixture(autouse=True)
+def whatever_the_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tensors here are small."""
+    monkeypatch.setattr(rematerialize, "SMALLEST", 0)
 
 
 def allocated(run: Callable[[], object]) -> int:
@@ -188,6 +195,15 @@ def test_memory_that_is_used_again_is_not_taken_for_the_tensor_that_was_there() 
     (grad,) = torch.autograd.grad(total, x)
     plain = sum(made(x).sum() for _ in range(20)) + sum((float(i) * x).sum() for i in range(20))
     assert torch.allclose(grad, torch.autograd.grad(plain, x)[0])
+
+
+def test_small_results_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.rand(64, 64, requires_grad=True)
+    for limit, count in ((x.nbytes, 1), (x.nbytes + 1, 0)):
+        monkeypatch.setattr(rematerialize, "SMALLEST", limit)
+        with cast(Any, rematerialized()) as context:
+            Readers().activation(x)
+            assert len(context.made) == count
 
 
 def test_contexts_nest_and_end() -> None:

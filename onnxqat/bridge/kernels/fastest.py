@@ -56,11 +56,19 @@ def fake_quantize(
     axis: int | None,
     *,
     relu: bool = False,
+    raised_to: int = 0,
 ) -> Tensor:
-    """`x` on the grid; no gradient of its own. Arguments as in :func:`onnxqat.bridge.kernels.reference.fake_quantize`."""
-    kernels: Any = _triton(x)
-    if kernels is None:
-        kernels = tiled if tiled.covers(x, quant_min, quant_max, axis) else reference
+    """`x` on the grid; no gradient of its own. Arguments as in :func:`onnxqat.bridge.kernels.reference.fake_quantize`.
+
+    With `raised_to` the scale is :func:`onnxqat.bridge.kernels.reference.raised` to so many bits, by the same kernel
+    where it is a fused one.
+    """
+    triton: Any = _triton(x)
+    if triton is not None:
+        how = {"relu": relu, "raised_to": raised_to}
+        return cast(Tensor, triton.fake_quantize(x, scale, zero_point, quant_min, quant_max, axis, **how))
+    kernels = tiled if tiled.covers(x, quant_min, quant_max, axis) else reference
+    scale = reference.raised(scale, raised_to) if raised_to else scale
     return cast(Tensor, kernels.fake_quantize(x, scale, zero_point, quant_min, quant_max, axis, relu=relu))
 
 
@@ -74,42 +82,44 @@ def fake_quantize_backward(
     axis: int | None,
     *,
     relu: bool = False,
+    raised_to: int = 0,
     gradient_scale: float = 1.0,
     needs: tuple[bool, bool] = (True, True),
 ) -> tuple[Tensor | None, Tensor | None]:
     """Gradients for `x` (its shape and dtype) and `scale` (float32, its shape); None for what `needs` leaves out.
 
-    The gradient of the scale is multiplied by the number `gradient_scale`.
+    The gradient of the scale is multiplied by the number `gradient_scale`; raising it has the gradient of the identity.
     """
-    arguments = (grad, x, scale, zero_point, quant_min, quant_max, axis)
+    grid = (zero_point, quant_min, quant_max, axis)
     triton = _triton(x)
     if triton is not None:
-        found = triton.fake_quantize_backward(*arguments, relu=relu, factor=gradient_scale, needs=needs)
-        return cast("tuple[Tensor | None, Tensor | None]", found)
+        how = {"relu": relu, "raised_to": raised_to, "factor": gradient_scale, "needs": needs}
+        return cast("tuple[Tensor | None, Tensor | None]", triton.fake_quantize_backward(grad, x, scale, *grid, **how))
     kernels = tiled if tiled.covers(x, quant_min, quant_max, axis) else reference
-    grad_x, grad_scale = kernels.fake_quantize_backward(*arguments, relu=relu, needs=needs)
+    scale = reference.raised(scale, raised_to) if raised_to else scale
+    grad_x, grad_scale = kernels.fake_quantize_backward(grad, x, scale, *grid, relu=relu, needs=needs)
     return grad_x, None if grad_scale is None else grad_scale * gradient_scale
 
 
 def _forward(
-    ctx: Any, relu: bool, x: Tensor, scale: Tensor, zero_point: Tensor, *grid: Any, gradient_scale: float
+    ctx: Any, x: Tensor, scale: Tensor, zero_point: Tensor, *grid: Any, gradient_scale: float, **how: Any
 ) -> Tensor:
     ctx.save_for_backward(x, scale, zero_point)
-    ctx.grid, ctx.gradient_scale, ctx.relu = grid, gradient_scale, relu
-    result = fake_quantize(x, scale, zero_point, *grid, relu=relu)
+    ctx.grid, ctx.gradient_scale, ctx.how = grid, gradient_scale, how
+    result = fake_quantize(x, scale, zero_point, *grid, **how)
     if rematerialize.is_on() and any(ctx.needs_input_grad):
 
         def again(x: Tensor, scale: Tensor, zero_point: Tensor) -> Tensor:
-            return fake_quantize(x, scale, zero_point, *grid, relu=relu)
+            return fake_quantize(x, scale, zero_point, *grid, **how)
 
         rematerialize.note(result, again, x, scale, zero_point)
     return result
 
 
-def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
     needs = (ctx.needs_input_grad[0], ctx.needs_input_grad[1])
-    how = {"relu": ctx.relu, "gradient_scale": ctx.gradient_scale, "needs": needs}
-    return *fake_quantize_backward(grad, *ctx.saved_tensors, *ctx.grid, **how), None, None, None, None, None
+    how = {"gradient_scale": ctx.gradient_scale, "needs": needs, **ctx.how}
+    return fake_quantize_backward(grad, *ctx.saved_tensors, *ctx.grid, **how)
 
 
 class FakeQuantizeFunction(torch.autograd.Function):
@@ -130,16 +140,16 @@ class FakeQuantizeFunction(torch.autograd.Function):
         gradient_scale: float,
     ) -> Tensor:
         """`x` on the grid, in the dtype of `x`."""
-        return _forward(ctx, False, x, scale, zero_point, quant_min, quant_max, axis, gradient_scale=gradient_scale)
+        return _forward(ctx, x, scale, zero_point, quant_min, quant_max, axis, gradient_scale=gradient_scale)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         """Gradients for `x` and `scale`."""
-        return _backward(ctx, grads[0])
+        return *_backward(ctx, grads[0]), None, None, None, None, None
 
 
-class _OfRelu(torch.autograd.Function):
-    """:class:`FakeQuantizeFunction` of ``relu(x)``, which is neither stored nor saved."""
+class _Fused(torch.autograd.Function):
+    """:class:`FakeQuantizeFunction` of ``relu(x)``, which is neither stored nor saved, or of a scale that is raised."""
 
     @staticmethod
     def forward(
@@ -151,12 +161,17 @@ class _OfRelu(torch.autograd.Function):
         quant_max: int,
         axis: int | None,
         gradient_scale: float,
+        relu: bool,
+        raised_to: int,
     ) -> Tensor:
-        return _forward(ctx, True, x, scale, zero_point, quant_min, quant_max, axis, gradient_scale=gradient_scale)
+        grid, how = (quant_min, quant_max, axis), {"relu": relu, "raised_to": raised_to}
+        if raised_to and not fuses(x):
+            scale, how["raised_to"] = reference.raised(scale, raised_to), 0  # once, not in backward again
+        return _forward(ctx, x, scale, zero_point, *grid, gradient_scale=gradient_scale, **how)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        return _backward(ctx, grads[0])
+        return *_backward(ctx, grads[0]), None, None, None, None, None, None, None
 
 
 def apply(
@@ -169,7 +184,8 @@ def apply(
     gradient_scale: float = 1.0,
     *,
     relu: bool = False,
+    raised_to: int = 0,
 ) -> Tensor:
     """Differentiable fake-quantize: :func:`fake_quantize` with the gradients of this module."""
-    function: Any = _OfRelu if relu else FakeQuantizeFunction
-    return cast(Tensor, function.apply(x, scale, zero_point, quant_min, quant_max, axis, gradient_scale))
+    arguments = (x, scale, zero_point, quant_min, quant_max, axis, gradient_scale)
+    return cast(Tensor, _Fused.apply(*arguments, relu, raised_to))  # type: ignore[no-untyped-call]

@@ -21,6 +21,12 @@ from torch import Tensor
 WIDE = 2**24
 """Grids of this many codes or more are computed in float64: float32 does not hold every code."""
 
+SMALLEST_SCALE = 2.0**-149
+"""Smallest positive float32: what a learned scale that has reached 0 counts as."""
+
+ALL_BITS = 24
+"""Significant bits of a float32."""
+
 
 def along_axis(values: Tensor, axis: int | None, ndim: int) -> Tensor:
     """View per-channel `values` of shape (C,) so that they broadcast along `axis` of an `ndim`-dimensional tensor."""
@@ -108,5 +114,12 @@ def shorten(scale: Tensor, bits: int) -> Tensor:
     """`scale` rounded up to `bits` significant bits (:func:`onnxqat.numerics.shorten`), with the gradient of identity."""
     values = scale.detach()
     mantissa, exponent = torch.frexp(values)
-    short = torch.ldexp(torch.ceil(mantissa * 2.0**bits), exponent - bits)
+    # Before torch 2.13 ldexp multiplies by a float32 power of two, which has to be one: 2**-149 to 2**127.
+    short = torch.ldexp(torch.ceil(mantissa * 2.0**bits) * 2.0 ** (1 - bits), exponent - 1)
     return scale + (short - values) if scale.requires_grad and torch.is_grad_enabled() else short
+
+
+def raised(scale: Tensor, bits: int) -> Tensor:
+    """What a learned `scale` counts as, without a gradient: at least :data:`SMALLEST_SCALE`, `bits` significant bits."""
+    positive = scale.detach().clamp(min=SMALLEST_SCALE)
+    return positive if bits >= ALL_BITS else shorten(positive, bits)

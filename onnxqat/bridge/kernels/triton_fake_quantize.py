@@ -34,9 +34,13 @@ def fake_quantize(
     axis: int | None,
     *,
     relu: bool = False,
+    raised_to: int = 0,
 ) -> Tensor:
-    """:func:`onnxqat.bridge.kernels.reference.fake_quantize` in one kernel; on CUDA, or interpreted."""
-    arguments = (x, scale.contiguous(), zero_point.contiguous(), quant_min, quant_max, axis, relu)
+    """:func:`onnxqat.bridge.kernels.reference.fake_quantize` in one kernel; on CUDA, or interpreted.
+
+    With `raised_to` of :func:`onnxqat.bridge.kernels.reference.raised` of `scale` to so many bits.
+    """
+    arguments = (x, scale.contiguous(), zero_point.contiguous(), quant_min, quant_max, axis, relu, raised_to)
     # Traced, the kernel has to be an operator; called, the way through the dispatcher costs more than the launch.
     if torch.compiler.is_compiling():
         return cast(Tensor, _forward_op(*arguments))
@@ -54,14 +58,16 @@ def fake_quantize_backward(
     axis: int | None,
     *,
     relu: bool = False,
+    raised_to: int = 0,
     factor: float = 1.0,
     needs: tuple[bool, bool] = (True, True),
 ) -> tuple[Tensor | None, Tensor | None]:
     """:func:`onnxqat.bridge.kernels.reference.fake_quantize_backward` in one kernel and the sum of its blocks.
 
-    The gradient of the scale is multiplied by `factor`.
+    The gradient of the scale is multiplied by `factor`; `raised_to` as in :func:`fake_quantize`.
     """
-    arguments = (grad, x, scale.contiguous(), zero_point.contiguous(), quant_min, quant_max, axis, relu, factor, *needs)
+    grid = (scale.contiguous(), zero_point.contiguous(), quant_min, quant_max, axis)
+    arguments = (grad, x, *grid, relu, raised_to, factor, *needs)
     if torch.compiler.is_compiling():
         grad_x, sums = _backward_op(*arguments)
     else:
@@ -77,7 +83,14 @@ def _device_of(x: Tensor) -> AbstractContextManager[Any]:
 
 
 def launch_forward(
-    x: Tensor, scale: Tensor, zero_point: Tensor, quant_min: int, quant_max: int, axis: int | None, relu: bool
+    x: Tensor,
+    scale: Tensor,
+    zero_point: Tensor,
+    quant_min: int,
+    quant_max: int,
+    axis: int | None,
+    relu: bool,
+    raised_to: int,
 ) -> Tensor:
     """What :func:`fake_quantize` does, without a gradient and untraced."""
     x = layout.dense(x)
@@ -98,6 +111,7 @@ def launch_forward(
             PER_CHANNEL=axis is not None,
             WIDE_GRID=quant_max - quant_min >= WIDE,
             RELU=relu,
+            RAISED_TO=raised_to,
             BLOCK=FORWARD_BLOCK,
         )
     return y
@@ -112,6 +126,7 @@ def launch_backward(
     quant_max: int,
     axis: int | None,
     relu: bool,
+    raised_to: int,
     factor: float,
     needs_x: bool,
     needs_scale: bool,
@@ -129,7 +144,7 @@ def launch_backward(
     blocks = triton.cdiv(rest, block)
     sums = scale.new_empty((*scale.shape, blocks) if needs_scale else (0,))
     tensors = (grad, x, scale, zero_point, grad_x, sums)
-    settings = {"QUANT_MIN": quant_min, "QUANT_MAX": quant_max, "RELU": relu}
+    settings = {"QUANT_MIN": quant_min, "QUANT_MAX": quant_max, "RELU": relu, "RAISED_TO": raised_to}
     settings |= {"NEEDS_X": needs_x, "NEEDS_SCALE": needs_scale}
     if axis is None:
         _launcher(triton_kernels.backward)[(blocks,)](*tensors, count, factor, **settings, BLOCK=block)

@@ -26,6 +26,20 @@ def _clamp(v, low, high):
 
 
 @triton.jit
+def _raised(scale, RAISED_TO: tl.constexpr):
+    """What a learned scale counts as: positive, of so many significant bits, more of them cut upwards; 0: as it is."""
+    if RAISED_TO > 0:
+        scale = tl.where(scale < 1.401298464324817e-45, 1.401298464324817e-45, scale)  # NaN stays NaN
+        if RAISED_TO < 24:
+            small = scale < 7.888609052210118e-31  # 2**-100: subnormal numbers have no bit in front
+            normal = tl.where(small, scale * 1.2676506002282294e30, scale)
+            rest: tl.constexpr = (1 << (24 - RAISED_TO)) - 1
+            short = ((normal.to(tl.int32, bitcast=True) + rest) & ~rest).to(tl.float32, bitcast=True)
+            scale = tl.where(scale == scale, tl.where(small, short * 7.888609052210118e-31, short), scale)
+    return scale
+
+
+@triton.jit
 def forward(
     x_ptr,
     y_ptr,
@@ -39,6 +53,7 @@ def forward(
     PER_CHANNEL: tl.constexpr,
     WIDE_GRID: tl.constexpr,
     RELU: tl.constexpr,
+    RAISED_TO: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
     """Per tensor and per channel; `count` elements, `stride` of them between two channels."""
@@ -52,6 +67,7 @@ def forward(
     else:
         scale = tl.load(scale_ptr)
         zero_point = tl.load(zero_point_ptr)
+    scale = _raised(scale, RAISED_TO)
     if RELU:
         x = tl.where(x <= 0, 0.0, x)
     steps = tl.div_rn(x, scale)
@@ -93,6 +109,7 @@ def backward(
     NEEDS_X: tl.constexpr,
     NEEDS_SCALE: tl.constexpr,
     RELU: tl.constexpr,
+    RAISED_TO: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
     """Per tensor."""
@@ -100,7 +117,8 @@ def backward(
     mask = offsets < count
     x = tl.load(x_ptr + offsets, mask=mask, other=0.0).to(tl.float32)
     grad = tl.load(grad_ptr + offsets, mask=mask, other=0.0).to(tl.float32)
-    grad_x, moved = _gradients(x, grad, tl.load(scale_ptr), tl.load(zero_point_ptr), QUANT_MIN, QUANT_MAX, RELU)
+    scale = _raised(tl.load(scale_ptr), RAISED_TO)
+    grad_x, moved = _gradients(x, grad, scale, tl.load(zero_point_ptr), QUANT_MIN, QUANT_MAX, RELU)
     if NEEDS_X:
         tl.store(grad_x_ptr + offsets, grad_x.to(grad_x_ptr.dtype.element_ty), mask=mask)
     if NEEDS_SCALE:
@@ -125,6 +143,7 @@ def backward_of_channels(
     NEEDS_X: tl.constexpr,
     NEEDS_SCALE: tl.constexpr,
     RELU: tl.constexpr,
+    RAISED_TO: tl.constexpr,
     OUTERMOST: tl.constexpr,
     CHANNELS: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -140,7 +159,7 @@ def backward_of_channels(
     there = channel < channels
     mask = there[:, None] & (element < rest)[None, :]
     offsets = channel.to(tl.int64)[:, None] * stride + place[None, :]
-    scale = tl.load(scale_ptr + channel, mask=there, other=1.0)
+    scale = _raised(tl.load(scale_ptr + channel, mask=there, other=1.0), RAISED_TO)
     zero_point = tl.load(zero_point_ptr + channel, mask=there, other=0)
     x = tl.load(x_ptr + offsets, mask=mask, other=0.0).to(tl.float32)
     grad = tl.load(grad_ptr + offsets, mask=mask, other=0.0).to(tl.float32)
