@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxqat.backends.schema import Backend, Chain
-from onnxqat.graph import batchnorm, query
+from onnxqat.graph import batchnorm, moved, query
 from onnxqat.types import RedundantClip
 
 SATURATED = {"Sigmoid": 8.0, "Tanh": 4.0}
@@ -52,6 +52,9 @@ def _follow(node: ir.Node, chain: Chain) -> Fusion | None:
     start = alone(node)
     value, members, redundant = start.output, list(start.members), list[RedundantClip]()
     for step in chain.chain[1:]:
+        while (gone := _removed_behind(value)) is not None:
+            members.append(gone)
+            value = gone.outputs[0]
         silu = silu_behind(value) if "Silu" in step else None
         if silu is not None:
             members.extend(silu)
@@ -79,6 +82,14 @@ def _follow(node: ir.Node, chain: Chain) -> Fusion | None:
         members.append(users[0])
         value = users[0].outputs[0]
     return Fusion(start.output, value, tuple(members), tuple(redundant), chain)
+
+
+def _removed_behind(value: ir.Value) -> ir.Node | None:
+    """The node that alone reads `value` and that every compiler removes, so that it fuses what is on both sides."""
+    users = value.consumers()
+    if value.is_graph_output() or len(users) != 1 or users[0].graph is not value.graph:
+        return None
+    return users[0] if moved.is_removed(users[0]) else None
 
 
 def clip_bounds(node: ir.Node) -> tuple[float, float] | None:

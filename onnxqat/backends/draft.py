@@ -11,7 +11,7 @@ from onnxqat.backends import normalizations, regions
 from onnxqat.backends.groups import Groups
 from onnxqat.backends.schema import Backend, OpRow, Slot
 from onnxqat.backends.selection import Selection
-from onnxqat.graph import qdq, query
+from onnxqat.graph import moved, qdq, query
 from onnxqat.types import Decision, Edge, Midpoints, RedundantClip, Remark, ShiftLimit, TensorSpec
 
 Consumer = tuple[str, int]
@@ -76,6 +76,7 @@ class Draft:
         self.shift_limits: list[ShiftLimit] = []
         self.midpoints: list[Midpoints] = []
         self.fused: set[ir.Node] = set()
+        self.layers_in_float: dict[ir.Node, str] = {}
         self.wants: dict[Consumer, Decision] = {}
         self.ties: list[tuple[ir.Node, OpRow, list[int]]] = []
         self.graphs = tuple(regions.reached_graphs(model.graph))
@@ -85,8 +86,11 @@ class Draft:
         self.ends = regions.first_and_last(model.graph) if backend.first_last_bits is not None else frozenset()
 
     def row(self, node: ir.Node) -> tuple[OpRow | None, str]:
-        """The table's row for `node` and its key; ``Operator/mode`` wins over the operator alone."""
-        if node.domain:
+        """The table's row for `node` and its key; ``Operator/mode`` wins over the operator alone.
+
+        None for what every compiler removes, whatever the table says of the operator.
+        """
+        if node.domain or moved.is_removed(node):
             return None, node.op_type
         mode = query.attribute(node, "mode", None)
         for key in (f"{node.op_type}/{mode}", node.op_type):
@@ -123,6 +127,8 @@ class Draft:
         """Whether the output of `node` takes the parameters of its input."""
         if node.domain or self.selection.reason(node) or node not in self.data_nodes:
             return False
+        if moved.is_removed(node):
+            return True
         mode = query.attribute(node, "mode", None)
         return node.op_type in self.backend.passthrough or f"{node.op_type}/{mode}" in self.backend.passthrough
 

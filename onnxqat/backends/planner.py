@@ -117,6 +117,8 @@ def _leave(draft: Draft, node: ir.Node, reason: str | None) -> None:
             return
     if node in draft.data_nodes:
         draft.float_nodes.append((query.label(node), reason))
+        # A compiler would compute it in float together with the layer: pairs in between only cost.
+        draft.layers_in_float.update(dict.fromkeys(chains.behind(node, draft.backend).members, query.label(node)))
 
 
 def _leave_scope(draft: Draft, scope: walk.Scope) -> None:

@@ -24,6 +24,9 @@ def reason(draft: Draft, node: ir.Node, row: OpRow) -> str | None:
         return "part of a normalization that is written out"
     if draft.backend.first_last_bits == 0 and node in draft.ends:
         return "first or last layer"
+    layer = draft.layers_in_float.get(node)
+    if layer is not None:
+        return f"the activation of {layer}, which stays in float"
     probabilities = _of_probabilities(draft, node, row)
     if probabilities is not None:
         return probabilities

@@ -30,9 +30,14 @@ def _read_as(draft: Draft, value: ir.Value) -> TensorSpec | None:
     for node, index in value.uses():
         wanted = draft.wants.get((str(node.name), index))
         moved = wanted is None and index == 0 and draft.spreads(node) and draft.moves_float(node)
-        found.update([_read_as(draft, v) for v in node.outputs] if moved else [wanted])
+        found.update([_read_as(draft, v) for v in node.outputs if _is_read(v)] if moved else [wanted])
     (one, *others) = found
     return one if isinstance(one, TensorSpec) and not others else None
+
+
+def _is_read(value: ir.Value) -> bool:
+    """Whether anything takes the numbers of `value`: the mask of a Dropout and a part of a Split may have no reader."""
+    return value.dtype == ir.DataType.FLOAT and (value.is_graph_output() or bool(value.uses()))
 
 
 def tie_row(draft: Draft, node: ir.Node, row: OpRow, inputs: list[int]) -> None:

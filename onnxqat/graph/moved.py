@@ -32,6 +32,8 @@ MOVES = frozenset(
 )
 """Operators whose results are elements of their first input, none made up."""
 
+_OF_MANY = frozenset({"Concat", "Max", "Mean", "Min", "Sum"})
+
 
 def carried(found: Iterable[Quantizer]) -> dict[int, Quantizer]:
     """Quantizers of activations by the identity of each value on their grid, dequantized or moved from there.
@@ -59,8 +61,26 @@ def sources(node: ir.Node) -> list[ir.Value]:
     if node.domain:
         return []
     nearest = node.op_type == "Resize" and query.attribute(node, "mode", "nearest") == "nearest"
-    inputs = node.inputs if node.op_type == "Concat" else node.inputs[:1] if nearest or node.op_type in MOVES else ()
+    one = nearest or node.op_type in MOVES or is_removed(node)
+    inputs = node.inputs if node.op_type == "Concat" else node.inputs[:1] if one else ()
     return [value for value in inputs if value is not None]
+
+
+def is_removed(node: ir.Node) -> bool:
+    """Whether `node` gives its first input unchanged, so that every compiler removes it before it looks at pairs.
+
+    Identity, Dropout at inference, a Cast to the type that its input has, and a Concat, Max, Min, Mean or Sum of one
+    input. Dropout in a mode that is computed, or constantly on, computes.
+    """
+    if node.domain or not node.inputs or node.inputs[0] is None:
+        return False
+    if node.op_type == "Dropout":
+        mode = node.inputs[2] if len(node.inputs) > 2 else None
+        known = query.constant_array(mode)
+        return mode is None or (known is not None and not known.any())
+    if node.op_type == "Cast":
+        return node.inputs[0].dtype is not None and bool(query.attribute(node, "to", 0) == node.inputs[0].dtype.value)
+    return node.op_type == "Identity" or (node.op_type in _OF_MANY and len(node.inputs) == 1)
 
 
 def _carries(node: ir.Node, value: ir.Value, quantizer: Quantizer, grids: dict[int, Quantizer]) -> bool:
@@ -80,5 +100,5 @@ def _same_constants(one: Quantizer | None, other: Quantizer) -> bool:
 
 
 def _float_outputs(node: ir.Node) -> Iterator[ir.Value]:
-    """All but the indices that a MaxPool may give."""
-    yield from node.outputs[:1] if node.op_type == "MaxPool" else node.outputs
+    """All but the indices that a MaxPool, and the mask that a Dropout may give."""
+    yield from node.outputs[:1] if node.op_type in ("MaxPool", "Dropout") else node.outputs

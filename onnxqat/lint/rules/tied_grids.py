@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import onnx_ir as ir
 
-from onnxqat.graph import edit, query
+from onnxqat.graph import edit, moved, query
 from onnxqat.graph.qdq import Quantizer
 from onnxqat.lint._file import File, constant_values, is_integer, is_passthrough, same_grid, same_width
 from onnxqat.lint._model import Found, Rule
@@ -29,7 +29,7 @@ def _moved(file: File) -> Iterator[tuple[ir.Node, Quantizer, Quantizer]]:
 
 def _moves(file: File, node: ir.Node) -> bool:
     """Whether `node` only moves numbers, on integers too where there is a target."""
-    if file.table is None or not is_passthrough(node):
+    if file.table is None or not is_passthrough(node) or moved.is_removed(node):
         return is_passthrough(node)
     mode = query.attribute(node, "mode", None)
     return not {node.op_type, f"{node.op_type}/{mode}"}.isdisjoint(file.table.passthrough)
