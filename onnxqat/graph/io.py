@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +29,7 @@ ModelSource: TypeAlias = "str | os.PathLike[str] | onnx.ModelProto | ir.Model | 
 
 PROTOBUF_LIMIT = 2**31 - 2**20
 IR_WITH_OWN_INITIALIZERS = 4  # before, an initializer had to be a graph input as well
+OF_OPSET = "Unrecognized attribute|No Op registered|has input size|has output size"  # what the checker says
 ONNX_DOMAINS = ("", "ai.onnx")
 RUNTIME_DOMAIN = "onnxruntime"  # where the checker, which knows no operators of it, does not look
 
@@ -162,7 +164,28 @@ def _check_proto(proto: onnx.ModelProto, name: str, path: Path | None) -> None:
     try:
         _check_with_onnx(proto)
     except Exception as error:
-        raise ModelError("model-invalid", f"{name}: {_first_line(error)}") from None
+        place = re.search(r"Bad node spec for node. Name: (\S+)", str(error))
+        where = f"node {place[1]!r}: " if place is not None else ""
+        hint = _other_opset(proto) if re.search(OF_OPSET, str(error)) else ""
+        raise ModelError("model-invalid", f"{name}: {where}{_first_line(error)}", hint=hint) from None
+
+
+def _other_opset(proto: onnx.ModelProto) -> str:
+    """The opset, if there is one, whose operators the model has, other than the one that it imports."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    imported = next((o for o in copy.opset_import if o.domain in ONNX_DOMAINS), None)
+    stated = 0 if imported is None else imported.version
+    for version in (*range(stated + 1, onnx.defs.onnx_opset_version() + 1), *range(stated - 1, 0, -1)):
+        if imported is not None and imported.version > 0:
+            imported.version = version
+            with contextlib.suppress(Exception):  # the checker's errors have no common base class
+                _check_with_onnx(copy)
+                return (
+                    f"the file says opset {stated}, but its operators are those of opset {version}, and runtimes refuse "
+                    f"it too: export it again with opset {version}, or correct `opset_import`"
+                )
+    return ""
 
 
 def _check_with_onnx(proto: onnx.ModelProto) -> None:

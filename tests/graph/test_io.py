@@ -81,6 +81,23 @@ def test_models_that_are_invalid() -> None:
     assert code_of(model) == "model-sparse-initializer"
 
 
+@pytest.mark.parametrize(
+    ("stated", "body", "named"),
+    [
+        (11, "y = DequantizeLinear <axis = 0> (x, s)", "opset 13"),
+        (13, "f = Cast <to = 1> (x) g = Gelu(f) y = Mul(g, s)", "opset 20"),
+        (13, "f = Cast <to = 1> (x) g = Unsqueeze <axes = [0]> (f) y = Mul(g, s)", "opset 12"),
+        (13, "f = Cast <to = 1> (x) g = Relu <no = 0> (f) y = Mul(g, s)", ""),
+    ],
+)
+def test_a_wrong_opset_is_told(stated: int, body: str, named: str) -> None:
+    """Onnxruntime refuses such files too."""
+    text = f'<ir_version: 8, opset_import: ["" : {stated}]> g (int8[4] x, float[4] s) => (float[4] y) {{ {body} }}'
+    with pytest.raises(ModelError) as caught:
+        io.load(onnx.parser.parse_model(text))
+    assert (f"those of {named}" in caught.value.hint) if named else not caught.value.hint
+
+
 def test_every_truncation_is_refused_or_valid(tmp_path: Path) -> None:
     content = parse(TEXT).SerializeToString()
     for length in range(len(content)):
