@@ -19,7 +19,11 @@ Groups: TypeAlias = "list[dict[str, Any]]"
 Make: TypeAlias = Callable[[Groups], Optimizer]
 """An optimizer of your own: parameter groups, each with its learning rate and weight decay -> optimizer."""
 
-UNFIT = {"lbfgs": "it calls the model several times a step", "sparseadam": "it takes sparse gradients only"}
+UNFIT = {
+    "lbfgs": "it calls the model several times a step",
+    "muon": "it takes matrices only, and scales and biases are none",
+    "sparseadam": "it takes sparse gradients only",
+}
 """Optimizers of torch that cannot take part, and why."""
 
 

@@ -135,6 +135,7 @@ def test_rates_by_pattern() -> None:
     [
         ("sgdd", {}, "sgdd"),
         ("lbfgs", {}, "several times"),
+        ("muon", {}, "matrices only"),
         ("adam", {"betas": (2.0, 0.9)}, "2.0"),
         ("adam", {"momentum": 0.9}, "momentum"),
         ("adam", {"lr": 0.1}, "lr"),

@@ -80,7 +80,14 @@ def fused(
     direction: str,
     activation: str,
 ) -> tuple[torch.Tensor, ...]:
-    """One layer through torch's kernel; time first, Y of shape (time, direction, batch, hidden)."""
+    """One layer through torch's kernel; time first, Y of shape (time, direction, batch, hidden).
+
+    In float32 under autocast on a CPU: there torch's LSTM asks oneDNN for a kernel that most CPUs lack.
+    """
+    if x.device.type == "cpu" and torch.is_autocast_enabled("cpu"):
+        bias, h, c = (None if each is None else each.float() for each in (bias, h, c))
+        with torch.autocast("cpu", enabled=False):
+            return fused(kind, x.float(), w.float(), r.float(), bias, h, c, direction, activation)
     directions, hidden = w.shape[0], r.shape[2]
     flat: list[torch.Tensor] = []
     for d in range(directions):

@@ -165,3 +165,22 @@ def test_exports_and_compiles(kind: str) -> None:
     torch.testing.assert_close(program.module()(x[:, :2]), module(x[:, :2]))
     torch._dynamo.reset()
     torch.testing.assert_close(torch.compile(module, fullgraph=True, backend="eager")(x), module(x))
+
+
+@pytest.mark.parametrize("kind", list(GATES))
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_layers_run_and_learn_under_autocast(kind: str, dtype: torch.dtype) -> None:
+    """In float32, since torch's own LSTM fails there on CPUs without oneDNN's kernels of half precision."""
+    generator = random.Random(kind)
+    inputs = {
+        "w": weights(generator, 1, GATES[kind] * HIDDEN, INPUTS),
+        "r": weights(generator, 1, GATES[kind] * HIDDEN, HIDDEN),
+    }
+    attributes = {"linear_before_reset": 1} if kind == "GRU" else {}  # the form that is torch's
+    module = to_torch(layer(kind, inputs, (2, 3, INPUTS), attributes))
+    x = torch.from_numpy(weights(generator, 2, 3, INPUTS))
+    with torch.autocast("cpu", dtype):
+        found = module(x)
+    assert torch.equal(found[0], module(x)[0])
+    found[0].sum().backward()
+    assert all(parameter.grad is not None and parameter.grad.any() for parameter in module.parameters())
