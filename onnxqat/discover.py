@@ -5,9 +5,12 @@ from __future__ import annotations
 import difflib
 import importlib
 import pkgutil
+from collections.abc import Sequence
 from types import ModuleType
 
 from onnxqat.errors import UsageError
+
+_LISTED = 40  # names of a hint; a model has thousands of tensors
 
 
 def names(package: str) -> list[str]:
@@ -24,12 +27,28 @@ def load(package: str, name: str) -> ModuleType:
     """
     found, key = names(package), name.replace("-", "_")
     if key not in found:
-        raise unknown(package.rpartition(".")[2].rstrip("s"), name, found)
+        raise unknown(_one_of(package.rpartition(".")[2]), name, [each.replace("_", "-") for each in found])
     return importlib.import_module(f"{package}.{key}")
 
 
 def unknown(kind: str, name: str, known: list[str]) -> UsageError:
     """The error for a `name` that is none of `known`, with a suggestion."""
-    close = difflib.get_close_matches(name.replace("-", "_"), known, n=3)
-    hint = f"did you mean {', '.join(close)}?" if close else f"one of: {', '.join(known)}"
-    return UsageError("name-unknown", f"there is no {kind} named {name!r}", hint=hint)
+    return UsageError("name-unknown", f"there is no {kind} named {name!r}", hint=suggestion(name, known))
+
+
+def suggestion(name: str, known: Sequence[str]) -> str:
+    """A hint for a `name` that is none of `known`: the closest ones, or what there is."""
+    alike = {each.replace("-", "_").lower(): each for each in known}
+    close = [alike[each] for each in difflib.get_close_matches(name.replace("-", "_").lower(), alike, n=3)]
+    if close:
+        return f"did you mean {', '.join(close)}?"
+    more = f" and {len(known) - _LISTED} more" if len(known) > _LISTED else ""
+    return f"one of: {', '.join(known[:_LISTED])}{more}" if known else ""
+
+
+def _one_of(folder: str) -> str:
+    """What one file of `folder` is: strategy of strategies, pass of passes, method of methods."""
+    for many, one in (("ies", "y"), ("sses", "ss"), ("s", "")):
+        if folder.endswith(many):
+            return folder.removesuffix(many) + one
+    return folder

@@ -10,24 +10,47 @@ from onnxqat.cli import _options
 
 options = _options.Group(
     "execution",
-    click.option("--precision", default="float32", help="Of the model's layers: float32, bfloat16 or float16."),
-    click.option("--accumulate", type=int, default=1, help="Batches that make one step."),
-    click.option("--compile", is_flag=True, help="Through torch.compile."),
-    click.option("--compile-backend", metavar="NAME", help="Through this backend of torch.compile."),
-    click.option("--channels-last", is_flag=True, help="Channels last in memory."),
-    click.option("--recompute", is_flag=True, help="Compute activations again in the backward pass, to save memory."),
-    click.option("--recompute-segments", type=int, metavar="N", help="In so many segments [square root of operators]."),
     click.option(
-        "--rematerialize/--no-rematerialize", default=None, help="Compute quantized tensors again there [on CUDA]."
+        "--precision",
+        type=click.Choice(["float32", "bfloat16", "float16"]),
+        default="float32",
+        help="Type that the model's layers compute in; quantizers stay float32.",
     ),
-    click.option("--checkpoint-dir", type=_options.PATH, help="Folder for checkpoints."),
-    click.option("--save-every", type=int, metavar="N", help="Steps between checkpoints within an epoch."),
-    click.option("--resume", is_flag=True, help="Go on from the last checkpoint."),
-    click.option("--black-box", type=_options.PATH, help="Folder for a step that is not finite [OUTPUT.black_box]."),
-    click.option("--skip-non-finite", type=int, default=0, metavar="N", help="Leave out so many such steps."),
-    click.option("--log-dir", type=_options.PATH, help="Folder for log.jsonl."),
-    click.option("--log-every", type=int, default=10, metavar="N", help="Steps between its lines."),
-    click.option("--tensorboard", is_flag=True, help="Event files for TensorBoard there, too."),
+    click.option("--accumulate", type=_options.COUNT, default=1, help="Batches that make one training step."),
+    click.option("--compile", is_flag=True, help="Train through torch.compile."),
+    click.option("--compile-backend", metavar="NAME", help="Train through this backend of torch.compile."),
+    click.option("--channels-last", is_flag=True, help="Keep images with their channels last in memory."),
+    click.option("--recompute", is_flag=True, help="Compute activations again in the backward pass, to save memory."),
+    click.option(
+        "--recompute-segments",
+        type=_options.COUNT,
+        metavar="N",
+        help="The same, in N segments of the model [square root of the number of operators].",
+    ),
+    click.option(
+        "--rematerialize/--no-rematerialize",
+        default=None,
+        help="Compute quantized tensors again in the backward pass [on CUDA].",
+    ),
+    click.option("--checkpoint-dir", type=_options.FOLDER, help="Folder for checkpoints."),
+    click.option(
+        "--save-every",
+        type=_options.COUNT,
+        metavar="N",
+        help="Write a checkpoint every N steps too [at the end of each epoch].",
+    ),
+    click.option("--resume", is_flag=True, help="Go on from the last checkpoint in its folder."),
+    click.option(
+        "--black-box", type=_options.FOLDER, help="Folder for a step with NaN or infinity [OUTPUT.black_box]."
+    ),
+    click.option(
+        "--skip-non-finite", type=_options.ANY_COUNT, default=0, metavar="N", help="Leave out up to N such steps."
+    ),
+    click.option("--log-dir", type=_options.FOLDER, help="Folder for log.jsonl."),
+    click.option(
+        "--log-every", type=_options.COUNT, default=10, metavar="N", help="Steps between two lines of log.jsonl."
+    ),
+    click.option("--tensorboard", is_flag=True, help="Write event files for TensorBoard there too."),
 )
 
 

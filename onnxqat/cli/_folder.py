@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import Any
 
 import click
@@ -36,16 +35,12 @@ class Folder(click.Group):
         """The command that `args` begin with.
 
         Raises:
-            click.UsageError: there is none; names the closest.
+            QatError: ``name-unknown``: there is none; names the closest.
+            click.UsageError: they begin with an option that the folder does not have.
         """
-        try:
+        if args[0].startswith("-") or args[0] in self.list_commands(ctx):
             return super().resolve_command(ctx, args)
-        except click.UsageError as error:
-            close = difflib.get_close_matches(args[0], self.list_commands(ctx), n=2)
-            if not close or args[0] in self.list_commands(ctx):
-                raise
-            hint = f"Did you mean {' or '.join(map(repr, close))}?"
-            raise click.UsageError(f"{error.message} {hint}", ctx) from None
+        raise discover.unknown("command", args[0], self.list_commands(ctx))
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The first sentence about each command; click's own list cuts it to a line."""

@@ -13,37 +13,86 @@ from onnxqat.errors import UsageError
 options = _options.Group(
     "objectives",
     click.option("--optimizer", default="adamw", help="Class of torch.optim: adamw, sgd, radam, ..."),
-    click.option("--optimizer-option", multiple=True, metavar="NAME=VALUE", help="As in betas=0.9,0.98; repeat it."),
-    click.option("--learning-rate", "--lr", type=float, help="Of weights [by optimizer and bit width]."),
-    click.option("--scale-learning-rate", type=float, help="Of scales."),
     click.option(
-        "--learning-rate-of", multiple=True, metavar="PATTERN=FACTOR", help="Of tensors by name: a factor; repeat it."
+        "--optimizer-option",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="Option of the optimizer, as in betas=0.9,0.98; repeat it.",
     ),
-    click.option("--weight-decay", type=float, default=0.0, help="Of weights; scales and biases have none."),
-    click.option("--schedule", default="cosine", help="cosine, linear, constant, step, multistep or plateau."),
-    click.option("--schedule-option", multiple=True, metavar="NAME=VALUE", help="As in milestones=10,15; repeat it."),
-    click.option("--warmup-steps", type=int, help="Steps in which learning rates rise [a twentieth of the run]."),
-    click.option("--alpha", type=float, default=0.5, help="Share of the teacher where there are labels too."),
-    click.option("--temperature", type=float, default=4.0, help="Of the teacher's softmax."),
-    click.option("--distance", default="auto", help="Of student and teacher: kl, mse or auto."),
-    click.option("--label-smoothing", type=float, default=0.0, help="Part of a label that all classes share."),
+    click.option(
+        "--learning-rate", "--lr", type=_options.NOT_NEGATIVE, help="Of weights [by optimizer and bit width]."
+    ),
+    click.option("--scale-learning-rate", type=_options.NOT_NEGATIVE, help="Of scales [by optimizer and bit width]."),
+    click.option(
+        "--learning-rate-of",
+        multiple=True,
+        metavar="PATTERN=FACTOR",
+        help="Factor on the learning rate of the tensors that match; repeat it.",
+    ),
+    click.option(
+        "--weight-decay", type=_options.NOT_NEGATIVE, default=0.0, help="Of weights; scales and biases have none."
+    ),
+    click.option(
+        "--schedule", default="cosine", help="Of learning rates: cosine, linear, constant, step, multistep or plateau."
+    ),
+    click.option(
+        "--schedule-option",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="Option of the schedule, as in milestones=10,15; repeat it.",
+    ),
+    click.option(
+        "--warmup-steps", type=_options.ANY_COUNT, help="Steps in which learning rates rise [a twentieth of the run]."
+    ),
+    click.option(
+        "--alpha", type=_options.SHARE, default=0.5, help="Share of the teacher in the loss where there are labels too."
+    ),
+    click.option("--temperature", type=_options.POSITIVE, default=4.0, help="Of the teacher's softmax."),
+    click.option(
+        "--distance",
+        type=click.Choice(["auto", "kl", "mse"]),
+        default="auto",
+        help="Loss between student and teacher; auto takes kl for a classifier, mse for others.",
+    ),
+    click.option(
+        "--label-smoothing",
+        type=_options.Number(min=0, max=1, max_open=True),
+        default=0.0,
+        help="Part of a label that all classes share.",
+    ),
     click.option(
         "--feature",
         multiple=True,
         metavar="NAME[=TEACHER]",
         help="Inner tensor to compare, name or pattern; repeat it.",
     ),
-    click.option("--feature-loss", default="mse", help="mse or attention."),
-    click.option("--feature-weight", type=float, default=1.0, help="Of the feature loss."),
+    click.option(
+        "--feature-loss", type=click.Choice(["mse", "attention"]), default="mse", help="Loss between inner tensors."
+    ),
+    click.option("--feature-weight", type=_options.NOT_NEGATIVE, default=1.0, help="Weight of that loss."),
     click.option("--progressive", metavar="BITS,...", help="Wider grids to begin with, as in 8,4."),
     click.option(
-        "--dampening", type=float, help="Against oscillating weights: a term of this final weight, as in 0.1."
+        "--dampening",
+        type=_options.POSITIVE,
+        help="Against oscillating weights: a term of this final weight, as in 0.1.",
     ),
-    click.option("--freezing", type=float, help="Hold weights that oscillate more often a step than this, as in 0.01."),
-    click.option("--gradient-norm", type=float, help="Largest norm of the gradient."),
-    click.option("--gradient-value", type=float, help="Largest absolute value of its elements."),
-    click.option("--grad-bits", type=int, help="Width of gradients into layers with quantized weights, as in 6."),
-    click.option("--ema", type=float, help="Decay of a moving average of weights."),
+    click.option(
+        "--freezing",
+        type=_options.Number(min=0, min_open=True, max=0.1),
+        help="Hold weights that oscillate in more than this share of the steps, as in 0.01.",
+    ),
+    click.option("--gradient-norm", type=_options.POSITIVE, help="Clip the gradient to this norm."),
+    click.option("--gradient-value", type=_options.POSITIVE, help="Clip its elements to this absolute value."),
+    click.option(
+        "--grad-bits",
+        type=_options.Whole(min=2, max=16),
+        help="Width of gradients into layers with quantized weights, as in 6.",
+    ),
+    click.option(
+        "--ema",
+        type=_options.Number(min=0, max=1, max_open=True),
+        help="Write a moving average of the weights, with this decay, as in 0.999.",
+    ),
 )
 _LOSS = ("alpha", "temperature", "distance", "label_smoothing")
 _FEATURES = ("feature", "feature_loss", "feature_weight")

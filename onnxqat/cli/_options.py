@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import math
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -25,12 +26,13 @@ class FilePath(click.Path):
     Args:
         written: refuse a place where no file can be written.
         folder: it is a folder that is written, which may be made.
-        report: refuse a path that another argument of the command has as well: the report would replace that file.
+
+    A file that is written is none that another argument of the command names: it would replace that file.
     """
 
-    def __init__(self, *, written: bool = False, folder: bool = False, report: bool = False) -> None:
+    def __init__(self, *, written: bool = False, folder: bool = False) -> None:
         super().__init__(path_type=Path)
-        self._written, self._folder, self._report = written, folder, report
+        self._written, self._folder = written, folder
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The path.
@@ -47,26 +49,61 @@ class FilePath(click.Path):
         if ctx is not None and param is not None:
             noted: list[tuple[str, str, bool]] = ctx.meta.setdefault(_PATHS, [])
             real, name = os.path.realpath(path), param.opts[-1] if param.opts[-1].startswith("-") else "the model"
-            for other, what, report in noted:
-                if other == real and (report or self._report):
-                    raise UsageError("option-invalid", f"{name} and {what} are the same file: {path}")
-            noted.append((real, name, self._report))
+            for other, what, written in noted:
+                if other == real and (written or self._written) and not _is_device(path):
+                    hint = "choose another name: no command replaces a file that it reads"
+                    raise UsageError("option-invalid", f"{name} and {what} are the same file: {path}", hint=hint)
+            noted.append((real, name, self._written))
         return path
+
+
+def _is_device(path: Path) -> bool:
+    return path.exists() and not path.is_file()
+
+
+class Whole(click.IntRange):
+    """A whole number within limits, which the help shows."""
+
+    name = "integer"
+
+
+class Number(click.FloatRange):
+    """A finite number within limits, which the help shows."""
+
+    name = "float"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The number; click lets NaN through, which is within no limits."""
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number.", param, ctx)
+        return number
 
 
 PATH = FilePath()
 OUTPUT = FilePath(written=True)
 FOLDER = FilePath(folder=True)
 
+COUNT = Whole(min=1)
+ANY_COUNT = Whole(min=0)
+POSITIVE = Number(min=0, min_open=True)
+NOT_NEGATIVE = Number(min=0)
+SHARE = Number(min=0, max=1)
+SEED = Whole(min=0, max=2**63 - 1)
+
 data = click.option("--data", help=DATA_HELP)
 preprocess = click.option(
     "--preprocess",
-    help="For image folders, for example resize=256,crop=224,scale=1/255,mean=0.485:0.456:0.406,std=0.229:0.224:0.225.",
+    metavar="STEPS",
+    help="For folders of images, as in resize=256,crop=224,scale=1/255 [resize to the model's input, scale=1/255].",
 )
 batch_size = click.option(
-    "--batch-size", type=int, default=32, help="Samples a batch, where the model does not fix it."
+    "--batch-size", type=COUNT, default=32, help="Samples in a batch, where the model does not fix it."
 )
-limit = click.option("--limit", type=int, help="Use at most so many samples.")
+limit = click.option("--limit", type=COUNT, help="Use at most this many samples [all].")
+device = click.option(
+    "--device", help="Where to train: cpu, cuda, or cuda:1 for one of several GPUs [cuda where there is one]."
+)
 keep_io_types = click.option(
     "--keep-io-types/--float32-io",
     default=True,
@@ -74,7 +111,7 @@ keep_io_types = click.option(
 )
 random_data = click.option("--random-data", is_flag=True, help="Use random numbers instead of data.")
 as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
-html = click.option("--html", type=FilePath(written=True, report=True), help="Also write an HTML report to this file.")
+html = click.option("--html", type=OUTPUT, help="Also write an HTML report to this file.")
 
 
 class Group:
@@ -108,6 +145,25 @@ class Group:
         for option in reversed(self._options):
             run = option(run)
         return run
+
+
+bits = click.option(
+    "--bits",
+    metavar="W,A",
+    help="Widths of weights and of activations, or one for both: 2 to 8, or 16 [the backend's].",
+)
+exclude = click.option(
+    "--exclude",
+    multiple=True,
+    metavar="PATTERN",
+    help="Leave these nodes in float: name of a node or tensor, with * and ?; repeat it.",
+)
+include = click.option(
+    "--include", multiple=True, metavar="PATTERN", help="Quantize only the nodes that match; repeat it."
+)
+exclude_op = click.option(
+    "--exclude-op", multiple=True, metavar="OPERATOR", help="Leave operators of this type in float; repeat it."
+)
 
 
 def parse_bits(text: str | None) -> tuple[int | None, int | None]:

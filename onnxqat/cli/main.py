@@ -7,6 +7,7 @@ import errno
 import io
 import json
 import os
+import re
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -19,6 +20,8 @@ from onnxqat.errors import InputError, QatError, UsageError
 
 INTERNAL_ERROR = 70
 INTERRUPTED = 130
+# How click says that a group was called without a command; older ones show the help by themselves.
+_NO_ARGUMENTS: tuple[type[Exception], ...] = tuple(filter(None, [getattr(click.exceptions, "NoArgsIsHelpError", None)]))
 _OF_MACHINE = (
     errno.ENOSPC,
     errno.EDQUOT,
@@ -31,7 +34,10 @@ _OF_MACHINE = (
 )
 
 
-@click.command(cls=Folder, package="onnxqat.cli.commands", context_settings={"show_default": True})
+_CONTEXT = {"show_default": True, "help_option_names": ["-h", "--help"]}
+
+
+@click.command(cls=Folder, package="onnxqat.cli.commands", context_settings=_CONTEXT)
 @click.version_option(onnxqat.__version__, message="%(version)s", help="Print the version.")
 def command_line(**_: Any) -> None:
     """Quantization-aware training from an ONNX file: place Q/DQ, fine-tune, write back, prove, hand off."""
@@ -52,14 +58,16 @@ def run(arguments: Sequence[str]) -> int:
     os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
     as_json = "--json" in arguments
     try:
-        return int(command_line.main(list(arguments), prog_name="onnxqat", standalone_mode=False) or 0)
+        return int(command_line.main(list(arguments), prog_name="onnxqat", standalone_mode=False, obj=as_json) or 0)
     except click.ClickException as error:
-        if as_json:
-            _print_json(UsageError("option-invalid", error.format_message()))
-        error.show()
-        return error.exit_code
+        if isinstance(error, _NO_ARGUMENTS):
+            error.show()  # the help of a group
+            return error.exit_code
+        found = _of_click(error)
+        _report(found, as_json=as_json)
+        return found.exit_status
     except QatError as error:
-        _report(error, as_json=as_json)
+        _report(_as_typed(error, arguments), as_json=as_json)
         return error.exit_status
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
@@ -72,6 +80,33 @@ def run(arguments: Sequence[str]) -> int:
         if os.environ.get("ONNXQAT_DEBUG"):
             raise
         return _report_defect(error)
+
+
+def _of_click(error: click.ClickException) -> UsageError:
+    """`error` as one line with a code and a hint, as all others; click's own has four lines and no code."""
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    hint = f"`{context.command_path} --help` explains the arguments and options" if context else ""
+    if isinstance(error, click.NoSuchOption):
+        if error.possibilities:
+            hint = f"did you mean {', '.join(sorted(error.possibilities))}?"
+        return UsageError("option-invalid", f"there is no option {error.option_name}", hint=hint)
+    message = error.format_message().rstrip(".")
+    return UsageError("option-invalid", message[:1].lower() + message[1:], hint=hint)
+
+
+def _as_typed(error: QatError, arguments: Sequence[str]) -> QatError:
+    """`error` about an option with options as they are typed: the functions behind call them by their Python names."""
+    if error.code != "option-invalid":
+        return error
+    command: click.Command | None = command_line
+    for word in arguments:
+        if isinstance(command, Folder):
+            command = command.get_command(click.Context(command), word)
+    options = {p.name: max(p.opts, key=len) for p in command.params if p.name and "_" in p.name} if command else {}
+    # A name in quotes or with a path around it is a node's or a tensor's.
+    pattern = re.compile(rf"(?<![\w./'\"-])({'|'.join(options) or '(?!)'})(?![\w/'\"-])")
+    message, hint = (pattern.sub(lambda found: options[found[1]], text) for text in (error.message, error.hint))
+    return UsageError(error.code, message, hint=hint)
 
 
 def _report_defect(error: Exception) -> int:

@@ -1,6 +1,7 @@
 """Each command does its work, prints it, and says so in JSON."""
 
 import inspect
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -51,6 +52,17 @@ def test_help_of_a_command(command: tuple[str, ...], onnxqat: Run) -> None:
     assert done.status == 0
     assert "--json" in done.out
     assert "Args:" not in done.out
+    assert f"Example: onnxqat {' '.join(command)}" in " ".join(done.out.split())
+    assert not re.search(r"--[a-z-]+-$", done.out, re.M), "the name of an option is broken"
+    assert onnxqat(*command, "-h").out == done.out
+
+
+@pytest.mark.parametrize("group", ["backends", "methods"])
+def test_a_group_alone_is_its_list(group: str, onnxqat: Run) -> None:
+    assert onnxqat(group, "--json").json == onnxqat(group, "list", "--json").json
+    early = onnxqat(group, "--json", "list")
+    assert early.status == 2
+    assert "behind the name" in early.json["error"]["message"]
 
 
 def test_version(onnxqat: Run) -> None:

@@ -27,6 +27,11 @@ def test_compilers_are_listed_with_what_they_lack(capsys: pytest.CaptureFixture[
     assert lines["tensorrt-rtx"].rstrip().endswith("tensorrt-nlp")
     assert "any, with --compiler" in lines["tract"]
     assert "not installed" not in lines["onnxruntime-cpu"]
+    assert main.run(["handoff", "--compilers", "--json"]) == 0
+    found = {entry["compiler"]: entry for entry in json.loads(capsys.readouterr().out)}
+    assert set(found) == set(_base.names())
+    assert found["tract"] | {"hint": ""} == {"compiler": "tract", "version": None, "hint": "", "backends": []}
+    assert found["onnxruntime-cpu"]["version"]
 
 
 def test_install_says_what_it_does(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,19 +17,25 @@ from onnxqat.cli import _options
 @_options.data
 @_options.preprocess
 @click.option("-o", "--output", type=_options.FOLDER, help="Folder for the files [MODEL.auto].")
-@click.option("--budget", default="10m", help="Time for what is tried: 90s, 10m, 1h.")
-@click.option("--target-drop", type=float, help="What may be lost [0.5 points of top-1; see the documentation].")
-@click.option("--score", help="Quality of an ONNX file, higher is better: package.module:function of a path.")
+@click.option("--budget", default="10m", help="Time for all that is tried, as 90s, 10m or 1h.")
+@click.option(
+    "--target-drop",
+    type=_options.NOT_NEGATIVE,
+    help="Loss to accept [0.5 points of top-1; without labels 1 % other predictions; else an error of 3 % of the signal].",
+)
+@click.option(
+    "--score", help="package.module:function that gives an ONNX file, by its path, a number; higher is better."
+)
 @_options.batch_size
 @_options.limit
-@click.option("--bits", help="Widths W,A of weights and activations: 2 to 8, or 16.")
-@click.option("--exclude", multiple=True, help="Node or tensor name or glob to leave in float.")
-@click.option("--include", multiple=True, help="Quantize only nodes that match.")
-@click.option("--exclude-op", multiple=True, help="Operator type to leave in float.")
-@click.option("--observer", help="Try this range observer alone.")
+@_options.bits
+@_options.exclude
+@_options.include
+@_options.exclude_op
+@click.option("--observer", help="Try this range observer alone: minmax, percentile, entropy, mse, ...")
 @_options.keep_io_types
-@click.option("--seed", type=int, default=0, help="Of training.")
-@click.option("--device", help="cpu or cuda [cuda where there is one].")
+@click.option("--seed", type=_options.SEED, default=0, help="Seed of training.")
+@_options.device
 @_options.as_json
 def run(
     model: Path,

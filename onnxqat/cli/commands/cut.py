@@ -11,9 +11,21 @@ from onnxqat.cli import _options
 
 @click.command
 @click.argument("model", type=_options.PATH)
-@click.option("--inputs", multiple=True, help="Tensor that the part starts with; repeat it [the model's inputs].")
-@click.option("--outputs", multiple=True, help="Tensor that the part ends with; repeat it [the model's outputs].")
-@click.option("--auto", is_flag=True, help="Find the ends that are not given: without pre- and post-processing.")
+@click.option(
+    "--inputs",
+    multiple=True,
+    metavar="TENSOR",
+    help="Tensor that the part starts with; repeat it [the model's inputs].",
+)
+@click.option(
+    "--outputs",
+    multiple=True,
+    metavar="TENSOR",
+    help="Tensor that the part ends with; repeat it [the model's outputs].",
+)
+@click.option(
+    "--auto", is_flag=True, help="Find the ends that are not given, so that pre- and post-processing are left out."
+)
 @click.option("-o", "--output", type=_options.OUTPUT, help="File to write [MODEL.part.onnx].")
 @_options.html
 @_options.as_json
@@ -27,6 +39,8 @@ def run(
     as_json: bool,
 ) -> None:
     """Cut a part out of a model by tensor names, such as a detector without its post-processing.
+
+    MODEL is an ONNX file.
 
     Example: onnxqat cut detector.onnx --auto -o network.onnx
     """

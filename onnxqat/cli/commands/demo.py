@@ -20,7 +20,10 @@ EPOCHS, BATCH = 12, 64
 @click.option("-o", "--output", type=_options.FOLDER, default="onnxqat-demo", help="Folder for the files.")
 @_options.as_json
 def run(output: Path, as_json: bool) -> None:
-    """Run the whole way on real digits in about a minute: train, quantize, fine-tune to 4 bits, prove, hand off."""
+    """Run the whole way on real digits in about a minute: train, quantize, fine-tune to 4 bits, prove, hand off.
+
+    Example: onnxqat demo -o onnxqat-demo
+    """
     _options.need("torch", "demo")
     _options.need("sklearn", "demo")
     from onnxqat.cli import _output

@@ -11,15 +11,35 @@ from onnxqat.cli import _options
 
 @click.command
 @click.argument("module")
-@click.option("--example-shape", multiple=True, help="Shape of an input: 1,3,224,224, or NAME=1,128:int64. Repeat it.")
+@click.option(
+    "--example-shape",
+    multiple=True,
+    metavar="SHAPE",
+    help="Shape of an input, as 1,3,224,224 or NAME=1,128:int64; repeat it.",
+)
 @click.option("-o", "--output", type=_options.OUTPUT, help="File to write [NAME.onnx].")
-@click.option("--exporter", help="torch's dynamo or torchscript [the first that works].")
-@click.option("--batch-norm", default="fold", help="fold it into the layer in front, or keep it.")
+@click.option("--exporter", help="torch's exporter: dynamo or torchscript [the first that works].")
+@click.option(
+    "--batch-norm",
+    type=click.Choice(["fold", "keep"]),
+    default="fold",
+    help="Fold BatchNormalization into the layer in front, or keep it.",
+)
 @click.option("--fixed-batch", is_flag=True, help="Keep the batch size of the example.")
-@click.option("--dynamic-axis", multiple=True, help="Another free axis: INPUT:AXIS=NAME, for example image:2=height.")
-@click.option("--input-name", multiple=True, help="Of the graph, in order [the arguments of forward].")
-@click.option("--output-name", multiple=True, help="Of the graph, in order [output].")
-@click.option("--opset", type=int, default=18, help="Version of ONNX's operators.")
+@click.option(
+    "--dynamic-axis",
+    multiple=True,
+    metavar="INPUT:AXIS=NAME",
+    help="Another free axis, as in image:2=height; repeat it.",
+)
+@click.option(
+    "--input-name",
+    multiple=True,
+    metavar="NAME",
+    help="Name of an input, in order; repeat it [the arguments of forward].",
+)
+@click.option("--output-name", multiple=True, metavar="NAME", help="Name of an output, in order; repeat it [output].")
+@click.option("--opset", type=_options.COUNT, default=18, help="Version of ONNX's operators to write.")
 @_options.html
 @_options.as_json
 def run(

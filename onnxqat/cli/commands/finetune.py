@@ -17,17 +17,34 @@ from onnxqat.cli import _execution, _objectives, _options
 @click.option("-o", "--output", type=_options.OUTPUT, help="File to write [MODEL.tuned.onnx].")
 @click.option("--teacher", type=_options.PATH, multiple=True, help="Float ONNX file to imitate; repeat it for several.")
 @click.option("--method", default="lsq", help="How scales learn: a name of `onnxqat methods list`, or a Python file.")
-@click.option("--epochs", type=int, help="Passes over the data [1].")
-@click.option("--max-steps", type=int, help="Stop after so many steps.")
+@click.option("--epochs", type=_options.COUNT, help="Passes over the data [1, or what the steps need].")
+@click.option("--max-steps", type=_options.COUNT, help="Stop after this many training steps.")
 @_options.batch_size
 @_objectives.options
-@click.option("--batch-norm", default="live", help="Statistics of a kept BatchNormalization: live or frozen.")
-@click.option("--reestimate-batch-norm", type=int, help="Estimate them again on so many batches before writing.")
-@click.option("--seed", type=int, default=0, help="Of sample order and torch.")
-@click.option("--device", help="cpu or cuda [cuda where there is one].")
+@click.option(
+    "--batch-norm",
+    type=click.Choice(["live", "frozen"]),
+    default="live",
+    help="Statistics of a kept BatchNormalization.",
+)
+@click.option(
+    "--reestimate-batch-norm",
+    type=_options.COUNT,
+    metavar="N",
+    help="Estimate these statistics again on N batches before writing.",
+)
+@click.option("--seed", type=_options.SEED, default=0, help="Seed of sample order and torch.")
+@_options.device
 @_execution.options
-@click.option("--distributed", default="ddp", help="Under torchrun: ddp, or fsdp for models that do not fit one GPU.")
-@click.option("--distributed-timeout", type=float, default=600.0, help="Seconds that a process waits for the others.")
+@click.option(
+    "--distributed", default="ddp", help="Under torchrun: ddp, or fsdp for a model that does not fit into one GPU."
+)
+@click.option(
+    "--distributed-timeout",
+    type=_options.POSITIVE,
+    default=600.0,
+    help="Seconds that a process waits for the others.",
+)
 @_options.html
 @_options.as_json
 def run(

@@ -11,8 +11,10 @@ from onnxqat.cli import _options
 
 @click.command
 @click.argument("model", type=_options.PATH)
-@click.option("--backend", help="Whose form biases take [the backend that the file names].")
-@click.option("--bias", help="Form of biases: int32, snapped or float [the backend's].")
+@click.option(
+    "--backend", help="Backend table whose form biases take: a name, or a YAML file [the one that the file names]."
+)
+@click.option("--bias", type=click.Choice(["int32", "snapped", "float"]), help="Form of biases [the backend's].")
 @click.option("-o", "--output", type=_options.OUTPUT, help="File to write [MODEL.folded.onnx].")
 @_options.html
 @_options.as_json
@@ -29,5 +31,5 @@ def run(
     from onnxqat.handoff.fold_batchnorm import fold_batchnorm
     from onnxqat.report import build
 
-    result = fold_batchnorm(model, backend=backend, bias=bias, output=output)  # type: ignore[arg-type]  # checked there
+    result = fold_batchnorm(model, backend=backend, bias=bias, output=output)  # type: ignore[arg-type]  # one of its names
     _output.show(build.from_fold(result, source=str(model)), as_json=as_json, html_path=html)

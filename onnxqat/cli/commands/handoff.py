@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import click
@@ -27,11 +28,17 @@ def _list(context: click.Context, _: click.Parameter, wanted: bool) -> None:
         return
     from onnxqat.handoff import _base, _choice
 
-    rows = []
+    rows, found = [], []
     for name in _base.names():
         compiler = _base.load(name)
-        tables = ", ".join(_choice.tables_of(name)) or "any, with --compiler"
-        rows.append((name, compiler.version() or f"not installed: {compiler.missing().hint}", tables))
+        version, hint, tables = compiler.version(), "", list(_choice.tables_of(name))
+        if version is None:
+            hint = compiler.missing().hint
+        found.append({"compiler": name, "version": version, "hint": hint, "backends": tables})
+        rows.append((name, version or f"not installed: {hint}", ", ".join(tables) or "any, with --compiler"))
+    if context.find_root().obj:  # --json, which may come behind this option
+        click.echo(json.dumps(found))
+        context.exit()
     widths = [max(len(row[i]) for row in rows) for i in range(2)]
     click.echo("\n".join(f"{a:<{widths[0]}}  {b:<{widths[1]}}  {c}" for a, b, c in rows))
     context.exit()
@@ -39,15 +46,22 @@ def _list(context: click.Context, _: click.Parameter, wanted: bool) -> None:
 
 @click.command
 @click.argument("model", type=_options.PATH)
-@click.option("--backend", required=True, help="Target: name of a backend table, or a YAML file of one.")
-@click.option("-o", "--output", type=_options.FOLDER, required=True, help="Bundle folder to write.")
+@click.option("--backend", required=True, help="Backend table of the target: a name, or a YAML file.")
+@click.option("-o", "--output", type=_options.FOLDER, required=True, help="Folder to write the bundle to.")
 @_options.data
 @_options.preprocess
-@click.option("--samples", type=int, default=16, help="Samples to run through the compiled model.")
-@click.option("--max-steps", type=float, default=2.0, help="Largest accepted difference in output steps.")
-@click.option("--timeout", type=float, default=300.0, help="Seconds after which the compiler is stopped.")
+@click.option("--samples", type=_options.COUNT, default=16, help="Samples to run through the compiled model.")
+@click.option(
+    "--max-steps",
+    type=_options.NOT_NEGATIVE,
+    default=2.0,
+    help="Largest difference from the reference to accept, in quantization steps of the output.",
+)
+@click.option("--timeout", type=_options.POSITIVE, default=300.0, help="Seconds after which the compiler is stopped.")
 @click.option("--compiler", help="Another compiler than the one that the table names, such as tract.")
-@click.option("--trace/--no-trace", default=True, help="Compile once more, for the difference behind every node.")
+@click.option(
+    "--trace/--no-trace", default=True, help="Compile a second time to measure the difference behind every node."
+)
 @click.option(
     "--install",
     metavar="NAME",

@@ -12,34 +12,58 @@ from onnxqat.cli import _options
 @click.command
 @click.argument("model", type=_options.PATH)
 @click.option("--backend", default="onnxruntime-cpu", help="Backend table: a name, or a YAML file.")
-@click.option("-c", "--calibration", help=_options.DATA_HELP)
+@click.option("-c", "--calibration", "--data", "calibration", help=_options.DATA_HELP)
 @_options.preprocess
 @click.option("-o", "--output", type=_options.OUTPUT, help="File to write [MODEL.qdq.onnx].")
 @_options.batch_size
 @_options.limit
-@click.option("--exclude", multiple=True, help="Node or tensor name or glob to leave in float.")
-@click.option("--include", multiple=True, help="Quantize only nodes that match.")
-@click.option("--exclude-op", multiple=True, help="Operator type to leave in float.")
-@click.option("--bits", help="Widths W,A of weights and activations: 2 to 8, or 16.")
-@click.option("--bits-of", multiple=True, help="Widths of some nodes: PATTERN=W,A, pattern as in --exclude.")
-@click.option("--per-channel/--per-tensor", default=None, help="Scales of weights.")
-@click.option("--observer", help="Range observer: minmax, percentile, entropy, mse, ema-minmax, ...")
-@click.option("--activation-type", help="int8, uint8, int16, uint16, int8-symmetric or int16-symmetric.")
-@click.option("--reduce-range/--full-range", default=None, help="8-bit weights in -64..63, or all codes.")
+@_options.exclude
+@_options.include
+@_options.exclude_op
+@_options.bits
+@click.option(
+    "--bits-of",
+    multiple=True,
+    metavar="PATTERN=W,A",
+    help="Widths of the nodes that match, as in 'head/*=8,16'; repeat it.",
+)
+@click.option(
+    "--per-channel/--per-tensor", default=None, help="One scale for each channel of a weight, or one [the backend's]."
+)
+@click.option("--observer", help="Range observer: minmax, percentile, entropy, mse, ema-minmax, ... [the backend's].")
+@click.option(
+    "--activation-type",
+    metavar="TYPE",
+    help="Of activations: int8, uint8, int16, uint16, int8-symmetric or int16-symmetric [the backend's].",
+)
+@click.option(
+    "--reduce-range/--full-range", default=None, help="8-bit weights in -64..63, or in all codes [the backend's]."
+)
 @click.option("--exact", is_flag=True, help="Restrict scales so that torch and onnxruntime give the same bits.")
-@click.option("--scale-bits", help="Significant bits W,A of scales at 8 bits; 24,24 leaves them free.")
+@click.option("--scale-bits", metavar="W,A", help="Significant bits of scales at 8 bits, 1 to 24; 24 leaves them free.")
 @click.option(
-    "--first-last-bits", type=int, help="Width of the first and last weighted layers; 0 leaves them in float."
+    "--first-last-bits",
+    type=int,
+    metavar="BITS",
+    help="Width of the first and last layers with weights: 2 to 8, or 16; 0 leaves them in float [as the others].",
 )
 @click.option(
-    "--rounding", default="nearest", help="Of convolution weights: nearest, or compensated on the calibration data."
+    "--rounding",
+    type=click.Choice(["nearest", "compensated"]),
+    default="nearest",
+    help="Rounding of convolution weights: to nearest, or so that errors on the calibration data cancel.",
 )
-@click.option("--batch-norm", default="fold", help="Fold it into the weights, or keep it, to be trained.")
+@click.option(
+    "--batch-norm",
+    type=click.Choice(["fold", "keep"]),
+    default="fold",
+    help="Fold BatchNormalization into the weights, or keep it, to be trained.",
+)
 @_options.keep_io_types
 @_options.random_data
 @click.option("--replace", is_flag=True, help="Strip quantizers that the model already has.")
-@click.option("--keep", is_flag=True, help="Keep such quantizers, and add what is missing.")
-@click.option("--simplify", is_flag=True, help="Run onnxsim first, checked.")
+@click.option("--keep", is_flag=True, help="Keep quantizers that the model already has, and add what is missing.")
+@click.option("--simplify", is_flag=True, help="Run onnxsim first, and check that outputs stay the same.")
 @click.option("--equalize/--no-equalize", default=True, help="Bring unlike channels in front of a SiLU to one size.")
 @click.option("--explain", is_flag=True, help="Print the rule behind every decision.")
 @_options.html
@@ -118,7 +142,7 @@ def run(
             keep=keep,
             simplify=simplify,
             equalize=equalize,
-            rounding=rounding,  # type: ignore[arg-type]  # insert_qdq refuses others by name
+            rounding=rounding,  # type: ignore[arg-type]  # one of its names
             batch_norm=batch_norm,  # type: ignore[arg-type]
             keep_io_types=keep_io_types,
             progress=progress,

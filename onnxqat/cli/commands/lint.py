@@ -11,12 +11,12 @@ from onnxqat.cli import _options
 
 @click.command
 @click.argument("model", type=_options.PATH)
-@click.option("--backend", help="Also apply the rules of this target: name of a backend table, or a YAML file of one.")
+@click.option("--backend", help="Also apply the rules of this target: name of a backend table, or a YAML file.")
 @click.option("--fix", is_flag=True, help="Mend what has a mechanical remedy, in a new file.")
+@click.option("-o", "--output", type=_options.OUTPUT, help="File that --fix writes [MODEL.fixed.onnx].")
 @click.option(
-    "-o", "--output", type=_options.OUTPUT, help="File to write with --fix [MODEL.fixed.onnx beside the model]."
+    "--format", "form", type=click.Choice(["text", "json", "sarif"]), default="text", help="Form of the output."
 )
-@click.option("--format", "form", type=click.Choice(["text", "json", "sarif"]), default="text", help="How to print.")
 @_options.html
 @_options.as_json
 def run(

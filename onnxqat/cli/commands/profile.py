@@ -15,11 +15,9 @@ from onnxqat.cli import _options
 @_options.data
 @_options.preprocess
 @_options.batch_size
-@click.option("--limit", type=int, default=64, help="Use at most so many samples.")
+@click.option("--limit", type=_options.COUNT, default=64, help="Use at most this many samples.")
 @_options.random_data
-@click.option(
-    "--csv", type=_options.FilePath(written=True, report=True), help="Also write the table as CSV to this file."
-)
+@click.option("--csv", type=_options.OUTPUT, help="Also write the table as CSV to this file.")
 @_options.html
 @_options.as_json
 def run(

@@ -14,14 +14,24 @@ from onnxqat.cli import _options
 @_options.data
 @_options.preprocess
 @click.option("-o", "--output", type=_options.OUTPUT, help="File to write [MODEL.reconstructed.onnx].")
-@click.option("--recipe", default="qdrop", help="adaround (layer by layer), brecq (block by block) or qdrop.")
-@click.option("--samples", type=int, default=512, help="Use at most so many.")
+@click.option(
+    "--recipe",
+    type=click.Choice(["adaround", "brecq", "qdrop"]),
+    default="qdrop",
+    help="adaround: layer by layer; brecq: block by block; qdrop: that, with some activations in float.",
+)
+@click.option("--samples", type=_options.COUNT, default=512, help="Use at most this many samples.")
 @_options.batch_size
-@click.option("--iterations", type=int, default=1000, help="Steps for each block.")
-@click.option("--learning-rate", "--lr", type=float, default=0.01, help="Of roundings.")
-@click.option("--scale-learning-rate", type=float, default=0.001, help="Of scales of activations, relative.")
-@click.option("--seed", type=int, default=0, help="Of the choice of samples and torch.")
-@click.option("--device", help="cpu or cuda [cuda where there is one].")
+@click.option("--iterations", type=_options.COUNT, default=1000, help="Steps for each block.")
+@click.option("--learning-rate", "--lr", type=_options.POSITIVE, default=0.01, help="Of roundings.")
+@click.option(
+    "--scale-learning-rate",
+    type=_options.NOT_NEGATIVE,
+    default=0.001,
+    help="Of scales of activations, relative to each scale.",
+)
+@click.option("--seed", type=_options.SEED, default=0, help="Seed of the choice of samples and torch.")
+@_options.device
 @_options.html
 @_options.as_json
 def run(

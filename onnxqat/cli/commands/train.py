@@ -10,7 +10,7 @@ import click
 from onnxqat.cli import _options
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command
 @click.option("--data", required=True, help="Folder with train/ and val/ (a folder a class), or train.npz and val.npz.")
 @click.option("--model-zoo", default="torchvision", help="Where architectures come from: torchvision, or a module.")
 @click.option("-a", "--arch", default="resnet18", help="Architecture; also what files are called.")

@@ -17,9 +17,19 @@ from onnxqat.cli import _options
 @_options.batch_size
 @_options.limit
 @_options.random_data
-@click.option("--no-torch", is_flag=True, help="Compare in onnxruntime only.")
-@click.option("--max-differing-top1", type=int, help="Accepted between torch and onnxruntime [0.05 % + 2].")
-@click.option("--max-differing-top1-default", type=int, help="Accepted in onnxruntime's default session [0.15 % + 2].")
+@click.option("--no-torch", is_flag=True, help="Compare in onnxruntime only; needs no torch.")
+@click.option(
+    "--max-differing-top1",
+    type=int,
+    metavar="N",
+    help="Predictions in which torch and onnxruntime may differ [0.05 % of the samples + 2].",
+)
+@click.option(
+    "--max-differing-top1-default",
+    type=int,
+    metavar="N",
+    help="The same with onnxruntime's default session, which fuses operators [0.15 % of the samples + 2].",
+)
 @_options.html
 @_options.as_json
 def run(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import click
 
+from onnxqat.cli import _options
 from onnxqat.cli._folder import Folder
 
 
 @click.command(cls=Folder, package=__name__, invoke_without_command=True)
+@_options.as_json
 @click.pass_context
-def run(ctx: click.Context) -> None:
+def run(ctx: click.Context, as_json: bool) -> None:
     """List the backend tables, show one, check one of your own, or compare two.
 
     Without a command the tables are listed.
@@ -19,4 +21,6 @@ def run(ctx: click.Context) -> None:
     if ctx.invoked_subcommand is None:
         command = run.get_command(ctx, "list")
         assert command is not None
-        ctx.invoke(command, as_json=False)
+        ctx.invoke(command, as_json=as_json)
+    elif as_json:
+        raise click.UsageError("--json goes behind the name of the command", ctx)

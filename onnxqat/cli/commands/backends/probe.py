@@ -11,9 +11,13 @@ from onnxqat.cli import _options
 
 @click.command
 @click.argument("compiler")
-@click.option("--backend", help="Table to compare with; the first that belongs to the compiler without.")
-@click.option("--only", multiple=True, metavar="NAME", help="Operators to probe; may be given more than once.")
-@click.option("--timeout", type=float, default=120.0, help="Seconds after which one model's compilation is stopped.")
+@click.option(
+    "--backend", help="Backend table to compare with: a name, or a YAML file [the first that names the compiler]."
+)
+@click.option("--only", multiple=True, metavar="OPERATOR", help="Probe this operator alone; repeat it.")
+@click.option(
+    "--timeout", type=_options.POSITIVE, default=120.0, help="Seconds after which one model's compilation is stopped."
+)
 @_options.html
 @_options.as_json
 def run(

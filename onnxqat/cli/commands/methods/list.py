@@ -13,7 +13,10 @@ from onnxqat.cli import _options
 @click.command
 @_options.as_json
 def run(as_json: bool) -> None:
-    """Print the names that --method takes, with a line about each."""
+    """Print the names that --method takes, with a line about each.
+
+    Example: onnxqat methods list
+    """
     _options.need("torch", "train")
     from onnxqat.training import methods
 
