@@ -16,6 +16,7 @@ from onnxqat.bridge.fake_quantize import FakeQuantize
 from onnxqat.bridge.kernels import fastest
 from onnxqat.types import QParams, QType
 from tests.bridge.kernel_cases import RAISED, cases
+from tests.torch_releases import since_2_7
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
@@ -45,6 +46,8 @@ def hopper(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     import triton
     from triton.backends.compiler import GPUTarget
 
+    if not hasattr(triton.runtime.driver, "_active"):
+        pytest.skip("Triton before 3.3 compiles in another way")
     target = GPUTarget("cuda", 90, 32)
 
     class Driver:
@@ -131,6 +134,7 @@ def test_exported_programs_hold_no_kernel(strict: bool) -> None:
     assert float(program.module()(torch.zeros(2))[0]) == 1.0
 
 
+@since_2_7
 def test_compiled_programs_may_hold_kernels() -> None:
     assert float(torch.compile(Asks(), fullgraph=True, backend="eager")(torch.zeros(2))[0]) == -1.0
     assert not fastest.exporting()

@@ -19,6 +19,7 @@ from onnxqat.from_torch import check
 from onnxqat.from_torch.export import run
 from onnxqat.graph import io
 from tests.from_torch.modules import Block, Call, image
+from tests.torch_releases import since_2_7
 
 DYNAMO = pytest.param("dynamo", marks=pytest.mark.filterwarnings("ignore::DeprecationWarning"))
 BOTH = pytest.mark.parametrize("exporter", ["torchscript", DYNAMO])
@@ -33,6 +34,7 @@ def operators(model: onnx.ModelProto) -> list[str]:
 
 
 @BOTH
+@since_2_7
 def test_folded_with_names_and_a_free_batch(exporter: str) -> None:
     model = onnxqat.export(Block(), image(1), exporter=exporter, output_names=["logits"])
     assert shapes(model.graph.input) == {"image": ["batch", 3, 6, 6]}
@@ -45,6 +47,7 @@ def test_folded_with_names_and_a_free_batch(exporter: str) -> None:
 
 
 @BOTH
+@since_2_7
 def test_kept_batch_normalization_shares_nothing(exporter: str) -> None:
     module = Block()
     model = onnxqat.export(module, image(), exporter=exporter, batch_norm="keep")

@@ -10,6 +10,7 @@ from onnxqat.errors import UnsupportedError
 from onnxqat.from_torch.export import run
 from onnxqat.graph import io
 from tests.from_torch.modules import Call, image
+from tests.torch_releases import since_2_7
 
 
 def operators(found) -> list[str]:
@@ -51,6 +52,7 @@ def test_a_scripted_decision_stays_an_if(tmp_path) -> None:
     assert not torch.equal(module(positive), module(negative))
 
 
+@since_2_7
 def test_torch_cond_stays_an_if() -> None:
     def choose(x: Tensor) -> Tensor:
         return torch.cond(x.sum() > 0, lambda y: y + 1, lambda y: y - 1, (x,))

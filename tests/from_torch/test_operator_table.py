@@ -19,6 +19,7 @@ from onnxqat.validation.compare import FLOAT_ROUNDING, parts
 from tests.bridge import parity
 from tests.from_torch import operator_table as table
 from tests.source_tree import REPOSITORY
+from tests.torch_releases import since_2_7
 
 BACKENDS = ("onnxruntime-cpu", "tsqat")
 RECURRENT = [title for title, row in table.ROWS.items() if row.shape == table.SEQUENCE]
@@ -144,6 +145,7 @@ class Together(torch.nn.Module):
 
 
 @pytest.mark.slow
+@since_2_7
 def test_rows_of_the_newer_exporter() -> None:
     titles = [t for t, row in table.ROWS.items() if row.shape == table.IMAGE and "RoIPool" not in t]
     x = table.example(table.ROWS[titles[0]])

@@ -18,6 +18,8 @@ from onnxqat.types import QParams
 DECAY = 0.99
 """Share of an average that stays at each step."""
 
+_SMALLEST_SCALE = float(numerics.SMALLEST_SCALE)  # a compiler of torch 2.6 takes no number of numpy
+
 
 class Method(fixed.Method):
     """Scale and zero point are set in each step of training and stay in eval mode; the straight-through gradient.
@@ -86,7 +88,7 @@ class Method(fixed.Method):
             scale = torch.maximum(-low, high) / (self.quant_max - zero)
         else:
             scale = (high - low) / (self.quant_max - self.quant_min)
-        scale = torch.where(scale > 0, scale, 1.0).clamp_min(float(numerics.SMALLEST_SCALE))
+        scale = torch.where(scale > 0, scale, 1.0).clamp_min(_SMALLEST_SCALE)
         if self.scale_bits is not None:
             scale = reference.shorten(scale, self.scale_bits)
         if self.symmetric:

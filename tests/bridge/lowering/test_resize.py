@@ -10,6 +10,7 @@ from onnxqat.bridge.importer import to_torch
 from onnxqat.bridge.lowering.resize import scaled_size
 from onnxqat.errors import UnsupportedError
 from tests.bridge import lowering_checks, one_node, parity
+from tests.torch_releases import since_2_7
 
 RANDOM = np.random.default_rng(0)
 NONE = np.zeros(0, np.float32)
@@ -110,6 +111,7 @@ def test_upsample_equals_onnxruntime(mode, scales) -> None:
 @pytest.mark.parametrize(
     "options", [{"antialias": 1}, {"exclude_outside": 1}, {"keep_aspect_ratio_policy": "not_larger"}], ids=str
 )
+@since_2_7
 def test_resize_exports_and_has_gradients(options) -> None:
     inputs = {"x": image(batch=2), "roi": NONE, "scales": None, "sizes": None}
     if "keep_aspect_ratio_policy" in options:

@@ -9,6 +9,7 @@ from onnx import TensorProto
 from onnxqat.bridge.importer import to_torch
 from onnxqat.bridge.lowering import roi
 from tests.bridge import lowering_checks, one_node, parity
+from tests.torch_releases import since_2_7
 
 RANDOM = np.random.default_rng(0)
 
@@ -65,6 +66,7 @@ def test_no_region_gives_no_result(operator) -> None:
 
 @pytest.mark.parametrize("ratio", [0, 2])
 @pytest.mark.parametrize("mode", ["avg", "max"])
+@since_2_7
 def test_roi_align_exports(ratio, mode) -> None:
     axes = {"x": (0, 2, 3), "rois": (0,), "images": (0,)}
     other = regions(4, 3, 9, 6)

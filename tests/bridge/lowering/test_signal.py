@@ -9,6 +9,7 @@ from onnx import TensorProto
 from onnxqat.bridge.importer import to_torch
 from onnxqat.bridge.values import TORCH_DTYPES
 from tests.bridge import lowering_checks, one_node, parity
+from tests.torch_releases import since_2_7
 
 RANDOM = np.random.default_rng(0)
 # onnxruntime transforms in float32, which shows where terms cancel.
@@ -67,6 +68,7 @@ def test_transforms_have_gradients() -> None:
             assert gradient.abs().sum() > 0
 
 
+@since_2_7
 def test_transforms_export() -> None:
     for options in ({"onesided": 1}, {"inverse": 1}):
         parts = 1 if "onesided" in options else 2

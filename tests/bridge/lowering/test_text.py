@@ -6,6 +6,7 @@ import pytest
 from onnxqat.bridge.importer import to_torch
 from onnxqat.errors import UnsupportedError
 from tests.bridge import lowering_checks, one_node, parity
+from tests.torch_releases import since_2_7
 
 RANDOM = np.random.default_rng(0)
 POOL = [0, 1, 2, 0, 1, 2, 3, 1, 1, 0, 1, 2, 4, 4, 4]  # three of one, three of two, two of three
@@ -35,6 +36,7 @@ def test_strings_are_refused() -> None:
         to_torch(model)
 
 
+@since_2_7
 def test_counts_export() -> None:
     options = {"mode": "TF", "min_gram_length": 1, "max_gram_length": 3, "max_skip_count": 1, "pool_int64s": POOL}
     given, other = {"x": RANDOM.integers(0, 5, (3, 9))}, {"x": RANDOM.integers(0, 5, (2, 14))}

@@ -19,14 +19,15 @@ from onnxqat.bridge.state import quantizers
 from onnxqat.training.distributed.group import Group
 from onnxqat.training.distributed.synced_batch_norm import sync, unsync
 
-_BUFFERS: dict[str, Any] = {
+_NO_EXCHANGE: dict[str, Any] = {
     name: False
-    for name in ("forward_sync_buffers", "broadcast_buffers")
+    for name in ("init_sync", "forward_sync_buffers", "broadcast_buffers")
     if name in inspect.signature(DistributedDataParallel).parameters
 }
-"""No exchange of buffers before each forward pass, which torch calls one way up to 2.12 and another from 2.13 on."""
-if len(_BUFFERS) > 1:
-    del _BUFFERS["broadcast_buffers"]
+"""Nothing is sent at the start, as ``place()`` has seen to it and NCCL cannot send every type of buffer, and no buffers
+before each forward pass, which torch calls one way up to 2.12 and another from 2.13 on."""
+if "forward_sync_buffers" in _NO_EXCHANGE:
+    del _NO_EXCHANGE["broadcast_buffers"]
 
 
 class Strategy(Group):
@@ -108,8 +109,7 @@ class Replica(nn.Module):
             module,
             device_ids=[self._device.index] if self._device.type == "cuda" else None,
             gradient_as_bucket_view=True,
-            init_sync=False,  # place() has seen to it, and NCCL cannot send every type of buffer
-            **_BUFFERS,
+            **_NO_EXCHANGE,
         )
         for parameter in idle:
             parameter.requires_grad_(True)
