@@ -11,6 +11,7 @@ from onnxqat.ops import _base as ops
 LARGEST = 1e9  # larger constants are masks, never data
 BEYOND_DATA = 1e30  # larger values that a model computes or is given are masks too
 JOINS = frozenset({"Add", "Sub", "Mul", "Where"})  # what puts a mask onto numbers, or makes one: (1 - keep) * -3e38
+MOVES = frozenset({"Cast", "Concat", "ScatterND", "ScatterElements"})  # as what the operator table calls passthrough
 
 
 def is_mask(values: np.ndarray) -> bool:
@@ -21,7 +22,7 @@ def is_mask(values: np.ndarray) -> bool:
 def carries_mask(value: ir.Value, known: frozenset[str] = frozenset()) -> bool:
     """Whether `value` is computed from a mask by sums, products, selection and data movement alone.
 
-    A mask is a constant of such numbers, what a Pad fills with, or a tensor named in `known`.
+    A mask is a constant of such numbers, what a Pad or a ConstantOfShape fills with, or a tensor named in `known`.
     """
     pending, seen = [value], set[int]()
     while pending:
@@ -39,7 +40,12 @@ def carries_mask(value: ir.Value, known: frozenset[str] = frozenset()) -> bool:
             sources = [node.inputs[0], *node.inputs[2:3]]
         elif node.op_type == "MaxPool":
             continue  # a maximum has the numbers only
-        elif row is not None and (row.passthrough or node.op_type in ("Cast", "Concat")):
+        elif node.op_type == "ConstantOfShape":
+            fill = query.attribute(node, "value", None)
+            if fill is not None and is_mask(fill.numpy()):
+                return True
+            continue
+        elif row is not None and (row.passthrough or node.op_type in MOVES):
             sources = [v for i, v in enumerate(node.inputs) if row.role(i) != "parameter"]
         else:
             continue

@@ -47,7 +47,8 @@ class Paths:
         """The path for ONNX name `name`; every call gives another path.
 
         Kept: dots as nesting, and every character that cannot end a quoted string. An element that a module defines
-        itself (``training``) gets an underscore; where ``a`` is a tensor, ``a.b`` becomes ``a_.b``.
+        itself (``training``) or that is a keyword (``global``: fx writes ``self.global``) gets an underscore; where
+        ``a`` is a tensor, ``a.b`` becomes ``a_.b``.
         """
         elements = [self._element(e) for e in name.split(".")]
         for depth in range(1, len(elements)):
@@ -66,7 +67,8 @@ class Paths:
     @staticmethod
     def _element(text: str) -> str:
         safe = _UNSAFE.sub("_", text) or "_"
-        return f"{safe}_" if safe in _TAKEN_BY_MODULES or safe.startswith("__") else safe
+        taken = safe in _TAKEN_BY_MODULES or safe.startswith("__") or keyword.iskeyword(safe)
+        return f"{safe}_" if taken else safe
 
 
 def attach(root: nn.Module, path: str, value: nn.Parameter | nn.Module | None, *, buffer: object = None) -> None:

@@ -19,7 +19,7 @@ import onnx.defs
 import onnx_ir as ir
 
 from onnxqat.errors import ModelError
-from onnxqat.graph import order, query, walk
+from onnxqat.graph import order, overridden, query, text, walk
 from onnxqat.graph.external import check_external_data, has_external_data, tensors
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def load(source: ModelSource) -> ir.Model:
             raise ModelError(
                 "model-invalid", "the model: its nodes are out of order", hint="call model.graph.sort() first"
             )
-        return source.clone()
+        return overridden.drop(source.clone())
     if isinstance(source, onnx.ModelProto):
         copy = onnx.ModelProto()
         copy.CopyFrom(source)
@@ -96,6 +96,7 @@ def read_proto(path: Path) -> onnx.ModelProto:
 
 
 def _from_proto(proto: onnx.ModelProto, name: str, path: Path | None) -> ir.Model:
+    text.check(proto, name)
     _put_in_order(proto, name)
     _check_proto(proto, name, path)
     try:
@@ -107,7 +108,7 @@ def _from_proto(proto: onnx.ModelProto, name: str, path: Path | None) -> ir.Mode
     if path is not None:
         for graph in model.graphs():
             ir.external_data.set_base_dir(graph, path.parent)
-    return model
+    return overridden.drop(model)
 
 
 def _put_in_order(proto: onnx.ModelProto, name: str) -> None:

@@ -15,7 +15,13 @@ COMPUTED = """g (float[1,4,4] x, float[1,4] keep) => (float[1,4,4] y) <float one
     t = Mul(x, x) k = Sub(one, keep) m = Mul(k, low) s = Add(t, m) p = Softmax(s) y = MatMul(p, t) }"""
 CHOSEN = """g (float[1,4,4] x, bool[1,4,4] keep) => (float[1,4,4] y) <float low = {MASK}> {
     t = Mul(x, x) s = Where(keep, t, low) p = Softmax(s) y = MatMul(p, t) }"""
-TEXTS = [text.replace(" r = Reshape(s, n)", "") for text in (SUM, COMPUTED, CHOSEN)]
+FILLED = """g (float[1,4,4] x) => (float[1,4,4] y) <int64 up = {1}> {
+    n = Shape(x) low = ConstantOfShape<value = float[1] {MASK}>(n) m = Trilu(low, up)
+    t = Mul(x, x) s = Add(t, m) p = Softmax(s) y = MatMul(p, t) }"""
+WRITTEN = """g (float[1,4,4] x, float[1,4,4] v) => (float[1,4,4] y) <float[1,4,4] low = {MASKS}, int64[1,1] i = {0}> {
+    m = ScatterND(v, i, low) t = Mul(x, x) s = Add(t, m) p = Softmax(s) y = MatMul(p, t) }"""
+WRITTEN = WRITTEN.replace("MASKS", ", ".join(["MASK"] * 16))
+TEXTS = [text.replace(" r = Reshape(s, n)", "") for text in (SUM, COMPUTED, CHOSEN, FILLED, WRITTEN)]
 
 
 @pytest.mark.parametrize("backend", schema.names())

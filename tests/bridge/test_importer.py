@@ -153,7 +153,7 @@ HOSTILE = [
 
 def test_hostile_names_stay_data() -> None:
     names = [n or "w" for n in HOSTILE]
-    names += ["_parameters", "self.code", '"]; raise SystemExit("']
+    names += ["_parameters", "self.code", '"]; raise SystemExit("', "lambda", "blocks.0.global.weight"]
     nodes, last = [], "x"
     for index, name in enumerate(names):
         out = "y" if index == len(names) - 1 else f'"\n{index}'

@@ -48,6 +48,9 @@ CASES = {
         function("f (a) => (b) { b = Neg(a) }", options=', overload: "one"'),
         function("f (a) => (b) { b = Exp(a) }", options=', overload: "two"'),
     ),
+    "the name of an operator": parse(
+        CALL.replace("my.f", "Selu"), '<domain: "", opset_import: ["": 18]> Selu (a) => (b) { b = Neg(a) }'
+    ),
     "another opset of the same operators": parse(CALL, function("f (a) => (b) { b = Exp(a) }", opset=17)),
     "a branch in a function in a branch": parse(
         """g (float[3, 4] x) => (float[3, 4] y) {

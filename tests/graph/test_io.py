@@ -198,6 +198,19 @@ def test_a_sparse_constant_is_refused_by_name() -> None:
         io.load(proto)
 
 
+@pytest.mark.parametrize("named", [b"name of", b"key of", b"note of"])
+def test_text_that_is_not_utf8_is_told(named: bytes, tmp_path: Path) -> None:
+    proto = parse(TEXT)
+    proto.graph.node[0].name = "name of it"
+    proto.graph.node[0].doc_string = "note of it"
+    proto.metadata_props.add(key="key of it", value="")
+    path = tmp_path / "m.onnx"
+    path.write_bytes(proto.SerializeToString().replace(named, named[:-1] + b"\xe9"))
+    with pytest.raises(ModelError, match="UTF-8") as error:
+        io.load(path)
+    assert error.value.code == "model-invalid"
+
+
 def external(folder: Path) -> Path:
     """A model whose Constant, in the main graph and in a branch, lies in a file beside it."""
     text = """g (float[N,2] x, bool c) => (float[N,2] y) { w = Constant <value = float[2,2] {1, 2, 3, 4}> ()  t = MatMul(x, w)

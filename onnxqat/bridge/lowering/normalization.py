@@ -50,6 +50,7 @@ class BatchNorm(nn.Module):
     """BatchNormalization with stored statistics; ``.train()`` takes the batch's and moves the stored ones towards them.
 
     As ``nn.BatchNorm2d``, but the tensors are those of the imported module, which has them under their ONNX names.
+    A stored statistic that is a Parameter, as it is a weight elsewhere, gets no gradient here and is not moved.
 
     Attributes:
         frozen: whether the stored statistics are taken in training too, and stay as they are.
@@ -74,6 +75,8 @@ class BatchNorm(nn.Module):
         live = self.training and not self.frozen
         if live:
             needs_values(x, scale)
+        # Exporters store equal tensors once, and a beta of zeros is then also the mean: it trains and is no statistic.
+        mean, variance = (v if not v.requires_grad else v.detach().clone() for v in (mean, variance))
         return functional.batch_norm(x, mean, variance, scale, bias, live, self.momentum, self.epsilon)
 
     def extra_repr(self) -> str:

@@ -1,6 +1,7 @@
 """Normalization layers: the forms that the node tests of ONNX leave out."""
 
 import numpy as np
+import onnx.parser
 import pytest
 import torch
 
@@ -55,6 +56,20 @@ def test_computed_statistics_get_gradients() -> None:
     module(*leaves).square().sum().backward()
     assert all(leaf.grad is not None and leaf.grad.any() for leaf in leaves)
     parity.check(model, inputs)
+
+
+def test_a_mean_that_is_beta_too_trains_and_is_no_statistic() -> None:
+    text = """<ir_version: 8, opset_import: ["": 17]> g (float[4,3,5] x) => (float[4,3,5] y)
+        <float[3] one = {1, 1, 1}, float[3] zero = {0, 0, 0}> { y = BatchNormalization(x, one, zero, zero, one) }"""
+    model = onnx.parser.parse_model(text)
+    module = parity.check(model)
+    x = torch.from_numpy(batch(4, 3, 5)["x"])
+    for training in (False, True):
+        module.train(training)
+        module.zero_grad()
+        (module(x) * x).sum().backward()
+        assert all(p.grad is not None and p.grad.any() for p in module.parameters())
+    assert not module.get_parameter("zero").any()
 
 
 def test_training_before_version_14_is_refused() -> None:
