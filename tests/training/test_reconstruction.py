@@ -161,3 +161,28 @@ def test_what_is_refused() -> None:
         assert refused.value.code == "option-invalid"
     with pytest.raises(UsageError, match="no output path"):
         reconstruct("model.onnx", {"x": DATA})
+
+
+@pytest.mark.parametrize("recipe", ["adaround", "qdrop"])
+def test_a_recurrent_layer_is_a_layer_and_the_shape_of_what_it_gives_is_none(recipe: Any) -> None:
+    """An LSTM gives three tensors; the Reshape behind it reads its shape, which its weights do not make."""
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        net (float[N, 5, 6] x) => (float[N, 20] y) <float[1, 16, 6] w, float[1, 16, 4] r, float[20, 20] h,
+            int64[1] one = {1}, int64[1] zero = {0}, int64[1] free = {-1}> {
+            t = Transpose <perm = [1, 0, 2]> (x)
+            a, last = LSTM <hidden_size = 4> (t, w, r)
+            b = Transpose <perm = [2, 0, 3, 1]> (a)
+            s = Shape (b)
+            n = Slice (s, zero, one)
+            shape = Concat <axis = 0> (n, free)
+            f = Reshape (b, shape)
+            y = MatMul (f, h)
+        }""")
+    for name, shape in {"w": (1, 16, 6), "r": (1, 16, 4), "h": (20, 20)}.items():
+        model.graph.initializer.append(onnx.numpy_helper.from_array(RANDOM.standard_normal(shape, np.float32), name))
+    data = {"x": RANDOM.standard_normal((16, 5, 6)).astype(np.float32)}
+    overrides = Overrides(weight_bits=2, activation_bits=8, first_last_bits=2)
+    qdq = insert_qdq(model, "academic", calibration=data, overrides=overrides).model
+    result = reconstruct(qdq, data, recipe=recipe, iterations=30)
+    assert [sorted(block.layers) for block in result.blocks] == [["r", "w"], ["h"]]

@@ -8,6 +8,7 @@ Pushing the Limit of Post-Training Quantization by Block Reconstruction", ICLR 2
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections.abc import Sequence
 from typing import Literal
 
@@ -70,7 +71,7 @@ def regions(runner: GraphRunner, order: Order) -> list[Region]:
         if order == "block" and len(exits) == 1 and 0 < len(layers) <= MOST_LAYERS and runner.is_float(exits[0]):
             blocks = [_block(runner, entries, exits[0], nodes, weighted)]
         else:
-            blocks = [_layer(runner, n, weighted) for n in layers if runner.is_float(n)]
+            blocks = [_layer(runner, n, value, weighted) for n in layers if (value := _value(runner, n)) is not None]
         result.append(Region(entries, exits if end is None else (end,), tuple(blocks)))
         if end is not None:
             entries, begin = (end,), place[end]
@@ -86,8 +87,15 @@ def weights_of(runner: GraphRunner, node: fx.Node) -> list[FakeQuantize]:
         quantizer = runner.submodule(source)
         if isinstance(quantizer, FakeQuantize) and quantizer.role == "weight":
             found.append(quantizer)
-        waiting.extend(source.all_input_nodes)
+        waiting.extend(n for n in source.all_input_nodes if not runner.is_data(n))  # the shape of data is none
     return found
+
+
+def _value(runner: GraphRunner, node: fx.Node) -> fx.Node | None:
+    """What a layer gives: itself, or of the tuple of an LSTM the first that is read; None where it is not float."""
+    parts = [n for n in node.users if n.target is operator.getitem]
+    found = [n for n in (node, *sorted(parts, key=lambda n: n.args[1])) if runner.is_float(n)]  # type: ignore[arg-type, return-value]
+    return next(iter(found), None)
 
 
 def _ends(runner: GraphRunner, weighted: dict[fx.Node, list[FakeQuantize]]) -> list[fx.Node]:
@@ -140,12 +148,12 @@ def _block(
     return Block(entries, end, layers, activations, str(end.meta.get("onnx_name", end.name)))
 
 
-def _layer(runner: GraphRunner, node: fx.Node, weighted: dict[fx.Node, list[FakeQuantize]]) -> Block:
-    """One weighted layer with the quantizers of its inputs and the rectifier behind it."""
+def _layer(runner: GraphRunner, node: fx.Node, value: fx.Node, weighted: dict[fx.Node, list[FakeQuantize]]) -> Block:
+    """One weighted layer that gives `value`, with the quantizers of its inputs and the rectifier behind it."""
     sources = [n for n in node.all_input_nodes if runner.is_data(n)]
     quantized = [isinstance(runner.submodule(n), FakeQuantize) for n in sources]
     entries = tuple(dict.fromkeys(n.args[0] if q else n for n, q in zip(sources, quantized, strict=True)))
     known = tuple(n for n in entries if isinstance(n, fx.Node))
-    users = [n for n in node.users if runner.is_data(n)]
-    end = users[0] if len(users) == 1 and users[0].target in _RECTIFIERS else node
+    users = [n for n in value.users if runner.is_data(n)]
+    end = users[0] if len(users) == 1 and users[0].target in _RECTIFIERS else value
     return _block(runner, known, end, runner.between(known, [end]), weighted)
