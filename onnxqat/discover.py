@@ -10,7 +10,7 @@ from types import ModuleType
 
 from onnxqat.errors import UsageError
 
-_LISTED = 40  # names of a hint; a model has thousands of tensors
+_LONGEST = 300  # characters of the names in a hint: all backends, and not the thousands of tensors of a model
 
 
 def names(package: str) -> list[str]:
@@ -42,8 +42,14 @@ def suggestion(name: str, known: Sequence[str]) -> str:
     close = [alike[each] for each in difflib.get_close_matches(name.replace("-", "_").lower(), alike, n=3)]
     if close:
         return f"did you mean {', '.join(close)}?"
-    more = f" and {len(known) - _LISTED} more" if len(known) > _LISTED else ""
-    return f"one of: {', '.join(known[:_LISTED])}{more}" if known else ""
+    listed, length = [], 0
+    for each in known:
+        length += len(each)
+        if listed and length > _LONGEST:
+            break
+        listed.append(each)
+    more = f" and {len(known) - len(listed)} more" if len(known) > len(listed) else ""
+    return f"one of: {', '.join(listed)}{more}" if known else ""
 
 
 def _one_of(folder: str) -> str:

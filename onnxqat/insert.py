@@ -151,6 +151,8 @@ def insert_qdq(
         keep_io_types=keep_io_types,
     )
     chosen = _reachable(model, chosen, remarks)
+    if calibration is not None and random_data:
+        raise UsageError("option-invalid", "there are both calibration data and --random-data", hint="give one of them")
     if calibration is None and not random_data:
         raise DataError(
             "data-missing",

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from onnxqat.calibration.data import Data
 from onnxqat.calibration.session import Session
+from onnxqat.validation.accuracy import class_numbers
 
 Array = npt.NDArray[Any]
 Run = Callable[[Mapping[str, Array]], dict[str, Array]]
@@ -69,6 +70,11 @@ class Judge:
     def __init__(self, session: Session, data: Data) -> None:
         self._batches = _read(session, data)
         self.samples = sum(b.count for b in self._batches)
+        for batch in self._batches:
+            first = next(iter(batch.wanted.values()))
+            numbered = batch.labels is not None and batch.labels.shape == (batch.count,)
+            if batch.labels is not None and numbered and len(batch.wanted) == 1 and _is_logits(first):
+                class_numbers(batch.labels, batch.count, first.shape[1])  # which validation asks for in the end
         classifies = self.samples >= FEWEST_TOP1 and all(
             len(b.wanted) == 1 and _is_logits(next(iter(b.wanted.values()))) for b in self._batches
         )

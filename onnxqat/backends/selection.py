@@ -9,6 +9,8 @@ from typing import Literal
 
 import onnx_ir as ir
 
+from onnxqat import discover
+from onnxqat.backends import schema
 from onnxqat.backends.schema import FLOAT_OBSERVERS, SCALE_BITS, WIDTHS, Backend, Chain, Check, TypeRow
 from onnxqat.errors import UsageError
 from onnxqat.graph import query, walk
@@ -123,7 +125,7 @@ def select(model: ir.Model, overrides: Overrides) -> Selection:
             raise UsageError(
                 "pattern-no-match",
                 f"--exclude-op {op_type!r} matches no node",
-                hint=f"operators of this model: {', '.join(sorted({n.op_type for n in nodes}))}",
+                hint=discover.suggestion(op_type, sorted({n.op_type for n in nodes})),
             )
         left_out.update({id(n): f"operator type {op_type} is excluded" for n in found})
     if overrides.include:
@@ -175,12 +177,16 @@ def without(chosen: Selection, reasons: Mapping[str, str]) -> Selection:
 def _matching(nodes: Iterable[ir.Node], pattern: str, option: str) -> list[ir.Node]:
     found = [n for n in nodes if any(_matches(name, pattern) for name in _names(n))]
     if not found:
-        examples = ", ".join(query.label(n) for n in list(nodes)[:3])
-        raise UsageError(
-            "pattern-no-match",
-            f"{option} {pattern!r} matches no node",
-            hint=f"patterns are node or tensor names of the model, for example {examples}; * and ? are wildcards",
+        hint, text = (
+            discover.suggestion(pattern, sorted({name for n in nodes for name in _names(n)})),
+            pattern.strip("*?"),
         )
+        if not hint.startswith("did"):
+            labels = [query.label(n) for n in nodes]
+            alike = [label for label in labels if text and text.lower() in label.lower()]
+            examples = ", ".join((alike or labels)[:3])
+            hint = f"patterns are node or tensor names of the model, for example {examples}; * and ? are wildcards"
+        raise UsageError("pattern-no-match", f"{option} {pattern!r} matches no node", hint=hint)
     return found
 
 
@@ -301,8 +307,18 @@ def _check_accepted(backend: Backend, role: Literal["activations", "weights"], r
         raise UsageError(
             "option-invalid",
             f"{backend.backend} does not compile {role} of type {row.dtype if row.symmetric else f'{row.dtype} with a zero point'}",
-            hint=f"it takes {' or '.join(accepted)}; a table of your own may say otherwise (`accepts`)",
+            hint=f"it takes {' or '.join(_choice(backend, each) for each in accepted)}; "
+            "a table of your own may say otherwise (`accepts`)",
         )
+
+
+def _choice(backend: Backend, accepted: str) -> str:
+    """How a type is asked for: a float type by a table of its own, as none is a choice of `--activation-type`."""
+    if accepted.removesuffix("-symmetric") in ACTIVATION_TYPES or not accepted.startswith("float"):
+        return accepted
+    tables = [name for name in schema.names() if name.startswith(f"{backend.backend}-")]
+    found = [n for n in tables if any(row.dtype == accepted for row in schema.load(n).types.values())]
+    return f"{accepted} (--backend {found[0]})" if found else accepted
 
 
 def _with_bits(row: TypeRow, bits: int | None) -> TypeRow:

@@ -111,7 +111,8 @@ class ImageFolder(Source):
             raise
         except Exception as error:
             # Pillow's decoders raise nearly anything on a damaged file.
-            raise DataError("data-format", f"{path}: not a readable image: {error}") from None
+            hint = "remove or replace the file"
+            raise DataError("data-format", f"{path}: not a readable image: {error}", hint=hint) from None
 
 
 class Stream(Source):
@@ -197,14 +198,24 @@ def import_function(text: str) -> Callable[[], Iterable[Any]]:
     Raises:
         DataError: ``data-not-found``, with the reason.
     """
-    module_name, _, attribute = text.partition(":")
+    module_name, colon, attribute = text.partition(":")
+    if not (module_name and colon and attribute):
+        raise DataError(
+            "data-not-found",
+            f"{text!r} is not of the form package.module:function",
+            hint="for example my_data:batches, of a file my_data.py in the current folder",
+        )
     sys.path.insert(0, os.getcwd())
     try:
         found: Any = importlib.import_module(module_name)
         for part in attribute.split("."):
             found = getattr(found, part)
     except Exception as error:
-        raise DataError("data-not-found", f"{text}: cannot be imported: {type(error).__name__}: {error}") from error
+        raise DataError(
+            "data-not-found",
+            f"{text}: cannot be imported: {type(error).__name__}: {error}",
+            hint="the current folder and the packages of this Python are searched",
+        ) from error
     finally:
         sys.path.remove(os.getcwd())
     if not callable(found):

@@ -24,6 +24,7 @@ from onnxqat.calibration._sources import (
 )
 from onnxqat.calibration.inputs import Feeds, InputInfo, check_names, fitted, static_batch
 from onnxqat.calibration.preprocess import ImageTransform, Preprocess
+from onnxqat.discover import suggestion
 from onnxqat.errors import DataError, UsageError
 from onnxqat.types import Remark
 
@@ -159,8 +160,8 @@ class Data:
 
     def _checked(self, raw: RawBatch) -> tuple[Feeds, _Labels]:
         check_names(raw.feeds, self.inputs, raw.origin)
-        whole = self._static is None
-        feeds = {i.name: fitted(raw.feeds[i.name], i, raw.origin, batch=whole) for i in self.inputs}
+        whole, images = self._static is None, isinstance(self._source, ImageFolder)
+        feeds = {i.name: fitted(raw.feeds[i.name], i, raw.origin, batch=whole, images=images) for i in self.inputs}
         samples = self._samples_of(feeds)
         if not whole and len({array.shape[0] for array in feeds.values()}) != 1:
             found = ", ".join(f"{name!r} {list(array.shape)}" for name, array in feeds.items())
@@ -274,7 +275,7 @@ def open_data(
     Raises:
         DataError: ``data-not-found``, ``data-missing`` (empty), ``data-format``, ``data-input-name``,
             ``data-shape``, ``data-labels``.
-        UsageError: ``option-invalid``: the preprocessing does not fit the input.
+        UsageError: ``option-invalid``: the preprocessing does not fit the input, or the data are no images.
     """
     if isinstance(source, Data):
         return source
@@ -282,6 +283,12 @@ def open_data(
         opened, remarks = _open_named(os.fspath(source), inputs, preprocess)
     else:
         opened, remarks = _open_object(source, inputs), []
+    if preprocess is not None and not isinstance(opened, ImageFolder):
+        raise UsageError(
+            "option-invalid",
+            f"{opened.name}: preprocessing is for folders of images, and these are arrays",
+            hint="leave out --preprocess, and give arrays as the model takes them",
+        )
     data = Data(opened, inputs, batch_size, limit)
     data.remarks.extend(remarks)
     return data
@@ -325,13 +332,16 @@ def _open_named(name: str, inputs: Sequence[InputInfo], preprocess: Preprocess |
         raise DataError(
             "data-format",
             f"{name}: not a kind of file that onnxqat reads",
-            hint="pass a folder of images, .npz, .npy or package.module:function",
+            hint="pass the folder that holds the image"
+            if path.suffix.lower() in IMAGE_SUFFIXES
+            else "pass a folder of images, .npz, .npy or package.module:function",
         )
     if _FUNCTION.fullmatch(name):
         return Stream(name, import_function(name), inputs), []
-    raise DataError(
-        "data-not-found", f"{name}: no such file or folder", hint="a function is written package.module:function"
-    )
+    beside = sorted(map(str, path.parent.iterdir())) if path.parent.is_dir() else []
+    close = suggestion(str(path), beside)
+    hint = close if close.startswith("did") else "a function is written package.module:function"
+    raise DataError("data-not-found", f"{name}: no such file or folder", hint=hint)
 
 
 def _open_folder(
@@ -345,7 +355,11 @@ def _open_folder(
         return ArchiveFolder(folder, archives, inputs), []
     if not images:
         kinds = ", ".join(suffix.removeprefix(".") for suffix in IMAGE_SUFFIXES)
-        raise DataError("data-missing", f"{folder}: holds no images ({kinds}) and no .npz files")
+        others = {p.suffix.lower() for p in folder.rglob("*") if p.is_file()}
+        hint = "check the path; sub-folders are searched too"
+        if others:
+            hint = f"it holds files of type {', '.join(sorted(filter(None, others))[:5]) or 'no name'}: convert them"
+        raise DataError("data-missing", f"{folder}: holds no images ({kinds}) and no .npz files", hint=hint)
     info = _only(inputs, f"{folder}: a folder of images")
     if info.shape is None or len(info.shape) != 4:
         raise DataError("data-shape", f"{folder}: images do not fit input {info}, which is not of rank 4")

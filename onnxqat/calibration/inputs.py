@@ -106,7 +106,9 @@ def check_names(given: Mapping[str, object], inputs: Sequence[InputInfo], origin
         )
 
 
-def fitted(values: npt.NDArray[Any], info: InputInfo, origin: str, *, batch: bool = True) -> npt.NDArray[Any]:
+def fitted(
+    values: npt.NDArray[Any], info: InputInfo, origin: str, *, batch: bool = True, images: bool = False
+) -> npt.NDArray[Any]:
     """`values` in the input's dtype, after the checks of rank, static sizes and type.
 
     Args:
@@ -114,6 +116,7 @@ def fitted(values: npt.NDArray[Any], info: InputInfo, origin: str, *, batch: boo
         info: the input.
         origin: what messages call the source.
         batch: check the first axis as well; without, a later step cuts it to the model's batch size.
+        images: they come from image files, which the preprocessing can bring to any size.
 
     Raises:
         DataError: ``data-shape`` or ``data-format``, with what was expected and what was found.
@@ -126,7 +129,7 @@ def fitted(values: npt.NDArray[Any], info: InputInfo, origin: str, *, batch: boo
             raise DataError(
                 "data-shape",
                 f"{origin}: input {info} does not take an array of shape {list(values.shape)}",
-                hint=_other_layout(values.shape, expected),
+                hint=_other_layout(values.shape, expected) or _other_size(expected, images=images),
             )
     dtype = values.dtype.name if values.dtype.kind not in "OUST" else "object"
     if dtype == info.dtype:
@@ -139,6 +142,15 @@ def fitted(values: npt.NDArray[Any], info: InputInfo, origin: str, *, batch: boo
         )
     with np.errstate(over="ignore"):
         return values.astype(info.dtype)
+
+
+def _other_size(expected: tuple[int | str | None, ...], *, images: bool) -> str:
+    """What to do about another size: images are resized, arrays are made anew."""
+    if not images:
+        return "give arrays of the input's shape; only folders of images are resized, by --preprocess"
+    sizes = [size for size in expected[1:] if isinstance(size, int) and size > 4]
+    example = f"resize={sizes[0]}x{sizes[1]}" if len(sizes) == 2 else "resize=model"
+    return f"resize the images in the preprocessing: --preprocess {example}"
 
 
 def _other_layout(found: tuple[int, ...], expected: tuple[int | str | None, ...]) -> str:

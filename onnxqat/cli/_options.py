@@ -89,7 +89,7 @@ ANY_COUNT = Whole(min=0)
 POSITIVE = Number(min=0, min_open=True)
 NOT_NEGATIVE = Number(min=0)
 SHARE = Number(min=0, max=1)
-SEED = Whole(min=0, max=2**63 - 1)
+SEED = Whole(min=0)
 
 data = click.option("--data", help=DATA_HELP)
 preprocess = click.option(

@@ -18,6 +18,7 @@ import onnx
 import onnx.defs
 import onnx_ir as ir
 
+from onnxqat import discover
 from onnxqat.errors import ModelError
 from onnxqat.graph import order, overridden, query, text, walk
 from onnxqat.graph.external import check_external_data, has_external_data, tensors
@@ -31,6 +32,18 @@ PROTOBUF_LIMIT = 2**31 - 2**20
 IR_WITH_OWN_INITIALIZERS = 4  # before, an initializer had to be a graph input as well
 OF_OPSET = "Unrecognized attribute|No Op registered|has input size|has output size"  # what the checker says
 ONNX_DOMAINS = ("", "ai.onnx")
+# How files begin that are taken for ONNX models; a model begins with the field of its IR version.
+_OTHER_FILES = (
+    (b"version https://git-lfs", "a pointer of Git LFS", "fetch the file itself: git lfs pull"),
+    (
+        b"PK",
+        "a zip archive, as torch.save and numpy.savez write",
+        "make an ONNX file of a torch module: onnxqat export",
+    ),
+    (b"\x80", "a Python pickle, as older versions of torch.save write", "make an ONNX file of it: onnxqat export"),
+    (b"\x89HDF", "an HDF5 file, as Keras writes", "convert it to ONNX first, with tf2onnx for example"),
+    (b"\x89PNG", "an image", "the model comes before the data"),
+)
 RUNTIME_DOMAIN = "onnxruntime"  # where the checker, which knows no operators of it, does not look
 
 
@@ -76,15 +89,18 @@ def read_proto(path: Path) -> onnx.ModelProto:
         ModelError: ``model-not-found``, ``model-empty``, ``model-not-onnx``.
     """
     if not path.exists():
-        raise ModelError("model-not-found", f"{path}: no such file")
+        raise ModelError("model-not-found", f"{path}: no such file", hint=_models_in(path.parent, path.name))
     if path.is_dir():
-        raise ModelError("model-not-found", f"{path} is a folder, not an ONNX file")
+        raise ModelError("model-not-found", f"{path} is a folder, not an ONNX file", hint=_models_in(path))
     try:
         content = path.read_bytes()
     except OSError as error:
         raise ModelError("model-not-found", f"{path}: cannot be read: {error.strerror}") from None
     if not content:
-        raise ModelError("model-empty", f"{path}: the file is empty")
+        raise ModelError("model-empty", f"{path}: the file is empty", hint="download or export it again")
+    for start, kind, remedy in _OTHER_FILES:
+        if content.startswith(start):
+            raise ModelError("model-not-onnx", f"{path}: this is {kind}, not an ONNX file", hint=remedy)
     proto = onnx.ModelProto()
     try:
         proto.ParseFromString(content)
@@ -93,6 +109,14 @@ def read_proto(path: Path) -> onnx.ModelProto:
             "model-not-onnx", f"{path}: not an ONNX file, or damaged", hint="download or export it again"
         ) from None
     return proto
+
+
+def _models_in(folder: Path, name: str = "") -> str:
+    """What to do where `name` is no file in `folder`: the closest one, or those that there are."""
+    if not folder.is_dir():
+        return f"there is no folder {folder}"
+    found = sorted(str(path) for path in folder.glob("*.onnx"))
+    return discover.suggestion(str(folder / name), found) or f"{folder.resolve()} holds no .onnx file"
 
 
 def _from_proto(proto: onnx.ModelProto, name: str, path: Path | None) -> ir.Model:

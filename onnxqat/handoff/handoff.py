@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.metadata
+import math
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -102,6 +103,8 @@ def handoff(
     for name, number in (("samples", samples), ("timeout", timeout)):
         if number <= 0:
             raise UsageError("option-invalid", f"{name} is {number}; it must be above 0")
+    if math.isnan(max_steps):
+        raise UsageError("option-invalid", "max_steps is NaN; it must be a number")
     table, target = schema.load(backend), Path(output)
     check_target(target)
     train = io.load(model)

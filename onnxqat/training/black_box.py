@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from onnxqat.bridge.fake_quantize import STATES, State
 from onnxqat.bridge.state import quantizers
-from onnxqat.errors import QatError
+from onnxqat.errors import InputError, QatError
 from onnxqat.graph import io
 from onnxqat.training import checkpoint, roles
 from onnxqat.training.batches import Batch
@@ -218,6 +218,12 @@ def _set_quantizers(folder: Path, module: nn.Module, held: Mapping[str, Any]) ->
 
 
 def _read_box(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise InputError(
+            "checkpoint-mismatch",
+            f"{path.parent}: not a black box",
+            hint="it is called OUTPUT.black_box and holds box.json",
+        )
     try:
         box = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

@@ -20,6 +20,9 @@ Objective: TypeAlias = Callable[[Sequence[Tensor], "Tensor | None", Any], Tensor
 VALUES_A_CHANNEL = 64
 """Fewest values of a batch that a channel's mean square may rest on."""
 
+IGNORED = -100
+"""A label that says nothing, as in torch."""
+
 _SMALLEST_PROBABILITY = 1e-12
 _SMALLEST_POWER = 1e-12
 
@@ -97,6 +100,7 @@ class Loss:
                 f"labels of shape {tuple(labels.shape)} do not fit the output of shape {tuple(output.shape)}",
                 hint="integer labels have the output's shape without the class axis 1",
             )
+        _check_classes(labels, output)
         logits = _logits(output, self.outputs)
         return functional.cross_entropy(logits, labels, label_smoothing=self.label_smoothing)
 
@@ -128,6 +132,26 @@ class Loss:
         log_s = functional.log_softmax(_logits(student, self.outputs) / self.temperature, dim=1)
         log_t = functional.log_softmax(_logits(teacher, self._kind_of_teacher) / self.temperature, dim=1)
         return (log_t.exp() * (log_t - log_s)).sum(1).mean() * self.temperature**2
+
+
+def _check_classes(labels: Tensor, output: Tensor) -> None:
+    """Refuse labels that are no class numbers; on a GPU, where it would wait for the device, only by their type."""
+    if labels.shape == output.shape:  # shares of the classes
+        return
+    if labels.is_floating_point():
+        kind = str(labels.dtype).removeprefix("torch.")
+        raise DataError(
+            "data-labels", f"labels of type {kind} are not class numbers", hint="store them as integers, from 0 on"
+        )
+    if labels.device.type != "cpu":
+        return
+    wrong = labels[((labels < 0) | (labels >= output.shape[1])) & (labels != IGNORED)]
+    if wrong.numel():
+        raise DataError(
+            "data-labels",
+            f"label {int(wrong[0])} is no class of a model with {output.shape[1]} outputs",
+            hint="classes are counted from 0",
+        )
 
 
 def _logits(output: Tensor, kind: OutputKind) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ from onnxqat.calibration.preprocess import Preprocess
 from onnxqat.errors import UsageError
 from onnxqat.graph import io
 from onnxqat.training import batch_norm as batch_norms
-from onnxqat.training import optimizers, schedules
+from onnxqat.training import optimizers, placement, schedules
 from onnxqat.training.dampening import Dampening
 from onnxqat.training.distributed.join import TIMEOUT
 from onnxqat.training.execution import Execution, Precision
@@ -117,6 +118,13 @@ class Options:
             ModelError: ``output-not-writable``.
         """
         _ = self.execution
+        placement.check_seed(self.seed)
+        if not 0 <= self.weight_decay < math.inf:
+            raise UsageError("option-invalid", f"weight_decay is {self.weight_decay}; it must be finite and >= 0")
+        if self.ema is not None and not 0 <= self.ema < 1:
+            raise UsageError(
+                "option-invalid", f"the decay of the moving average, ema, is {self.ema}; it lies in [0, 1)"
+            )
         if self.save_every is not None and self.save_every < 1:
             raise UsageError("option-invalid", f"save_every is {self.save_every}; it must be at least 1")
         if self.score_every is not None and self.score_every < 1:

@@ -29,6 +29,16 @@ def place(device: str | torch.device | None) -> torch.device:
     return found
 
 
+def check_seed(seed: int) -> None:
+    """Refuse a seed that numpy or torch does not take, before anything is read.
+
+    Raises:
+        UsageError: ``option-invalid``.
+    """
+    if not 0 <= seed < 2**63:
+        raise UsageError("option-invalid", f"the seed is {seed}; it must be at least 0 and below 2**63")
+
+
 def current(device: torch.device) -> contextlib.AbstractContextManager[object]:
     """Make a GPU the current one for the length of a ``with`` block: random states and kernels are those of it."""
     return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()

@@ -11,7 +11,7 @@ from onnxqat.calibration import data as sources
 from onnxqat.calibration import inputs as model_inputs
 from onnxqat.calibration import preprocess as lines
 from onnxqat.calibration.data import Data
-from onnxqat.errors import DataError, ModelError
+from onnxqat.errors import DataError, ModelError, UsageError
 from onnxqat.graph import io
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ def open_data(
 
     Raises:
         DataError: ``data-missing``, and what the data source raises.
+        UsageError: ``option-invalid``: both data and random data are asked for.
     """
     infos = model_inputs.of_graph(model.graph)
     if data is None:
@@ -67,6 +68,8 @@ def open_data(
                 hint="give --data, or --random-data to compare the arithmetic on random numbers",
             )
         return sources.random_data(infos, limit or RANDOM_BATCHES)
+    if random_data:
+        raise UsageError("option-invalid", "there are both data and --random-data", hint="give one of them")
     line = lines.parse(preprocess) if isinstance(preprocess, str) else preprocess
     return sources.open_data(
         data, infos, preprocess=line, batch_size=32 if batch_size is None else batch_size, limit=limit

@@ -20,7 +20,7 @@ from onnxqat.cli import _options
 @click.option("--budget", default="10m", help="Time for all that is tried, as 90s, 10m or 1h.")
 @click.option(
     "--target-drop",
-    type=_options.NOT_NEGATIVE,
+    type=_options.Number(),
     help="Loss to accept [0.5 points of top-1; without labels 1 % other predictions; else an error of 3 % of the signal].",
 )
 @click.option(

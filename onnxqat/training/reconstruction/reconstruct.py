@@ -131,7 +131,7 @@ def reconstruct(
         UsageError: ``option-invalid``: an option, or weights that are stored as integers.
         DataError: what is wrong with the data.
     """
-    _check(model, recipe, samples, iterations, output)
+    _check(model, recipe, samples, iterations, seed, output)
     start = time.perf_counter()
     file = Source(model)
     graph = file.graph
@@ -160,7 +160,7 @@ def reconstruct(
     return ReconstructResult(tuned, module, tuple(reports), count, time.perf_counter() - start)
 
 
-def _check(model: io.ModelSource, recipe: str, samples: int, iterations: int, output: Any) -> None:
+def _check(model: io.ModelSource, recipe: str, samples: int, iterations: int, seed: int, output: Any) -> None:
     if isinstance(model, (str, os.PathLike)) and output is None:
         raise UsageError("option-invalid", f"no output path for the reconstructed {os.fspath(model)!r}")
     if recipe not in get_args(Recipe):
@@ -168,6 +168,7 @@ def _check(model: io.ModelSource, recipe: str, samples: int, iterations: int, ou
     for name, value in (("samples", samples), ("iterations", iterations)):
         if value < 1:
             raise UsageError("option-invalid", f"{name} is {value}; it must be at least 1")
+    placement.check_seed(seed)
 
 
 def _check_quantizers(module: OnnxModule) -> None:
