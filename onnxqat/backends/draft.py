@@ -92,8 +92,7 @@ class Draft:
         """
         if node.domain or moved.is_removed(node):
             return None, node.op_type
-        mode = query.attribute(node, "mode", None)
-        for key in (f"{node.op_type}/{mode}", node.op_type):
+        for key in (f"{node.op_type}/{query.mode(node)}", node.op_type):
             if key in self.backend.ops:
                 return self.backend.ops[key], key
         return None, node.op_type
@@ -129,8 +128,8 @@ class Draft:
             return False
         if moved.is_removed(node):
             return True
-        mode = query.attribute(node, "mode", None)
-        return node.op_type in self.backend.passthrough or f"{node.op_type}/{mode}" in self.backend.passthrough
+        names = self.backend.passthrough
+        return node.op_type in names or f"{node.op_type}/{query.mode(node)}" in names
 
     @staticmethod
     def moves_float(node: ir.Node) -> bool:

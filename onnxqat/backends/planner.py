@@ -112,13 +112,19 @@ def _meets_ties(node: ir.Node) -> bool:
 
 def _leave(draft: Draft, node: ir.Node, reason: str | None) -> None:
     if reason is None:
-        reason = draft.selection.reason(node) or f"{draft.backend.backend} has no row for {node.op_type}"
+        reason = draft.selection.reason(node) or f"{draft.backend.backend} has no row for {_kind(draft, node)}"
         if draft.spreads(node) or any(True for _ in regions.branches(node)):
             return
     if node in draft.data_nodes:
         draft.float_nodes.append((query.label(node), reason))
         # A compiler would compute it in float together with the layer: pairs in between only cost.
         draft.layers_in_float.update(dict.fromkeys(chains.behind(node, draft.backend).members, query.label(node)))
+
+
+def _kind(draft: Draft, node: ir.Node) -> str:
+    """Operator of `node`, with its mode where the table has rows for other modes."""
+    named = any(key.startswith(f"{node.op_type}/") for key in (*draft.backend.ops, *draft.backend.passthrough))
+    return f"{node.op_type} of mode {query.mode(node)}" if named and not node.domain else node.op_type
 
 
 def _leave_scope(draft: Draft, scope: walk.Scope) -> None:

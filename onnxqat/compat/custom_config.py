@@ -220,7 +220,7 @@ def _add_row(settings: Settings, op: str) -> None:
     slot = Slot(use=use, variadic=True)
     outputs = (Slot(use=use),) if table.placement == "both" else ()
     row = OpRow(inputs=(slot,), outputs=outputs)
-    passthrough = tuple(name for name in table.passthrough if name != op)
+    passthrough = tuple(name for name in table.passthrough if name.partition("/")[0] != op)
     settings.table = table.model_copy(update={"ops": {**table.ops, op: row}, "passthrough": passthrough})
     settings.remark(f"{table.backend} has no row for {op}: its inputs are quantized because you ask for it")
 

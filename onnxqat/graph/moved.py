@@ -60,8 +60,9 @@ def sources(node: ir.Node) -> list[ir.Value]:
     """The inputs whose elements make up the results of `node`; empty where it computes."""
     if node.domain:
         return []
-    nearest = node.op_type == "Resize" and query.attribute(node, "mode", "nearest") == "nearest"
-    one = nearest or node.op_type in MOVES or is_removed(node)
+    nearest = node.op_type == "Resize" and query.mode(node) == "nearest"
+    repeats = node.op_type == "Pad" and query.mode(node) != "constant"
+    one = nearest or repeats or node.op_type in MOVES or is_removed(node)
     inputs = node.inputs if node.op_type == "Concat" else node.inputs[:1] if one else ()
     return [value for value in inputs if value is not None]
 

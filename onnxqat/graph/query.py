@@ -14,6 +14,8 @@ BEYOND_OPSET = frozenset({"LayerNormalization", "SimplifiedLayerNormalization"})
 
 FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE})
 
+DEFAULT_MODES = {"Pad": "constant", "Resize": "nearest", "DepthToSpace": "DCR", "GridSample": "linear"}
+
 
 def constant_tensor(value: ir.Value | None) -> ir.TensorProtocol | None:
     """The tensor of an initializer or of a Constant node's output; None where the value is not constant.
@@ -73,6 +75,13 @@ def attribute(node: ir.Node, name: str, default: Any) -> Any:
     if found is None:
         return default
     return found.value
+
+
+def mode(node: ir.Node) -> str | None:
+    """The attribute ``mode`` of a node of ONNX's domain, or what it is where the file leaves it out; None without one."""
+    if "mode" in node.attributes:
+        return str(attribute(node, "mode", ""))
+    return None if node.domain else DEFAULT_MODES.get(node.op_type)
 
 
 def opset(model: ir.Model, scope: walk.Scope | None = None, domain: str = "") -> int:

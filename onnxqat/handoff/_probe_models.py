@@ -62,6 +62,11 @@ def _resize(mode: str) -> Case:
     return Case(f"Resize/{mode}", constants={1: np.zeros(0, np.float32), 2: scales}, attributes=attributes)
 
 
+def _pad(mode: str) -> Case:
+    opset = 19 if mode == "wrap" else 13
+    return Case(f"Pad/{mode}", constants={1: _ints(0, 0, 1, 1, 0, 0, 1, 1)}, attributes={"mode": mode}, opset=opset)
+
+
 _CONV = {1: ((8, 8, 3, 3), 0)}
 _PADS = {"pads": [1, 1, 1, 1]}
 _POOL = {"kernel_shape": [2, 2], "strides": [2, 2]}
@@ -115,7 +120,10 @@ CASES: tuple[Case, ...] = (
     Case("LpNormalization", attributes={"axis": 1}),
     _resize("nearest"),
     _resize("linear"),
-    Case("Pad", constants={1: _ints(0, 0, 1, 1, 0, 0, 1, 1)}),
+    _pad("constant"),
+    _pad("reflect"),
+    _pad("edge"),
+    _pad("wrap"),
     Case("DepthToSpace", attributes={"blocksize": 2}),
     Case("SpaceToDepth", attributes={"blocksize": 2}),
     Case("Reshape", constants={1: _ints(1, 4, 2, 144)}),

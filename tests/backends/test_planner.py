@@ -245,7 +245,7 @@ def test_resize_passes_through_in_nearest_mode_only() -> None:
     assert root(plan(text % "nearest"), "u") == "t"
     found = plan(text % "linear")
     assert "u" not in edges(found)
-    assert reasons(found)["u_Resize"] == "onnxruntime-cpu has no row for Resize"
+    assert reasons(found)["u_Resize"] == "onnxruntime-cpu has no row for Resize of mode linear"
 
 
 IF = f"""g (float[1,2,4,4] x, bool c) => (float[1,2,4,4] y) <{W}> {{

@@ -76,3 +76,21 @@ def test_an_activation_with_another_reader_in_front_of_it_is_a_node_of_its_own()
         onnx.helper.make_model(text, opset_imports=[onnx.helper.make_opsetid("", 21)]), "qnn-htp", exclude=("c_Conv",)
     )
     assert "r_Relu" not in reasons(found)
+
+
+@pytest.mark.parametrize(("mode", "kept"), [("", True), ("<mode = 'reflect'>", True), ("<mode = 'wrap'>", False)])
+def test_padding_by_its_mode(mode: str, kept: bool) -> None:
+    """HTP takes no Pad of mode wrap; a mode that is left out is the default."""
+    text = f"""g (float[1,2,4,4] x) => (float[1,2,6,6] y) <{W}, int64[8] p = {{0,0,1,1,0,0,1,1}}, float v = {{1}}> {{
+        c = Conv(x, w) d = Pad{mode.replace("'", '"')}(c, p, v) y = Conv(d, w) }}"""
+    found = plan(text, "qnn-htp")
+    assert reasons(found) == ({} if kept else {"d_Pad": "qnn-htp has no row for Pad of mode wrap"})
+    assert (root(found, "d") == "c") is kept
+
+
+def test_a_resize_without_a_mode_is_nearest() -> None:
+    text = f"""g (float[1,2,4,4] x) => (float[1,2,8,8] y) <{W}, float[4] s = {{1,1,2,2}}> {{
+        c = Conv(x, w) d = Resize(c, , s) y = Conv(d, w) }}"""
+    found = plan(text)
+    assert root(found, "d") == "c"
+    assert not reasons(found)

@@ -31,8 +31,7 @@ def _moves(file: File, node: ir.Node) -> bool:
     """Whether `node` only moves numbers, on integers too where there is a target."""
     if file.table is None or not is_passthrough(node) or moved.is_removed(node):
         return is_passthrough(node)
-    mode = query.attribute(node, "mode", None)
-    return not {node.op_type, f"{node.op_type}/{mode}"}.isdisjoint(file.table.passthrough)
+    return not {node.op_type, f"{node.op_type}/{query.mode(node)}"}.isdisjoint(file.table.passthrough)
 
 
 def _passthrough(file: File) -> Iterator[Found]:
