@@ -16,13 +16,24 @@ SHAPES = frozenset({"Identity", "Unsqueeze", "Squeeze", "Transpose", "Reshape", 
 BROADCASTS = frozenset({"Add", "Sub", "Mul", "Div", "Neg", "Sqrt", "Reciprocal"})
 _Direct: TypeAlias = "Callable[[ir.Node, list[np.ndarray | None]], np.ndarray | None]"
 FOLDABLE = SHAPES | BROADCASTS | {"Cast", "Concat", "Gather", "ConstantOfShape", "Expand"}
+_COMPARISONS = frozenset({"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Not", "Where"})
+_FUNCTIONS = frozenset({"Abs", "Exp", "Log", "Sign", "Sigmoid", "Tanh", "Softplus", "Round", "Clip", "Relu", "Softmax"})
+_REDUCTIONS = frozenset(f"Reduce{kind}" for kind in ("L1", "L2", "Max", "Mean", "Min", "Sum", "SumSquare"))
+WEIGHTS = _COMPARISONS | _FUNCTIONS | _REDUCTIONS | {"LpNormalization", "MatMul", "Max", "Min", "Pow"}
+"""Beyond FOLDABLE, what weights are computed with: norms and standardization of weights, masks, low-rank sums."""
+_BROADCASTS = BROADCASTS | _COMPARISONS | {"Max", "Min", "Pow"}
 
 
-def is_foldable(node: ir.Node) -> bool:
-    """Whether `node` is an operator that :func:`evaluate` knows and has one output and no formal attributes."""
+def is_foldable(node: ir.Node, *, weights: bool = False) -> bool:
+    """Whether `node` is an operator that :func:`evaluate` knows and has one output and no formal attributes.
+
+    Args:
+        node: any node.
+        weights: with what only weights are computed with.
+    """
     return (
         node.domain == ""
-        and node.op_type in FOLDABLE
+        and (node.op_type in FOLDABLE or (weights and node.op_type in WEIGHTS))
         and len(node.outputs) == 1
         and not any(a.is_ref() for a in node.attributes.values())
     )
@@ -38,7 +49,14 @@ def result_elements(node: ir.Node, inputs: list[np.ndarray | None]) -> int:
     if node.op_type == "Gather":
         axis = int(query.attribute(node, "axis", 0))
         return int(arrays[0].size // max(1, arrays[0].shape[axis]) * arrays[1].size)
-    if node.op_type in BROADCASTS:
+    if node.op_type == "MatMul":
+        left, right = arrays
+        rows, columns = (
+            left.size // max(1, left.shape[-1]),
+            right.size // max(1, right.shape[-2 if right.ndim > 1 else 0]),
+        )
+        return int(rows * columns)
+    if node.op_type in _BROADCASTS:
         return math.prod(np.broadcast_shapes(*(a.shape for a in arrays)))
     return sum(a.size for a in arrays)
 

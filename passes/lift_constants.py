@@ -26,7 +26,8 @@ class LiftConstants(Pass):
        operators, Cast, Concat, Gather, ConstantOfShape, Expand, elementary arithmetic) and read by any other node
        becomes an initializer under its name; the nodes that made it go where nothing else reads them. So weights
        behind a Cast, a Transpose or a ConstantOfShape are weights to every later step, and amounts of a Pad that an
-       exporter spelled out as arithmetic are amounts.
+       exporter spelled out as arithmetic are amounts. Where a weight or bias input reads it, those of
+       ``_evaluate.WEIGHTS`` count too, with which weights are normalized, standardized, masked and added up.
     3. Left alone: integer and boolean results of more than 4096 elements; function bodies, which hold constants
        in Constant nodes only; strings and sparse constants; tensors that are graph outputs; results over 64 MB that
        no weight or bias input reads, and any over 2 GB; everything behind Q/DQ, which is never folded.
@@ -46,7 +47,8 @@ class LiftConstants(Pass):
                     _lift(graph, node, log)
         opset = query.opset(model)
         for graph in inline_graphs(model):
-            _Folding(graph, opset, log).run()
+            _Folding(graph, opset, log, weights=True).run()
+            _Folding(graph, opset, log, weights=False).run()
         return log.result()
 
 
@@ -64,17 +66,20 @@ def _lift(graph: ir.Graph, node: ir.Node, log: Log) -> None:
 
 
 class _Folding:
-    """One graph: which nodes are constant, which of them are needed, and their results."""
+    """One graph: which nodes are constant, which of them are needed, and their results.
 
-    def __init__(self, graph: ir.Graph, opset: int, log: Log) -> None:
-        self.graph, self.opset, self.log = graph, opset, log
+    For weights alone, more operators count.
+    """
+
+    def __init__(self, graph: ir.Graph, opset: int, log: Log, *, weights: bool) -> None:
+        self.graph, self.opset, self.log, self.weights = graph, opset, log, weights
         self.results: dict[int, np.ndarray] = {}
         self.constant = self._constant_nodes()
 
     def _constant_nodes(self) -> dict[int, ir.Node]:
         found: dict[int, ir.Node] = {}
         for node in self.graph:
-            if is_foldable(node) and all(
+            if is_foldable(node, weights=self.weights) and all(
                 v is None or query.constant_tensor(v) is not None or id(v.producer()) in found for v in node.inputs
             ):
                 found[id(node)] = node
@@ -84,8 +89,9 @@ class _Folding:
         for node in list(self.constant.values()):
             output = node.outputs[0]
             readers = [(user, i) for user, i in output.uses() if id(user) not in self.constant]
-            if readers and node.graph is self.graph:
-                self._fold(node, output, feeds_weight=any(_is_weight(user, i) for user, i in readers))
+            feeds_weight = any(_is_weight(user, i) for user, i in readers)
+            if readers and node.graph is self.graph and (feeds_weight or not self.weights):
+                self._fold(node, output, feeds_weight=feeds_weight)
 
     def _fold(self, node: ir.Node, output: ir.Value, *, feeds_weight: bool) -> None:
         name = query.label(node)

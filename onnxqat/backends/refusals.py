@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import onnx_ir as ir
 
 from onnxqat.backends import masks, regions
@@ -9,6 +11,7 @@ from onnxqat.backends.draft import Draft
 from onnxqat.backends.schema import OpRow, Slot
 from onnxqat.graph import qdq, query
 from onnxqat.ops import _base as ops
+from onnxqat.types import Remark
 
 
 def reason(draft: Draft, node: ir.Node, row: OpRow) -> str | None:
@@ -70,6 +73,25 @@ def _is_probability(node: ir.Node) -> bool:
     return row is not None and row.output_range == (0.0, 1.0)
 
 
+def without_data(draft: Draft, node: ir.Node) -> Iterator[Remark]:
+    """A remark where the weight of a MatMul is computed, but not from data: it gets one scale, as an activation."""
+    value = node.inputs[1] if node.op_type == "MatMul" and len(node.inputs) > 1 else None
+    producer = value.producer() if value is not None else None
+    if value is None or query.constant_tensor(value) is not None or qdq.is_dequantize(producer):
+        return
+    if producer is not None and producer not in draft.data_nodes and not any(regions.branches(producer)):
+        text = f"its weight {_made(value)}: it is quantized like an activation, with one scale"
+        yield Remark(text, (query.label(node),), "plan")
+
+
+def _made(value: ir.Value) -> str:
+    """How a tensor that is not constant comes about."""
+    producer = value.producer()
+    if producer is None:
+        return f"{value.name!r} is an input, not constant"
+    return f"{value.name!r} is computed by {query.label(producer)} ({producer.op_type}), not constant"
+
+
 def _of_input(draft: Draft, node: ir.Node, slot: Slot | None, index: int, value: ir.Value | None) -> str | None:
     if slot is None or slot.use is None or value is None:
         return None
@@ -84,7 +106,7 @@ def _of_input(draft: Draft, node: ir.Node, slot: Slot | None, index: int, value:
     if constant is None and masks.carries_mask(value, draft.masked):
         return f"input {index} carries a mask, which no scale fits beside numbers"
     if constant is None:
-        return "its weight is computed, not constant" if node.op_type != "MatMul" and slot.axis is not None else None
+        return f"its weight {_made(value)}" if node.op_type != "MatMul" and slot.axis is not None else None
     if draft.backend.types[slot.use].granularity == "block" and constant.ndim != 2:
         return "only a weight with two axes is cut into blocks"
     if constant.size == 0:

@@ -222,7 +222,18 @@ def test_a_computed_convolution_weight() -> None:
     text = "g (float[1,2,4,4] x, float[2,2,1,1] v) => (float[1,2,4,4] y) { y = Conv(x, v) }"
     found = plan(text)
     assert found.edges == ()
-    assert reasons(found) == {"y_Conv": "its weight is computed, not constant"}
+    assert reasons(found) == {"y_Conv": "its weight 'v' is an input, not constant"}
+    text = "g (float[1,2,4,4] x, float[2,2,1,1] u) => (float[1,2,4,4] y) { v = Sin(u) y = Conv(x, v) }"
+    assert reasons(plan(text))["y_Conv"] == "its weight 'v' is computed by v_Sin (Sin), not constant"
+
+
+def test_a_product_whose_weight_is_computed_without_data_is_told() -> None:
+    body = "n = RandomNormal<shape = [4,4]>() v = Mul(n, x) y = MatMul(x, %s)"
+    text = "g (float[4,4] x) => (float[4,4] y) { " + body + " }"
+    assert plan(text % "v").remarks == ()
+    (remark,) = plan(text % "n").remarks
+    assert remark.nodes == ("y_MatMul",)
+    assert "'n' is computed by n_RandomNormal (RandomNormal)" in remark.message
 
 
 def test_product_of_two_activations() -> None:

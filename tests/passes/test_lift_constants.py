@@ -46,6 +46,30 @@ def test_weight_behind_cast_and_transpose_is_computed() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "made",
+    [
+        "n = ReduceL2 <axes = [1]> (v) u = Div(v, n) w = Mul(u, g)",  # weight normalization
+        "m = ReduceMean <axes = [1]> (v) c = Sub(v, m) q = Mul(c, c) s = ReduceMean <axes = [1]> (q) r = Sqrt(s) w = Div(c, r)",
+        "s = MatMul(v, v) w = Add(v, s)",  # a low-rank sum
+        "z = Abs(v) t = Greater(z, g) w = Where(t, v, g)",  # pruned
+        "s = Sign(v) w = Mul(s, g)",  # binary
+    ],
+)
+def test_weights_are_computed_whatever_made_them(made: str) -> None:
+    text = f"g (float[N,2] x) => (float[N,2] y) <float[2,2] v = {{1, -2, 3, 4}}, float g = {{2}}> {{ {made} y = Gemm(x, w) }}"
+    result = LiftConstants().run(parse(text))
+    assert [n.op_type for n in result.model.graph.node] == ["Gemm"]
+    compare_outputs(parse(text), result.model, 1e-6)
+
+
+def test_what_no_weight_reads_is_left_to_elementary_operators() -> None:
+    """A bound, a mask: their operators are computed where they run."""
+    text = "g (float[2] x) => (float[2] y) <float[2] v = {1, 2}> { a = Exp(v) b = Neg(v) c = Add(a, b) y = Mul(x, c) }"
+    result = LiftConstants().run(parse(text))
+    assert [n.op_type for n in result.model.graph.node] == ["Exp", "Add", "Mul"]
+
+
 def test_constant_of_shape_feeds_a_weight() -> None:
     check_pass(
         LiftConstants(),
