@@ -80,7 +80,7 @@ class ArrayBatches:
         check_names(arrays, inputs, "the training data")
         self._inputs = tuple(inputs)
         self._arrays = {name: _array(value) for name, value in arrays.items()}
-        self._labels = None if labels is None else _array(labels)
+        self._labels = None if labels is None else _labels(labels)
         lengths = {name: len(value) if value.ndim else 0 for name, value in self._arrays.items()}
         self._samples = next(iter(lengths.values()), 0)
         if len(set(lengths.values())) > 1:
@@ -281,6 +281,14 @@ def in_memory(source: DataBatches) -> ArrayBatches | None:
     labels = np.concatenate([y for _, y in held if y is not None]) if labelled else None
     largest = max(len(next(iter(feeds.values()))) for feeds, _ in held)
     return ArrayBatches(arrays, labels, source.data.inputs, batch_size=largest, seed=source.seed)
+
+
+def _labels(value: Any) -> npt.NDArray[Any]:
+    try:
+        return _array(value)
+    except ValueError as error:  # rows of unlike lengths
+        hint = "give one array; a loss of your own may take it apart for several outputs"
+        raise DataError("data-labels", f"the labels are no array: {error}", hint=hint) from None
 
 
 def _array(value: Any) -> npt.NDArray[Any]:

@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from onnxqat.bridge.module import OnnxModule
 from onnxqat.errors import UsageError
-from onnxqat.training.losses import Objective, relative_error
+from onnxqat.training.losses import Loss, Objective, relative_error
 
 FeatureDistance = Literal["mse", "attention"]
 Names: TypeAlias = "Mapping[str, str] | Sequence[str]"
@@ -103,6 +103,15 @@ class FeatureLoss:
         compared = zip(self.pairs, outputs[-count:], teacher[-count:], strict=True)
         distances = [self._distance(names, s.float(), t.float()) for names, s, t in compared]
         return loss + self.features.weight * torch.stack(distances).mean()
+
+    def check_labels(self, outputs: Sequence[Tensor], labels: Tensor) -> None:
+        """As the base has it.
+
+        Raises:
+            DataError: ``data-labels``.
+        """
+        if isinstance(self.base, Loss):
+            self.base.check_labels(outputs, labels)
 
     def _distance(self, names: tuple[str, str], student: Tensor, teacher: Tensor) -> Tensor:
         attention = self.features.distance == "attention"

@@ -23,6 +23,12 @@ VALUES_A_CHANNEL = 64
 IGNORED = -100
 """A label that says nothing, as in torch."""
 
+IGNORED = -100
+"""The integer label that torch's cross entropy leaves out."""
+
+PROBABILITY_TOLERANCE = 1e-3
+"""How far the sum of a sample's probabilities may be from 1: half floats, rounded to four digits."""
+
 _SMALLEST_PROBABILITY = 1e-12
 _SMALLEST_POWER = 1e-12
 
@@ -32,7 +38,7 @@ class Loss:
     """``alpha * teacher part + (1 - alpha) * label part``; with only one of the two, that one alone.
 
     * Labels: cross entropy on the first output, classes on axis 1: outputs (N, C) or (N, C, ...) and integer labels
-      (N,) or (N, ...), or class probabilities of the shape of the output.
+      (N,) or (N, ...), or class probabilities of the shape of the output. The label -100 is left out.
     * Teacher, ``"kl"``: ``T**2 * KL(softmax(teacher / T) || softmax(student / T))`` over axis 1, mean over the rest
       (Hinton et al., "Distilling the Knowledge in a Neural Network", 2015).
     * Teacher, ``"mse"``: squared difference, each channel divided by the teacher's mean square there (see
@@ -103,6 +109,38 @@ class Loss:
         _check_classes(labels, output)
         logits = _logits(output, self.outputs)
         return functional.cross_entropy(logits, labels, label_smoothing=self.label_smoothing)
+
+    def check_labels(self, outputs: Sequence[Tensor], labels: Tensor) -> None:
+        """Refuse labels that say nothing of the classes of the first output; they are looked at where they came from.
+
+        Args:
+            outputs: what the student returned.
+            labels: as :meth:`__call__` takes them, on the CPU, so that no GPU has to be waited for.
+
+        Raises:
+            DataError: ``data-labels`` for a class that the output does not have, and for float labels that are no
+                probabilities of classes, such as several ones in a row.
+        """
+        if outputs[0].ndim < 2 or not labels.numel():
+            return
+        classes = outputs[0].shape[1]
+        if not labels.is_floating_point():
+            wrong = labels[((labels < 0) & (labels != IGNORED)) | (labels >= classes)]
+            if len(wrong):
+                raise DataError(
+                    "data-labels",
+                    f"a label is {int(wrong[0])}; the output has the classes 0 to {classes - 1}",
+                    hint=f"count classes from 0; {IGNORED} leaves a sample out",
+                )
+        elif labels.shape == outputs[0].shape:
+            sums = labels.sum(1)
+            wrong = sums[(sums - 1).abs() > PROBABILITY_TOLERANCE]
+            if len(wrong):
+                raise DataError(
+                    "data-labels",
+                    f"float labels are probabilities of the classes; some sum to {float(wrong[0]):g}, not to 1",
+                    hint="for several classes at once give a loss of your own, such as binary_cross_entropy_with_logits",
+                )
 
     def _teacher(self, outputs: Sequence[Tensor], teacher: Sequence[Tensor]) -> Tensor:
         if len(outputs) != len(teacher) or any(s.shape != t.shape for s, t in zip(outputs, teacher, strict=True)):

@@ -14,8 +14,9 @@ from torch.optim import Optimizer
 from onnxqat.errors import UsageError
 from onnxqat.training.batches import Batch
 from onnxqat.training.execution import Execution
+from onnxqat.training.features import FeatureLoss
 from onnxqat.training.holdout import size
-from onnxqat.training.losses import Objective
+from onnxqat.training.losses import Loss, Objective
 from onnxqat.training.optimizers import ScaleGuard
 from onnxqat.training.part import Part
 from onnxqat.training.random_state import RandomState
@@ -71,12 +72,14 @@ class Step:
         self.guard = ScaleGuard(self.module)
         self.scaler = self.execution.scaler(self.device, self.world.scaler_type)
         self.seen: list[Seen] = []
+        self._held_labels: Tensor | None = None  # of the prepared batch, where they came from
         self._names: tuple[str, ...] | None = getattr(self.module, "input_names", None)
         compiled = self.execution.compiled(self.execution.segmented(self.forward))
         self._training_forward = self.world.wrap(compiled)
 
     def prepared(self, batch: Batch) -> Batch:
         """`batch` on the device, augmented."""
+        self._held_labels = batch.labels
         batch = self.execution.inputs(batch.to(self.device))
         return batch if self.augment is None else dataclasses.replace(batch, inputs=self.augment(batch.inputs))
 
@@ -105,6 +108,9 @@ class Step:
         """The loss of a prepared batch, without penalties: a scalar."""
         with self.execution.autocast(self.device), self.execution.saving(self.device):
             outputs = call(forward, batch, self._names)
+        labels, self._held_labels = self._held_labels, None
+        if labels is not None and labels.device.type == "cpu" and isinstance(self.loss, (Loss, FeatureLoss)):
+            self.loss.check_labels(outputs, labels)
         return self.loss(outputs, batch.labels, target)
 
     def gradients(self, batches: Sequence[Batch], step: int, *, keep: bool = False) -> tuple[Tensor, Tensor]:
@@ -165,6 +171,7 @@ class Step:
         """Mean loss over the samples of `batches`, not augmented, in all processes; the module is as it is."""
         total = torch.zeros(2, dtype=torch.float64, device=self.device)
         for held in batches:
+            self._held_labels = held.labels
             batch = self.execution.inputs(held.to(self.device))
             samples = size(batch) if batch.weight else 0
             total[0] += self.loss_of(self.forward, batch, self.target(batch)).double() * samples

@@ -1,12 +1,16 @@
 """Losses against the formulas written out."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from onnxqat.errors import DataError, UsageError
+from onnxqat.training.finetune import finetune
 from onnxqat.training.losses import Loss, channel_power
+from tests.training import nets
 
 
 def softmax(x: Tensor) -> Tensor:
@@ -111,6 +115,32 @@ def test_bad_data() -> None:
         Loss()([torch.zeros(2, 3)], None, [torch.zeros(2, 4)])
     with pytest.raises(UsageError):
         Loss()([torch.zeros(2, dtype=torch.int64)], None, [torch.zeros(2, dtype=torch.int64)])
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (
+            np.arange(40) % (nets.CLASSES + 1),
+            f"a label is {nets.CLASSES}; the output has the classes 0 to {nets.CLASSES - 1}",
+        ),
+        (np.arange(40) % nets.CLASSES - 1, "a label is -1"),
+        (np.ones((40, nets.CLASSES), np.float32), f"sum to {nets.CLASSES}, not to 1"),
+        ([[1, 2], [3]], "no array"),
+    ],
+)
+@pytest.mark.parametrize("features", [None, ["r0"]])
+def test_labels_that_say_nothing_of_the_classes(labels: Any, message: str, features: Any) -> None:
+    x = np.random.default_rng(0).standard_normal((40, 2, 6, 6)).astype(np.float32)
+    model = nets.convolutional()
+    with pytest.raises(DataError, match=message):
+        finetune(model, {"image": x}, labels=labels, features=features, teacher=model, epochs=1)
+
+
+def test_left_out_labels_and_probabilities_are_taken() -> None:
+    loss = Loss()
+    loss.check_labels([torch.zeros(3, 5)], torch.tensor([0, -100, 4]))
+    loss.check_labels([torch.zeros(3, 5)], torch.full((3, 5), 0.2).half().float())
 
 
 def test_label_smoothing() -> None:
