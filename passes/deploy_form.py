@@ -29,7 +29,8 @@ class DeployForm(Pass):
        as far as opset and types allow; neither is raised. Models with functions keep their opset.
     4. With ``strip_metadata``, the notes of onnxqat on nodes go. The train form can still be made from the file, but
        a grid that is narrower than its type becomes the type's full one.
-    5. Left alone: quantizers of activations, and constants whose float type is not float32.
+    5. Inputs that are omitted at the end of a node are not written as empty names: OpenVINO refuses those of a Gemm.
+    6. Left alone: quantizers of activations, and constants whose float type is not float32.
 
     Tolerance: none where the weights lie anywhere: QuantizeLinear is computed once instead of in each run. ::
 
@@ -63,6 +64,13 @@ class DeployForm(Pass):
                 for key in [k for k in node.metadata_props if k.startswith(PREFIX)]:
                     del node.metadata_props[key]
                     log.did("what onnxqat noted on nodes was removed")
+        for node in walk.nodes(model):
+            given = len(node.inputs)
+            while given and node.inputs[given - 1] is None:
+                given -= 1
+            if given < len(node.inputs):
+                node.resize_inputs(given)
+                log.did("inputs that are omitted at the end have no empty name", node)
         if _opset.lower(model):
             log.did(f"opset is now {query.opset(model)}, IR version {model.ir_version}")
         return log.result()

@@ -78,11 +78,14 @@ def _check_tensor(tensor: onnx.TensorProto, name: str, folder: Path | None) -> N
     if offset is None or length is None or offset < 0:
         raise refuse("has a malformed offset or length")
     length = stat.st_size - offset if length == -1 else length
-    if length < 0 or offset + length > stat.st_size or length < _needed_bytes(tensor):
+    if length < 0 or offset + length > stat.st_size or length < needed_bytes(tensor):
         raise refuse(f"does not fit its file: bytes {offset} to {offset + length} of {stat.st_size}")
 
 
-def _needed_bytes(tensor: onnx.TensorProto) -> int:
+def needed_bytes(tensor: onnx.TensorProto) -> int:
+    """Size of the values by type and dimensions; several of fewer than 8 bits share a byte, and text has none."""
+    if tensor.data_type in (ir.DataType.UNDEFINED, ir.DataType.STRING):
+        return 0
     return int(math.prod(tensor.dims) * ir.DataType(tensor.data_type).bitwidth + 7) // 8
 
 

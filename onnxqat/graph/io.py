@@ -20,8 +20,8 @@ import onnx_ir as ir
 
 from onnxqat import discover
 from onnxqat.errors import ModelError
-from onnxqat.graph import order, overridden, query, text, walk
-from onnxqat.graph.external import check_external_data, has_external_data, tensors
+from onnxqat.graph import calls, order, overridden, query, text, walk
+from onnxqat.graph.external import check_external_data, has_external_data, needed_bytes, tensors
 
 if TYPE_CHECKING:
     import onnx_graphsurgeon as gs
@@ -121,6 +121,7 @@ def _models_in(folder: Path, name: str = "") -> str:
 
 def _from_proto(proto: onnx.ModelProto, name: str, path: Path | None) -> ir.Model:
     text.check(proto, name)
+    calls.check(proto, name)
     _put_in_order(proto, name)
     _check_proto(proto, name, path)
     try:
@@ -183,6 +184,13 @@ def _check_proto(proto: onnx.ModelProto, name: str, path: Path | None) -> None:
     for tensor in tensors(proto):
         if tensor.data_type not in known or min(tensor.dims, default=0) < 0:
             raise ModelError("model-invalid", f"{name}: tensor {tensor.name!r} has an unknown type or a negative size")
+        if tensor.HasField("raw_data") and len(tensor.raw_data) != needed_bytes(tensor):
+            raise ModelError(
+                "model-invalid",
+                f"{name}: tensor {tensor.name!r} of shape {tuple(tensor.dims)} holds {len(tensor.raw_data)} bytes, "
+                f"not {needed_bytes(tensor)}",
+                hint="export it again; onnxruntime refuses the file too",
+            )
     check_external_data(proto, name, path.parent if path is not None else None)
     if has_external_data(proto) or proto.ByteSize() > PROTOBUF_LIMIT:
         return

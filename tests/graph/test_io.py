@@ -10,6 +10,7 @@ import onnx_graphsurgeon as gs
 import onnx_ir as ir
 import onnxruntime as ort
 import pytest
+from onnx import numpy_helper
 
 from onnxqat.errors import ModelError
 from onnxqat.graph import io
@@ -196,6 +197,35 @@ def test_a_sparse_constant_is_refused_by_name() -> None:
     proto.graph.node.insert(0, onnx.helper.make_node("Constant", [], ["c"], sparse_value=sparse))
     with pytest.raises(ModelError, match="sparse tensor of the Constant that makes 'c'"):
         io.load(proto)
+
+
+@pytest.mark.parametrize("dims", [[], [1], [3], [2**40]])
+def test_values_that_do_not_fit_the_shape_are_told(dims: list[int]) -> None:
+    proto = parse("g (float[2] x) => (float[2] y) <float[2] w = {1, 2}> { y = Mul(x, w) }")
+    tensor = proto.graph.initializer[0]
+    tensor.CopyFrom(numpy_helper.from_array(np.ones(2, np.float32), "w"))
+    tensor.dims[:] = dims
+    with pytest.raises(ModelError, match=f"'w' of shape .* holds 8 bytes, not {4 * int(np.prod(dims))}"):
+        io.load(proto)
+
+
+def test_calls_of_calls_are_counted_before_they_are_inlined() -> None:
+    opsets = [onnx.helper.make_opsetid("", 18), onnx.helper.make_opsetid("my", 1)]
+
+    def doubling(depth: int) -> onnx.ModelProto:
+        made = parse("g (float[2] x) => (float[2] y) { y = Neg(x) }")
+        made.graph.node[0].domain, made.graph.node[0].op_type = "my", "F0"
+        made.opset_import.extend(opsets[1:])
+        for index in range(depth):
+            inner = [(f"F{index + 1}", "my") if index < depth - 1 else ("Neg", "")] * 2
+            ends = [("a", "b"), ("b", "c")]
+            nodes = [onnx.helper.make_node(t, i[:1], o, domain=d) for (t, d), (i, o) in zip(inner, ends, strict=True)]
+            made.functions.append(onnx.helper.make_function("my", f"F{index}", ["a"], ["c"], nodes, opsets))
+        return made
+
+    assert len(io.load(doubling(10)).functions) == 10
+    with pytest.raises(ModelError, match=r"1\.1e\+12 nodes"):
+        io.load(doubling(40))
 
 
 @pytest.mark.parametrize("named", [b"name of", b"key of", b"note of"])

@@ -86,6 +86,19 @@ def test_bundle_of_openvino_holds_the_vendors_files(quantized: onnx.ModelProto, 
     assert all(c.integer == c.total for c in report.coverage)
 
 
+def test_openvino_gets_bodies_for_calls(tmp_path: Path) -> None:
+    pytest.importorskip("openvino")
+    call = '<domain: "my", opset_import: ["": 17]> f <alpha: float = 0.1> (a) => (b) { b = LeakyRelu<alpha: float = @alpha>(a) }'
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["": 17, "my": 1]> g (float[2,4] x) => (float[2,3] y)
+        <float[4,3] w = {{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}}> {{ t = MatMul(x, w) y = my.f(t) }} {call}"""
+    )
+    data = {"x": np.random.default_rng(0).standard_normal((2, 4)).astype(np.float32)}
+    made = insert_qdq(model, "openvino-cpu", calibration=data).model
+    assert made.functions
+    assert handoff(made, "openvino-cpu", tmp_path / "bundle", data=data).passed
+
+
 def test_a_backend_without_a_compiler_gets_its_deploy_form(tmp_path: Path) -> None:
     made = insert_qdq(tiny.pair()[0], "litert-int8", calibration=DATA).model
     report = handoff(made, "litert-int8", tmp_path / "bundle", data=DATA)

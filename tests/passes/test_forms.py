@@ -55,6 +55,13 @@ def test_deploy_to_train_to_deploy(grid: QType) -> None:
     assert (imports(again), again.ir_version) == (imports(deploy), deploy.ir_version)
 
 
+def test_inputs_omitted_at_the_end_have_no_name() -> None:
+    nodes = "a = Gemm(x, w,)  b = Clip(a, , top)  y = Clip(b, ,)".replace(",)", ', "")').replace(", ,", ', "",')
+    text = f"g (float[2,2] x) => (float[2,2] y) <float[2,2] w = {{1, 2, 3, 4}}, float top = {{6}}> {{ {nodes} }}"
+    result = run_checked(DeployForm(), parse(text), 0.0).model
+    assert [list(n.input) for n in result.graph.node] == [["x", "w"], ["a", "", "top"], ["b"]]
+
+
 def test_opset_is_as_low_as_the_contents_allow() -> None:
     eight, four = quantized(GRIDS[0]), quantized(GRIDS[3])
     result = DeployForm().run(eight).model
