@@ -28,6 +28,7 @@ Array = npt.NDArray[Any]
 
 _IN_MEMORY = 2**29
 _FATAL_ONLY = 4
+_OF_SIGNED = "output_dtype INT8 does not match y_zero_point type UINT8"
 
 
 class Session:
@@ -50,6 +51,9 @@ class Session:
         output_names: the graph's outputs, in order, without `tensors`.
         converted: whether the runtime has no kernels for the types of the model (bfloat16, many operators in double), so
             that it runs in float32; inputs and outputs of bfloat16, for which numpy has no type, are float32 then.
+        signed: whether the default optimizations failed to make uint8 of the model's int8 activations, so that they were
+            kept from it (onnxruntime's session option ``session.qdqisint8allowed``). onnxruntime 1.32 moves a
+            QuantizeLinear of opset 21 in front of data movement and leaves the old type in its ``output_dtype``.
 
     Raises:
         ModelError: ``model-not-runnable`` with onnxruntime's reason.
@@ -87,9 +91,16 @@ class Session:
             unshared.unshare(extended)
         plain = _without_bfloat16(extended)
         self.converted = plain is not extended
+        self.signed = False
         with contextlib.ExitStack() as stack:
             try:
-                self._session = _open(plain, options, stack)
+                try:
+                    self._session = _open(plain, options, stack)
+                except Exception as error:
+                    if not optimize or _OF_SIGNED not in str(error):
+                        raise
+                    options.add_session_config_entry("session.qdqisint8allowed", "1")
+                    self._session, self.signed = _open(plain, options, stack), True
             except Exception as error:
                 converted = _in_float32(plain)
                 if converted is None:

@@ -1,9 +1,10 @@
-"""Outputs that are no tensors of numbers, such as labels, come through validation and handoff."""
+"""Outputs that are no tensors of numbers, and files that the default session refuses, come through validation."""
 
 from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 
 from onnxqat.handoff.handoff import handoff
@@ -49,3 +50,22 @@ def test_outputs_without_values_are_equal_and_teach_nothing() -> None:
     assert all(np.isposinf(c.sqnr_db) for c in report.outputs if c.output == "none")
     tuned = finetune(quantized, [DATA], max_steps=2).model
     assert validate(model, tuned, DATA).passed
+
+
+def test_signed_activations_that_the_default_session_refuses() -> None:
+    """onnxruntime 1.32 moves the QuantizeLinear of opset 21 in front of Flatten and leaves its type in ``output_dtype``."""
+    text = """<ir_version: 10, opset_import: ["" : 21]> g (float[n,2,4,4] x) => (float[n,3] y) {
+        p = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (x) f = Flatten(p) y = Gemm <transB = 1> (f, w) }"""
+    model = onnx.parser.parse_model(text)
+    weight = np.linspace(-1, 1, 24, dtype=np.float32).reshape(3, 8)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
+    batches = [{"x": np.random.default_rng(2).normal(size=(4, 2, 4, 4)).astype(np.float32)}]
+    quantized = insert_qdq(model, "tensorrt", calibration=batches).model
+    try:
+        onnxruntime.InferenceSession(quantized.SerializeToString(), providers=["CPUExecutionProvider"])
+        refused = False
+    except Exception as error:  # onnxruntime's errors have no common base class
+        refused = "output_dtype INT8" in str(error)
+    report = validate(model, quantized, batches, max_differing_top1=4)
+    assert report.passed
+    assert any("qdqisint8allowed" in remark.message for remark in report.remarks) is refused
