@@ -48,7 +48,8 @@ $(VENV)/.created:
 	@touch $@
 
 $(VENV)/.installed-%: $(VENV)/.created $(SOURCES_OF_VENV)
-	$(PIP) install --quiet -c constraints.txt -e '.[$*]'
+	@echo "installing into $(VENV): a few minutes, most of it for torch"
+	@$(PIP) install --quiet -c constraints.txt -e '.[$*]'
 	@touch $@
 
 .PRECIOUS: $(VENV)/.installed-%

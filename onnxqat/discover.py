@@ -42,7 +42,8 @@ def suggestion(name: str, known: Sequence[str]) -> str:
     close = [alike[each] for each in difflib.get_close_matches(name.replace("-", "_").lower(), alike, n=3)]
     if close:
         return f"did you mean {', '.join(close)}?"
-    listed, length = [], 0
+    listed: list[str] = []
+    length = 0
     for each in known:
         length += len(each)
         if listed and length > _LONGEST:

@@ -19,6 +19,7 @@ import pytest
 import yaml
 from PIL import Image
 
+import onnxqat
 from onnxqat.cli import main
 from tests.source_tree import REPOSITORY
 
@@ -107,6 +108,12 @@ def test_pages_with_examples() -> None:
         "docs/calibration.md",
         "docs/training.md",
     }
+
+
+def test_every_public_name_has_an_example() -> None:
+    code = [body for page in PAGES for tag, body in blocks(page) if tag == "python"]
+    used = {n for n in onnxqat.__all__ for body in code if re.search(rf"\bonnxqat\.{n}\b|import .*\b{n}\b", body)}
+    assert set(onnxqat.__all__) - used == set()
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if p.parent.name == "commands"], ids=name)

@@ -139,6 +139,14 @@ def from_fold(result: Folded, *, source: str) -> Report:
     )
 
 
+_DEMO_TITLES = {
+    "top1": "top-1",
+    "differ_as_written": "differ, as written",
+    "differ_default": "differ, default session",
+    "integer": "operators in integers",
+}
+
+
 def from_demo(rows: Sequence[Mapping[str, Any]], *, files: Sequence[str] = (), next_command: str = "") -> Report:
     """The table that ``demo`` ends with.
 
@@ -149,9 +157,24 @@ def from_demo(rows: Sequence[Mapping[str, Any]], *, files: Sequence[str] = (), n
         next_command: what to try now.
     """
     keys = list(rows[0]) if rows else []
-    columns = tuple(Column(key, key.replace("_", " "), _kind_of(key, [row[key] for row in rows])) for key in keys)
-    table = Table("states", "The way of the model", columns, tuple(tuple(row[key] for key in keys) for row in rows))
-    return Report(kind="demo", title="Demo", tables=(table,), files=tuple(files), next_command=next_command)
+    columns = tuple(
+        Column(key, _DEMO_TITLES.get(key, key.replace("_", " ")), _kind_of(key, [row[key] for row in rows]))
+        for key in keys
+    )
+    table = Table(
+        "states",
+        "The model after each step",
+        columns,
+        tuple(tuple(row[key] for key in keys) for row in rows),
+        note="Differ: test images on which torch and onnxruntime disagree; as written is with graph optimizations off.",
+    )
+    return Report(
+        kind="demo",
+        title="The whole way, on handwritten digits",
+        tables=(table,),
+        files=tuple(files),
+        next_command=next_command,
+    )
 
 
 def _kind_of(key: str, values: Sequence[Any]) -> Kind:

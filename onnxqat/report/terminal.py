@@ -10,6 +10,7 @@ from onnxqat.report.model import Report, Table, grouped, printable, shown
 from onnxqat.types import Remark
 
 _NAMES_SHOWN = 4
+_NARROWEST = 16  # a column of names below this width is not read any more
 
 
 def show(report: Report, file: IO[str] | None = None) -> None:
@@ -26,7 +27,7 @@ def show(report: Report, file: IO[str] | None = None) -> None:
 
 def to_text(report: Report) -> str:
     """The report as plain text, columns aligned, all rows."""
-    lines = [_headline(report), ""]
+    lines = [_headline(report), *([""] if report.figures else [])]
     width = max((len(f.label) for f in report.figures), default=0)
     for figure in report.figures:
         note = f"  ({printable(figure.note)})" if figure.note else ""
@@ -88,7 +89,8 @@ def _show_rich(report: Report, file: IO[str]) -> None:
     console = Console(file=file, highlight=False, markup=False, emoji=False)
     style = {None: "bold", True: "bold green", False: "bold red"}[report.passed]
     console.print(Text(_headline(report), style=style))
-    console.print()
+    if report.figures:
+        console.print()
     width = max((len(f.label) for f in report.figures), default=0)
     for figure in report.figures:
         line = Text(f"  {figure.label:<{width}}  ", style="dim")
@@ -98,16 +100,54 @@ def _show_rich(report: Report, file: IO[str]) -> None:
         console.print(line)
     for table in report.tables:
         console.print()
-        console.print(_rich_table(table))
+        if _fits(table, console.width):
+            console.print(_rich_table(table))
+        else:
+            console.print(Text(printable(table.title), style="bold"))
+            for row in _stacked(table):
+                console.print(_indented(Text(row.lstrip()), 4 if row.startswith(" ") else 2))
         rest = len(table.rows) - table.shown
         for text in (f"... and {rest} more rows: see --json or the HTML report" if rest > 0 else "", table.note):
             if text:
-                console.print(Text(f"  {text}", style="dim"))
+                console.print(_indented(Text(text, style="dim")))
     for title, items in _closing(report):
         console.print()
         console.print(Text(title, style="bold red" if title.startswith("Failed") else "bold"))
         for item in items:
-            console.print(Text(f"  {item}", style="cyan" if title == "Next" else ""), soft_wrap=title == "Next")
+            if title == "Next":  # a command is copied: it is one line, whatever the width
+                console.print(Text(f"  {item}", style="cyan"), soft_wrap=True)
+            else:
+                console.print(_indented(Text(item)))
+
+
+def _indented(text: object, by: int = 2) -> object:
+    from rich.padding import Padding
+
+    return Padding(text, (0, 0, 0, by), expand=False)  # type: ignore[arg-type]  # a renderable; rich is loaded late
+
+
+def _widths(table: Table) -> list[int]:
+    """Smallest width at which each column can be read."""
+    found = []
+    for i, column in enumerate(table.columns):
+        cells = [len(shown(row[i], column.kind)) for row in table.rows[: table.shown]] or [0]
+        word = max(map(len, column.title.split()), default=0)
+        text = column.kind in ("text", "verdict")
+        least = min(max(cells), _NARROWEST) if text else max(cells)
+        found.append(max(least, word))
+    return found
+
+
+def _fits(table: Table, width: int) -> bool:
+    return sum(_widths(table)) + 3 * len(table.columns) + 1 <= width
+
+
+def _stacked(table: Table) -> Iterator[str]:
+    """The rows one below the other, for a terminal that is too narrow for the columns."""
+    for row in table.rows[: table.shown]:
+        cells = [shown(v, c.kind) for v, c in zip(row, table.columns, strict=True)]
+        yield cells[0]
+        yield "  " + "; ".join(f"{c.title}: {cell}" for c, cell in zip(table.columns[1:], cells[1:], strict=True))
 
 
 def _rich_table(table: Table) -> object:
@@ -116,9 +156,9 @@ def _rich_table(table: Table) -> object:
     from rich.text import Text
 
     drawn = RichTable(title=Text(printable(table.title)), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
-    for column in table.columns:
+    for column, least in zip(table.columns, _widths(table), strict=True):
         text = column.kind in ("text", "verdict")
-        drawn.add_column(Text(column.title), justify="left" if text else "right", overflow="fold")
+        drawn.add_column(Text(column.title), justify="left" if text else "right", overflow="fold", min_width=least)
     for row in table.rows[: table.shown]:
         drawn.add_row(*(Text(shown(v, c.kind)) for v, c in zip(row, table.columns, strict=True)))
     return drawn

@@ -23,6 +23,8 @@ def test_demo(tmp_path: Path, onnxqat: Callable[..., Any]) -> None:
     assert rows["w8a8"]["top1"] > rows["float"]["top1"] - 0.005
     assert rows["w4a4 tuned"]["top1"] > rows["float"]["top1"] - 0.015
     assert rows["w4a4 tuned"]["top1"] >= rows["w4a4"]["top1"]
+    assert done.json["next_command"].endswith(f"--data {tmp_path / 'demo' / 'test.npz'}")
+    assert onnxqat(*done.json["next_command"].split()[1:]).status == 0
     for name in PROOFS:
         onnx.checker.check_model(onnx.load(tmp_path / "demo" / f"{name}.onnx"), full_check=True)
         assert json.loads((tmp_path / "demo" / f"bundle_{name}" / "report.json").read_text())

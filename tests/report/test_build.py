@@ -123,7 +123,7 @@ def test_demo_table() -> None:
     text = all_views(build.from_demo(rows, files=("demo/model.onnx",)))
     assert "97.00%" in text
     assert "31.0 dB" in text
-    assert all_views(build.from_demo([])).startswith("Demo")
+    assert all_views(build.from_demo([])).startswith("The whole way")
 
 
 def test_the_html_view_is_a_file_of_the_report() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import re
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -124,7 +125,7 @@ def test_json_has_stable_keys() -> None:
 
 def test_an_empty_report_says_that_nothing_happened() -> None:
     text = terminal.to_text(Report("x", "Nothing"))
-    assert text == "Nothing\n\n\nWritten\n  nothing\n"
+    assert text == "Nothing\n\nWritten\n  nothing\n"
     assert "Left in float\n  nothing\n" in terminal.to_text(Report("x", "Nothing", left_float=()))
     assert "nothing" in html.to_html(Report("x", "Nothing"))
 
@@ -158,3 +159,20 @@ def test_bars_and_groups() -> None:
 def test_rows_must_fit_their_columns() -> None:
     with pytest.raises(ValueError, match="rows of other length"):
         Table("t", "T", (Column("a", "a"),), ((1, 2),))
+
+
+@pytest.mark.parametrize(("columns", "stacked"), [(60, True), (200, False)])
+def test_a_terminal_that_is_too_narrow(columns: int, stacked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    kinds = [Column(f"c{i}", f"figure of kind {i}", "count") for i in range(6)]
+    rows = (("a/long/name/of/a/tensor", *range(10**6, 10**6 + 6)),)
+    table = Table("t", "Tensors", (Column("tensor", "tensor"), *kinds), rows)
+    terminal.show(Report("x", "Title", tables=(table,), remarks=(Remark("word " * 30),)), file := Terminal())
+    text = re.sub(r"\x1b\[[0-9;]*m", "", file.getvalue())
+    assert ("figure of kind 5: 1,000,005" in " ".join(text.split())) is stacked
+    assert "a/long/name/of/a/tensor" in text
+    assert "1,000,003" in text
+    assert max(map(len, text.splitlines())) <= columns
+    assert all(line.startswith("  ") for line in text.splitlines() if "word" in line)

@@ -20,12 +20,14 @@ EPOCHS, BATCH = 12, 64
 @click.option("-o", "--output", type=_options.FOLDER, default="onnxqat-demo", help="Folder for the files.")
 @_options.as_json
 def run(output: Path, as_json: bool) -> None:
-    """Run the whole way on real digits in about a minute: train, quantize, fine-tune to 4 bits, prove, hand off.
+    """Go the whole way on handwritten digits in about a minute: train, quantize, fine-tune, validate, hand off.
 
     Example: onnxqat demo -o onnxqat-demo
     """
     _options.need("torch", "demo")
     _options.need("sklearn", "demo")
+    import numpy as np
+
     from onnxqat.cli import _output
     from onnxqat.report import build, html
     from onnxqat.training import digits
@@ -33,15 +35,22 @@ def run(output: Path, as_json: bool) -> None:
     output.mkdir(parents=True, exist_ok=True)
     images, labels = digits.load()
     files = {name: output / f"{name}.onnx" for name in ("float", "w8a8", "w4a4", "w4a4_tuned")}
-    digits.export(digits.train(images["train"], labels["train"]), files["float"])
-    _insert(files["float"], files["w8a8"], images["train"], bits=8)
-    _insert(files["float"], files["w4a4"], images["train"], bits=4)
-    _finetune(files, images["train"], labels["train"])
-    test = {"image": images["test"], "labels": labels["test"]}
-    proofs = {name: _prove(files, name, test) for name in ("w8a8", "w4a4", "w4a4_tuned")}
-    rows = [_float_row(proofs["w8a8"]), *(_row(files, name, proofs[name], test, output) for name in proofs)]
-    written = [*map(str, files.values()), *(str(output / f"bundle_{name}") for name in proofs)]
-    following = f"onnxqat validate {files['float']} {files['w4a4_tuned']} --data YOUR_DATA"
+    test, data = {"image": images["test"], "labels": labels["test"]}, output / "test.npz"
+    with _options.phases(quiet=as_json) as phase:
+        phase("train a float model")
+        digits.export(digits.train(images["train"], labels["train"]), files["float"])
+        np.savez(data, image=images["test"], labels=labels["test"])
+        phase("insert Q/DQ pairs, 8 and 4 bits")
+        _insert(files["float"], files["w8a8"], images["train"], bits=8)
+        _insert(files["float"], files["w4a4"], images["train"], bits=4)
+        phase("fine-tune 4 bits")
+        _finetune(files, images["train"], labels["train"])
+        phase("validate")
+        proofs = {name: _prove(files, name, test) for name in ("w8a8", "w4a4", "w4a4_tuned")}
+        phase("hand off")
+        rows = [_float_row(proofs["w8a8"]), *(_row(files, name, proofs[name], test, output) for name in proofs)]
+    written = [*map(str, files.values()), str(data), *(str(output / f"bundle_{name}") for name in proofs)]
+    following = f"onnxqat validate {files['float']} {files['w4a4_tuned']} --data {data}"
     report = build.from_demo(rows, files=written, next_command=following)
     page = output / "report.html"
     html.write_html(report, page)
@@ -87,9 +96,9 @@ def _row(files: dict[str, Path], name: str, proof: ValidationReport, data: Any, 
     return {
         "model": name.replace("_", " "),
         "top1": _top1(proof, DEFAULT),
-        "torch and onnxruntime differ": _differing(proof, PLAIN),
-        "in its default session": _differing(proof, DEFAULT),
-        "integer operators": f"{sum(c.integer for c in covered)} of {sum(c.total for c in covered)}",
+        "differ_as_written": _differing(proof, PLAIN),
+        "differ_default": _differing(proof, DEFAULT),
+        "integer": f"{sum(c.integer for c in covered)} of {sum(c.total for c in covered)}",
     }
 
 
@@ -99,9 +108,9 @@ def _float_row(proof: ValidationReport) -> dict[str, Any]:
     return {
         "model": "float",
         "top1": _top1(proof, FLOAT),
-        "torch and onnxruntime differ": None,
-        "in its default session": None,
-        "integer operators": None,
+        "differ_as_written": None,
+        "differ_default": None,
+        "integer": None,
     }
 
 
