@@ -450,7 +450,7 @@ def _merged(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
 def _read(path: Path) -> dict[str, Any]:
     try:
         raw = yaml.load(path.read_text(encoding="utf-8"), Loader=LOADER)
-    except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError, OSError) as error:
         detail = str(error).splitlines()[0]
         raise BackendError("backend-table", f"{path}: not readable as YAML: {detail}") from None
     if not isinstance(raw, dict):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from onnxqat.errors import DataError
 
 LABEL_KEYS = ("labels", "label", "y")
 _LOCAL_HEADER = 30
+UNREADABLE = (OSError, ValueError, EOFError, OverflowError, MemoryError)  # the last two: sizes that no file has
 
 
 class Arrays(Source):
@@ -105,7 +107,7 @@ def read_npz(path: Path) -> dict[str, npt.NDArray[Any]]:
                 mapped = _mapped(path, entry) if entry.compress_type == zipfile.ZIP_STORED else None
                 arrays[key] = np.asarray(loaded[key]) if mapped is None else mapped
             return arrays
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, KeyError) as error:
+    except (*UNREADABLE, zipfile.BadZipFile, KeyError, struct.error, zlib.error, RuntimeError) as error:
         raise _unreadable(path, error) from None
 
 
@@ -117,7 +119,7 @@ def read_npy(path: Path) -> npt.NDArray[Any]:
     """
     try:
         return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
-    except (OSError, ValueError, EOFError) as error:
+    except UNREADABLE as error:
         raise _unreadable(path, error) from None
 
 

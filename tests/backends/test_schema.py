@@ -171,7 +171,7 @@ def test_error_names_file_and_key(change: tuple[str, str], key: str, says: str, 
     assert "\n" not in error.message
 
 
-@pytest.mark.parametrize("text", ["a: [", "- schema", "schema", "", "a: \x00"])
+@pytest.mark.parametrize("text", ["a: [", "- schema", "schema", "", "a: \x00", f"a: {'9' * 9999}"])
 def test_no_mapping_at_all(text: str, tmp_path: Path) -> None:
     error = refused(tmp_path, text)
     assert error.code == "backend-table"
