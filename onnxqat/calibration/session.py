@@ -29,6 +29,7 @@ Array = npt.NDArray[Any]
 _IN_MEMORY = 2**29
 _FATAL_ONLY = 4
 _OF_SIGNED = "output_dtype INT8 does not match y_zero_point type UINT8"
+_MOVES_PAIRS = ("QDQPropagationTransformer",)
 
 
 class Session:
@@ -51,9 +52,9 @@ class Session:
         output_names: the graph's outputs, in order, without `tensors`.
         converted: whether the runtime has no kernels for the types of the model (bfloat16, many operators in double), so
             that it runs in float32; inputs and outputs of bfloat16, for which numpy has no type, are float32 then.
-        signed: whether the default optimizations failed to make uint8 of the model's int8 activations, so that they were
-            kept from it (onnxruntime's session option ``session.qdqisint8allowed``). onnxruntime 1.32 moves a
-            QuantizeLinear of opset 21 in front of data movement and leaves the old type in its ``output_dtype``.
+        unmoved: whether the default optimizations failed to make uint8 of the model's int8 activations, so that they run
+            without the one that moves pairs: onnxruntime 1.32 moves a QuantizeLinear of opset 21 in front of data
+            movement, and leaves int8 in its ``output_dtype``.
 
     Raises:
         ModelError: ``model-not-runnable`` with onnxruntime's reason.
@@ -91,7 +92,7 @@ class Session:
             unshared.unshare(extended)
         plain = _without_bfloat16(extended)
         self.converted = plain is not extended
-        self.signed = False
+        self.unmoved = False
         with contextlib.ExitStack() as stack:
             try:
                 try:
@@ -99,8 +100,7 @@ class Session:
                 except Exception as error:
                     if not optimize or _OF_SIGNED not in str(error):
                         raise
-                    options.add_session_config_entry("session.qdqisint8allowed", "1")
-                    self._session, self.signed = _open(plain, options, stack), True
+                    self._session, self.unmoved = _open(plain, options, stack, without=_MOVES_PAIRS), True
             except Exception as error:
                 converted = _in_float32(plain)
                 if converted is None:
@@ -189,10 +189,14 @@ def _in_float32(model: ir.Model) -> ir.Model | None:
     return None if converted is model else converted
 
 
-def _open(model: ir.Model, options: Any, stack: contextlib.ExitStack) -> onnxruntime.InferenceSession:
+def _open(
+    model: ir.Model, options: Any, stack: contextlib.ExitStack, without: Sequence[str] = ()
+) -> onnxruntime.InferenceSession:
     import onnxruntime
 
-    return onnxruntime.InferenceSession(_serialized(model, stack), options, providers=["CPUExecutionProvider"])
+    return onnxruntime.InferenceSession(
+        _serialized(model, stack), options, providers=["CPUExecutionProvider"], disabled_optimizers=list(without)
+    )
 
 
 def _serialized(model: ir.Model, stack: contextlib.ExitStack) -> bytes | str:

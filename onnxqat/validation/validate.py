@@ -135,10 +135,10 @@ class _Work:
             remarks.append(Remark(text, source="validate"))
         self.plain = Session(quantized, optimize=False, tensors=self.inner, what="the quantized model")
         self.default = Session(quantized, optimize=True, precise=machine.precise(quantized), what="the quantized model")
-        if self.default.signed:
+        if self.default.unmoved:
             text = (
-                "onnxruntime's optimizer fails to make uint8 of int8 activations in files of opset 21 and later: the default "
-                "session runs with the session option session.qdqisint8allowed=1"
+                "onnxruntime's optimizer fails to make uint8 of int8 activations that it moved, in files of opset 21 and "
+                "later: the default session runs without QDQPropagationTransformer"
             )
             remarks.append(Remark(text, source="validate"))
         self.noise = {name: Difference() for name in self.shared}

@@ -68,4 +68,4 @@ def test_signed_activations_that_the_default_session_refuses() -> None:
         refused = "output_dtype INT8" in str(error)
     report = validate(model, quantized, batches, max_differing_top1=4)
     assert report.passed
-    assert any("qdqisint8allowed" in remark.message for remark in report.remarks) is refused
+    assert any("QDQPropagationTransformer" in remark.message for remark in report.remarks) is refused
