@@ -147,6 +147,28 @@ def test_every_page_is_in_the_navigation() -> None:
     assert navigation == {str(p.relative_to(docs)) for p in docs.glob("**/*.md")}
 
 
+def anchors(page: Path) -> set[str]:
+    """What the headings of a page are called in a link, as the site names them."""
+    prose = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    titles = re.findall(r"^#+ (.+)$", prose, re.M)
+    return {re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", title).strip().lower()) for title in titles}
+
+
+def test_anchors_of_links() -> None:
+    links = {
+        (page, target, anchor)
+        for page in PAGES
+        for target, anchor in re.findall(r"\]\(([^)#:]*)#([\w-]+)\)", page.read_text(encoding="utf-8"))
+    }
+    assert links
+    missing = [
+        f"{name(page)}: {target}#{anchor}"
+        for page, target, anchor in links
+        if anchor not in anchors(page.parent / target if target else page)
+    ]
+    assert missing == []
+
+
 def test_links_between_pages() -> None:
     targets = {
         (page, target)
