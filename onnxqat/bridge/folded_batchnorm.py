@@ -80,8 +80,11 @@ class FoldedBatchNorm(BatchNorm):
         scale: Tensor,
         bias: Tensor,
         rounding: Tensor | None = None,
+        *,
+        remade: bool = False,
     ) -> Tensor:
-        """(batch, channels, ...) -> the same; `rounding` is what quantizing adds to the folded bias."""
+        """(batch, channels, ...) -> the same; `rounding` is what quantizing adds to the folded bias; all is kept."""
+        del remade
         if not self.training or self.frozen:
             return x
         needs_values(x, scale)

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from onnxqat.bridge.relu_fusion import fuse_relu
+from onnxqat.bridge.remade_batch_norm import remake_batch_norm
 from onnxqat.bridge.repeated_quantizers import skip_repeated
 from onnxqat.bridge.write_back import write_back
 from onnxqat.errors import UsageError
@@ -75,7 +76,7 @@ def run(model: io.ModelSource, data: Any, given: Options) -> FinetuneResult:
             _refuse_in_shards(given)
             lesson = dataclasses.replace(lesson, forward=InFloat32(trained))
         elif not given.recompute:  # which may name the tensors that go
-            lesson = dataclasses.replace(lesson, forward=fuse_relu(skip_repeated(lesson.forward)))
+            lesson = dataclasses.replace(lesson, forward=remake_batch_norm(fuse_relu(skip_repeated(lesson.forward))))
         estimates = None
         if given.reestimate_batch_norm is not None:
             estimates = batch_norms.Reestimate(whole.source, given.reestimate_batch_norm)

@@ -79,8 +79,8 @@ def test_patterns_that_are_nearly_right(folder: Path, onnxqat: Run) -> None:
 @pytest.mark.parametrize(
     ("labels", "says"),
     [
-        (np.full(8, 4, np.int64), "label 4 is no class of a model with 4 outputs"),
-        (np.full(8, -1, np.int64), "label -1"),
+        (np.full(8, 4, np.int64), "a label is 4; the output has the classes 0 to 3"),
+        (np.full(8, -1, np.int64), "a label is -1"),
         (np.full(8, 0.5, np.float32), "labels of type float32"),
     ],
 )

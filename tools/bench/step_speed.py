@@ -40,6 +40,7 @@ import onnxqat
 from onnxqat.backends.selection import Overrides
 from onnxqat.bridge.importer import to_torch
 from onnxqat.bridge.relu_fusion import fuse_relu
+from onnxqat.bridge.remade_batch_norm import remake_batch_norm
 from onnxqat.bridge.rematerialize import rematerialized
 from onnxqat.bridge.repeated_quantizers import skip_repeated
 from onnxqat.cli._options import parse_bits
@@ -99,7 +100,7 @@ def side(path: Path, arguments: argparse.Namespace, *, compiled: bool, autocast:
     module = to_torch(graph, quantizer_factory=methods.factory(arguments.method))
     frozen_constants.freeze_constants(module, graph)
     module = module.to(arguments.device, memory_format=torch.channels_last).train()
-    view = fuse_relu(skip_repeated(module))
+    view = remake_batch_norm(fuse_relu(skip_repeated(module)))
     optimizer = optimizers.make("sgd", module, learning_rate=LEARNING_RATE)
     call = torch.compile(view, fullgraph=True) if compiled else view
     again = {"on": True, "off": False, "auto": arguments.device == "cuda"}[arguments.rematerialize] and not compiled

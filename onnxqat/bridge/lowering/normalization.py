@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from onnxqat.bridge import domain_ends
+from onnxqat.bridge import domain_ends, rematerialize
 from onnxqat.bridge.builder import Lowered, NodeView
 from onnxqat.bridge.values import TORCH_DTYPES, Const
 from onnxqat.errors import UsageError
@@ -67,9 +67,16 @@ class BatchNorm(nn.Module):
         self.frozen = False
 
     def forward(
-        self, x: torch.Tensor, mean: torch.Tensor, variance: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor
+        self,
+        x: torch.Tensor,
+        mean: torch.Tensor,
+        variance: torch.Tensor,
+        scale: torch.Tensor,
+        bias: torch.Tensor,
+        *,
+        remade: bool = False,
     ) -> torch.Tensor:
-        """(batch, channels, ...) -> the same."""
+        """(batch, channels, ...) -> the same; `remade`, as :mod:`onnxqat.bridge.remade_batch_norm` asks for it."""
         if self.positive is not None:
             scale = positive(scale)
         live = self.training and not self.frozen
@@ -77,7 +84,18 @@ class BatchNorm(nn.Module):
             needs_values(x, scale)
         # Exporters store equal tensors once, and a beta of zeros is then also the mean: it trains and is no statistic.
         mean, variance = (v if not v.requires_grad else v.detach().clone() for v in (mean, variance))
-        return functional.batch_norm(x, mean, variance, scale, bias, live, self.momentum, self.epsilon)
+        result = functional.batch_norm(x, mean, variance, scale, bias, live, self.momentum, self.epsilon)
+        if remade:
+            statistics = () if live else (mean, variance)
+            rematerialize.note(result, self._again, x, scale, bias, *statistics)
+        return result
+
+    def _again(
+        self, x: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor, *statistics: torch.Tensor
+    ) -> torch.Tensor:
+        """What forward gave, by the statistics of `x` where none are given."""
+        mean, variance = statistics or (None, None)
+        return functional.batch_norm(x, mean, variance, scale, bias, not statistics, 0.0, self.epsilon)
 
     def extra_repr(self) -> str:
         """What ``print`` shows."""

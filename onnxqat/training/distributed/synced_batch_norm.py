@@ -34,10 +34,15 @@ class _Total(torch.autograd.Function):
 class SyncedBatchNorm(BatchNorm):
     """What :func:`sync` makes of a :class:`BatchNorm`; one message a forward and one a backward pass."""
 
-    def forward(self, x: Tensor, mean: Tensor, variance: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
-        """(batch, channels, ...) -> the same; in eval mode and with frozen statistics as the base class."""
+    def forward(
+        self, x: Tensor, mean: Tensor, variance: Tensor, scale: Tensor, bias: Tensor, *, remade: bool = False
+    ) -> Tensor:
+        """(batch, channels, ...) -> the same; in eval mode and with frozen statistics as the base class.
+
+        Live, the result is kept whatever `remade` says, as to make it again would take a message.
+        """
         if not self.training or self.frozen:
-            return super().forward(x, mean, variance, scale, bias)
+            return super().forward(x, mean, variance, scale, bias, remade=remade)
         if self.positive is not None:
             scale = positive(scale)
         center, spread, count = _statistics(x)
