@@ -16,7 +16,7 @@ from onnxqat.backends import batchnorms, planner, schema, selection
 from onnxqat.backends.selection import Overrides, Selection
 from onnxqat.errors import BackendError, DataError, ModelError, UsageError
 from onnxqat.graph import batchnorm, build, edit, io, qdq, query, shapes, walk
-from onnxqat.passes import _base, compute_batchnorm
+from onnxqat.passes import _base, _opset, compute_batchnorm
 from onnxqat.passes.batchnorm_to_affine import BatchnormToAffine
 from onnxqat.passes.close_initializers import CloseInitializers
 from onnxqat.passes.convert_to_float32 import OTHERS, ConvertToFloat32
@@ -436,6 +436,7 @@ def place(model: ir.Model, table: schema.Backend, plan: QuantPlan, resolved: Res
     ]
     remarks.extend(_base.rewrite(model, steps).remarks)
     edit.remove_unused(model)
+    remarks.extend(_opset.too_new(model, table.backend, table.opset[1]))
     _note_float(model, plan)
 
 

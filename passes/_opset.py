@@ -9,10 +9,12 @@ import onnx_ir as ir
 
 from onnxqat.graph import query, walk
 from onnxqat.passes.raise_opset import ir_version_of
+from onnxqat.types import Remark
 
 PER_CHANNEL = 13
 WIDE = 21
 TWO_BITS = 25
+ADDED_TYPES = 21  # from here on, a new version of an operator mostly adds types of 2, 4, 8 or 16 bits
 
 FIRST_OPSET = {
     **dict.fromkeys((ir.DataType.INT16, ir.DataType.UINT16, ir.DataType.INT4, ir.DataType.UINT4), WIDE),
@@ -28,13 +30,21 @@ FUNCTIONS_IR = 8
 
 
 def lowest_opset(model: ir.Model) -> int:
-    """Lowest opset at which every node has the schema version that it has now.
+    """Lowest opset at which every node means what it means now.
 
-    QuantizeLinear and DequantizeLinear are judged by their contents instead, since each newer version only added
+    That is the version that its schema has, or where versions from 21 on only added types, as most did, the one before
+    them, for a node of older types. QuantizeLinear and DequantizeLinear are judged by their contents instead, since each newer version only added
     types and attributes: 8 bits with one scale need 10, a scale a channel 13, 4 and 16 bits 21, 2 bits 25.
     """
     current = query.opset(model)
     return max((_node_opset(node, current) for node in _nodes(model)), default=current)
+
+
+def too_new(model: ir.Model, backend: str, highest: int) -> list[Remark]:
+    """A remark where nodes mean what they mean only in opsets above `highest`, the last that `backend` reads."""
+    current = query.opset(model)
+    found = tuple(query.label(n) for n in _nodes(model) if current > highest and _node_opset(n, current) > highest)
+    return [Remark(f"{backend} reads opsets up to {highest}, which lack these", found, "insert")] if found else []
 
 
 def lowest_ir_version(model: ir.Model, opset: int) -> int:
@@ -67,9 +77,39 @@ def _node_opset(node: ir.Node, current: int) -> int:
     if node.op_type in ("QuantizeLinear", "DequantizeLinear"):
         return _qdq_opset(node, current)
     try:
-        return int(onnx.defs.get_schema(node.op_type, current, "").since_version)
+        schema = onnx.defs.get_schema(node.op_type, current, "")
+        while schema.since_version >= ADDED_TYPES:
+            older = onnx.defs.get_schema(node.op_type, schema.since_version - 1, "")
+            if _signature(older) != _signature(schema) or not _takes(older, node):
+                break
+            schema = older
+        return int(schema.since_version)
     except onnx.defs.SchemaError:
         return current
+
+
+def _signature(schema: onnx.defs.OpSchema) -> tuple[object, ...]:
+    """What a version states but for types and words."""
+    attributes = {
+        name: (str(a.type), a.required, a.default_value.SerializeToString()) for name, a in schema.attributes.items()
+    }
+    return attributes, [[str(v.option) for v in side] for side in (schema.inputs, schema.outputs)]
+
+
+def _takes(schema: onnx.defs.OpSchema, node: ir.Node) -> bool:
+    """Whether `schema` is for the types of `node`; the corners of pools with ceil_mode were put into other words."""
+    if query.attribute(node, "ceil_mode", 0):
+        return False
+    for formal, values in ((schema.inputs, node.inputs), (schema.outputs, node.outputs)):
+        for index, value in enumerate(values):
+            if value is None:
+                continue
+            if (
+                value.dtype is None
+                or f"tensor({value.dtype.name.lower()})" not in formal[min(index, len(formal) - 1)].types
+            ):
+                return False
+    return True
 
 
 def _qdq_opset(node: ir.Node, current: int) -> int:

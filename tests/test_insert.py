@@ -256,6 +256,16 @@ def test_16_bits_raise_the_opset() -> None:
     assert {e.version for e in quantized().opset_import} == {17}
 
 
+@pytest.mark.parametrize(("op", "newer"), [("Swish", ("y_Swish",)), ("Identity", ())])
+def test_operators_that_the_target_has_no_opset_for(op: str, newer: tuple[str, ...]) -> None:
+    """What only has more types in newer opsets is no concern: handoff lowers the opset."""
+    text = f"""<ir_version: 13, opset_import: ["" : 24]> g (float[1,1,4,4] x) => (float[1,1,4,4] y)
+        <float[1,1,1,1] w = {{2}}> {{ t = Conv(x, w) u = Conv(t, w) y = {op}(u) }}"""
+    data = {"x": np.ones((1, 1, 4, 4), np.float32)}
+    remarks = insert_qdq(onnx.parser.parse_model(text), "rknn", calibration=data).remarks
+    assert [r.nodes for r in remarks if "opsets up to 19" in r.message] == ([newer] if newer else [])
+
+
 def test_16_bits_at_both_ends() -> None:
     found = quantized("academic", overrides=Overrides(first_last_bits=16))
     ort_run(found, DATA)

@@ -82,6 +82,16 @@ def test_an_old_file_goes_to_the_opset_that_the_target_reads(tmp_path: Path) -> 
     np.testing.assert_array_equal(ort_run(onnx.load(tmp_path / "new.onnx"), feeds)["y"], ort_run(old, feeds)["y"])
 
 
+def test_a_new_file_goes_as_low_as_its_operators_allow(tmp_path: Path) -> None:
+    new = onnx.shape_inference.infer_shapes(model(opset=22))
+    (found,) = [f for f in lint(new, "rknn").findings if f.code == "target-opset"]
+    assert found.severity == "note"
+    lint(new, "rknn", fix=True, output=tmp_path / "low.onnx")
+    assert io.load(tmp_path / "low.onnx").opset_imports[""] <= 19
+    feeds = random_feeds(new, 0)
+    np.testing.assert_array_equal(ort_run(onnx.load(tmp_path / "low.onnx"), feeds)["y"], ort_run(new, feeds)["y"])
+
+
 def test_a_model_in_memory_needs_an_output() -> None:
     with pytest.raises(UsageError, match="needs a file"):
         lint(model(), fix=True)

@@ -70,6 +70,19 @@ def test_opset_is_as_low_as_the_contents_allow() -> None:
     assert (imports(result), result.ir_version) == ({"": 21}, 10)
 
 
+def test_versions_that_only_added_types_do_not_count() -> None:
+    text = """<ir_version: 11, opset_import: ["" : 23]> g (float[1,1,4,4] x) => (float[1,1,2,2] y)
+        <float[1,1,1,1] w = {2}, float[1,1,4,4] t, float[1,1,4,4] u> {
+        t = Conv(x, w) u = Identity(t) y = MaxPool <kernel_shape = [2, 2], strides = [2, 2]%s> (u) }"""
+    before = parse(text % "")
+    result = DeployForm().run(before).model
+    assert (imports(result), result.ir_version) == ({"": 19}, 9)  # Identity 19, MaxPool 12, Conv 11
+    compare_outputs(before, result, 0.0)
+    assert imports(DeployForm().run(parse(text % ", ceil_mode = 1")).model) == {"": 22}
+    half = text.replace("float[", "bfloat16[") % ""
+    assert imports(DeployForm().run(parse(half)).model) == {"": 22}
+
+
 def test_bias_can_be_float() -> None:
     model = quantized()
     result = run_checked(DeployForm(bias="float"), model, 0.0).model

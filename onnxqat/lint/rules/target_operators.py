@@ -10,6 +10,7 @@ from onnxqat.graph import query
 from onnxqat.lint import _mending
 from onnxqat.lint._file import File
 from onnxqat.lint._model import Found, Rule
+from onnxqat.passes import _opset as _opset_of
 from onnxqat.passes.raise_opset import RaiseOpset
 
 HEAVY = ("Conv", "ConvTranspose", "Gemm", "MatMul", "LSTM", "GRU", "RNN")
@@ -50,13 +51,21 @@ def _opset(file: File) -> Iterator[Found]:
         return
     have, (low, high) = query.opset(file.model), file.table.opset
     if have > high or (have < low and file.is_quantized):
-        yield Found(f"the file imports opset {have}; {file.table.backend} reads {low} to {high}")
+        lowest = _opset_of.lowest_opset(file.model) if have > high and not file.model.functions else have
+        text = f"the file imports opset {have}; {file.table.backend} reads {low} to {high}"
+        yield Found(f"{text}, and handoff lowers it to {lowest}", severity="note") if lowest <= high else Found(text)
 
 
-def _raise(file: File, found: Sequence[Found]) -> None:
-    """To the target's lowest; a file above its highest is left."""
-    if found and file.table is not None and query.opset(file.model) < file.table.opset[0]:
+def _change(file: File, found: Sequence[Found]) -> None:
+    """To the target's lowest, or as low as the operators allow."""
+    if not found or file.table is None:
+        return
+    if query.opset(file.model) < file.table.opset[0]:
         _mending.apply(RaiseOpset(file.table.opset[0]), file.model)
+    elif not file.model.functions and _opset_of.lowest_opset(file.model) <= file.table.opset[1]:
+        _opset_of.lower(file.model)
+        if query.opset(file.model) < file.table.opset[0]:
+            _mending.apply(RaiseOpset(file.table.opset[0]), file.model)
 
 
 def _attributes(file: File) -> Iterator[Found]:
@@ -100,7 +109,7 @@ RULES = (
         remedy="export at an opset in the range; handoff lowers it as far as the operators allow",
         source="backend table, opset",
         check=_opset,
-        fix=_raise,
+        fix=_change,
         target=True,
     ),
     Rule(
