@@ -24,6 +24,10 @@ class _CallablePackage(types.ModuleType):
         return self._function()(*arguments, **options)
 
     @property
+    def __doc__(self) -> str | None:  # type: ignore[override]  # a module has text; this one's is the function's
+        return inspect.getdoc(self._function())
+
+    @property
     def __signature__(self) -> inspect.Signature:
         return inspect.signature(self._function())
 

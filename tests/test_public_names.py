@@ -1,5 +1,7 @@
 """The public names of the package, whatever was imported before and however often they are asked for."""
 
+import inspect
+import re
 import subprocess
 import sys
 
@@ -21,6 +23,7 @@ def test_a_package_acts_as_its_function_when_it_was_imported_first() -> None:
 import inspect
 import onnxqat.handoff.forms, onnxqat.lint.rules
 import onnxqat.handoff.handoff as inner
+assert inspect.getdoc(onnxqat.handoff) == inspect.getdoc(inner.handoff)
 assert list(inspect.signature(onnxqat.handoff).parameters) == list(inspect.signature(inner.handoff).parameters)
 try:
     onnxqat.lint("no such file")
@@ -28,3 +31,11 @@ except onnxqat.QatError as error:
     assert error.code == "model-not-found", error.code
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("name", sorted(set(NAMES) - {"BackendType"}))
+def test_every_argument_of_a_public_function_is_described(name: str) -> None:
+    function = getattr(onnxqat, name)
+    text = inspect.getdoc(function) or ""
+    missing = [n for n in inspect.signature(function).parameters if not re.search(rf"\W{n}[:,]", text)]
+    assert missing == []

@@ -63,6 +63,11 @@ def load_checkpoint(
 ) -> None:
     """Put what :func:`save_checkpoint` wrote into `model`, in place, prepared from the same network; it is calibrated then.
 
+    Args:
+        model: what ``prepare_by_platform`` returned, or a module around it.
+        file_path: float parameters, or the float ONNX model.
+        file_path_json: quantization parameters.
+
     Raises:
         QatError: ``checkpoint-mismatch``: a tensor is missing, or has another shape; nothing was changed.
         DataError: ``data-not-found``, ``data-format``.

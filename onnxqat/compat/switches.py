@@ -26,7 +26,11 @@ QUANTIZER_TYPES: dict[str, tuple[Role, ...]] = {
 
 
 def enable_calibration(model: nn.Module) -> None:
-    """Observe and do not quantize: the model computes in float. Run some batches, then :func:`enable_quantization`."""
+    """Observe and do not quantize: the model computes in float. Run some batches, then :func:`enable_quantization`.
+
+    Args:
+        model: as for :func:`enable_calibration_woquantization`.
+    """
     _switch(model, "fake_quant", "calibrate")
 
 
@@ -76,14 +80,22 @@ def enable_quantization(model: nn.Module, weight_cali_on: bool = False, act_cali
 
 
 def disable_all(model: nn.Module) -> None:
-    """Neither observe nor quantize: bit for bit the float model."""
+    """Neither observe nor quantize: bit for bit the float model.
+
+    Args:
+        model: as for :func:`enable_calibration_woquantization`.
+    """
     for quantizer in _quantizers(model):
         quantizer.state = "float"
     _log.info("quantizers are off")
 
 
 def enable_all(model: nn.Module) -> None:
-    """Observe and quantize, all quantizers."""
+    """Observe and quantize, all quantizers.
+
+    Args:
+        model: as for :func:`enable_calibration_woquantization`.
+    """
     _switch(model, "fake_quant", "calibrate_quantized")
 
 

@@ -309,6 +309,14 @@ def save(model: ir.Model | onnx.ModelProto, path: str | os.PathLike[str], *, ext
     One file below 2 GB unless `external_data` asks otherwise; above, weights go to ``<name>.data`` beside it. Both
     files are complete on disk before the first of them is renamed into place.
 
+    Args:
+        model: it is not changed.
+        path: file to write; its folder exists.
+        external_data: weights in a file beside it; None: above 2 GB only. Of an ``onnx_ir.Model``.
+
+    Returns:
+        `path`.
+
     Raises:
         ModelError: ``output-not-writable``.
     """
