@@ -18,7 +18,7 @@ from onnxqat.bridge.importer import to_torch
 from onnxqat.bridge.module import OnnxModule
 from onnxqat.bridge.state import quantizers
 from onnxqat.compat import adopt, deploy, prepared, qparams
-from onnxqat.errors import QatError, UsageError
+from onnxqat.errors import InputError, UsageError
 from onnxqat.graph import io, walk
 from onnxqat.passes import _base
 from onnxqat.passes.strip_qdq import StripQdq
@@ -83,12 +83,12 @@ def load_checkpoint(
     _check(module, fresh, Path(file_path))
     _check_methods(fresh)
     fresh.to(next(module.parameters()).device)
-    weights = {key: p.detach().clone() for key, p in fresh.named_parameters()}
+    tensors = {key: t.detach().clone() for key, t in (*fresh.named_parameters(), *fresh.named_buffers())}
     if adopt.same_structure(module, fresh):
         adopt.take_scales(module, fresh)
     else:
         adopt.take_structure(module, fresh)
-    _copy_weights(module, weights)
+    _copy(module, tensors)
     known.qdq_model = proto
     if known.calibration is not None:
         known.calibration.float_model = float_model
@@ -171,12 +171,13 @@ def _check_methods(fresh: OnnxModule) -> None:
 
 
 @torch.no_grad()
-def _copy_weights(module: OnnxModule, given: Mapping[str, Tensor]) -> None:
-    inside = {id(p) for _, q in quantizers(module) for p in q.parameters()}
-    for key, parameter in module.named_parameters():
-        if id(parameter) not in inside and key in given:
-            parameter.copy_(given[key])
+def _copy(module: OnnxModule, given: Mapping[str, Tensor]) -> None:
+    """Weights, and statistics of a kept BatchNormalization; those of quantizers have been taken over already."""
+    inside = {id(t) for _, q in quantizers(module) for t in (*q.parameters(), *q.buffers())}
+    for key, tensor in (*module.named_parameters(), *module.named_buffers()):
+        if id(tensor) not in inside and key in given:
+            tensor.copy_(given[key])
 
 
-def _mismatch(path: Path, message: str) -> QatError:
-    return QatError("checkpoint-mismatch", f"{path}: {message}")
+def _mismatch(path: Path, message: str) -> InputError:
+    return InputError("checkpoint-mismatch", f"{path}: {message}")

@@ -83,7 +83,7 @@ def apply(config: Mapping[str, Any] | None, table: Backend, overrides: Overrides
         UsageError: ``name-unknown`` for a key, observer, fake quantizer, module or function, with close matches;
             ``pattern-no-match`` for a module or node name that no node has; ``option-invalid``.
     """
-    config = dict(config or {})
+    config = config or {}
     _check(config, KEYS, "prepare_custom_config_dict")
     settings = Settings(selection.apply(overrides, table), overrides)
     _quantizers(settings, config.get("extra_quantizer_dict") or {}, model)
@@ -98,7 +98,9 @@ def apply(config: Mapping[str, Any] | None, table: Backend, overrides: Overrides
     return settings
 
 
-def _check(given: Mapping[str, Any], known: Iterable[str], where: str) -> None:
+def _check(given: Any, known: Iterable[str], where: str) -> None:
+    if not isinstance(given, Mapping):
+        raise UsageError("option-invalid", f"{where} is a {type(given).__name__}", hint="a dictionary, as in MQBench")
     for key in given:
         if key not in known:
             raise discover.unknown(f"key of {where}", str(key), list(known))
@@ -141,9 +143,10 @@ def _with_scheme(row: TypeRow, scheme: Mapping[str, Any], letter: str) -> TypeRo
     if row.is_float:
         raise UsageError("option-invalid", f"{letter}_qscheme: {row.dtype} has no integer grid")
     update: dict[str, Any] = {}
-    bits = int(scheme.get("bit", row.qtype().bits))
+    bits = scheme.get("bit", row.qtype().bits)
     if bits not in WIDTHS:
         raise UsageError("option-invalid", f"{letter}_qscheme: {bits} bits are not possible", hint="2 to 8, or 16")
+    bits = int(bits)
     if "symmetry" in scheme:
         # MQBench stores symmetric types signed and others unsigned.
         sign = "" if scheme["symmetry"] else "u"

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from onnxqat.bridge.fake_quantize import STATES, State
 from onnxqat.bridge.state import quantizers
-from onnxqat.errors import InputError, QatError
+from onnxqat.errors import InputError
 from onnxqat.graph import io
 from onnxqat.training import checkpoint, roles
 from onnxqat.training.batches import Batch
@@ -277,5 +277,5 @@ def _read_seen(path: Path) -> tuple[list[Seen], Finding]:
     return seen, found
 
 
-def _damaged(path: Path, message: str) -> QatError:
-    return QatError("checkpoint-mismatch", f"{path}: {message}")
+def _damaged(path: Path, message: str) -> InputError:
+    return InputError("checkpoint-mismatch", f"{path}: {message}")

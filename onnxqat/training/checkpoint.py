@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from onnxqat.errors import QatError
+from onnxqat.errors import InputError
 from onnxqat.graph import io
 from onnxqat.training.distributed.tensors import like, whole
 from onnxqat.training.random_state import RandomState
@@ -242,5 +242,5 @@ def _optimizer_state(
     return {"state": state, "param_groups": groups}
 
 
-def _mismatch(path: Path, message: str) -> QatError:
-    return QatError("checkpoint-mismatch", f"{path}: {message}")
+def _mismatch(path: Path, message: str) -> InputError:
+    return InputError("checkpoint-mismatch", f"{path}: {message}")

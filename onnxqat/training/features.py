@@ -23,6 +23,9 @@ from onnxqat.training.losses import Loss, Objective, relative_error
 FeatureDistance = Literal["mse", "attention"]
 Names: TypeAlias = "Mapping[str, str] | Sequence[str]"
 
+QUIET = 0.01
+"""Part of a tensor's mean square that a channel counts as at least: behind a Relu there are channels that are 0."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Features:
@@ -32,7 +35,7 @@ class Features:
         names: tensor of the student -> tensor of the teacher, names in the ONNX files (of a teacher that is another
             torch module: submodules); or names and glob patterns of tensors that both have under the same name.
         distance: ``"mse"``: squared difference over the teacher's mean square, each channel by itself as
-            :func:`onnxqat.training.losses.relative_error` says; shapes (N, ...) are the same. ``"attention"``: squared
+            :func:`onnxqat.training.losses.relative_error` says, one next to 0 as :data:`QUIET` of the tensor; shapes (N, ...) are the same. ``"attention"``: squared
             distance of the maps of energy over channels, each map of length 1; shapes (N, C, ...) may differ in C.
         weight: what the mean over all pairs is multiplied by before it is added to the loss.
     """
@@ -128,7 +131,9 @@ class FeatureLoss:
                 f"tensor {names[0]!r} has shape {whole[0]}, {names[1]!r} of the teacher {whole[1]}",
                 hint="compare tensors of the same shape; attention lets the number of channels differ",
             )
-        return attention_distance(student, teacher) if attention else relative_error(student, teacher)
+        if attention:
+            return attention_distance(student, teacher)
+        return relative_error(student, teacher, floor=QUIET)
 
 
 def attention_distance(student: Tensor, teacher: Tensor) -> Tensor:

@@ -212,19 +212,23 @@ def channel_power(teacher: Tensor) -> Tensor:
     return torch.where(first.log().std() >= others[0].log().std(), first, others[0]) if others else first
 
 
-def relative_error(student: Tensor, teacher: Tensor) -> Tensor:
+def relative_error(student: Tensor, teacher: Tensor, *, floor: float = 0.0) -> Tensor:
     """Mean over channels of the mean squared difference over the teacher's mean square; float32 scalar.
 
     Args:
         student: float32, any shape.
         teacher: the same shape.
+        floor: part of the mean square of the whole tensor that a channel counts as at least.
 
     Returns:
         The error; 0 of tensors without values, such as the boxes of a picture in which there are none.
     """
     if not student.numel():
         return student.sum()
-    return ((student - teacher).square() / channel_power(teacher)).mean()
+    power = channel_power(teacher)
+    if floor:
+        power = torch.maximum(power, floor * _mean_square(teacher, None))
+    return ((student - teacher).square() / power).mean()
 
 
 def _mean_square(x: Tensor, axis: int | None) -> Tensor:

@@ -46,7 +46,7 @@ def test_a_step_that_diverges_is_seen_again(qdq: Path, onnxqat: Run) -> None:
     assert text.status == 0
     assert "not finite" in text.out
     wrong = onnxqat("replay", "nowhere", "model.qdq.onnx")
-    assert wrong.status == 1
+    assert wrong.status == 2
     assert "checkpoint-mismatch" in wrong.err
 
 

@@ -295,6 +295,19 @@ def test_checkpoints(model: onnx.ModelProto, images: torch.Tensor, tmp_path: Pat
         onnxqat.load_checkpoint(other, tmp_path / "bad.pth", tmp_path / "m.json")
 
 
+def test_checkpoints_hold_the_statistics_of_a_kept_normalization(images: torch.Tensor, tmp_path: Path) -> None:
+    network = torch.nn.Sequential(torch.nn.Conv2d(images.shape[1], 4, 3), torch.nn.BatchNorm2d(4), torch.nn.ReLU())
+    model = onnxqat.export(network, (images,), batch_norm="keep")
+    made = [onnxqat.prepare_by_platform(model, "academic", batch_norm="keep") for _ in range(2)]
+    onnxqat.enable_calibration(made[0])
+    made[0](images)
+    onnxqat.enable_quantization(made[0])
+    made[0].train()(images)
+    files = onnxqat.save_checkpoint(made[0], tmp_path / "m.pth", tmp_path / "m.json")
+    onnxqat.load_checkpoint(made[1], *files)
+    assert torch.equal(made[1].eval()(images), made[0].eval()(images))
+
+
 @pytest.mark.parametrize("method", ["AdaRoundFakeQuantize", "DoReFaFakeQuantize"])
 def test_a_method_that_rewrites_weights_does_it_once(
     method: str, model: onnx.ModelProto, images: torch.Tensor, tmp_path: Path

@@ -19,6 +19,7 @@ from PIL import Image
 from torch import nn
 
 from onnxqat.calibration.inputs import InputInfo
+from onnxqat.cli import main
 from onnxqat.cli.commands import train as command
 from onnxqat.compat.classification import material, processes
 from onnxqat.compat.classification.epochs import Shifted
@@ -294,6 +295,7 @@ def test_processes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_argument_of_the_manual() -> None:
+    assert main.run(["train", "-h"]) == 0  # first, as click keeps the names of its option
     manual = {
         "--data": None, "--model-zoo": "torchvision", "--arch": "resnet18", "-a": "resnet18", "--teacher-arch": "resnet101",
         "-nc": 1000, "--num-classes": 1000, "-j": 4, "--workers": 4, "--epochs": 90, "--start-epoch": 0, "-b": 256,
@@ -310,11 +312,10 @@ def test_every_argument_of_the_manual() -> None:
     for name, default in manual.items():
         if name != "--data":
             assert context.params[str(found[name].name)] == default, name
-    assert {"-h", "--help"} <= set(command.run.get_help_option_names(context))
     defaults = {field: context.params[field] for field in ("lr", "sched", "temperature", "distill_alpha", "optim")}
     settings = Settings(data="x")
     assert {field: getattr(settings, field) for field in defaults} == defaults
-    assert "Acc@1" in CliRunner().invoke(command.run, ["-h"]).output
+    assert "Acc@1" in CliRunner().invoke(command.run, ["--help"]).output
 
 
 @pytest.mark.slow

@@ -123,3 +123,16 @@ def test_features_need_a_teacher() -> None:
     for options in ({"distance": "cosine"}, {"weight": -1.0}):
         with pytest.raises(UsageError):
             Features(["h1"], **options)  # type: ignore[arg-type]
+
+
+def test_a_channel_that_is_dead_in_the_teacher_drowns_nothing() -> None:
+    """Behind a Relu some are 0; divided by next to nothing their distance was past float32's range for gradients."""
+    teacher = torch.rand(8, 3, 6, 6)
+    teacher[:, 1] = 0.0
+    student = (teacher + 0.1).requires_grad_()
+    loss = FeatureLoss(Loss(), Features(["a"]), (("a", "a"),))
+    total = loss([torch.zeros(8, 4), student], torch.zeros(8, dtype=torch.int64), [torch.zeros(8, 4), teacher])
+    total.backward()
+    assert student.grad is not None
+    assert total.item() < 3.0
+    assert student.grad.norm().item() < 10.0

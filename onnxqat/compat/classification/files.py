@@ -15,7 +15,7 @@ from torch import nn
 from onnxqat.bridge.write_back import write_back
 from onnxqat.compat.classification.settings import Settings
 from onnxqat.compat.deploy import convert_export
-from onnxqat.errors import QatError
+from onnxqat.errors import InputError
 from onnxqat.graph import io
 
 FORMAT = "onnxqat-train-1"
@@ -80,14 +80,16 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         QatError: ``checkpoint-mismatch``: no such file, damaged, or none of this trainer.
     """
     if not path.is_file():
-        raise QatError("checkpoint-mismatch", f"{path}: no such file")
+        raise InputError("checkpoint-mismatch", f"{path}: no such file")
     try:
         # Tensors and numbers only: a checkpoint of a stranger runs no code.
         held = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises nearly anything on a damaged file
-        raise QatError("checkpoint-mismatch", f"{path}: not a checkpoint, or damaged: {type(error).__name__}") from None
+        raise InputError(
+            "checkpoint-mismatch", f"{path}: not a checkpoint, or damaged: {type(error).__name__}"
+        ) from None
     if not isinstance(held, dict) or held.get("format") != FORMAT:
-        raise QatError(
+        raise InputError(
             "checkpoint-mismatch",
             f"{path}: not a checkpoint of onnxqat train",
             hint="weights of a module go in with --model-path, a QDQ ONNX file with --resume",
