@@ -6,7 +6,7 @@ import copy
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 from torch import fx, nn
@@ -16,6 +16,7 @@ from onnxqat.discover import unknown
 
 TensorHook: TypeAlias = "Callable[[torch.Tensor], torch.Tensor | None]"
 _FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+_Found = TypeVar("_Found")
 _Spec = list[tuple[str, str, Any, Any, Any, dict[str, Any]]]
 
 
@@ -122,6 +123,29 @@ def make(root: nn.Module, graph: fx.Graph, attributes: dict[str, Any]) -> OnnxMo
     state = dict(root.__dict__)
     state.update(attributes)
     return _restore(_flatten(graph), state)
+
+
+def view(
+    module: nn.Module,
+    find: Callable[[OnnxModule, fx.Graph], Sequence[_Found]],
+    change: Callable[[fx.Graph, _Found], None],
+) -> nn.Module:
+    """A module with the parameters, buffers and submodules of `module`, which is not changed, and a changed graph.
+
+    Args:
+        module: any that is no :class:`OnnxModule` is returned as it is, and so is one in which nothing is found.
+        find: what there is to change in a graph.
+        change: changes one of what was found in the copy of the graph.
+    """
+    if not isinstance(module, OnnxModule) or not find(module, module.graph):
+        return module
+    graph = fx.Graph()
+    graph.output(graph.graph_copy(module.graph, {}))
+    for found in find(module, graph):
+        change(graph, found)
+    made = make(module, graph, {})
+    made.train(module.training)
+    return made
 
 
 def _flatten(graph: fx.Graph) -> _Spec:

@@ -11,7 +11,7 @@ from torch import fx, nn
 from torch.nn import functional
 
 from onnxqat.bridge.fake_quantize import FakeQuantize
-from onnxqat.bridge.module import OnnxModule, make
+from onnxqat.bridge.module import OnnxModule, view
 
 _RELU = (torch.relu, functional.relu)
 
@@ -25,17 +25,13 @@ def fuse_relu(module: nn.Module) -> nn.Module:
     Args:
         module: of :func:`onnxqat.to_torch`; any other is returned as it is, and so is one without such a Relu.
     """
-    if not isinstance(module, OnnxModule) or not _pairs(module, module.graph):
-        return module
-    graph = fx.Graph()
-    output = graph.graph_copy(module.graph, {})
-    graph.output(output)
-    for relu, node in _pairs(module, graph):
-        node.args, node.kwargs = (relu.args[0],), {"relu": True}
-        graph.erase_node(relu)
-    view = make(module, graph, {})
-    view.train(module.training)
-    return view
+    return view(module, _pairs, _fuse)
+
+
+def _fuse(graph: fx.Graph, pair: tuple[fx.Node, fx.Node]) -> None:
+    relu, node = pair
+    node.args, node.kwargs = (relu.args[0],), {"relu": True}
+    graph.erase_node(relu)
 
 
 def _pairs(module: OnnxModule, graph: fx.Graph) -> list[tuple[fx.Node, fx.Node]]:

@@ -11,28 +11,25 @@ from torch import fx, nn
 from onnxqat.bridge.fake_quantize import FakeQuantize
 from onnxqat.bridge.folded_batchnorm import FoldedBatchNorm
 from onnxqat.bridge.lowering.normalization import BatchNorm
-from onnxqat.bridge.module import OnnxModule, make
+from onnxqat.bridge.module import OnnxModule, view
 
 
 def remake_batch_norm(module: nn.Module) -> nn.Module:
     """A view of `module` that makes such tensors again within :func:`onnxqat.bridge.rematerialize.rematerialized`.
 
     Outputs and gradients keep their bits. Parameters, buffers and submodules are those of `module`, which is not
-    changed. It costs the forward pass of the normalization once more. A quantizer that does the Relu in front of it (:func:`onnxqat.bridge.relu_fusion.fuse_relu`) keeps in its
-    input what a float model keeps behind the Relu, so that nothing is made again there; and so do subgraphs.
+    changed. It costs the forward pass of the normalization once more. A quantizer that does the Relu in front of it
+    (:func:`onnxqat.bridge.relu_fusion.fuse_relu`) keeps in its input what a float model keeps behind the Relu, so that
+    nothing is made again there, nor in subgraphs.
 
     Args:
         module: of :func:`onnxqat.to_torch`; any other is returned as it is, and so is one without such a pair.
     """
-    if not isinstance(module, OnnxModule) or not _normalized(module, module.graph):
-        return module
-    graph = fx.Graph()
-    graph.output(graph.graph_copy(module.graph, {}))
-    for node in _normalized(module, graph):
-        node.kwargs = {**node.kwargs, "remade": True}
-    view = make(module, graph, {})
-    view.train(module.training)
-    return view
+    return view(module, _normalized, _remake)
+
+
+def _remake(_: fx.Graph, node: fx.Node) -> None:
+    node.kwargs = {**node.kwargs, "remade": True}
 
 
 def _normalized(module: OnnxModule, graph: fx.Graph) -> list[fx.Node]:

@@ -12,7 +12,7 @@ import torch
 from torch import fx, nn
 
 from onnxqat.bridge.fake_quantize import FakeQuantize
-from onnxqat.bridge.module import OnnxModule, make
+from onnxqat.bridge.module import OnnxModule, view
 
 _MOVING = frozenset(
     {
@@ -41,17 +41,13 @@ def skip_repeated(module: nn.Module) -> nn.Module:
     Args:
         module: of :func:`onnxqat.to_torch`; any other is returned as it is, and so is one without such a quantizer.
     """
-    if not isinstance(module, OnnxModule) or not _repeated(module, module.graph):
-        return module
-    graph = fx.Graph()
-    graph.output(graph.graph_copy(module.graph, {}))
-    for node in _repeated(module, graph):
-        (moved,) = node.all_input_nodes
-        node.replace_all_uses_with(moved)
-        graph.erase_node(node)
-    view = make(module, graph, {})
-    view.train(module.training)
-    return view
+    return view(module, _repeated, _skip)
+
+
+def _skip(graph: fx.Graph, node: fx.Node) -> None:
+    (moved,) = node.all_input_nodes
+    node.replace_all_uses_with(moved)
+    graph.erase_node(node)
 
 
 def _repeated(module: OnnxModule, graph: fx.Graph) -> list[fx.Node]:
