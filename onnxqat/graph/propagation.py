@@ -29,18 +29,25 @@ def is_safe(proto: onnx.ModelProto) -> bool:
     return all(size <= LARGEST for size in _vectors(inferred.graph))
 
 
-def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+def graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """`graph` and the subgraphs in it, at every depth."""
     yield graph
     for node in graph.node:
-        for attribute in node.attribute:
-            for inner in (attribute.g, *attribute.graphs):
-                if inner.node:
-                    yield from _graphs(inner)
+        for body in bodies(node):
+            yield from graphs(body)
+
+
+def bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    """The subgraphs that `node` holds itself."""
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            yield attribute.g
+        yield from attribute.graphs
 
 
 def _numbers(graph: onnx.GraphProto) -> Iterator[int]:
     """Sizes that the file states: of dimensions, and in constants."""
-    for one in _graphs(graph):
+    for one in graphs(graph):
         yield from _vectors(one)
         constants = [*one.initializer, *(a.t for n in one.node if n.op_type == "Constant" for a in n.attribute)]
         for constant in constants:
@@ -53,7 +60,7 @@ def _numbers(graph: onnx.GraphProto) -> Iterator[int]:
 
 def _vectors(graph: onnx.GraphProto) -> Iterator[int]:
     """Stated lengths of vectors of whole numbers."""
-    for one in _graphs(graph):
+    for one in graphs(graph):
         for value in (*one.input, *one.output, *one.value_info):
             kind = value.type.tensor_type
             if kind.elem_type in _WHOLE and len(kind.shape.dim) == 1:

@@ -43,7 +43,7 @@ def mend(model: ir.Model) -> tuple[str, ...]:
     if not stated:
         return ()
     proto = _light(model)
-    for graph in _all(proto.graph):
+    for graph in propagation.graphs(proto.graph):
         del graph.value_info[:]
     inferred = _inferred(model, proto)
     if inferred is None:
@@ -124,15 +124,8 @@ def _matched(graph: ir.Graph, proto: onnx.GraphProto) -> Iterator[tuple[ir.Value
         if info.name in known and info.HasField("type"):
             yield known[info.name], info
     for node, written in zip(graph, proto.node, strict=True):
-        for body, inner in zip(walk.subgraphs(node), _bodies(written), strict=False):
+        for body, inner in zip(walk.subgraphs(node), propagation.bodies(written), strict=False):
             yield from _matched(body, inner)
-
-
-def _all(proto: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    yield proto
-    for node in proto.node:
-        for body in _bodies(node):
-            yield from _all(body)
 
 
 def _leaves(value: ir.Value) -> bool:
@@ -141,10 +134,3 @@ def _leaves(value: ir.Value) -> bool:
 
 def _is_known(value: ir.Value) -> bool:
     return value.dtype is not None and query.static_shape(value) is not None
-
-
-def _bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    for attribute in node.attribute:
-        if attribute.HasField("g"):
-            yield attribute.g
-        yield from attribute.graphs
