@@ -19,38 +19,13 @@ from onnxqat import numerics
 from onnxqat.bridge.kernels import fastest, grids, reference
 from onnxqat.bridge.kernels.reference import SMALLEST_SCALE
 from onnxqat.bridge.packed_weights import Packing
+from onnxqat.bridge.positive_scale import non_zero, positive
+from onnxqat.bridge.step_limit import StepLimit
 from onnxqat.errors import DataError, UnsupportedError, UsageError
 from onnxqat.types import QParams, QType, Role
 
 State = Literal["float", "calibrate", "quantize", "calibrate_quantized"]
 STATES: tuple[str, ...] = get_args(State)
-
-
-class _Straight(torch.autograd.Function):
-    """A scale that is moved a little; the gradient passes unchanged, so that one that has reached 0 can recover."""
-
-    @staticmethod
-    def forward(ctx: Any, scale: Tensor, bits: int) -> Tensor:
-        return reference.raised(scale, bits)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        return grads[0], None
-
-
-def positive(scale: Tensor, bits: int | None = None) -> Tensor:
-    """:func:`onnxqat.bridge.kernels.reference.raised` to `bits` significant bits; the gradient passes unchanged."""
-    bits = reference.ALL_BITS if bits is None else bits
-    if torch.is_grad_enabled():
-        return cast(Tensor, _Straight.apply(scale, bits))  # type: ignore[no-untyped-call]
-    return reference.raised(scale, bits)
-
-
-def non_zero(scale: Tensor) -> Tensor:
-    """`scale`, on its side of 0 at least :data:`SMALLEST_SCALE` away from it; the gradient passes unchanged."""
-    values = scale.detach()
-    moved = torch.where(values < 0, values.clamp(max=-SMALLEST_SCALE), values.clamp(min=SMALLEST_SCALE))
-    return scale + (moved - values) if torch.is_grad_enabled() else moved
 
 
 class FakeQuantize(nn.Module):
@@ -87,6 +62,7 @@ class FakeQuantize(nn.Module):
         packings: how the file packs codes and zero points that lie several in a byte, by the initializer's name.
         bound_names: names of the initializers of a Clip that hold the smallest and the largest code; None where the
             file states none.
+        limit: bounds what an optimizer step does to the scale; None where the training loop does that itself.
         finer: steps of the grid now in the place of one of the file's, see :mod:`onnxqat.training.progressive`.
         rewrites_weights: of a class, whether weights in the file are :meth:`baked` ones.
         freezes_weights: of a class, whether forward gives master weights no gradient.
@@ -128,6 +104,7 @@ class FakeQuantize(nn.Module):
         self.codes_name: str | None = None
         self.packings: dict[str, Packing] = {}
         self.bound_names: tuple[str | None, str | None] = (None, None)
+        self.limit: StepLimit | None = None
         self._allocate(qparams)
 
     def _allocate(self, qparams: QParams) -> None:
@@ -167,6 +144,8 @@ class FakeQuantize(nn.Module):
 
         With `relu` it is that of ``relu(x)``, which :func:`onnxqat.bridge.relu_fusion.fuse_relu` asks for.
         """
+        if self.limit is not None and self.training:
+            self.limit.apply(self.scale)
         if relu:
             if self.state == "quantize" and self.calibrated and self.fuses_relu():
                 return self._by_one_kernel(x, relu=True)
@@ -215,6 +194,7 @@ class FakeQuantize(nn.Module):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         super()._load_from_state_dict(state_dict, prefix, *rest)
+        self._forget_steps()
         if f"{prefix}scale" in state_dict:
             self.calibrated = not bool(torch.isnan(state_dict[f"{prefix}scale"]).any())
 
@@ -269,8 +249,28 @@ class FakeQuantize(nn.Module):
         return self.zero_point
 
     def gradient_scale(self, x: Tensor) -> float:
-        """The number that multiplies the gradient of the scale; `x` is the input of forward."""
-        return 1.0
+        """The number that multiplies the gradient of the scale, as in LSQ: ``1 / sqrt(N * Qp)``.
+
+        Esser et al., "Learned Step Size Quantization", ICLR 2020, section 2.2: it brings the ratio of update to value
+        to the size that it has for weights.
+
+        * ``N``, weights: the elements that share a scale: all of them, those of one channel, or a block.
+        * ``N``, activations: the features of one sample (the paper's N_F) that share a scale; axis 0 is the batch. So
+          the learning rate need not change with the batch size.
+        * ``Qp``: the codes above zero: of the whole grid for an asymmetric quantizer, of its upper half for a symmetric
+          one.
+
+        Args:
+            x: the input of forward.
+        """
+        per_sample = self.role == "activation" and x.ndim > 1
+        features = self.block_size or 1
+        for d in range(x.ndim if self.block_size is None else 0):
+            if (self.axis is None or d != self.axis % x.ndim) and not (per_sample and d == 0):
+                features *= x.shape[d]
+        zero = numerics.zero_point_of(self.qtype) if self.symmetric else self.quant_min
+        scale: float = (max(features, 1) * (self.quant_max - zero)) ** -0.5
+        return scale
 
     @torch.no_grad()
     def observe(self, x: Tensor) -> None:
@@ -346,6 +346,12 @@ class FakeQuantize(nn.Module):
         """Make forward use `scale` and `zero_point`; a method with another parametrisation extends this."""
         self.scale.copy_(scale)
         self.zero_point.copy_(zero_point)
+        self._forget_steps()
+
+    def _forget_steps(self) -> None:
+        """Take the scale as it is now for where the next optimizer step begins."""
+        if self.limit is not None:
+            self.limit.forget()
 
     def qparams(self) -> QParams:
         """Scale (the very bits that forward uses), zero point and grid, in numpy.

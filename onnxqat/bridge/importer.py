@@ -18,6 +18,7 @@ from torch import fx
 
 from onnxqat.bridge import (
     element_types,
+    frozen_constants,
     functions,
     inference,
     names,
@@ -49,10 +50,15 @@ def to_torch(source: io.ModelSource, *, quantizer_factory: QuantizerFactory | No
     It comes in evaluation mode: ``.train()`` makes Dropout drop.
     Each recognised quantizer is one submodule ``<tensor>_quantizer``.
 
+    A loop over ``module.parameters()`` trains what is to be trained: constants that are settings of an operator take
+    no gradient (:func:`onnxqat.bridge.frozen_constants.freeze_constants`), scales learn as in LSQ, stay positive, and
+    one optimizer step moves them by a small fraction of their size only (:mod:`onnxqat.bridge.step_limit`).
+
     Args:
         source: path or model; it is not changed.
         quantizer_factory: makes the module of a quantizer from its description and, for a bias whose scale follows
-            from two others, from their modules. The default makes ``FakeQuantize`` and ``DerivedFakeQuantize``.
+            from two others, from their modules, such as ``methods.factory("pact")``. The default makes LSQ's
+            (``FakeQuantize`` with a limit on steps, ``DerivedFakeQuantize``).
 
     Raises:
         UnsupportedError: ``operator-unsupported``, with every operator and form that is not implemented.
@@ -123,7 +129,9 @@ class _Importer:
             "tensor_nodes": builder.tensor_nodes,
             "quantizers": self.quantizers.paths,
         }
-        return modules.make(self.store.root, builder.graph, attributes).eval()
+        module = modules.make(self.store.root, builder.graph, attributes).eval()
+        frozen_constants.freeze_constants(module, self.model)
+        return module
 
     def lower_scope(self, builder: Builder, graph: ir.Graph) -> None:
         """Lower the nodes of one graph in order."""

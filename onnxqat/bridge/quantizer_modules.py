@@ -14,6 +14,7 @@ from onnxqat import numerics
 from onnxqat.bridge import names, packed_weights
 from onnxqat.bridge.builder import Builder
 from onnxqat.bridge.fake_quantize import DerivedFakeQuantize, FakeQuantize
+from onnxqat.bridge.step_limit import StepLimit
 from onnxqat.bridge.values import TORCH_DTYPES, Const
 from onnxqat.graph import computed_fold, moved, qdq, query
 from onnxqat.graph.computed_fold import ComputedFold
@@ -23,14 +24,20 @@ QuantizerFactory: TypeAlias = "Callable[[Quantizer, tuple[nn.Module, nn.Module] 
 
 
 def default_factory(quantizer: Quantizer, sources: tuple[nn.Module, nn.Module] | None) -> nn.Module:
-    """``FakeQuantize``, or ``DerivedFakeQuantize`` for a bias whose scale is the product of two others.
+    """Make ``FakeQuantize``, or ``DerivedFakeQuantize`` for a bias whose scale is the product of two others.
+
+    A trainer of any kind may step over the scales, so each step is limited. A bias with a scale of its own keeps it:
+    its grid is so fine that there is nothing to learn.
 
     Args:
         quantizer: what the file says.
         sources: modules of the activation's and the weight's quantizer, for such a bias.
     """
     if sources is None:
-        return FakeQuantize(quantizer.qparams, tensor=quantizer.tensor, role=quantizer.role)
+        made = FakeQuantize(quantizer.qparams, tensor=quantizer.tensor, role=quantizer.role)
+        made.limit = StepLimit()
+        made.scale.requires_grad_(quantizer.role != "bias")
+        return made
     activation, weight = cast("tuple[FakeQuantize, FakeQuantize]", sources)
     return DerivedFakeQuantize(quantizer.qparams, activation=activation, weight=weight, tensor=quantizer.tensor)
 
@@ -151,6 +158,8 @@ class Quantizers:
                 of_scale = name in own and parameter.shape == held["scale"].shape
                 if name == "scale" or (whole and of_scale):
                     module.register_parameter(name, parameter)
+            if isinstance(owner, FakeQuantize) and isinstance(module, FakeQuantize):
+                module.limit = owner.limit  # of one Parameter
 
     def _master(self, quantizer: Quantizer) -> Const:
         """The float weight behind stored integers; two DequantizeLinear that read alike share it."""

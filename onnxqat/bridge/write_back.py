@@ -261,6 +261,7 @@ def _write_quantizer(
     # A scale that the file holds in half precision is rounded: the codes have to fit what is written.
     scale = constants.changes.get(q.scale_names[0], constants.read(q.scale_names[0]))
     scale = np.asarray(scale.astype(np.float32).reshape(new.scale.shape))
+    _check_scale(q, scale, old.scale)
     kept = dataclasses.replace(new, scale=scale)
     _write_grid(q, constants)
     if q.codes_name is not None:
@@ -268,6 +269,23 @@ def _write_quantizer(
     elif q.rewrites_weights and q.role == "weight":
         constants.propose(q.tensor, _master(q, source, done))
     return scale, not kept.same(old)
+
+
+def _check_scale(q: FakeQuantize, new: FloatArray, old: FloatArray) -> None:
+    """Refuse a trained scale that is no positive normal number; in blocks, one that has left its side of zero.
+
+    `new` is what the file's type makes of it. A scale at zero quantizes everything to the two ends of its grid: the
+    network is dead, and runtimes differ in what they make of subnormal numbers. What the file held already stays.
+    """
+    changed = new.view(np.uint32) != np.ascontiguousarray(old).view(np.uint32)
+    aligned = np.where(old < 0, -new, new) if q.block_size is not None else new
+    dead = changed & ~(aligned >= np.finfo(np.float32).tiny)  # NaN is not above it either
+    if dead.any():
+        raise QatError(
+            "training-diverged",
+            f"the trained scale of tensor {q.tensor!r} is {new.flat[np.argmax(dead)]:g}, not a positive normal number",
+            hint="train again with a smaller learning rate; the module of to_torch limits what a step does to a scale",
+        )
 
 
 def _write_grid(q: FakeQuantize, constants: _Constants) -> None:

@@ -11,6 +11,7 @@ from torch import nn
 
 from onnxqat import insert
 from onnxqat.backends.selection import Overrides
+from onnxqat.bridge.frozen_constants import freeze_constants
 from onnxqat.bridge.importer import to_torch
 from onnxqat.bridge.module import OnnxModule
 from onnxqat.bridge.state import set_state
@@ -20,7 +21,6 @@ from onnxqat.errors import UsageError
 from onnxqat.graph import io, qdq
 from onnxqat.passes import _base
 from onnxqat.passes.unique_names import UniqueNames
-from onnxqat.training.frozen_constants import freeze_constants
 from onnxqat.types import Remark
 
 _log = logging.getLogger(__name__)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from onnxqat.bridge.frozen_constants import freeze_constants
 from onnxqat.calibration.preprocess import Preprocess
 from onnxqat.graph import io
 from onnxqat.training import batch_norm as batch_norms
@@ -17,7 +18,6 @@ from onnxqat.training.distributed.join import TIMEOUT
 from onnxqat.training.execution import Precision
 from onnxqat.training.features import Features, Names
 from onnxqat.training.fit import fit
-from onnxqat.training.frozen_constants import freeze_constants
 from onnxqat.training.loop import Report
 from onnxqat.training.losses import Objective
 from onnxqat.training.options import Options

@@ -10,6 +10,7 @@ from typing import Any
 import onnx_ir as ir
 from torch import nn
 
+from onnxqat.bridge.frozen_constants import freeze_constants
 from onnxqat.bridge.importer import to_torch
 from onnxqat.bridge.module import OnnxModule
 from onnxqat.bridge.state import quantizers, set_state
@@ -18,7 +19,6 @@ from onnxqat.training import batch_norm as batch_norms
 from onnxqat.training import gradients, methods, teachers
 from onnxqat.training.exposed import expose
 from onnxqat.training.features import FeatureLoss, Features
-from onnxqat.training.frozen_constants import freeze_constants
 from onnxqat.training.in_float32 import before_casts
 from onnxqat.training.losses import Loss, Objective, OutputKind
 from onnxqat.training.teachers import Council, CouncilLoss, Given, Guide

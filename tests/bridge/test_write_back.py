@@ -214,16 +214,15 @@ def test_only_what_changed_is_replaced() -> None:
     assert new["b_codes"][0] == old["b_codes"][0]
 
 
-def test_scales_that_training_took_below_zero_leave_a_bias_scale_above_it() -> None:
+def test_scales_that_training_took_below_zero_are_refused() -> None:
     model = qdq_model()
     module = to_torch(model)
     with torch.no_grad():
         for _, q in quantizers(module):
             if not isinstance(q, DerivedFakeQuantize):
                 q.scale.fill_(-1.0)
-    tuned = write_back(module, model)
-    assert (constants(tuned)["b_scale"] > 0).all()
-    to_torch(tuned)
+    with pytest.raises(QatError, match="the trained scale of tensor 'x'"):
+        write_back(module, model)
 
 
 def test_a_trained_bias_keeps_the_codes_that_did_not_move() -> None:
@@ -342,6 +341,24 @@ def test_another_shape_is_refused() -> None:
     with pytest.raises(QatError) as error:
         write_back(module, other)
     assert error.value.code == "checkpoint-mismatch"
+
+
+@pytest.mark.parametrize("value", [0.0, -0.5, 1e-40])
+def test_a_scale_that_is_dead_is_refused_by_name(value: float) -> None:
+    model = qdq_model()
+    module = to_torch(model)
+    quantizer = next(q for _, q in quantizers(module) if q.tensor == "w")
+    with torch.no_grad():
+        quantizer.scale[2] = value
+    with pytest.raises(QatError, match=r"scale of tensor 'w' is .*, not a positive") as error:
+        write_back(module, model)
+    assert error.value.code == "training-diverged"
+
+
+def test_a_subnormal_scale_of_the_file_itself_passes() -> None:
+    model = qdq_model()
+    next(t for t in model.graph.initializer if t.name == "x_scale").raw_data = np.float32(1e-40).tobytes()
+    assert write_back(to_torch(model), model) == model
 
 
 def test_a_diverged_module_is_refused(tmp_path: Path) -> None:

@@ -38,6 +38,7 @@ import step_peers
 
 import onnxqat
 from onnxqat.backends.selection import Overrides
+from onnxqat.bridge import frozen_constants
 from onnxqat.bridge.importer import to_torch
 from onnxqat.bridge.relu_fusion import fuse_relu
 from onnxqat.bridge.remade_batch_norm import remake_batch_norm
@@ -45,7 +46,7 @@ from onnxqat.bridge.rematerialize import rematerialized
 from onnxqat.bridge.repeated_quantizers import skip_repeated
 from onnxqat.cli._options import parse_bits
 from onnxqat.graph import io
-from onnxqat.training import frozen_constants, methods, optimizers
+from onnxqat.training import methods, optimizers
 
 LEARNING_RATE = 1e-4
 

@@ -13,6 +13,7 @@ import onnx
 import torch
 from torch import nn
 
+from onnxqat.bridge.frozen_constants import freeze_constants
 from onnxqat.bridge.importer import to_torch
 from onnxqat.bridge.module import OnnxModule
 from onnxqat.compat import backend_type, switches
@@ -35,7 +36,6 @@ from onnxqat.training.distributed.join import joined
 from onnxqat.training.distributed.shards import shard
 from onnxqat.training.execution import Execution
 from onnxqat.training.features import Features
-from onnxqat.training.frozen_constants import freeze_constants
 from onnxqat.training.loop import Loop
 from onnxqat.training.losses import Loss
 from onnxqat.training.method_penalty import MethodPenalty
