@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import os
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +21,7 @@ from onnxqat.backends.selection import Overrides
 from onnxqat.calibration.session import Session
 from onnxqat.errors import CheckError, DataError, QatError
 from onnxqat.graph import io, qdq
+from onnxqat.graph.staging import scratch
 from onnxqat.handoff.fold_batchnorm import fold_batchnorm
 from onnxqat.handoff.handoff import handoff
 from onnxqat.insert import insert_qdq
@@ -164,10 +164,8 @@ def auto(
         raise DataError("data-missing", "there is no data to learn from", hint="give --data")
     opened = open_data(original, data, preprocess, batch_size, limit, random_data=False)
     tell = progress if progress is not None else lambda _: None
-    with tempfile.TemporaryDirectory(prefix="onnxqat-") as folder:
-        search = _Search(
-            original, backend, opened, overrides or Overrides(), clock, target_drop, score, Path(folder), tell
-        )
+    with scratch() as folder:
+        search = _Search(original, backend, opened, overrides or Overrides(), clock, target_drop, score, folder, tell)
         search.calibrate()
         if search.best[0].drop > search.target_drop:
             search.tune(seed, device)

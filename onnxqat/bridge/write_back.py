@@ -1,16 +1,14 @@
 """Trained values back into the ONNX file: initializers only, and of those only the ones whose value changed.
 
 Works on the protobuf, since a round trip through another representation would reorder bytes. With nothing changed
-the output is the input, byte for byte.
+the output is the input, byte for byte, where the input is one file.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import filecmp
 import os
-import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
@@ -29,8 +27,8 @@ from onnxqat.bridge.fake_quantize import DerivedFakeQuantize, FakeQuantize
 from onnxqat.bridge.lowering.normalization import BatchNorm
 from onnxqat.bridge.packed_weights import Packing
 from onnxqat.bridge.state import quantizers
-from onnxqat.errors import ModelError, QatError, UsageError
-from onnxqat.graph import external, io
+from onnxqat.errors import QatError, UsageError
+from onnxqat.graph import external, io, saving
 from onnxqat.types import FloatArray, IntArray, QParams
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -63,6 +61,7 @@ def write_back(
         module: the trained module; ``torch.compile`` and data-parallel wrappers are seen through.
         model: path, onnx.ModelProto, onnx_ir.Model or onnx_graphsurgeon.Graph.
         output: file to write; needed when `model` is a path. It appears whole or not at all and may be the same file.
+            Its weights are its own: inside below 2 GB, else in a data file that no other model names.
         metadata: more ``metadata_props``, written when anything changed.
 
     Returns:
@@ -394,46 +393,23 @@ def _write_file(source: _Source, path: Path, output: Path, properties: Mapping[s
     proto = io.read_proto(path)
     external.check_external_data(proto, str(path), path.parent)
     constants = _changes(source, _Constants(proto_slots(proto, str(path.parent))))
-    outside = external.has_external_data(proto)
-    if not constants.changes:
-        content = path.read_bytes()
-        if outside:
-            _copy_external(proto, path.parent, output.parent)
-        io.write_atomic(output, content)
+    if not external.has_external_data(proto):
+        # Serializing again could give other bytes than those that some other tool wrote.
+        if not constants.changes:
+            io.write_atomic(output, path.read_bytes())
+            return output
+    elif not constants.changes and output.exists() and os.path.samefile(path, output):
         return output
-    if outside and _external_bytes(proto) + proto.ByteSize() > io.PROTOBUF_LIMIT:
+    elif _external_bytes(proto) + proto.ByteSize() > saving.PROTOBUF_LIMIT:
         loaded = io.load(path)
         _apply_to_ir(_changes(source, _Constants(ir_slots(loaded))), loaded, properties)
         return io.save(loaded, output, external_data=True)
-    if outside:
+    else:
         external_data_helper.load_external_data_for_model(proto, str(path.parent))
     _apply_to_proto(constants, proto, properties)
-    io.write_atomic(output, proto.SerializeToString())
-    return output
-
-
-def _external_entries(proto: onnx.ModelProto) -> Iterator[dict[str, str]]:
-    for tensor in external.tensors(proto):
-        if tensor.data_location == onnx.TensorProto.EXTERNAL:
-            yield {entry.key: entry.value for entry in tensor.external_data}
+    return io.save(proto, output)
 
 
 def _external_bytes(proto: onnx.ModelProto) -> int:
-    return sum(int(entry.get("length", 0)) for entry in _external_entries(proto))
-
-
-def _copy_external(proto: onnx.ModelProto, source: Path, target: Path) -> None:
-    """Copy the data files of an unchanged model beside its copy; never over a different file."""
-    for location in sorted({entry["location"] for entry in _external_entries(proto)}):
-        old, new = source / location, target / location
-        if new.exists():
-            if os.path.samefile(old, new) or filecmp.cmp(old, new, shallow=False):
-                continue
-            raise ModelError("output-not-writable", f"{new}: a different file is in the way of the model's weights")
-        try:
-            new.parent.mkdir(parents=True, exist_ok=True)
-            staged = new.with_name(f".{new.name}-partial")
-            shutil.copyfile(old, staged)
-            os.replace(staged, new)
-        except OSError as error:
-            raise ModelError("output-not-writable", f"{new}: cannot be written: {error.strerror or error}") from None
+    outside = onnx.TensorProto.EXTERNAL
+    return sum(external.needed_bytes(t) for t in external.tensors(proto) if t.data_location == outside)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +17,8 @@ from onnxqat.calibration.inputs import InputInfo
 from onnxqat.discover import unknown
 from onnxqat.errors import ModelError, UnsupportedError
 from onnxqat.graph import build, io, walk
+from onnxqat.graph.saving import with_inline_attributes
+from onnxqat.graph.staging import scratch
 from onnxqat.passes import convert_to_float32
 
 if TYPE_CHECKING:
@@ -204,9 +204,8 @@ def _serialized(model: ir.Model, stack: contextlib.ExitStack) -> bytes | str:
     held = (v.const_value for graph in model.graphs() for v in graph.initializers.values())
     if sum(t.nbytes for t in held if t is not None) <= _IN_MEMORY:
         return bytes(io.to_proto(model).SerializeToString())
-    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="onnxqat-"))
-    path = Path(folder) / "model.onnx"
-    ir.save(model, path, external_data="model.data", size_threshold_bytes=1024)
+    path = stack.enter_context(scratch()) / "model.onnx"
+    ir.save(with_inline_attributes(model), path, external_data="model.data", size_threshold_bytes=1024)
     return str(path)
 
 

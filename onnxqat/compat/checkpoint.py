@@ -19,7 +19,7 @@ from onnxqat.bridge.module import OnnxModule
 from onnxqat.bridge.state import quantizers
 from onnxqat.compat import adopt, deploy, prepared, qparams
 from onnxqat.errors import InputError, UsageError
-from onnxqat.graph import io, walk
+from onnxqat.graph import atomic, io, saving, walk
 from onnxqat.passes import _base
 from onnxqat.passes.strip_qdq import StripQdq
 
@@ -49,13 +49,13 @@ def save_checkpoint(
     clean, document = qparams.split(deploy.written(model))
     path = Path(file_path)
     if path.suffix == ".onnx":
-        io.save(clean, path)
+        staged = saving.staged(clean, path)
     else:
         tensors = {name: torch.from_numpy(np.array(v)) for name, v in _float_constants(clean).items()}
         buffer = streams.BytesIO()
         torch.save({"state_dict": tensors}, buffer)
-        io.write_atomic(path, buffer.getvalue())
-    return path, qparams.write(document, Path(file_path_json))
+        staged = atomic.staged_file(path, buffer.getvalue())
+    return path, qparams.write(document, Path(file_path_json), staged)
 
 
 def load_checkpoint(

@@ -21,7 +21,7 @@ from onnxqat.compat import qparams
 from onnxqat.compat.backend_type import BackendType
 from onnxqat.compat.prepared import Prepared, prepared_modules
 from onnxqat.errors import UsageError
-from onnxqat.graph import batchnorm, io, query, walk
+from onnxqat.graph import batchnorm, io, query, saving, walk
 from onnxqat.handoff.fold_batchnorm import fold_batchnorm
 from onnxqat.passes import _base
 from onnxqat.passes.raise_opset import RaiseOpset
@@ -118,11 +118,8 @@ def convert_deploy(
     stem = Path(model_name)
     qdq = convert_export(model, stem.with_name(f"{stem.name}.onnx"), input_shape_dict=input_shape_dict)
     clean, document = qparams.split(qdq)
-    return [
-        qdq,
-        io.save(clean, stem.with_name(f"{stem.name}_deploy_model.onnx")),
-        qparams.write(document, stem.with_name(f"{stem.name}_clip_ranges.json")),
-    ]
+    plain, ranges = (stem.with_name(f"{stem.name}_{end}") for end in ("deploy_model.onnx", "clip_ranges.json"))
+    return [qdq, plain, qparams.write(document, ranges, saving.staged(clean, plain))]
 
 
 def prepared_part(model: nn.Module) -> tuple[OnnxModule, Prepared]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import onnx_ir as ir
 
 from onnxqat import numerics
 from onnxqat.errors import DataError, ModelError
-from onnxqat.graph import build, edit, io, qdq, query, walk
+from onnxqat.graph import atomic, build, edit, io, qdq, query, walk
 from onnxqat.passes import _base
 from onnxqat.passes._forms import float_name
 from onnxqat.passes.derive_bias import DeriveBias
@@ -107,9 +108,27 @@ def read(path: Path) -> dict[str, Any]:
     return document
 
 
-def write(document: Mapping[str, Any], path: Path) -> Path:
-    """Write the document as JSON; the file appears whole or not at all."""
-    io.write_atomic(path, (json.dumps(document, indent=1) + "\n").encode())
+def write(document: Mapping[str, Any], path: Path, clean: AbstractContextManager[Callable[[], None]]) -> Path:
+    """Write the document as JSON, and the float model that it belongs to: never one beside the other's predecessor.
+
+    A process that is killed between the two leaves no document, since an old one would give the new weights wrong
+    scales.
+
+    Args:
+        document: what :func:`split` gave.
+        path: the file.
+        clean: stages the float model and gives the function that puts it into its place, as
+            :func:`onnxqat.graph.saving.staged` does.
+
+    Raises:
+        ModelError: ``output-not-writable``.
+    """
+    content = (json.dumps(document, indent=1) + "\n").encode()
+    with atomic.staged_file(path, content) as put_document, clean as put_model:
+        if not atomic.is_device(path):
+            atomic.remove(path)
+        put_model()
+        put_document()
     return path
 
 

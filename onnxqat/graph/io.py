@@ -6,10 +6,8 @@ Models come from strangers: a file is checked before anything is read from the l
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import re
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -20,15 +18,18 @@ import onnx_ir as ir
 
 from onnxqat import discover
 from onnxqat.errors import ModelError
-from onnxqat.graph import calls, order, overridden, query, text, walk
+from onnxqat.graph import calls, order, overridden, query, text
+from onnxqat.graph.atomic import check_writable, write_atomic
 from onnxqat.graph.external import check_external_data, has_external_data, needed_bytes, tensors
+from onnxqat.graph.saving import PROTOBUF_LIMIT, save, to_proto
 
 if TYPE_CHECKING:
     import onnx_graphsurgeon as gs
 
+__all__ = ["ModelSource", "check_writable", "copy", "like", "load", "read_proto", "save", "to_proto", "write_atomic"]
+
 ModelSource: TypeAlias = "str | os.PathLike[str] | onnx.ModelProto | ir.Model | gs.Graph"
 
-PROTOBUF_LIMIT = 2**31 - 2**20
 IR_WITH_OWN_INITIALIZERS = 4  # before, an initializer had to be a graph input as well
 OF_OPSET = "Unrecognized attribute|No Op registered|has input size|has output size"  # what the checker says
 ONNX_DOMAINS = ("", "ai.onnx")
@@ -69,8 +70,7 @@ def load(source: ModelSource) -> ir.Model:
         copy.CopyFrom(source)
         return _from_proto(copy, "the model", None)
     if isinstance(source, (str, os.PathLike)):
-        path = Path(source)
-        return _from_proto(read_proto(path), str(path), path)
+        return _load_file(Path(source))
     from onnxqat.graph import graphsurgeon
 
     if graphsurgeon.is_graph(source):
@@ -80,6 +80,16 @@ def load(source: ModelSource) -> ir.Model:
         f"cannot read a model from {type(source).__name__}",
         hint="pass a path, onnx.ModelProto, onnx_ir.Model or onnx_graphsurgeon.Graph",
     )
+
+
+def _load_file(path: Path) -> ir.Model:
+    try:
+        return _from_proto(read_proto(path), str(path), path)
+    except ModelError as error:
+        if error.code != "model-external-data":
+            raise
+    # Once more: another process may have replaced graph and weights after the graph was read.
+    return _from_proto(read_proto(path), str(path), path)
 
 
 def read_proto(path: Path) -> onnx.ModelProto:
@@ -281,17 +291,6 @@ def _first_line(error: BaseException) -> str:
     return lines[0][:300] if lines else type(error).__name__
 
 
-def to_proto(model: ir.Model) -> onnx.ModelProto:
-    """`model` as a protobuf with all weights inside.
-
-    Raises:
-        ModelError: ``model-invalid`` when it does not fit into 2 GB.
-    """
-    proto = ir.to_proto(_inline(model))
-    assert isinstance(proto, onnx.ModelProto)
-    return proto
-
-
 def like(source: ModelSource, model: ir.Model) -> Any:
     """`model` as the kind that `source` is; a path gives onnx_ir.Model, since no output path is known."""
     if isinstance(source, onnx.ModelProto):
@@ -303,156 +302,13 @@ def like(source: ModelSource, model: ir.Model) -> Any:
     return graphsurgeon.to_gs(model)
 
 
-def save(model: ir.Model | onnx.ModelProto, path: str | os.PathLike[str], *, external_data: bool | None = None) -> Path:
-    """Write a model; the file appears whole or not at all.
-
-    One file below 2 GB unless `external_data` asks otherwise; above, weights go to ``<name>.data`` beside it. Both
-    files are complete on disk before the first of them is renamed into place.
-
-    Args:
-        model: it is not changed.
-        path: file to write; its folder exists.
-        external_data: weights in a file beside it; None: above 2 GB only. Of an ``onnx_ir.Model``.
-
-    Returns:
-        `path`.
+def copy(source: Path, path: Path) -> Path:
+    """Write the model in the file `source` once more, with weights of its own; the same bytes where it is one file.
 
     Raises:
-        ModelError: ``output-not-writable``.
+        ModelError: as of :func:`load` and :func:`onnxqat.graph.saving.save`.
     """
-    path = Path(path)
-    external = _total_bytes(model) > PROTOBUF_LIMIT if external_data is None else external_data
-    if external and isinstance(model, ir.Model):
-        _save_external(model, _target(path))
-        return path
-    proto = to_proto(model) if isinstance(model, ir.Model) else model
-    write_atomic(path, proto.SerializeToString(deterministic=True))
+    if has_external_data(read_proto(source)):
+        return save(load(source), path)
+    write_atomic(path, source.read_bytes())
     return path
-
-
-def _save_external(model: ir.Model, path: Path) -> None:
-    with _writing(path), tempfile.TemporaryDirectory(dir=path.parent, prefix=".onnxqat-") as folder:
-        staged, data = Path(folder) / path.name, path.name + ".data"
-        ir.save(_with_inline_attributes(model), staged, external_data=data, size_threshold_bytes=1024)
-        if (Path(folder) / data).exists():
-            os.replace(Path(folder) / data, path.parent / data)
-        os.replace(staged, path)
-
-
-def _total_bytes(model: ir.Model | onnx.ModelProto) -> int:
-    if isinstance(model, onnx.ModelProto):
-        return int(model.ByteSize())
-    tensors = (v.const_value for graph in model.graphs() for v in graph.initializers.values())
-    return sum(t.nbytes for t in tensors if t is not None)
-
-
-def _inline(model: ir.Model) -> ir.Model:
-    """`model`, or a copy with all weights in memory where some lie in files."""
-    tensors = (v.const_value for graph in model.graphs() for v in graph.initializers.values())
-    if not any(isinstance(tensor, ir.ExternalTensor) for tensor in tensors):
-        return _with_inline_attributes(model)
-    return ir.external_data.load_to_model(_with_inline_attributes(model).clone())
-
-
-def _with_inline_attributes(model: ir.Model) -> ir.Model:
-    """`model`, or a copy in which the tensors of attributes, such as those of Constant, are in memory.
-
-    onnx_ir moves initializers alone: a tensor of a Constant would go on naming a file in another folder.
-    """
-    if not any(True for _ in _external_attributes(model)):
-        return model
-    copy = model.clone()
-    for node, attribute in list(_external_attributes(copy)):
-        (tensor,) = ir.external_data.convert_tensors_from_external([attribute.value])
-        node.attributes[attribute.name] = ir.AttrTensor(attribute.name, tensor)
-    return copy
-
-
-def _external_attributes(model: ir.Model) -> Iterator[tuple[ir.Node, ir.Attr]]:
-    for node in walk.nodes(model):
-        for attribute in node.attributes.values():
-            if isinstance(attribute.value, ir.ExternalTensor):
-                yield node, attribute
-
-
-def check_writable(path: str | os.PathLike[str], *, folder: bool = False) -> None:
-    """Refuse an output that cannot be written, before hours of work go into it.
-
-    Args:
-        path: the file, whose folder must exist; or with `folder` a folder, which may be made with its parents.
-        folder: see above.
-
-    Raises:
-        ModelError: ``output-not-writable``.
-    """
-    target = _target(Path(path))
-    place = target if folder or _is_device(target) else target.parent
-    while folder and not os.path.lexists(place) and place != place.parent:
-        place = place.parent
-    number = 0
-    if target.is_dir() and not folder:
-        number = errno.EISDIR
-    elif not place.exists():
-        number = errno.ENOENT
-    elif not (place.is_dir() or (place == target and not folder)):
-        number = errno.ENOTDIR
-    elif not os.access(place, os.W_OK):
-        number = errno.EACCES
-    if number:
-        raise _not_writable(Path(path), os.strerror(number))
-
-
-def _target(path: Path) -> Path:
-    """The file that `path` means: what a link points to is written, and the link stays."""
-    return Path(os.path.realpath(path)) if path.is_symlink() else path
-
-
-def _is_device(path: Path) -> bool:
-    """Whether `path` is something like /dev/null or a pipe, whose place no file must take."""
-    return path.exists() and not path.is_file() and not path.is_dir()
-
-
-def write_atomic(path: Path, content: bytes) -> None:
-    """Write `content` so that `path` holds either what it held before or all of `content`.
-
-    Devices and pipes are written to as they are.
-
-    Raises:
-        ModelError: ``output-not-writable``.
-    """
-    path = _target(path)
-    with _writing(path):
-        if _is_device(path):
-            path.write_bytes(content)
-            return
-        handle, staged = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.chmod(staged, 0o666 & ~_umask())
-            os.replace(staged, path)
-        except BaseException:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(staged)
-            raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
-
-
-@contextlib.contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise _not_writable(path, error.strerror or str(error)) from None
-
-
-def _not_writable(path: Path, reason: str) -> ModelError:
-    hint = f"make the folder {path.parent} first" if not path.parent.exists() else ""
-    return ModelError("output-not-writable", f"{path}: cannot be written: {reason}", hint=hint)

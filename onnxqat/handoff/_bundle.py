@@ -5,14 +5,12 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
-import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from onnxqat.errors import ModelError, UsageError
+from onnxqat.errors import UsageError
+from onnxqat.graph import atomic
 
 MANIFEST = "manifest.json"
 
@@ -41,42 +39,10 @@ def writing(output: Path) -> Iterator[Path]:
 
     Raises:
         ModelError: ``output-not-writable``.
+        UsageError: ``option-invalid``: something else than a bundle came into the place meanwhile.
     """
-    output = Path(os.path.realpath(output))  # what a link points to is replaced, and the link stays
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        staged = Path(tempfile.mkdtemp(dir=output.parent, prefix=f".{output.name}-"))
-    except OSError as error:
-        raise _not_writable(output, error) from None
-    try:
+    with atomic.staged_folder(output, check_target) as staged:
         yield staged
-        try:
-            _put(staged, output)
-        except OSError as error:
-            raise _not_writable(output, error) from None
-    finally:
-        shutil.rmtree(staged, ignore_errors=True)
-
-
-def _put(staged: Path, output: Path) -> None:
-    mask = os.umask(0)
-    os.umask(mask)
-    staged.chmod(0o777 & ~mask)
-    if not output.exists():
-        staged.rename(output)
-        return
-    with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}-") as folder:
-        old = Path(folder) / "old"
-        output.rename(old)
-        try:
-            staged.rename(output)
-        except BaseException:
-            old.rename(output)
-            raise
-
-
-def _not_writable(output: Path, error: OSError) -> ModelError:
-    return ModelError("output-not-writable", f"{output}: cannot be written: {error.strerror or error}")
 
 
 def write_json(path: Path, content: Any) -> None:

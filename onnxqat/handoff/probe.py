@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -16,6 +15,7 @@ from onnxqat.backends.schema import TypeRow
 from onnxqat.calibration.session import Session
 from onnxqat.errors import CheckError, UsageError
 from onnxqat.graph import io
+from onnxqat.graph.staging import scratch
 from onnxqat.handoff import _base, _choice, _probe_models
 from onnxqat.handoff._base import ABSORBED, BaseCompiler, CompilerResult
 from onnxqat.handoff._outputs import check_outputs, output_quantizers
@@ -141,8 +141,8 @@ def _table(compiler: str, backend: str | None) -> schema.Backend:
 def _learn(compiler: BaseCompiler, table: schema.Backend, case: Case, timeout: float) -> Learned:
     model = _probe_models.quantized(case, *_types(table, case))
     feeds = _probe_models.feeds(case)
-    with tempfile.TemporaryDirectory(prefix="onnxqat-") as folder:
-        path = Path(folder) / "probe.onnx"
+    with scratch() as folder:
+        path = folder / "probe.onnx"
         onnx.save(model, path)
         try:
             result = compile_in_process(compiler, path, [feeds], timeout=timeout)

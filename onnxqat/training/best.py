@@ -95,3 +95,6 @@ class Best:
         """Read the best of an earlier run from its file."""
         if progress.best_score is not None and self.file is not None and self.file.exists():
             self.state = checkpoint.weights(self.file, self.step.module)
+            # The best of an epoch is written before that epoch's checkpoint, so it may be of one that is done again.
+            kept = checkpoint.standing(self.file)
+            progress.best_score, progress.best_epoch = kept.best_score, kept.best_epoch

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from onnxqat.bridge.fake_quantize import STATES, State
 from onnxqat.bridge.state import quantizers
 from onnxqat.errors import InputError
-from onnxqat.graph import io
+from onnxqat.graph import atomic, io
 from onnxqat.training import checkpoint, roles
 from onnxqat.training.batches import Batch
 from onnxqat.training.execution import Execution
@@ -79,6 +79,8 @@ def write(folder: Path, steps: Steps, record: StepRecord, finding: Finding, rand
     """
     step, world = steps.step, steps.step.world
     folder.mkdir(parents=True, exist_ok=True)
+    if world.writer:
+        atomic.remove(folder / "box.json")  # of an earlier run: beside new batches it would be the box of another step
     _write_seen(folder / f"batch-{world.rank}.safetensors", step.seen, finding)
     checkpoint.save(
         folder / "before.safetensors",

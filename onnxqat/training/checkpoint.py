@@ -193,6 +193,15 @@ def weights(path: Path, module: nn.Module) -> dict[str, Tensor]:
     return found
 
 
+def standing(path: Path) -> Progress:
+    """Where the run stood when it wrote the checkpoint.
+
+    Raises:
+        QatError: ``checkpoint-mismatch``, as in :func:`load`.
+    """
+    return Progress(**_read(path)[1]["progress"])
+
+
 def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     if not path.is_file():
         raise _mismatch(path, "no such file")

@@ -21,7 +21,7 @@ from onnxqat.bridge.fake_quantize import DerivedFakeQuantize, FakeQuantize
 from onnxqat.bridge.importer import to_torch
 from onnxqat.bridge.state import quantizers
 from onnxqat.bridge.write_back import FINETUNED, write_back
-from onnxqat.errors import ModelError, QatError, UsageError
+from onnxqat.errors import QatError, UsageError
 from onnxqat.types import QParams, QType
 
 Array = npt.NDArray[Any]
@@ -286,19 +286,23 @@ def external(tmp_path: Path) -> Path:
     return folder / "m.onnx"
 
 
-def test_external_data_unchanged_is_copied_beside(external: Path, tmp_path: Path) -> None:
-    other = tmp_path / "other"
-    other.mkdir()
-    module = to_torch(external)
-    write_back(module, external, other / "out.onnx")
-    write_back(module, external, external.parent / "out.onnx")
-    assert (other / "out.onnx").read_bytes() == external.read_bytes() == (external.parent / "out.onnx").read_bytes()
-    assert (other / "m.data").read_bytes() == (external.parent / "m.data").read_bytes()
-    (other / "m.data").write_bytes(b"something else")
-    with pytest.raises(ModelError) as error:
-        write_back(module, external, other / "out.onnx")
-    assert error.value.code == "output-not-writable"
-    assert (other / "m.data").read_bytes() == b"something else"
+@pytest.mark.parametrize("limit", [2**31, 10], ids=["inside", "in a file of its own"])
+def test_a_file_written_does_not_read_the_data_of_the_model_that_it_was_made_from(
+    external: Path, monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    monkeypatch.setattr("onnxqat.graph.saving.PROTOBUF_LIMIT", limit)
+    module, x = to_torch(external), torch.ones(1, 8)
+    expected = module(x)
+    written = write_back(module, external, external.with_name("out.onnx"))
+    data = external.with_name("m.data")
+    data.write_bytes(bytes(data.stat().st_size))
+    assert torch.equal(to_torch(written)(x), expected)
+
+
+def test_a_model_with_external_data_that_is_written_over_itself_unchanged_stays(external: Path) -> None:
+    before = {file.name: file.read_bytes() for file in external.parent.iterdir()}
+    write_back(to_torch(external), external, external)
+    assert {file.name: file.read_bytes() for file in external.parent.iterdir()} == before
 
 
 def test_external_data_that_changed_comes_inside(external: Path, tmp_path: Path) -> None:
@@ -313,7 +317,7 @@ def test_external_data_that_changed_comes_inside(external: Path, tmp_path: Path)
 def test_above_the_limit_external_data_stay_external(
     external: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("onnxqat.graph.io.PROTOBUF_LIMIT", 10)
+    monkeypatch.setattr("onnxqat.graph.saving.PROTOBUF_LIMIT", 10)
     module = to_torch(external)
     nudge(module)
     write_back(module, external, tmp_path / "out.onnx")

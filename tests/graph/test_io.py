@@ -118,10 +118,12 @@ def test_save_and_load(tmp_path: Path, external: bool) -> None:
     model.graph.outputs[0].shape = ir.Shape(["N", 1000])
     path = io.save(model, tmp_path / "m.onnx", external_data=external)
     names = sorted(p.name for p in tmp_path.iterdir())
-    assert names == (["m.onnx", "m.onnx.data"] if external else ["m.onnx"])
+    assert names[0] == "m.onnx"
+    assert len(names) == (2 if external else 1)
     compare_outputs(io.to_proto(model), io.to_proto(io.load(path)), 0.0)
-    again = io.save(io.load(path), tmp_path / "again.onnx", external_data=external)
-    assert external or again.read_bytes() == path.read_bytes()
+    held = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    io.save(io.load(path), path, external_data=external)
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == held
 
 
 def test_saving_over_a_model_that_is_mapped(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ class Files:
                 opset_version=self.settings.opset_version,
             )
         if best:
-            io.write_atomic(self.best, self.last.read_bytes())
+            io.copy(self.last, self.best)
 
     def write_checkpoint(self, held: dict[str, Any], *, best: bool) -> None:
         """Write `held`, and the loop's own checkpoint with it, so that one file is all that a run goes on from."""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import tempfile
-from pathlib import Path
 
 import onnx_ir as ir
 import torch
@@ -14,6 +12,7 @@ from onnxqat.from_torch.call import Call
 from onnxqat.from_torch.exporters._refusals import failed, no_form
 from onnxqat.from_torch.options import Options
 from onnxqat.graph import io
+from onnxqat.graph.staging import scratch
 
 FIRST, LAST = 9, 20
 TRACES = True
@@ -45,8 +44,8 @@ def convert(call: Call, options: Options) -> ir.Model:
         module.training = True  # of the view alone: what computes is the module itself
     if any(isinstance(m, torch.jit.ScriptModule) for m in list(module.modules())[1:]):
         module = torch.jit.trace(module, call.inputs, check_trace=False)  # type: ignore[no-untyped-call]
-    with tempfile.TemporaryDirectory(prefix="onnxqat-") as folder:
-        path = Path(folder) / "model.onnx"
+    with scratch() as folder:
+        path = folder / "model.onnx"
         torch.onnx.export(
             module,
             call.inputs,

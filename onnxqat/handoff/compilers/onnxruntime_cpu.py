@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import onnx
 
 from onnxqat.calibration import custom_ops
+from onnxqat.graph.staging import scratch
 from onnxqat.handoff import _base
 from onnxqat.handoff._base import MOVES, Array, CompilerResult, Kind
 from onnxqat.handoff._nodes import Nodes, above
@@ -47,8 +47,8 @@ class Compiler(_base.BaseCompiler):
         for key, value in self.options.items():
             options.add_session_config_entry(key, value)
         custom_ops.register(options)
-        with tempfile.TemporaryDirectory(prefix="onnxqat-") as folder:
-            optimized = Path(folder) / "optimized.onnx"
+        with scratch() as folder:
+            optimized = folder / "optimized.onnx"
             options.optimized_model_filepath = str(optimized)
             session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
             names = [v.name for v in session.get_outputs()]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,6 +20,7 @@ from onnxqat.calibration.inputs import of_graph
 from onnxqat.calibration.preprocess import Preprocess, parse
 from onnxqat.errors import DataError, ModelError, UsageError
 from onnxqat.graph import io
+from onnxqat.graph.staging import scratch
 from onnxqat.training import batches, methods, placement
 from onnxqat.training.in_float32 import Source
 from onnxqat.training.reconstruction.blocks import Block, Order, Region, regions
@@ -151,8 +151,8 @@ def reconstruct(
         drop=chosen.drop,
         seed=seed,
     )
-    with placement.seeded(seed, place), tempfile.TemporaryDirectory(prefix="onnxqat-") as folder:
-        run = _Run(module, held, settings, place, Path(folder))
+    with placement.seeded(seed, place), scratch() as folder:
+        run = _Run(module, held, settings, place, folder)
         reports = run.all(chosen.order, progress)
     tuned = write_back(module.cpu(), file.target, output, metadata={"onnxqat.method": recipe})
     tuned = file.like_given(tuned, output)

@@ -1,0 +1,64 @@
+"""Data files of models above 2 GB: named by their content, and removed once no graph of the folder names them.
+
+``m.onnx`` has its weights in ``m.onnx.<16 hexadecimal digits of their SHA-256>.data``. A graph and its weights are two
+files, and no system renames two at once: since other weights have another name, renaming the graph switches both.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+import os
+import re
+from collections.abc import Collection
+from pathlib import Path
+
+_DIGITS = 16
+_LONGEST = 150  # letters of the model's name that go into it: file systems end names at 255 bytes
+
+
+def name_for(model: Path, data: Path) -> str:
+    """Name of the file of weights beside the graph `model`, for weights that lie in `data`."""
+    digest = hashlib.sha256()
+    with data.open("rb") as file:
+        while block := file.read(2**20):
+            digest.update(block)
+    return f"{_stem(model)}.{digest.hexdigest()[:_DIGITS]}.data"
+
+
+def _stem(model: Path) -> str:
+    """The model's name without what no location of external data may hold: colons, backslashes, and what is no text."""
+    return re.sub(r"[^\w.+=@,() -]", "_", model.name)[:_LONGEST]
+
+
+def remove_unused(model: Path, keep: Collection[str]) -> None:
+    """Remove the weights of what `model` was before: files that are named as above and that no graph beside it names.
+
+    Call it with the folder locked: another process may have put weights there whose graph is about to come.
+
+    Args:
+        model: the graph, which has been replaced.
+        keep: names of files that stay.
+    """
+    pattern = re.compile(rf"{re.escape(_stem(model))}\.[0-9a-f]{{{_DIGITS}}}\.data")
+    with os.scandir(model.parent) as entries:
+        files = [entry.name for entry in entries if entry.is_file(follow_symlinks=False)]
+    unused = {name for name in files if pattern.fullmatch(name)} - set(keep)
+    # Copies of a graph, under names such as m.onnx.bak, go on being whole.
+    graphs = [name for name in files if ".onnx" in name and not name.endswith(".data")] if unused else []
+    for graph in graphs:
+        unused -= _named_in(model.parent / graph, unused)
+    for name in unused:
+        (model.parent / name).unlink(missing_ok=True)
+
+
+def _named_in(graph: Path, names: Collection[str]) -> set[str]:
+    """Those of `names` that stand in the file `graph`; all where it cannot be read."""
+    try:
+        with graph.open("rb") as file:
+            if os.fstat(file.fileno()).st_size == 0:
+                return set()
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+                return {name for name in names if content.find(name.encode()) >= 0}
+    except OSError:
+        return set(names)
