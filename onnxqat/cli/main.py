@@ -15,11 +15,11 @@ from typing import Any
 import click
 
 import onnxqat
+from onnxqat.cli import _signals
 from onnxqat.cli._folder import Folder
 from onnxqat.errors import InputError, QatError, UsageError
 
 INTERNAL_ERROR = 70
-INTERRUPTED = 130
 # How click says that a group was called without a command; older ones show the help by themselves.
 _NO_ARGUMENTS: tuple[type[Exception], ...] = tuple(filter(None, [getattr(click.exceptions, "NoArgsIsHelpError", None)]))
 _OF_MACHINE = (
@@ -48,7 +48,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # names are any text, and not every terminal has all letters
             stream.reconfigure(errors="backslashreplace")
-    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+    with _signals.handled():
+        status = run(sys.argv[1:] if arguments is None else arguments)
+    sys.exit(status)
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -69,9 +71,11 @@ def run(arguments: Sequence[str]) -> int:
     except QatError as error:
         _report(_as_typed(error, arguments), as_json=as_json)
         return error.exit_status
-    except (click.Abort, KeyboardInterrupt):
-        click.echo("interrupted", err=True)
-        return INTERRUPTED
+    except (click.Abort, KeyboardInterrupt) as error:
+        status = _signals.status_of(error)
+        with contextlib.suppress(OSError):  # a terminal that was closed takes no last line
+            click.echo(_signals.words_for(status), err=True)
+        return status
     except (OSError, MemoryError) as error:
         if os.environ.get("ONNXQAT_DEBUG"):
             raise

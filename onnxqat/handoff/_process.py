@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -17,8 +17,9 @@ from google.protobuf.message import DecodeError
 
 import onnxqat
 from onnxqat.errors import CheckError, UsageError
+from onnxqat.graph.staging import scratch
 from onnxqat.handoff._base import Array, BaseCompiler, CompilerResult, NodeResult
-from onnxqat.handoff._child import run_child
+from onnxqat.handoff._child import MEMORY_VARIABLE, memory_limit, run_child
 from onnxqat.handoff._environment_compiler import EnvironmentCompiler
 from onnxqat.handoff._static import static_copy
 
@@ -26,6 +27,9 @@ WORKER = "onnxqat.handoff._worker"
 _ROOT = Path(onnxqat.__file__).resolve().parents[1]
 _SCRIPT = Path(__file__).parent / "scripts" / "_main.py"
 _SHOWN = 5
+_NO_MEMORY = re.compile(
+    r"MemoryError|bad_?alloc|out of memory|allocat\w* (memory|failed)|insufficient memory", re.IGNORECASE
+)
 RARE_TYPES = {onnx.TensorProto.BFLOAT16: "bfloat16", onnx.TensorProto.DOUBLE: "double"}
 
 
@@ -54,8 +58,7 @@ def compile_in_process(
         CheckError: ``handoff-failed``: refused, crashed or out of time, with the compiler's own words.
         UsageError: ``dependency-missing``.
     """
-    with tempfile.TemporaryDirectory(prefix="onnxqat-") as name:
-        folder = Path(name)
+    with scratch() as folder:
         job = _job(compiler, path, batches, artefacts)
         command = [sys.executable, "-m", module, str(folder)]
         original: onnx.ModelProto | None = None
@@ -73,13 +76,15 @@ def compile_in_process(
         (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
         _write_feeds(folder, batches)
         with (folder / "log").open("w+b") as log:
-            status = run_child(command, cwd=folder, env=_surroundings(), log=log, timeout=timeout)
+            surroundings = _surroundings(folder)
+            status = run_child(command, cwd=folder, env=surroundings, log=log, timeout=timeout)
             words = _last_words(log)
         if status is None:
             raise CheckError("handoff-failed", f"{compiler.name} did not end within {timeout:g} s and was stopped")
         if not (folder / "result.json").exists():
             how = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
-            raise CheckError("handoff-failed", f"{compiler.name} {how}{': ' + words if words else ''}")
+            hint = _of_memory(words, surroundings)
+            raise CheckError("handoff-failed", f"{compiler.name} {how}{': ' + words if words else ''}", hint=hint)
         return _read_result(folder, compiler, original, path)
 
 
@@ -102,9 +107,19 @@ def _write_feeds(folder: Path, batches: Sequence[Mapping[str, Array]]) -> None:
     np.savez(folder / "feeds.npz", **arrays)
 
 
-def _surroundings() -> dict[str, str]:
+def _surroundings(folder: Path) -> dict[str, str]:
+    """The child's environment: its temporary files go with the job's folder, whatever it leaves behind."""
     paths = [str(_ROOT), os.environ.get("PYTHONPATH", "")]
-    return dict(os.environ, PYTHONPATH=os.pathsep.join(p for p in paths if p))
+    temporary = dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(folder))
+    return dict(os.environ, PYTHONPATH=os.pathsep.join(p for p in paths if p), **temporary)
+
+
+def _of_memory(words: str, surroundings: Mapping[str, str]) -> str:
+    """What to do where a compiler ran into the limit of its memory; nothing where its `words` are about something else."""
+    if not _NO_MEMORY.search(words):
+        return ""
+    gigabytes = memory_limit(surroundings) / 2**30
+    return f"a compiler may use {gigabytes:.3g} GB: {MEMORY_VARIABLE}=N allows N, 0 any number" if gigabytes else ""
 
 
 def _last_words(log: IO[bytes]) -> str:
@@ -133,7 +148,8 @@ def _read_result(folder: Path, compiler: BaseCompiler, original: onnx.ModelProto
         raise UsageError("dependency-missing", found["error"], hint=found["hint"])
     if "error" in found:
         refused = [f"{node}: {why}" for node, why in found.get("refused", []) if node]
-        hint = f"it names {'; '.join(refused[:_SHOWN])}" if refused else _rare_types(path)
+        hint = f"it names {'; '.join(refused[:_SHOWN])}" if refused else ""
+        hint = hint or _of_memory(found["error"], os.environ) or _rare_types(path)
         raise CheckError("handoff-failed", f"{compiler.name} refused the model: {found['error']}", hint=hint)
     with np.load(folder / "outputs.npz", allow_pickle=False) as arrays:
         outputs = tuple({key: arrays[str(i)] for key, i in batch.items()} for batch in found["outputs"])

@@ -88,7 +88,15 @@ def start(
         work(None)
     else:
         arguments = (work, dist_url, machine * here, total)
-        multiprocessing.spawn(_process, arguments, nprocs=here)  # type: ignore[attr-defined,no-untyped-call]
+        context = multiprocessing.spawn(  # type: ignore[attr-defined,no-untyped-call]
+            _process, arguments, nprocs=here, join=False
+        )
+        try:
+            while not context.join():
+                pass
+        finally:  # a signal ends them all: this process would wait for them at its exit
+            for process in context.processes:
+                process.terminate()
 
 
 def _process(local: int, work: Callable[[int | None], object], dist_url: str, first: int, total: int) -> None:
