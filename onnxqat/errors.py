@@ -58,6 +58,8 @@ ErrorCode = Literal[
     "distributed-failed",
     "parity-failed",
     "handoff-failed",
+    "score-failed",
+    "score-output",
 ]
 
 ERROR_CODES: tuple[str, ...] = get_args(ErrorCode)

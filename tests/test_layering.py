@@ -13,6 +13,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("parts",),
     ("calibration",),
     ("insert",),  # the work of `insert-qdq`, put together from everything so far
+    ("metrics",),
     ("bridge",),
     ("training",),
     ("validation",),

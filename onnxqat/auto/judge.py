@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from onnxqat.calibration.data import Data
 from onnxqat.calibration.session import Session
-from onnxqat.validation.accuracy import class_numbers
+from onnxqat.metrics._accuracy import class_numbers
 
 Array = npt.NDArray[Any]
 Run = Callable[[Mapping[str, Array]], dict[str, Array]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from onnxqat.calibration._sources import RawBatch, Source
+from onnxqat.calibration._sources import Annotator, RawBatch, Source
 from onnxqat.errors import DataError
 
 
@@ -14,6 +14,11 @@ class Numbered(Source):
     def __init__(self, source: Source, numbers: Sequence[int]) -> None:
         self.name, self.samples, self.numbered = source.name, len(numbers), True
         self._source, self._numbers = source, list(numbers)
+
+    def annotated(self, read: Annotator) -> Numbered | None:
+        """The same samples of the annotated source."""
+        inner = self._source.annotated(read)
+        return None if inner is None else Numbered(inner, self._numbers)
 
     def batches(self, size: int) -> Iterator[RawBatch]:
         """The samples by `size`."""

@@ -10,7 +10,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,8 @@ from onnxqat.calibration.preprocess import ImageTransform
 from onnxqat.errors import DataError, InputError, QatError, UsageError
 
 IMAGE_SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".webp")
+Annotator: TypeAlias = "Callable[[Sequence[Path], ImageTransform], npt.NDArray[Any]]"
+"""From image files, and what turns them into samples, to labels with an entry for each along the first axis."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,25 +62,46 @@ class Source(ABC):
         """One batch of the samples of these numbers; None where the source is not :attr:`numbered`."""
         return None
 
+    def annotated(self, read: Annotator) -> Source | None:
+        """The same samples with labels from beside them; None where they are no images of a folder.
+
+        Args:
+            read: gives the labels of a list of image files.
+        """
+        return None
+
 
 class ImageFolder(Source):
     """Images below a folder, sorted by path. Labels: the folders' names if all are integers, else their rank.
 
-    There are no labels unless every image lies in a sub-folder and there are at least two of them.
+    There are no labels unless every image lies in a sub-folder and there are at least two of them, or `labels` are given:
+    an entry for each file along the first axis.
     """
 
-    def __init__(self, folder: Path, files: Sequence[Path], info: InputInfo, transform: ImageTransform) -> None:
-        self.name = str(folder)
+    def __init__(
+        self,
+        folder: Path,
+        files: Sequence[Path],
+        info: InputInfo,
+        transform: ImageTransform,
+        labels: npt.NDArray[Any] | None = None,
+    ) -> None:
+        self.name, self._folder = str(folder), folder
         self.samples, self.numbered = len(files), True
         self._files, self._info, self._transform = files, info, transform
         parts = [path.relative_to(folder).parts for path in files]
         classes = {p[0] for p in parts if len(p) > 1}
-        self._labels: npt.NDArray[np.int64] | None = None
+        self._labels = labels
         if all(len(p) > 1 for p in parts) and len(classes) > 1:
             numbered = all(c.isascii() and c.isdigit() for c in classes)
             code = {c: int(c) if numbered else rank for rank, c in enumerate(sorted(classes))}
-            self._labels = np.array([code[p[0]] for p in parts], np.int64)
+            self._labels = np.array([code[p[0]] for p in parts], np.int64) if labels is None else labels
             self.sorted_by_class = True
+
+    def annotated(self, read: Annotator) -> ImageFolder:
+        """The same images with the labels that `read` gives for their files."""
+        labels = read(self._files, self._transform)
+        return ImageFolder(self._folder, self._files, self._info, self._transform, labels)
 
     def batches(self, size: int) -> Iterator[RawBatch]:
         """Stacks of `size` images."""

@@ -15,6 +15,7 @@ from onnxqat.calibration import _chosen
 from onnxqat.calibration._arrays import ArchiveFolder, Arrays, read_npy, read_npz
 from onnxqat.calibration._sources import (
     IMAGE_SUFFIXES,
+    Annotator,
     ImageFolder,
     RandomSource,
     RawBatch,
@@ -157,6 +158,18 @@ class Data:
     def first(self, limit: int) -> Data:
         """The first `limit` samples; at least one batch."""
         return Data(self._source, self.inputs, self._size, min(limit, self._limit or limit))
+
+    def annotated(self, read: Annotator) -> Data | None:
+        """The same samples with labels that `read` finds beside image files; None where they are no such files.
+
+        Args:
+            read: gives the labels of a list of files, with an entry for each along the first axis.
+
+        Raises:
+            DataError: what `read` raises.
+        """
+        source = self._source.annotated(read)
+        return None if source is None else Data(source, self.inputs, self._size, self._limit)
 
     def _checked(self, raw: RawBatch) -> tuple[Feeds, _Labels]:
         check_names(raw.feeds, self.inputs, raw.origin)

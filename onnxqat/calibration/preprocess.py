@@ -176,6 +176,21 @@ _PARSERS: dict[str, tuple[Callable[[str], object], str]] = {
 
 
 @dataclasses.dataclass(frozen=True)
+class Placed:
+    """Where an image lies in a sample; sizes are (width, height) in pixels.
+
+    Attributes:
+        inner: size of the whole image after scaling.
+        corner: (x, y) of its upper left corner in the sample; negative where the sample is cut out of it.
+        size: of the sample.
+    """
+
+    inner: tuple[int, int]
+    corner: tuple[int, int]
+    size: tuple[int, int]
+
+
+@dataclasses.dataclass(frozen=True)
 class ImageTransform:
     """A :class:`Preprocess` with the model's input filled in: turns an image into one sample, without batch axis.
 
@@ -228,39 +243,46 @@ class ImageTransform:
             pixels = pixels.transpose(2, 0, 1)
         return np.ascontiguousarray(pixels, self.dtype)
 
+    def placed(self, width: int, height: int) -> Placed:
+        """Where the pixels of an image of this size lie in the sample.
+
+        Raises:
+            UsageError: ``option-invalid``: a size is to be the model's, which is dynamic.
+        """
+        steps = self.steps
+        if steps.letterbox is not None:
+            high, wide = self._sides(steps.letterbox)
+            ratio = min(high / height, wide / width)
+            inner = (max(1, round(width * ratio)), max(1, round(height * ratio)))
+            corner = ((wide - inner[0]) // 2, (high - inner[1]) // 2) if steps.align == "center" else (0, 0)
+            return Placed(inner, corner, (wide, high))
+        inner = (width, height)
+        if isinstance(steps.resize, int):
+            side, shorter = steps.resize, min(width, height)
+            inner = (side * width // shorter, side * height // shorter)
+        elif steps.resize is not None or (steps.crop is None and None not in self.size):
+            high, wide = self._sides(steps.resize or "model")
+            inner = (wide, high)
+        if steps.crop is None:
+            return Placed(inner, (0, 0), inner)
+        high, wide = self._sides(steps.crop)
+        return Placed(inner, (-round((inner[0] - wide) / 2), -round((inner[1] - high) / 2)), (wide, high))
+
     def _fit(self, image: Image.Image) -> Image.Image:
         from PIL import Image
 
-        steps = self.steps
-        sampling = Image.Resampling[steps.interpolation.upper()]
-        width, height = image.size
+        steps, place = self.steps, self.placed(*image.size)
+        if place.inner != image.size:
+            image = image.resize(place.inner, Image.Resampling[steps.interpolation.upper()])
         if steps.letterbox is not None:
-            return self._letterbox(image, sampling)
-        if isinstance(steps.resize, int):
-            side, shorter = steps.resize, min(width, height)
-            image = image.resize((side * width // shorter, side * height // shorter), sampling)
-        elif steps.resize is not None or (steps.crop is None and None not in self.size):
-            target = self._sides(steps.resize or "model")
-            image = image.resize((target[1], target[0]), sampling)
+            pad = steps.pad
+            canvas = Image.new(image.mode, place.size, pad if image.mode == "L" else (pad, pad, pad))
+            canvas.paste(image, place.corner)
+            return canvas
         if steps.crop is not None:
-            target = self._sides(steps.crop)
-            left, top = round((image.width - target[1]) / 2), round((image.height - target[0]) / 2)
-            image = image.crop((left, top, left + target[1], top + target[0]))
+            left, top = -place.corner[0], -place.corner[1]
+            image = image.crop((left, top, left + place.size[0], top + place.size[1]))
         return image
-
-    def _letterbox(self, image: Image.Image, sampling: Image.Resampling) -> Image.Image:
-        from PIL import Image
-
-        assert self.steps.letterbox is not None
-        height, width = self._sides(self.steps.letterbox)
-        ratio = min(height / image.height, width / image.width)
-        inner = (max(1, round(image.width * ratio)), max(1, round(image.height * ratio)))
-        pad = self.steps.pad
-        canvas = Image.new(image.mode, (width, height), pad if image.mode == "L" else (pad, pad, pad))
-        centred = self.steps.align == "center"
-        corner = ((width - inner[0]) // 2, (height - inner[1]) // 2) if centred else (0, 0)
-        canvas.paste(image.resize(inner, sampling), corner)
-        return canvas
 
     def _sides(self, size: Size) -> tuple[int, int]:
         if isinstance(size, int):

@@ -20,8 +20,8 @@ from onnxqat import numerics
 from onnxqat.calibration.session import main_values
 from onnxqat.graph import qdq
 from onnxqat.graph.qdq import Quantizer
+from onnxqat.metrics._closeness import Difference
 from onnxqat.types import QParams, Remark
-from onnxqat.validation.compare import Difference
 
 Array = npt.NDArray[Any]
 

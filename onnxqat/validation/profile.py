@@ -15,8 +15,8 @@ from onnxqat.calibration.session import Session, main_values
 from onnxqat.errors import ModelError
 from onnxqat.graph import io, qdq, query
 from onnxqat.graph.qdq import Quantizer
+from onnxqat.metrics._closeness import Closeness
 from onnxqat.types import Remark, Role
-from onnxqat.validation.closeness import Closeness
 from onnxqat.validation.opening import check_alike, name_of, open_data
 from onnxqat.validation.torch_run import as_input
 

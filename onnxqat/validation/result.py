@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from onnxqat.metrics._accuracy import Accuracy
 from onnxqat.types import Remark
-from onnxqat.validation.accuracy import Accuracy
 from onnxqat.validation.compare import Comparison, plain
 from onnxqat.validation.parity import QuantizerParity
 from onnxqat.validation.parting import Parting

@@ -13,10 +13,11 @@ from onnxqat.calibration import inputs as model_inputs
 from onnxqat.calibration.session import Session, main_values
 from onnxqat.errors import DataError, ModelError
 from onnxqat.graph import io, qdq, query
+from onnxqat.metrics._accuracy import Accuracy, AccuracyMeter
+from onnxqat.metrics._closeness import Difference
 from onnxqat.types import Remark
 from onnxqat.validation import machine, parity, parting
-from onnxqat.validation.accuracy import Accuracy, AccuracyMeter
-from onnxqat.validation.compare import FLOAT_ROUNDING, Difference, OutputMeter
+from onnxqat.validation.compare import FLOAT_ROUNDING, OutputMeter
 from onnxqat.validation.opening import check_alike, name_of, open_data
 from onnxqat.validation.result import DEFAULT, FLOAT, PLAIN, TORCH, Limits, TensorNoise, ValidationReport, judge
 from onnxqat.validation.torch_run import open_torch

@@ -6,7 +6,8 @@ import math
 import numpy as np
 import pytest
 
-from onnxqat.validation.compare import Difference, OutputMeter, parts, plain
+from onnxqat.metrics._closeness import Difference
+from onnxqat.validation.compare import OutputMeter, parts, plain
 
 
 def test_signal_to_noise_over_batches() -> None:

@@ -9,8 +9,9 @@ import pytest
 
 from onnxqat.handoff.handoff import handoff
 from onnxqat.insert import insert_qdq
+from onnxqat.metrics._closeness import Difference
 from onnxqat.training.finetune import finetune
-from onnxqat.validation.compare import Difference, parts
+from onnxqat.validation.compare import parts
 from onnxqat.validation.validate import validate
 
 WORDS = """<ir_version: 8, opset_import: ["" : 17]> g (float[1,2] x) => (float[1,2] y, string[1] label)

@@ -12,10 +12,10 @@ import onnxqat
 from onnxqat.cli import main
 from onnxqat.errors import QatError
 from onnxqat.graph import io
+from onnxqat.metrics._closeness import Closeness
 from onnxqat.passes.strip_qdq import StripQdq
 from onnxqat.report import build_profile
 from onnxqat.report import json as as_json
-from onnxqat.validation.closeness import Closeness
 from onnxqat.validation.profile import ProfileReport
 from tests.backends.planning import proto, weight
 from tests.bridge import parity

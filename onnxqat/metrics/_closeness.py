@@ -8,9 +8,50 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from onnxqat.validation.compare import Difference
-
 Array = npt.NDArray[Any]
+
+
+class Difference:
+    """Sums of one pair of tensors over batches; holds no batch. Sums are float64."""
+
+    def __init__(self) -> None:
+        self.max_abs = 0.0
+        self.largest = 0.0
+        self.non_finite = 0
+        self.elements = 0
+        self._signal = self._noise = 0.0
+
+    def update(self, value: npt.NDArray[Any], reference: npt.NDArray[Any]) -> None:
+        """Add one batch of arrays of equal shape; non-finite values of `value` are counted and left out.
+
+        Of words, each that is another one counts as a difference of 1.
+        """
+        if value.dtype.kind in "OU":
+            value, reference = (value == reference).astype(np.float32), np.ones(value.shape, np.float32)
+        x, ref = np.asarray(value, np.float64).ravel(), np.asarray(reference, np.float64).ravel()
+        self.elements += x.size
+        finite = np.isfinite(x)
+        if not finite.all():
+            self.non_finite += int(x.size - finite.sum())
+        finite &= np.isfinite(ref)
+        if not finite.all():
+            x, ref = x[finite], ref[finite]
+        if not x.size:
+            return
+        difference = x - ref
+        self.max_abs = max(self.max_abs, float(np.abs(difference).max()))
+        self.largest = max(self.largest, float(np.abs(ref).max()))
+        self._signal += float(ref @ ref)
+        self._noise += float(difference @ difference)
+
+    @property
+    def sqnr_db(self) -> float:
+        """Signal to noise in dB; infinite without noise, minus infinite without signal, NaN without values."""
+        if not self.elements:
+            return math.nan
+        if not self._noise:
+            return math.inf
+        return 10 * math.log10(self._signal / self._noise) if self._signal else -math.inf
 
 
 class Closeness(Difference):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from onnxqat.errors import DataError
-from onnxqat.validation.accuracy import AccuracyMeter, class_numbers
+from onnxqat.metrics._accuracy import AccuracyMeter, class_numbers
 
 
 def test_batches_add_up_to_the_whole() -> None:

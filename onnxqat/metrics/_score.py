@@ -1,0 +1,230 @@
+"""From what a user calls a score to a function of a model: a built-in name, a function, or its place."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.util
+import inspect
+import math
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from onnxqat import discover
+from onnxqat.calibration._sources import import_function
+from onnxqat.calibration.data import Data
+from onnxqat.errors import DataError, QatError, UsageError
+from onnxqat.metrics._base import BaseMetric, Batch
+from onnxqat.metrics._predictor import Array, Predictor
+
+ScoreFunction: TypeAlias = "Callable[[Predictor], float]"
+ScoreSource: TypeAlias = "str | Score | Callable[[Any], Any]"
+
+_PACKAGE = __name__.rpartition(".")[0]
+_HELD_BYTES = 2**28
+"""Outputs of the float model that are kept between scores; what is beyond is computed again."""
+
+
+class Score:
+    """Quality of a model as one number, higher is better: ``score(predict)``.
+
+    NaN is the worst score there is and comes back as minus infinity, so that scores can be compared.
+
+    Args:
+        function: what computes it.
+        name: what reports call it.
+        against: what it is measured against: ``labels``, ``float model``, or ``function`` where only that knows.
+        default_drop: what may be lost where the user does not say, in units of :meth:`drop`.
+        drop: what is lost between two scores; their difference without.
+    """
+
+    def __init__(
+        self,
+        function: ScoreFunction,
+        name: str,
+        *,
+        against: Literal["labels", "float model", "function"] = "function",
+        default_drop: float = BaseMetric.default_drop,
+        drop: Callable[[float, float], float] = BaseMetric.drop,
+    ) -> None:
+        self.name, self.against, self.default_drop = name, against, default_drop
+        self._function, self._drop = function, drop
+
+    def __call__(self, predict: Predictor) -> float:
+        """The score of a model.
+
+        Raises:
+            UsageError: ``score-failed``: the function raised, or gave something else than a number; ``score-output``.
+            DataError: as reading the data does.
+        """
+        try:
+            found = self._function(predict)
+        except (QatError, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # SystemExit too: the command is not done because a function of the user's is
+            text = f"the score {self.name} failed on {predict.name}: {type(error).__name__}: {error}"
+            raise UsageError("score-failed", text) from error
+        try:
+            value = float(found)
+        except (TypeError, ValueError):
+            text = f"the score {self.name} gave {type(found).__name__} for {predict.name}, not a number"
+            raise UsageError("score-failed", text, hint="return one number; higher is better") from None
+        return -math.inf if math.isnan(value) else value
+
+    def drop(self, before: float, after: float) -> float:
+        """What is lost from `before`, the float model's score, to `after`; negative for a gain, never NaN."""
+        lost = 0.0 if before == after else self._drop(before, after)
+        return math.inf if math.isnan(lost) else lost
+
+
+def names() -> list[str]:
+    """Names of the built-in metrics."""
+    return [name.replace("_", "-") for name in discover.names(_PACKAGE)]
+
+
+def resolve(
+    given: ScoreSource,
+    *,
+    data: Data | None = None,
+    reference: Predictor | None = None,
+    labels: str | os.PathLike[str] | None = None,
+) -> Score:
+    """The score that `given` names.
+
+    Args:
+        given: a built-in metric (:func:`names`), ``package.module:function``, ``file.py:function``, or a callable. A
+            function gets a :class:`Predictor`; one whose first parameter is annotated ``Path`` or ``str``, or is called
+            ``path`` or ``file``, gets the path of an ONNX file.
+        data: what a built-in metric is computed on; it must be readable more than once.
+        reference: the float model, for metrics that compare with it.
+        labels: file or folder of labels, for a metric that reads one; see :mod:`onnxqat.metrics.coco_map`.
+
+    Raises:
+        UsageError: ``name-unknown``, with the closest names; ``option-invalid``: `labels` for what does not read them;
+            ``dependency-missing``.
+        DataError: ``data-not-found``: there is no such function; ``data-missing``, ``data-labels``: what the metric
+            needs is not there; ``data-format``: the data can be read only once.
+    """
+    if isinstance(given, Score):
+        return given
+    if isinstance(given, str) and ":" not in given:
+        return _built_in(given, data, reference, labels)
+    if labels is not None:
+        raise UsageError("option-invalid", f"the score {given} is a function and reads no labels from {labels}")
+    function = _function(given) if isinstance(given, str) else given
+    name = given if isinstance(given, str) else getattr(given, "__name__", type(given).__name__)
+    return Score(_of_function(function), name)
+
+
+def _built_in(
+    name: str, data: Data | None, reference: Predictor | None, labels: str | os.PathLike[str] | None
+) -> Score:
+    key = name.replace("_", "-")
+    if key not in names():
+        hint = discover.suggestion(name, names())
+        raise UsageError(
+            "name-unknown", f"there is no metric named {name!r}", hint=f"{hint} A function is written module:function"
+        )
+    metric: type[BaseMetric] = discover.load(_PACKAGE, key).Metric
+    if data is None:
+        raise DataError("data-missing", f"there are no data to compute {key} on", hint="give --data")
+    if not data.repeatable:
+        text = f"{data.name} can be read only once, and a score reads it for every model"
+        raise DataError("data-format", text, hint="pass a function that returns a new iterator, or a list")
+    chosen = metric.annotated(data, labels)
+    labelled = next(iter(chosen.labelled()))[1] is not None
+    if metric.needs == "labels" and not labelled:
+        hint = "labels lie in the .npz file under 'labels', are the names of sub-folders, or come in (inputs, labels) pairs"
+        raise DataError("data-labels", f"{key} needs labels, and {data.name} has none", hint=hint)
+    on_labels = labelled and metric.needs != "float"
+    if not on_labels and reference is None:
+        text = f"{key} compares with the float model where there are no labels, and none is given"
+        raise DataError("data-missing", text, hint="give the float model, or data with labels")
+    run = _Pass(metric, chosen, None if on_labels else reference)
+    against: Literal["labels", "float model"] = "labels" if on_labels else "float model"
+    return Score(run, key, against=against, default_drop=metric.default_drop, drop=metric.drop)
+
+
+class _Pass:
+    """One metric over one set of data, for one model after the other."""
+
+    def __init__(self, metric: type[BaseMetric], data: Data, reference: Predictor | None) -> None:
+        self._metric, self._data, self._reference = metric, data, reference
+        self._held: list[dict[str, Array]] = []
+        self._bytes = 0
+
+    def __call__(self, predict: Predictor) -> float:
+        metric = self._metric()
+        for number, (feeds, labels) in enumerate(self._data.labelled()):
+            reference = None if self._reference is None else self._float(number, feeds, self._reference)
+            metric.update(Batch(feeds, predict(feeds), None if self._reference else labels, reference))
+        return metric.result()
+
+    def _float(self, number: int, feeds: dict[str, Array], reference: Predictor) -> dict[str, Array]:
+        """The float model's outputs for the batch of this number."""
+        if number < len(self._held):
+            return self._held[number]
+        found = reference(feeds)
+        size = sum(array.nbytes for array in found.values())
+        if number == len(self._held) and self._bytes + size <= _HELD_BYTES:
+            self._held.append(found)
+            self._bytes += size
+        return found
+
+
+def _function(text: str) -> Callable[[Any], Any]:
+    """The function that ``package.module:function`` or ``file.py:function`` names."""
+    place, _, attribute = text.rpartition(":")
+    if not place.endswith(".py"):
+        named: Callable[..., Any] = import_function(text)
+        return named
+    path = Path(place)
+    if not path.is_file():
+        raise DataError("data-not-found", f"{place}: no such file", hint="a score is written file.py:function")
+    try:
+        with _first_on_path(path.resolve().parent):
+            spec = importlib.util.spec_from_file_location(path.stem, path)
+            assert spec is not None
+            assert spec.loader is not None
+            module = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(module)
+            found: Any = functools.reduce(getattr, attribute.split("."), module)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # SystemExit too: a script without its `if __name__ == "__main__"`
+        raise DataError("data-not-found", f"{text}: cannot be loaded: {type(error).__name__}: {error}") from error
+    if not callable(found):
+        raise DataError("data-not-found", f"{text} is {type(found).__name__}, not a function")
+    return found  # type: ignore[no-any-return]
+
+
+@contextlib.contextmanager
+def _first_on_path(folder: Path) -> Iterator[None]:
+    """`folder` as the first one that imports search, as Python has it for a script that lies there."""
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder))
+
+
+def _of_function(function: Callable[[Any], Any]) -> ScoreFunction:
+    """`function` of a predictor; one that wants a file, by annotation or name of its first parameter, gets its path."""
+    try:
+        parameters: Sequence[inspect.Parameter] = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):  # a built-in without a signature
+        return function
+    if not parameters:
+        return function
+    first = parameters[0]
+    kind = first.annotation
+    if kind is inspect.Parameter.empty:
+        wants = any(word in first.name.lower() for word in ("path", "file"))
+        return (lambda predict: function(predict.path)) if wants else function
+    text = kind.__name__ if isinstance(kind, type) else str(kind)  # a string or a union as it is written
+    if "Predictor" in text or not any(word in text for word in ("Path", "str")):
+        return function
+    return (lambda predict: function(predict.path)) if "Path" in text else (lambda predict: function(str(predict.path)))
