@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import importlib.util
 import pkgutil
 from collections.abc import Sequence
 from types import ModuleType
@@ -25,10 +26,19 @@ def load(package: str, name: str) -> ModuleType:
     Raises:
         UsageError: ``name-unknown``, with the closest names that exist.
     """
-    found, key = names(package), name.replace("-", "_")
-    if key not in found:
-        raise unknown(_one_of(package.rpartition(".")[2]), name, [each.replace("_", "-") for each in found])
+    key = name.replace("-", "_")
+    if not _is_module(package, key):
+        known = [each.replace("_", "-") for each in names(package)]
+        raise unknown(_one_of(package.rpartition(".")[2]), name, known)
     return importlib.import_module(f"{package}.{key}")
+
+
+def _is_module(package: str, key: str) -> bool:
+    """Return True for a key that :func:`names` lists; asks for the one file, as observers are found once per tensor."""
+    if not key.isidentifier() or key.startswith("_"):
+        return False
+    spec = importlib.util.find_spec(f"{package}.{key}")
+    return spec is not None and spec.has_location  # a folder without an __init__.py has none
 
 
 def unknown(kind: str, name: str, known: list[str]) -> UsageError:

@@ -34,3 +34,14 @@ def test_case_and_dashes_do_not_count() -> None:
 def test_a_hint_is_no_list_of_a_thousand_names() -> None:
     assert discover.suggestion("zzz", [f"tensor_{i}" for i in range(1000)]).endswith("tensor_33 and 966 more")
     assert discover.suggestion("zzz", []) == ""
+
+
+@pytest.mark.parametrize("name", ["_base", "a.b", "", "__pycache__", "minmax.py"])
+def test_what_is_no_public_module_is_no_name(name: str) -> None:
+    with pytest.raises(UsageError):
+        discover.load("onnxqat.calibration.observers", name)
+
+
+def test_every_name_is_found() -> None:
+    for package in ("onnxqat.calibration.observers", "onnxqat.backends", "onnxqat.passes"):
+        assert all(discover.load(package, name) is not None for name in discover.names(package))

@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from onnxqat.backends import normalizations, regions
 from onnxqat.backends.groups import Groups
+from onnxqat.backends.masks import Masks
 from onnxqat.backends.schema import Backend, OpRow, Slot
 from onnxqat.backends.selection import Selection
 from onnxqat.graph import moved, qdq, query
@@ -67,6 +68,7 @@ class Draft:
     ) -> None:
         self.model, self.backend, self.selection = model, backend, selection
         self.mixed_range, self.masked = mixed_range, masked
+        self.masks = Masks(masked)
         self.tensors: dict[str, DraftTensor] = {}
         self.biases: list[Edge] = []
         self.groups = Groups()

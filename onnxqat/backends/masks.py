@@ -19,38 +19,59 @@ def is_mask(values: np.ndarray) -> bool:
     return not np.isfinite(values).all() or float(np.abs(values).max(initial=0.0)) >= LARGEST
 
 
-def carries_mask(value: ir.Value, known: frozenset[str] = frozenset()) -> bool:
-    """Whether `value` is computed from a mask by sums, products, selection and data movement alone.
+class Masks:
+    """Find the values of a graph that are computed from a mask by sums, products, selection and data movement alone.
 
-    A mask is a constant of such numbers, what a Pad or a ConstantOfShape fills with, or a tensor named in `known`.
+    A mask is a constant of such numbers, what a Pad or a ConstantOfShape fills with, or a tensor named in `known`. What
+    is found of a value is kept, so that asking for all values of a graph visits each once: the graph must not change
+    in between.
+
+    Args:
+        known: names of tensors that are masks.
     """
-    pending, seen = [value], set[int]()
-    while pending:
-        current = pending.pop()
-        if current.name in known:
-            return True
-        node = current.producer()
-        if id(current) in seen or node is None or node.domain:
-            continue
-        seen.add(id(current))
-        row = ops.find("", node.op_type)
-        if node.op_type in JOINS:
-            sources = list(node.inputs)
-        elif node.op_type == "Pad":
-            sources = [node.inputs[0], *node.inputs[2:3]]
-        elif node.op_type == "MaxPool":
-            continue  # a maximum has the numbers only
-        elif node.op_type == "ConstantOfShape":
-            fill = query.attribute(node, "value", None)
-            if fill is not None and is_mask(fill.numpy()):
-                return True
-            continue
-        elif row is not None and (row.passthrough or node.op_type in MOVES):
-            sources = [v for i, v in enumerate(node.inputs) if row.role(i) != "parameter"]
-        else:
-            continue
-        constants = [(v, query.constant_array(v)) for v in sources if v is not None]
-        if any(c.dtype.kind == "f" and is_mask(c) for _, c in constants if c is not None):
-            return True
-        pending.extend(v for v, constant in constants if constant is None)
-    return False
+
+    def __init__(self, known: frozenset[str] = frozenset()) -> None:
+        self._known = known
+        self._found: dict[ir.Value, bool] = {}
+
+    def carries(self, value: ir.Value) -> bool:
+        """Return True when `value` is computed from a mask."""
+        pending: list[tuple[ir.Value, list[ir.Value] | None]] = [(value, None)]
+        while pending:
+            current, sources = pending.pop()
+            if sources is not None:
+                self._found[current] = any(self._found[source] for source in sources)
+            elif current not in self._found:
+                self._found[current] = False  # until its sources are known; a cycle ends here
+                sources = None if current.name in self._known else _sources(current)
+                if sources is None:
+                    self._found[current] = True
+                    continue
+                pending.append((current, sources))
+                pending.extend((source, None) for source in sources)
+        return self._found[value]
+
+
+def _sources(value: ir.Value) -> list[ir.Value] | None:
+    """Computed values that a mask may reach `value` from, in one step; None where a constant is one already."""
+    node = value.producer()
+    if node is None or node.domain:
+        return []
+    row = ops.find("", node.op_type)
+    if node.op_type in JOINS:
+        inputs = list(node.inputs)
+    elif node.op_type == "Pad":
+        inputs = [node.inputs[0], *node.inputs[2:3]]
+    elif node.op_type == "MaxPool":
+        return []  # a maximum has the numbers only
+    elif node.op_type == "ConstantOfShape":
+        fill = query.attribute(node, "value", None)
+        return None if fill is not None and is_mask(fill.numpy()) else []
+    elif row is not None and (row.passthrough or node.op_type in MOVES):
+        inputs = [v for i, v in enumerate(node.inputs) if row.role(i) != "parameter"]
+    else:
+        return []
+    constants = [(v, query.constant_array(v)) for v in inputs if v is not None]
+    if any(c.dtype.kind == "f" and is_mask(c) for _, c in constants if c is not None):
+        return None
+    return [v for v, constant in constants if constant is None]

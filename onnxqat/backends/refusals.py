@@ -103,7 +103,7 @@ def _of_input(draft: Draft, node: ir.Node, slot: Slot | None, index: int, value:
         known = "unknown" if value.dtype is None else value.dtype.name.lower()
         return f"input {index} has type {known}; only float32 is quantized"
     constant = query.constant_array(value)
-    if constant is None and masks.carries_mask(value, draft.masked):
+    if constant is None and draft.masks.carries(value):
         return f"input {index} carries a mask, which no scale fits beside numbers"
     if constant is None:
         return f"its weight {_made(value)}" if node.op_type != "MatMul" and slot.axis is not None else None

@@ -41,19 +41,49 @@ def carried(found: Iterable[Quantizer]) -> dict[int, Quantizer]:
     Per-tensor grids only: data movement changes what a channel is. A Concat carries the grid that all its inputs have
     from one scale constant and one zero point.
     """
-    grids = {id(value): q for q in found for value in q.outputs}
-    waiting = [v for q in found if q.qparams.axis is None and q.role == "activation" for v in q.outputs]
+    quantizers = list(found)
+    grids = {id(value): q for q in quantizers for value in q.outputs}
+    waiting = [v for q in quantizers if q.qparams.axis is None and q.role == "activation" for v in q.outputs]
+    joins = _Joins(grids)
     while waiting:
         value = waiting.pop()
         for node in value.consumers():
             quantizer = grids[id(value)]
-            if not _carries(node, value, quantizer, grids):
+            if not joins.carries(node, value, quantizer):
                 continue
             for output in _float_outputs(node):
                 if id(output) not in grids:
                     grids[id(output)] = quantizer
                     waiting.append(output)
     return grids
+
+
+class _Joins:
+    """Decide which nodes carry a grid on, looking at each input of a Concat once and not once per arriving input.
+
+    `grids` only grows, and equality of constants is transitive: an input that has a grid keeps it, and a node whose
+    inputs all have grids is decided for good.
+    """
+
+    def __init__(self, grids: dict[int, Quantizer]) -> None:
+        self._grids = grids
+        self._missing: dict[ir.Node, int] = {}  # index of the first input that had no grid when it was looked at
+        self._decided: set[ir.Node] = set()
+
+    def carries(self, node: ir.Node, value: ir.Value, quantizer: Quantizer) -> bool:
+        """Return True when the outputs of `node` lie on the grid of `value`, one of its inputs, for the first time."""
+        if node.domain or node.op_type != "Concat":
+            return any(part is value for part in sources(node))
+        if node in self._decided:
+            return False
+        parts, index = node.inputs, self._missing.get(node, 0)
+        while index < len(parts) and (parts[index] is None or id(parts[index]) in self._grids):
+            index += 1
+        self._missing[node] = index
+        if index < len(parts):
+            return False
+        self._decided.add(node)
+        return all(_same_constants(self._grids[id(part)], quantizer) for part in parts if part is not None)
 
 
 def sources(node: ir.Node) -> list[ir.Value]:
@@ -84,17 +114,8 @@ def is_removed(node: ir.Node) -> bool:
     return node.op_type == "Identity" or (node.op_type in _OF_MANY and len(node.inputs) == 1)
 
 
-def _carries(node: ir.Node, value: ir.Value, quantizer: Quantizer, grids: dict[int, Quantizer]) -> bool:
-    parts = sources(node)
-    if not any(part is value for part in parts):
-        return False
-    return len(parts) == 1 or all(_same_constants(grids.get(id(part)), quantizer) for part in parts)
-
-
-def _same_constants(one: Quantizer | None, other: Quantizer) -> bool:
-    if one is None:
-        return False
-    return all(
+def _same_constants(one: Quantizer, other: Quantizer) -> bool:
+    return one is other or all(
         [id(v) for v in getattr(one, kind)] == [id(v) for v in getattr(other, kind)]
         for kind in ("scales", "zero_points")
     )

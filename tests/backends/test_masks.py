@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from onnxqat.backends import schema
-from onnxqat.backends.masks import carries_mask, is_mask
+from onnxqat.backends import masks, schema
+from onnxqat.backends.masks import Masks, is_mask
 from onnxqat.insert import insert_qdq
 from tests.backends.planning import graph, plan, proto
 
@@ -56,6 +56,20 @@ def test_which_constants_are_masks() -> None:
 def test_a_softmax_in_between_ends_it() -> None:
     found = graph(TEXTS[0].replace("MASK", LOWEST))
     values = {v.name: v for node in found for v in node.outputs}
-    assert carries_mask(values["s"])
-    assert not carries_mask(values["p"])
-    assert not carries_mask(values["y"])
+    finder = Masks()
+    assert not finder.carries(values["y"])
+    assert finder.carries(values["s"])
+    assert not finder.carries(values["p"])
+
+
+def test_each_value_of_a_chain_is_visited_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    visited, sources = list[str](), masks._sources
+    monkeypatch.setattr(masks, "_sources", lambda value: (visited.append(str(value.name)), sources(value))[1])
+    for start in ("Relu(x)", "Add(x, m)"):
+        body = " ".join(f"a{i + 1} = Add(a{i}, x)" for i in range(50))
+        found = graph(f"g (float[2] x) => (float[2] a50) <float[2] m = {{0, -1e30}}> {{ a0 = {start} {body} }}")
+        values = [v for node in found for v in node.outputs]
+        visited.clear()
+        finder = Masks()
+        assert {finder.carries(value) for value in values} == {"m)" in start}
+        assert len(visited) == len(set(visited)) <= len(values) + 1

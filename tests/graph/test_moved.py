@@ -1,7 +1,10 @@
 """Values that lie on a quantizer's grid because they were only moved."""
 
+from itertools import count
+
 import onnx
 import onnx_ir as ir
+import pytest
 
 from onnxqat.graph import moved, qdq
 from onnxqat.ops import _base as ops
@@ -43,3 +46,19 @@ def test_every_move_is_one() -> None:
         definition = ops.find("", name)
         assert definition is not None
         assert definition.passthrough, name
+
+
+def test_a_wide_concat_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared, same = count(), moved._same_constants
+    monkeypatch.setattr(moved, "_same_constants", lambda one, other: (next(compared), same(one, other))[1])
+    width = 50
+    pairs = " ".join(f"q{i} = QuantizeLinear(x, s, p) d{i} = DequantizeLinear(q{i}, s, p)" for i in range(width))
+    found = grids(f"{pairs} y = Concat<axis = 1>({', '.join(f'd{i}' for i in range(width))})")
+    assert "y" in found
+    assert next(compared) <= 2 * width  # quantizers() looks for derived biases first
+
+
+def test_a_concat_of_moved_and_direct_values_is_decided_when_the_last_arrives() -> None:
+    body = "e = Transpose<perm = [0, 1, 2, 3]>(b) f = Concat<axis = 1>(e, b, d) y = Identity(f)"
+    assert set(grids(body)) == set("bdefy")
+    assert set(grids(body, "r")) == set("bde")

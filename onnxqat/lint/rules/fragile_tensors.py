@@ -31,6 +31,7 @@ def _span(quantizer: Quantizer) -> float:
 
 
 def _masks(file: File) -> Iterator[Found]:
+    found = masks.Masks()
     for quantizer in file.quantizers:
         if not is_integer(quantizer) or quantizer.qparams.qtype.bits > 16:
             continue
@@ -39,7 +40,7 @@ def _masks(file: File) -> Iterator[Found]:
             largest = float(np.abs(array).max(initial=0.0))
             what = f"values of up to {largest:.3g}" if np.isfinite(array).all() else "infinite values"
             yield Found(f"the constant holds {what}", quantizer.nodes[0], quantizer.tensor)
-        elif array is None and not quantizer.stored and masks.carries_mask(quantizer.input):
+        elif array is None and not quantizer.stored and found.carries(quantizer.input):
             yield Found(
                 f"the sum of numbers and a mask, its range is {_span(quantizer):.3g}",
                 quantizer.nodes[0],
