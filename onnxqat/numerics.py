@@ -175,8 +175,18 @@ def from_range(
     return QParams(np.asarray(scale, np.float32), codes, qtype, axis, scale_bits, block_size, precision)
 
 
-def bias_scale(activation: FloatArray, weight: FloatArray) -> FloatArray:
-    """The float32 product of two scales; beyond float32, the smallest or the largest number above 0 that it has."""
+def bias_scale(activation: FloatArray, weight: FloatArray, shape: tuple[int, ...] | None = None) -> FloatArray:
+    """Return the float32 product of two scales; beyond float32, the smallest or the largest number above 0 that it has.
+
+    Args:
+        activation: scale of the layer's input, one number.
+        weight: scale of its weight, one number or one per channel.
+        shape: of the bias's scale; by default that of the product. A product of one element has any shape of one
+            element, since quantizers write one number for the bias of a layer with one output channel.
+    """
     limits = np.finfo(np.float32)
     with np.errstate(over="ignore", under="ignore"):
-        return np.asarray(np.clip(activation * weight, limits.smallest_subnormal, limits.max), np.float32)
+        product = np.asarray(np.clip(activation * weight, limits.smallest_subnormal, limits.max), np.float32)
+    if shape is None:
+        return product
+    return product.reshape(shape) if product.size == 1 and not shape else np.broadcast_to(product, shape).copy()

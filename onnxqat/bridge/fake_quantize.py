@@ -8,6 +8,7 @@ how they are rounded, says in :meth:`FakeQuantize.baked` what the file gets.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, Literal, cast, get_args
 
@@ -438,7 +439,8 @@ class DerivedFakeQuantize(FakeQuantize):
         self._sources = (activation, weight)
         self._shape = tuple(qparams.scale.shape)
         product = np.broadcast_shapes(tuple(activation.zero_point.shape), tuple(weight.zero_point.shape))
-        if activation.axis is not None or (product != self._shape and product != ()):
+        one = math.prod(product) == 1  # quantizers write one number for the bias of a layer with one output channel
+        if activation.axis is not None or (product != self._shape and not one):
             raise UnsupportedError(
                 "quantizer-unsupported",
                 f"bias {tensor!r} has a scale of shape {self._shape}; activation times weight gives {product}",
@@ -462,7 +464,8 @@ class DerivedFakeQuantize(FakeQuantize):
         activation, weight = self._sources
         with torch.no_grad():
             product = activation.effective_scale() * weight.effective_scale()
-            return product.clamp_(min=SMALLEST_SCALE).expand(self._shape)
+            product = product.clamp_(min=SMALLEST_SCALE)
+            return product.expand(self._shape) if self._shape else product.reshape(())
 
     def differentiable(
         self, x: Tensor, scale: Tensor, zero_point: Tensor, axis: int | None, gradient_scale: float

@@ -13,6 +13,7 @@ from onnxqat.backends import masks, regions
 from onnxqat.calibration.mixed_range import span
 from onnxqat.calibration.observers._base import BaseObserver
 from onnxqat.graph import moved, query
+from onnxqat.graph.blame import is_broken
 from onnxqat.ops import _base as ops
 from onnxqat.types import Remark
 
@@ -24,12 +25,7 @@ RANKED = frozenset({"Softmax", "LogSoftmax"})
 def hides(values: npt.NDArray[Any]) -> bool:
     """Whether `values` are -inf beside at most one number, as a mask that is given to a model is."""
     finite = values[np.isfinite(values)]
-    return bool(finite.size < values.size and is_infinite(values) and (finite == finite[:1]).all())
-
-
-def is_infinite(values: npt.NDArray[Any]) -> bool:
-    """Whether all of `values` that are no numbers are -inf."""
-    return bool((np.isfinite(values) | np.isneginf(values)).all())
+    return bool(finite.size < values.size and not is_broken(values) and (finite == finite[:1]).all())
 
 
 def find(

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from onnxqat import discover
-from onnxqat.calibration import branch_tensors, found_masks
+from onnxqat.calibration import branch_tensors, found_masks, origin
 from onnxqat.calibration import inputs as model_inputs
 from onnxqat.calibration.data import DataSource, open_data
 from onnxqat.calibration.inputs import Feeds
@@ -18,7 +18,7 @@ from onnxqat.calibration.observers import create
 from onnxqat.calibration.observers._base import BaseObserver, NonFiniteError
 from onnxqat.calibration.session import Session
 from onnxqat.errors import DataError, QatError, UsageError
-from onnxqat.graph import io, query
+from onnxqat.graph import blame, io, query
 from onnxqat.types import Remark, TensorSpec
 
 Watcher = Callable[[npt.NDArray[Any]], None]
@@ -97,7 +97,7 @@ def calibrate(
         try:
             _observe(session, feeds, fetched, observers, watch or {}, infinite, batch)
         except _RefusedError as refused:
-            raise _error(refused, feeds, batch, infinite, graph_model) from None
+            raise _error(refused, feeds, batch, infinite, graph_model, custom_ops) from None
         done += 1
         if progress is not None:
             progress(done, source.batches)
@@ -179,7 +179,7 @@ def _update(observer: BaseObserver, name: str, value: npt.NDArray[Any], infinite
     try:
         observer.update(value)
     except NonFiniteError as error:
-        if not infinite or observer.spec.axis is not None or not found_masks.is_infinite(value):
+        if not infinite or observer.spec.axis is not None or blame.is_broken(value):
             raise _RefusedError(name, value, error) from None
         infinite.add(name)
         observer.update(value[np.isfinite(value)])
@@ -187,8 +187,15 @@ def _update(observer: BaseObserver, name: str, value: npt.NDArray[Any], infinite
         raise _RefusedError(name, value, error) from None
 
 
-def _error(refused: _RefusedError, feeds: Feeds, batch: str, infinite: set[str], model: ir.Model) -> QatError:
-    """What to tell the user about a tensor that cannot be observed: the first cause of it that there is."""
+def _error(
+    refused: _RefusedError,
+    feeds: Feeds,
+    batch: str,
+    infinite: set[str],
+    model: ir.Model,
+    custom_ops: Sequence[str],
+) -> QatError:
+    """Return the error for a tensor that cannot be observed, which names the first cause of it that there is."""
     if not isinstance(refused.reason, NonFiniteError):
         return UsageError("option-invalid", f"tensor {refused.name!r} cannot be observed: {refused.reason}")
     for name, given in feeds.items():
@@ -201,17 +208,18 @@ def _error(refused: _RefusedError, feeds: Feeds, batch: str, infinite: set[str],
             f"{batch}: tensor {refused.name!r} has NaN or infinity, and so has constant {constant.name!r} of the model",
             hint="the float model is broken there: export it again from weights that are finite",
         )
+    first = origin.find_origin(model, feeds, custom_ops=custom_ops)
+    source = f", which comes from tensor {first!r}" if first not in (None, refused.name) else ", from finite inputs"
     return DataError(
         "data-non-finite",
-        f"{batch}: tensor {refused.name!r} has NaN or infinity{_where(refused.value)}, from finite inputs",
+        f"{batch}: tensor {refused.name!r} has NaN or infinity{_where(refused.value)}{source}",
         hint="the float model overflows there: leave the tensor in float, or check the preprocessing",
     )
 
 
 def _is_broken(value: ir.Value) -> bool:
-    """Whether constant `value` has NaN or +inf; -inf is a mask."""
     constant = query.constant_array(value)
-    return constant is not None and constant.dtype.kind == "f" and not found_masks.is_infinite(constant)
+    return constant is not None and blame.is_broken(constant)
 
 
 def _where(value: npt.NDArray[Any]) -> str:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from onnxqat.bridge.state import quantizers
+from onnxqat.graph.blame import MASK, Blame
 from onnxqat.training.distributed.tensors import is_sharded, local
 from onnxqat.training.step import Seen, Step
 
@@ -40,8 +41,9 @@ class Finding:
 
 
 def find(step: Step, seen: Sequence[Seen]) -> Finding:
-    """What is not finite, in the order in which to suspect it: inputs, parameters, tensors in graph order, gradients.
+    """Name what is not finite, in the order in which to suspect it: inputs, parameters, tensors, gradients, masks.
 
+    Tensors come in graph order; constants, inputs and tensors of -inf are masks (:mod:`onnxqat.graph.blame`).
     The forward passes are run again with the random numbers that they had. Of a model in shards, where a forward pass
     takes all processes, only inputs and parameters are looked at.
 
@@ -51,46 +53,60 @@ def find(step: Step, seen: Sequence[Seen]) -> Finding:
     """
     for one in seen:
         for name, value in one.batch.inputs.items():
-            if not _finite(value):
+            if _broken(value):
                 return Finding("input", name)
     found = _parameters(step.module)
     if any(is_sharded(p) for p in step.module.parameters()):
         return found or Finding("nothing")
+    blame = Blame()
     for one in seen if found is None else ():
-        found = found or _tensors(step, one)
+        _look_at_tensors(step, one, blame)
+    if found is None and blame.settled:
+        return _of_tensor(blame)
     for one in seen if found is None else ():
         found = found or _gradients(step, one)
-    return found or Finding("nothing")
+    return found or _of_tensor(blame)
+
+
+def _of_tensor(blame: Blame) -> Finding:
+    return Finding("nothing") if blame.name is None else Finding("tensor", blame.name)
 
 
 def _finite(value: Tensor) -> bool:
     return not value.is_floating_point() or bool(torch.isfinite(value).all())
 
 
+def _broken(value: Tensor) -> bool:
+    """Return True where `value` has NaN or +inf; constants and inputs of -inf are masks."""
+    return value.is_floating_point() and bool((torch.isnan(value) | torch.isposinf(value)).any())
+
+
+def _hides(value: Tensor) -> bool:
+    return value.is_floating_point() and bool((value <= MASK).any())
+
+
 def _parameters(module: nn.Module) -> Finding | None:
     names = getattr(module, "parameter_names", {})
     tensors = {f"{path}.scale": q.tensor for path, q in quantizers(module)}
     for key, parameter in module.named_parameters():
-        if not _finite(local(parameter)):
-            scale = key in tensors
+        scale = key in tensors
+        if _broken(local(parameter)) or (scale and not _finite(local(parameter))):
             return Finding("scale", tensors[key]) if scale else Finding("parameter", names.get(key, key))
     return None
 
 
-def _tensors(step: Step, seen: Seen) -> Finding | None:
-    """The first NaN or infinity of the forward pass; minus infinity, which masks are made of, only without another."""
-    bad: list[str] = []
-    masks: list[str] = []
+def _look_at_tensors(step: Step, seen: Seen, blame: Blame) -> None:
+    """Show `blame` the tensors of a forward pass in the order in which they are computed."""
 
-    def look(name: str, value: Tensor) -> None:
-        if not bad and value.is_floating_point() and not bool(torch.isfinite(value).all()):
-            (masks if bool(((value < 0) | torch.isfinite(value)).all()) else bad).append(name)
+    def look(name: str, value: Tensor, sources: Sequence[Tensor] | None) -> None:
+        if not blame.settled and not _finite(value):
+            # Where sources are not known, -inf may come of a mask.
+            masked = sources is None or any(_hides(source) for source in sources)
+            blame.look(name, broken=_broken(value), minus_infinity=bool(torch.isneginf(value).any()), masked=masked)
 
     with torch.no_grad():
         seen.random.restore()
         step.loss_of(Watched(step.forward, look), seen.batch, seen.target)
-    found = bad or masks
-    return Finding("tensor", found[0]) if found else None
 
 
 def _gradients(step: Step, seen: Seen) -> Finding | None:
@@ -104,7 +120,7 @@ def _gradients(step: Step, seen: Seen) -> Finding | None:
 
         return look
 
-    def watch(name: str, value: Tensor) -> None:
+    def watch(name: str, value: Tensor, _sources: Sequence[Tensor] | None) -> None:
         if value.requires_grad:
             value.register_hook(hook(name))  # type: ignore[no-untyped-call]
 
@@ -123,13 +139,16 @@ def _gradients(step: Step, seen: Seen) -> Finding | None:
     return Finding("gradient", bad[0]) if bad else None
 
 
-class Watched(nn.Module):
-    """`module`, with each tensor that it computes shown to `look` under its ONNX name.
+Look = Callable[[str, Tensor, "Sequence[Tensor] | None"], None]
 
-    A module that is no fx graph shows the outputs of its submodules.
+
+class Watched(nn.Module):
+    """`module`, with each tensor that it computes shown to `look` under its ONNX name, and what it is computed from.
+
+    A module that is no fx graph shows the outputs of its submodules, and None for what they are computed from.
     """
 
-    def __init__(self, module: nn.Module, look: Callable[[str, Tensor], None]) -> None:
+    def __init__(self, module: nn.Module, look: Look) -> None:
         super().__init__()
         self._held = (module,)  # in a tuple, because it is looked at and not part of this one
         self._look = look
@@ -152,11 +171,11 @@ class Watched(nn.Module):
 
     def _show(self, path: str, result: Any) -> None:
         if isinstance(result, Tensor):
-            self._look(path, result)
+            self._look(path, result, None)
 
 
 class _Shown(fx.Interpreter):
-    def __init__(self, module: fx.GraphModule, look: Callable[[str, Tensor], None]) -> None:
+    def __init__(self, module: fx.GraphModule, look: Look) -> None:
         super().__init__(module)
         self._look = look
         # Of tensors that one node stands for, the last is the one that it computes.
@@ -166,5 +185,7 @@ class _Shown(fx.Interpreter):
         """Run one node and show its result."""
         result = super().run_node(n)
         if isinstance(result, Tensor) and n.op not in ("placeholder", "get_attr", "output"):
-            self._look(self._names.get(n.name, n.meta.get("onnx_name", n.name)), result)
+            read = [self.env[source] for source in n.all_input_nodes]
+            sources = [value for value in read if isinstance(value, Tensor)]
+            self._look(self._names.get(n.name, n.meta.get("onnx_name", n.name)), result, sources)
         return result

@@ -199,7 +199,7 @@ GENERAL = (
     Case(
         "scale-computed", lambda: changed(("xq = QuantizeLinear(x, s, z)", "k = Abs(s) xq = QuantizeLinear(x, k, z)"))
     ),
-    Case("scale-shape", lambda: changed(z=np.asarray([120], U8))),
+    Case("scale-shape", lambda: changed(z=np.asarray([120, 120], U8)), lambda: changed(s=np.asarray([0.05], F))),
     Case("scale-one-element", lambda: changed(s=np.asarray([0.05], F), z=np.asarray([120], U8))),
     Case("axis-out-of-range", lambda: changed(("QuantizeLinear<axis=0>(w,", "QuantizeLinear<axis=5>(w,"))),
     Case("axis-length", lambda: changed(ws=np.full(3, 0.01, F), wz=np.zeros(3, I8))),

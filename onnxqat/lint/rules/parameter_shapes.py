@@ -20,7 +20,7 @@ def _shape_mismatch(file: File) -> Iterator[Found]:
             continue
         if size.ndim > 1 and not block_size(node):
             yield Found(f"the scale has shape {size.shape}: neither one number nor one a channel", node)
-        elif zero is not None and zero.shape != size.shape:
+        elif zero is not None and zero.shape != size.shape and (zero.size, size.size) != (1, 1):
             yield Found(f"the scale has shape {size.shape}, the zero point {zero.shape}", node)
 
 
@@ -33,16 +33,13 @@ def _channels(node: ir.Node) -> tuple[np.ndarray, int, int | None] | None:
 
 
 def _one_element(file: File) -> Iterator[Found]:
-    for node in _one_element_nodes(file):
-        yield Found("the scale of the whole tensor is a vector of one element", node)
-
-
-def _one_element_nodes(file: File) -> Iterator[ir.Node]:
     for node in file.ends:
         found = _channels(node)
-        if found is None or found[0].size != 1 or _channel_size(node, found[1], found[2]) == 1:
-            continue
-        yield node
+        zero = query.constant_array(node.inputs[2]) if len(node.inputs) > 2 else None
+        if found is not None and found[0].size == 1 and _channel_size(node, found[1], found[2]) != 1:
+            yield Found("the scale of the whole tensor is a vector of one element", node)
+        elif found is None and zero is not None and zero.shape == (1,) and not block_size(node):
+            yield Found("the zero point of the whole tensor is a vector of one element", node)
 
 
 def _channel_size(node: ir.Node, at: int, rank: int | None) -> int | None:
@@ -106,7 +103,7 @@ RULES = (
     Rule(
         code="scale-shape",
         severity="error",
-        defect="scale and zero point differ in shape, or the scale has more than one axis",
+        defect="scale and zero point differ in number, or the scale has more than one axis",
         reason="onnxruntime refuses the model",
         remedy="store both as one number, or both as one number a channel",
         source="ONNX QuantizeLinear 10 to 25: y_zero_point has the shape of y_scale",
@@ -114,9 +111,9 @@ RULES = (
     ),
     Rule(
         code="scale-one-element",
-        severity="warning",
-        defect="the scale of a whole tensor is a vector of one element",
-        reason="older runtimes take it for one scale a channel and refuse the model",
+        severity="note",
+        defect="the scale or zero point of a whole tensor is a vector of one element",
+        reason="onnxruntime's quantizer writes biases so; older runtimes take it for one scale a channel and refuse it",
         remedy="store a scalar without axis",
         source="microsoft/onnxruntime#12151",
         check=_one_element,
