@@ -25,6 +25,7 @@ ErrorCode = Literal[
     "model-invalid",
     "model-already-quantized",
     "model-not-quantized",
+    "model-form",
     "model-external-data",
     "model-sparse-initializer",
     "model-graphsurgeon",

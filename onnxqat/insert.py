@@ -14,9 +14,10 @@ import onnx_ir as ir
 import onnxqat
 from onnxqat.backends import batchnorms, planner, schema, selection
 from onnxqat.backends.selection import Overrides, Selection
-from onnxqat.errors import BackendError, DataError, ModelError, UsageError
+from onnxqat.errors import BackendError, DataError, UsageError
 from onnxqat.graph import batchnorm, build, edit, io, qdq, query, shapes, walk
 from onnxqat.passes import _base, _opset, compute_batchnorm
+from onnxqat.passes._held_quantizers import settle_quantizers
 from onnxqat.passes.batchnorm_to_affine import BatchnormToAffine
 from onnxqat.passes.close_initializers import CloseInitializers
 from onnxqat.passes.convert_to_float32 import OTHERS, ConvertToFloat32
@@ -32,7 +33,6 @@ from onnxqat.passes.pad_counted_pools import PadCountedPools
 from onnxqat.passes.place_qdq import PlaceQdq
 from onnxqat.passes.raise_opset import RaiseOpset
 from onnxqat.passes.restore_io_types import RestoreIoTypes, note_io_types
-from onnxqat.passes.strip_qdq import StripQdq
 from onnxqat.passes.unique_names import UniqueNames
 from onnxqat.passes.write_default_attributes import WriteDefaultAttributes
 from onnxqat.types import QuantPlan, Remark, first_opset
@@ -117,7 +117,7 @@ def insert_qdq(
         progress: called with batches done and their number, when known.
 
     Raises:
-        ModelError: ``model-already-quantized``, and everything that :func:`onnxqat.graph.io.load` raises.
+        ModelError: ``model-already-quantized``, ``model-form``, and everything that :func:`onnxqat.graph.io.load` raises.
         DataError: ``data-missing`` without calibration data.
         BackendError: ``backend-unknown``, ``backend-table``, ``backend-opset``.
         UsageError: ``pattern-no-match``, ``option-invalid``.
@@ -138,8 +138,7 @@ def insert_qdq(
         )
     model = io.load(source)
     remarks: list[Remark] = []
-    if qdq.is_quantized(model) and not keep:
-        _strip(model, replace, source, remarks)
+    settle_quantizers(model, source, remarks, replace=replace, keep=keep)
     chosen = prepare(
         model,
         table,
@@ -326,17 +325,6 @@ def _function_opset(model: ir.Model, table: schema.Backend) -> int:
     bodies = [model.opset_imports, *(function.opset_imports for function in model.functions.values())]
     versions = [imports[""] for imports in bodies if "" in imports]
     return min(max(versions), table.opset[1]) if model.functions and versions else 0
-
-
-def _strip(model: ir.Model, replace: bool, source: io.ModelSource, remarks: list[Remark]) -> None:
-    if not replace:
-        name = str(source) if isinstance(source, (str, os.PathLike)) else "the model"
-        raise ModelError(
-            "model-already-quantized",
-            f"{name} already holds QuantizeLinear or DequantizeLinear nodes",
-            hint="pass it to `onnxqat finetune` as it is, give --keep to add what is missing, or --replace to start again",
-        )
-    remarks.extend(_base.rewrite(model, [StripQdq()]).remarks)
 
 
 def _open(

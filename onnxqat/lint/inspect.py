@@ -10,12 +10,12 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from onnxqat.graph import io, qdq, query, shapes, walk
+from onnxqat.graph import io, qdq, quantized_forms, query, shapes, walk
 from onnxqat.graph.qdq import Quantizer
 from onnxqat.lint.explain import granularity_text, grid_text
 
-INTEGER = ("QLinear", "QGemm", "ConvInteger", "MatMulInteger", "DynamicQuantizeMatMul", "MatMulNBits")
-"""Beginnings of the names of operators that compute on codes."""
+INTEGER = frozenset({"ConvInteger", "MatMulInteger", "MatMulNBits"})
+"""Operators that compute on codes beside those of a quantized form."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +71,8 @@ class Inspection:
     Attributes:
         model: path of the file, or ``the model``.
         form: ``float``; ``QDQ, weights as float`` (train form); ``QDQ, weights as integers`` (deploy form); ``QDQ``;
-            ``integer operators``; ``quantized while it runs``.
+            ``QOperator`` (operators on codes); ``quantized while it runs``; ``quantizers of`` a vendor's domain;
+            ``integer operators``.
         producer: name and version of the tool that wrote it.
         ir_version: of the file.
         opsets: of each domain.
@@ -133,15 +134,19 @@ def inspect(model: io.ModelSource) -> Inspection:
 
 
 def _form(model: ir.Model, quantizers: list[Quantizer]) -> str:
-    names = {node.op_type for node in walk.nodes(model)}
-    if qdq.is_quantized(model):
-        weights = {q.stored for q in quantizers if q.role == "weight"}
-        if len(weights) != 1:
-            return "QDQ"
-        return f"QDQ, weights as {'integers' if weights.pop() else 'float'}"
-    if any(name.startswith("Dynamic") and "Quantize" in name for name in names):
-        return "quantized while it runs"
-    return "integer operators" if any(name.startswith(INTEGER) for name in names) else "float"
+    form = quantized_forms.form_of(model)
+    if form is None:
+        integer = any(node.op_type in INTEGER for node in walk.nodes(model))
+        return "integer operators" if integer else "float"
+    if form.kind == "vendor":
+        domain = form.operators[0].rpartition(".")[0]
+        return f"quantizers of {domain}" + (f" ({form.tool})" if form.tool else "")
+    if form.kind != "qdq":
+        return "QOperator" if form.kind == "qoperator" else "quantized while it runs"
+    weights = {q.stored for q in quantizers if q.role == "weight"}
+    if len(weights) != 1:
+        return "QDQ"
+    return f"QDQ, weights as {'integers' if weights.pop() else 'float'}"
 
 
 def _port(value: ir.Value) -> Port:

@@ -1,4 +1,4 @@
-"""Training computes in float32, whatever the types of the file: half precision swallows what a step changes."""
+"""The file that trains: in float32, since half precision swallows what a step changes, and in QDQ form."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ import torch
 from torch import fx, nn
 
 from onnxqat.bridge.module import OnnxModule, make
-from onnxqat.graph import io
+from onnxqat.graph import io, quantized_forms
+from onnxqat.passes._base import run_passes
 from onnxqat.passes.convert_to_float32 import ConvertToFloat32
+from onnxqat.passes.qoperator_to_qdq import to_qdq_form
 from onnxqat.types import Remark
 
 _OTHERS = (torch.float16, torch.bfloat16, torch.float64)
 
 
 class Source:
-    """The file that trains, in float32.
+    """The file that trains, in float32, with operators on codes as pairs.
 
     Args:
         model: what the user gave; a path or a model of any kind.
@@ -31,11 +33,21 @@ class Source:
 
     def __init__(self, model: io.ModelSource) -> None:
         self._given = model
-        result = ConvertToFloat32().run(io.load(model))
+        loaded = io.load(model)
+        form = quantized_forms.form_of(loaded)
+        pairs = run_passes(loaded, to_qdq_form() if form is not None and form.kind == "qoperator" else [])
+        result = ConvertToFloat32().run(pairs.model)
         self.graph: ir.Model = result.model
-        self._converted = result.changed
+        self._converted = result.changed or pairs.changed
         text = "the file does not hold what training changes: it was converted, and is written, in float32"
-        self.remarks = (*result.remarks, Remark(text, source="finetune")) if result.changed else ()
+        self.remarks = (
+            *pairs.remarks,
+            *result.remarks,
+            *((Remark(text, source="finetune"),) if result.changed else ()),
+        )
+        if pairs.changed:
+            text = "operators on codes (QOperator form) hold no quantizers to train: the file is written as QDQ"
+            self.remarks = (*self.remarks, Remark(text, source="finetune"))
 
     @property
     def target(self) -> Any:

@@ -15,6 +15,7 @@ from onnxqat.bridge.importer import to_torch
 from onnxqat.bridge.module import OnnxModule
 from onnxqat.bridge.state import quantizers, set_state
 from onnxqat.errors import ModelError, UsageError
+from onnxqat.graph import quantized_forms
 from onnxqat.training import batch_norm as batch_norms
 from onnxqat.training import gradients, methods, teachers
 from onnxqat.training.exposed import expose
@@ -37,11 +38,11 @@ def student(
 
     Raises:
         UsageError: ``name-unknown``, ``option-invalid``.
-        ModelError: ``model-not-quantized``.
+        ModelError: ``model-not-quantized``; ``model-form`` for dynamic quantization and vendors' quantizers.
     """
     module = to_torch(graph, quantizer_factory=methods.factory(method))
     if not any(True for _ in quantizers(module)):
-        raise ModelError(
+        raise quantized_forms.refusal(graph, "the model") or ModelError(
             "model-not-quantized", "the model has no quantizer to train", hint="insert them first: onnxqat insert-qdq"
         )
     freeze_constants(module, graph)

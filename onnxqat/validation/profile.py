@@ -13,7 +13,7 @@ import onnx_ir as ir
 from onnxqat.calibration._sources import as_array
 from onnxqat.calibration.session import Session, main_values
 from onnxqat.errors import ModelError
-from onnxqat.graph import io, qdq, query
+from onnxqat.graph import io, qdq, quantized_forms, query
 from onnxqat.graph.qdq import Quantizer
 from onnxqat.metrics._closeness import Closeness
 from onnxqat.types import Remark, Role
@@ -121,7 +121,7 @@ def profile(
     """
     original, quantized = io.load(float_model), io.load(qdq_model)
     if not qdq.is_quantized(quantized):
-        raise ModelError(
+        raise quantized_forms.refusal(quantized, name_of(qdq_model)) or ModelError(
             "model-not-quantized", f"{name_of(qdq_model)} holds no quantizers", hint="the quantized model comes second"
         )
     check_alike(original, quantized)

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from onnxqat.calibration import inputs as model_inputs
 from onnxqat.calibration.session import Session, main_values
 from onnxqat.errors import DataError, ModelError
-from onnxqat.graph import io, qdq, query
+from onnxqat.graph import io, qdq, quantized_forms, query
 from onnxqat.metrics._accuracy import Accuracy, AccuracyMeter
 from onnxqat.metrics._closeness import Difference
 from onnxqat.types import Remark
@@ -76,7 +76,7 @@ def validate(
     """
     original, quantized = io.load(float_model), io.load(qdq_model)
     if not qdq.is_quantized(quantized):
-        raise ModelError(
+        raise quantized_forms.refusal(quantized, name_of(qdq_model)) or ModelError(
             "model-not-quantized", f"{name_of(qdq_model)} holds no quantizers", hint="the quantized model comes second"
         )
     check_alike(original, quantized)

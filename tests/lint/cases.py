@@ -190,6 +190,30 @@ def _bodies(second: str) -> Make:
     return lambda: model(body, inputs="float[1,2,4,4] x, bool c")
 
 
+def _qoperator() -> onnx.ModelProto:
+    return changed(
+        (
+            "t = Conv<pads=[1,1,1,1]>(xd, wd, bd)",
+            "tq = QLinearConv<pads=[1,1,1,1]>(xq, s, z, wq, ws, wz, rs, rz) t = DequantizeLinear(tq, rs, rz)",
+        )
+    )
+
+
+def _dynamic() -> onnx.ModelProto:
+    return changed(
+        (
+            "t = Conv<pads=[1,1,1,1]>(xd, wd, bd)",
+            "xi, xs, xz = DynamicQuantizeLinear(x) ti = ConvInteger<pads=[1,1,1,1]>(xi, wq, xz) tf = Cast<to=1>(ti) t = Mul(tf, xs)",
+        )
+    )
+
+
+def _vendor() -> onnx.ModelProto:
+    made = changed(("r = Relu(t)", "r0 = acme.FakeQuantize(t) r = Relu(r0)"))
+    made.opset_import.add(domain="acme", version=1)
+    return made
+
+
 SECOND = "xd = DequantizeLinear(xq, s, z)"
 GENERAL = (
     Case("scale-zero", lambda: changed(s=F(0))),
@@ -216,6 +240,9 @@ GENERAL = (
     ),
     Case("saturate-off", _small_floats(0), _small_floats(1)),
     Case("half-precision-input", _half),
+    Case("qoperator-form", _qoperator),
+    Case("dynamic-quantization", _dynamic),
+    Case("vendor-quantizers", _vendor),
     Case("pair-mismatch", lambda: changed((SECOND, "xd = DequantizeLinear(xq, s2, z)"), s2=F(0.04))),
     Case("quantize-unused", lambda: changed((SECOND, SECOND + " dead = QuantizeLinear(x, s, z)"))),
     Case("dequantize-unused", lambda: changed((SECOND, SECOND + " dead = DequantizeLinear(xq, s, z)"))),

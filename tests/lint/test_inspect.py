@@ -47,7 +47,23 @@ def test_a_quantized_model() -> None:
     assert not any(o.op_type.endswith("uantizeLinear") for o in found.operators)
 
 
-@pytest.mark.parametrize(("text", "form"), [(DYNAMIC, "quantized while it runs"), (INTEGER, "integer operators")])
+QOPERATOR = f"""{HEADER} g (uint8[1, 2] x, float s, uint8 z, uint8[2, 2] w) => (uint8[1, 2] y) {{
+    y = QLinearMatMul (x, s, z, w, s, z, s, z) }}"""
+VENDOR = """<ir_version: 8, opset_import: ["" : 18, "trt" : 1]> g (float[2] x, float s) => (float[2] y) {
+    q = trt.TRT_FP8QuantizeLinear (x, s) y = trt.TRT_FP8DequantizeLinear (q, s) }"""
+UNKNOWN = VENDOR.replace("trt", "acme.ops")
+
+
+@pytest.mark.parametrize(
+    ("text", "form"),
+    [
+        (DYNAMIC, "quantized while it runs"),
+        (INTEGER, "integer operators"),
+        (QOPERATOR, "QOperator"),
+        (VENDOR, "quantizers of trt (NVIDIA ModelOpt, for TensorRT)"),
+        (UNKNOWN, "quantizers of acme.ops"),
+    ],
+)
 def test_other_forms(text: str, form: str) -> None:
     assert onnxqat.inspect(parser.parse_model(text)).form == form
 
