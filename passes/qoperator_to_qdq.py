@@ -146,13 +146,11 @@ class _Scope:
     def _dequantized(self, node: ir.Node, operand: Operand) -> ir.Value | None:
         codes, scale = node.inputs[operand.codes], node.inputs[operand.scale]
         zero = _input(node, operand.zero_point)
-        array = query.constant_array(zero)
-        size = query.constant_array(scale)
-        if operand.axis is not None and size is not None and array is not None and array.shape != size.shape:
-            spread = np.broadcast_to(array, size.shape).copy()
-            zero = build.constant(
-                self.scope, self.names.fresh(f"{zero.name}_channels"), spread, zero.dtype, before=node
-            )  # type: ignore[union-attr]
+        array, size = query.constant_array(zero), query.constant_array(scale)
+        spread = operand.axis is not None and size is not None and array is not None and array.shape != size.shape
+        if spread and zero is not None and array is not None and size is not None:
+            name, values = self.names.fresh(f"{zero.name}_channels"), np.broadcast_to(array, size.shape).copy()
+            zero = build.constant(self.scope, name, values, zero.dtype, before=node)
         return self._float(node, codes, scale, zero, operand.axis)
 
     def _float(

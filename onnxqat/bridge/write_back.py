@@ -312,7 +312,7 @@ def _write_derived(
     scales = [s.qparams().scale if w is None else w[0] for s, w in zip((q.activation, q.weight), sources, strict=True)]
     moved = any(w is not None and w[1] for w in sources)
     if moved:
-        new = dataclasses.replace(new, scale=numerics.bias_scale(*scales, new.scale.shape))
+        new = dataclasses.replace(new, scale=numerics.bias_scale(scales[0], scales[1], new.scale.shape))
     master = _master(q, source, done)
     if q.codes_name is None:
         # A float bias on the grid; what was not touched stays as the file has it.
