@@ -53,7 +53,8 @@ class Overrides:
 
     Attributes:
         exclude: names or glob patterns of nodes (or of the tensors that they make) to leave in float; ``block1`` also
-            matches every node below ``block1/`` or ``block1.``.
+            matches every node below ``block1/`` or ``block1.``. The name of a graph input stands for the nodes that
+            read it.
         include: quantize only nodes that match one of these.
         exclude_ops: operator types to leave in float.
         weight_bits, activation_bits: widths, 2 to 8 or 16.
@@ -117,8 +118,9 @@ def select(model: ir.Model, overrides: Overrides) -> Selection:
     nodes = list(walk.nodes(model))
     left_out: dict[int, str] = {}
     for pattern in overrides.exclude:
-        for node in _matching(nodes, pattern, "--exclude"):
-            left_out[id(node)] = f"excluded by {pattern!r}"
+        readers = _readers_of_inputs(model, pattern)
+        found = [n for n in nodes if _fits(n, pattern)] if readers else _matching(nodes, pattern, "--exclude")
+        left_out.update({id(n): f"excluded by {pattern!r}" for n in (*readers, *found)})
     for op_type in overrides.exclude_ops:
         found = [n for n in nodes if n.op_type == op_type]
         if not found:
@@ -141,6 +143,14 @@ def select(model: ir.Model, overrides: Overrides) -> Selection:
         {str(v.name): reason for n, reason in chosen for v in n.outputs if v.name},
         widths,
     )
+
+
+def _readers_of_inputs(model: ir.Model, pattern: str) -> list[ir.Node]:
+    """The nodes that read the graph inputs that `pattern` names: what keeps an input in float."""
+    inputs = [
+        v for v in model.graph.inputs if v.name not in model.graph.initializers and _matches(str(v.name), pattern)
+    ]
+    return list({id(node): node for value in inputs for node in value.consumers()}.values())
 
 
 def mark(model: ir.Model, chosen: Selection) -> None:
@@ -175,7 +185,7 @@ def without(chosen: Selection, reasons: Mapping[str, str]) -> Selection:
 
 
 def _matching(nodes: Iterable[ir.Node], pattern: str, option: str) -> list[ir.Node]:
-    found = [n for n in nodes if any(_matches(name, pattern) for name in _names(n))]
+    found = [n for n in nodes if _fits(n, pattern)]
     if not found:
         hint, text = (
             discover.suggestion(pattern, sorted({name for n in nodes for name in _names(n)})),
@@ -188,6 +198,10 @@ def _matching(nodes: Iterable[ir.Node], pattern: str, option: str) -> list[ir.No
             hint = f"patterns are node or tensor names of the model, for example {examples}; * and ? are wildcards"
         raise UsageError("pattern-no-match", f"{option} {pattern!r} matches no node", hint=hint)
     return found
+
+
+def _fits(node: ir.Node, pattern: str) -> bool:
+    return any(_matches(name, pattern) for name in _names(node))
 
 
 def _names(node: ir.Node) -> Iterable[str]:

@@ -59,10 +59,10 @@ def convert_export(
         ModelError: ``model-not-runnable``.
     """
     graph = io.load(written(model))
-    if fold_batch_norm and any(map(batchnorm.is_kept, walk.nodes(graph))):
-        graph = fold_batchnorm(graph).model
+    if fold_batch_norm:
+        graph = folded(graph)
     if opset_version is not None:
-        _set_opset(graph, opset_version)
+        set_opset(graph, opset_version)
     for name, shape in (input_shape_dict or {}).items():
         _fix_shape(graph, name, shape)
     if onnx_batch is not None:
@@ -153,6 +153,15 @@ def written(model: nn.Module) -> onnx.ModelProto:
     return proto
 
 
+def folded(graph: ir.Model) -> ir.Model:
+    """Return `graph` with every BatchNormalization that was kept for training in its layer."""
+    if not any(map(batchnorm.is_kept, walk.nodes(graph))):
+        return graph
+    made = fold_batchnorm(graph).model
+    assert isinstance(made, ir.Model)
+    return made
+
+
 def fix_batch(model: ir.Model, size: int) -> None:
     """Make the batch axis of `model`, the first of its first input, `size`, in place.
 
@@ -193,13 +202,18 @@ def _replace_symbol(model: ir.Model, symbol: str, size: int) -> None:
                 value.shape = ir.Shape([size if getattr(d, "value", None) == symbol else d for d in value.shape])
 
 
-def _set_opset(model: ir.Model, version: int) -> None:
+def set_opset(model: ir.Model, version: int) -> None:
+    """Raise the opset of `model` to `version`, in place.
+
+    Raises:
+        UsageError: ``option-invalid``: the model needs a higher one.
+    """
     have = query.opset(model)
     if version < have:
         raise UsageError(
             "option-invalid",
             f"opset {version} cannot hold this model: it needs {have}",
-            hint=f"opset_version={have}, or another width or backend",
+            hint=f"ask for opset {have} (--opset-version {have}), or export the float model for {version}",
         )
     _base.rewrite(model, [RaiseOpset(version)])
 

@@ -17,6 +17,7 @@ from onnxqat.bridge.module import OnnxModule
 from onnxqat.bridge.state import set_state
 from onnxqat.compat import backend_type, custom_config, prepared
 from onnxqat.compat.backend_type import BackendType
+from onnxqat.compat.example_inputs import stated_inputs
 from onnxqat.errors import UsageError
 from onnxqat.graph import io, qdq
 from onnxqat.passes import _base
@@ -47,7 +48,8 @@ def prepare_by_platform(
         model: a module, which is exported and not changed, or an ONNX file or model. One that has quantizers keeps
             them, with their scales.
         backend: a :class:`BackendType`, its name, or the name or path of a table (``onnxqat backends list``).
-        example_inputs: what :func:`onnxqat.export` takes; needed for a module.
+        example_inputs: what :func:`onnxqat.export` takes; needed for a module that states none itself
+            (:mod:`onnxqat.compat.example_inputs`).
         prepare_custom_config_dict: MQBench's; :mod:`onnxqat.compat.custom_config` says what each entry is here. May
             stand in the place of `example_inputs`, where MQBench has it.
         custom_tracer: ignored with a remark, since nothing is traced.
@@ -100,6 +102,8 @@ def _float_graph(
     model: nn.Module | io.ModelSource, example_inputs: Any, options: Mapping[str, Any], remarks: list[Remark]
 ) -> ir.Model:
     if isinstance(model, nn.Module):
+        if example_inputs is None:
+            example_inputs = stated_inputs(model)
         if example_inputs is None:
             raise UsageError(
                 "option-invalid",

@@ -76,7 +76,7 @@ def trained(images: Path, tmp_path: Path) -> Callable[..., tuple[Result, list[st
     return call
 
 
-def accuracy(file: Path, folder: Path) -> float:
+def accuracy(file: Path, folder: Path, name: str = "image") -> float:
     """Top-1 in percent of a QDQ file in onnxruntime, one sample at a time as --onnx-batch 1 has it."""
     info = InputInfo("image", "float32", (1, 3, 8, 8))
     found = material.open_material(str(folder), info, batch_size=1, workers=0, seed=0, preprocess=None, image_size=8)
@@ -84,7 +84,7 @@ def accuracy(file: Path, folder: Path) -> float:
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
     hits = [
-        int(session.run(None, {"image": b.inputs["image"].numpy()})[0].argmax()) == int(b.labels)  # type: ignore[arg-type]
+        int(session.run(None, {name: b.inputs["image"].numpy()})[0].argmax()) == int(b.labels)  # type: ignore[arg-type]
         for b in found.val.epoch(0)
     ]
     return 100 * sum(hits) / len(hits)
@@ -147,9 +147,10 @@ def test_a_resumed_run_is_the_uninterrupted_one(
         assert torch.equal(value, second["state_dict"][key]), key
     name = "net_onnx_quantization.onnx"
     assert (whole / name).read_bytes() == (out / name).read_bytes()
-    with pytest.raises(QatError, match="total_steps") as caught:
-        trained(resume=str(out / "net_checkpoint.pth"), epochs=5)
-    assert caught.value.code == "checkpoint-mismatch"
+    # The manual goes on with more epochs where those before were not enough.
+    _, lines = trained(resume=str(out / "net_checkpoint.pth"), epochs=3)
+    assert [line[:10] for line in lines if line.startswith("Epoch")] == ["Epoch: [2]"] * 2
+    assert torch.load(out / "net_checkpoint.pth", weights_only=True)["epoch"] == 3
 
 
 def test_a_qdq_file_is_a_start_too(trained: Callable[..., tuple[Result, list[str]]], tmp_path: Path) -> None:
@@ -212,6 +213,71 @@ def test_a_zoo_of_ones_own_and_a_teacher(
         with pytest.raises(UsageError) as caught:
             trained(**{"model_zoo": __name__, "arch": "small", "model_path": None, "image_size": 8, **wrong})
         assert text in str(caught.value)
+
+
+def test_the_score_is_that_of_the_file_that_is_written(
+    trained: Callable[..., tuple[Result, list[str]]], images: Path, tmp_path: Path
+) -> None:
+    """BatchNormalization is kept through training and folded in the file, where single codes move."""
+    result, lines = trained(model_zoo=__name__, arch="small", model_path=None, image_size=8, epochs=2, lr=0.05)
+    file = tmp_path / "out" / "small_bestonnx_quantization.onnx"
+    assert not [node for node in onnx.load(file).graph.node if node.op_type == "BatchNormalization"]
+    assert result.file is not None
+    assert result.file.samples == 24
+    found = accuracy(file, images, "input")
+    assert result.file.top1 == pytest.approx(found)
+    assert f"in onnxruntime: Acc@1 {found:.3f} of 24 samples" in lines[-1]
+    # The file that was written is evaluated at any --batch-size, although its batch is 1.
+    again, _ = trained(model_path=str(file), evaluate=True, batch_size=256)
+    assert again.scores.top1 == pytest.approx(found)
+
+
+def test_the_opset_is_checked_before_training(
+    trained: Callable[..., tuple[Result, list[str]]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    said: list[str] = []
+    with pytest.raises(UsageError, match="opset 13 cannot hold this model: it needs 17"):
+        said = trained(opset_version=13)[1]
+    assert said == []
+
+
+def test_the_network_in_float_teaches_where_no_teacher_is_named(
+    trained: Callable[..., tuple[Result, list[str]]], tmp_path: Path
+) -> None:
+    trained(distill_method="kd", epochs=1)
+    checkpoint = str(tmp_path / "out" / "net_checkpoint.pth")
+    assert trained(distill_method="kd", epochs=2, resume=checkpoint)[0].best is not None
+    with pytest.raises(UsageError, match="no float network to learn from"):
+        trained(distill_method="kd", epochs=3, resume=checkpoint, model_path=None)
+
+
+def test_a_zoo_in_the_working_folder(
+    trained: Callable[..., tuple[Result, list[str]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "import torch\n\n\ndef tiny(num_classes):\n    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(192, num_classes))\n"
+    (tmp_path / "zoo_of_this_folder.py").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry not in ("", str(tmp_path))])
+    result, _ = trained(model_zoo="zoo_of_this_folder", arch="tiny", model_path=None, image_size=8, epochs=1)
+    assert result.best is not None
+
+
+def test_images_of_the_networks_size_lose_no_margin(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (8, 8, 3)).astype(np.uint8)
+    for part in ("train", "val"):
+        (tmp_path / part / "one").mkdir(parents=True)
+        Image.fromarray(pixels).save(tmp_path / part / "one" / "x.png")
+    info = InputInfo("image", "float32", ("N", 3, 8, 8))
+    options: dict[str, Any] = {"batch_size": 1, "workers": 0, "seed": 0, "image_size": 8}
+    found = material.open_material(str(tmp_path), info, preprocess=None, **options)
+    assert "no --preprocess was given" in caplog.text
+    wanted = (pixels / 255 - np.asarray([0.485, 0.456, 0.406])) / np.asarray([0.229, 0.224, 0.225])
+    image = next(iter(found.val.epoch(0))).inputs["image"].numpy()[0]
+    # Two roundings of float32 numbers up to 3.
+    np.testing.assert_allclose(image, wanted.transpose(2, 0, 1), rtol=0, atol=1e-6)
+    caplog.clear()
+    material.open_material(str(tmp_path), info, preprocess="scale=1/255", **options)
+    assert "no --preprocess" not in caplog.text
 
 
 def test_what_does_not_fit_is_refused(
@@ -297,7 +363,8 @@ def test_processes(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_argument_of_the_manual() -> None:
     assert main.run(["train", "-h"]) == 0  # first, as click keeps the names of its option
     manual = {
-        "--data": None, "--model-zoo": "torchvision", "--arch": "resnet18", "-a": "resnet18", "--teacher-arch": "resnet101",
+        "--data": None, "--model-zoo": "torchvision", "--arch": "resnet18", "-a": "resnet18", "--teacher-arch": None,  # the manual has resnet101; here the network in float teaches
+
         "-nc": 1000, "--num-classes": 1000, "-j": 4, "--workers": 4, "--epochs": 90, "--start-epoch": 0, "-b": 256,
         "--batch-size": 256, "--lr": 0.1, "--learning-rate": 0.1, "--momentum": 0.9, "--wd": 1e-4,
         "--weight-decay": 1e-4, "-p": 100, "--print-freq": 100, "--resume": "", "-e": False, "--evaluate": False,

@@ -14,7 +14,7 @@ from onnxqat.cli import _options
 @click.option("--data", required=True, help="Folder with train/ and val/ (a folder a class), or train.npz and val.npz.")
 @click.option("--model-zoo", default="torchvision", help="Where architectures come from: torchvision, or a module.")
 @click.option("-a", "--arch", default="resnet18", help="Architecture; also what files are called.")
-@click.option("--teacher-arch", default="resnet101", help="Architecture of the teacher.")
+@click.option("--teacher-arch", help="Architecture of the teacher [the network itself, in float].")
 @click.option("-nc", "--num-classes", type=int, default=1000, help="Classes.")
 @click.option("-j", "--workers", type=int, default=4, help="Processes that read images.")
 @click.option("--epochs", type=int, default=90, help="Passes over the training data.")
@@ -49,7 +49,7 @@ from onnxqat.cli import _options
 @click.option("--opset-version", type=int, default=18, help="Opset of the ONNX files.")
 @click.option("--sched", default="step", help="step, multistep, cosine, plateau, linear or constant.")
 @click.option("-o", "--output", type=_options.FOLDER, default=".", help="Folder for the files.")
-@click.option("--preprocess", help="Preprocessing line of validation images; training crops and mirrors.")
+@click.option("--preprocess", help="Preprocessing line of validation images; training crops and mirrors [ImageNet's].")
 @click.option("--image-size", type=int, default=224, help="Side of the images, where the model does not say it.")
 @click.option("--calibration-batches", type=int, default=8, help="Batches that calibrate.")
 @click.option(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import math
 import os
 from collections.abc import Iterator, Sequence
@@ -20,6 +21,8 @@ from onnxqat.calibration.inputs import InputInfo
 from onnxqat.calibration.preprocess import ImageTransform, Preprocess, parse
 from onnxqat.errors import DataError, UsageError
 from onnxqat.training.batches import Batch, Batches, make
+
+_log = logging.getLogger(__name__)
 
 IMAGENET = Preprocess(scale=1 / 255, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
 AREA = (0.08, 1.0)
@@ -74,7 +77,9 @@ def open_material(
         train, val = (make(str(p), None, [info], batch_size=batch_size, seed=seed) for p in parts)
         return Material(train, train, val)
     steps = parse(preprocess) if preprocess is not None else None
-    measured = validation_transform(info, steps, image_size)
+    measured = Measured.of(info, steps, image_size)
+    if steps is None:
+        _log.warning("%s", _default_text(info, image_size))
     names = sorted(p.name for p in (home / "train").iterdir() if p.is_dir()) if (home / "train").is_dir() else []
     if not names:
         raise DataError("data-missing", f"{home / 'train'}: there is no folder of a class in it")
@@ -82,8 +87,8 @@ def open_material(
     learned = TrainingTransform.of(info, steps, image_size)
     return Material(
         Images(train_files, learned, info.name, batch_size, workers=workers, seed=seed),
-        Images(train_files, Measured(measured), info.name, batch_size, workers=workers, seed=seed + 1),
-        Images(val_files, Measured(measured), info.name, batch_size, workers=workers, seed=None),
+        Images(train_files, measured, info.name, batch_size, workers=workers, seed=seed + 1),
+        Images(val_files, measured, info.name, batch_size, workers=workers, seed=None),
     )
 
 
@@ -138,15 +143,43 @@ def _normalized(info: InputInfo) -> Preprocess:
     return IMAGENET
 
 
-class Measured:
-    """An image as it is measured; nothing is left to chance."""
+def _default_text(info: InputInfo, image_size: int) -> str:
+    """What is done to images without a preprocessing line, and the line that would do the same."""
+    height, width = _size(info, image_size)
+    normal = _normalized(info)
+    text = f"no --preprocess was given: images are cut to {height}x{width}"
+    if not normal.plain:
+        mean, std = (":".join(f"{value:g}" for value in values) for values in (normal.mean, normal.std))
+        text += f" and normalized as for ImageNet (scale=1/255,mean={mean},std={std})"
+    return f"{text}; give the line that the model was trained with where that differs"
 
-    def __init__(self, transform: ImageTransform) -> None:
-        self.transform = transform
+
+class Measured:
+    """An image as it is measured; nothing is left to chance.
+
+    Args:
+        transform: for all images.
+        sized: for images that have the network's size already, which no margin is cut from; `transform` where None.
+        size: height and width of the network's input.
+    """
+
+    def __init__(
+        self, transform: ImageTransform, sized: ImageTransform | None = None, size: tuple[int, int] | None = None
+    ) -> None:
+        self.transform, self.sized, self.size = transform, sized or transform, size
+
+    @staticmethod
+    def of(info: InputInfo, steps: Preprocess | None, image_size: int) -> Measured:
+        """For the network's input `info`, with the preprocessing line `steps` where there is one."""
+        transform = validation_transform(info, steps, image_size)
+        if steps is not None:
+            return Measured(transform)
+        plain = ImageTransform.of(_normalized(info), _shape(info), info.dtype)
+        return Measured(transform, plain, _size(info, image_size))
 
     def __call__(self, image: Image.Image, random: np.random.Generator) -> npt.NDArray[Any]:
         """One sample."""
-        return self.transform(image)
+        return (self.sized if (image.height, image.width) == self.size else self.transform)(image)
 
 
 class TrainingTransform:

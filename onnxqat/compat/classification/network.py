@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import os
+import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import onnx_ir as ir
@@ -16,6 +19,7 @@ from onnxqat.errors import DataError, ModelError, UsageError
 from onnxqat.graph import io
 
 WRAPPER = "module."
+TEACHER = "resnet101"  # the manual's architecture of weights that --teacher-path names alone
 EXAMPLES = 2
 """Samples of the batch that a module is exported with; 1 would look like an axis to broadcast."""
 
@@ -33,15 +37,28 @@ def network(settings: Settings) -> ir.Model:
     return _model(settings, settings.arch, settings.model_path, settings.pretrained, kept)
 
 
-def teacher(settings: Settings) -> ir.Model | None:
+def teacher(settings: Settings, float_graph: ir.Model | None = None) -> ir.Model | None:
     """The network to learn from; None without ``--distill-method``.
+
+    Args:
+        settings: of the run; ``--teacher-path`` and ``--teacher-arch`` name a teacher.
+        float_graph: the network in float before it was quantized: the teacher where none is named.
 
     Raises:
         UsageError, ModelError, UnsupportedError: as of :func:`network`.
     """
     if settings.distill_method is None:
         return None
-    return _model(settings, settings.teacher_arch, settings.teacher_path, settings.teacher_path is None, "fold")
+    if settings.teacher_path is None and settings.teacher_arch is None:
+        if float_graph is None:
+            raise UsageError(
+                "option-invalid",
+                "a run that goes on from quantized weights has no float network to learn from",
+                hint="name the teacher: --teacher-path FLOAT.onnx",
+            )
+        return float_graph
+    arch = settings.teacher_arch or TEACHER
+    return _model(settings, arch, settings.teacher_path, settings.teacher_path is None, "fold")
 
 
 def image_input(model: ir.Model) -> InputInfo:
@@ -91,12 +108,12 @@ def _module(settings: Settings, arch: str, pretrained: bool) -> nn.Module:
     zoo = settings.model_zoo
     name = "torchvision.models" if zoo == "torchvision" else zoo
     try:
-        home = importlib.import_module(name)
+        home = _imported(name)
     except ImportError as error:
         raise UsageError(
             "dependency-missing",
             f"--model-zoo {zoo} cannot be imported: {error}",
-            hint="install it, name a Python module of your own, or give an ONNX file with --model-path",
+            hint="install it, name a module of the current folder or of this Python, or give an ONNX file with --model-path",
         ) from None
     make = getattr(home, arch, None)
     if not callable(make):
@@ -114,6 +131,15 @@ def _module(settings: Settings, arch: str, pretrained: bool) -> nn.Module:
     if not isinstance(made, nn.Module):
         raise UsageError("option-invalid", f"{name}.{arch} makes {type(made).__name__}, not a torch module")
     return made
+
+
+def _imported(name: str) -> ModuleType:
+    """A module of this Python, or of the current folder, which an installed command does not search by itself."""
+    sys.path.insert(0, os.getcwd())
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.remove(os.getcwd())
 
 
 def _load(module: nn.Module, path: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import onnx
+import onnx_ir as ir
 import torch
 from torch import nn
 
@@ -25,7 +26,8 @@ from onnxqat.compat.classification.files import Files
 from onnxqat.compat.classification.material import Material, open_material
 from onnxqat.compat.classification.meters import Log, Meters, Timed
 from onnxqat.compat.classification.settings import Settings
-from onnxqat.compat.deploy import prepared_part, written
+from onnxqat.compat.classification.shipped import file_scores, shipped_module
+from onnxqat.compat.deploy import prepared_part, set_opset, written
 from onnxqat.compat.prepare import prepare_by_platform
 from onnxqat.errors import UsageError
 from onnxqat.graph import io
@@ -61,12 +63,14 @@ class Result:
         profile: what ``--profile`` found.
         best: top-1 of the best epoch in percent; None where nothing was trained.
         written: the files.
+        file: scores of the best epoch's QDQ file in onnxruntime, as it is written; None where none was written.
     """
 
     scores: Scores
     best: float | None
     written: tuple[Path, ...]
     profile: ProfileReport | None = None
+    file: Scores | None = None
 
 
 def run(settings: Settings, say: Callable[[str], None]) -> Result:
@@ -95,6 +99,7 @@ class _Run:
         resume = settings.resume
         self.held = outputs.read_checkpoint(Path(resume)) if resume and not resume.endswith(".onnx") else None
         self.float_model: onnx.ModelProto | None = None
+        self.float_graph: ir.Model | None = None
         self.scores = Scores()
 
     def go(self) -> Result:
@@ -105,7 +110,7 @@ class _Run:
         if settings.evaluate:
             if self.held is not None:
                 module.load_state_dict(self.held["state_dict"])
-            self.scores = self._measure(module, material)
+            self.scores = self._epoch_score_of(module, material)
             return Result(self.scores, None, (), self._profile(module, initial, material))
         if settings.lr > HIGH_RATE and not settings.not_qat and not any(batch_norm.modules(module)):
             _log.warning(
@@ -116,7 +121,7 @@ class _Run:
         self._train(module, initial, material)
         paths = (self.files.checkpoint, self.files.best_checkpoint, self.files.last, self.files.best, self.files.log)
         written = tuple(path for path in paths if path.exists())
-        return Result(self.scores, self.best, written, self._profile(module, initial, material))
+        return Result(self.scores, self.best, written, self._profile(module, initial, material), self._file(material))
 
     # ------------------------------------------------------------ start
     def _start(self) -> tuple[OnnxModule, onnx.ModelProto, Material]:
@@ -128,10 +133,12 @@ class _Run:
         else:
             graph = io.load(settings.resume) if resumed else networks.network(settings)
         networks.check_classes(graph, settings)
+        if settings.distill_method is not None:
+            self.float_graph = self._float_graph(graph, resumed=resumed)
         material = open_material(
             settings.data,
             networks.image_input(graph),
-            batch_size=settings.batch_size,
+            batch_size=self._batch_size(graph),
             workers=settings.workers,
             seed=settings.number,
             preprocess=settings.preprocess,
@@ -144,10 +151,28 @@ class _Run:
             freeze_constants(module, graph)
             return module.to(self.place), self.float_model, material
         module = self._prepared(io.to_proto(graph)).to(self.place)
+        if not settings.evaluate:
+            set_opset(io.load(prepared_part(module)[1].qdq_model), settings.opset_version)  # refused before training
         _, known = prepared_part(module)
         if known.calibration is not None:
             self._calibrate(module, material)
         return module, written(module), material
+
+    def _float_graph(self, graph: ir.Model, *, resumed: bool) -> ir.Model | None:
+        """The network in float, which teaches where no other is named; None where a run goes on without its file."""
+        if not resumed:
+            return graph.clone()
+        return None if self.settings.model_path is None else networks.network(self.settings)
+
+    def _batch_size(self, graph: ir.Model) -> int:
+        """``--batch-size``, or the batch that the file is fixed to, as those that this trainer writes are."""
+        shape, given = networks.image_input(graph).shape, self.settings.batch_size
+        fixed = shape[0] if shape and isinstance(shape[0], int) else None
+        if fixed is None or fixed == given:
+            return given
+        if not self.settings.evaluate:
+            _log.warning("the file takes batches of %d and no others: --batch-size %d is not followed", fixed, given)
+        return fixed
 
     def _prepared(self, graph: onnx.ModelProto) -> OnnxModule:
         """With quantizers; BatchNormalization stays where that is asked for and the backend can take it up."""
@@ -178,7 +203,7 @@ class _Run:
         batches = shard(Timed(material.train, settings.start_epoch), self.world, own=False, whole=False)
         steps = batches.steps
         assert steps is not None
-        given = networks.teacher(settings)
+        given = networks.teacher(settings, self.float_graph)
         guides = teachers.load(given) if given is not None else []
         for guide in guides:
             guide.module.to(self.place)
@@ -199,7 +224,8 @@ class _Run:
             execution=Execution(precision=self._precision()),
             evaluate=lambda trained: self._epoch_score(trained, material),
             folder=self.files.state,
-            settings={"optim": settings.optim, "seed": settings.number, **schedules.settings(plan)},
+            # Not the length of the run: the manual goes on with more epochs where those before were not enough.
+            settings={"optim": settings.optim, "seed": settings.number, "schedule": settings.sched},
             parts=(MethodPenalty(plan.total_steps - offset), epochs),
             world=self.world,
         )
@@ -257,8 +283,22 @@ class _Run:
         return scores
 
     def _epoch_score(self, module: nn.Module, material: Material) -> float:
-        self.scores = self._measure(module, material)
+        self.scores = self._epoch_score_of(module, material)
         return self.scores.top1
+
+    def _epoch_score_of(self, module: nn.Module, material: Material) -> Scores:
+        """Scores of what is shipped of `module`, which is not what trains where BatchNormalization is kept."""
+        shipped = module if self.float_model is not None else shipped_module(module, self.place)
+        return self._measure(shipped, material)
+
+    def _file(self, material: Material) -> Scores | None:
+        """Scores of the file that the best epoch wrote; other processes than the writer have none."""
+        if self.float_model is not None or not self.world.writer or not self.files.best.exists():
+            return None
+        scores = file_scores(self.files.best, material.val)
+        self.say(f" * {self.files.best.name} in onnxruntime: Acc@1 {scores.top1:.3f} of {scores.samples} samples")
+        self.log.write(event="file", **dataclasses.asdict(scores))
+        return scores
 
     def _profile(self, module: OnnxModule, initial: onnx.ModelProto, material: Material) -> ProfileReport | None:
         """Every quantizer of the module as it is now, against the float model that it was made from."""

@@ -24,6 +24,7 @@ class Settings:
         data: folder with ``train`` and ``val``, see :mod:`onnxqat.compat.classification.material`.
         output: folder for the files.
         preprocess: line for validation images, and colour, scale, mean and std of training images.
+        teacher_arch: architecture of the teacher; with `teacher_path` None too, the network itself in float teaches.
         image_size: side of the images, where the network does not say it.
         calibration_batches: batches that calibrate.
         batch_norm: ``keep`` trains with BatchNormalization where the backend's scales can take it up, and folds it in
@@ -35,7 +36,7 @@ class Settings:
     data: str
     model_zoo: str = "torchvision"
     arch: str = "resnet18"
-    teacher_arch: str = "resnet101"
+    teacher_arch: str | None = None
     num_classes: int = 1000
     workers: int = 4
     epochs: int = 90
