@@ -26,6 +26,7 @@ ErrorCode = Literal[
     "model-already-quantized",
     "model-not-quantized",
     "model-form",
+    "scale-invalid",
     "model-external-data",
     "model-sparse-initializer",
     "model-graphsurgeon",

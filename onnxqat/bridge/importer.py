@@ -34,7 +34,7 @@ from onnxqat.bridge.module import Capture, OnnxModule, capture
 from onnxqat.bridge.quantizer_modules import QuantizerFactory
 from onnxqat.bridge.values import Const
 from onnxqat.errors import UnsupportedError
-from onnxqat.graph import computed_fold, io, query, walk
+from onnxqat.graph import computed_fold, io, query, scale_defects, walk
 from onnxqat.ops import _base
 
 __all__ = ["Capture", "OnnxModule", "QuantizerFactory", "capture", "to_torch"]
@@ -62,9 +62,10 @@ def to_torch(source: io.ModelSource, *, quantizer_factory: QuantizerFactory | No
 
     Raises:
         UnsupportedError: ``operator-unsupported``, with every operator and form that is not implemented.
-        ModelError: the file is not a model.
+        ModelError: the file is not a model; ``scale-invalid`` for a scale that is negative, 0 or not finite.
     """
     model = prepare(io.load(source))
+    scale_defects.check(model)
     return _Importer(model, quantizer_factory or quantizer_modules.default_factory).run()
 
 

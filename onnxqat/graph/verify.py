@@ -13,7 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxqat.errors import ModelError
-from onnxqat.graph import query, walk
+from onnxqat.graph import query, scale_defects, walk
 
 NEIGHBOURS = 3
 
@@ -129,10 +129,8 @@ def _scale_is_positive(node: ir.Node) -> str | None:
     scale = query.constant_array(_input(node, 1))
     if scale is None:
         return None
-    numbers = np.asarray(scale, np.float32)
-    if np.isfinite(numbers).all() and (numbers > 0).all():
-        return None
-    return "its scale is not finite and > 0"
+    found = scale_defects.defect(np.asarray(scale, np.float32))
+    return f"its scale {found}" if found else None
 
 
 def _axis_fits(node: ir.Node) -> str | None:

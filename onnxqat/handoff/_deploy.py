@@ -9,6 +9,7 @@ from onnxqat.errors import BackendError
 from onnxqat.graph import query
 from onnxqat.passes import _base as passes
 from onnxqat.passes.deploy_form import DeployForm
+from onnxqat.passes.fold_weight_transpose import FoldWeightTranspose
 from onnxqat.passes.inline_functions import InlineFunctions
 from onnxqat.passes.raise_opset import RaiseOpset
 from onnxqat.passes.strip_qdq import StripQdq
@@ -24,7 +25,11 @@ def deploy_form(train: ir.Model, table: schema.Backend, remarks: list[Remark]) -
         BackendError: ``backend-opset``: it needs a newer operator set than the backend reads.
     """
     floats = any(row.derive is not None and row.dtype == "float" for row in table.types.values())
-    steps: list[passes.Pass] = [InlineFunctions(), DeployForm(bias="float" if floats else "keep")]
+    steps: list[passes.Pass] = [
+        InlineFunctions(),
+        FoldWeightTranspose(),
+        DeployForm(bias="float" if floats else "keep"),
+    ]
     result = passes.run_passes(train, steps)
     deploy, found = result.model, list(result.remarks)
     if query.opset(deploy) < table.opset[0]:

@@ -22,7 +22,7 @@ from onnxqat.calibration import preprocess as lines
 from onnxqat.calibration.data import Data
 from onnxqat.calibration.session import Session
 from onnxqat.errors import CheckError, ModelError, UsageError
-from onnxqat.graph import io, qdq, quantized_forms, query
+from onnxqat.graph import io, qdq, quantized_forms, query, scale_defects
 from onnxqat.handoff import _choice, _reasons, _trace
 from onnxqat.handoff._base import Array, BaseCompiler, CompilerResult, NodeResult
 from onnxqat.handoff._bundle import MANIFEST, check_target, digest, digests, write_json, writing
@@ -112,6 +112,7 @@ def handoff(
         raise quantized_forms.refusal(train, _name(model)) or ModelError(
             "model-not-quantized", f"{_name(model)} holds no quantizers", hint="run insert-qdq first"
         )
+    scale_defects.check(train, _name(model))
     remarks: list[Remark] = []
     chosen = compiler_of(table, remarks, compiler)
     train = folded(train, bias_of(table), remarks)

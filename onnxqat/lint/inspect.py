@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from onnxqat.graph import io, qdq, quantized_forms, query, shapes, walk
+from onnxqat.graph import io, qdq, quantized_forms, query, scale_defects, shapes, walk
 from onnxqat.graph.qdq import Quantizer
 from onnxqat.lint.explain import granularity_text, grid_text
 
@@ -82,6 +82,7 @@ class Inspection:
         grids: of its quantizers.
         scopes: graphs within the main graph, and model-local functions.
         metadata: its keys and values.
+        defects: scales that are no steps: negative, 0, NaN or infinite.
     """
 
     model: str
@@ -96,6 +97,7 @@ class Inspection:
     grids: tuple[Grid, ...]
     scopes: int
     metadata: dict[str, str]
+    defects: tuple[str, ...] = ()
 
     @property
     def macs(self) -> int:
@@ -130,6 +132,7 @@ def inspect(model: io.ModelSource) -> Inspection:
         grids=tuple(_grids(quantizers)),
         scopes=sum(1 for _ in walk.scopes(loaded)) - 1,
         metadata={str(key): str(value) for key, value in loaded.metadata_props.items()},
+        defects=tuple(scale_defects.defects(loaded)),
     )
 
 

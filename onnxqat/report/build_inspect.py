@@ -5,6 +5,7 @@ from __future__ import annotations
 from onnxqat.lint.inspect import Inspection, Port
 from onnxqat.report.build import DATA, command
 from onnxqat.report.model import Column, Figure, Report, Table
+from onnxqat.types import Remark
 
 
 def from_inspect(found: Inspection) -> Report:
@@ -29,6 +30,7 @@ def from_inspect(found: Inspection) -> Report:
         title=found.model,
         figures=tuple(figures),
         tables=tuple(table for table in tables if table.rows),
+        remarks=tuple(Remark(text, source="inspect") for text in found.defects),
         next_command=_next(found),
     )
 

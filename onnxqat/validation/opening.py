@@ -12,7 +12,7 @@ from onnxqat.calibration import inputs as model_inputs
 from onnxqat.calibration import preprocess as lines
 from onnxqat.calibration.data import Data
 from onnxqat.errors import DataError, ModelError, UsageError
-from onnxqat.graph import io
+from onnxqat.graph import io, scale_defects
 
 if TYPE_CHECKING:
     from onnxqat.calibration.preprocess import Preprocess
@@ -29,8 +29,9 @@ def check_alike(original: ir.Model, quantized: ir.Model) -> None:
     """Refuse two models that have other inputs or outputs.
 
     Raises:
-        ModelError: ``model-invalid``.
+        ModelError: ``model-invalid``; ``scale-invalid`` for scales that are no steps.
     """
+    scale_defects.check(quantized, "the quantized model")
     for kind in ("inputs", "outputs"):
         pair = []
         for model in (original, quantized):

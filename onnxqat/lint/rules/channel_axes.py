@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import onnx_ir as ir
 
 from onnxqat.graph import qdq, query
 from onnxqat.graph.qdq import Quantizer
+from onnxqat.lint import _mending
 from onnxqat.lint._file import File, is_integer, is_passthrough, output_axis
 from onnxqat.lint._model import Found, Rule
+from onnxqat.passes.fold_weight_transpose import FoldWeightTranspose
 
 WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 
@@ -58,6 +60,11 @@ def _weight_through(file: File, mover: ir.Node | None) -> Quantizer | None:
     return None
 
 
+def _fold_transpose(file: File, found: Sequence[Found]) -> None:
+    """A Transpose goes into the stored weight; what else stands there stays."""
+    _mending.apply(FoldWeightTranspose(), file.model)
+
+
 RULES = (
     Rule(
         code="weight-axis",
@@ -85,5 +92,6 @@ RULES = (
         remedy="transpose or reshape the stored weight, move the axis of its scales with it",
         source="NVIDIA/TensorRT#2131; microsoft/onnxruntime#12800",
         check=_behind_node,
+        fix=_fold_transpose,
     ),
 )

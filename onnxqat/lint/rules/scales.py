@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import onnx_ir as ir
 
+from onnxqat.graph import scale_defects
 from onnxqat.lint._file import File, block_size, scale
 from onnxqat.lint._model import Found, Rule
 
@@ -36,9 +37,8 @@ def _zero(file: File) -> Iterator[Found]:
 
 
 def _negative(file: File) -> Iterator[Found]:
-    # in blocks onnxruntime gives the largest value of a block the code -8, with a negative scale
     def wrong(node: ir.Node, _value: ir.Value, array: np.ndarray) -> np.ndarray:
-        return (array < 0) & (block_size(node) == 0)
+        return scale_defects.negative(array, blocked=block_size(node) != 0)
 
     yield from _where(file, wrong, "is negative")
 
