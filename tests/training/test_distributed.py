@@ -306,6 +306,24 @@ def test_torchrun(tmp_path: Path) -> None:
     assert moved > 4
 
 
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are listed under /proc on Linux only")
+def test_no_thread_of_the_group_outlives_the_run() -> None:
+    """One that is alive when the interpreter ends aborts the process where it then asks for Python's lock."""
+    program = """
+import gc, os, torch
+from pathlib import Path
+from tests.training.test_finetune import data, network
+from onnxqat.training.finetune import finetune
+x, y = data(16)
+finetune(network(quantized=True), x, labels=y, epochs=2, device="cpu", learning_rate=0.01)
+gc.collect()
+names = [(task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir()]
+print([name for name in names if "gloo" in name])
+"""
+    for done in two("-c", program):
+        assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
+
+
 def test_a_killed_process_ends_the_run(ran: Path) -> None:
     message = str(np.load(ran / "killed.0.npz")["message"])
     assert message.startswith("process 0 of 2 lost the others: process 1 no longer answers [distributed-failed]")

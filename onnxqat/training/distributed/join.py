@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import functools
+import importlib
 import itertools
 import os
 from collections.abc import Iterator
@@ -123,6 +124,10 @@ def _rendezvous(rank: int, size: int, timeout: datetime.timedelta) -> Any:
 def _group(rank: int, size: int, device: torch.device, timeout: float) -> Iterator[failure.Store]:
     """The process group for the length of a ``with`` block, and the store where its processes leave messages."""
     limit = datetime.timedelta(seconds=timeout)
+    # DistributedDataParallel imports it, and modules that it brings have the default group as the default of an
+    # argument. Imported while there is a group, they would hold it, and threads of gloo that are alive when the
+    # interpreter ends abort the process.
+    importlib.import_module("torch._dynamo")
     try:
         store = dist.PrefixStore(  # type: ignore[attr-defined]
             f"onnxqat/{next(_GROUPS)}", _rendezvous(rank, size, limit)
