@@ -42,11 +42,18 @@ def words_for(status: int) -> str:
 
 
 @contextlib.contextmanager
-def handled() -> Iterator[None]:
+def handled(*, ends: bool) -> Iterator[None]:
     """Raise :class:`SignalError` in the block at the first signal, once; end the process if that does not end it.
 
-    Signals that the process was started to ignore, as by ``nohup``, stay ignored. For the main thread.
+    Signals that the process was started to ignore, as by ``nohup``, stay ignored; so do all outside of the main thread,
+    where Python takes no signals.
+
+    Args:
+        ends: the process ends behind the block: a signal ends it at once then, without a traceback.
     """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     numbers = [getattr(signal, name) for name in NAMES if hasattr(signal, name)]
     before = {n: signal.getsignal(n) for n in numbers if signal.getsignal(n) not in (signal.SIG_IGN, None)}
     first: list[int] = []
@@ -58,10 +65,10 @@ def handled() -> Iterator[None]:
 
     def leave_to_default() -> None:
         """In a process that was forked off, such as a data loader's: it has no cleaning up to do."""
-        if signal.set_wakeup_fd(-1) == -1:
-            return
         for number in before:
-            signal.signal(number, signal.SIG_DFL)
+            if signal.getsignal(number) is handle:
+                signal.set_wakeup_fd(-1)
+                signal.signal(number, signal.SIG_DFL)
 
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=leave_to_default)
@@ -71,8 +78,8 @@ def handled() -> Iterator[None]:
         try:
             yield
         finally:
-            for number in before:
-                signal.signal(number, signal.SIG_DFL)
+            for number, handler in before.items():
+                signal.signal(number, signal.SIG_DFL if ends else handler)
 
 
 @contextlib.contextmanager

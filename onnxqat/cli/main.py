@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # names are any text, and not every terminal has all letters
             stream.reconfigure(errors="backslashreplace")
-    with _signals.handled():
+    with _signals.handled(ends=arguments is None):
         status = run(sys.argv[1:] if arguments is None else arguments)
     sys.exit(status)
 

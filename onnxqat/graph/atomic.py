@@ -174,11 +174,23 @@ def staged_folder(output: Path, check: Callable[[Path], None]) -> Iterator[Path]
             output.parent.mkdir(parents=True, exist_ok=True)
             staged = stack.enter_context(staging(output.parent)) / output.name
             staged.mkdir()
-        yield staged
+        with _named_as(staged, output):
+            yield staged
         with writing(output):
             _sync_tree(staged)
             _put_folder(staged, output, check)
             sync_folder(output.parent)
+
+
+@contextlib.contextmanager
+def _named_as(staged: Path, output: Path) -> Iterator[None]:
+    """Say where a file was about to go, not where it was staged, in errors of the block."""
+    try:
+        yield
+    except ModelError as error:
+        if str(staged) not in error.message:
+            raise
+        raise ModelError(error.code, error.message.replace(str(staged), str(output)), hint=error.hint) from None
 
 
 def _sync_tree(folder: Path) -> None:

@@ -31,8 +31,14 @@ def _stem(model: Path) -> str:
     return re.sub(r"[^\w.+=@,() -]", "_", model.name)[:_LONGEST]
 
 
+def candidates(model: Path) -> set[str]:
+    """Names of the files beside the graph `model` that are called as its weights are."""
+    pattern = re.compile(rf"{re.escape(_stem(model))}\.[0-9a-f]{{{_DIGITS}}}\.data")
+    return {name for name in _files(model.parent) if pattern.fullmatch(name)}
+
+
 def remove_unused(model: Path, keep: Collection[str]) -> None:
-    """Remove the weights of what `model` was before: files that are named as above and that no graph beside it names.
+    """Remove the weights of what `model` was before: the :func:`candidates` that no graph beside it names.
 
     Call it with the folder locked: another process may have put weights there whose graph is about to come.
 
@@ -40,16 +46,18 @@ def remove_unused(model: Path, keep: Collection[str]) -> None:
         model: the graph, which has been replaced.
         keep: names of files that stay.
     """
-    pattern = re.compile(rf"{re.escape(_stem(model))}\.[0-9a-f]{{{_DIGITS}}}\.data")
-    with os.scandir(model.parent) as entries:
-        files = [entry.name for entry in entries if entry.is_file(follow_symlinks=False)]
-    unused = {name for name in files if pattern.fullmatch(name)} - set(keep)
+    unused = candidates(model) - set(keep)
     # Copies of a graph, under names such as m.onnx.bak, go on being whole.
-    graphs = [name for name in files if ".onnx" in name and not name.endswith(".data")] if unused else []
-    for graph in graphs:
-        unused -= _named_in(model.parent / graph, unused)
+    for name in _files(model.parent) if unused else []:
+        if ".onnx" in name and not name.endswith(".data"):
+            unused -= _named_in(model.parent / name, unused)
     for name in unused:
         (model.parent / name).unlink(missing_ok=True)
+
+
+def _files(folder: Path) -> list[str]:
+    with os.scandir(folder) as entries:
+        return [entry.name for entry in entries if entry.is_file(follow_symlinks=False)]
 
 
 def _named_in(graph: Path, names: Collection[str]) -> set[str]:

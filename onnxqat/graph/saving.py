@@ -78,8 +78,9 @@ def staged(
 
         def put_alone() -> None:
             put_file()
-            if not atomic.is_device(place):
-                _remove_unused(place, read)
+            with atomic.writing(place):
+                if not atomic.is_device(place) and own_data.candidates(place):
+                    _remove_unused(place, read)
 
         yield put_alone
 
@@ -126,7 +127,7 @@ def _put_pair(path: Path, graph: Path, data: Path, name: str | None, read: set[s
 
 
 def _remove_unused(path: Path, read: set[str]) -> None:
-    with atomic.writing(path), locked(path.parent) as alone:
+    with locked(path.parent) as alone:
         if alone:
             own_data.remove_unused(path, read)
 

@@ -131,6 +131,13 @@ def write_folder(output: Path, content: str) -> None:
         (folder / "file").write_text(content, encoding="utf-8")
 
 
+def test_errors_name_the_folder_that_was_asked_for(tmp_path: Path) -> None:
+    with pytest.raises(ModelError) as caught, atomic.staged_folder(tmp_path / "bundle", lambda _: None) as folder:
+        io.save(scaled(1.0), folder / "none" / "m.onnx")
+    assert caught.value.message.startswith(str(tmp_path / "bundle" / "none" / "m.onnx"))
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_folder_takes_the_place_of_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     output = tmp_path / "below" / "bundle"
     for exchange, content in ((True, "one"), (True, "two"), (False, "three")):

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Mapping
+from multiprocessing import parent_process
+from multiprocessing.connection import wait
 from urllib.parse import urlsplit
 
 import torch
@@ -100,5 +103,18 @@ def start(
 
 
 def _process(local: int, work: Callable[[int | None], object], dist_url: str, first: int, total: int) -> None:
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     os.environ.update(environment(dist_url, first + local, total, local))
     work(local)
+
+
+def _end_with_parent() -> None:
+    """End this process with the one that started it, in the middle of a computation too.
+
+    torch asks Linux for a signal in that case, which comes to nothing where the parent is gone by then, as while torch
+    is being loaded, and stays a KeyboardInterrupt in a process that waits for others.
+    """
+    parent = parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(1)
