@@ -10,6 +10,8 @@ import threading
 from collections.abc import Iterator
 from types import FrameType
 
+import click
+
 NAMES = ("SIGINT", "SIGTERM", "SIGHUP")
 PATIENCE = 5.0
 """Seconds for cleaning up; `docker stop` kills after 10. Native code that does not come back in time is left."""
@@ -27,12 +29,31 @@ class SignalError(KeyboardInterrupt):
         self.number = number
 
 
-def status_of(error: BaseException) -> int:
-    """Exit status of a command that `error` interrupted, as shells have it: 128 and the number of the signal."""
-    seen: BaseException | None = error
-    while seen is not None and not isinstance(seen, SignalError):
-        seen = seen.__cause__ or seen.__context__
-    return 128 + (seen.number if seen is not None else signal.SIGINT)
+class _Handler:
+    """Raises at the first signal that it is called for, and remembers it."""
+
+    def __init__(self) -> None:
+        self.received: list[int] = []
+
+    def __call__(self, number: int, _: FrameType | None) -> None:
+        if not self.received:
+            self.received.append(number)
+            raise SignalError(number)
+
+
+def interruptions() -> tuple[type[BaseException], ...]:
+    """Exceptions that mean that the command was interrupted: any, after a signal, since native code makes others of it."""
+    return (click.Abort, KeyboardInterrupt, *((Exception,) if _received() else ()))
+
+
+def _received() -> list[int]:
+    handlers = [signal.getsignal(getattr(signal, name)) for name in NAMES if hasattr(signal, name)]
+    return [number for handler in handlers if isinstance(handler, _Handler) for number in handler.received]
+
+
+def status() -> int:
+    """Exit status of a command that was interrupted, as shells have it: 128 and the number of the signal."""
+    return 128 + next(iter(_received()), signal.SIGINT)
 
 
 def words_for(status: int) -> str:
@@ -42,7 +63,7 @@ def words_for(status: int) -> str:
 
 
 @contextlib.contextmanager
-def handled(*, ends: bool) -> Iterator[None]:
+def handled(*, ends: bool = True) -> Iterator[None]:
     """Raise :class:`SignalError` in the block at the first signal, once; end the process if that does not end it.
 
     Signals that the process was started to ignore, as by ``nohup``, stay ignored; so do all outside of the main thread,
@@ -56,12 +77,7 @@ def handled(*, ends: bool) -> Iterator[None]:
         return
     numbers = [getattr(signal, name) for name in NAMES if hasattr(signal, name)]
     before = {n: signal.getsignal(n) for n in numbers if signal.getsignal(n) not in (signal.SIG_IGN, None)}
-    first: list[int] = []
-
-    def handle(number: int, _: FrameType | None) -> None:
-        if not first:
-            first.append(number)
-            raise SignalError(number)
+    handle = _Handler()
 
     def leave_to_default() -> None:
         """In a process that was forked off, such as a data loader's: it has no cleaning up to do."""

@@ -61,6 +61,11 @@ def run(arguments: Sequence[str]) -> int:
     as_json = "--json" in arguments
     try:
         return int(command_line.main(list(arguments), prog_name="onnxqat", standalone_mode=False, obj=as_json) or 0)
+    except _signals.interruptions():
+        status = _signals.status()
+        with contextlib.suppress(OSError):  # a terminal that was closed takes no last line
+            click.echo(_signals.words_for(status), err=True)
+        return status
     except click.ClickException as error:
         if isinstance(error, _NO_ARGUMENTS):
             error.show()  # the help of a group
@@ -71,11 +76,6 @@ def run(arguments: Sequence[str]) -> int:
     except QatError as error:
         _report(_as_typed(error, arguments), as_json=as_json)
         return error.exit_status
-    except (click.Abort, KeyboardInterrupt) as error:
-        status = _signals.status_of(error)
-        with contextlib.suppress(OSError):  # a terminal that was closed takes no last line
-            click.echo(_signals.words_for(status), err=True)
-        return status
     except (OSError, MemoryError) as error:
         if os.environ.get("ONNXQAT_DEBUG"):
             raise

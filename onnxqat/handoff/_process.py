@@ -28,7 +28,8 @@ _ROOT = Path(onnxqat.__file__).resolve().parents[1]
 _SCRIPT = Path(__file__).parent / "scripts" / "_main.py"
 _SHOWN = 5
 _NO_MEMORY = re.compile(
-    r"MemoryError|bad_?alloc|out of memory|allocat\w* (memory|failed)|insufficient memory", re.IGNORECASE
+    r"MemoryError|bad_?alloc|out of memory|insufficient memory|memory allocation|allocat\w* (memory|failed)",
+    re.IGNORECASE,
 )
 RARE_TYPES = {onnx.TensorProto.BFLOAT16: "bfloat16", onnx.TensorProto.DOUBLE: "double"}
 

@@ -17,6 +17,15 @@ def batches():
     pathlib.Path("reading").touch()
     yield time.sleep(600)
 """
+TURNED = """
+import pathlib, time
+def batches():
+    pathlib.Path("reading").touch()
+    try:
+        yield time.sleep(600)
+    except KeyboardInterrupt:
+        raise ImportError("as native code says that is interrupted") from None
+"""
 NATIVE = (
     """
 import pathlib
@@ -72,6 +81,13 @@ def test_signals(folder: Path, number: signal.Signals, status: int, line: str) -
     assert (process.returncode, words.strip()) == (status, line)
     assert set(os.listdir(folder)) - before == {"slow.py", "temporary", "reading"}
     assert not [name for name in os.listdir(folder / "temporary") if "onnxqat" in name]
+
+
+def test_a_signal_that_something_else_was_made_of(folder: Path) -> None:
+    process = start(folder, TURNED)
+    process.send_signal(signal.SIGTERM)
+    _, words = process.communicate()
+    assert (process.returncode, words.strip()) == (143, "ended by SIGTERM")
 
 
 def test_native_code_that_does_not_come_back_is_left(folder: Path) -> None:
