@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from onnxqat import numerics
 from onnxqat.errors import ModelError
-from onnxqat.graph import build, qdq, query, walk
+from onnxqat.graph import build, notes, qdq, query, walk
 from onnxqat.graph.qdq import QUANT_MAX, QUANT_MIN
 from onnxqat.passes._base import Context, Pass, Rewrite
 from onnxqat.passes._edits import Log, drop_unused, scope_map
@@ -123,12 +123,7 @@ def _reason(quantizer: qdq.Quantizer) -> str | None:
 
 def _grid(node: ir.Node, qparams: QParams) -> QParams:
     """The grid that the deploy form noted, else the whole one of the storage type."""
-    try:
-        low, high = int(node.metadata_props[QUANT_MIN]), int(node.metadata_props[QUANT_MAX])
-        qtype = QType(qparams.qtype.storage, low, high)
-    except (KeyError, ValueError):
-        if qparams.qtype.is_float:
-            return qparams
-        low, high, _ = STORAGE[qparams.qtype.storage]
-        qtype = QType(qparams.qtype.storage, low, high)
-    return dataclasses.replace(qparams, qtype=qtype)
+    if qparams.qtype.is_float:
+        return qparams
+    low, high, _ = STORAGE[qparams.qtype.storage]
+    return notes.grid(node, dataclasses.replace(qparams, qtype=QType(qparams.qtype.storage, low, high)))

@@ -18,7 +18,7 @@ import onnx_ir as ir
 
 from onnxqat import discover
 from onnxqat.errors import ModelError
-from onnxqat.graph import calls, order, overridden, query, text
+from onnxqat.graph import calls, omitted, order, overridden, query, text
 from onnxqat.graph.atomic import check_writable, write_atomic
 from onnxqat.graph.external import check_external_data, has_external_data, needed_bytes, tensors
 from onnxqat.graph.saving import PROTOBUF_LIMIT, save, to_proto
@@ -49,7 +49,7 @@ RUNTIME_DOMAIN = "onnxruntime"  # where the checker, which knows no operators of
 
 
 def load(source: ModelSource) -> ir.Model:
-    """A private model that the caller's object does not see changes of.
+    """A private model that the caller's object does not see changes of; optional inputs that are left out at the end are gone.
 
     Args:
         source: path of an ONNX file, or a model in memory. Weights in external files stay memory-mapped.
@@ -59,6 +59,10 @@ def load(source: ModelSource) -> ir.Model:
             ``model-external-data`` (a location outside the model's folder, or not in the file's bounds),
             ``model-sparse-initializer``.
     """
+    return omitted.drop(_load(source))
+
+
+def _load(source: ModelSource) -> ir.Model:
     if isinstance(source, ir.Model):
         if not all(map(order.is_sorted, source.graphs())):
             raise ModelError(

@@ -13,16 +13,17 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxqat import numerics
-from onnxqat.graph import batchnorm, build, moved, query, walk
+from onnxqat.graph import batchnorm, build, moved, notes, query, walk
+from onnxqat.graph.notes import BIAS_GRID as BIAS_GRID
+from onnxqat.graph.notes import PRESCRIBED as PRESCRIBED
+from onnxqat.graph.notes import QUANT_MAX as QUANT_MAX
+from onnxqat.graph.notes import QUANT_MIN as QUANT_MIN
+from onnxqat.graph.notes import SCALE_BITS as SCALE_BITS
 from onnxqat.types import FLOAT_STORAGE, STORAGE, Precision, QParams, QType, Role
 
 QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 DOMAINS = ("", "com.microsoft")
-BIAS_GRID = "onnxqat.bias_grid"  # on a node whose float bias lies on the grid of its accumulator
-SCALE_BITS = "onnxqat.scale_bits"  # on the nodes of a quantizer whose scale is kept to so many significant bits
-PRESCRIBED = "onnxqat.prescribed"  # on the nodes of a quantizer whose parameters the target has built in
 PRECISION_OPSET = 23  # from here on the type of the scale decides what the quotient is rounded to
-QUANT_MIN, QUANT_MAX = "onnxqat.quant_min", "onnxqat.quant_max"
 
 
 @dataclasses.dataclass(eq=False)
@@ -188,17 +189,8 @@ def _match_stored(dequantize: ir.Node) -> Quantizer | None:
     qparams = _qparams(dequantize, clip)
     if qparams is None:
         return None
-    qparams = qparams if clip else _noted_grid(dequantize, qparams)
+    qparams = qparams if clip else notes.grid(dequantize, qparams)
     return Quantizer(source, (dequantize.outputs[0],), None, clip, (dequantize,), qparams)
-
-
-def _noted_grid(dequantize: ir.Node, qparams: QParams) -> QParams:
-    """Stored integers need no Clip; what they were clipped to is kept in the node's metadata."""
-    notes = [dequantize.metadata_props.get(key, "") for key in (QUANT_MIN, QUANT_MAX)]
-    try:
-        return dataclasses.replace(qparams, qtype=QType(qparams.qtype.storage, int(notes[0]), int(notes[1])))
-    except ValueError:
-        return qparams
 
 
 def _precision(quantize: ir.Node, opset: int) -> Precision | None:
@@ -257,8 +249,7 @@ def _qparams(node: ir.Node, clip: ir.Node | None) -> QParams | None:
             axis += size
     if axis is not None and not _fits(node.inputs[0], scale.shape, axis, block):
         return None
-    kept = node.metadata_props.get(SCALE_BITS, "")
-    bits = int(kept) if kept.isdigit() and 1 <= int(kept) <= 24 else 1 if power_of_two else None
+    bits = notes.scale_bits(node, scale) or (1 if power_of_two else None)
     return QParams(scale, codes, QType(storage, low, high), axis, bits, block or None)
 
 
@@ -358,12 +349,14 @@ def snapped_biases(model: ir.Model, found: Iterable[Quantizer]) -> Iterator[tupl
     for node in walk.nodes(model):
         if BIAS_GRID not in node.metadata_props or len(node.inputs) < 3:
             continue
+        bias = query.constant_tensor(node.inputs[2])
         activation, weight = (readable.get(id(value)) for value in node.inputs[:2])
         if (
             activation is not None
             and weight is not None
+            and bias is not None
             and _has_accumulator(activation, weight)
-            and query.constant_tensor(node.inputs[2]) is not None
+            and notes.has_bias_on(node, accumulator(activation.qparams, weight.qparams, bias.size))
         ):
             yield node, activation, weight
 

@@ -1,0 +1,74 @@
+"""Notes on the nodes of quantizers, in their metadata: hints about what the file holds, which its values overrule.
+
+A file may have been edited, by hand or by a tool that knows nothing of them, so that a note that contradicts the constants
+beside it is as if it were not there: runtimes compute with the constants.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxqat import numerics
+from onnxqat.graph import query
+from onnxqat.types import QParams, QType
+
+BIAS_GRID = "onnxqat.bias_grid"  # on a node whose float bias lies on the grid of its accumulator
+SCALE_BITS = "onnxqat.scale_bits"  # on the nodes of a quantizer whose scale is kept to so many significant bits
+PRESCRIBED = "onnxqat.prescribed"  # on the nodes of a quantizer whose parameters the target has built in
+QUANT_MIN, QUANT_MAX = "onnxqat.quant_min", "onnxqat.quant_max"
+_WHOLE_MANTISSA = 24  # bits of float32's significand: the note can state no more
+
+
+def scale_bits(node: ir.Node, scale: np.ndarray) -> int | None:
+    """Significant bits that the scale of `node` is kept to; None without a note, and where `scale` has more.
+
+    Args:
+        node: QuantizeLinear or DequantizeLinear.
+        scale: float32, positive.
+    """
+    text = node.metadata_props.get(SCALE_BITS, "")
+    bits = int(text) if text.isdigit() and len(text) < 3 else 0
+    if not 1 <= bits <= _WHOLE_MANTISSA:
+        return None
+    # Rounding to so many bits leaves a scale alone exactly where it has no more of them.
+    return bits if np.array_equal(numerics.shorten(scale, bits).astype(np.float32), scale) else None
+
+
+def grid(dequantize: ir.Node, qparams: QParams) -> QParams:
+    """`qparams` on the grid that the codes in front of `dequantize` were clipped to, which stored integers do not show.
+
+    The grid of the storage type stays without a note, and where a code lies outside what it states.
+    """
+    try:
+        low, high = (int(dequantize.metadata_props.get(key, "")) for key in (QUANT_MIN, QUANT_MAX))
+        qtype = QType(qparams.qtype.storage, low, high)
+    except ValueError:
+        return qparams
+    if qtype == qparams.qtype:
+        return qparams
+    codes = query.constant_array(dequantize.inputs[0])
+    if codes is not None and codes.size:
+        # Types of 4 and 2 bits are not numpy's own, whose smallest and largest element is found quickly.
+        whole = codes if codes.dtype.kind in "iu" else codes.astype(np.int16)
+        if not (low <= int(whole.min()) and int(whole.max()) <= high):
+            return qparams
+    return dataclasses.replace(qparams, qtype=qtype)
+
+
+def has_bias_on(node: ir.Node, accumulator: QParams) -> bool:
+    """Whether the note of `node` says that its constant bias lies on `accumulator`, and it does.
+
+    Args:
+        node: Conv, ConvTranspose or Gemm.
+        accumulator: the grid, per tensor or with one scale for each element of the bias.
+    """
+    values = query.constant_array(node.inputs[2]) if BIAS_GRID in node.metadata_props else None
+    if values is None or values.dtype.kind != "f":
+        return False
+    given = values.reshape(-1).astype(np.float32)
+    snapped = numerics.fake_quantize(given, accumulator)
+    # A product of a code and the scale is rounded once, in the type of the bias.
+    return bool(np.allclose(snapped, given, rtol=float(np.finfo(values.dtype).eps), atol=0.0))
