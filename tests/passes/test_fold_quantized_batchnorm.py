@@ -12,6 +12,8 @@ from tests.passes.checks import check_pass, constants, in_function, in_if, parse
 BN = "float[3] g = {2, -1, 0}, float[3] b = {1, 2, 3}, float[3] m = {0.5, 0, -1}, float[3] v = {3.99999, 0.99999, 0.24999}"
 X = "float xs = {0.05}, uint8 xz = {3}"
 W = "float[3] s = {0.02, 0.3, 0.1}, int8[3] z = {0, 0, 0}"
+SHORT = "float[3] s = {0.25, 0.3125, 0.125}, int8[3] z = {0, 0, 0}"
+POWERS = "float[3] s = {0.25, 0.5, 0.125}, int8[3] z = {0, 0, 0}"
 WEIGHT = "float[3,2,1,1] w = {0.5, -1.25, 0.75, 2, -0.3, 0.1}"
 CODES = [[25, -62], [2, 7], [-3, 1]]
 PAIR = "xq = QuantizeLinear(x, xs, xz) xd = DequantizeLinear(xq, xs, xz)"
@@ -99,7 +101,7 @@ def test_other_layers(layer: str, weight: str, axis: int) -> None:
 
 
 def test_a_narrow_grid_keeps_its_clip_and_a_limit_on_scales_ends() -> None:
-    model = parse(conv(", int8 lo = {-7}, int8 hi = {7}", clip="k = Clip(q, lo, hi)", grid=W.replace("0.02", "0.25")))
+    model = parse(conv(", int8 lo = {-7}, int8 hi = {7}", clip="k = Clip(q, lo, hi)", grid=SHORT))
     for node in model.graph.node[2:5]:
         entry = node.metadata_props.add()
         entry.key, entry.value = qdq.SCALE_BITS, "4"
@@ -174,7 +176,7 @@ def test_other_nodes_are_none_of_its_business(nodes: str) -> None:
 
 
 def test_powers_of_two_stay() -> None:
-    model = parse(conv())
+    model = parse(conv(grid=POWERS))
     for node in model.graph.node[2:4]:
         entry = node.metadata_props.add()
         entry.key, entry.value = qdq.SCALE_BITS, "1"
