@@ -31,6 +31,8 @@ ErrorCode = Literal[
     "model-sparse-initializer",
     "model-graphsurgeon",
     "model-not-runnable",
+    "model-too-large",
+    "runtime-failed",
     "output-not-writable",
     "machine-limit",
     "data-missing",

@@ -6,6 +6,7 @@ from tests.source_tree import imported, module_name, package_files, parse, run_a
 
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors", "types", "discover", "numerics", "lazy_sympy", "callable_package"),
+    ("trial",),
     ("graph",),
     ("ops",),
     ("backends",),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
+import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,20 +14,14 @@ from onnxqat.calibration import branch_tensors, unshared
 from onnxqat.calibration import custom_ops as user_ops
 from onnxqat.calibration import inputs as model_inputs
 from onnxqat.calibration.inputs import InputInfo
+from onnxqat.calibration.tried import Settings, TriedSession
 from onnxqat.discover import unknown
-from onnxqat.errors import ModelError, UnsupportedError
-from onnxqat.graph import build, io, walk
-from onnxqat.graph.saving import with_inline_attributes
-from onnxqat.graph.staging import scratch
+from onnxqat.errors import ModelError, QatError, UnsupportedError
+from onnxqat.graph import build, omitted, sizes, walk
 from onnxqat.passes import convert_to_float32
-
-if TYPE_CHECKING:
-    import onnxruntime
 
 Array = npt.NDArray[Any]
 
-_IN_MEMORY = 2**29
-_FATAL_ONLY = 4
 _OF_SIGNED = "output_dtype INT8 does not match y_zero_point type UINT8"
 _MOVES_PAIRS = ("QDQPropagationTransformer",)
 
@@ -52,12 +46,13 @@ class Session:
         output_names: the graph's outputs, in order, without `tensors`.
         converted: whether the runtime has no kernels for the types of the model (bfloat16, many operators in double), so
             that it runs in float32; inputs and outputs of bfloat16, for which numpy has no type, are float32 then.
-        unmoved: whether the default optimizations failed to make uint8 of the model's int8 activations, so that they run
-            without the one that moves pairs: onnxruntime 1.32 moves a QuantizeLinear of opset 21 in front of data
-            movement, and leaves int8 in its ``output_dtype``.
+        unmoved: whether the default optimizations run without the one that moves pairs, since they fail with it:
+            onnxruntime 1.32 moves a QuantizeLinear of opset 21 in front of data movement, and leaves int8 in its
+            ``output_dtype``; and it ends the process where a body of If, Loop or Scan reads what it moves.
 
     Raises:
-        ModelError: ``model-not-runnable`` with onnxruntime's reason.
+        ModelError: ``model-not-runnable`` with onnxruntime's reason; ``model-too-large``; ``runtime-failed`` where it
+            ended the child process in which the session was tried.
         UsageError: ``name-unknown``: there is no such tensor.
     """
 
@@ -71,53 +66,40 @@ class Session:
         what: str = "the model",
         custom_ops: Sequence[str] = (),
     ) -> None:
-        import onnxruntime
-
         self.what = what
         self.output_names = tuple(str(v.name) for v in model.graph.outputs)
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = _FATAL_ONLY
-        if precise:
-            options.add_session_config_entry("session.x64quantprecision", "1")
-        if not optimize:
-            options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-        try:
-            for library in custom_ops:
-                options.register_custom_ops_library(library)
-            user_ops.register(options)
-        except Exception as error:
-            raise _not_runnable(what, error) from None
+        sizes.check(model, what)
+        entries = {"session.x64quantprecision": "1"} if precise else {}
+        settings = Settings(optimize, entries, (*custom_ops, *user_ops.libraries()))
         extended, self._outputs = _with_outputs(model, tensors)
         if precise:
             unshared.unshare(extended)
         plain = _without_bfloat16(extended)
         self.converted = plain is not extended
         self.unmoved = False
-        with contextlib.ExitStack() as stack:
+        try:
+            self._session, self.unmoved = _open(plain, settings, what)
+        except QatError:
+            raise
+        except Exception as error:
+            converted = _in_float32(plain)
+            if converted is None:
+                raise _not_runnable(what, error) from None
             try:
-                try:
-                    self._session = _open(plain, options, stack)
-                except Exception as error:
-                    if not optimize or _OF_SIGNED not in str(error):
-                        raise
-                    self._session, self.unmoved = _open(plain, options, stack, without=_MOVES_PAIRS), True
-            except Exception as error:
-                converted = _in_float32(plain)
-                if converted is None:
-                    raise _not_runnable(what, error) from None
-                try:
-                    self._session = _open(converted, options, stack)
-                except Exception:
-                    raise _not_runnable(what, error) from None
-                self.converted = True
-        self.inputs: list[InputInfo] = model_inputs.of_session(self._session)
+                self._session = TriedSession(converted, settings, what)
+            except QatError:
+                raise
+            except Exception:
+                raise _not_runnable(what, error) from None
+            self.converted = True
+        self.inputs: list[InputInfo] = model_inputs.of_session(self._session.session)
         self._floats = {info.name: info.dtype for info in self.inputs if info.dtype.startswith("float")}
 
     def run(self, feeds: Mapping[str, Array], names: Sequence[str] | None = None) -> dict[str, Array]:
         """Tensors by name; without `names`, the graph's outputs. Floats are fed in the type of the input.
 
         Raises:
-            ModelError: ``model-not-runnable``.
+            ModelError: ``model-not-runnable``, and at the first run as of the class.
         """
         wanted = list(self.output_names if names is None else names)
         if not wanted:
@@ -129,7 +111,9 @@ class Session:
         """The same as a list that the caller may empty as it goes; `where` ends the message of an error."""
         fed = {name: self._as_input(name, value) for name, value in feeds.items()}
         try:
-            return list(self._session.run([self._outputs.get(name, name) for name in names], fed))
+            return self._session.run([self._outputs.get(name, name) for name in names], fed, where)
+        except QatError:
+            raise
         except Exception as error:
             raise _not_runnable(self.what + where, error) from None
 
@@ -148,7 +132,7 @@ def main_values(graph: ir.Graph) -> dict[str, ir.Value]:
 
 def _with_outputs(model: ir.Model, names: Iterable[str]) -> tuple[ir.Model, dict[str, str]]:
     """A copy with more outputs, and the output of each tensor that lies in a branch of If."""
-    copy, renamed = model.clone(), dict[str, str]()
+    copy, renamed = omitted.drop(model.clone()), dict[str, str]()
     seen: set[str] = set()
     for node in walk.nodes(copy):
         if node.name in seen:  # which onnxruntime refuses, and ONNX allows
@@ -189,24 +173,18 @@ def _in_float32(model: ir.Model) -> ir.Model | None:
     return None if converted is model else converted
 
 
-def _open(
-    model: ir.Model, options: Any, stack: contextlib.ExitStack, without: Sequence[str] = ()
-) -> onnxruntime.InferenceSession:
-    import onnxruntime
-
-    return onnxruntime.InferenceSession(
-        _serialized(model, stack), options, providers=["CPUExecutionProvider"], disabled_optimizers=list(without)
-    )
-
-
-def _serialized(model: ir.Model, stack: contextlib.ExitStack) -> bytes | str:
-    """The model as bytes; a large one through a temporary folder, since a protobuf ends at 2 GB."""
-    held = (v.const_value for graph in model.graphs() for v in graph.initializers.values())
-    if sum(t.nbytes for t in held if t is not None) <= _IN_MEMORY:
-        return bytes(io.to_proto(model).SerializeToString())
-    path = stack.enter_context(scratch()) / "model.onnx"
-    ir.save(with_inline_attributes(model), path, external_data="model.data", size_threshold_bytes=1024)
-    return str(path)
+def _open(model: ir.Model, settings: Settings, what: str) -> tuple[TriedSession, bool]:
+    """The session, and whether it runs without the optimizer that moves pairs, with which it does not open."""
+    try:
+        return TriedSession(model, settings, what), False
+    except Exception as error:
+        crashed = isinstance(error, QatError) and error.code == "runtime-failed"
+        if not settings.optimize or not (crashed or _OF_SIGNED in str(error)):
+            raise
+        try:
+            return TriedSession(model, dataclasses.replace(settings, without=_MOVES_PAIRS), what), True
+        except Exception:
+            raise error from None
 
 
 def _not_runnable(what: str, error: Exception) -> ModelError:

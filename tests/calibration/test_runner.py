@@ -11,7 +11,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from onnxqat.calibration import session
+from onnxqat.calibration import tried
 from onnxqat.calibration.inputs import InputInfo, of_graph
 from onnxqat.calibration.runner import calibrate
 from onnxqat.calibration.session import Session
@@ -50,7 +50,7 @@ def test_inputs_outputs_and_tensors(
     kind: str, in_memory: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not in_memory:
-        monkeypatch.setattr(session, "_IN_MEMORY", 0)
+        monkeypatch.setattr(tried, "_IN_MEMORY", 0)
     proto = model()
     before = proto.SerializeToString(deterministic=True)
     onnx.save(proto, tmp_path / "model.onnx")
