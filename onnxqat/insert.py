@@ -30,6 +30,7 @@ from onnxqat.passes.keep_batchnorm import KeepBatchnorm
 from onnxqat.passes.lift_constants import LiftConstants
 from onnxqat.passes.pad_all_axes import PadAllAxes
 from onnxqat.passes.pad_counted_pools import PadCountedPools
+from onnxqat.passes.pair_captured import PairCaptured
 from onnxqat.passes.place_qdq import PlaceQdq
 from onnxqat.passes.raise_opset import RaiseOpset
 from onnxqat.passes.restore_io_types import RestoreIoTypes, note_io_types
@@ -416,12 +417,8 @@ def place(model: ir.Model, table: schema.Backend, plan: QuantPlan, resolved: Res
         from onnxqat.calibration import odd_sums
 
         odd_sums.make_odd(model, plan, resolved.placements)
-    steps = [
-        PlaceQdq(resolved.placements, table.pairs),
-        DeriveBias(resolved.biases),
-        compute_batchnorm.ComputeBatchnorm(),
-        RestoreIoTypes(),
-    ]
+    steps: list[_base.Pass] = [PlaceQdq(resolved.placements, table.pairs), PairCaptured(), DeriveBias(resolved.biases)]
+    steps += [compute_batchnorm.ComputeBatchnorm(), RestoreIoTypes()]
     remarks.extend(_base.rewrite(model, steps).remarks)
     edit.remove_unused(model)
     remarks.extend(_opset.too_new(model, table.backend, table.opset[1]))

@@ -7,11 +7,12 @@ from collections.abc import Iterable
 import numpy as np
 import onnx_ir as ir
 
-from onnxqat.graph import build, query
+from onnxqat.graph import build, query, sizes
 from onnxqat.ops import _base as operators
 from onnxqat.passes._base import Context, Pass, Rewrite
 from onnxqat.passes._edits import Log, drop_unused, inline_graphs, replace_by_constant
 from onnxqat.passes._evaluate import evaluate, is_foldable, result_elements
+from onnxqat.trial import limits
 
 MANY_INTEGERS = 4096
 MANY_BYTES = 64 * 2**20
@@ -30,7 +31,8 @@ class LiftConstants(Pass):
        ``_evaluate.WEIGHTS`` count too, with which weights are normalized, standardized, masked and added up.
     3. Left alone: integer and boolean results of more than 4096 elements; function bodies, which hold constants
        in Constant nodes only; strings and sparse constants; tensors that are graph outputs; results over 64 MB that
-       no weight or bias input reads, and any over 2 GB; everything behind Q/DQ, which is never folded.
+       no weight or bias input reads, any over 2 GB, and any over 128 MB and 16 times the weights, in what they are
+       computed from too; everything behind Q/DQ, which is never folded.
 
     Tolerance: none for shape operators, float rounding for arithmetic. ::
 
@@ -45,10 +47,10 @@ class LiftConstants(Pass):
             for node in list(graph):
                 if node.op_type == "Constant" and node.domain == "":
                     _lift(graph, node, log)
-        opset = query.opset(model)
+        opset, most = query.opset(model), min(TOO_MANY_BYTES, limits.largest_constant(sizes.weights_of(model)))
         for graph in inline_graphs(model):
-            _Folding(graph, opset, log, weights=True).run()
-            _Folding(graph, opset, log, weights=False).run()
+            _Folding(graph, opset, log, most).run()
+            _Folding(graph, opset, log).run()
         return log.result()
 
 
@@ -68,11 +70,12 @@ def _lift(graph: ir.Graph, node: ir.Node, log: Log) -> None:
 class _Folding:
     """One graph: which nodes are constant, which of them are needed, and their results.
 
-    For weights alone, more operators count.
+    For weights alone, of which none has more than `most` bytes, more operators count.
     """
 
-    def __init__(self, graph: ir.Graph, opset: int, log: Log, *, weights: bool) -> None:
-        self.graph, self.opset, self.log, self.weights = graph, opset, log, weights
+    def __init__(self, graph: ir.Graph, opset: int, log: Log, most: int = 0) -> None:
+        self.graph, self.opset, self.log, self.weights, self.most = graph, opset, log, bool(most), most
+        self.held = 0
         self.results: dict[int, np.ndarray] = {}
         self.constant = self._constant_nodes()
 
@@ -99,7 +102,7 @@ class _Folding:
             self.log.left("a constant expression that is a graph output stays", name)
             return
         try:
-            array = self._compute(node, TOO_MANY_BYTES if feeds_weight else MANY_BYTES)
+            array = self._compute(node, self.most if feeds_weight and self.weights else MANY_BYTES)
         except Exception as error:  # whatever numpy says of a node that no runtime would run either
             self.log.left(f"a constant expression cannot be computed: {str(error)[:100]}", name)
             return
@@ -117,9 +120,12 @@ class _Folding:
             if id(node) in self.results:
                 continue
             inputs = [self._array(value) for value in node.inputs]
-            if result_elements(node, inputs) * 4 > limit:
+            first = inputs[0] if inputs and node.op_type not in ("Cast", "ConstantOfShape") else None
+            size = (4 if first is None else first.itemsize) * result_elements(node, inputs)
+            if size > limit or self.held + size > TOO_MANY_BYTES:
                 return None
             self.results[id(node)] = evaluate(node, inputs, self.opset)
+            self.held += self.results[id(node)].nbytes
         return self.results[id(last)]
 
     def _array(self, value: ir.Value | None) -> np.ndarray | None:
@@ -134,7 +140,8 @@ class _Folding:
                 continue
             inputs = list(node.inputs)
             self.graph.remove(node, safe=True)
-            self.results.pop(id(node), None)
+            spent = self.results.pop(id(node), None)
+            self.held -= 0 if spent is None else spent.nbytes
             for value in inputs:
                 drop_unused(value)
 

@@ -27,7 +27,7 @@ from onnxqat.handoff.handoff import handoff
 from onnxqat.insert import insert_qdq
 from onnxqat.passes import convert_to_float32
 from onnxqat.types import Remark
-from onnxqat.validation.opening import open_data
+from onnxqat.validation.opening import check_outputs, open_data
 from onnxqat.validation.validate import validate
 
 if TYPE_CHECKING:
@@ -158,6 +158,7 @@ def auto(
     """
     clock = Budget(budget)
     original = io.load(model)
+    check_outputs(original)
     if not keep_io_types:
         original = convert_to_float32.convert(original, keep_io_types=False)
     if data is None:

@@ -34,7 +34,7 @@ from onnxqat.bridge.module import Capture, OnnxModule, capture
 from onnxqat.bridge.quantizer_modules import QuantizerFactory
 from onnxqat.bridge.values import Const
 from onnxqat.errors import UnsupportedError
-from onnxqat.graph import computed_fold, io, query, scale_defects, walk
+from onnxqat.graph import computed_fold, io, query, scale_defects, sizes, walk
 from onnxqat.ops import _base
 
 __all__ = ["Capture", "OnnxModule", "QuantizerFactory", "capture", "to_torch"]
@@ -62,7 +62,8 @@ def to_torch(source: io.ModelSource, *, quantizer_factory: QuantizerFactory | No
 
     Raises:
         UnsupportedError: ``operator-unsupported``, with every operator and form that is not implemented.
-        ModelError: the file is not a model; ``scale-invalid`` for a scale that is negative, 0 or not finite.
+        ModelError: the file is not a model; ``scale-invalid`` for a scale that is negative, 0 or not finite;
+            ``model-too-large``.
     """
     model = prepare(io.load(source))
     scale_defects.check(model)
@@ -77,6 +78,7 @@ def prepare(model: ir.Model) -> ir.Model:
         rank = value.shape.rank() if value.shape is not None and id(value) in results else None
         value.shape = None if rank is None else ir.Shape([None] * rank)
     model = model if mixed else inference.infer(model)
+    sizes.check(model, "the model", inferred=True)
     element_types.complete(model)
     packed_weights.expose(model)
     return model

@@ -11,7 +11,7 @@ import logging
 import onnx_ir as ir
 from onnx_ir.passes import common as ir_passes
 
-from onnxqat.graph import microsoft_shapes, walk
+from onnxqat.graph import microsoft_shapes, shapes, walk
 
 # Operators whose result has as many dimensions as this input has elements.
 RANK_FROM_LENGTH = {"Reshape": 1, "ConstantOfShape": 0}
@@ -19,21 +19,22 @@ RANK_FROM_LENGTH = {"Reshape": 1, "ConstantOfShape": 0}
 
 def infer(model: ir.Model) -> ir.Model:
     """`model` with the shapes that follow; where inference fails for a node, without what is behind it."""
+    safe = shapes.may_propagate(model)
     with microsoft_shapes.known_to_inference(model):
-        model = _once(model)
+        model = _once(model, propagate=safe)
         while _state_ranks(model):
-            model = _once(model)
+            model = _once(model, propagate=safe)
     return model
 
 
-def _once(model: ir.Model) -> ir.Model:
+def _once(model: ir.Model, *, propagate: bool) -> ir.Model:
     noise = logging.getLogger("onnx_ir.passes.common.shape_inference")  # shows a traceback and goes on
     level = noise.level
     noise.setLevel(logging.CRITICAL)
     try:
         # Strict mode would give up all of the graph for one node that onnx does not understand, a check of types for
         # one whose type the operator's schema lacks.
-        inference = ir_passes.ShapeInferencePass(check_type=False, data_prop=True, strict_mode=False)
+        inference = ir_passes.ShapeInferencePass(check_type=False, data_prop=propagate, strict_mode=False)
         return inference(model).model
     except Exception as error:
         # Inference only helps: without it ranks are taken at run time, or the lowering that needs one refuses.

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from onnxqat.calibration._sources import RawBatch, Source
 from onnxqat.calibration.inputs import InputInfo, check_names
 from onnxqat.errors import DataError
+from onnxqat.trial import limits
 
 LABEL_KEYS = ("labels", "label", "y")
 _LOCAL_HEADER = 30
@@ -103,12 +104,25 @@ def read_npz(path: Path) -> dict[str, npt.NDArray[Any]]:
     try:
         with zipfile.ZipFile(path) as archive, np.load(path, allow_pickle=False) as loaded:
             arrays = {}
+            _check_unpacked(path, archive)
             for key, entry in zip(loaded.files, archive.infolist(), strict=True):
                 mapped = _mapped(path, entry) if entry.compress_type == zipfile.ZIP_STORED else None
                 arrays[key] = np.asarray(loaded[key]) if mapped is None else mapped
             return arrays
     except (*UNREADABLE, zipfile.BadZipFile, KeyError, struct.error, zlib.error, RuntimeError) as error:
         raise _unreadable(path, error) from None
+
+
+def _check_unpacked(path: Path, archive: zipfile.ZipFile) -> None:
+    """Refuse compressed arrays that take more memory than the largest tensor may; zeros shrink to a thousandth."""
+    entries = [entry for entry in archive.infolist() if entry.compress_type != zipfile.ZIP_STORED]
+    size, most = sum(entry.file_size for entry in entries), limits.largest_tensor()
+    if size > most:
+        raise DataError(
+            "data-format",
+            f"{path}: its compressed arrays take {size / 2**30:.3g} GB once they are unpacked; at most {most / 2**30:g} GB are",
+            hint=f"write it with numpy.savez, whose arrays are read piece by piece, or raise the limit: {limits.MEMORY}=GB",
+        )
 
 
 def read_npy(path: Path) -> npt.NDArray[Any]:

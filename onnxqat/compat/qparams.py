@@ -17,6 +17,7 @@ from onnxqat.graph import atomic, build, edit, io, qdq, query, walk
 from onnxqat.passes import _base
 from onnxqat.passes._forms import float_name
 from onnxqat.passes.derive_bias import DeriveBias
+from onnxqat.passes.pair_captured import PairCaptured
 from onnxqat.passes.place_qdq import PlaceQdq
 from onnxqat.passes.strip_qdq import StripQdq
 from onnxqat.types import BiasPlacement, Placement, QParams, QType
@@ -84,7 +85,7 @@ def join(clean: io.ModelSource, document: Mapping[str, Any]) -> ir.Model:
     for bias in biases:
         if bias.node not in names:
             raise ModelError("pass-precondition", f"there is no node {bias.node!r} whose bias is to be quantized")
-    _base.rewrite(model, [PlaceQdq(placements), DeriveBias(biases)])
+    _base.rewrite(model, [PlaceQdq(placements), PairCaptured(), DeriveBias(biases)])
     _set_codes(model, codes)
     model.metadata_props.update(document.get("metadata", {}))
     edit.remove_unused(model)

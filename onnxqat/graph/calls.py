@@ -9,13 +9,14 @@ import onnx
 
 from onnxqat.errors import ModelError
 
-LARGEST = 1_000_000  # ten times the nodes of the largest models that are exported
+LARGEST = 100_000  # the nodes of the largest models that are exported
+REPEATS = 20  # more nodes than that come of a file that says as much: this many times those that it holds
 
 Key: TypeAlias = "tuple[str, str, str]"
 
 
 def check(proto: onnx.ModelProto, name: str) -> None:
-    """Refuse a model of more than ``LARGEST`` nodes once every call of a function is its body.
+    """Refuse a model of more than ``LARGEST`` nodes, and ``REPEATS`` times what it holds, once calls are bodies.
 
     Args:
         proto: the model; functions that call themselves are left to others.
@@ -40,7 +41,8 @@ def check(proto: onnx.ModelProto, name: str) -> None:
         pending.pop()
         sizes[key] = sum(sizes.get(k, 1) for k in bodies[key])
     total = sum(sizes.get(key, 1) for key in _keys(proto.graph.node))
-    if total > LARGEST:
+    held = sum(map(len, bodies.values())) + sum(1 for _ in _keys(proto.graph.node))
+    if total > max(LARGEST, REPEATS * held):
         raise ModelError(
             "model-invalid",
             f"{name}: its functions call each other so often that it has {total:.3g} nodes without them",

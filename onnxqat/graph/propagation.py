@@ -10,19 +10,23 @@ from collections.abc import Iterator
 import onnx
 from onnx import TensorProto, numpy_helper
 
-LARGEST = 10**6
-"""Elements of a vector that may be written out; those that shapes are computed with have a handful."""
+from onnxqat.graph import lengths
 
+LARGEST = lengths.LONGEST
 _UNBOUNDED = 2**62  # ends of a Slice that mean "to the end"
 _WHOLE = (TensorProto.INT64, TensorProto.INT32)
 
 
 def is_safe(proto: onnx.ModelProto) -> bool:
-    """Whether no vector of whole numbers that follows without propagation has more than :data:`LARGEST` elements.
+    """Whether no vector of whole numbers gets longer than :data:`LARGEST`, by what follows without propagation.
 
     Args:
         proto: with types and shapes of its inputs; weights may be left out.
     """
+    try:
+        lengths.check(proto)
+    except lengths.TooLongError:
+        return False
     if not any(LARGEST < number < _UNBOUNDED for number in _numbers(proto.graph)):
         return True
     inferred = onnx.shape_inference.infer_shapes(proto, check_type=False, strict_mode=False, data_prop=False)

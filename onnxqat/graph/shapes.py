@@ -28,6 +28,15 @@ def infer(model: ir.Model) -> None:
         _read(model.graph, inferred.graph)
 
 
+def may_propagate(model: ir.Model) -> bool:
+    """Whether onnx may propagate numbers while it infers the shapes of `model`, see :mod:`onnxqat.graph.propagation`."""
+    try:
+        return propagation.is_safe(_light(model))
+    except Exception as error:  # as of inference itself, which then has less to go by
+        logging.getLogger(__name__).debug("numbers are not propagated: %s", error)
+        return False
+
+
 def mend(model: ir.Model) -> tuple[str, ...]:
     """Replace what contradicts the shapes that follow when none are stated but those of inputs and outputs.
 

@@ -49,17 +49,18 @@ def weights_of(model: ir.Model) -> int:
     return sum(tensor.nbytes for tensor in _constants(model))
 
 
-def check(model: ir.Model, what: str) -> None:
+def check(model: ir.Model, what: str, *, inferred: bool = False) -> None:
     """Refuse a model whose tensors are larger than :mod:`onnxqat.trial.limits` says, one sample at a time.
 
     Args:
         model: it is not changed; shapes that it does not state are inferred.
         what: what messages call it.
+        inferred: shapes were inferred already: where there is none, none follows.
 
     Raises:
         ModelError: ``model-too-large``, naming the tensor.
     """
-    if any(value.shape is None or value.dtype is None for value in _computed(model.graph)):
+    if not inferred and any(value.shape is None or value.dtype is None for value in _computed(model.graph)):
         model = model.clone()  # what is inferred is for this check alone: a stale shape may lie beside
         shapes.infer(model)
     largest = limits.largest_tensor()

@@ -26,12 +26,13 @@ def name_of(source: io.ModelSource) -> str:
 
 
 def check_alike(original: ir.Model, quantized: ir.Model) -> None:
-    """Refuse two models that have other inputs or outputs.
+    """Refuse two models that have other inputs or outputs, or none of the latter.
 
     Raises:
         ModelError: ``model-invalid``; ``scale-invalid`` for scales that are no steps.
     """
     scale_defects.check(quantized, "the quantized model")
+    check_outputs(original)
     for kind in ("inputs", "outputs"):
         pair = []
         for model in (original, quantized):
@@ -43,6 +44,20 @@ def check_alike(original: ir.Model, quantized: ir.Model) -> None:
                 f"the {kind} of the two models differ: {', '.join(pair[0])} and {', '.join(pair[1])}",
                 hint="compare a model with the quantized form of that same model",
             )
+
+
+def check_outputs(model: ir.Model) -> None:
+    """Refuse a model without outputs, of which there is nothing to compare.
+
+    Raises:
+        ModelError: ``model-invalid``.
+    """
+    if not model.graph.outputs:
+        raise ModelError(
+            "model-invalid",
+            "the model has no outputs: there is nothing to compare",
+            hint="export it again with the tensors that are its results as outputs",
+        )
 
 
 def open_data(

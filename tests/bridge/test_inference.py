@@ -6,6 +6,7 @@ import pytest
 import torch
 from onnx import helper, numpy_helper, parser
 
+from onnxqat.bridge import inference
 from onnxqat.bridge.importer import to_torch
 from tests.bridge import parity
 
@@ -57,3 +58,11 @@ def test_a_node_that_onnx_does_not_understand_is_no_traceback_on_the_terminal(ca
     module = to_torch(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9))
     assert module(torch.tensor([[1.0, 4.0, 3.0, 2.0]])).tolist() == [[4.0, 3.0]]
     assert not [record for record in caplog.records if record.name.startswith("onnx_ir")]
+
+
+def test_a_vector_that_nobody_can_write_out() -> None:
+    doubled = " ".join(f"k{i + 1} = Concat <axis = 0> (k{i}, k{i})" for i in range(45))
+    text = f"""<ir_version: 8, opset_import: ["": 17]> g (float[2] x) => (float[2] y) <int64[1] k0 = {{3}}> {{
+        {doubled} y = Relu(x) }}"""
+    inferred = inference.infer(ir.serde.deserialize_model(parser.parse_model(text)))
+    assert inferred.graph.outputs[0].shape == ir.Shape([2])

@@ -329,3 +329,15 @@ def test_the_other_layout_is_named() -> None:
     with pytest.raises(DataError) as caught:
         list(open_data(samples(2, 8, 8, 3), [IMAGE]))
     assert "(0, 3, 1, 2)" in caught.value.hint
+
+
+def test_compressed_arrays_are_not_unpacked_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, inputs = tmp_path / "zeros.npz", [InputInfo("x", "float32", (None, 1024))]
+    np.savez_compressed(path, x=np.zeros((2048, 1024), np.float32))
+    assert open_data(path, inputs).samples == 2048
+    monkeypatch.setenv("ONNXQAT_MEMORY_LIMIT", "0.007")
+    with pytest.raises(DataError, match=r"take 0\.00781 GB once they are unpacked") as caught:
+        open_data(path, inputs)
+    assert caught.value.code == "data-format"
+    np.savez(path, x=np.zeros((2048, 1024), np.float32))
+    assert open_data(path, inputs).samples == 2048

@@ -38,3 +38,38 @@ def test_ends_of_a_slice_are_no_sizes() -> None:
     text = """<ir_version: 8, opset_import: ["": 17]> g (float[4] x) => (float[3] y)
         <int64[1] first = {1}, int64[1] end = {9223372036854775807}> { y = Slice(x, first, end) }"""
     assert propagation.is_safe(onnx.parser.parse_model(text))
+
+
+GROWING = {
+    "concat": ("k{i} = Concat <axis = 0> (k{b}, k{b})", "r = Identity(k{n})"),
+    "floats": ("f{i} = Concat <axis = 0> (f{b}, f{b})", "r = Cast <to = 7> (f{n})"),
+    "range": ("k{i} = Add(k{b}, k{b})", "e = Squeeze(k{n}) r = Range(zero, e, step)"),
+    "shape": ("k{i} = Mul(k{b}, k{b})", "r = ConstantOfShape <value = int64[1] {{7}}> (k{n})"),
+    "function": ("k{i} = local.twice(k{b})", "r = Identity(k{n})"),
+}
+
+
+@pytest.mark.parametrize("kind", GROWING)
+def test_vectors_that_grow_step_by_step(kind: str) -> None:
+    step, last = GROWING[kind]
+    times = 5 if kind == "shape" else 40
+
+    def grown(count: int) -> onnx.ModelProto:
+        steps = " ".join(step.format(i=i + 1, b=i) for i in range(count))
+        return onnx.parser.parse_model(
+            f"""<ir_version: 8, opset_import: ["": 17, "local": 1]> g (float[2] x) => (float[N] y)
+            <int64 zero = {{0}}, int64 step = {{1}}, int64[1] k0 = {{3}}, float[1] f0 = {{3}}> {{
+                {steps} {last.format(n=count)} f = Cast <to = 1> (r) y = Add(x, f) }}
+            <domain: "local", opset_import: ["": 17]> twice (a) => (b) {{ b = Concat <axis = 0> (a, a) }}"""
+        )
+
+    assert propagation.is_safe(grown(2))
+    assert not propagation.is_safe(grown(times))
+    shapes.infer(ir.serde.deserialize_model(grown(times)))
+
+
+def test_many_long_vectors() -> None:
+    nodes = " ".join(f"k{i + 1} = Neg(k{i})" for i in range(50))
+    text = f"""<ir_version: 8, opset_import: ["": 17]> g (float[2] x) => (float[2] y) <int64[1] one = {{7}}, int64[1] n = {{100000}}> {{
+        k0 = Tile(one, n) {nodes} y = Identity(x) }}"""
+    assert not propagation.is_safe(onnx.parser.parse_model(text))

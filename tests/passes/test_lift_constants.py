@@ -166,3 +166,12 @@ def test_what_cannot_be_computed_stays() -> None:
     text = """g (float[N,2] x) => (float[N,2] y) <float[3] a = {1, 2, 3}, float[2] b = {1, 2}> {
         w = Add(a, b) y = Mul(x, w) }"""
     assert not LiftConstants().run(parse(text)).changed
+
+
+def test_a_constant_that_is_large_beside_the_weights_is_not_computed() -> None:
+    # Each of these has 64 MB, so that one alone would be computed, and the product of the two 256 MB.
+    text = """g (float[1,8192] x) => (float[1,8192] y) <int64[2] tall = {8192, 2048}, int64[2] wide = {2048, 8192}> {
+        a = ConstantOfShape(tall) b = ConstantOfShape(wide) w = MatMul(a, b) y = MatMul(x, w) }"""
+    result = LiftConstants().run(parse(text))
+    assert any("too large" in remark.message for remark in result.remarks)
+    assert [n.op_type for n in result.model.graph.node][-2:] == ["MatMul", "MatMul"]

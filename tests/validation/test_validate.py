@@ -316,3 +316,12 @@ def test_a_zero_point_of_two_weights_runs_where_kernels_must_not_saturate() -> N
         if node.op_type in ("QuantizeLinear", "DequantizeLinear") and node.input[0].startswith("v"):
             node.input[2] = "w_zero_point"
     assert validate(model, quantized, data, use_torch=False).passed
+
+
+def test_a_model_without_outputs(pair: Pair) -> None:
+    model = onnx.ModelProto()
+    model.CopyFrom(pair[1])
+    del model.graph.output[:]
+    with pytest.raises(ModelError, match="no outputs") as caught:
+        validate(model, model, random_data=True)
+    assert caught.value.code == "model-invalid"
