@@ -2,6 +2,7 @@
 
 import os
 import select
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -28,10 +29,12 @@ def test_what_it_raises_comes_back_and_it_lives_on(one: Child) -> None:
 def test_a_child_that_dies_is_named_and_replaced(one: Child) -> None:
     one.request(None, do="close", number=0)
     assert one._process is not None
-    os.kill(one._process.pid, 11)
+    os.kill(one._process.pid, signal.SIGSTOP)  # it is in the middle of a request for sure
+    one._send({"do": "close", "number": 0})
+    os.kill(one._process.pid, signal.SIGKILL)
     with pytest.raises(DiedError) as caught:
-        one.request(None, do="close", number=0)
-    assert caught.value.how == "was ended by SIGSEGV"
+        one._answer(None)
+    assert caught.value.how == "was ended by SIGKILL"
     one.request(None, do="close", number=0)
     assert one.generation == 2
 
