@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
+from onnxqat import metrics
 from onnxqat.auto import variants
 from onnxqat.auto.budget import Budget
 from onnxqat.auto.judge import LARGEST_SAMPLES, TARGETS, Judge, Measure
@@ -73,6 +74,7 @@ class AutoResult:
         drop: what it loses.
         target_drop: what it may lose.
         measure: what a drop is: ``accuracy``, ``agreement``, ``noise`` or ``score``.
+        score: of the float model and of the best, on held-out samples; None where none was asked for.
         float_accuracy: top-1 of the float model as a share, where there are labels.
         samples: held-out samples that judged.
         validation: of the model, on held-out samples.
@@ -88,6 +90,7 @@ class AutoResult:
     drop: float
     target_drop: float
     measure: str
+    score: metrics.Scored | None
     float_accuracy: float | None
     samples: int
     validation: ValidationReport
@@ -115,7 +118,8 @@ def auto(
     target_drop: float | None = None,
     overrides: Overrides | None = None,
     keep_io_types: bool = True,
-    score: Callable[[Path], float] | None = None,
+    score: metrics.ScoreSource | None = None,
+    labels: str | os.PathLike[str] | None = None,
     seed: int = 0,
     device: str | None = None,
     progress: Callable[[str], None] | None = None,
@@ -140,12 +144,13 @@ def auto(
         batch_size: samples a batch, where the model does not prescribe it.
         limit: largest number of samples.
         budget: seconds of wall time.
-        target_drop: what may be lost: points of top-1, percent of noise, or units of `score`; None: what
-            :data:`onnxqat.auto.judge.TARGETS` says of the measure.
+        target_drop: what may be lost: points of top-1, percent of noise, or units of `score` (of ``sqnr`` percent of
+            noise); None: what :data:`onnxqat.auto.judge.TARGETS` says of the measure, or the metric itself.
         overrides: user choices that win over the table.
         keep_io_types: of a model in float16, bfloat16 or double: inputs and outputs keep their types, or become float32.
-        score: quality of an ONNX file, higher is better, such as the mAP of a detector; it replaces the judgement on
-            outputs, for the float model too.
+        score: metric or function of a :class:`onnxqat.metrics.Predictor`, higher is better, such as the mAP of a detector;
+            it replaces the judgement on outputs, for the float model too. See :func:`onnxqat.metrics.resolve`.
+        labels: file or folder of labels, for a metric that reads one.
         seed: of training.
         device: of training; None: CUDA where there is one.
         progress: called with a line at the beginning of each phase.
@@ -154,7 +159,7 @@ def auto(
         ModelError: ``model-already-quantized``, and everything that :func:`onnxqat.graph.io.load` raises.
         DataError: ``data-missing``, ``data-format`` (data that can be read only once), and what the source raises.
         BackendError: ``backend-unknown``, ``backend-table``, ``backend-opset``.
-        UsageError: ``pattern-no-match``, ``option-invalid``.
+        UsageError: ``pattern-no-match``, ``option-invalid``, ``name-unknown``, ``score-failed``, ``score-output``.
     """
     clock = Budget(budget)
     original = io.load(model)
@@ -166,7 +171,9 @@ def auto(
     opened = open_data(original, data, preprocess, batch_size, limit, random_data=False)
     tell = progress if progress is not None else lambda _: None
     with scratch() as folder:
-        search = _Search(original, backend, opened, overrides or Overrides(), clock, target_drop, score, folder, tell)
+        search = _Search(
+            original, backend, opened, overrides or Overrides(), clock, target_drop, score, labels, folder, tell
+        )
         search.calibrate()
         if search.best[0].drop > search.target_drop:
             search.tune(seed, device)
@@ -184,21 +191,30 @@ class _Search:
         overrides: Overrides,
         clock: Budget,
         target_drop: float | None,
-        score: Callable[[Path], float] | None,
+        score: metrics.ScoreSource | None,
+        labels: str | os.PathLike[str] | None,
         folder: Path,
         tell: Callable[[str], None],
     ) -> None:
         self.original, self.backend, self.overrides, self.clock = original, backend, overrides, clock
-        self.folder, self.tell, self._score = folder, tell, score
+        self.folder, self.tell = folder, tell
         self.remarks: list[Remark] = []
         self.attempts: list[tuple[Attempt, Path, Variant | None]] = []
         tell("float model")
         self.training, self.held = _parts(data, self.remarks)
         self.calibration = _calibration(self.training)
-        self.judge = Judge(Session(original, optimize=True, what="the float model"), self.held)
-        self.measure: Measure = self.judge.measure if score is None else "score"
-        self.target_drop = TARGETS[self.measure] if target_drop is None else target_drop
-        self.float_score = None if score is None else score(Path(io.save(original, folder / "float.onnx")))
+        session = Session(original, optimize=True, what="the float model")
+        self.judge = Judge(session, self.held)
+        self._score: metrics.Score | None = None
+        self.float_score: float | None = None
+        self._values: dict[Path, float] = {}
+        if score is not None:
+            reference = metrics.Predictor.of_session(session, io.save(original, folder / "float.onnx"))
+            self._score = metrics.resolve(score, data=self.held, reference=reference, labels=labels)
+            self.float_score = self._score(reference)
+        self.measure: Measure = self.judge.measure if self._score is None else "score"
+        usual = TARGETS[self.measure] if self._score is None else self._score.default_drop
+        self.target_drop = usual if target_drop is None else target_drop
 
     @property
     def best(self) -> tuple[Attempt, Path, Variant | None]:
@@ -300,8 +316,18 @@ class _Search:
     def _drop(self, path: Path) -> float:
         """What a quantized file loses."""
         if self._score is not None and self.float_score is not None:
-            return self.float_score - self._score(path)
+            self._values[path] = self._score(metrics.Predictor.of(path))
+            return self._score.drop(self.float_score, self._values[path])
         return self.judge.drop(Session(io.load(path), optimize=False, what="the quantized model").run)
+
+    def scored(self, path: Path) -> metrics.Scored | None:
+        """The score of the float model and of a quantized file that was judged; None where there is none."""
+        if self._score is None or self.float_score is None:
+            return None
+        start = metrics.Scored(
+            self._score.name, self._score.against, {"float": self.float_score}, {}, self._score.default_drop
+        )
+        return start.with_run(self._score, "quantized", self._values[path])
 
     def _enough(self, seconds: float) -> bool:
         return self.best[0].drop <= self.target_drop or self.clock.spent > seconds
@@ -358,6 +384,7 @@ def _prove(search: _Search, output: Path) -> AutoResult:
         drop=best.drop,
         target_drop=search.target_drop,
         measure=search.measure,
+        score=search.scored(path),
         float_accuracy=search.judge.float_accuracy,
         samples=search.judge.samples,
         validation=proof,

@@ -109,6 +109,12 @@ keep_io_types = click.option(
     default=True,
     help="Of a model in float16, bfloat16 or double: inputs and outputs keep their types, or become float32.",
 )
+SCORE_HELP = "Name of a metric, module:function or file.py:function; higher is better."
+score = click.option("--score", metavar="NAME", help=SCORE_HELP)
+scores = click.option("--score", "scores", metavar="NAME", multiple=True, help=f"{SCORE_HELP} Repeat it.")
+labels = click.option(
+    "--labels", type=PATH, help="For coco-map: a COCO file, or a folder of YOLO files [looked for beside the images]."
+)
 random_data = click.option("--random-data", is_flag=True, help="Use random numbers instead of data.")
 as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 html = click.option("--html", type=OUTPUT, help="Also write an HTML report to this file.")

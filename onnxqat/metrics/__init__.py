@@ -6,6 +6,6 @@ callable.
 """
 
 from onnxqat.metrics._predictor import Predictor
-from onnxqat.metrics._score import Score, ScoreSource, names, resolve
+from onnxqat.metrics._score import Score, Scored, ScoreSource, compare, listed, names, resolve
 
-__all__ = ["Predictor", "Score", "ScoreSource", "names", "resolve"]
+__all__ = ["Predictor", "Score", "ScoreSource", "Scored", "compare", "listed", "names", "resolve"]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import shutil
-import tempfile
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ from onnxqat.calibration.inputs import InputInfo, static_batch
 from onnxqat.calibration.session import Session
 from onnxqat.errors import DataError, UsageError
 from onnxqat.graph import io
+from onnxqat.graph.staging import scratch
 
 Array = npt.NDArray[Any]
 
@@ -129,9 +129,9 @@ class Predictor:
                 hint="write the score as a function of a predictor: it calls predict(feeds) and gets the outputs",
             )
         if callable(self._file):
-            folder = tempfile.mkdtemp(prefix="onnxqat-")
-            weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-            target = Path(folder) / "model.onnx"
+            stack = contextlib.ExitStack()
+            target = stack.enter_context(scratch()) / "model.onnx"
+            weakref.finalize(self, stack.close)
             self._file(target)
             self._file = target
         return Path(self._file)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import importlib.util
 import inspect
 import math
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -39,6 +40,7 @@ class Score:
         against: what it is measured against: ``labels``, ``float model``, or ``function`` where only that knows.
         default_drop: what may be lost where the user does not say, in units of :meth:`drop`.
         drop: what is lost between two scores; their difference without.
+        reads_file: whether the function takes an ONNX file, so that every session of one file scores the same.
     """
 
     def __init__(
@@ -49,8 +51,9 @@ class Score:
         against: Literal["labels", "float model", "function"] = "function",
         default_drop: float = BaseMetric.default_drop,
         drop: Callable[[float, float], float] = BaseMetric.drop,
+        reads_file: bool = False,
     ) -> None:
-        self.name, self.against, self.default_drop = name, against, default_drop
+        self.name, self.against, self.default_drop, self.reads_file = name, against, default_drop, reads_file
         self._function, self._drop = function, drop
 
     def __call__(self, predict: Predictor) -> float:
@@ -78,6 +81,59 @@ class Score:
         """What is lost from `before`, the float model's score, to `after`; negative for a gain, never NaN."""
         lost = 0.0 if before == after else self._drop(before, after)
         return math.inf if math.isnan(lost) else lost
+
+
+@dataclasses.dataclass(frozen=True)
+class Scored:
+    """One score of several runs of a model.
+
+    Attributes:
+        name: of the score.
+        against: what it is measured against.
+        values: the score of each run, by its name; the first is that of the float model, where it is there.
+        drops: what each other run loses against it, see :meth:`Score.drop`.
+        default_drop: what may be lost where the user does not say.
+    """
+
+    name: str
+    against: str
+    values: Mapping[str, float]
+    drops: Mapping[str, float]
+    default_drop: float = BaseMetric.default_drop
+
+    def with_run(self, score: Score, name: str, value: float) -> Scored:
+        """The same with the value of one more run; the first run is what it is compared with."""
+        before = next(iter(self.values.values()))
+        return dataclasses.replace(
+            self, values={**self.values, name: value}, drops={**self.drops, name: score.drop(before, value)}
+        )
+
+
+def compare(score: Score, runs: Mapping[str, Predictor], *, float_run: str = "float") -> Scored:
+    """The score of each of `runs`, and what each loses against the one called `float_run`, where that is among them.
+
+    Raises:
+        UsageError: ``score-failed``, ``score-output``.
+        DataError: as reading the data does.
+    """
+    values: dict[str, float] = {}
+    of_file: dict[str, float] = {}
+    for name, predict in runs.items():
+        if not score.reads_file:
+            values[name] = score(predict)
+            continue
+        path = str(predict.path)
+        values[name] = of_file[path] = of_file[path] if path in of_file else score(predict)
+    before = values.get(float_run)
+    drops = {} if before is None else {n: score.drop(before, v) for n, v in values.items() if n != float_run}
+    return Scored(score.name, score.against, values, drops, score.default_drop)
+
+
+def listed(given: ScoreSource | Sequence[ScoreSource] | None) -> list[ScoreSource]:
+    """What the user gives for scores as a list: one, several, or none."""
+    if given is None:
+        return []
+    return list(given) if isinstance(given, (list, tuple)) else [given]  # type: ignore[list-item]
 
 
 def names() -> list[str]:
@@ -116,7 +172,8 @@ def resolve(
         raise UsageError("option-invalid", f"the score {given} is a function and reads no labels from {labels}")
     function = _function(given) if isinstance(given, str) else given
     name = given if isinstance(given, str) else getattr(given, "__name__", type(given).__name__)
-    return Score(_of_function(function), name)
+    of_predictor = _of_function(function)
+    return Score(of_predictor, name, reads_file=of_predictor is not function)
 
 
 def _built_in(

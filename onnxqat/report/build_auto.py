@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from onnxqat.auto.auto import AutoResult
+from onnxqat.report import build_scores
 from onnxqat.report.build import command
 from onnxqat.report.build_handoff import from_handoff
 from onnxqat.report.build_validation import from_validation
@@ -14,6 +15,7 @@ MEASURES = {
     "noise": "error in percent of the signal",
     "score": "lost of the score",
 }
+_RUNS = {"float": "float model", "quantized": "the best"}
 
 
 def from_auto(result: AutoResult) -> Report:
@@ -24,6 +26,7 @@ def from_auto(result: AutoResult) -> Report:
     """
     figures = [
         Figure("drop", MEASURES[result.measure], result.drop, "number", f"{result.target_drop:g} allowed"),
+        *build_scores.figures(() if result.score is None else (result.score,), _RUNS),
         Figure("samples", "held-out samples", result.samples, "count"),
         Figure("float_accuracy", "top-1 of the float model", result.float_accuracy, "share"),
         Figure("chosen", "the best of all", result.chosen),

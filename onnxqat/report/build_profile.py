@@ -7,6 +7,7 @@ import io
 import shlex
 from typing import cast
 
+from onnxqat.report import build_scores
 from onnxqat.report.build import DATA, command
 from onnxqat.report.model import Cell, Column, Figure, Kind, Report, Table
 from onnxqat.validation.profile import ProfileReport
@@ -24,8 +25,10 @@ _COLUMNS: tuple[tuple[str, str, Kind], ...] = (
     ("all_mse", "mse", "number"),
     ("all_steps", "largest, steps", "number"),
     ("reference", "against", "text"),
+    ("alone_score", "alone, score", "number"),
 )
 WORST = 3
+_RUNS = {"float": "float model", "quantized": "all on"}
 
 
 def from_profile(report: ProfileReport) -> Report:
@@ -38,8 +41,11 @@ def from_profile(report: ProfileReport) -> Report:
         Figure("samples", "samples", report.samples, "count", report.data),
         Figure("quantizers", "quantizers", len(report.layers), "count"),
         Figure("output_db", "signal to noise of the output, all on", report.output_db, "decibel"),
+        *build_scores.figures(() if report.score is None else (report.score,), _RUNS),
     )
-    columns = tuple(Column(key, title, kind, bar=key.endswith("_db")) for key, title, kind in _COLUMNS)
+    scores = () if report.score is None else (report.score,)
+    shown = _COLUMNS if scores else [c for c in _COLUMNS if c[0] != "alone_score"]
+    columns = tuple(Column(key, title, kind, bar=key.endswith("_db")) for key, title, kind in shown)
     rows = tuple(tuple(cast(Cell, getattr(layer, c.key)) for c in columns) for layer in report.layers)
     note = (
         "Alone: the output with this quantizer on against that with none on. All on: the tensor against the float one."
@@ -60,7 +66,7 @@ def to_csv(report: ProfileReport) -> str:
     """One line a quantizer, with a heading; numbers in full, infinite ones as ``inf``."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    keys = [key for key, *_ in _COLUMNS]
+    keys = [key for key, *_ in _COLUMNS if key != "alone_score" or report.score is not None]
     writer.writerow(keys)
     writer.writerows([getattr(layer, key) for key in keys] for layer in report.layers)
     return text.getvalue()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import cast
 
+from onnxqat.report import build_scores
 from onnxqat.report.build import DATA, command
 from onnxqat.report.model import Cell, Column, Figure, LeftFloat, Report, Table
 from onnxqat.types import Remark
@@ -24,6 +25,7 @@ def from_validation(report: ValidationReport, *, backend: str | None = None) -> 
     for accuracy in report.accuracies:
         note = "" if accuracy.against == "labels" else "agreement with the float model"
         figures.append(Figure(f"top1_{accuracy.run}", f"top-1, {RUNS[accuracy.run]}", accuracy.top1, "share", note))
+    figures += build_scores.figures(report.scores, {run: _SHORT[run] for run in (FLOAT, DEFAULT)})
     figures += _noise_figures(report)
     remarks = list(report.remarks)
     if report.first_parting is not None:
@@ -37,7 +39,7 @@ def from_validation(report: ValidationReport, *, backend: str | None = None) -> 
         title=f"{report.qdq_model} against {report.float_model}",
         passed=report.passed,
         figures=tuple(figures),
-        tables=(_outputs(report), _tensors(report), _quantizers(report)),
+        tables=(*build_scores.table(report.scores, _SHORT), _outputs(report), _tensors(report), _quantizers(report)),
         failures=report.failures,
         remarks=tuple(remarks),
         left_float=tuple(LeftFloat(name, f"{tensor} carries no quantizer") for name, tensor in report.float_nodes),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from onnxqat import metrics
 from onnxqat.calibration._sources import as_array
 from onnxqat.calibration.session import Session, main_values
 from onnxqat.errors import ModelError
@@ -50,6 +52,7 @@ class LayerProfile:
         all_steps: largest difference of the tensor in steps of its own grid.
         reference: where the float tensor comes from: ``float model``, or ``quantizers off`` where that has none of
             this name.
+        alone_score: score of the model with only this quantizer on; None where no score was asked for.
     """
 
     tensor: str
@@ -64,6 +67,7 @@ class LayerProfile:
     all_mse: float
     all_steps: float
     reference: str
+    alone_score: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,6 +82,7 @@ class ProfileReport:
         layers: one a quantizer, the one that costs most alone first.
         output_db: signal to noise of the worst output with all quantizers on.
         remarks: what is worth knowing.
+        score: of the float model and of the model with all quantizers on; None where none was asked for.
     """
 
     float_model: str
@@ -87,6 +92,7 @@ class ProfileReport:
     layers: tuple[LayerProfile, ...]
     output_db: float
     remarks: tuple[Remark, ...]
+    score: metrics.Scored | None = None
 
 
 def profile(
@@ -98,6 +104,8 @@ def profile(
     batch_size: int | None = None,
     limit: int | None = LIMIT,
     random_data: bool = False,
+    score: metrics.ScoreSource | None = None,
+    labels: str | os.PathLike[str] | None = None,
     progress: Callable[[int, int | None], None] | None = None,
 ) -> ProfileReport:
     """Measure every quantizer of a QDQ model, alone and with all others on.
@@ -112,12 +120,16 @@ def profile(
         batch_size: samples a batch.
         limit: largest number of samples.
         random_data: with no `data`, use random numbers.
+        score: metric or function of a :class:`onnxqat.metrics.Predictor`, computed with each quantizer alone too, a pass
+            over the data for each; a function of a file cannot be. See :func:`onnxqat.metrics.resolve`.
+        labels: file or folder of labels, for a metric that reads one.
         progress: called with batches done and their number, when known.
 
     Raises:
         ModelError: ``model-not-quantized``, ``model-invalid``, and what :func:`onnxqat.graph.io.load` raises.
         DataError: ``data-missing``, and what the data source raises.
         UnsupportedError: ``operator-unsupported``: the bridge does not have an operator.
+        UsageError: ``name-unknown``, ``score-failed``, ``score-output``.
     """
     original, quantized = io.load(float_model), io.load(qdq_model)
     if not qdq.is_quantized(quantized):
@@ -127,10 +139,18 @@ def profile(
     check_alike(original, quantized)
     opened = open_data(original, data, preprocess, batch_size, limit, random_data=random_data)
     work = _Work(original, quantized)
+    reference = metrics.Predictor.of_session(work.session, float_model)
+    chosen = None if score is None else metrics.resolve(score, data=opened, reference=reference, labels=labels)
     for done, (feeds, _) in enumerate(opened.labelled(), start=1):
         work.batch(feeds)
         if progress is not None:
             progress(done, opened.batches)
+    scored = None
+    if chosen is not None:
+        runs = {"float": reference, "quantized": work.predictor(work.all, "the quantized module")}
+        scored = metrics.compare(chosen, runs)
+        for meter in work.meters:
+            meter.score = chosen(work.predictor([meter.module], f"the module with {meter.target} alone"))
     return ProfileReport(
         float_model=name_of(float_model),
         qdq_model=name_of(qdq_model),
@@ -139,6 +159,7 @@ def profile(
         layers=tuple(sorted((m.result() for m in work.meters), key=lambda layer: layer.alone_db)),
         output_db=min((d.sqnr_db for d in work.outputs.values()), default=float("nan")),
         remarks=(*work.remarks, *opened.remarks),
+        score=scored,
     )
 
 
@@ -151,6 +172,7 @@ class _Meter:
         rank = query.rank(quantizer.outputs[0]) or query.rank(quantizer.input) or 0
         self.all = Closeness(_steps(quantizer, rank))
         self.alone: dict[str, Closeness] = {}
+        self.score: float | None = None
 
     def result(self) -> LayerProfile:
         """What was found so far."""
@@ -170,6 +192,7 @@ class _Meter:
             all_mse=self.all.mse,
             all_steps=self.all.steps or 0.0,
             reference="quantizers off" if self.reference is None else "float model",
+            alone_score=self.score,
         )
 
 
@@ -208,6 +231,14 @@ class _Work:
         self.capture = capture(self.module, list(dict.fromkeys(m.target for m in self.meters)))
         self.outputs: dict[str, Closeness] = {}
         self.samples = 0
+
+    def predictor(self, on: Sequence[FakeQuantize], name: str) -> metrics.Predictor:
+        """The module with the quantizers `on` in effect and no others, as a score sees it."""
+
+        def run(feeds: Mapping[str, Array]) -> dict[str, Array]:
+            return self._run(feeds, on=on, inner=False)[0]
+
+        return metrics.Predictor(run, self.session.inputs, self.session.output_names, name=name)
 
     def batch(self, feeds: Mapping[str, Array]) -> None:
         """Measure on one batch."""

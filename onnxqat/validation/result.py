@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from onnxqat.metrics import Scored
 from onnxqat.metrics._accuracy import Accuracy
 from onnxqat.types import Remark
 from onnxqat.validation.compare import Comparison, plain
@@ -78,6 +79,7 @@ class ValidationReport:
         quantizers: activation quantizers in graph order.
         tensors: signal to noise per tensor, in graph order.
         first_parting: where torch and onnxruntime first part beyond float rounding; None where they do not.
+        scores: the scores that were asked for, of the float model, the quantized one as written, and its default session.
         float_nodes: convolutions and matrix products of the main graph that compute in float: name, and the input that
             carries no quantizer.
         failures: why the check failed; empty when it passed.
@@ -98,6 +100,7 @@ class ValidationReport:
     float_nodes: tuple[tuple[str, str], ...]
     failures: tuple[str, ...]
     remarks: tuple[Remark, ...]
+    scores: tuple[Scored, ...] = ()
 
     @property
     def passed(self) -> bool:

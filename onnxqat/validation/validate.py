@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from onnxqat import metrics
 from onnxqat.calibration import inputs as model_inputs
 from onnxqat.calibration.session import Session, main_values
 from onnxqat.errors import DataError, ModelError
@@ -47,6 +49,8 @@ def validate(
     max_differing_top1: int | None = None,
     max_differing_top1_default: int | None = None,
     min_sqnr_db: float = 10.0,
+    score: metrics.ScoreSource | Sequence[metrics.ScoreSource] | None = None,
+    labels: str | os.PathLike[str] | None = None,
     progress: Callable[[int, int | None], None] | None = None,
 ) -> ValidationReport:
     """Run both models over `data`, batch by batch, and compare outputs, quantizers and tensors.
@@ -67,12 +71,16 @@ def validate(
         max_differing_top1: see :class:`onnxqat.validation.result.Limits`.
         max_differing_top1_default: the same.
         min_sqnr_db: the same.
+        score: metrics or functions of a :class:`onnxqat.metrics.Predictor`, one or several, computed for the float model
+            and the quantized one; see :func:`onnxqat.metrics.resolve`.
+        labels: file or folder of labels, for a metric that reads one.
         progress: called with batches done and their number, when known.
 
     Raises:
         ModelError: ``model-not-quantized``, ``model-invalid`` (the two have other inputs or outputs),
             ``model-not-runnable``, and what :func:`onnxqat.graph.io.load` raises.
         DataError: ``data-missing`` without data; and what the data source raises.
+        UsageError: ``name-unknown``, ``score-failed``, ``score-output``.
     """
     original, quantized = io.load(float_model), io.load(qdq_model)
     if not qdq.is_quantized(quantized):
@@ -83,13 +91,16 @@ def validate(
     opened = open_data(original, data, preprocess, batch_size, limit, random_data=random_data)
     remarks = _first_remarks(quantized, random_data=data is None)
     work = _Work(original, quantized, remarks, use_torch=use_torch, tensor_samples=tensor_samples)
-    for done, (feeds, labels) in enumerate(opened.labelled(), start=1):
-        work.batch(feeds, labels)
+    reference = work.predictors(float_model, qdq_model)[FLOAT]
+    chosen = [metrics.resolve(each, data=opened, reference=reference, labels=labels) for each in metrics.listed(score)]
+    for done, (feeds, right) in enumerate(opened.labelled(), start=1):
+        work.batch(feeds, right)
         if progress is not None:
             progress(done, opened.batches)
+    found = tuple(metrics.compare(each, work.predictors(float_model, qdq_model)) for each in chosen)
     remarks.extend(opened.remarks)
     limits = Limits(max_differing_top1, max_differing_top1_default, min_sqnr_db)
-    return work.report(name_of(float_model), name_of(qdq_model), opened.name, limits)
+    return work.report(name_of(float_model), name_of(qdq_model), opened.name, limits, found)
 
 
 def _first_remarks(quantized: ir.Model, *, random_data: bool) -> list[Remark]:
@@ -229,7 +240,14 @@ class _Work:
         if parting.worst(own, ort, [*self.inner, *self.outputs]) > FLOAT_ROUNDING:
             self.parting = parting.locate(self.quantized, self.torch, piece, first)
 
-    def report(self, original: str, quantized: str, data: str, limits: Limits) -> ValidationReport:
+    def predictors(self, original: io.ModelSource, quantized: io.ModelSource) -> dict[str, metrics.Predictor]:
+        """The models as scores see them, by run; `original` and `quantized` are what the caller gave."""
+        sessions = ((FLOAT, self.float, original), (PLAIN, self.plain, quantized), (DEFAULT, self.default, quantized))
+        return {run: metrics.Predictor.of_session(session, model) for run, session, model in sessions}
+
+    def report(
+        self, original: str, quantized: str, data: str, limits: Limits, scores: tuple[metrics.Scored, ...]
+    ) -> ValidationReport:
         """The sums as a report."""
         outputs = tuple(meter.result(*key) for key, meter in self.compared.items())
         quantizers = tuple(meter.result() for meter in self.meters)
@@ -249,6 +267,7 @@ class _Work:
             tensors=tuple(TensorNoise(n, d.sqnr_db, n in self.outputs) for n, d in noise.items()),
             first_parting=self.parting,
             float_nodes=tuple(_float_nodes(self.quantized.graph)),
+            scores=scores,
             failures=tuple(judge(outputs, quantizers, self.float_bad, limits)),
             remarks=tuple(self.remarks),
         )

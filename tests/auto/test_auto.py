@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -259,3 +260,12 @@ def test_budget_counts_down() -> None:
     assert clock.left <= 1000.0
     with pytest.raises(UsageError, match="above 0"):
         Budget(0.0)
+
+
+def test_a_metric_by_name_decides(model: onnx.ModelProto, tmp_path: Path) -> None:
+    result = onnxqat.auto(
+        model, data=data(model, 60), output=tmp_path, score="sqnr", budget=1.0, overrides=Overrides(observer="minmax")
+    )
+    assert result.score is not None
+    assert (result.measure, result.target_drop, result.score.values["float"]) == ("score", 3.0, math.inf)
+    assert result.drop == pytest.approx(100 * 10 ** (-result.score.values["quantized"] / 20))

@@ -3,6 +3,7 @@
 import csv
 import io as streams
 import math
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -19,6 +20,7 @@ from onnxqat.report import json as as_json
 from onnxqat.validation.profile import ProfileReport
 from tests.backends.planning import proto, weight
 from tests.bridge import parity
+from tests.validation import tiny
 
 TEXT = f"""<ir_version: 8, opset_import: ["" : 17]>
 g (float[N,4] x) => (float[N,3] y) <float[4,5] w = {weight(4, 5)}, float[5,3] v = {weight(5, 3)}> {{
@@ -156,3 +158,18 @@ def test_closeness() -> None:
     zeros.update(np.zeros(2), np.zeros(2))
     assert (zeros.cosine, zeros.steps, zeros.sqnr_db) == (1.0, None, math.inf)
     assert math.isnan(Closeness().cosine)
+
+
+def test_a_score_of_each_quantizer_alone(tmp_path: Path) -> None:
+    original, quantized = tiny.save_pair(tmp_path)
+    images = tiny.images(6)
+    found = onnxqat.profile(original, quantized, {"image": images}, score="sqnr")
+    assert found.score is not None
+    assert found.score.values["float"] == math.inf
+    assert found.score.values["quantized"] < min(
+        layer.alone_score or 0.0 for layer in found.layers if layer.role != "bias"
+    )
+    heading, *rows = csv.reader(streams.StringIO(build_profile.to_csv(found)))
+    assert "alone_score" in heading
+    assert all(math.isfinite(float(row[heading.index("alone_score")])) for row in rows if row[1] == "activation")
+    assert onnxqat.profile(original, quantized, {"image": images}).layers[0].alone_score is None

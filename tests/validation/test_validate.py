@@ -19,6 +19,7 @@ from onnxqat.errors import DataError, ModelError
 from onnxqat.graph import io, qdq
 from onnxqat.handoff.handoff import handoff
 from onnxqat.insert import insert_qdq
+from onnxqat.metrics import Predictor
 from onnxqat.numerics import fake_quantize
 from onnxqat.validation import machine, parity, torch_run
 from onnxqat.validation.result import DEFAULT, FLOAT, PLAIN, TORCH, Limits, judge
@@ -325,3 +326,25 @@ def test_a_model_without_outputs(pair: Pair) -> None:
     with pytest.raises(ModelError, match="no outputs") as caught:
         validate(model, model, random_data=True)
     assert caught.value.code == "model-invalid"
+
+
+def test_scores_of_the_float_model_the_file_and_the_default_session(tmp_path: Path) -> None:
+    original, quantized = tiny.save_pair(tmp_path)
+    images = tiny.images(8)
+    right = Predictor.of(original)({"image": images})["logits"].argmax(1)
+    right[0] = (right[0] + 1) % tiny.CLASSES
+
+    def files(path: Path) -> float:
+        return 1.0 if path.name == Path(quantized).name else 2.0
+
+    found = validate(
+        original, quantized, {"image": images, "labels": right}, score=["top1", files], use_torch=False, batch_size=3
+    ).scores
+    outputs = Predictor.of(quantized)({"image": images})["logits"].argmax(1)
+    assert found[0].values["float"] == 7 / 8
+    assert found[0].values["ort-plain"] == float((outputs == right).mean())
+    assert found[0].drops["ort-plain"] == 7 / 8 - float((outputs == right).mean())
+    assert (found[1].values, found[1].drops["ort-default"]) == (
+        {"float": 2.0, "ort-plain": 1.0, "ort-default": 1.0},
+        1.0,
+    )

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -21,11 +19,10 @@ from onnxqat.cli import _options
 @click.option(
     "--target-drop",
     type=_options.Number(),
-    help="Loss to accept [0.5 points of top-1; without labels 1 % other predictions; else an error of 3 % of the signal].",
+    help="Loss to accept [0.5 points of top-1; without labels 1 % other predictions; else an error of 3 % of the signal; of a score 0.01].",
 )
-@click.option(
-    "--score", help="package.module:function that gives an ONNX file, by its path, a number; higher is better."
-)
+@_options.score
+@_options.labels
 @_options.batch_size
 @_options.limit
 @_options.bits
@@ -46,6 +43,7 @@ def run(
     budget: str,
     target_drop: float | None,
     score: str | None,
+    labels: Path | None,
     batch_size: int,
     limit: int | None,
     bits: str | None,
@@ -97,7 +95,8 @@ def run(
             target_drop=target_drop,
             overrides=overrides,
             keep_io_types=keep_io_types,
-            score=None if score is None else _score(score),
+            score=score,
+            labels=labels,
             seed=seed,
             device=device,
             progress=progress,
@@ -106,10 +105,3 @@ def run(
     page = folder / "report.html"
     html.write_html(report, page)
     _output.show(build.with_files(report, str(page)), as_json=as_json)
-
-
-def _score(text: str) -> Callable[[Path], float]:
-    from onnxqat.calibration._sources import import_function
-
-    function: Any = import_function(text)
-    return lambda path: float(function(path))

@@ -17,6 +17,8 @@ from onnxqat.cli import _options
 @_options.batch_size
 @click.option("--limit", type=_options.COUNT, default=64, help="Use at most this many samples.")
 @_options.random_data
+@_options.score
+@_options.labels
 @click.option("--csv", type=_options.OUTPUT, help="Also write the table as CSV to this file.")
 @_options.html
 @_options.as_json
@@ -28,6 +30,8 @@ def run(
     batch_size: int,
     limit: int,
     random_data: bool,
+    score: str | None,
+    labels: Path | None,
     csv: Path | None,
     html: Path | None,
     as_json: bool,
@@ -53,6 +57,8 @@ def run(
             batch_size=batch_size,
             limit=limit,
             random_data=random_data,
+            score=score,
+            labels=labels,
             progress=progress,
         )
     report = build_profile.from_profile(found)

@@ -17,6 +17,8 @@ from onnxqat.cli import _options
 @_options.batch_size
 @_options.limit
 @_options.random_data
+@_options.scores
+@_options.labels
 @click.option("--no-torch", is_flag=True, help="Compare in onnxruntime only; needs no torch.")
 @click.option(
     "--max-differing-top1",
@@ -40,6 +42,8 @@ def run(
     batch_size: int,
     limit: int | None,
     random_data: bool,
+    scores: tuple[str, ...],
+    labels: Path | None,
     no_torch: bool,
     max_differing_top1: int | None,
     max_differing_top1_default: int | None,
@@ -65,6 +69,8 @@ def run(
             batch_size=batch_size,
             limit=limit,
             random_data=random_data,
+            score=scores,
+            labels=labels,
             use_torch=not no_torch,
             max_differing_top1=max_differing_top1,
             max_differing_top1_default=max_differing_top1_default,
