@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -11,6 +12,7 @@ import onnx_ir as ir
 from onnxqat import numerics
 from onnxqat.graph import qdq
 from onnxqat.handoff._base import Array
+from onnxqat.metrics._closeness import Difference
 from onnxqat.types import QParams
 
 ROUNDING_STEPS = 1e-3
@@ -32,6 +34,9 @@ class OutputCheck:
         mean_steps: mean difference in steps.
         beyond: share of values further apart than the limit.
         differing_top1: samples whose largest logit differs; None for an output that is no classifier's.
+        sqnr_db: signal to noise of the output against the reference; infinite where they are equal, minus infinity where
+            NaN or infinity stands against a number.
+        samples: rows of the first axis over all batches.
     """
 
     output: str
@@ -43,6 +48,13 @@ class OutputCheck:
     mean_steps: float
     beyond: float
     differing_top1: int | None
+    sqnr_db: float
+    samples: int
+
+    @property
+    def only_ties(self) -> bool:
+        """Whether it differs, and nowhere by more than one step: values next to a rounding tie went the other way."""
+        return 0 < self.largest_steps <= 1 + ROUNDING_STEPS
 
 
 def output_quantizers(model: ir.Model) -> dict[str, QParams]:
@@ -92,10 +104,13 @@ def _check(
     span = float(values.max() - values.min()) if values.size else 0.0
     steps = []
     top1: int | None = None
+    noise = Difference()
     for own, other in zip(found, reference, strict=True):
         steps.append(_steps(own, other, qparams, span))
         if single and other.ndim == 2 and other.shape[1] > 1 and own.shape == other.shape:
             top1 = (top1 or 0) + int((own.argmax(axis=1) != other.argmax(axis=1)).sum())
+        if own.shape == other.shape:
+            noise.update(own, other)
     apart = np.concatenate([s.ravel() for s in steps])
     step = float(qparams.scale.min()) if qparams is not None else span / 255
     return OutputCheck(
@@ -108,6 +123,8 @@ def _check(
         mean_steps=float(apart.mean()) if apart.size else 0.0,
         beyond=float((apart > max_steps + ROUNDING_STEPS).mean()) if apart.size else 0.0,
         differing_top1=top1,
+        sqnr_db=-math.inf if np.isinf(apart).any() else noise.sqnr_db if noise.elements else math.inf,
+        samples=sum(len(r) if r.ndim else 1 for r in reference),
     )
 
 

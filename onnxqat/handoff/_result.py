@@ -8,8 +8,10 @@ from typing import Any
 
 from onnxqat.handoff._base import HEAVY, NodeResult
 from onnxqat.handoff._outputs import OutputCheck
+from onnxqat.metrics import Scored
 from onnxqat.types import Remark
 from onnxqat.validation.compare import plain
+from onnxqat.verdict import Verdict
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +44,8 @@ class HandoffReport:
         nodes: how each node runs.
         failures: why the hand-off failed; empty when it passed.
         remarks: what is worth knowing.
+        scores: of the runs ``float``, ``file`` (the file handed in) and ``compiled``, as far as there are any.
+        verdicts: ``deployment`` and ``accuracy``.
     """
 
     model: str
@@ -59,11 +63,13 @@ class HandoffReport:
     nodes: tuple[NodeResult, ...]
     failures: tuple[str, ...]
     remarks: tuple[Remark, ...]
+    scores: tuple[Scored, ...] = ()
+    verdicts: tuple[Verdict, ...] = ()
 
     @property
-    def passed(self) -> bool:
-        """Whether nothing failed."""
-        return not self.failures
+    def passed(self) -> bool | None:
+        """Whether nothing failed; None where nothing was compiled, so that nothing is known."""
+        return False if self.failures else None if self.compiler is None else True
 
     @property
     def float_nodes(self) -> tuple[NodeResult, ...]:

@@ -6,7 +6,7 @@ import dataclasses
 import importlib.metadata
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ import onnx
 import onnx_ir as ir
 
 import onnxqat
+from onnxqat import metrics
 from onnxqat.backends import schema
 from onnxqat.calibration import data as sources
 from onnxqat.calibration import inputs as model_inputs
@@ -29,16 +30,20 @@ from onnxqat.handoff._bundle import MANIFEST, check_target, digest, digests, wri
 from onnxqat.handoff._choice import compiler_of
 from onnxqat.handoff._deploy import deploy_form, float_form
 from onnxqat.handoff._environment_compiler import EnvironmentCompiler
+from onnxqat.handoff._judgement import Judged, accuracy, deployment, judge_output
 from onnxqat.handoff._outputs import ROUNDING_STEPS, OutputCheck, check_outputs, output_quantizers
 from onnxqat.handoff._process import compile_in_process
 from onnxqat.handoff._ranges import tensor_ranges
 from onnxqat.handoff._result import Coverage, HandoffReport, coverage
+from onnxqat.handoff._rows import matched, selected
+from onnxqat.handoff._scores import COMPILED, FILE, Asked, Scoring
 from onnxqat.handoff.fold_batchnorm import bias_of, folded
 from onnxqat.handoff.forms import _base as forms
 from onnxqat.lint import lint
 from onnxqat.lint._model import Finding
 from onnxqat.types import Remark
 from onnxqat.validation import machine
+from onnxqat.verdict import Verdict
 
 if TYPE_CHECKING:
     from onnxqat.calibration.preprocess import Preprocess
@@ -63,6 +68,9 @@ def handoff(
     timeout: float = 300.0,
     compiler: str | None = None,
     trace: bool = True,
+    float_model: io.ModelSource | None = None,
+    score: metrics.ScoreSource | Sequence[metrics.ScoreSource] | None = None,
+    labels: str | os.PathLike[str] | None = None,
     progress: Callable[[int, int | None], None] | None = None,
 ) -> HandoffReport:
     """Write the bundle of a target: ``model.onnx``, the vendor's own files, ``report.json``, ``manifest.json``.
@@ -71,13 +79,16 @@ def handoff(
        must give the very bits of that in onnxruntime with optimizations off. Beside it lie the float model and its
        encodings, for tools that quantize by themselves.
     2. The backend's compiler compiles it in a process of its own and runs the samples. At most a share of
-       `max_beyond` of an output may be further than `max_steps` steps from the reference; that is what rounding in
-       another place costs. A step is that of the output's quantizer, or 1/255 of the output's range. Where no compiler
-       is installed, what the target refuses by its table fails (:func:`onnxqat.lint`).
-    3. With `trace`, it is compiled once more with every quantized tensor as an output, and two samples tell how far
-       the result of each node is from the reference, and how much of that the node adds by itself. Where no node adds
-       more than `max_steps`, what 2 finds is rounding that adds up, and no failure.
-    4. The folder takes the place of an older bundle only when it is complete.
+       `max_beyond` of an output may be further than `max_steps` steps from the reference, which is what rounding in
+       another place costs, or the noise is small: see :func:`onnxqat.handoff._judgement.judge_output`. A step is that of
+       the output's quantizer, or 1/255 of the output's range. Rows that TopK or NonMaxSuppression chose are matched
+       first. Where no compiler is installed, what the target refuses by its table fails (:func:`onnxqat.lint`).
+    3. The scores of the float model, the file handed in and the compiled model: top-1 where there are labels, else
+       agreement with the float model, and signal to noise, unless `score` says what.
+    4. With `trace`, it is compiled once more with every quantized tensor as an output, and two samples tell how far
+       the result of each node is from the reference, and how much of that the node adds by itself. Verdicts are the same
+       without it.
+    5. The folder takes the place of an older bundle only when it is complete.
 
     Args:
         model: QDQ model, in train or deploy form; it is not changed.
@@ -90,14 +101,18 @@ def handoff(
         max_beyond: see 2.
         timeout: seconds after which the compiler is stopped.
         compiler: another compiler than the one that the table names.
-        trace: see 3.
+        trace: see 4.
+        float_model: the float model that `model` was made from, for its scores.
+        score: metrics or functions of a :class:`onnxqat.metrics.Predictor`, one or several; see 3 and
+            :func:`onnxqat.metrics.resolve`.
+        labels: file or folder of labels, for a metric that reads one.
         progress: called with steps done and their number.
 
     Raises:
         ModelError: ``model-not-quantized``, ``output-not-writable``, and what :func:`onnxqat.graph.io.load` raises.
         BackendError: ``backend-unknown``, ``backend-table``, ``backend-opset``.
         UsageError: ``option-invalid``: a number, or `output` holds something else than a bundle; ``name-unknown`` and
-            ``dependency-missing`` for `compiler`.
+            ``dependency-missing`` for `compiler`; ``score-failed``, ``score-output``.
         CheckError: ``handoff-failed``: the compiler refused the model, crashed or ran out of time.
     """
     for name, number in (("samples", samples), ("timeout", timeout)):
@@ -116,9 +131,11 @@ def handoff(
     remarks: list[Remark] = []
     chosen = compiler_of(table, remarks, compiler)
     train = folded(train, bias_of(table), remarks)
-    batches = _batches(train, data, preprocess, samples, remarks)
+    opened = _opened(train, data, preprocess, samples, remarks)
+    batches = _batches(opened, samples, remarks)
     limits = _Limits(max_steps, max_beyond, timeout, trace)
-    job = _Job(_name(model), train, table, chosen, batches, limits, remarks)
+    asked = Asked(score, labels, float_model)
+    job = _Job(_name(model), train, table, chosen, batches, limits, remarks, None if data is None else opened, asked)
     return _make(job, target, _command(job, backend, target, data, preprocess, samples), _ticker(progress))
 
 
@@ -139,35 +156,48 @@ class _Job:
     batches: list[Batch]
     limits: _Limits
     remarks: list[Remark]
+    data: Data | None
+    asked: Asked
 
 
 def _make(job: _Job, target: Path, command: list[str], tick: Callable[[], None]) -> HandoffReport:
     deploy = deploy_form(job.train, job.table, job.remarks)
     tick()
-    reference, same = _references(job.train, deploy, job.batches)
+    session = Session(job.train, optimize=False, what="the file handed in")
+    reference, same = _references(session, deploy, job.batches)
+    scoring = Scoring(job.train, session, job.data, job.asked, job.remarks)
     tick()
     with writing(target) as folder:
         io.save(deploy, folder / MODEL)
         written = _write_forms(job, folder)
-        result, own = (None, None) if job.compiler is None else _compile(job, job.compiler, folder)
+        result = None if job.compiler is None else _compile(job, job.compiler, folder, scoring)
         tick()
         checks: tuple[OutputCheck, ...] = ()
         if result is not None and result.outputs:
-            checks = check_outputs(result.outputs, reference, output_quantizers(job.train), job.limits.max_steps)
+            found = _in_order(job, result.outputs, reference)
+            checks = check_outputs(found, reference, output_quantizers(job.train), job.limits.max_steps)
+        judged = _judge(checks, reference, job)
         failures = [] if same else ["the deploy form does not give the bits of the file handed in, in onnxruntime"]
-        failures += _refusals(deploy, job.table) if result is None else _judge(checks, own, result, job)
+        failures += _refusals(deploy, job.table) if result is None else _wrong(judged, result, job)
         files = (MODEL, *written, *(result.files if result is not None else ()), REPORT, MANIFEST)
+        verdicts = _verdicts(job, failures, judged, scoring)
+        failures += [v.reason for v in verdicts if v.status == "red" and v.reason not in failures]
         report = _report(job, target, deploy, result, checks, failures, files, same=same)
+        report = dataclasses.replace(report, scores=tuple(scoring.scores), verdicts=verdicts)
         write_json(folder / REPORT, report.to_dict())
         write_json(folder / MANIFEST, manifest(report, job.compiler, folder, job.name, command))
     tick()
     return report
 
 
-def _compile(job: _Job, compiler: BaseCompiler, folder: Path) -> tuple[CompilerResult, tuple[OutputCheck, ...] | None]:
-    """What came out, and the outputs against what the reference makes of the compiler's own tensors, where traced."""
+def _compile(job: _Job, compiler: BaseCompiler, folder: Path, scoring: Scoring) -> CompilerResult:
+    """What came out for the samples; `scoring` gets what came out for its own."""
     path, limit = folder / MODEL, job.limits.timeout
-    result = compile_in_process(compiler, path, job.batches, artefacts=folder, timeout=limit)
+    feeds = [*job.batches, *(scoring.feeds(job.batches) if compiler.runs_numbers else ())]
+    result = compile_in_process(compiler, path, feeds, artefacts=folder, timeout=limit)
+    if result.outputs:
+        scoring.add_compiled(feeds, result.outputs, compiler.name)
+        result = dataclasses.replace(result, outputs=result.outputs[: len(job.batches)])
     if not isinstance(compiler, EnvironmentCompiler):
         job.remarks.extend(machine.saturation(job.train))
     if not compiler.runs_numbers:
@@ -175,15 +205,12 @@ def _compile(job: _Job, compiler: BaseCompiler, folder: Path) -> tuple[CompilerR
         job.remarks.append(Remark(text, source="handoff"))
     original = onnx.load(path, load_external_data=False)
     nodes = _reasons.explained(result.nodes, original, compiler)
-    own: tuple[OutputCheck, ...] | None = None
     if job.limits.trace and compiler.runs_numbers and compiler.traces:
-        nodes, own = _traced(job, compiler, folder, nodes)
-    return dataclasses.replace(result, nodes=nodes), own
+        nodes = _traced(job, compiler, folder, nodes)
+    return dataclasses.replace(result, nodes=nodes)
 
 
-def _traced(
-    job: _Job, compiler: BaseCompiler, folder: Path, nodes: tuple[NodeResult, ...]
-) -> tuple[tuple[NodeResult, ...], tuple[OutputCheck, ...] | None]:
+def _traced(job: _Job, compiler: BaseCompiler, folder: Path, nodes: tuple[NodeResult, ...]) -> tuple[NodeResult, ...]:
     """`nodes` with differences; as they are, with a remark, where the compiler does not take the extra outputs."""
     batches = job.batches[: _trace.SAMPLES]
     path = folder / "traced.onnx"
@@ -203,13 +230,10 @@ def _traced(
     except (CheckError, ModelError, ValueError) as error:  # the last: protobuf's limit of 2 GB
         text = f"differences by node are not known, the compiler does not take the outputs for them: {error.args[0]}"
         job.remarks.append(Remark(text, source="handoff"))
-        return nodes, None
+        return nodes
     finally:
         path.unlink(missing_ok=True)
-    names = [name for v in job.train.graph.outputs if (name := str(v.name)) in reference[0] and name in found[0]]
-    plain, expected = ([{n: batch[n] for n in names} for batch in batches] for batches in (found, own))
-    checks = check_outputs(plain, expected, output_quantizers(job.train), job.limits.max_steps)
-    return _trace.with_steps(nodes, taps, found, reference, own), checks
+    return _trace.with_steps(nodes, taps, found, reference, own)
 
 
 def _write_forms(job: _Job, folder: Path) -> list[str]:
@@ -253,21 +277,30 @@ def _command(
     if preprocess is not None:
         command += ["--preprocess", str(preprocess)]
     command += ["--samples", str(samples), "--max-steps", f"{job.limits.max_steps:g}"]
-    return command + (["--compiler", job.compiler.name] if job.compiler else [])
+    command += ["--compiler", job.compiler.name] if job.compiler else []
+    command += [] if job.limits.trace else ["--no-trace"]
+    for option, value in (("--float", job.asked.float_model), ("--labels", job.asked.labels)):
+        command += [option, os.fspath(value)] if isinstance(value, (str, os.PathLike)) else []
+    return command + [
+        word for each in metrics.listed(job.asked.score) if isinstance(each, str) for word in ("--score", each)
+    ]
 
 
-def _batches(
+def _opened(
     model: ir.Model, data: Any, preprocess: str | Preprocess | None, samples: int, remarks: list[Remark]
-) -> list[Batch]:
-    """At most `samples` samples, in batches of one, as devices run them."""
+) -> Data:
+    """At most `samples` samples, in batches of one, as devices run them; random ones for want of data."""
     infos = model_inputs.of_graph(model.graph)
     if data is None:
-        opened: Data = sources.random_data(infos, samples)
         text = "compared on random numbers, for want of data: accuracy on real ones may differ"
         remarks.append(Remark(text, source="handoff"))
-    else:
-        line = lines.parse(preprocess) if isinstance(preprocess, str) else preprocess
-        opened = sources.open_data(data, infos, preprocess=line, batch_size=1, limit=samples)
+        return sources.random_data(infos, samples)
+    line = lines.parse(preprocess) if isinstance(preprocess, str) else preprocess
+    return sources.open_data(data, infos, preprocess=line, batch_size=1, limit=samples)
+
+
+def _batches(opened: Data, samples: int, remarks: list[Remark]) -> list[Batch]:
+    """The batches of `opened`, until there are so many samples."""
     found: list[Batch] = []
     count = 0
     for feeds in opened:
@@ -280,9 +313,9 @@ def _batches(
     return found
 
 
-def _references(train: ir.Model, deploy: ir.Model, batches: list[Batch]) -> tuple[list[Batch], bool]:
-    """Outputs of `train` in onnxruntime with optimizations off, and whether `deploy` gives the same bits."""
-    one, two = Session(train, optimize=False), Session(deploy, optimize=False, what="the deploy form")
+def _references(one: Session, deploy: ir.Model, batches: list[Batch]) -> tuple[list[Batch], bool]:
+    """Outputs of the file handed in, in onnxruntime with optimizations off, and whether `deploy` gives the same bits."""
+    two = Session(deploy, optimize=False, what="the deploy form")
     reference: list[Batch] = []
     same = True
     for feeds in batches:
@@ -305,29 +338,57 @@ def _refusals(deploy: ir.Model, table: schema.Backend) -> list[str]:
     ]
 
 
-def _judge(
-    checks: tuple[OutputCheck, ...],
-    own: tuple[OutputCheck, ...] | None,
-    result: CompilerResult | None,
-    job: _Job,
-) -> list[str]:
-    """Why the numbers fail; what is rounding of each node by itself, carried on by the next ones, is a remark."""
-    limit, name = job.limits.max_steps, job.compiler.name if job.compiler is not None else ""
-    beyond = [
-        f"output {c.output!r}: {c.beyond:.1%} of the values of {name} are more than {limit:g} steps from the reference "
-        f"(at most {job.limits.max_beyond:.1%} may be), the largest {c.largest_steps:.1f}"
-        for c in checks
-        if c.beyond > job.limits.max_beyond
-    ]
-    if not beyond or own is None or result is None:
-        return beyond
-    wrong = [n for n in result.nodes if n.own_steps is not None and not n.own_steps <= limit + ROUNDING_STEPS]
-    if not wrong and all(c.beyond <= job.limits.max_beyond for c in own):
-        text = f"; each node is within {limit:g} steps of the reference on its own inputs: it is rounding that adds up"
-        job.remarks.extend(Remark(line + text, source="handoff") for line in beyond)
-        return []
-    worst = [f"node {n.name!r} ({n.op_type}) adds {n.own_steps:.1f} steps by itself, as {n.detail}" for n in wrong[:3]]
-    return beyond + worst
+def _in_order(job: _Job, found: Sequence[Batch], reference: Sequence[Batch]) -> Sequence[Batch]:
+    """`found` with rows that TopK or NonMaxSuppression chose in the order of `reference`."""
+    names = selected(job.train)
+    if not names:
+        return found
+    made, moved = matched(found, reference, names)
+    if moved:
+        text = (
+            f"{', '.join(map(repr, names))}: {moved} rows come in another order, as their scores tie; they were matched"
+        )
+        job.remarks.append(Remark(text, source="handoff"))
+    return made
+
+
+def _judge(checks: tuple[OutputCheck, ...], reference: list[Batch], job: _Job) -> list[Judged]:
+    """Each output; what quantization itself costs is measured where an output is beyond the limit."""
+    limits, name = job.limits, job.compiler.name if job.compiler is not None else ""
+    own: dict[str, float] = {}
+    if any(c.beyond > limits.max_beyond for c in checks):
+        session = Session(float_form(job.train), optimize=True, what="the float form")
+        plain = [session.run(feeds) for feeds in job.batches]
+        own = {c.output: c.sqnr_db for c in check_outputs(reference, plain, {}, limits.max_steps)}
+    return [judge_output(c, own.get(c.output, math.inf), limits.max_steps, limits.max_beyond, name) for c in checks]
+
+
+def _wrong(judged: list[Judged], result: CompilerResult, job: _Job) -> list[str]:
+    """Why the numbers fail, with the nodes that add most by themselves where they were traced; the rest is remarks."""
+    red = [j.words for j in judged if j.status == "red"]
+    job.remarks.extend(Remark(j.words, source="handoff") for j in judged if j.words and j.status != "red")
+    limit = job.limits.max_steps + ROUNDING_STEPS
+    wrong = [n for n in result.nodes if n.own_steps is not None and not n.own_steps <= limit] if red else []
+    worst = sorted(wrong, key=lambda n: -(n.own_steps or 0.0))[:3]
+    return red + [f"node {n.name!r} ({n.op_type}) adds {n.own_steps:.1f} steps by itself, as {n.detail}" for n in worst]
+
+
+def _verdicts(job: _Job, failures: list[str], judged: list[Judged], scoring: Scoring) -> tuple[Verdict, ...]:
+    compiler = job.compiler
+    ran = compiler is not None and compiler.runs_numbers
+    run = COMPILED if any(COMPILED in s.values for s in scoring.scores) else FILE
+    samples = sum(len(next(iter(b.values()))) if next(iter(b.values())).ndim else 1 for b in job.batches)
+    return (
+        deployment(
+            made_for=job.train.metadata_props.get("onnxqat.backend", ""),
+            table=job.table,
+            compiler=None if compiler is None else compiler.name,
+            runs_numbers=ran,
+            failures=failures,
+            judged=judged,
+        ),
+        accuracy(scoring.scores, run, samples, scoring.why_not),
+    )
 
 
 def _report(

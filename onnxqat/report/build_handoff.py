@@ -7,8 +7,12 @@ from typing import cast
 
 from onnxqat.handoff._base import ABSORBED
 from onnxqat.handoff._result import HandoffReport
+from onnxqat.report import build_scores
 from onnxqat.report.build import command
 from onnxqat.report.model import Cell, Column, Figure, LeftFloat, Report, Table
+
+_RUNS = {"float": "float model", "file": "file handed in", "compiled": "compiled"}
+_STATUS = {"green": "holds", "amber": "holds, look at it", "red": "FAILS"}
 
 
 def from_handoff(report: HandoffReport) -> Report:
@@ -20,6 +24,8 @@ def from_handoff(report: HandoffReport) -> Report:
     integer, total = (sum(getattr(c, key) for c in report.coverage) for key in ("integer", "total"))
     compiled = f"{report.compiler} {report.version}" if report.compiler else None
     figures = [
+        *(Figure(f"verdict_{v.name}", v.name, _STATUS[v.status], note=v.reason) for v in report.verdicts),
+        *build_scores.figures(report.scores, _RUNS),
         Figure("backend", "backend", report.backend),
         Figure("compiler", "compiler", compiled, note="" if compiled else "nothing was compiled"),
         Figure("opset", "opset", report.opset, "count", f"IR version {report.ir_version}"),
@@ -40,13 +46,25 @@ def from_handoff(report: HandoffReport) -> Report:
         title=f"{report.model} for {report.backend}",
         passed=report.passed,
         figures=tuple(figures),
-        tables=tuple(t for t in (_coverage(report), _steps(report), _nodes(report)) if t.rows),
+        tables=tuple(
+            t
+            for t in (*build_scores.table(report.scores, _RUNS), _coverage(report), _steps(report), _nodes(report))
+            if t.rows
+        ),
         failures=report.failures,
         remarks=report.remarks,
         files=tuple(str(root / name) for name in report.files),
         left_float=left,
-        next_command="" if report.passed else command("lint", report.model, backend=report.backend),
+        next_command=_next(report),
     )
+
+
+def _next(report: HandoffReport) -> str:
+    """What changes the worst verdict, where a command does; else what names the nodes concerned."""
+    remedies = [v.remedy for v in report.verdicts if v.status == "red" and v.remedy.startswith("onnxqat")]
+    if report.passed is False and not remedies:
+        return command("lint", report.model, backend=report.backend)
+    return remedies[0] if remedies else ""
 
 
 def _coverage(report: HandoffReport) -> Table:
@@ -68,6 +86,7 @@ def _steps(report: HandoffReport) -> Table:
         Column("largest_steps", "largest difference, steps", "number"),
         Column("mean_steps", "mean, steps", "number"),
         Column("beyond", "beyond the limit", "share"),
+        Column("sqnr_db", "signal to noise", "decibel"),
         Column("differing_top1", "top-1 differ", "count"),
     )
     fields = [c.key for c in columns]

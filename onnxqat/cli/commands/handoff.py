@@ -51,6 +51,9 @@ def _list(context: click.Context, _: click.Parameter, wanted: bool) -> None:
 @_options.data
 @_options.preprocess
 @click.option("--samples", type=_options.COUNT, default=16, help="Samples to run through the compiled model.")
+@click.option("--float", "float_model", type=_options.PATH, help="The float model that MODEL was made from.")
+@_options.scores
+@_options.labels
 @click.option(
     "--max-steps",
     type=_options.NOT_NEGATIVE,
@@ -87,6 +90,9 @@ def run(
     data: str | None,
     preprocess: str | None,
     samples: int,
+    float_model: Path | None,
+    scores: tuple[str, ...],
+    labels: Path | None,
     max_steps: float,
     timeout: float,
     compiler: str | None,
@@ -116,6 +122,9 @@ def run(
             timeout=timeout,
             compiler=compiler,
             trace=trace,
+            float_model=float_model,
+            score=scores,
+            labels=labels,
             progress=progress,
         )
     _output.show(build_handoff.from_handoff(report), as_json=as_json, html_path=html)

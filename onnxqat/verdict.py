@@ -1,0 +1,40 @@
+"""A verdict: one question about a quantized model, its answer as a colour, the reason and the remedy."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Literal, get_args
+
+Question = Literal["parity", "accuracy", "deployment"]
+Status = Literal["green", "amber", "red"]
+
+SEVERITY: dict[Status, int] = {status: rank for rank, status in enumerate(get_args(Status))}
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """The answer to one question.
+
+    Attributes:
+        name: ``parity``: torch and the runtime compute the same; ``accuracy``: the quantized model does the work of the
+            float model; ``deployment``: a compiler has taken the file, and computes what the file says.
+        status: green holds; amber holds within limits that deserve a look, or was not judged to the end; red fails.
+        reason: one line with the figures that decided.
+        remedy: a command or an action that changes the answer; empty where none is needed.
+    """
+
+    name: Question
+    status: Status
+    reason: str
+    remedy: str = ""
+
+
+def worst(verdicts: Iterable[Verdict]) -> Status:
+    """The most severe status; green of none."""
+    return max((verdict.status for verdict in verdicts), key=SEVERITY.__getitem__, default="green")
+
+
+def passed(verdicts: Iterable[Verdict]) -> bool:
+    """Whether no verdict is red."""
+    return worst(verdicts) != "red"

@@ -1,0 +1,223 @@
+"""Verdicts of a hand-off: the same whatever is traced, with the metric of the compiled model beside those of the files."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+from onnxqat.backends import schema
+from onnxqat.cli import main
+from onnxqat.errors import UsageError
+from onnxqat.graph import io
+from onnxqat.handoff import handoff as module
+from onnxqat.handoff._base import CompilerResult
+from onnxqat.handoff._judgement import allowed, judge_output, other_target
+from onnxqat.handoff._outputs import OutputCheck, check_outputs
+from onnxqat.handoff._rows import matched, selected
+from onnxqat.handoff.handoff import handoff
+from onnxqat.insert import insert_qdq
+from onnxqat.metrics import Predictor
+from tests.validation import tiny
+
+IMAGES = tiny.images(12)
+PLAIN, QUANTIZED = tiny.pair()
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    def here(compiler: Any, path: Path, batches: Any, **rest: Any) -> CompilerResult:
+        found: CompilerResult = compiler.compile_and_run(path, batches, rest.get("artefacts"))
+        return found
+
+    monkeypatch.setattr(module, "compile_in_process", here)
+
+
+def labels() -> np.ndarray:
+    """What the float model says, but for two samples."""
+    found = Predictor.of(PLAIN)({"image": IMAGES})["logits"].argmax(1)
+    found[:2] = (found[:2] + 1) % tiny.CLASSES
+    return found
+
+
+def top1(outputs: np.ndarray) -> float:
+    return float((outputs.argmax(1) == labels()).mean())
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+def test_scores_of_three_models_side_by_side(labelled: bool, tmp_path: Path, quick: None) -> None:
+    data = {"image": IMAGES} | ({"labels": labels()} if labelled else {})
+    report = handoff(QUANTIZED, "onnxruntime-cpu", tmp_path / "bundle", data=data, float_model=PLAIN)
+    scores = {s.name: s for s in report.scores}
+    assert set(scores) == {"top1", "sqnr"}
+    written = Predictor.of(QUANTIZED)({"image": IMAGES})["logits"]
+    default = Predictor.of(tmp_path / "bundle" / "model.onnx", optimize=True)({"image": IMAGES})["logits"]
+    original = Predictor.of(PLAIN)({"image": IMAGES})["logits"]
+    if labelled:
+        wanted = {"float": top1(original), "file": top1(written), "compiled": top1(default)}
+    else:
+        shares = [float((a.argmax(1) == original.argmax(1)).mean()) for a in (original, written, default)]
+        wanted = dict(zip(("float", "file", "compiled"), shares, strict=True))
+    assert scores["top1"].values == wanted
+    assert scores["top1"].against == ("labels" if labelled else "float model")
+    noise = float(((original.astype(float) - default) ** 2).sum())
+    db = 10 * math.log10((original.astype(float) ** 2).sum() / noise)
+    assert scores["sqnr"].values["compiled"] == pytest.approx(db if not labelled else scores["sqnr"].values["compiled"])
+    assert {v.name: v.status for v in report.verdicts}["deployment"] == "green"
+    assert (
+        json.loads((tmp_path / "bundle" / "report.json").read_text())["scores"][0]["values"]["float"] == wanted["float"]
+    )
+
+
+def test_a_function_scores_the_compiled_model(tmp_path: Path, quick: None) -> None:
+    def score(predict: Predictor) -> float:
+        """Two samples at a time, which a compiled model takes one by one."""
+        parts = [predict({"image": IMAGES[i : i + 2]})["logits"] for i in range(0, 12, 2)]
+        return top1(np.concatenate(parts))
+
+    def of_file(path: Path) -> float:
+        return float(path.is_file())
+
+    report = handoff(QUANTIZED, "onnxruntime-cpu", tmp_path / "a", samples=2, score=[score, of_file], trace=False)
+    assert report.scores[0].values["compiled"] == report.scores[0].values["file"] > 0
+    assert "compiled" not in report.scores[1].values
+    assert any("of_file reads an ONNX file" in r.message for r in report.remarks)
+    seen: list[float] = []
+
+    def restless(predict: Predictor) -> float:
+        seen.append(0.0)
+        return float(predict({"image": IMAGES[:1] + np.float32(len(seen))})["logits"].sum())
+
+    with pytest.raises(UsageError, match="feeds") as caught:
+        handoff(QUANTIZED, "onnxruntime-cpu", tmp_path / "b", samples=2, score=restless)
+    assert caught.value.code == "score-failed"
+
+
+def test_options_of_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    original, quantized = map(str, tiny.save_pair(tmp_path))
+    np.savez(tmp_path / "data.npz", image=IMAGES, labels=labels())
+    words = ["handoff", quantized, "--backend", "onnxruntime-cpu", "-o", str(tmp_path / "bundle"), "--json"]
+    words += ["--data", str(tmp_path / "data.npz"), "--float", original, "--score", "f1", "--no-trace"]
+    assert main.run(words) == 0
+    figures = set(json.loads(capsys.readouterr().out)["figures"])
+    assert {"score_f1_float", "score_f1_file", "score_f1_compiled", "verdict_deployment"} <= figures
+    command = json.loads((tmp_path / "bundle" / "manifest.json").read_text())["command"]
+    assert command[-2:] == ["--score", "f1"]
+    assert "--no-trace" in command
+
+
+@pytest.mark.parametrize("shift", [0.0, 0.5])
+def test_the_verdict_does_not_depend_on_the_trace(
+    shift: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick: None
+) -> None:
+    right = module.compile_in_process
+
+    def other(*arguments: Any, **rest: Any) -> CompilerResult:
+        result = right(*arguments, **rest)
+        outputs = tuple({n: v + np.float32(shift) for n, v in batch.items()} for batch in result.outputs)
+        return CompilerResult(outputs, result.nodes, result.files)
+
+    monkeypatch.setattr(module, "compile_in_process", other)
+    reports = [
+        handoff(QUANTIZED, "onnxruntime-cpu", tmp_path / str(trace), data={"image": IMAGES}, trace=trace)
+        for trace in (True, False)
+    ]
+    one, two = reports
+    assert (one.passed, one.verdicts, one.outputs) == (two.passed, two.verdicts, two.outputs)
+    assert one.passed is (shift == 0.0)
+
+
+def check(**given: Any) -> OutputCheck:
+    usual = OutputCheck("y", "quantizer", 1.0, 1000, 900, 9.0, 1.0, 0.5, None, 25.0, 100)
+    return dataclasses.replace(usual, **given)
+
+
+def test_what_decides() -> None:
+    cases: list[tuple[str, float, dict[str, Any]]] = [
+        ("green", 40.0, {"beyond": 0.005}),
+        ("amber", 40.0, {}),  # 25 dB: rounding that adds up
+        ("red", 40.0, {"sqnr_db": 15.0}),
+        ("amber", 14.0, {"sqnr_db": 15.0}),  # no more than quantization itself costs
+        ("red", 3.0, {"sqnr_db": 9.0}),
+        ("red", 40.0, {"sqnr_db": -math.inf}),
+        ("red", 40.0, {"sqnr_db": math.nan}),
+        ("red", 40.0, {"differing_top1": 2, "samples": 4}),
+        ("red", 40.0, {"differing_top1": 20, "samples": 100}),
+        ("amber", 40.0, {"differing_top1": 5, "samples": 100, "beyond": 0.0}),
+        ("green", 40.0, {"differing_top1": 1, "samples": 100, "beyond": 0.0}),
+        ("green", 40.0, {"largest_steps": 1.0, "beyond": 0.0}),
+    ]
+    for status, own, given in cases:
+        assert judge_output(check(**given), own, 2.0, 0.01, "it").status == status, given
+    assert "only by rounding ties" in judge_output(check(largest_steps=1.0, beyond=0.0), 40.0, 2.0, 0.01, "it").words
+    assert allowed(0.05, 4) < 2 < allowed(0.05, 16)
+
+
+def test_noise_of_an_output_with_nan_is_endless() -> None:
+    reference = {"y": np.arange(6, dtype=np.float32).reshape(2, 3)}
+    broken = {"y": reference["y"].copy()}
+    broken["y"][1, 1] = np.nan
+    assert check_outputs([broken], [reference], {}, 2.0)[0].sqnr_db == -math.inf
+    assert check_outputs([reference], [reference], {}, 2.0)[0].sqnr_db == math.inf
+
+
+def test_a_file_for_another_target_is_no_pass(tmp_path: Path) -> None:
+    """Made for onnxruntime, handed to a target that no compiler here knows."""
+    made = insert_qdq(PLAIN, "onnxruntime-cpu", calibration={"image": IMAGES}).model
+    report = handoff(made, "litert-int8", tmp_path / "bundle", data={"image": IMAGES})
+    assert report.passed is False
+    assert "made for onnxruntime-cpu, handed to litert-int8" in " ".join(report.failures)
+    assert "insert-qdq" in report.verdicts[0].remedy
+    taken = handoff(made, "openvino-cpu", tmp_path / "other", compiler="onnxruntime-cpu", data={"image": IMAGES})
+    assert (taken.passed, taken.verdicts[0].status) == (True, "amber")
+    for mine, target, other in (
+        ("qnn-htp-a16", "qnn-htp", False),
+        ("tensorrt", "qnn-htp", True),
+        ("no-such", "qnn-htp", False),
+    ):
+        assert other_target(mine, schema.load(target)) is other
+
+
+TOPK = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[1,6] s, float[1,6,2] b) => (float[1,4,2] boxes, float[1,4] scores, float[1,6] all)
+<int64[1] k = {4}, int64[2] axes = {-1, 1}, int64[3] shape = {1, 1, 2}, int64[1] last = {-1}> {
+   scores, i = TopK(s, k)
+   j = Unsqueeze(i, last)
+   e = Expand(j, shape)
+   boxes = GatherElements<axis = 1>(b, e)
+   all = Identity(s)
+}"""
+
+
+def test_rows_that_topk_chose_are_matched() -> None:
+    model = ir.from_proto(onnx.parser.parse_model(TOPK))
+    assert selected(model) == ("boxes", "scores")
+    assert selected(io.load(PLAIN)) == ()
+    boxes = np.random.default_rng(0).uniform(0, 9, (1, 4, 2)).astype(np.float32)
+    scores = np.array([[0.9, 0.5, 0.5, 0.1]], np.float32)
+    order = [0, 2, 1, 3]
+    found, moved = matched(
+        [{"boxes": boxes[:, order] + 0.01, "scores": scores[:, order], "all": scores}],
+        [{"boxes": boxes, "scores": scores, "all": scores[:, ::-1]}],
+        ["boxes", "scores"],
+    )
+    assert moved == 2
+    np.testing.assert_array_equal(found[0]["boxes"], boxes + np.float32(0.01))
+    np.testing.assert_array_equal(found[0]["all"], scores)
+    # Rows without an axis of samples, as NonMaxSuppression gives them.
+    found, moved = matched(
+        [{"boxes": boxes[0, order], "scores": scores[0, order]}],
+        [{"boxes": boxes[0], "scores": scores[0]}],
+        ["boxes", "scores"],
+    )
+    assert moved == 2
+    np.testing.assert_array_equal(found[0]["boxes"], boxes[0])
+    # Another number of rows is not matched, and stays a difference.
+    assert matched([{"scores": scores[:, :3]}], [{"scores": scores}], ["scores"])[1] == 0
