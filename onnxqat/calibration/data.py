@@ -124,6 +124,11 @@ class Data:
         return [min(self._size, count - start) for start in range(0, count, self._size)]
 
     @property
+    def prescribed(self) -> int | None:
+        """Batch size that the model prescribes."""
+        return self._static
+
+    @property
     def numbered(self) -> bool:
         """Whether :meth:`pick` can read single samples."""
         return self._source.numbered

@@ -94,12 +94,14 @@ def from_finetune(result: Any, *, source: str | None = None) -> Report:
     """
     losses = list(getattr(result, "losses", None) or ())
     figures = [
-        _figure(result, "steps", "steps", "count"),
-        Figure("first_loss", "loss of the first epoch", losses[0], "number") if losses else None,
-        Figure("last_loss", "loss of the last epoch", losses[-1], "number") if losses else None,
-        _figure(result, "best_score", "best score", "number"),
-        _figure(result, "best_epoch", "in epoch", "count") if getattr(result, "best_score", None) is not None else None,
+        *_scores(result),
         _figure(result, "written", "weights written", "text"),
+        _figure(result, "best_epoch", "from epoch", "count")
+        if getattr(result, "best_score", None) is not None
+        else None,
+        _figure(result, "steps", "steps", "count"),
+        Figure("first_loss", "training loss of the first epoch", losses[0], "number") if losses else None,
+        Figure("last_loss", "training loss of the last epoch", losses[-1], "number") if losses else None,
         _figure(result, "seconds", "seconds", "number"),
         _figure(result, "limited_scales", "scale steps limited", "count"),
     ]
@@ -115,6 +117,22 @@ def from_finetune(result: Any, *, source: str | None = None) -> Report:
         files=(output,) if output else (),
         next_command=command("validate", source or "MODEL.onnx", output or "TUNED.qdq.onnx", data=DATA),
     )
+
+
+def _scores(result: Any) -> list[Figure | None]:
+    """Scores of the model as it was given and as it was written, with what they were measured on."""
+    helped = getattr(result, "helped", None)
+    if helped is None:
+        return [_figure(result, "best_score", "best score", "number")]
+    samples = getattr(result, "scored_samples", 0)
+    where = "held out of training" if getattr(result, "held_out", False) else "that were trained on"
+    what = f"minus the loss of {samples:,} samples {where}" if result.score == "loss" else result.score
+    return [
+        Figure("score", "score", what),
+        _figure(result, "start_score", "score before", "number"),
+        _figure(result, "best_score", "score after", "number"),
+        Figure("helped", "training helped", helped),
+    ]
 
 
 def _figure(result: Any, key: str, label: str, kind: Kind) -> Figure | None:

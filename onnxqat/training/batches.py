@@ -97,6 +97,11 @@ class ArrayBatches:
         """Their number."""
         return self._samples
 
+    @property
+    def prescribed(self) -> int | None:
+        """Batch size that the model prescribes."""
+        return self._size if self._whole else None
+
     def split(self, share: int) -> tuple[ArrayBatches, ArrayBatches] | None:
         """All samples but every `share`-th, and those; None where either would not fill a batch."""
         held = np.arange(self._samples) % share == share - 1

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from onnxqat.training import checkpoint
 from onnxqat.training.batches import Batch
 from onnxqat.training.checkpoint import Progress
+from onnxqat.training.collapse import collapsed
 from onnxqat.training.distributed.tensors import local
 from onnxqat.training.moving_average import MovingAverage
 from onnxqat.training.step import Step
@@ -50,19 +51,21 @@ class Best:
 
         Without `evaluate` and `scored`, the score is minus the epoch's mean training loss. Scored by the loss on a
         few samples, neighbouring epochs rank by chance, and the last, with the lowest learning rate, is the one to
-        trust: each epoch that beats the start is then kept in place of the one before.
+        trust: each epoch that has more than half of the best gain over the start is kept in place of the one before.
+        An epoch whose outputs have become constants, or whose score is not a number, is not kept.
         """
         epoch = progress.epoch + bool(progress.step_in_epoch)
         with self._averaged() if epoch else contextlib.nullcontext():
             for part in self.step.parts:
                 part.before_score()
-            score = self._score() if self.has_score else -progress.losses[-1]
+            score, is_constant = self._score(progress, epoch) if self.has_score else (-progress.losses[-1], False)
             progress.score, progress.scored_step = score, progress.step
             if epoch == 0:
                 progress.start_score = score
-            bar = progress.start_score if self.evaluate is None and self.scored else progress.best_score
-            beats = bar is None or epoch == 0 or score > bar
-            if beats and all(part.may_keep for part in self.step.parts):
+            beats = epoch == 0 or progress.best_score is None or score > self._bar(progress)
+            if beats and not is_constant and all(part.may_keep for part in self.step.parts):
+                highest = progress.highest_score
+                progress.highest_score = score if highest is None else max(highest, score)
                 progress.best_score, progress.best_epoch = score, epoch
                 self._keep()
                 if self.file is not None:
@@ -70,13 +73,36 @@ class Best:
                     checkpoint.save(self.file, self.step.module, progress=progress, writes=writes)
         return score
 
-    def _score(self) -> float:
+    def _bar(self, progress: Progress) -> float:
+        """The score above which an epoch is kept, where one was kept before."""
+        assert progress.best_score is not None
+        if self.evaluate is not None or not self.scored or progress.start_score is None:
+            return progress.best_score
+        highest = progress.best_score if progress.highest_score is None else progress.highest_score
+        return (progress.start_score + highest) / 2
+
+    def _score(self, progress: Progress, epoch: int) -> tuple[float, bool]:
+        """Score the module, and tell if its outputs have become constants."""
         module = self.step.module
         module.eval()
+        found = None
         with torch.no_grad():
-            score = self.evaluate(module) if self.evaluate is not None else -self.step.mean_loss(self.scored)
+            if self.evaluate is not None:
+                score = float(self.evaluate(module))
+            else:
+                found = self.step.mean_loss(self.scored)
+                score = -found.loss
         module.train()
-        return self.step.world.agreed(float(score))
+        score = self.step.world.agreed(score)
+        if found is None:
+            return score, False
+        if epoch == 0:
+            progress.start_variation = found.outputs
+            return score, False
+        before = [one for one in (progress.start_variation, found.teacher) if one]
+        is_constant = bool(self.step.world.agreed(float(bool(collapsed(found.outputs, before)))))
+        progress.collapses += is_constant
+        return score, is_constant
 
     def _averaged(self) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext() if self.average is None else self.average.applied(self.step.module)

@@ -107,7 +107,7 @@ def write(folder: Path, steps: Steps, record: StepRecord, finding: Finding, rand
         "processes": world.size,
         "settings": dict(steps.settings),
         "precision": step.execution.precision,
-        "objective": dataclasses.asdict(step.loss) if type(step.loss) is Loss else None,
+        "objective": _fields(step.loss) if type(step.loss) is Loss else None,
         "quantizers": {path: [q.quant_min, q.quant_max, q.state] for path, q in quantizers(step.module)},
         "rates": dict(record.rates),
         "torch": torch.__version__,
@@ -201,12 +201,21 @@ def _no_loss(outputs: Sequence[Tensor], labels: Tensor | None, target: Any) -> T
     return torch.zeros((), requires_grad=True)
 
 
+def _fields(loss: Loss) -> dict[str, Any]:
+    """The fields of `loss` as JSON values."""
+    fields = dataclasses.asdict(dataclasses.replace(loss, weights=()))
+    held = [None if weight is None else weight.tolist() for weight in loss.weights]
+    return {**fields, "weights": held}
+
+
 def _objective(folder: Path, fields: Any) -> Loss | None:
     if fields is None:
         return None
     try:
-        return Loss(**fields)
-    except TypeError as error:
+        held = fields.get("weights", ())
+        weights = tuple(None if weight is None else torch.tensor(weight) for weight in held)
+        return Loss(**{**fields, "weights": weights})
+    except (TypeError, ValueError) as error:
         raise _damaged(folder, f"its loss cannot be made: {error}") from None
 
 

@@ -48,9 +48,12 @@ class Progress:
         losses: mean loss of every epoch done.
         best_score: score of the best epoch, higher is better; None before the first score.
         best_epoch: that epoch, counted from 1; 0 for the start.
+        highest_score: the highest score of an epoch that was kept, where a later one may be kept in its place.
         start_score: score before the first step; None where it was not asked for.
         score: the latest score; None before the first.
         scored_step: steps that were done when it was given.
+        start_variation: variation of each output at the start (:mod:`onnxqat.training.collapse`).
+        collapses: how often a score found outputs that had become constants.
         skipped: steps that were left out because their loss or gradients were not finite.
         skipped_in_epoch: how many of them are of the epoch in progress.
         limited_scales: how often a step would have more than doubled or less than halved a scale.
@@ -63,9 +66,12 @@ class Progress:
     losses: list[float] = dataclasses.field(default_factory=list)
     best_score: float | None = None
     best_epoch: int = 0
+    highest_score: float | None = None
     start_score: float | None = None
     score: float | None = None
     scored_step: int = 0
+    start_variation: list[float | None] = dataclasses.field(default_factory=list)
+    collapses: int = 0
     skipped: int = 0
     skipped_in_epoch: int = 0
     limited_scales: int = 0

@@ -39,7 +39,7 @@ def finetune(
     method: str = "lsq",
     epochs: int | None = None,
     max_steps: int | None = None,
-    batch_size: int = 32,
+    batch_size: int | None = None,
     optimizer: str | optimizers.Make = "adamw",
     optimizer_options: Mapping[str, Any] | None = None,
     learning_rate: float | None = None,
@@ -98,9 +98,11 @@ def finetune(
         preprocess: preprocessing line for a folder of images.
         teacher: what is imitated: a float model, a module that takes the same inputs, or a list of them.
         method: how scales learn, a file of ``onnxqat/training/methods``.
-        epochs: passes over the data; 1 when `max_steps` is not given either.
+        epochs: passes over the data; None, where `max_steps` is not given either: so many that there are about 400
+            steps, at most 20 and at most 5,000 samples, at least 1 (:mod:`onnxqat.training.run_length`).
         max_steps: end after so many steps.
-        batch_size: samples a batch, where the model does not prescribe it.
+        batch_size: samples in a batch, where the model does not prescribe it; None: 32, or 8 where there are fewer than
+            1,000 samples and neither `epochs` nor `max_steps` is given.
         optimizer: name of a class of ``torch.optim``, such as ``"adamw"``, ``"sgd"`` or ``"radam"``; or a function of
             parameter groups that returns an optimizer.
         optimizer_options: other arguments of it, such as ``{"betas": (0.9, 0.98)}``; momentum is 0.9 for SGD.
@@ -143,9 +145,9 @@ def finetune(
         augment: changes the inputs of a batch (dict from name to tensor), for student and teacher alike.
         parts: of your own, which are called at points of the run (:class:`onnxqat.training.part.Part`).
         evaluate: score of the module before the first step and after each epoch, higher is better; the best is
-            written, the start included. None: minus the loss on samples that are held out, where there are no labels
-            and at least 100 samples, else on training samples (:mod:`onnxqat.training.holdout`); the last epoch that
-            beats the start is written, or the start where none does.
+            written, the start included. None: minus the loss on samples that are held out of training
+            (:mod:`onnxqat.training.holdout`); the last epoch that has more than half of the best gain is written, or
+            the start where none has any.
         score_every: steps between two calls of `evaluate`; None calls it after each epoch.
         target: end once what is to be written scores at least so much.
         seed: of the order of samples and of torch's random generator, which is as before afterwards.

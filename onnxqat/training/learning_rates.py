@@ -35,7 +35,11 @@ def follows_size(optimizer: str) -> bool:
     return optimizer in BY_GRADIENT | BY_SIZE | {"adadelta"}
 
 
-def default(optimizer: str, module: nn.Module) -> float:
+BATCH = 32
+"""Samples in a step that the rates of Adam and its kind are for."""
+
+
+def default(optimizer: str, module: nn.Module, batch: int | None = None) -> float:
     """The learning rate of weights where the user gives none.
 
     The fewer bits, the further is a calibrated network from a good one, and the larger are the steps between codes
@@ -44,13 +48,17 @@ def default(optimizer: str, module: nn.Module) -> float:
     Args:
         optimizer: name in lower case; empty for one of the user's own.
         module: what is trained; the grid that most of its weights have counts.
+        batch: samples in a step. With fewer than :data:`BATCH` the rate of Adam and its kind falls by the root of their
+            share (Malladi et al., "On the SDEs and Scaling Rules for Adaptive Gradient Algorithms", NeurIPS 2022): the
+            steps are as long however noisy the gradient is.
     """
     if optimizer in _OWN_RATES:
         return _OWN_RATES[optimizer]
     if optimizer in BY_GRADIENT:
         return _BY_GRADIENT_RATE
     bits = bits_of_weights(module) or 8
-    return next(rate for least, rate in _RATES if bits >= least)
+    rate = next(rate for least, rate in _RATES if bits >= least)
+    return rate * math.sqrt(min(1.0, batch / BATCH)) if batch else rate
 
 
 def high(optimizer: str, rate: float, module: nn.Module) -> str | None:

@@ -38,8 +38,9 @@ class Loss:
       (N,) or (N, ...), or class probabilities of the shape of the output. The label -100 is left out.
     * Teacher, ``"kl"``: ``T**2 * KL(softmax(teacher / T) || softmax(student / T))`` over axis 1, mean over the rest
       (Hinton et al., "Distilling the Knowledge in a Neural Network", 2015).
-    * Teacher, ``"mse"``: squared difference, each channel divided by the teacher's mean square there (see
-      :func:`channel_power`), so that boxes do not drown scores; the mean over channels, then over outputs.
+    * Teacher, ``"mse"``: squared difference, so weighted that boxes do not drown scores: by `weights`, which
+      :func:`onnxqat.finetune` measures over the data (:mod:`onnxqat.training.output_weights`), else by the teacher's
+      mean square in each channel of the batch (:func:`channel_power`); the mean over channels, then over outputs.
     * ``"auto"``: ``"kl"`` for a single output of shape (N, C) with C > 1, else ``"mse"``.
 
     A function ``loss(outputs, labels, teacher_outputs)`` of your own takes the place of an instance.
@@ -53,6 +54,8 @@ class Loss:
         teacher_outputs: the same of the teacher; None: as `outputs`.
         label_smoothing: part of the label that is spread over all classes, 0 to 1 (Szegedy et al., "Rethinking the
             Inception Architecture for Computer Vision", CVPR 2016, section 7).
+        weights: of the squared differences of each output, float32 that broadcasts to its shape; None for one whose
+            batch decides. Empty: all of them.
     """
 
     alpha: float = 0.5
@@ -61,6 +64,7 @@ class Loss:
     outputs: OutputKind = "logits"
     teacher_outputs: OutputKind | None = None
     label_smoothing: float = 0.0
+    weights: tuple[Tensor | None, ...] = dataclasses.field(default=(), repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.alpha <= 1.0:
@@ -146,17 +150,21 @@ class Loss:
             raise UsageError(
                 "option-invalid", f"outputs {shapes[0]} of the model and {shapes[1]} of the teacher differ"
             )
-        pairs = [(s, t) for s, t in zip(outputs, teacher, strict=True) if s.is_floating_point()]
-        if not pairs:
+        held = self.weights or (None,) * len(outputs)
+        found = [(s, t, w) for s, t, w in zip(outputs, teacher, held, strict=True) if s.is_floating_point()]
+        if not found:
             raise UsageError("option-invalid", "the model has no floating-point output to compare with the teacher's")
-        pairs = [(s, t) for s, t in pairs if s.numel()] or pairs[:1]  # one without values says nothing
-        student, target = pairs[0]
-        classifier = len(pairs) == 1 and student.ndim == 2 and student.shape[1] > 1
-        if self.distance == "kl" or (self.distance == "auto" and classifier):
+        found = [(s, t, w) for s, t, w in found if s.numel()] or found[:1]  # one without values says nothing
+        student, target, _ = found[0]
+        if self.diverges(outputs):
             return self._divergence(student, target)
-        if classifier and self.outputs != self._kind_of_teacher:
+        if _is_classifier(outputs) and self.outputs != self._kind_of_teacher:
             return relative_error(_probabilities(student, self.outputs), _probabilities(target, self._kind_of_teacher))
-        return torch.stack([relative_error(s.float(), t.float()) for s, t in pairs]).mean()
+        return torch.stack([relative_error(s.float(), t.float(), weight=w) for s, t, w in found]).mean()
+
+    def diverges(self, outputs: Sequence[Tensor]) -> bool:
+        """Tell if the distance to the teacher is the KL divergence, for what the student returned."""
+        return self.distance == "kl" or (self.distance == "auto" and _is_classifier(outputs))
 
     @property
     def _kind_of_teacher(self) -> OutputKind:
@@ -168,6 +176,13 @@ class Loss:
         log_s = functional.log_softmax(_logits(student, self.outputs) / self.temperature, dim=1)
         log_t = functional.log_softmax(_logits(teacher, self._kind_of_teacher) / self.temperature, dim=1)
         return (log_t.exp() * (log_t - log_s)).sum(1).mean() * self.temperature**2
+
+
+def _is_classifier(outputs: Sequence[Tensor]) -> bool:
+    """Tell if there is one floating-point output, of shape (N, C) with C > 1."""
+    floats = [o for o in outputs if o.is_floating_point()]
+    floats = [o for o in floats if o.numel()] or floats
+    return len(floats) == 1 and floats[0].ndim == 2 and floats[0].shape[1] > 1
 
 
 def _check_type(labels: Tensor, output: Tensor) -> None:
@@ -198,37 +213,64 @@ def channel_power(teacher: Tensor) -> Tensor:
     :data:`VALUES_A_CHANNEL` of them for each entry do not count, and neither do tensors of less than three dimensions.
     The axis is chosen on the device, so that nobody waits for it.
 
+    Channels of probabilities, whose values all lie in [0, 1], share their mean: most scores of a picture are close to
+    0, and relative to themselves the noise of their quantization would be larger than anything.
+
     Args:
         teacher: float32, any shape.
 
     Returns:
         A tensor that broadcasts to the shape of `teacher`; > 0.
     """
-    axes = sorted({1, teacher.ndim - 1}) if teacher.ndim >= 3 else []
-    axes = [a for a in axes if teacher.shape[a] > 1 and teacher.numel() >= VALUES_A_CHANNEL * teacher.shape[a]]
-    if not axes:
+    found = [_power_along(teacher, axis) for axis in channel_axes(teacher.shape, teacher.numel())]
+    if not found or teacher.ndim < 3:
         return _mean_square(teacher, None)
-    first, *others = (_mean_square(teacher, axis) for axis in axes)
+    first, *others = found
     return torch.where(first.log().std() >= others[0].log().std(), first, others[0]) if others else first
 
 
-def relative_error(student: Tensor, teacher: Tensor, *, floor: float = 0.0) -> Tensor:
-    """Mean over channels of the mean squared difference over the teacher's mean square; float32 scalar.
+def channel_axes(shape: Sequence[int], values: int) -> list[int]:
+    """Axes of an output that may be its channels: 1 and the last, where `values` in all are enough for each entry.
+
+    Args:
+        shape: of the output, samples along axis 0.
+        values: how many there are, of all batches.
+    """
+    axes = sorted({1, len(shape) - 1}) if len(shape) >= 2 else []
+    return [a for a in axes if shape[a] > 1 and values >= VALUES_A_CHANNEL * shape[a]]
+
+
+def relative_error(student: Tensor, teacher: Tensor, *, weight: Tensor | None = None, floor: float = 0.0) -> Tensor:
+    """Weighted mean squared difference, float32 scalar; without weights, relative to the teacher's mean squares.
 
     Args:
         student: float32, any shape.
         teacher: the same shape.
-        floor: part of the mean square of the whole tensor that a channel counts as at least.
+        weight: of each squared difference, broadcasts to that shape; None: one over :func:`channel_power`.
+        floor: part of the mean square of the whole tensor that a channel counts as at least, without `weight`.
 
     Returns:
         The error; 0 of tensors without values, such as the boxes of a picture in which there are none.
     """
     if not student.numel():
         return student.sum()
+    if weight is not None:
+        return ((student - teacher).square() * weight.to(student.device)).mean()
     power = channel_power(teacher)
     if floor:
         power = torch.maximum(power, floor * _mean_square(teacher, None))
     return ((student - teacher).square() / power).mean()
+
+
+def _power_along(x: Tensor, axis: int) -> Tensor:
+    """Mean square of each entry of `axis`; those of probabilities have their mean."""
+    dims = [d for d in range(x.ndim) if d != axis]
+    power = _mean_square(x, axis)
+    scores = ((x >= 0) & (x <= 1)).all(dim=dims[0], keepdim=True) if dims else (x >= 0) & (x <= 1)
+    for dim in dims[1:]:
+        scores = scores.all(dim=dim, keepdim=True)
+    shared = (power * scores).sum() / scores.sum().clamp_min(1)
+    return torch.where(scores, shared, power)
 
 
 def _mean_square(x: Tensor, axis: int | None) -> Tensor:

@@ -10,8 +10,8 @@ import onnx_ir as ir
 
 from onnxqat.calibration.inputs import of_graph, static_batch
 from onnxqat.calibration.preprocess import Preprocess, parse
-from onnxqat.training import batches, holdout
-from onnxqat.training.batches import Batch, Batches
+from onnxqat.training import batches, holdout, run_length
+from onnxqat.training.batches import ArrayBatches, Batch, Batches, DataBatches
 from onnxqat.training.distributed.shards import shard, shard_scored
 from onnxqat.training.world import World
 
@@ -23,6 +23,8 @@ class Material:
     Attributes:
         source: what to train on.
         scored: what to score on where the user gives no score.
+        held_out: whether training does not see these.
+        repeatable: whether the data can be read more than once.
         has_labels: whether there are labels.
         batch_size: samples a batch.
         prescribed: whether the model prescribes that.
@@ -30,9 +32,18 @@ class Material:
 
     source: Batches
     scored: Sequence[Batch]
+    held_out: bool
+    repeatable: bool
     has_labels: bool
     batch_size: int
     prescribed: bool
+
+    @property
+    def samples(self) -> int | None:
+        """About how many samples one pass has, in all processes; None where there is one pass, or it is not known."""
+        if not self.repeatable or self.source.steps is None:
+            return None
+        return self.source.steps * self.batch_size
 
 
 def read(
@@ -41,7 +52,8 @@ def read(
     labels: Any,
     *,
     preprocess: str | Preprocess | None,
-    batch_size: int,
+    batch_size: int | None,
+    has_length: bool,
     seed: int,
     hold_out: bool,
 ) -> Material:
@@ -52,7 +64,9 @@ def read(
         data: what :func:`onnxqat.training.batches.make` takes.
         labels: of array data.
         preprocess: of images.
-        batch_size: where the model does not prescribe it.
+        batch_size: where the model does not prescribe it; None: by the number of samples and `has_length`
+            (:func:`onnxqat.training.run_length.batch_size`).
+        has_length: whether the user gives epochs or steps.
         seed: of the order.
         hold_out: whether batches to score on are wanted.
 
@@ -62,11 +76,35 @@ def read(
     """
     inputs = of_graph(model.graph)
     line = parse(preprocess) if isinstance(preprocess, str) else preprocess
-    source = batches.make(data, labels, inputs, batch_size=batch_size, seed=seed, preprocess=line)
+    wanted = run_length.batch_size(None, given=batch_size, has_length=has_length)
+    source = batches.make(data, labels, inputs, batch_size=wanted, seed=seed, preprocess=line)
+    better = run_length.batch_size(_samples(source), given=batch_size, has_length=has_length)
+    if better != wanted and _is_repeatable(source):
+        wanted = better
+        source = batches.make(data, labels, inputs, batch_size=wanted, seed=seed, preprocess=line)
     has_labels = labels is not None or batches.yields_labels(source)
-    source, scored = holdout.split(source, has_labels=has_labels) if hold_out else (source, ())
+    divided = holdout.split(source, has_labels=has_labels) if hold_out else holdout.Split(source)
     prescribed = static_batch(inputs)
-    return Material(source, scored, has_labels, prescribed or batch_size, prescribed is not None)
+    return Material(
+        source=divided.train,
+        scored=divided.scored,
+        held_out=divided.held_out,
+        repeatable=_is_repeatable(source),
+        has_labels=has_labels,
+        batch_size=prescribed or wanted,
+        prescribed=prescribed is not None,
+    )
+
+
+def _is_repeatable(source: Batches) -> bool:
+    return not isinstance(source, DataBatches) or source.repeatable
+
+
+def _samples(source: Batches) -> int | None:
+    """Samples in one pass, where their number is known before reading."""
+    if isinstance(source, DataBatches):
+        return source.data.samples
+    return source.samples if isinstance(source, ArrayBatches) else None
 
 
 def sharded(material: Material, world: World, *, own: bool) -> Material:

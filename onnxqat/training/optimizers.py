@@ -19,6 +19,10 @@ Groups: TypeAlias = "list[dict[str, Any]]"
 Make: TypeAlias = Callable[[Groups], Optimizer]
 """An optimizer of your own: parameter groups, each with its learning rate and weight decay -> optimizer."""
 
+SMALL_WEIGHTS = -6
+"""Power of two of the mean size below which weights are small: layers of hundreds of inputs, normalized ones, have
+2**-6 and more. A first layer on pixels from 0 to 255 has 2**-9, where a step of Adam at 1e-4 is 3 codes of 8 bits."""
+
 UNFIT = {
     "lbfgs": "it calls the model several times a step",
     "muon": "it takes matrices only, and scales and biases are none",
@@ -50,6 +54,7 @@ def parameter_groups(
     scale_learning_rate: float | None = None,
     weight_decay: float = 0.0,
     relative_scales: bool = False,
+    relative_weights: bool = False,
     factors: Mapping[str, float] | None = None,
 ) -> Groups:
     """Groups ``weights`` (two dimensions or more, decayed), ``biases`` (the rest, not decayed) and ``scales``.
@@ -62,6 +67,8 @@ def parameter_groups(
         relative_scales: for optimizers whose steps do not depend on the size of the gradient (Adam). Without an
             explicit `scale_learning_rate`, scales are grouped by their power of two and each group learns at
             `learning_rate` times that power, so that a step changes a scale by about that fraction.
+        relative_weights: for the same optimizers, where the rate is not the user's: weights below
+            ``2**SMALL_WEIGHTS`` learn at a rate that falls with their size.
         factors: see :func:`onnxqat.training.learning_rates.factors`; tensors of another factor than 1 have groups of
             their own.
 
@@ -84,6 +91,9 @@ def parameter_groups(
                 name, rate = f"scales of 2^{power}", learning_rate * 2.0**power
         elif name == "weights":
             decay = weight_decay
+            power = _power(parameter)
+            if relative_weights and power < SMALL_WEIGHTS:
+                name, rate = f"weights of 2^{power}", learning_rate * 2.0 ** (power - SMALL_WEIGHTS)
         factor = own.get(key, 1.0)
         if factor != 1.0:
             name += f" x {factor:g}"
@@ -95,7 +105,7 @@ def parameter_groups(
 def _power(parameter: nn.Parameter) -> int:
     """The power of two that the values are nearest to."""
     size = float(parameter.detach().abs().mean())
-    return round(math.log2(size)) if size > 0 else 0
+    return round(math.log2(size)) if 0 < size < math.inf else 0
 
 
 def _order(group: dict[str, Any]) -> tuple[int, int, str]:
@@ -114,6 +124,7 @@ def make(
     weight_decay: float = 0.0,
     factors: Mapping[str, float] | None = None,
     options: Mapping[str, Any] | None = None,
+    batch: int | None = None,
 ) -> Optimizer:
     """The optimizer of a run over the groups of :func:`parameter_groups`.
 
@@ -126,6 +137,7 @@ def make(
         factors: learning rates by pattern, see :func:`onnxqat.training.learning_rates.factors`.
         options: other arguments of the optimizer, such as ``{"betas": (0.9, 0.98)}``. SGD and RMSprop have a momentum
             of 0.9 where none is given.
+        batch: samples in a step, for the default rate.
 
     Raises:
         UsageError: ``option-invalid`` for an unknown name or option, a rate that is not positive or nothing to train;
@@ -133,7 +145,7 @@ def make(
     """
     key = optimizer.lower().replace("_", "").replace("-", "") if isinstance(optimizer, str) else ""
     kind = _kind(str(optimizer), key) if isinstance(optimizer, str) else None
-    rate = learning_rates.default(key, module) if learning_rate is None else learning_rate
+    rate = learning_rates.default(key, module, batch) if learning_rate is None else learning_rate
     for value in (rate, rate if scale_learning_rate is None else scale_learning_rate):
         if not (math.isfinite(value) and value >= 0):
             raise UsageError("option-invalid", f"a learning rate is {value}; it must be finite and >= 0")
@@ -143,6 +155,7 @@ def make(
         scale_learning_rate=scale_learning_rate,
         weight_decay=weight_decay,
         relative_scales=not learning_rates.follows_size(key),
+        relative_weights=learning_rate is None and not learning_rates.follows_size(key),
         factors=factors,
     )
     if not groups:

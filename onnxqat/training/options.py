@@ -40,7 +40,7 @@ class Options:
     method: str = "lsq"
     epochs: int | None = None
     max_steps: int | None = None
-    batch_size: int = 32
+    batch_size: int | None = None
     optimizer: str | optimizers.Make = "adamw"
     optimizer_options: Mapping[str, Any] | None = None
     learning_rate: float | None = None
@@ -99,6 +99,11 @@ class Options:
             recompute=self.recompute,
             rematerialize=self.rematerialize,
         )
+
+    @property
+    def has_length(self) -> bool:
+        """Whether the length of the run is given."""
+        return self.epochs is not None or self.max_steps is not None
 
     @property
     def objectives(self) -> tuple[Part, ...]:

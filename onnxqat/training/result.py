@@ -21,7 +21,11 @@ class FinetuneResult:
         steps: optimizer steps, those before a resume included.
         losses: mean training loss of every epoch.
         best_epoch: epoch of the best score, counted from 1; 0 when that is the start, or no epoch was finished.
-        best_score: its score.
+        best_score: its score, higher is better.
+        start_score: the score of the model that was given; None where nothing could be scored.
+        score: what the score is: ``"evaluate"``, a function of the caller, or ``"loss"``, minus the loss.
+        scored_samples: samples that ``"loss"`` is the mean over; 0 with another score.
+        held_out: whether training does not see these.
         written: which weights were written: ``"best"``, ``"start"`` when no epoch scored higher, and where nothing
             could be scored ``"average"`` or ``"last"``.
         limited_scales: how often a step would have more than doubled or less than halved a scale; more than a few
@@ -42,6 +46,15 @@ class FinetuneResult:
     skipped: int
     seconds: float
     remarks: tuple[Remark, ...] = ()
+    start_score: float | None = None
+    score: str = "loss"
+    scored_samples: int = 0
+    held_out: bool = False
+
+    @property
+    def helped(self) -> bool | None:
+        """Whether training raised the score; None where nothing could be scored."""
+        return None if self.start_score is None else self.written == "best"
 
 
 def choose(loop: Loop, fitted: Fitted) -> str:

@@ -18,7 +18,7 @@ from onnxqat.bridge.write_back import write_back
 from onnxqat.errors import UsageError
 from onnxqat.graph import io
 from onnxqat.training import batch_norm as batch_norms
-from onnxqat.training import learning_rates, material, methods, optimizers, placement, roles, schedules
+from onnxqat.training import holdout, material, methods, optimizers, outcome, placement, roles, schedules
 from onnxqat.training.checkpoint import Progress
 from onnxqat.training.distributed.blocks import Blocks, InFloat32
 from onnxqat.training.distributed.join import joined
@@ -31,6 +31,7 @@ from onnxqat.training.material import Material
 from onnxqat.training.method_penalty import MethodPenalty
 from onnxqat.training.moving_average import MovingAverage
 from onnxqat.training.options import Options
+from onnxqat.training.output_weights import Measure, Weighted
 from onnxqat.training.part import Part
 from onnxqat.training.result import FinetuneResult, choose
 from onnxqat.training.roles import Lesson
@@ -38,7 +39,6 @@ from onnxqat.training.run_length import steps_an_epoch, total_steps
 from onnxqat.training.schedule import Schedule
 from onnxqat.training.teachers import check_inputs, output_kind
 from onnxqat.training.world import World
-from onnxqat.types import Remark
 
 WHOLE_WEIGHTS = ("features", "dampening", "freezing", "channels_last", "recompute")
 """Options that a model in shards does not take; docs/distributed.md says why of each."""
@@ -58,6 +58,7 @@ def run(model: io.ModelSource, data: Any, given: Options) -> FinetuneResult:
         given.labels,
         preprocess=given.preprocess,
         batch_size=given.batch_size,
+        has_length=given.has_length,
         seed=given.seed,
         hold_out=given.evaluate is None,
     )
@@ -80,6 +81,7 @@ def run(model: io.ModelSource, data: Any, given: Options) -> FinetuneResult:
         estimates = None
         if given.reestimate_batch_norm is not None:
             estimates = batch_norms.Reestimate(whole.source, given.reestimate_batch_norm)
+        lesson, part, sizes = _weighted(trained, part, lesson, world, given)
         loop = _loop(trained, part, lesson, world, given, parts=() if estimates is None else (estimates,))
         start = time.perf_counter()
         with placement.seeded(given.seed, place):
@@ -89,12 +91,39 @@ def run(model: io.ModelSource, data: Any, given: Options) -> FinetuneResult:
         if estimates is not None and written != "start":
             estimates.estimate(trained)
         flat = world.flat(trained)
+        told = outcome.remarks(flat, given, part, fitted.progress, sizes.errors)  # which may ask all processes
         tuned = _written(world, flat, source, model, given)
         world.barrier()
-    summary = _summary(fitted.progress)
     return FinetuneResult(
-        tuned, flat, written=written, seconds=seconds, remarks=(*source.remarks, *_remarks(flat, given)), **summary
+        tuned,
+        flat,
+        written=written,
+        seconds=seconds,
+        remarks=(*source.remarks, *told),
+        score="loss" if given.evaluate is None else "evaluate",
+        scored_samples=sum(map(holdout.size, whole.scored)),
+        held_out=whole.held_out,
+        **_summary(fitted.progress),
     )
+
+
+def _weighted(
+    module: nn.Module, data: Material, lesson: Lesson, world: World, given: Options
+) -> tuple[Lesson, Material, Weighted]:
+    """Measure the sizes of outputs for the loss, on the file as it was given; data to train on, none of which is lost."""
+    if lesson.teacher is None:
+        return lesson, data, Weighted(lesson.loss)
+    device = next(module.parameters()).device
+    names = getattr(module, "input_names", None)
+    measure = Measure(lesson.forward, lesson.teacher, names, given.execution, device, world)
+    module.eval()
+    if data.repeatable:
+        found = measure.weighted(lesson.loss, data.source.epoch(0))
+    else:
+        replayed = holdout.Replayed(data.source)
+        found = measure.weighted(lesson.loss, replayed.ahead())
+        data = dataclasses.replace(data, source=replayed)
+    return dataclasses.replace(lesson, loss=found.loss), data, found
 
 
 def _refuse_in_shards(given: Options) -> None:
@@ -123,7 +152,7 @@ def _loop(
         batches=data.source,
         forward=lesson.forward,
         loss=lesson.loss,
-        optimizer=_optimizer(module, given),
+        optimizer=_optimizer(module, _batch_of_all(data, world) * given.accumulate, given),
         schedule=plan,
         teacher=lesson.teacher,
         augment=given.augment,
@@ -151,7 +180,7 @@ def _loop(
 
 
 def _schedule(data: Material, given: Options) -> Schedule:
-    steps = total_steps(data.source, given.epochs, given.max_steps, given.accumulate)
+    steps = total_steps(data.source, given.epochs, given.max_steps, given.accumulate, samples=data.samples)
     return schedules.make(
         given.schedule,
         total_steps=steps,
@@ -161,7 +190,7 @@ def _schedule(data: Material, given: Options) -> Schedule:
     )
 
 
-def _optimizer(module: nn.Module, given: Options) -> torch.optim.Optimizer:
+def _optimizer(module: nn.Module, batch: int, given: Options) -> torch.optim.Optimizer:
     return optimizers.make(
         given.optimizer,
         module,
@@ -170,14 +199,13 @@ def _optimizer(module: nn.Module, given: Options) -> torch.optim.Optimizer:
         weight_decay=given.weight_decay,
         factors=given.learning_rates,
         options=given.optimizer_options,
+        batch=batch,
     )
 
 
-def _remarks(module: nn.Module, given: Options) -> tuple[Remark, ...]:
-    if given.learning_rate is None or not isinstance(given.optimizer, str):
-        return ()
-    high = learning_rates.high(given.optimizer.lower(), given.learning_rate, module)
-    return () if high is None else (Remark(high, source="finetune"),)
+def _batch_of_all(data: Material, world: World) -> int:
+    """Samples that all processes have in a batch together."""
+    return data.batch_size * (world.size if data.prescribed else 1)
 
 
 def _settings(plan: Schedule, data: Material, world: World, given: Options) -> dict[str, Any]:
@@ -189,7 +217,7 @@ def _settings(plan: Schedule, data: Material, world: World, given: Options) -> d
         "optimizer": name,
         "seed": given.seed,
         **schedules.settings(plan),
-        "batch_size": data.batch_size * (world.size if data.prescribed else 1),
+        "batch_size": _batch_of_all(data, world),
         "accumulate": given.accumulate,
         "precision": given.precision,
         "grad_bits": given.grad_bits,
@@ -213,6 +241,7 @@ def _summary(progress: Progress) -> dict[str, Any]:
         "losses": progress.losses,
         "best_epoch": progress.best_epoch,
         "best_score": progress.best_score,
+        "start_score": progress.start_score,
         "limited_scales": progress.limited_scales,
         "skipped": progress.skipped,
     }

@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from onnxqat.errors import UsageError
 from onnxqat.training.batches import Batch
+from onnxqat.training.collapse import Variation
 from onnxqat.training.execution import Execution
 from onnxqat.training.features import FeatureLoss
 from onnxqat.training.holdout import size
@@ -39,6 +40,21 @@ class Seen:
     batch: Batch
     target: Sequence[Tensor] | None
     random: RandomState
+
+
+@dataclasses.dataclass(frozen=True)
+class Scored:
+    """What the loss on held samples is, and how much outputs vary over them.
+
+    Attributes:
+        loss: mean over samples.
+        outputs: variation of each output (:mod:`onnxqat.training.collapse`).
+        teacher: the same of the teacher's; empty without one.
+    """
+
+    loss: float
+    outputs: list[float | None]
+    teacher: list[float | None]
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -73,6 +89,7 @@ class Step:
         self.scaler = self.execution.scaler(self.device, self.world.scaler_type)
         self.seen: list[Seen] = []
         self._held_labels: Tensor | None = None  # of the prepared batch, where they came from
+        self._watched: tuple[Variation, Variation] | None = None  # of the outputs and the teacher's, while scoring
         self._names: tuple[str, ...] | None = getattr(self.module, "input_names", None)
         compiled = self.execution.compiled(self.execution.segmented(self.forward))
         self._training_forward = self.world.wrap(compiled)
@@ -89,25 +106,16 @@ class Step:
         Raises:
             UsageError: ``option-invalid`` where it cannot compute on the inputs.
         """
-        if self.teacher is None:
-            return None
-        try:
-            with torch.no_grad():
-                return call(self.teacher, batch, self._names)
-        except torch.OutOfMemoryError:
-            raise
-        except RuntimeError as error:
-            given = ", ".join(f"{name} {list(value.shape)}" for name, value in batch.inputs.items())
-            raise UsageError(
-                "option-invalid",
-                f"the teacher cannot compute on the model's inputs, {given}: {str(error).splitlines()[0][:200]}",
-                hint="a teacher takes the inputs of the model",
-            ) from error
+        return None if self.teacher is None else ask(self.teacher, batch, self._names)
 
     def loss_of(self, forward: nn.Module, batch: Batch, target: Sequence[Tensor] | None) -> Tensor:
         """The loss of a prepared batch, without penalties: a scalar."""
         with self.execution.autocast(self.device), self.execution.saving(self.device):
             outputs = call(forward, batch, self._names)
+        if self._watched is not None:
+            for variation, seen in zip(self._watched, (outputs, target), strict=True):
+                if seen is not None and all(isinstance(value, Tensor) for value in seen):
+                    variation.add(seen, size(batch) if batch.weight else 0)
         labels, self._held_labels = self._held_labels, None
         if labels is not None and labels.device.type == "cpu" and isinstance(self.loss, (Loss, FeatureLoss)):
             self.loss.check_labels(outputs, labels)
@@ -167,8 +175,9 @@ class Step:
         self.guard.after()
 
     @torch.no_grad()
-    def mean_loss(self, batches: Sequence[Batch]) -> float:
+    def mean_loss(self, batches: Sequence[Batch]) -> Scored:
         """Mean loss over the samples of `batches`, not augmented, in all processes; the module is as it is."""
+        self._watched = (Variation(), Variation())
         total = torch.zeros(2, dtype=torch.float64, device=self.device)
         for held in batches:
             self._held_labels = held.labels
@@ -177,7 +186,29 @@ class Step:
             total[0] += self.loss_of(self.forward, batch, self.target(batch)).double() * samples
             total[1] += samples
         total = self.world.total(total)
-        return float(total[0] / total[1].clamp_min(1))
+        outputs, teacher = (one.values(self.world, self.device) for one in self._watched)
+        self._watched = None
+        return Scored(float(total[0] / total[1].clamp_min(1)), outputs, teacher)
+
+
+def ask(teacher: Teacher, batch: Batch, names: Sequence[str] | None) -> Any:
+    """What `teacher` says to a prepared batch.
+
+    Raises:
+        UsageError: ``option-invalid`` where it cannot compute on the inputs.
+    """
+    try:
+        with torch.no_grad():
+            return call(teacher, batch, names)
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        given = ", ".join(f"{name} {list(value.shape)}" for name, value in batch.inputs.items())
+        raise UsageError(
+            "option-invalid",
+            f"the teacher cannot compute on the model's inputs, {given}: {str(error).splitlines()[0][:200]}",
+            hint="a teacher takes the inputs of the model",
+        ) from error
 
 
 def call(module: Callable[..., Any], batch: Batch, names: Sequence[str] | None = None) -> Sequence[Tensor]:

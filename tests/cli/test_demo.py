@@ -8,21 +8,23 @@ from typing import Any
 import onnx
 import pytest
 
-PROOFS = ("w8a8", "w4a4", "w4a4_tuned")
+PROOFS = ("w8a8", "w3a3", "w3a3_tuned")
 
 
 @pytest.mark.slow
 def test_demo(tmp_path: Path, onnxqat: Callable[..., Any]) -> None:
-    pytest.importorskip("torch").set_num_threads(1)
+    pytest.importorskip("torch")
     pytest.importorskip("sklearn")
     done = onnxqat("demo", "-o", tmp_path / "demo", "--json")
     assert done.status == 0, done.out + done.err
     rows = {row["model"]: row for row in done.json["tables"]["states"]}
-    assert list(rows) == ["float", "w8a8", "w4a4", "w4a4 tuned"]
+    assert list(rows) == ["float", "w8a8", "w3a3", "w3a3 tuned"]
     assert rows["float"]["top1"] > 0.97
     assert rows["w8a8"]["top1"] > rows["float"]["top1"] - 0.005
-    assert rows["w4a4 tuned"]["top1"] > rows["float"]["top1"] - 0.015
-    assert rows["w4a4 tuned"]["top1"] >= rows["w4a4"]["top1"]
+    # Measured with 1, 2 and 4 threads: calibration loses 3 to 5 points at 3 bits, training wins all but 1 back.
+    assert rows["w3a3"]["top1"] < rows["float"]["top1"] - 0.01
+    assert rows["w3a3 tuned"]["top1"] > rows["w3a3"]["top1"] + 0.01
+    assert rows["w3a3 tuned"]["top1"] > rows["float"]["top1"] - 0.015
     assert done.json["next_command"].endswith(f"--data {tmp_path / 'demo' / 'test.npz'}")
     assert onnxqat(*done.json["next_command"].split()[1:]).status == 0
     for name in PROOFS:

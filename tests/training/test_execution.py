@@ -12,13 +12,13 @@ from onnxqat.bridge.importer import to_torch
 from onnxqat.bridge.state import quantizers
 from onnxqat.errors import UsageError
 from onnxqat.training.finetune import finetune
-from tests.training.nets import convolutional, images
+from tests.training.nets import convolutional, images, later_is_better
 
 
 def tuned(**options: Any) -> Any:
     x, y = images(48)
     given = {"labels": y, "epochs": 2, "batch_size": 16, "optimizer": "sgd", "learning_rate": 0.05, "device": "cpu"}
-    return finetune(convolutional(), x, **{**given, **options})
+    return finetune(convolutional(), x, **{"evaluate": later_is_better(), **given, **options})
 
 
 def weights(model: onnx.ModelProto) -> dict[str, Any]:
@@ -52,18 +52,10 @@ def test_accumulated_batches_are_one_large_batch() -> None:
 def test_accumulation_gives_the_gradients_of_the_large_batch() -> None:
     x, y = images(10)
     model = convolutional()
-    whole = finetune(model, x, labels=y, max_steps=1, batch_size=10, optimizer="sgd", learning_rate=0.1, device="cpu")
-    parts = finetune(
-        model,
-        x,
-        labels=y,
-        max_steps=1,
-        batch_size=4,  # 4, 4 and 2: the mean over samples, not over batches
-        accumulate=3,
-        optimizer="sgd",
-        learning_rate=0.1,
-        device="cpu",
-    )
+    options: dict[str, Any] = {"labels": y, "max_steps": 1, "optimizer": "sgd", "learning_rate": 0.1, "device": "cpu"}
+    whole = finetune(model, x, batch_size=10, evaluate=later_is_better(), **options)
+    # 4, 4 and 2: the mean over samples, not over batches
+    parts = finetune(model, x, batch_size=4, accumulate=3, evaluate=later_is_better(), **options)
     assert_close(whole.model, parts.model)
 
 

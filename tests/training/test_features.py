@@ -100,7 +100,7 @@ def test_the_student_with_quantizers_off_has_features_too() -> None:
         ({"h1": "h9"}, "h9"),
         ({"h9": "h1"}, "h9"),
         ([], "no tensor"),
-        ({"h1": "logits"}, r"shape \(32, 16\)"),
+        ({"h1": "logits"}, r"shape \(8, 16\)"),
     ],
 )
 def test_what_is_refused(features: object, message: str) -> None:

@@ -47,6 +47,20 @@ def test_adam_moves_scales_relative_to_their_size() -> None:
 ELEMENTWISE = [name for name in optimizers.names() if name != "muon"]  # which takes matrices only
 
 
+def test_small_weights_learn_slowly_where_no_rate_is_given() -> None:
+    """Those of a layer that reads pixels from 0 to 255; a rate of the user's is that of all weights."""
+    module = to_torch(network(quantized=True))
+    with torch.no_grad():
+        module.get_parameter("w1").mul_(2.0**-8)  # a mean size of 1/4 at first
+    rate = learning_rates.default("adamw", module, 8)
+    assert rate == learning_rates.default("adamw", module) / 2
+    rates = {g["name"]: g["lr"] for g in optimizers.make("adamw", module, batch=8).param_groups}
+    assert (rates["weights"], rates["weights of 2^-10"]) == (rate, rate / 16)
+    for given in ({"learning_rate": 1e-4}, {"optimizer": "sgd"}):
+        names = {g["name"] for g in optimizers.make(**{"optimizer": "adamw", "module": module, **given}).param_groups}  # type: ignore[arg-type]
+        assert "weights of 2^-10" not in names
+
+
 @pytest.mark.parametrize("name", ELEMENTWISE)
 def test_optimizers_step(name: str) -> None:
     module = Small()

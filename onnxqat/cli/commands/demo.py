@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +15,8 @@ if TYPE_CHECKING:
     from onnxqat.validation.result import ValidationReport
 
 BACKEND = "onnxruntime-cpu"
+FEW_BITS = 3
+"""Bits at which calibration alone loses points on the digits, and training wins them back, whatever the processor."""
 EPOCHS, BATCH = 12, 64
 
 
@@ -26,31 +30,49 @@ def run(output: Path, as_json: bool) -> None:
     """
     _options.need("torch", "demo")
     _options.need("sklearn", "demo")
+    output.mkdir(parents=True, exist_ok=True)
+    with _one_thread():
+        _run(output, as_json=as_json)
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """Compute in one thread of torch: the net is too small for more, whose sums would also depend on their number."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _run(output: Path, *, as_json: bool) -> None:
     import numpy as np
 
     from onnxqat.cli import _output
     from onnxqat.report import build, html
     from onnxqat.training import digits
 
-    output.mkdir(parents=True, exist_ok=True)
     images, labels = digits.load()
-    files = {name: output / f"{name}.onnx" for name in ("float", "w8a8", "w4a4", "w4a4_tuned")}
+    files = {name: output / f"{name}.onnx" for name in ("float", "w8a8", "w3a3", "w3a3_tuned")}
     test, data = {"image": images["test"], "labels": labels["test"]}, output / "test.npz"
     with _options.phases(quiet=as_json) as phase:
         phase("train a float model")
         digits.export(digits.train(images["train"], labels["train"]), files["float"])
         np.savez(data, image=images["test"], labels=labels["test"])
-        phase("insert Q/DQ pairs, 8 and 4 bits")
+        phase("insert Q/DQ pairs, 8 and 3 bits")
         _insert(files["float"], files["w8a8"], images["train"], bits=8)
-        _insert(files["float"], files["w4a4"], images["train"], bits=4)
-        phase("fine-tune 4 bits")
+        _insert(files["float"], files["w3a3"], images["train"], bits=FEW_BITS)
+        phase("fine-tune 3 bits")
         _finetune(files, images["train"], labels["train"])
         phase("validate")
-        proofs = {name: _prove(files, name, test) for name in ("w8a8", "w4a4", "w4a4_tuned")}
+        proofs = {name: _prove(files, name, test) for name in ("w8a8", "w3a3", "w3a3_tuned")}
         phase("hand off")
         rows = [_float_row(proofs["w8a8"]), *(_row(files, name, proofs[name], test, output) for name in proofs)]
     written = [*map(str, files.values()), str(data), *(str(output / f"bundle_{name}") for name in proofs)]
-    following = f"onnxqat validate {files['float']} {files['w4a4_tuned']} --data {data}"
+    following = f"onnxqat validate {files['float']} {files['w3a3_tuned']} --data {data}"
     report = build.from_demo(rows, files=written, next_command=following)
     page = output / "report.html"
     html.write_html(report, page)
@@ -71,13 +93,13 @@ def _finetune(files: dict[str, Path], images: Any, labels: Any) -> None:
     from onnxqat.training.finetune import finetune
 
     finetune(
-        files["w4a4"],
+        files["w3a3"],
         {"image": images},
         labels=labels,
         teacher=files["float"],
         epochs=EPOCHS,
         batch_size=BATCH,
-        output=files["w4a4_tuned"],
+        output=files["w3a3_tuned"],
     )
 
 
@@ -95,7 +117,7 @@ def _row(files: dict[str, Path], name: str, proof: ValidationReport, data: Any, 
     covered = [c for c in bundle.coverage if c.total]
     return {
         "model": name.replace("_", " "),
-        "top1": _top1(proof, DEFAULT),
+        "top1": _top1(proof, PLAIN),
         "differ_as_written": _differing(proof, PLAIN),
         "differ_default": _differing(proof, DEFAULT),
         "integer": f"{sum(c.integer for c in covered)} of {sum(c.total for c in covered)}",

@@ -2,12 +2,40 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from onnxqat.cli import _execution, _objectives, _options
+
+if TYPE_CHECKING:
+    from onnxqat.training.loop import Report
+
+
+class _Announcement:
+    """Says on standard error how many steps a run has, and how long they take once some of them are timed.
+
+    Args:
+        quiet: say nothing.
+    """
+
+    TIMED = 3  # the first step also makes what the others reuse; two after it are enough for an order of magnitude
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._quiet, self._first = quiet, 0.0
+
+    def __call__(self, step: int, total: int) -> None:
+        """Step number `step` of `total`, counted from 1, is done."""
+        if self._quiet or total <= self.TIMED:
+            return
+        if step == 1:
+            self._first = time.perf_counter()
+        elif step == self.TIMED and self._first:
+            seconds = (time.perf_counter() - self._first) / (self.TIMED - 1) * (total - step)
+            taken = f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
+            click.echo(f"training {total:,} steps, about {taken}; --max-steps N takes fewer", err=True)
 
 
 @click.command
@@ -17,9 +45,13 @@ from onnxqat.cli import _execution, _objectives, _options
 @click.option("-o", "--output", type=_options.OUTPUT, help="File to write [MODEL.tuned.onnx].")
 @click.option("--teacher", type=_options.PATH, multiple=True, help="Float ONNX file to imitate; repeat it for several.")
 @click.option("--method", default="lsq", help="How scales learn: a name of `onnxqat methods list`, or a Python file.")
-@click.option("--epochs", type=_options.COUNT, help="Passes over the data [1, or what the steps need].")
+@click.option("--epochs", type=_options.COUNT, help="Passes over the data [about 400 steps, at most 20 passes].")
 @click.option("--max-steps", type=_options.COUNT, help="Stop after this many training steps.")
-@_options.batch_size
+@click.option(
+    "--batch-size",
+    type=_options.COUNT,
+    help="Samples in a batch, where the model does not fix it [32, or 8 for few samples and no length].",
+)
 @_objectives.options
 @click.option(
     "--batch-norm",
@@ -56,7 +88,7 @@ def run(
     method: str,
     epochs: int | None,
     max_steps: int | None,
-    batch_size: int,
+    batch_size: int | None,
     objectives: dict[str, Any],
     batch_norm: str,
     reestimate_batch_norm: int | None,
@@ -88,7 +120,13 @@ def run(
 
     keywords = _objectives.keywords(objectives)
 
+    announce = _Announcement(quiet=as_json)
     with _options.progress("train", quiet=as_json) as progress:
+
+        def told(report: Report) -> None:
+            progress(report.step, report.total_steps)
+            announce(report.step, report.total_steps)
+
         result = finetune(
             model,
             data,
@@ -107,7 +145,7 @@ def run(
             **_execution.keywords(execution),
             distributed=distributed,
             distributed_timeout=distributed_timeout,
-            progress=lambda report: progress(report.step, report.total_steps),
+            progress=told,
         )
     others = join.address()
     if others is not None and others[0]:
