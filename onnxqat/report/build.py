@@ -126,7 +126,8 @@ def _scores(result: Any) -> list[Figure | None]:
         return [_figure(result, "best_score", "best score", "number")]
     samples = getattr(result, "scored_samples", 0)
     where = "held out of training" if getattr(result, "held_out", False) else "that were trained on"
-    what = f"minus the loss of {samples:,} samples {where}" if result.score == "loss" else result.score
+    what = "minus the loss" if result.score == "loss" else result.score
+    what += f" of {samples:,} samples {where}" if samples else ""
     return [
         Figure("score", "score", what),
         _figure(result, "start_score", "score before", "number"),

@@ -12,6 +12,7 @@ from torch import nn
 from onnxqat.bridge.frozen_constants import freeze_constants
 from onnxqat.calibration.preprocess import Preprocess
 from onnxqat.graph import io
+from onnxqat.metrics import ScoreSource
 from onnxqat.training import batch_norm as batch_norms
 from onnxqat.training import optimizers, schedules
 from onnxqat.training.distributed.join import TIMEOUT
@@ -69,6 +70,7 @@ def finetune(
     augment: Augment | None = None,
     parts: Sequence[Part] = (),
     evaluate: Callable[[nn.Module], float] | None = None,
+    score: ScoreSource | None = None,
     score_every: int | None = None,
     target: float | None = None,
     seed: int = 0,
@@ -94,7 +96,7 @@ def finetune(
     Args:
         model: QDQ model: path, onnx.ModelProto, onnx_ir.Model or onnx_graphsurgeon.Graph; it is not changed.
         data: what :func:`onnxqat.training.batches.make` takes: arrays, a path, an iterable or a callable of batches.
-        labels: labels of array data.
+        labels: labels of array data; or a file or folder of labels for a `score` such as ``"coco-map"``.
         preprocess: preprocessing line for a folder of images.
         teacher: what is imitated: a float model, a module that takes the same inputs, or a list of them.
         method: how scales learn, a file of ``onnxqat/training/methods``.
@@ -145,10 +147,13 @@ def finetune(
         augment: changes the inputs of a batch (dict from name to tensor), for student and teacher alike.
         parts: of your own, which are called at points of the run (:class:`onnxqat.training.part.Part`).
         evaluate: score of the module before the first step and after each epoch, higher is better; the best is
-            written, the start included. None: minus the loss on samples that are held out of training
+            written, the start included. With neither this nor `score`: minus the loss on samples that are held out of training
             (:mod:`onnxqat.training.holdout`); the last epoch that has more than half of the best gain is written, or
             the start where none has any.
-        score_every: steps between two calls of `evaluate`; None calls it after each epoch.
+        score: the same of the file that the module would be written as, with what is folded for deployment, in
+            onnxruntime: a metric (:func:`onnxqat.metrics.names`) on samples that are held out of training, or a function
+            of a :class:`onnxqat.metrics.Predictor`, also by its place ``"module:function"``.
+        score_every: steps between two scores; None scores after each epoch.
         target: end once what is to be written scores at least so much.
         seed: of the order of samples and of torch's random generator, which is as before afterwards.
         device: None: CUDA where there is one.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 
+from onnxqat.calibration.data import Data
 from onnxqat.training.batches import ArrayBatches, Batch, Batches, DataBatches, in_memory
 
 SHARE = 5
@@ -25,11 +26,13 @@ class Split:
         train: what to train on.
         scored: what to score on; empty where the data can be read only once.
         held_out: whether training does not see what is scored.
+        data: what is scored as the data that a metric reads, where they come from a file or folder.
     """
 
     train: Batches
     scored: Sequence[Batch] = ()
     held_out: bool = False
+    data: Data | None = None
 
     @property
     def samples(self) -> int:
@@ -47,6 +50,7 @@ def split(source: Batches, *, has_labels: bool) -> Split:
         source: the data.
         has_labels: whether training uses labels; without, small data are held in memory.
     """
+    opened = source.data if isinstance(source, DataBatches) else None
     if isinstance(source, DataBatches):
         if not source.repeatable:
             return Split(source)
@@ -54,23 +58,25 @@ def split(source: Batches, *, has_labels: bool) -> Split:
             source = in_memory(source) or source
     parts = _parts(source)
     if parts is None:
-        return Split(source, tuple(_first(source)))
-    train, held = parts
-    return Split(train, tuple(held.epoch(0)), held_out=True)
+        return Split(source, tuple(_first(source)), data=None if opened is None else opened.first(LARGEST))
+    train, held, share = parts
+    data = opened.split(share)[1] if opened is not None and opened.numbered else None  # the same samples, by number
+    return Split(train, tuple(held.epoch(0)), held_out=True, data=data)
 
 
-def _parts(source: Batches) -> tuple[Batches, Batches] | None:
-    """What to train on and what to hold out; None where the data cannot be divided."""
+def _parts(source: Batches) -> tuple[Batches, Batches, int] | None:
+    """What to train on, what to hold out, one sample in how many that is; None where the data cannot be divided."""
     if isinstance(source, ArrayBatches):
         share = _share(source.samples, source.prescribed)
-        return None if share is None else source.split(share)
+        divided = None if share is None else source.split(share)
+        return None if share is None or divided is None else (*divided, share)
     if not isinstance(source, DataBatches) or source.seed is None or not source.data.numbered:
         return None
     share = _share(source.data.samples or 0, source.data.prescribed)
     if share is None:
         return None
     train, held = (DataBatches(part, seed=source.seed) for part in source.data.split(share))
-    return train, held
+    return train, held, share
 
 
 def _share(samples: int, whole: int | None) -> int | None:

@@ -8,7 +8,8 @@ from typing import Any
 
 import onnx_ir as ir
 
-from onnxqat.calibration.inputs import of_graph, static_batch
+from onnxqat.calibration.data import Data, open_data
+from onnxqat.calibration.inputs import InputInfo, of_graph, static_batch
 from onnxqat.calibration.preprocess import Preprocess, parse
 from onnxqat.training import batches, holdout, run_length
 from onnxqat.training.batches import ArrayBatches, Batch, Batches, DataBatches
@@ -25,6 +26,7 @@ class Material:
         scored: what to score on where the user gives no score.
         held_out: whether training does not see these.
         repeatable: whether the data can be read more than once.
+        judged: what to score on as the data that a metric reads; None where there is nothing to score on.
         has_labels: whether there are labels.
         batch_size: samples a batch.
         prescribed: whether the model prescribes that.
@@ -34,6 +36,7 @@ class Material:
     scored: Sequence[Batch]
     held_out: bool
     repeatable: bool
+    judged: Data | None
     has_labels: bool
     batch_size: int
     prescribed: bool
@@ -90,10 +93,20 @@ def read(
         scored=divided.scored,
         held_out=divided.held_out,
         repeatable=_is_repeatable(source),
+        judged=_judged(divided, inputs, prescribed or wanted),
         has_labels=has_labels,
         batch_size=prescribed or wanted,
         prescribed=prescribed is not None,
     )
+
+
+def _judged(divided: holdout.Split, inputs: Sequence[InputInfo], batch_size: int) -> Data | None:
+    """What is scored, as data; labels go with it."""
+    if divided.data is not None or not divided.scored:
+        return divided.data
+    held = [({name: value.numpy() for name, value in batch.inputs.items()}, batch.labels) for batch in divided.scored]
+    pairs = [feeds if labels is None else (feeds, labels.numpy()) for feeds, labels in held]
+    return open_data(pairs, inputs, batch_size=batch_size)
 
 
 def _is_repeatable(source: Batches) -> bool:

@@ -15,8 +15,9 @@ from torch import nn
 from onnxqat.calibration.preprocess import Preprocess
 from onnxqat.errors import UsageError
 from onnxqat.graph import io
+from onnxqat.metrics import ScoreSource
 from onnxqat.training import batch_norm as batch_norms
-from onnxqat.training import optimizers, placement, schedules
+from onnxqat.training import file_score, optimizers, placement, schedules
 from onnxqat.training.dampening import Dampening
 from onnxqat.training.distributed.join import TIMEOUT
 from onnxqat.training.execution import Execution, Precision
@@ -70,6 +71,7 @@ class Options:
     augment: Augment | None = None
     parts: Sequence[Part] = ()
     evaluate: Callable[[nn.Module], float] | None = None
+    score: ScoreSource | None = None
     score_every: int | None = None
     target: float | None = None
     seed: int = 0
@@ -99,6 +101,11 @@ class Options:
             recompute=self.recompute,
             rematerialize=self.rematerialize,
         )
+
+    @property
+    def by_loss(self) -> bool:
+        """Whether the loss is the score."""
+        return self.evaluate is None and self.score is None
 
     @property
     def has_length(self) -> bool:
@@ -134,11 +141,17 @@ class Options:
             raise UsageError("option-invalid", f"save_every is {self.save_every}; it must be at least 1")
         if self.score_every is not None and self.score_every < 1:
             raise UsageError("option-invalid", f"score_every is {self.score_every}; it must be at least 1")
-        for name in ("score_every", "target") if self.evaluate is None else ():
+        if self.evaluate is not None and self.score is not None:
+            raise UsageError("option-invalid", "evaluate and score are two scores of one run", hint="give one of them")
+        if file_score.place_of(self.labels) is not None and not file_score.is_metric(self.score):
+            raise UsageError(
+                "option-invalid",
+                f"labels in {self.labels} are for a metric",
+                hint="name one, as in score='coco-map'; labels to train on are an array, or lie in the data",
+            )
+        for name in ("score_every", "target") if self.evaluate is None and self.score is None else ():
             if getattr(self, name) is not None:
-                raise UsageError(
-                    "option-invalid", f"{name} without a score", hint="give evaluate, which scores the module"
-                )
+                raise UsageError("option-invalid", f"{name} without a score", hint="give score or evaluate")
         for name in ("resume", "save_every") if self.checkpoint_dir is None else ():
             if getattr(self, name):
                 raise UsageError(

@@ -69,16 +69,17 @@ def _start(module: nn.Module, errors: Mapping[int, float]) -> Iterator[str]:
 
 
 def _scored(given: Options, data: Material) -> Iterator[str]:
-    if given.evaluate is not None or data.held_out:
+    if data.held_out or not (given.by_loss or data.scored):
         return
     if data.scored:
-        yield "the score is the loss on samples that were trained on, as the data cannot be divided: give a score"
+        what = "the loss" if given.by_loss else "measured"
+        yield f"the score is {what} on samples that were trained on, as the data cannot be divided"
     else:
         yield "nothing was scored, as the data can be read only once: whether training helped is not known"
 
 
 def _course(given: Options, data: Material, progress: Progress) -> Iterator[str]:
-    is_loss = given.evaluate is None
+    is_loss = given.by_loss
     start, last, best = progress.start_score, progress.score, progress.best_score
     if progress.collapses:
         yield (

@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import onnx_ir as ir
 import torch
 from torch import nn
 
@@ -18,12 +20,13 @@ from onnxqat.bridge.write_back import write_back
 from onnxqat.errors import UsageError
 from onnxqat.graph import io
 from onnxqat.training import batch_norm as batch_norms
-from onnxqat.training import holdout, material, methods, optimizers, outcome, placement, roles, schedules
+from onnxqat.training import file_score, holdout, material, methods, optimizers, outcome, placement, roles, schedules
 from onnxqat.training.checkpoint import Progress
 from onnxqat.training.distributed.blocks import Blocks, InFloat32
 from onnxqat.training.distributed.join import joined
 from onnxqat.training.distributed.shards import Sharded
 from onnxqat.training.features import Features
+from onnxqat.training.file_score import FileScore
 from onnxqat.training.in_float32 import Source
 from onnxqat.training.logs import logs
 from onnxqat.training.loop import Loop
@@ -40,7 +43,7 @@ from onnxqat.training.schedule import Schedule
 from onnxqat.training.teachers import check_inputs, output_kind
 from onnxqat.training.world import World
 
-WHOLE_WEIGHTS = ("features", "dampening", "freezing", "channels_last", "recompute")
+WHOLE_WEIGHTS = ("features", "dampening", "freezing", "channels_last", "recompute", "score")
 """Options that a model in shards does not take; docs/distributed.md says why of each."""
 
 
@@ -52,16 +55,8 @@ def run(model: io.ModelSource, data: Any, given: Options) -> FinetuneResult:
     source = Source(model)
     graph = source.graph
     module = roles.student(graph, given.method, grad_bits=given.grad_bits, batch_norm=given.batch_norm)
-    whole = material.read(
-        graph,
-        data.data if isinstance(data, Sharded) else data,
-        given.labels,
-        preprocess=given.preprocess,
-        batch_size=given.batch_size,
-        has_length=given.has_length,
-        seed=given.seed,
-        hold_out=given.evaluate is None,
-    )
+    whole = _material(graph, data, given)
+    scored = _scored(graph, whole, given)
     teachers = roles.teachers_of(given.teacher, module, has_labels=whole.has_labels)
     check_inputs(teachers, graph)
     with joined(given.device, strategy=given.distributed, timeout=given.distributed_timeout) as (world, place):
@@ -82,7 +77,15 @@ def run(model: io.ModelSource, data: Any, given: Options) -> FinetuneResult:
         if given.reestimate_batch_norm is not None:
             estimates = batch_norms.Reestimate(whole.source, given.reestimate_batch_norm)
         lesson, part, sizes = _weighted(trained, part, lesson, world, given)
-        loop = _loop(trained, part, lesson, world, given, parts=() if estimates is None else (estimates,))
+        loop = _loop(
+            trained,
+            part,
+            lesson,
+            world,
+            given,
+            evaluate=scored or given.evaluate,
+            parts=() if estimates is None else (estimates,),
+        )
         start = time.perf_counter()
         with placement.seeded(given.seed, place):
             fitted = loop.run(resume=given.resume)
@@ -100,11 +103,33 @@ def run(model: io.ModelSource, data: Any, given: Options) -> FinetuneResult:
         written=written,
         seconds=seconds,
         remarks=(*source.remarks, *told),
-        score="loss" if given.evaluate is None else "evaluate",
+        score=scored.score.name if scored is not None else "loss" if given.by_loss else "evaluate",
         scored_samples=sum(map(holdout.size, whole.scored)),
         held_out=whole.held_out,
         **_summary(fitted.progress),
     )
+
+
+def _material(graph: ir.Model, data: Any, given: Options) -> Material:
+    """The data of the run, divided where a part of them is scored."""
+    return material.read(
+        graph,
+        data.data if isinstance(data, Sharded) else data,
+        None if file_score.place_of(given.labels) is not None else given.labels,
+        preprocess=given.preprocess,
+        batch_size=given.batch_size,
+        has_length=given.has_length,
+        seed=given.seed,
+        hold_out=given.by_loss or file_score.is_metric(given.score),
+    )
+
+
+def _scored(graph: ir.Model, data: Material, given: Options) -> FileScore | None:
+    """The score of the file, where the user gives one."""
+    if given.score is None:
+        return None
+    labels = file_score.place_of(given.labels)
+    return file_score.of_run(given.score, graph, data=data.judged, teacher=given.teacher, labels=labels)
 
 
 def _weighted(
@@ -142,7 +167,14 @@ def _refuse_in_shards(given: Options) -> None:
 
 
 def _loop(
-    module: nn.Module, data: Material, lesson: Lesson, world: World, given: Options, *, parts: tuple[Part, ...]
+    module: nn.Module,
+    data: Material,
+    lesson: Lesson,
+    world: World,
+    given: Options,
+    *,
+    evaluate: Callable[[nn.Module], float] | None,
+    parts: tuple[Part, ...],
 ) -> Loop:
     """The loop over `module`, which is on its device."""
     plan = _schedule(data, given)
@@ -165,7 +197,7 @@ def _loop(
             *logs(folder, every=given.log_every, tensorboard=given.tensorboard),
         ),
         average=MovingAverage(module, given.ema) if given.ema is not None else None,
-        evaluate=given.evaluate,
+        evaluate=evaluate,
         scored=data.scored,
         score_every=given.score_every,
         target=given.target,

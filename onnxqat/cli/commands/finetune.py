@@ -52,6 +52,10 @@ class _Announcement:
     type=_options.COUNT,
     help="Samples in a batch, where the model does not fix it [32, or 8 for few samples and no length].",
 )
+@click.option("--score", metavar="NAME", help="Metric, module:function or file.py:function [minus the loss].")
+@click.option(
+    "--labels", type=_options.PATH, help="For coco-map: a COCO file, or a folder of YOLO files [beside the images]."
+)
 @_objectives.options
 @click.option(
     "--batch-norm",
@@ -89,6 +93,8 @@ def run(
     epochs: int | None,
     max_steps: int | None,
     batch_size: int | None,
+    score: str | None,
+    labels: Path | None,
     objectives: dict[str, Any],
     batch_norm: str,
     reestimate_batch_norm: int | None,
@@ -132,6 +138,8 @@ def run(
             data,
             preprocess=preprocess,
             teacher=list(teacher) or None,
+            score=score,
+            labels=labels,
             method=method,
             epochs=epochs,
             max_steps=max_steps,
