@@ -58,3 +58,15 @@ def test_what_is_refused(options: tuple[str, ...], qdq: Path, onnxqat: Run) -> N
     failed = onnxqat(*TRAIN, "--max-steps", "1", *options)
     assert failed.status == 2
     assert "option-invalid" in failed.err
+
+
+def test_what_a_run_is_told_about(qdq: Path, onnxqat: Run) -> None:
+    """Its length before it is over, the score before and after, and that it was short."""
+    done = onnxqat(*TRAIN, "--max-steps", "6", "--score", "top1")
+    assert done.status == 0, done.err
+    assert "training 6 steps, about " in done.err
+    for text in ("score before", "score after", "top1 of ", "samples held out of training", "too few steps"):
+        assert text in done.out, text
+    told = onnxqat(*TRAIN, "--max-steps", "6", "--json")
+    assert told.err == ""
+    assert {"start_score", "best_score", "helped"} <= set(told.json["figures"])
