@@ -108,10 +108,12 @@ def _constants(model: ir.Model) -> Iterator[ir.TensorProtocol]:
 
 
 def _constant_results(model: ir.Model) -> Iterator[ir.Value]:
-    """What nodes of the main graph compute from constants alone, which runtimes do before they run anything."""
+    """What nodes of the main graph compute from constants and known sizes alone, which runtimes do before they run it."""
     constant = {id(v) for v in model.graph.initializers.values() if not v.is_graph_input()}
     for node in model.graph:
-        if all(v is None or id(v) in constant for v in node.inputs) and not any(True for _ in walk.subgraphs(node)):
+        known = node.op_type in ("Shape", "Size") and query.static_shape(node.inputs[0]) is not None
+        bodies = any(True for _ in walk.subgraphs(node))
+        if known or (not bodies and all(v is None or id(v) in constant for v in node.inputs)):
             constant.update(id(v) for v in node.outputs)
             yield from (v for v in node.outputs if v.const_value is None)
 

@@ -11,6 +11,11 @@ COMPUTED = """g (float[1,4] x) => (float[1,4] y) <int64[1] n = {SIZE}> {
 
 REFUSED = {
     "constant": (COMPUTED.replace("{SIZE}", "{33554433}"), "'c'"),
+    "shape": (
+        """g (float[1,4] x) => (float[1,4] y) <int64[1] n = {16777217}> {
+        s = Shape(x) c = Tile(s, n) r = ReduceMax <keepdims = 0> (c) f = Cast <to = 1> (r) y = Add(x, f) }""",
+        "'c'",
+    ),
     "input": ("g (float[40000,40000] x) => (float[40000,40000] y) { y = Relu(x) }", "input 'x'"),
     "resize": (
         """g (float[1,1,4,4] x) => (float y) <float[4] s = {1, 1, 20000, 20000}> {
