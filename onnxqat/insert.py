@@ -15,7 +15,7 @@ import onnxqat
 from onnxqat.backends import batchnorms, planner, schema, selection
 from onnxqat.backends.selection import Overrides, Selection
 from onnxqat.errors import BackendError, DataError, UsageError
-from onnxqat.graph import batchnorm, build, edit, io, qdq, query, shapes, walk
+from onnxqat.graph import batchnorm, build, edit, files_read, io, qdq, query, shapes, walk
 from onnxqat.passes import _base, _opset, compute_batchnorm
 from onnxqat.passes._held_quantizers import settle_quantizers
 from onnxqat.passes.batchnorm_to_affine import BatchnormToAffine
@@ -72,6 +72,7 @@ class InsertResult:
     quantizers: dict[str, int]
 
 
+@files_read.guard
 def insert_qdq(
     source: io.ModelSource,
     backend: str = "onnxruntime-cpu",
@@ -132,11 +133,11 @@ def insert_qdq(
         raise UsageError("option-invalid", "quantizers can be replaced or kept, not both")
     table = selection.apply(overrides, schema.load(backend))
     if rounding != "nearest" and table.sums == "odd":
-        raise UsageError(
-            "option-invalid",
-            f"{table.backend} --exact rounds weights to even codes, which undoes compensated rounding",
-            hint="leave one of the two",
-        )
+        text = f"{table.backend} --exact rounds weights to even codes, which undoes compensated rounding"
+        raise UsageError("option-invalid", text, hint="leave one of the two")
+    if output is None and isinstance(source, (str, os.PathLike)):
+        output = Path(source).with_suffix(".qdq.onnx")
+    files_read.plan(output)
     model = io.load(source)
     remarks: list[Remark] = []
     settle_quantizers(model, source, remarks, replace=replace, keep=keep)
@@ -468,8 +469,6 @@ def _finish(
     for quantizer in qdq.quantizers(model, every=True):
         counts[quantizer.role] += 1
     remarks.extend([] if any(counts.values()) else [_nothing(plan)])
-    if output is None and isinstance(source, (str, os.PathLike)):
-        output = Path(source).with_suffix(".qdq.onnx")
     written = io.save(model, output) if output is not None else None
     result = written if isinstance(source, (str, os.PathLike)) else io.like(source, model)
     return InsertResult(result, plan, tuple(remarks), counts)

@@ -30,6 +30,8 @@ def affine(node: ir.Node) -> Affine | str:
     if len(parameters) < 4 or any(p is None for p in parameters):
         return "parameters of BatchNormalization are not constant"
     gamma, beta, mean, variance = (np.asarray(p).astype(np.float64) for p in parameters)
+    if len({p.shape for p in (gamma, beta, mean, variance)}) > 1:
+        return "parameters of BatchNormalization have different lengths"
     with np.errstate(all="ignore"):
         factor = gamma / np.sqrt(variance + float(query.attribute(node, "epsilon", 1e-5)))
         offset = beta - mean * factor

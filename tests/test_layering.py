@@ -5,7 +5,7 @@ import ast
 from tests.source_tree import imported, module_name, package_files, parse, run_at_import
 
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("errors", "types", "verdict", "discover", "numerics", "lazy_sympy", "callable_package"),
+    ("errors", "types", "verdict", "discover", "numerics", "lazy_sympy", "callable_package", "printing", "exits"),
     ("trial",),
     ("graph",),
     ("ops",),

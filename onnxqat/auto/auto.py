@@ -21,8 +21,9 @@ from onnxqat.auto.variants import Variant
 from onnxqat.backends.selection import Overrides
 from onnxqat.calibration.session import Session
 from onnxqat.errors import CheckError, DataError, QatError
-from onnxqat.graph import io, qdq
+from onnxqat.graph import atomic, files_read, io, qdq
 from onnxqat.graph.staging import scratch
+from onnxqat.handoff._bundle import check_target
 from onnxqat.handoff.fold_batchnorm import fold_batchnorm
 from onnxqat.handoff.handoff import handoff
 from onnxqat.insert import insert_qdq
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from onnxqat.handoff._result import HandoffReport
     from onnxqat.validation.result import ValidationReport
 
+MODEL, BUNDLE = "model.qdq.onnx", "bundle"
 SHARE = 5
 """One sample in so many is held out and judges."""
 
@@ -105,6 +107,7 @@ class AutoResult:
         return not self.failures
 
 
+@files_read.guard
 def auto(
     model: io.ModelSource,
     backend: str = "onnxruntime-cpu",
@@ -168,7 +171,9 @@ def auto(
         original = convert_to_float32.convert(original, keep_io_types=False)
     if data is None:
         raise DataError("data-missing", "there is no data to learn from", hint="give --data")
+    files_read.plan(Path(output) / MODEL)
     opened = open_data(original, data, preprocess, batch_size, limit, random_data=False)
+    check_target(Path(output) / BUNDLE)
     tell = progress if progress is not None else lambda _: None
     with scratch() as folder:
         search = _Search(
@@ -361,14 +366,14 @@ def _calibration(training: Data) -> Data:
 
 def _prove(search: _Search, output: Path) -> AutoResult:
     best, path, _ = search.best
-    output.mkdir(parents=True, exist_ok=True)
-    written = Path(io.save(io.load(path), output / "model.qdq.onnx"))
+    atomic.make_folder(output)
+    written = Path(io.save(io.load(path), output / MODEL))
     search.tell("validate")
     proof = validate(search.original, written, search.held.first(LARGEST_SAMPLES))
     failures = [f"validate: {failure}" for failure in proof.failures]
     search.tell("hand off")
     try:
-        bundle = handoff(written, search.backend, output / "bundle", data=search.held)
+        bundle = handoff(written, search.backend, output / BUNDLE, data=search.held)
         failures += [f"handoff: {failure}" for failure in bundle.failures]
     except CheckError as error:
         bundle = None

@@ -22,6 +22,7 @@ import yaml
 from onnxqat import discover
 from onnxqat.backends import _text, shift_check
 from onnxqat.errors import BackendError
+from onnxqat.graph import files_read
 from onnxqat.ops import _base as ops
 from onnxqat.types import FLOAT_STORAGE, STORAGE, QType, Role, TensorSpec
 
@@ -449,6 +450,7 @@ def _merged(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
+        files_read.note(path, "a backend table")
         raw = yaml.load(path.read_text(encoding="utf-8"), Loader=LOADER)
     except (yaml.YAMLError, ValueError, RecursionError, OSError) as error:
         detail = str(error).splitlines()[0]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import struct
 import zipfile
 import zlib
@@ -19,6 +21,7 @@ from onnxqat.trial import limits
 
 LABEL_KEYS = ("labels", "label", "y")
 _LOCAL_HEADER = 30
+_OF_MACHINE = (errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EIO)
 UNREADABLE = (OSError, ValueError, EOFError, OverflowError, MemoryError)  # the last two: sizes that no file has
 
 
@@ -34,6 +37,7 @@ class Arrays(Source):
 
     def __init__(self, name: str, arrays: Mapping[str, npt.NDArray[Any]], inputs: Sequence[InputInfo]) -> None:
         self.name = name
+        self.files = [*filter(None, map(_mapped_file, arrays.values()))]
         self._arrays, self._labels = split_labels(arrays, inputs)
         check_names(self._arrays, inputs, name)
         counts = {key: array.shape[0] if array.ndim else None for key, array in self._arrays.items()}
@@ -76,7 +80,8 @@ class ArchiveFolder(Source):
 
     def __init__(self, folder: Path, files: Sequence[Path], inputs: Sequence[InputInfo]) -> None:
         self.name = str(folder)
-        self._files, self._inputs = files, inputs
+        self.files = self._files = files
+        self._inputs = inputs
         self.known_batches = len(files)
 
     def batches(self, size: int) -> Iterator[RawBatch]:
@@ -84,6 +89,13 @@ class ArchiveFolder(Source):
         for path in self._files:
             feeds, labels = split_labels(read_npz(path), self._inputs)
             yield RawBatch({k: np.array(a) for k, a in feeds.items()}, labels, str(path))
+
+
+def _mapped_file(array: Any) -> str | None:
+    """The file that `array`, or what it is a view of, is mapped from; None where it is in memory."""
+    while array is not None and not isinstance(array, np.memmap):
+        array = getattr(array, "base", None)
+    return None if array is None or array.filename is None else os.fspath(array.filename)
 
 
 def split_labels(
@@ -138,6 +150,9 @@ def read_npy(path: Path) -> npt.NDArray[Any]:
 
 
 def _unreadable(path: Path, error: Exception) -> DataError:
+    """What is wrong with the file; what is wrong with the machine goes on as it is."""
+    if isinstance(error, OSError) and error.errno in _OF_MACHINE:
+        raise error
     return DataError("data-format", f"{path}: cannot be read as numpy data: {error}")
 
 

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from onnxqat.calibration.inputs import Feeds, InputInfo
 from onnxqat.calibration.preprocess import ImageTransform
 from onnxqat.errors import DataError, InputError, QatError, UsageError
+from onnxqat.graph import files_read
 
 IMAGE_SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".webp")
 Annotator: TypeAlias = "Callable[[Sequence[Path], ImageTransform], npt.NDArray[Any]]"
@@ -44,6 +45,7 @@ class Source(ABC):
         repeatable: False where they are gone once read.
         numbered: whether single samples can be read by :meth:`pick`.
         sorted_by_class: whether neighbours are of one class, so that the first samples say little of the others.
+        files: what is read, where it lies in files.
     """
 
     name: str
@@ -53,6 +55,7 @@ class Source(ABC):
     repeatable: bool = True
     numbered: bool = False
     sorted_by_class: bool = False
+    files: Sequence[str | os.PathLike[str]] = ()
 
     @abstractmethod
     def batches(self, size: int) -> Iterator[RawBatch]:
@@ -88,7 +91,8 @@ class ImageFolder(Source):
     ) -> None:
         self.name, self._folder = str(folder), folder
         self.samples, self.numbered = len(files), True
-        self._files, self._info, self._transform = files, info, transform
+        self.files = self._files = files
+        self._info, self._transform = info, transform
         parts = [path.relative_to(folder).parts for path in files]
         classes = {p[0] for p in parts if len(p) > 1}
         self._labels = labels
@@ -228,7 +232,8 @@ def import_function(text: str) -> Callable[[], Iterable[Any]]:
             f"{text!r} is not of the form package.module:function",
             hint="for example my_data:batches, of a file my_data.py in the current folder",
         )
-    sys.path.insert(0, os.getcwd())
+    folder = os.getcwd()
+    sys.path.insert(0, folder)
     try:
         found: Any = importlib.import_module(module_name)
         for part in attribute.split("."):
@@ -240,9 +245,13 @@ def import_function(text: str) -> Callable[[], Iterable[Any]]:
             hint="the current folder and the packages of this Python are searched",
         ) from error
     finally:
-        sys.path.remove(os.getcwd())
+        with contextlib.suppress(ValueError):  # the module may have taken it out
+            sys.path.remove(folder)
     if not callable(found):
         raise DataError("data-format", f"{text} is {type(found).__name__}, not a function that yields batches")
+    file = getattr(sys.modules[module_name], "__file__", None)
+    if file is not None:
+        files_read.note(file, f"the file of {text}")
     return found  # type: ignore[no-any-return]
 
 

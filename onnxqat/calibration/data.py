@@ -27,6 +27,7 @@ from onnxqat.calibration.inputs import Feeds, InputInfo, check_names, fitted, st
 from onnxqat.calibration.preprocess import ImageTransform, Preprocess
 from onnxqat.discover import suggestion
 from onnxqat.errors import DataError, UsageError
+from onnxqat.graph import files_read
 from onnxqat.types import Remark
 
 DataSource: TypeAlias = (
@@ -49,6 +50,7 @@ class Data:
         name: what messages call the source.
         inputs: the model's inputs.
         remarks: what was noticed so far: identical samples, samples left out, an assumed preprocessing.
+        files: what is read, where the source lies in files.
     """
 
     def __init__(self, source: Source, inputs: Sequence[InputInfo], batch_size: int = 32, limit: int | None = None):
@@ -58,6 +60,7 @@ class Data:
         self.name = source.name
         self.inputs = tuple(inputs)
         self.remarks: list[Remark] = []
+        self.files = tuple(source.files)
         self._source, self._limit = _chosen.spread(source, limit), limit
         self._static = static_batch(inputs) if source.batched else None
         self._size = self._static or batch_size
@@ -296,6 +299,7 @@ def open_data(
         UsageError: ``option-invalid``: the preprocessing does not fit the input, or the data are no images.
     """
     if isinstance(source, Data):
+        files_read.note_all(source.files, "the data")
         return source
     if isinstance(source, (str, os.PathLike)):
         opened, remarks = _open_named(os.fspath(source), inputs, preprocess)
@@ -309,6 +313,7 @@ def open_data(
         )
     data = Data(opened, inputs, batch_size, limit)
     data.remarks.extend(remarks)
+    files_read.note_all(data.files, "the data")
     return data
 
 
@@ -344,9 +349,9 @@ def _open_named(name: str, inputs: Sequence[InputInfo], preprocess: Preprocess |
         return _open_folder(path, inputs, preprocess)
     if path.is_file():
         if path.suffix.lower() == ".npz":
-            return Arrays(name, read_npz(path), inputs), []
+            return _of_file(path, Arrays(name, read_npz(path), inputs)), []
         if path.suffix.lower() == ".npy":
-            return Arrays(name, {_only(inputs, name).name: read_npy(path)}, inputs), []
+            return _of_file(path, Arrays(name, {_only(inputs, name).name: read_npy(path)}, inputs)), []
         raise DataError(
             "data-format",
             f"{name}: not a kind of file that onnxqat reads",
@@ -356,10 +361,17 @@ def _open_named(name: str, inputs: Sequence[InputInfo], preprocess: Preprocess |
         )
     if _FUNCTION.fullmatch(name):
         return Stream(name, import_function(name), inputs), []
+    if path.exists():
+        raise DataError("data-format", f"{name}: a device or a pipe, not a file of data", hint="copy it to a file")
     beside = sorted(map(str, path.parent.iterdir())) if path.parent.is_dir() else []
     close = suggestion(str(path), beside)
     hint = close if close.startswith("did") else "a function is written package.module:function"
     raise DataError("data-not-found", f"{name}: no such file or folder", hint=hint)
+
+
+def _of_file(path: Path, arrays: Arrays) -> Arrays:
+    arrays.files = [path]
+    return arrays
 
 
 def _open_folder(

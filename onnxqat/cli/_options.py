@@ -14,10 +14,10 @@ from typing import Any
 
 import click
 
+from onnxqat import printing
 from onnxqat.errors import UsageError
 
 DATA_HELP = "Folder of images or .npz batches, .npz, .npy, or package.module:function."
-_PATHS = "onnxqat.paths"  # key of a click context's notes
 
 
 class FilePath(click.Path):
@@ -27,7 +27,7 @@ class FilePath(click.Path):
         written: refuse a place where no file can be written.
         folder: it is a folder that is written, which may be made.
 
-    A file that is written is none that another argument of the command names: it would replace that file.
+    A file that is written is none that the command reads or writes under another name: it would replace that file.
     """
 
     def __init__(self, *, written: bool = False, folder: bool = False) -> None:
@@ -41,24 +41,19 @@ class FilePath(click.Path):
             ModelError: ``output-not-writable``.
             UsageError: ``option-invalid``.
         """
+        from onnxqat.graph import files_read
+
         path = Path(os.fsdecode(super().convert(value, param, ctx)))
-        if self._written or self._folder:
-            from onnxqat.graph import io
+        name = param.opts[-1] if param is not None and param.opts[-1].startswith("-") else "the model"
+        if not (self._written or self._folder):
+            files_read.note(path, name)
+            return path
+        if self._written:
+            files_read.plan(path, name)
+        from onnxqat.graph import io
 
-            io.check_writable(path, folder=self._folder)
-        if ctx is not None and param is not None:
-            noted: list[tuple[str, str, bool]] = ctx.meta.setdefault(_PATHS, [])
-            real, name = os.path.realpath(path), param.opts[-1] if param.opts[-1].startswith("-") else "the model"
-            for other, what, written in noted:
-                if other == real and (written or self._written) and not _is_device(path):
-                    hint = "choose another name: no command replaces a file that it reads"
-                    raise UsageError("option-invalid", f"{name} and {what} are the same file: {path}", hint=hint)
-            noted.append((real, name, self._written))
+        io.check_writable(path, folder=self._folder)
         return path
-
-
-def _is_device(path: Path) -> bool:
-    return path.exists() and not path.is_file()
 
 
 class Whole(click.IntRange):
@@ -244,7 +239,7 @@ def phases(*, quiet: bool) -> Iterator[Callable[[str], None]]:
     from rich.console import Console
 
     with Console(stderr=True).status("") as status:
-        yield lambda phase: status.update(phase)
+        yield lambda phase: status.update(printing.printable(phase))
 
 
 def beside(model: Path, suffix: str) -> Path:

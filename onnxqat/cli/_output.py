@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from onnxqat import printing
 from onnxqat.report.model import Report
 
 
@@ -19,7 +20,7 @@ def show(report: Report, *, as_json: bool, html_path: Path | None = None) -> Non
     if as_json:
         from onnxqat.report import json
 
-        click.echo(json.dumps(report))
+        printing.echo(json.dumps(report))
     else:
         from onnxqat.report import terminal
 

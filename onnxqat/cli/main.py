@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
-import io
 import json
 import os
 import re
@@ -15,25 +13,15 @@ from typing import Any
 import click
 
 import onnxqat
-from onnxqat.cli import _signals
+from onnxqat import printing
+from onnxqat.cli import _machine, _signals, _streams
 from onnxqat.cli._folder import Folder
 from onnxqat.errors import InputError, QatError, UsageError
 
 INTERNAL_ERROR = 70
+READER_GONE = 141
 # How click says that a group was called without a command; older ones show the help by themselves.
 _NO_ARGUMENTS: tuple[type[Exception], ...] = tuple(filter(None, [getattr(click.exceptions, "NoArgsIsHelpError", None)]))
-_OF_MACHINE = (
-    errno.ENOSPC,
-    errno.EDQUOT,
-    errno.EFBIG,
-    errno.EIO,
-    errno.EMFILE,
-    errno.ENFILE,
-    errno.ENOMEM,
-    errno.EROFS,
-)
-
-
 _CONTEXT = {"show_default": True, "help_option_names": ["-h", "--help"]}
 
 
@@ -44,10 +32,13 @@ def command_line(**_: Any) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and leave with status 0 (done), 1 (a check failed) or 2 (bad input or usage)."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # names are any text, and not every terminal has all letters
-            stream.reconfigure(errors="backslashreplace")
+    """Run the command line and leave with status 0 (done), 1 (a check failed) or 2 (bad input or usage).
+
+    As of other programs, 128 and the number of a signal: 130 for an interrupt, 141 where the reader of standard output
+    has gone, as that of ``| head``.
+    """
+    if not _streams.prepare():
+        sys.exit(_without_output())
     with _signals.handled(ends=arguments is None):
         status = run(sys.argv[1:] if arguments is None else arguments)
     sys.exit(status)
@@ -60,11 +51,13 @@ def run(arguments: Sequence[str]) -> int:
     os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
     as_json = "--json" in arguments
     try:
-        return int(command_line.main(list(arguments), prog_name="onnxqat", standalone_mode=False, obj=as_json) or 0)
+        status = _run(list(arguments), as_json=as_json)
+        _streams.flush()
+        return status
     except _signals.interruptions():
         status = _signals.status()
         with contextlib.suppress(OSError):  # a terminal that was closed takes no last line
-            click.echo(_signals.words_for(status), err=True)
+            printing.echo(_signals.words_for(status), err=True)
         return status
     except click.ClickException as error:
         if isinstance(error, _NO_ARGUMENTS):
@@ -74,16 +67,37 @@ def run(arguments: Sequence[str]) -> int:
         _report(found, as_json=as_json)
         return found.exit_status
     except QatError as error:
-        _report(_as_typed(error, arguments), as_json=as_json)
+        error = _machine.limit(error) or _as_typed(error, arguments)
+        _report(error, as_json=as_json)
         return error.exit_status
-    except (OSError, MemoryError) as error:
-        if os.environ.get("ONNXQAT_DEBUG"):
-            raise
-        return _report_machine(error, as_json=as_json) if _is_of_machine(error) else _report_defect(error)
     except Exception as error:
+        if isinstance(error, BrokenPipeError) and _streams.is_gone():
+            return READER_GONE
         if os.environ.get("ONNXQAT_DEBUG"):
             raise
-        return _report_defect(error)
+        limit = _machine.limit(error)
+        if limit is None:
+            return _report_defect(error)
+        _report(limit, as_json=as_json)
+        return limit.exit_status
+
+
+def _run(arguments: list[str], *, as_json: bool) -> int:
+    from onnxqat.graph import files_read
+
+    with files_read.guarded():
+        try:
+            # What `command_line.main` does without its answer to a broken pipe, which is an exit with status 1.
+            with command_line.make_context("onnxqat", arguments, obj=as_json) as context:
+                return int(command_line.invoke(context) or 0)
+        except click.exceptions.Exit as ended:
+            return ended.exit_code
+
+
+def _without_output() -> int:
+    error = InputError("output-not-writable", "standard output is closed", hint="send it to a file, or to /dev/null")
+    _report(error, as_json=False)
+    return error.exit_status
 
 
 def _of_click(error: click.ClickException) -> UsageError:
@@ -114,36 +128,26 @@ def _as_typed(error: QatError, arguments: Sequence[str]) -> QatError:
 
 
 def _report_defect(error: Exception) -> int:
-    click.echo(f"internal error: {type(error).__name__}: {error}", err=True)
-    click.echo("this is a defect of onnxqat; ONNXQAT_DEBUG=1 prints the traceback for a report", err=True)
+    printing.echo(printing.printable(f"internal error: {type(error).__name__}: {error}"), err=True)
+    printing.echo("this is a defect of onnxqat; ONNXQAT_DEBUG=1 prints the traceback for a report", err=True)
     return INTERNAL_ERROR
 
 
-def _is_of_machine(error: OSError | MemoryError) -> bool:
-    return isinstance(error, MemoryError) or error.errno in _OF_MACHINE
-
-
-def _report_machine(error: OSError | MemoryError, *, as_json: bool) -> int:
-    """Say that the machine, not the command, is at fault; also where it is standard output that cannot be written."""
-    what = "out of memory" if isinstance(error, MemoryError) else str(error.strerror)
-    if isinstance(error, OSError) and error.filename is not None:
-        what = f"{os.fsdecode(error.filename)}: {what}"
-    found = InputError("machine-limit", what, hint="free some space or memory, or raise the limit")
-    with contextlib.suppress(OSError):
-        _report(found, as_json=as_json)
-    return found.exit_status
-
-
 def _print_json(error: QatError) -> None:
-    click.echo(json.dumps({"error": {"code": error.code, "message": error.message, "hint": error.hint}}))
+    printing.echo(json.dumps({"error": {"code": error.code, "message": error.message, "hint": error.hint}}))
 
 
 def _report(error: QatError, *, as_json: bool) -> None:
+    with contextlib.suppress(OSError):  # a stream that cannot be written: the status says it
+        _print(error, as_json=as_json)
+
+
+def _print(error: QatError, *, as_json: bool) -> None:
+    printing.echo(printing.printable(f"error[{error.code}]: {error.message}"), err=True)
+    if error.hint:
+        printing.echo(printing.printable(f"  hint: {error.hint}"), err=True)
     if as_json:
         _print_json(error)
-    click.echo(f"error[{error.code}]: {error.message}", err=True)
-    if error.hint:
-        click.echo(f"  hint: {error.hint}", err=True)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from onnxqat.from_torch.exporters import _scopes
 from onnxqat.from_torch.options import BatchNorm, DynamicShapes, Options
 from onnxqat.from_torch.quiet import Printed, quiet
 from onnxqat.from_torch.untouched import evaluating
-from onnxqat.graph import io
+from onnxqat.graph import files_read, io
 from onnxqat.passes import _base
 from onnxqat.passes.fold_batchnorm import FoldBatchnorm
 from onnxqat.types import Remark
@@ -55,6 +55,7 @@ class Exported:
     remarks: tuple[Remark, ...]
 
 
+@files_read.guard
 def export(
     module: nn.Module,
     example_inputs: ExampleInputs,

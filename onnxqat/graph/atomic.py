@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from onnxqat.errors import ModelError
+from onnxqat.graph import files_read
 from onnxqat.graph.staging import REPLACED, staging
 
 _EXCHANGE = 2  # RENAME_EXCHANGE of Linux's renameat2, RENAME_SWAP of macOS's renamex_np
@@ -29,7 +30,10 @@ def check_writable(path: str | os.PathLike[str], *, folder: bool = False) -> Non
 
     Raises:
         ModelError: ``output-not-writable``.
+        UsageError: ``option-invalid``: it is a file that the command reads.
     """
+    if not folder:
+        files_read.plan(path)
     aim = target(Path(path))
     place = aim if folder or is_device(aim) else aim.parent
     while folder and not os.path.lexists(place) and place != place.parent:
@@ -45,6 +49,16 @@ def check_writable(path: str | os.PathLike[str], *, folder: bool = False) -> Non
         number = errno.EACCES
     if number:
         raise _not_writable(Path(path), os.strerror(number))
+
+
+def make_folder(path: Path) -> None:
+    """Make the folder `path` with its parents, where it is not there.
+
+    Raises:
+        ModelError: ``output-not-writable``.
+    """
+    with writing(path):
+        path.mkdir(parents=True, exist_ok=True)
 
 
 def target(path: Path) -> Path:
@@ -264,11 +278,13 @@ def writing(path: Path) -> Iterator[None]:
 
     Raises:
         ModelError: ``output-not-writable``.
+        UsageError: ``option-invalid``: it is a file that the command reads.
     """
-    try:
-        yield
-    except OSError as error:
-        raise _not_writable(path, error.strerror or str(error)) from None
+    with files_read.replacing(path):
+        try:
+            yield
+        except OSError as error:
+            raise _not_writable(path, error.strerror or str(error)) from None
 
 
 def _not_writable(path: Path, reason: str) -> ModelError:

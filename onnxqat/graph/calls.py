@@ -1,8 +1,8 @@
-"""How many nodes a model has once its functions are inlined: a few calls of calls make more than any memory holds."""
+"""Calls of functions: as many values as the function has, and not so many calls of calls that no memory holds them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeAlias
 
 import onnx
@@ -16,7 +16,9 @@ Key: TypeAlias = "tuple[str, str, str]"
 
 
 def check(proto: onnx.ModelProto, name: str) -> None:
-    """Refuse a model of more than ``LARGEST`` nodes, and ``REPEATS`` times what it holds, once calls are bodies.
+    """Refuse calls with more values than the function has, and a model that functions make too large.
+
+    Once calls are bodies, it has at most ``LARGEST`` nodes and ``REPEATS`` times what it holds.
 
     Args:
         proto: the model; functions that call themselves are left to others.
@@ -27,7 +29,9 @@ def check(proto: onnx.ModelProto, name: str) -> None:
     """
     if not proto.functions:
         return
-    bodies = {(f.domain, f.name, f.overload): list(_keys(f.node)) for f in proto.functions}
+    functions: dict[Key, onnx.FunctionProto] = {(f.domain, f.name, f.overload): f for f in proto.functions}
+    _check_values(proto, functions, name)
+    bodies = {key: list(_keys(function.node)) for key, function in functions.items()}
     sizes: dict[Key, int] = {}
     pending = list(bodies)
     opened: set[Key] = set()
@@ -50,10 +54,34 @@ def check(proto: onnx.ModelProto, name: str) -> None:
         )
 
 
+def _check_values(proto: onnx.ModelProto, functions: Mapping[Key, onnx.FunctionProto], name: str) -> None:
+    for nodes in (proto.graph.node, *(f.node for f in proto.functions)):
+        for node in _nodes(nodes):
+            called = functions.get(_key(node))
+            if called is None:
+                continue
+            for kind in ("input", "output"):
+                given, known = len(getattr(node, kind)), len(getattr(called, kind))
+                if given > known:
+                    raise ModelError(
+                        "model-invalid",
+                        f"{name}: node {node.name!r} has {given} {kind}s, the function {called.name} that it calls {known}",
+                        hint="export the model again",
+                    )
+
+
 def _keys(nodes: Iterable[onnx.NodeProto]) -> Iterator[Key]:
+    return map(_key, _nodes(nodes))
+
+
+def _key(node: onnx.NodeProto) -> Key:
+    return node.domain, node.op_type, node.overload
+
+
+def _nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
     pending = [nodes]
     while pending:
         for node in pending.pop():
-            yield node.domain, node.op_type, node.overload
+            yield node
             for attribute in node.attribute:
                 pending.extend(graph.node for graph in (*attribute.graphs, attribute.g) if graph.node)

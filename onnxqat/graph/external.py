@@ -11,6 +11,7 @@ import onnx
 import onnx_ir as ir
 
 from onnxqat.errors import ModelError
+from onnxqat.graph import files_read
 
 
 def tensors(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
@@ -71,6 +72,7 @@ def _check_tensor(tensor: onnx.TensorProto, name: str, folder: Path | None) -> N
         raise refuse(f"lies outside the model's folder: {location[:80]!r}")
     if not target.is_file():
         raise refuse(f"is missing: {location[:80]!r}")
+    files_read.note(target, "the model's external data")
     stat = target.stat()
     if stat.st_nlink > 1:
         raise refuse(f"is a hard link: {location[:80]!r}")

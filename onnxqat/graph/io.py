@@ -18,7 +18,7 @@ import onnx_ir as ir
 
 from onnxqat import discover
 from onnxqat.errors import ModelError
-from onnxqat.graph import calls, omitted, order, overridden, query, text
+from onnxqat.graph import calls, files_read, omitted, order, overridden, query, text
 from onnxqat.graph.atomic import check_writable, write_atomic
 from onnxqat.graph.external import check_external_data, has_external_data, needed_bytes, tensors
 from onnxqat.graph.saving import PROTOBUF_LIMIT, save, to_proto
@@ -106,6 +106,9 @@ def read_proto(path: Path) -> onnx.ModelProto:
         raise ModelError("model-not-found", f"{path}: no such file", hint=_models_in(path.parent, path.name))
     if path.is_dir():
         raise ModelError("model-not-found", f"{path} is a folder, not an ONNX file", hint=_models_in(path))
+    files_read.note(path, "the model")
+    if path.is_char_device() and not path.samefile(os.devnull):  # one that never ends would fill the memory
+        raise ModelError("model-not-found", f"{path} is a device, not an ONNX file")
     try:
         content = path.read_bytes()
     except OSError as error:

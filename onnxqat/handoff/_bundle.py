@@ -3,32 +3,28 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from onnxqat.errors import UsageError
 from onnxqat.graph import atomic
+from onnxqat.handoff import _replaceable
+from onnxqat.handoff._replaceable import MANIFEST, digest
 
-MANIFEST = "manifest.json"
+__all__ = ["MANIFEST", "check_target", "digest", "digests", "write_json", "writing"]
 
 
 def check_target(output: Path) -> None:
-    """Refuse a place that holds something else than a bundle.
+    """Refuse a place that holds something else than a bundle, or a file that the command reads.
 
     Raises:
         UsageError: ``option-invalid``.
     """
-    if not output.exists():
-        return
-    if not output.is_dir():
+    if output.exists() and not output.is_dir():
         raise UsageError("option-invalid", f"{output} is a file; a bundle is a folder")
-    if any(output.iterdir()) and not (output / MANIFEST).is_file():
-        raise UsageError(
-            "option-invalid", f"{output} holds other files than a bundle's", hint="give a new folder, or an old bundle"
-        )
+    _replaceable.check(output)
 
 
 @contextlib.contextmanager
@@ -41,7 +37,7 @@ def writing(output: Path) -> Iterator[Path]:
         ModelError: ``output-not-writable``.
         UsageError: ``option-invalid``: something else than a bundle came into the place meanwhile.
     """
-    with atomic.staged_folder(output, check_target) as staged:
+    with atomic.staged_folder(output, lambda old: _replaceable.check(old, output)) as staged:
         yield staged
 
 
@@ -54,19 +50,5 @@ def digests(folder: Path) -> dict[str, str]:
     """sha256 of every file below `folder`, by its path with forward slashes."""
     found = {}
     for path in sorted(p for p in folder.rglob("*") if p.is_file()):
-        with path.open("rb") as file:
-            found[path.relative_to(folder).as_posix()] = _sha256(file)
+        found[path.relative_to(folder).as_posix()] = digest(path)
     return found
-
-
-def _sha256(file: IO[bytes]) -> str:
-    digest = hashlib.sha256()
-    while block := file.read(2**20):
-        digest.update(block)
-    return digest.hexdigest()
-
-
-def digest(path: Path) -> str:
-    """sha256 of a file."""
-    with path.open("rb") as file:
-        return _sha256(file)

@@ -19,6 +19,9 @@ from onnxqat.handoff._child import run_child
 
 FOLDER_VARIABLE = "ONNXQAT_ENVIRONMENTS"
 MARK = "onnxqat-environment.json"
+"""In an environment that was installed to the end."""
+OWN = ".onnxqat"
+"""In an environment from the start on: what has neither is somebody else's."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,8 +137,7 @@ def install(environment: Environment, *, timeout: float = 3600.0) -> Path:
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with _alone(folder):
-            if folder.exists():
-                shutil.rmtree(folder)
+            _clear(environment)
             _step(environment, [python, "-m", "venv", str(folder)], timeout)
             pip = [str(environment.interpreter), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
             if environment.bare:
@@ -148,6 +150,24 @@ def install(environment: Environment, *, timeout: float = 3600.0) -> Path:
     if environment.version() is None:
         raise _failed(environment, f"pip installed no package {environment.package} in {folder}")
     return folder
+
+
+def _clear(environment: Environment) -> None:
+    """Make an empty folder for `environment`; remove what an older or unfinished installation left there.
+
+    Raises:
+        UsageError: ``environment-failed``: the folder holds something else.
+    """
+    folder = environment.folder
+    if folder.is_symlink():
+        raise _failed(environment, f"{folder} is a link", hint="remove the link")
+    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+        if not any((folder / name).is_file() for name in (MARK, OWN)):
+            hint = f"move it, or give another folder in {FOLDER_VARIABLE}"
+            raise _failed(environment, f"{folder} exists, and is not an environment that onnxqat made", hint=hint)
+        shutil.rmtree(folder)
+    folder.mkdir(exist_ok=True)
+    (folder / OWN).write_text("made by onnxqat handoff --install, which may remove this folder\n", encoding="utf-8")
 
 
 def interpreter_for(environment: Environment) -> str:

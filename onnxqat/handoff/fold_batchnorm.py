@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from onnxqat.backends import schema
 from onnxqat.errors import BackendError, UsageError
-from onnxqat.graph import batchnorm, computed_fold, io, walk
+from onnxqat.graph import batchnorm, computed_fold, files_read, io, walk
 from onnxqat.passes import _base as passes
 from onnxqat.passes.fold_batchnorm import FoldBatchnorm
 from onnxqat.passes.fold_quantized_batchnorm import FoldQuantizedBatchnorm
@@ -38,6 +38,7 @@ class Folded:
     left: int
 
 
+@files_read.guard
 def fold_batchnorm(
     source: io.ModelSource,
     *,

@@ -23,7 +23,7 @@ from onnxqat.calibration import preprocess as lines
 from onnxqat.calibration.data import Data
 from onnxqat.calibration.session import Session
 from onnxqat.errors import CheckError, ModelError, UsageError
-from onnxqat.graph import io, qdq, quantized_forms, query, scale_defects
+from onnxqat.graph import files_read, io, qdq, quantized_forms, query, scale_defects
 from onnxqat.handoff import _choice, _reasons, _trace
 from onnxqat.handoff._base import Array, BaseCompiler, CompilerResult, NodeResult
 from onnxqat.handoff._bundle import MANIFEST, check_target, digest, digests, write_json, writing
@@ -34,6 +34,7 @@ from onnxqat.handoff._judgement import Judged, accuracy, deployment, judge_outpu
 from onnxqat.handoff._outputs import ROUNDING_STEPS, OutputCheck, check_outputs, output_quantizers
 from onnxqat.handoff._process import compile_in_process
 from onnxqat.handoff._ranges import tensor_ranges
+from onnxqat.handoff._replaceable import COMMAND
 from onnxqat.handoff._result import Coverage, HandoffReport, coverage
 from onnxqat.handoff._rows import matched, selected
 from onnxqat.handoff._scores import COMPILED, FILE, Asked, Scoring
@@ -55,6 +56,7 @@ Batch = Mapping[str, Array]
 _TOOLS = ("onnx", "onnx-ir", "numpy")
 
 
+@files_read.guard
 def handoff(
     model: io.ModelSource,
     backend: str,
@@ -111,7 +113,7 @@ def handoff(
     Raises:
         ModelError: ``model-not-quantized``, ``output-not-writable``, and what :func:`onnxqat.graph.io.load` raises.
         BackendError: ``backend-unknown``, ``backend-table``, ``backend-opset``.
-        UsageError: ``option-invalid``: a number, or `output` holds something else than a bundle; ``name-unknown`` and
+        UsageError: ``option-invalid``: a number, or `output` holds something else than a bundle or what is read; ``name-unknown`` and
             ``dependency-missing`` for `compiler`; ``score-failed``, ``score-output``.
         CheckError: ``handoff-failed``: the compiler refused the model, crashed or ran out of time.
     """
@@ -133,6 +135,7 @@ def handoff(
     train = folded(train, bias_of(table), remarks)
     opened = _opened(train, data, preprocess, samples, remarks)
     batches = _batches(opened, samples, remarks)
+    check_target(target)  # again, now that it is known what is read
     limits = _Limits(max_steps, max_beyond, timeout, trace)
     asked = Asked(score, labels, float_model)
     job = _Job(_name(model), train, table, chosen, batches, limits, remarks, None if data is None else opened, asked)
@@ -271,7 +274,7 @@ def _command(
     job: _Job, backend: str, target: Path, data: Any, preprocess: str | Preprocess | None, samples: int
 ) -> list[str]:
     """The command that makes the same bundle; data that are no path are left out."""
-    command = ["onnxqat", "handoff", job.name, "--backend", backend, "-o", str(target)]
+    command = [*COMMAND, job.name, "--backend", backend, "-o", str(target)]
     if isinstance(data, (str, os.PathLike)):
         command += ["--data", os.fspath(data)]
     if preprocess is not None:

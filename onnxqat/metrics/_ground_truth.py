@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from onnxqat.calibration.preprocess import ImageTransform
 from onnxqat.errors import DataError
+from onnxqat.graph import files_read
 
 Boxes = npt.NDArray[np.float64]
 COLUMNS = 6
@@ -81,6 +82,7 @@ def _text_of(image: Path, folder: Path | None) -> Path:
 
 def _of_text(path: Path) -> Boxes:
     rows = []
+    files_read.note(path, "the labels")
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -153,6 +155,7 @@ def _of_coco(path: Path, content: Any, files: Sequence[Path]) -> list[Boxes] | N
     missing = next((file for file, number in zip(files, numbers, strict=True) if number is None), None)
     if missing is not None:
         raise DataError("data-labels", f"{path}: does not name {missing.name}, which is among the data")
+    files_read.note(path, "the labels")
     return [np.array(rows[number], np.float64).reshape(-1, COLUMNS) for number in numbers]
 
 

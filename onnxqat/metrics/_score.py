@@ -18,6 +18,7 @@ from onnxqat import discover
 from onnxqat.calibration._sources import import_function
 from onnxqat.calibration.data import Data
 from onnxqat.errors import DataError, QatError, UsageError
+from onnxqat.graph import files_read
 from onnxqat.metrics._base import BaseMetric, Batch
 from onnxqat.metrics._predictor import Array, Predictor
 
@@ -241,6 +242,7 @@ def _function(text: str) -> Callable[[Any], Any]:
     path = Path(place)
     if not path.is_file():
         raise DataError("data-not-found", f"{place}: no such file", hint="a score is written file.py:function")
+    files_read.note(path, "the score")
     try:
         with _first_on_path(path.resolve().parent):
             spec = importlib.util.spec_from_file_location(path.stem, path)

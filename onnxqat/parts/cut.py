@@ -11,7 +11,7 @@ from typing import Any
 import onnx_ir as ir
 
 from onnxqat.errors import ModelError, UsageError
-from onnxqat.graph import build, edit, io, shapes, walk
+from onnxqat.graph import build, edit, files_read, io, shapes, walk
 from onnxqat.parts import boundary
 from onnxqat.parts.region import Region, discard, region
 
@@ -19,6 +19,7 @@ CUT_FROM = "onnxqat.cut"
 """Key of a part's metadata: the tensors of the whole that it starts and ends with."""
 
 
+@files_read.guard
 def cut(
     source: io.ModelSource,
     inputs: Sequence[str] | None = None,

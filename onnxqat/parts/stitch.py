@@ -10,13 +10,14 @@ from typing import Any
 import onnx_ir as ir
 
 from onnxqat.errors import UsageError
-from onnxqat.graph import build, edit, io, shapes, verify, walk
+from onnxqat.graph import build, edit, files_read, io, shapes, verify, walk
 from onnxqat.parts.cut import CUT_FROM
 from onnxqat.parts.region import Region, discard, reads, region
 from onnxqat.passes import _base
 from onnxqat.passes.raise_opset import RaiseOpset
 
 
+@files_read.guard
 def stitch(part: io.ModelSource, source: io.ModelSource, output: str | os.PathLike[str] | None = None) -> Any:
     """Replace what lies between the inputs and outputs of `part` in `source` by `part`.
 

@@ -166,6 +166,9 @@ _DEMO_TITLES = {
 }
 
 
+DEMO_TITLE = "The whole way, on handwritten digits"
+
+
 def from_demo(rows: Sequence[Mapping[str, Any]], *, files: Sequence[str] = (), next_command: str = "") -> Report:
     """The table that ``demo`` ends with.
 
@@ -189,7 +192,7 @@ def from_demo(rows: Sequence[Mapping[str, Any]], *, files: Sequence[str] = (), n
     )
     return Report(
         kind="demo",
-        title="The whole way, on handwritten digits",
+        title=DEMO_TITLE,
         tables=(table,),
         files=tuple(files),
         next_command=next_command,

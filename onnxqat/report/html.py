@@ -8,7 +8,8 @@ from pathlib import Path
 import jinja2
 
 from onnxqat.graph import io
-from onnxqat.report.model import Report, filled, grouped, printable, shown
+from onnxqat.printing import printable
+from onnxqat.report.model import Report, filled, grouped, shown
 
 _TEMPLATES = Path(__file__).parent / "templates"
 

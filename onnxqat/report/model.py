@@ -6,6 +6,7 @@ import dataclasses
 import math
 from typing import Literal, TypeAlias
 
+from onnxqat.printing import printable
 from onnxqat.types import Remark
 
 Cell: TypeAlias = "str | int | float | bool | None"
@@ -121,11 +122,6 @@ def shown(value: Cell, kind: Kind) -> str:
     if kind == "count" or isinstance(value, int):
         return f"{value:,}"
     return f"{value:.4g}"
-
-
-def printable(text: str) -> str:
-    """`text` on one line; characters that would steer a terminal are written as escapes."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 def filled(value: Cell, kind: Kind) -> float:

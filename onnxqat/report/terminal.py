@@ -6,7 +6,8 @@ import sys
 from collections.abc import Iterator
 from typing import IO
 
-from onnxqat.report.model import Report, Table, grouped, printable, shown
+from onnxqat import printing
+from onnxqat.report.model import Report, Table, grouped, shown
 from onnxqat.types import Remark
 
 _NAMES_SHOWN = 4
@@ -20,20 +21,21 @@ def show(report: Report, file: IO[str] | None = None) -> None:
     """
     file = file or sys.stdout
     if not file.isatty():
-        file.write(to_text(report))
+        printing.echo(to_text(report).removesuffix("\n"), file=file)
         return
-    _show_rich(report, file)
+    _show_rich(printing.shown(report), file)
 
 
 def to_text(report: Report) -> str:
     """The report as plain text, columns aligned, all rows."""
+    report = printing.shown(report)
     lines = [_headline(report), *([""] if report.figures else [])]
     width = max((len(f.label) for f in report.figures), default=0)
     for figure in report.figures:
-        note = f"  ({printable(figure.note)})" if figure.note else ""
+        note = f"  ({figure.note})" if figure.note else ""
         lines.append(f"  {figure.label:<{width}}  {shown(figure.value, figure.kind)}{note}")
     for table in report.tables:
-        lines += ["", printable(table.title), *_plain_table(table)]
+        lines += ["", table.title, *_plain_table(table)]
         lines += [f"  {table.note}"] if table.note else []
     for title, items in _closing(report):
         lines += ["", title, *(f"  {item}" for item in items)]
@@ -42,7 +44,7 @@ def to_text(report: Report) -> str:
 
 def _headline(report: Report) -> str:
     verdict = "" if report.passed is None else (": passed" if report.passed else ": FAILED")
-    return printable(report.title) + verdict
+    return report.title + verdict
 
 
 def _plain_table(table: Table) -> Iterator[str]:
@@ -60,24 +62,24 @@ def _plain_table(table: Table) -> Iterator[str]:
 def _closing(report: Report) -> Iterator[tuple[str, list[str]]]:
     """The end of every report: failures, remarks, what was written, what stays float and why, what to run next."""
     if report.failures:
-        yield "Failed because", [printable(text) for text in report.failures]
+        yield "Failed because", list(report.failures)
     if report.remarks:
         yield "Remarks", [_remark(remark) for remark in report.remarks]
-    yield "Written", [printable(name) for name in report.files] or ["nothing"]
+    yield "Written", list(report.files) or ["nothing"]
     if report.left_float is not None:
-        left = [f"{printable(reason)}: {_some(nodes)}" for reason, nodes in grouped(report.left_float)]
+        left = [f"{reason}: {_some(nodes)}" for reason, nodes in grouped(report.left_float)]
         yield "Left in float", left or ["nothing"]
     if report.next_command:
-        yield "Next", [printable(report.next_command)]
+        yield "Next", [report.next_command]
 
 
 def _remark(remark: Remark) -> str:
     source = f"{remark.source}: " if remark.source else ""
-    return source + printable(remark.message) + (f" ({_some(list(remark.nodes))})" if remark.nodes else "")
+    return source + remark.message + (f" ({_some(list(remark.nodes))})" if remark.nodes else "")
 
 
 def _some(names: list[str]) -> str:
-    head = ", ".join(printable(name) for name in names[:_NAMES_SHOWN])
+    head = ", ".join(name for name in names[:_NAMES_SHOWN])
     return head + (f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else "")
 
 
@@ -96,14 +98,14 @@ def _show_rich(report: Report, file: IO[str]) -> None:
         line = Text(f"  {figure.label:<{width}}  ", style="dim")
         line.append(shown(figure.value, figure.kind), style="bold not dim")
         if figure.note:
-            line.append(f"  ({printable(figure.note)})")
+            line.append(f"  ({figure.note})")
         console.print(line)
     for table in report.tables:
         console.print()
         if _fits(table, console.width):
             console.print(_rich_table(table))
         else:
-            console.print(Text(printable(table.title), style="bold"))
+            console.print(Text(table.title, style="bold"))
             for row in _stacked(table):
                 console.print(_indented(Text(row.lstrip()), 4 if row.startswith(" ") else 2))
         rest = len(table.rows) - table.shown
@@ -155,7 +157,7 @@ def _rich_table(table: Table) -> object:
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    drawn = RichTable(title=Text(printable(table.title)), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+    drawn = RichTable(title=Text(table.title), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
     for column, least in zip(table.columns, _widths(table), strict=True):
         text = column.kind in ("text", "verdict")
         drawn.add_column(Text(column.title), justify="left" if text else "right", overflow="fold", min_width=least)

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from onnxqat.bridge.fake_quantize import STATES, State
 from onnxqat.bridge.state import quantizers
 from onnxqat.errors import InputError
-from onnxqat.graph import atomic, io
+from onnxqat.graph import atomic, files_read, io
 from onnxqat.training import checkpoint, roles
 from onnxqat.training.batches import Batch
 from onnxqat.training.execution import Execution
@@ -78,7 +78,7 @@ def write(folder: Path, steps: Steps, record: StepRecord, finding: Finding, rand
         ModelError: ``output-not-writable``.
     """
     step, world = steps.step, steps.step.world
-    folder.mkdir(parents=True, exist_ok=True)
+    atomic.make_folder(folder)
     if world.writer:
         atomic.remove(folder / "box.json")  # of an earlier run: beside new batches it would be the box of another step
     _write_seen(folder / f"batch-{world.rank}.safetensors", step.seen, finding)
@@ -236,6 +236,7 @@ def _read_box(path: Path) -> dict[str, Any]:
             hint="it is called OUTPUT.black_box and holds box.json",
         )
     try:
+        files_read.note(path, "the black box")
         box = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise _damaged(path, f"not a black box ({error})") from None
@@ -253,7 +254,7 @@ def _read_box(path: Path) -> dict[str, Any]:
     if (
         not isinstance(box, dict)
         or box.get("format") != FORMAT
-        or not all(isinstance(box.get(key), kind) for key, kind in kinds.items())
+        or not all(key in box and isinstance(box[key], kind) for key, kind in kinds.items())
         or box["processes"] < 1
     ):
         raise _damaged(path, f"not a black box of format {FORMAT}")
@@ -262,6 +263,7 @@ def _read_box(path: Path) -> dict[str, Any]:
 
 def _read(path: Path) -> tuple[dict[str, Tensor], Any]:
     try:
+        files_read.note(path, "the black box")
         with safetensors.safe_open(path, framework="pt") as file:
             document = json.loads((file.metadata() or {}).get("onnxqat", "null"))
             return {key: file.get_tensor(key) for key in file.keys()}, document  # noqa: SIM118 - not a dict

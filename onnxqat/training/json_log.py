@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
 
 from onnxqat.errors import ModelError
-from onnxqat.graph import io
+from onnxqat.graph import files_read, io
 from onnxqat.training.loop import Loop
 from onnxqat.training.part import Part, StepRecord
 
@@ -93,7 +94,11 @@ def _opened(path: Path, step: int) -> IO[str]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists():
-            kept = [line for line in path.read_text(encoding="utf-8").splitlines() if _step_of(line) <= step and step]
+            files_read.check(path)
+            lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+            if lines and all(map(math.isinf, map(_step_of, lines))):
+                raise ModelError("output-not-writable", f"{path}: holds something else than the log of a run")
+            kept = [line for line in lines if _step_of(line) <= step and step]
             io.write_atomic(path, "".join(f"{line}\n" for line in kept).encode())
         return path.open("a", encoding="utf-8")
     except OSError as error:

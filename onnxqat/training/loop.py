@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from onnxqat.errors import DataError, QatError
+from onnxqat.graph import atomic, files_read
 from onnxqat.training import checkpoint
 from onnxqat.training.batches import Batch, Batches
 from onnxqat.training.best import Best
@@ -24,6 +25,9 @@ from onnxqat.training.schedule import Schedule
 from onnxqat.training.step import Augment, Step, Teacher
 from onnxqat.training.steps import Steps
 from onnxqat.training.world import World
+
+CHECKPOINTS = ("last.safetensors", "best.safetensors")
+"""Files that a run writes into its folder."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,7 +131,9 @@ class Loop:
             DataError: what is wrong with a batch.
         """
         if self.folder is not None:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            atomic.make_folder(self.folder)
+            for name in CHECKPOINTS:
+                files_read.plan(self.folder / name, "a checkpoint")
         self._prepare()
         if resume:
             self._resume()

@@ -15,7 +15,7 @@ from onnxqat import metrics
 from onnxqat.calibration._sources import as_array
 from onnxqat.calibration.session import Session, main_values
 from onnxqat.errors import ModelError
-from onnxqat.graph import io, qdq, quantized_forms, query
+from onnxqat.graph import files_read, io, qdq, quantized_forms, query
 from onnxqat.graph.qdq import Quantizer
 from onnxqat.metrics._closeness import Closeness
 from onnxqat.types import Remark, Role
@@ -95,6 +95,7 @@ class ProfileReport:
     score: metrics.Scored | None = None
 
 
+@files_read.guard
 def profile(
     float_model: io.ModelSource,
     qdq_model: io.ModelSource,

@@ -14,7 +14,7 @@ from onnxqat import metrics
 from onnxqat.calibration import inputs as model_inputs
 from onnxqat.calibration.session import Session, main_values
 from onnxqat.errors import DataError, ModelError
-from onnxqat.graph import io, qdq, quantized_forms, query
+from onnxqat.graph import files_read, io, qdq, quantized_forms, query
 from onnxqat.metrics._accuracy import Accuracy, AccuracyMeter
 from onnxqat.metrics._closeness import Difference
 from onnxqat.types import Remark
@@ -35,6 +35,7 @@ WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 PIECE_BYTES = 2**28
 
 
+@files_read.guard
 def validate(
     float_model: io.ModelSource,
     qdq_model: io.ModelSource,

@@ -277,3 +277,21 @@ def test_names_of_any_letters_and_a_full_output(folder: Path) -> None:
     with Path("/dev/full").open("w") as full:
         failed = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False)
     assert (failed.returncode, failed.stderr.splitlines()[0][:21]) == (2, b"error[machine-limit]:")
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="no /proc, where nobody makes a folder")
+def test_folders_that_cannot_be_made(qdq: Path, onnxqat: Run) -> None:
+    tuned = ("finetune", "model.qdq.onnx", "--data", "data.npz", "--max-steps", "1", "-o", "out.onnx")
+    for arguments in (
+        ("demo", "-o", "/proc/x"),
+        (*tuned, "--checkpoint-dir", "/proc/x"),
+        (*tuned, "--log-dir", "/proc/x"),
+    ):
+        done = onnxqat(*arguments)
+        assert done.status == 2, done.err
+        assert "error[output-not-writable]" in done.err
+
+
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="no /dev/zero")
+def test_a_device_holds_no_data(folder: Path, onnxqat: Run) -> None:
+    assert "a device or a pipe" in refused(onnxqat, *INSERT, "-c", "/dev/zero", code="data-format")

@@ -23,6 +23,7 @@ from onnxqat.cli import main
 from onnxqat.cli.commands import train as command
 from onnxqat.compat.classification import material, processes
 from onnxqat.compat.classification.epochs import Shifted
+from onnxqat.compat.classification.files import Files
 from onnxqat.compat.classification.meters import Meters, correct
 from onnxqat.compat.classification.run import Result, run
 from onnxqat.compat.classification.settings import Settings
@@ -423,3 +424,15 @@ def test_two_processes_train_like_one(
     one, two = (torch.load(file, weights_only=True)["state_dict"] for file in files)
     for key, value in one.items():
         torch.testing.assert_close(two[key], value, rtol=1e-3, atol=1e-4, msg=key)
+
+
+def test_what_lies_in_the_folder_of_the_loop_stays(tmp_path: Path) -> None:
+    for name, left in (("resnet18_state", False), ("resnet50_state", True)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "last.safetensors").touch()
+        if left:
+            (tmp_path / name / "photos.jpg").touch()
+        Files(Settings(data="x", arch=name.removesuffix("_state"), output=tmp_path)).clean()
+        assert (tmp_path / name).exists() == left
+        assert not (tmp_path / name / "last.safetensors").exists()
+    assert (tmp_path / "resnet50_state" / "photos.jpg").exists()

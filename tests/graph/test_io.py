@@ -230,6 +230,28 @@ def test_calls_of_calls_are_counted_before_they_are_inlined() -> None:
         io.load(doubling(40))
 
 
+@pytest.mark.parametrize("kind", ["input", "output"])
+def test_a_call_with_more_values_than_its_function_has(kind: str) -> None:
+    made = parse("g (float[2] x) => (float[2] y) { y = Neg(x) }")
+    opsets = [onnx.helper.make_opsetid("", 18), onnx.helper.make_opsetid("my", 1)]
+    made.opset_import.extend(opsets[1:])
+    made.functions.append(
+        onnx.helper.make_function("my", "F", ["a"], ["b"], [onnx.helper.make_node("Neg", ["a"], ["b"])], opsets)
+    )
+    node = made.graph.node[0]
+    node.domain, node.op_type, node.name = "my", "F", "call"
+    io.load(made)
+    getattr(node, kind).append("x" if kind == "input" else "z")
+    with pytest.raises(ModelError, match=f"node 'call' has 2 {kind}s, the function F that it calls 1"):
+        io.load(made)
+
+
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="no /dev/zero")
+def test_a_device_is_no_model() -> None:
+    with pytest.raises(ModelError, match="is a device"):
+        io.load("/dev/zero")
+
+
 @pytest.mark.parametrize("named", [b"name of", b"key of", b"note of"])
 def test_text_that_is_not_utf8_is_told(named: bytes, tmp_path: Path) -> None:
     proto = parse(TEXT)

@@ -109,3 +109,23 @@ def test_a_compiler_without_environment_says_what_to_do() -> None:
     with pytest.raises(UsageError) as caught:
         environment.of("openvino-cpu")
     assert "onnxqat[openvino]" in caught.value.hint
+
+
+def test_a_folder_that_is_not_ones_own_is_not_removed(root: Path, tmp_path: Path) -> None:
+    (root / "toy").mkdir(parents=True)
+    (root / "toy" / "photos.jpg").write_text("mine", encoding="utf-8")
+    with pytest.raises(UsageError, match="is not an environment that onnxqat made"):
+        environment.install(toy("anything"))
+    assert (root / "toy" / "photos.jpg").exists()
+    (root / "toy").rename(tmp_path / "photos")
+    (root / "toy").symlink_to(tmp_path / "photos")
+    with pytest.raises(UsageError, match="is a link"):
+        environment.install(toy("anything"))
+    assert (tmp_path / "photos" / "photos.jpg").exists()
+
+
+def test_an_unfinished_installation_is_removed(root: Path) -> None:
+    for _ in range(2):
+        with pytest.raises(UsageError, match="did not end within"):
+            environment.install(toy("anything"), timeout=0.01)
+    assert (root / "toy" / environment.OWN).exists()

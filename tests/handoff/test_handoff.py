@@ -238,9 +238,12 @@ def test_an_old_bundle_stays_until_the_new_one_is_complete(
     assert files(target) == before
     assert [p.name for p in tmp_path.iterdir()] == ["bundle"]
     monkeypatch.setattr(module, "compile_in_process", right)
-    (target / "left-over").write_text("old", encoding="utf-8")
     handoff(quantized, "onnxruntime-cpu", target, data=DATA)
     assert set(files(target)) == set(before)
+    (target / "engine.bin").write_text("mine", encoding="utf-8")
+    with pytest.raises(UsageError, match=r"engine\.bin"):
+        handoff(quantized, "onnxruntime-cpu", target, data=DATA)
+    assert set(files(target)) == {*before, "engine.bin"}
     assert [p.name for p in tmp_path.iterdir()] == ["bundle"]
 
 

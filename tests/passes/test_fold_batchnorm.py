@@ -2,10 +2,12 @@
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from onnx import helper, numpy_helper
 
 from onnxqat.graph import io
+from onnxqat.passes._batchnorm import affine
 from onnxqat.passes.fold_batchnorm import FoldBatchnorm
 from onnxqat.passes.lift_constants import LiftConstants
 from tests.passes.checks import check_pass, compare_outputs, parse
@@ -153,3 +155,10 @@ def test_real_models(shared, name: str) -> None:
     before, after = io.to_proto(model), io.to_proto(result.model)
     onnx.checker.check_model(after, full_check=True)
     compare_outputs(before, after, 1e-4, size=1)
+
+
+def test_parameters_of_different_lengths_are_left_alone() -> None:
+    text = """g (float[N,3] x) => (float[N,3] y) <float[1] g = {2}, float[3] b = {1, 2, 3}, float[3] m = {0, 0, 0},
+    float[3] v = {1, 1, 1}> { y = BatchNormalization(x, g, b, m, v) }"""
+    node = ir.from_proto(parse(text)).graph[0]
+    assert affine(node) == "parameters of BatchNormalization have different lengths"

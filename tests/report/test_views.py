@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from onnxqat.printing import printable
 from onnxqat.report import html, terminal
 from onnxqat.report import json as as_json
-from onnxqat.report.model import Column, Figure, LeftFloat, Report, Table, filled, grouped, printable, shown
+from onnxqat.report.model import Column, Figure, LeftFloat, Report, Table, filled, grouped, shown
 from onnxqat.types import Remark
 
 HOSTILE = '<script>alert("1")</script>"><img src=x onerror=y>[bold red]{{ 7*7 }}\x1b[31m\n'

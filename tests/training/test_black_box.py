@@ -199,8 +199,19 @@ def test_a_damaged_box_is_refused(tmp_path: Path) -> None:
 
         return change
 
+    def without(key: str) -> Any:
+        def change(folder: Path) -> None:
+            document = json.loads((folder / "box.json").read_text())
+            del document[key]
+            (folder / "box.json").write_text(json.dumps(document))
+
+        return change
+
     refused("not a black box", lambda folder: (folder / "box.json").unlink())
     refused("not a black box", edited(format="other"))
+    for key in json.loads((box / "box.json").read_text()):
+        if key not in ("found", "rates", "torch"):  # for readers
+            refused("not a black box", without(key))
     refused("method", edited(settings={"method": "nonsense"}))
     refused("precision", edited(precision="float8"))
     refused("loss cannot be made", edited(objective={"wrong": 1}))

@@ -69,6 +69,7 @@ def run(
     from onnxqat.auto.auto import auto
     from onnxqat.backends.selection import Overrides
     from onnxqat.cli import _output
+    from onnxqat.graph import files_read
     from onnxqat.report import build, html
     from onnxqat.report.build_auto import from_auto
 
@@ -82,6 +83,8 @@ def run(
         observer=observer,
     )
     folder = output or _options.beside(model, ".auto")
+    page = folder / "report.html"
+    files_read.plan(page)
     with _options.phases(quiet=as_json) as progress:
         result = auto(
             model,
@@ -102,6 +105,5 @@ def run(
             progress=progress,
         )
     report = from_auto(result)
-    page = folder / "report.html"
     html.write_html(report, page)
     _output.show(build.with_files(report, str(page)), as_json=as_json)

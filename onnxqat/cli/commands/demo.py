@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ BACKEND = "onnxruntime-cpu"
 FEW_BITS = 3
 """Bits at which calibration alone loses points on the digits, and training wins them back, whatever the processor."""
 EPOCHS, BATCH = 12, 64
+REPORT = "report.html"
 
 
 @click.command
@@ -30,7 +31,6 @@ def run(output: Path, as_json: bool) -> None:
     """
     _options.need("torch", "demo")
     _options.need("sklearn", "demo")
-    output.mkdir(parents=True, exist_ok=True)
     with _one_thread():
         _run(output, as_json=as_json)
 
@@ -52,11 +52,14 @@ def _run(output: Path, *, as_json: bool) -> None:
     import numpy as np
 
     from onnxqat.cli import _output
+    from onnxqat.graph import atomic
     from onnxqat.report import build, html
     from onnxqat.training import digits
 
-    images, labels = digits.load()
     files = {name: output / f"{name}.onnx" for name in ("float", "w8a8", "w3a3", "w3a3_tuned")}
+    _check_folder(output, [*files.values(), output / "test.npz"])
+    atomic.make_folder(output)
+    images, labels = digits.load()
     test, data = {"image": images["test"], "labels": labels["test"]}, output / "test.npz"
     with _options.phases(quiet=as_json) as phase:
         phase("train a float model")
@@ -74,9 +77,28 @@ def _run(output: Path, *, as_json: bool) -> None:
     written = [*map(str, files.values()), str(data), *(str(output / f"bundle_{name}") for name in proofs)]
     following = f"onnxqat validate {files['float']} {files['w3a3_tuned']} --data {data}"
     report = build.from_demo(rows, files=written, next_command=following)
-    page = output / "report.html"
+    page = output / REPORT
     html.write_html(report, page)
     _output.show(build.with_files(report, str(page)), as_json=as_json)
+
+
+def _check_folder(output: Path, written: Sequence[Path]) -> None:
+    """Refuse to write over files that no demo made: their names are not given, and may be those of somebody's model.
+
+    Raises:
+        UsageError: ``option-invalid``.
+    """
+    from onnxqat.errors import UsageError
+    from onnxqat.report.build import DEMO_TITLE
+
+    page = output / REPORT
+    if page.is_file() and DEMO_TITLE in page.read_text(encoding="utf-8", errors="replace"):
+        return
+    for path in [page, *written]:
+        if path.exists():
+            raise UsageError(
+                "option-invalid", f"{path} is not of a demo, and stays", hint="give a new folder: -o FOLDER"
+            )
 
 
 def _insert(source: Path, target: Path, images: Any, *, bits: int) -> None:

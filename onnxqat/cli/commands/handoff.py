@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from onnxqat import printing
 from onnxqat.cli import _options
 
 
@@ -16,9 +17,9 @@ def _install(context: click.Context, _: click.Parameter, name: str | None) -> No
         return
     from onnxqat.handoff import environment
 
-    click.echo(environment.of(name).describe(), err=True)
+    printing.echo(environment.of(name).describe(), err=True)
     folder = environment.install(environment.of(name))
-    click.echo(f"{name} {environment.of(name).version()} is installed in {folder}")
+    printing.echo(f"{name} {environment.of(name).version()} is installed in {folder}")
     context.exit()
 
 
@@ -37,10 +38,10 @@ def _list(context: click.Context, _: click.Parameter, wanted: bool) -> None:
         found.append({"compiler": name, "version": version, "hint": hint, "backends": tables})
         rows.append((name, version or f"not installed: {hint}", ", ".join(tables) or "any, with --compiler"))
     if context.find_root().obj:  # --json, which may come behind this option
-        click.echo(json.dumps(found))
+        printing.echo(json.dumps(found))
         context.exit()
     widths = [max(len(row[i]) for row in rows) for i in range(2)]
-    click.echo("\n".join(f"{a:<{widths[0]}}  {b:<{widths[1]}}  {c}" for a, b, c in rows))
+    printing.echo("\n".join(f"{a:<{widths[0]}}  {b:<{widths[1]}}  {c}" for a, b, c in rows))
     context.exit()
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from onnxqat import printing
 from onnxqat.cli import _options
 
 
@@ -42,7 +43,7 @@ def run(
     if form == "sarif":
         from onnxqat.lint import sarif
 
-        click.echo(sarif.dumps(found))
+        printing.echo(sarif.dumps(found))
         if not found.passed:
             click.get_current_context().exit(1)
         return

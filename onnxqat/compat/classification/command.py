@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import logging
 import sys
 from collections.abc import Callable
 
+from onnxqat import printing
 from onnxqat.compat.classification import processes
 from onnxqat.compat.classification.run import Result, run
 from onnxqat.compat.classification.settings import LOG_LEVELS, Settings
@@ -49,10 +49,10 @@ class _Work:
         settings = self.settings if gpu is None else dataclasses.replace(self.settings, gpu=None)
         logger = logging.getLogger("onnxqat")
         level, handler = logger.level, logging.StreamHandler(sys.stderr)
-        handler.setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
+        handler.setFormatter(printing.LogFormatter("%(levelname)s: %(message)s"))
         logger.setLevel(LOG_LEVELS[settings.log_level])
         logger.addHandler(handler)
-        say: Callable[[str], None] = _nothing if self.quiet else functools.partial(print, flush=True)
+        say: Callable[[str], None] = _nothing if self.quiet else printing.echo
         try:
             self.found.append(run(settings, say))
         finally:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import io as streams
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,8 @@ from onnxqat.bridge.write_back import write_back
 from onnxqat.compat.classification.settings import Settings
 from onnxqat.compat.deploy import convert_export
 from onnxqat.errors import InputError
-from onnxqat.graph import io
+from onnxqat.graph import files_read, io
+from onnxqat.training.loop import CHECKPOINTS
 
 FORMAT = "onnxqat-train-1"
 
@@ -44,6 +45,11 @@ class Files:
         self.log = home / f"{name}_log.jsonl"
         self.state = home / f"{name}_state"
 
+    def plan(self) -> None:
+        """Refuse to write over a file that the run reads. The checkpoint that it goes on from is its own."""
+        for path in (self.checkpoint, self.best_checkpoint, self.last, self.best, self.log):
+            files_read.plan(path)
+
     def write_onnx(self, module: nn.Module, float_model: onnx.ModelProto | None, *, best: bool) -> None:
         """The model as it is now; `float_model` is what a float run fills in."""
         if float_model is not None:
@@ -69,8 +75,11 @@ class Files:
             io.write_atomic(self.best_checkpoint, buffer.getvalue())
 
     def clean(self) -> None:
-        """Remove the folder of the loop's own checkpoint, which the checkpoint file holds."""
-        shutil.rmtree(self.state, ignore_errors=True)
+        """Remove the loop's own checkpoint, which the checkpoint file holds, and its folder where nothing else is in it."""
+        for name in CHECKPOINTS:
+            (self.state / name).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self.state.rmdir()
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:

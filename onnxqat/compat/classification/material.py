@@ -20,6 +20,7 @@ from onnxqat.calibration._sources import IMAGE_SUFFIXES
 from onnxqat.calibration.inputs import InputInfo
 from onnxqat.calibration.preprocess import ImageTransform, Preprocess, parse
 from onnxqat.errors import DataError, UsageError
+from onnxqat.graph import files_read
 from onnxqat.training.batches import Batch, Batches, make
 
 _log = logging.getLogger(__name__)
@@ -108,6 +109,7 @@ def files_of(folder: Path, classes: Sequence[str]) -> list[tuple[Path, int]]:
         found += [(p, number) for p in sorted(home.rglob("*")) if p.suffix.lower() in IMAGE_SUFFIXES]
     if not found:
         raise DataError("data-missing", f"{folder}: holds no images")
+    files_read.note_all((path for path, _ in found), "the data")
     return found
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from onnxqat.calibration.inputs import InputInfo, of_graph
 from onnxqat.compat.classification.settings import Settings
 from onnxqat.errors import DataError, ModelError, UsageError
-from onnxqat.graph import io
+from onnxqat.graph import files_read, io
 
 WRAPPER = "module."
 TEACHER = "resnet101"  # the manual's architecture of weights that --teacher-path names alone
@@ -146,6 +146,7 @@ def _load(module: nn.Module, path: Path) -> None:
     """Load a state dict, alone or in a checkpoint, into `module`; the prefix of wrappers is taken off."""
     if not path.is_file():
         raise ModelError("model-not-found", f"{path}: no such file")
+    files_read.note(path, "the weights")
     try:
         held: Any = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises nearly anything on a damaged file

@@ -30,7 +30,7 @@ from onnxqat.compat.classification.shipped import file_scores, shipped_module
 from onnxqat.compat.deploy import prepared_part, set_opset, written
 from onnxqat.compat.prepare import prepare_by_platform
 from onnxqat.errors import UsageError
-from onnxqat.graph import io
+from onnxqat.graph import atomic, files_read, io
 from onnxqat.passes import _base as passes
 from onnxqat.passes.strip_qdq import StripQdq
 from onnxqat.training import batch_norm, optimizers, placement, roles, schedules, teachers
@@ -73,6 +73,7 @@ class Result:
     file: Scores | None = None
 
 
+@files_read.guard
 def run(settings: Settings, say: Callable[[str], None]) -> Result:
     """Train, or evaluate, as `settings` say; `say` prints a line.
 
@@ -105,7 +106,7 @@ class _Run:
     def go(self) -> Result:
         """Everything."""
         settings = self.settings
-        settings.output.mkdir(parents=True, exist_ok=True)
+        atomic.make_folder(settings.output)
         module, initial, material = self._start()
         if settings.evaluate:
             if self.held is not None:
@@ -118,6 +119,7 @@ class _Run:
                 "quantized training takes about 0.001, and a few epochs",
                 settings.lr,
             )
+        self.files.plan()
         self._train(module, initial, material)
         paths = (self.files.checkpoint, self.files.best_checkpoint, self.files.last, self.files.best, self.files.log)
         written = tuple(path for path in paths if path.exists())
@@ -231,7 +233,7 @@ class _Run:
         )
         if self.held is not None:
             if self.world.writer:
-                self.files.state.mkdir(parents=True, exist_ok=True)
+                atomic.make_folder(self.files.state)
                 io.write_atomic(self.files.state / "last.safetensors", self.held["state"])
             self.world.barrier()
         loop.run(resume=self.held is not None)

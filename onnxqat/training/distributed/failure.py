@@ -65,12 +65,12 @@ def explained(rank: int, size: int, store: Store | None) -> Iterator[None]:
             f"process {rank} of {size} lost the others: {_verdict(rank, size, store) or line(error)}",
             hint="the last checkpoint is whole: start again with --resume",
         ) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # the second: of the user's loss, data or score
         _leave(store, rank, error)
         raise
 
 
-def _leave(store: Store | None, rank: int, error: Exception) -> None:
+def _leave(store: Store | None, rank: int, error: BaseException) -> None:
     """Tell the others why this process ends."""
     if store is not None:
         with contextlib.suppress(RuntimeError):

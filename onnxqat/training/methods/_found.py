@@ -16,6 +16,7 @@ from typing import Any
 from onnxqat import discover
 from onnxqat.bridge.fake_quantize import FakeQuantize
 from onnxqat.errors import UnsupportedError, UsageError
+from onnxqat.graph import files_read
 
 PACKAGE = "onnxqat.training.methods"
 GROUP = "onnxqat.methods"
@@ -64,6 +65,7 @@ def _file(path: Path) -> ModuleType:
     if not path.is_file():
         raise UsageError("option-invalid", f"there is no method file {str(path)!r}")
     path = path.resolve()
+    files_read.note(path, "the method")
     # A module that can be found by its name: quantizers are copied and pickled.
     name = f"onnxqat_method_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)

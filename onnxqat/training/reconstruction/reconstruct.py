@@ -19,7 +19,7 @@ from onnxqat.bridge.write_back import write_back
 from onnxqat.calibration.inputs import of_graph
 from onnxqat.calibration.preprocess import Preprocess, parse
 from onnxqat.errors import DataError, ModelError, UsageError
-from onnxqat.graph import io
+from onnxqat.graph import files_read, io
 from onnxqat.graph.staging import scratch
 from onnxqat.training import batches, methods, placement
 from onnxqat.training.in_float32 import Source
@@ -86,6 +86,7 @@ class ReconstructResult:
     seconds: float
 
 
+@files_read.guard
 def reconstruct(
     model: io.ModelSource,
     data: Any,

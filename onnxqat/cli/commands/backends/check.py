@@ -6,6 +6,7 @@ import json
 
 import click
 
+from onnxqat import printing
 from onnxqat.cli import _options
 
 
@@ -29,9 +30,9 @@ def run(file: str, as_json: bool) -> None:
         *(f"{key} has no source in facts" for key in review.unsourced(schema.stated(file))),
     ]
     if as_json:
-        click.echo(json.dumps({"backend": table.backend, "opset": opset, "remarks": found}))
+        printing.echo(json.dumps({"backend": table.backend, "opset": opset, "remarks": found}))
         return
     operators = {key.partition("/")[0] for key in table.ops}  # a row may be for one mode
-    click.echo(f"{table.backend}: {len(operators)} operators, {len(table.types)} types, opset {opset} and later")
+    printing.echo(f"{table.backend}: {len(operators)} operators, {len(table.types)} types, opset {opset} and later")
     for text in found:
-        click.echo(f"  {text}")
+        printing.echo(f"  {text}")

@@ -6,6 +6,7 @@ import json
 
 import click
 
+from onnxqat import printing
 from onnxqat.cli import _options
 
 
@@ -24,7 +25,7 @@ def run(first: str, second: str, as_json: bool) -> None:
 
     found = comparison.differences(schema.load(first), schema.load(second))
     if as_json:
-        click.echo(json.dumps({key: {"first": a, "second": b} for key, (a, b) in found.items()}, indent=2))
+        printing.echo(json.dumps({key: {"first": a, "second": b} for key, (a, b) in found.items()}, indent=2))
         return
     for key, (a, b) in found.items():
-        click.echo(f"{key}: {comparison.text(a)} -> {comparison.text(b)}")
+        printing.echo(f"{key}: {comparison.text(a)} -> {comparison.text(b)}")

@@ -6,6 +6,7 @@ import json
 
 import click
 
+from onnxqat import printing
 from onnxqat.cli import _options
 
 
@@ -20,9 +21,9 @@ def run(as_json: bool) -> None:
 
     tables = [(name, schema.load(name)) for name in [*schema.names(), *plugins.names()]]
     if as_json:
-        click.echo(json.dumps([schema.as_json(table) for _, table in tables], indent=2))
+        printing.echo(json.dumps([schema.as_json(table) for _, table in tables], indent=2))
         return
     width = max(len(name) for name, _ in tables)
-    click.echo("\n".join(f"{name:<{width}}  {table.description}" for name, table in tables))
+    printing.echo("\n".join(f"{name:<{width}}  {table.description}" for name, table in tables))
     for name, reason in refused.REFUSED.items():
-        click.echo(f"{name} is refused: {reason}", err=True)
+        printing.echo(f"{name} is refused: {reason}", err=True)

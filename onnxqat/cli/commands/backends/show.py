@@ -6,6 +6,7 @@ import json
 
 import click
 
+from onnxqat import printing
 from onnxqat.cli import _options
 
 
@@ -23,6 +24,6 @@ def run(name: str, as_json: bool) -> None:
 
     table = schema.load(name)
     if as_json:
-        click.echo(json.dumps({**schema.as_json(table), "unverified": sorted(schema.unverified(table))}, indent=2))
+        printing.echo(json.dumps({**schema.as_json(table), "unverified": sorted(schema.unverified(table))}, indent=2))
     else:
-        click.echo(schema.describe(table))
+        printing.echo(schema.describe(table))

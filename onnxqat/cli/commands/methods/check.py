@@ -6,6 +6,7 @@ import json
 
 import click
 
+from onnxqat import printing
 from onnxqat.cli import _options
 
 
@@ -24,11 +25,11 @@ def run(file: str, as_json: bool) -> None:
 
     found = methods.check(file)
     if as_json:
-        click.echo(
+        printing.echo(
             json.dumps({"method": found.method, "findings": {f.name: f.message or None for f in found.findings}})
         )
     else:
         for finding in found.findings:
-            click.echo(f"{finding.name:14} {'kept' if finding.passed else f'broken: {finding.message}'}")
+            printing.echo(f"{finding.name:14} {'kept' if finding.passed else f'broken: {finding.message}'}")
     if not found.passed:
         raise click.exceptions.Exit(1)

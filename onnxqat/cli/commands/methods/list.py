@@ -7,6 +7,7 @@ import json
 
 import click
 
+from onnxqat import printing
 from onnxqat.cli import _options
 
 
@@ -26,7 +27,7 @@ def run(as_json: bool) -> None:
         text = (module.__doc__ or "") if module else ""
         found[name.replace("_", "-")] = text.partition("\n")[0].partition(": ")[2]
     if as_json:
-        click.echo(json.dumps(found))
+        printing.echo(json.dumps(found))
         return
     for name, text in found.items():
-        click.echo(f"{name:14} {text}")
+        printing.echo(f"{name:14} {text}")

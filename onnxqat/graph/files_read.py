@@ -1,0 +1,182 @@
+"""Files that a command reads: none of its outputs takes the place of one of them.
+
+Whoever opens a file of the user calls :func:`note`; whoever knows where an output goes calls :func:`plan`, so that the
+command ends before the work begins; and every write goes through :func:`replacing`. All three look at the file, not at
+its name: a hard link or a symbolic link is the same file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import os
+import stat
+from collections.abc import Callable, Iterable, Iterator
+from contextvars import ContextVar
+from typing import ParamSpec, TypeVar
+
+from onnxqat import exits
+from onnxqat.errors import UsageError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+OUTPUT = "the output"
+Identity = tuple[int, int]
+"""Device and number of a file, which all its names share."""
+
+
+@dataclasses.dataclass
+class _Group:
+    """Files that are read together, such as the images of a folder; they are looked at when an output may be one."""
+
+    paths: tuple[str, ...]
+    what: str
+
+    @functools.cached_property
+    def identities(self) -> frozenset[Identity]:
+        return frozenset(filter(None, map(_identity, self.paths)))
+
+
+@dataclasses.dataclass
+class _Command:
+    """What one command reads and writes; outputs by their real paths, with the path as given and a name."""
+
+    groups: list[_Group] = dataclasses.field(default_factory=list)
+    planned: dict[str, tuple[str, str]] = dataclasses.field(default_factory=dict)
+    written: set[str] = dataclasses.field(default_factory=set)
+    noted: set[str] = dataclasses.field(default_factory=set)
+
+
+# A value of the command that runs, as a decimal context is of the computation that runs: passing it by hand would put
+# an argument that no caller understands on everything between a command and whoever opens a file.
+_RUNNING: ContextVar[_Command | None] = ContextVar("onnxqat.graph.files_read", default=None)
+
+
+@contextlib.contextmanager
+def guarded() -> Iterator[None]:
+    """A command: what is read in the block is kept from what is written in it. A command within one is part of it.
+
+    Raises:
+        InputError: ``code-exited``: of :func:`onnxqat.exits.refused`.
+    """
+    with exits.refused():
+        if _RUNNING.get() is not None:
+            yield
+            return
+        token = _RUNNING.set(_Command())
+        try:
+            yield
+        finally:
+            _RUNNING.reset(token)
+
+
+def guard(function: Callable[P, R]) -> Callable[P, R]:
+    """`function` as a command: see :func:`guarded`."""
+
+    @functools.wraps(function)
+    def run(*arguments: P.args, **keywords: P.kwargs) -> R:
+        with guarded():
+            return function(*arguments, **keywords)
+
+    return run
+
+
+def note(path: str | os.PathLike[str], what: str) -> None:
+    """Remember that the file at `path` is read, as `what` ("the model"). What the command wrote itself is its own.
+
+    Raises:
+        UsageError: ``option-invalid``: it is an output too.
+    """
+    note_all((path,), what)
+
+
+def note_all(paths: Iterable[str | os.PathLike[str]], what: str) -> None:
+    """:func:`note` for many files at once.
+
+    Raises:
+        UsageError: ``option-invalid``: one of them is an output too.
+    """
+    command = _RUNNING.get()
+    if command is None:
+        return
+    own = command.written
+    new = [
+        p
+        for p in (os.fspath(path) for path in paths)
+        if p not in command.noted and not (own and os.path.realpath(p) in own)
+    ]
+    command.noted.update(new)
+    group = _Group(tuple(new), what)
+    command.groups.append(group)
+    for real, (output, name) in command.planned.items():
+        if real not in own:
+            _refuse(output, name, [group])
+
+
+def plan(path: str | os.PathLike[str] | None, name: str = OUTPUT) -> None:
+    """Say that `path`, where there is one, is going to be written, as `name` ("--output").
+
+    Raises:
+        UsageError: ``option-invalid``: it is a file that the command reads, or writes under another name.
+    """
+    command = _RUNNING.get()
+    if command is None or path is None:
+        return
+    real = os.path.realpath(path)
+    given, known = command.planned.setdefault(real, (os.fspath(path), name))
+    if OUTPUT not in (name, known) and name != known and not _is_device(real):
+        hint = "give each a name of its own"
+        raise UsageError("option-invalid", f"{name} and {known} are the same file: {os.fspath(path)}", hint=hint)
+    if real not in command.written:
+        _refuse(given, known, command.groups)
+
+
+@contextlib.contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[None]:
+    """A write to `path` in the block; when it ends without an error, the file is the command's own.
+
+    Raises:
+        UsageError: ``option-invalid``: `path` is a file that the command reads.
+    """
+    check(path)
+    yield
+    command = _RUNNING.get()
+    if command is not None:
+        command.written.add(os.path.realpath(path))
+
+
+def check(path: str | os.PathLike[str]) -> None:
+    """Refuse to replace or remove the file at `path` where the command reads it.
+
+    Raises:
+        UsageError: ``option-invalid``.
+    """
+    command = _RUNNING.get()
+    real = os.path.realpath(path)
+    if command is not None and real not in command.written:
+        _refuse(*command.planned.get(real, (os.fspath(path), OUTPUT)), command.groups)
+
+
+def _refuse(output: str, name: str, groups: Iterable[_Group]) -> None:
+    found = _identity(output)
+    for group in groups:
+        if found is not None and found in group.identities:
+            raise UsageError(
+                "option-invalid",
+                f"{name} and {group.what} are the same file: {output}",
+                hint="choose another name: no command replaces a file that it reads",
+            )
+
+
+def _is_device(path: str) -> bool:
+    return os.path.exists(path) and not os.path.isfile(path)
+
+
+def _identity(path: str | os.PathLike[str]) -> Identity | None:
+    """None where there is no regular file; a device or a pipe may be read and written."""
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return (found.st_dev, found.st_ino) if stat.S_ISREG(found.st_mode) else None

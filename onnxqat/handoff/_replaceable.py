@@ -1,0 +1,99 @@
+"""An old bundle, the only folder that a new one takes the place of."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+from pathlib import Path
+from typing import NoReturn
+
+from onnxqat.errors import UsageError
+from onnxqat.graph import files_read
+
+MANIFEST = "manifest.json"
+COMMAND = ["onnxqat", "handoff"]
+LARGEST_MANIFEST = 2**26  # a manifest has a line a file; what is larger is something else that has the name
+
+
+def check(folder: Path, name: Path | None = None) -> None:
+    """Refuse a folder in which anything would be lost: everything in it has to be as the manifest of a bundle lists it.
+
+    An empty folder may be replaced too, and what does not exist.
+
+    Args:
+        folder: where it is.
+        name: what messages call it, where it was moved.
+
+    Raises:
+        UsageError: ``option-invalid``, with the first file that is not of the bundle or that the command reads.
+    """
+    found = _files(folder) if folder.exists() else []
+    if not found:
+        return
+    stated = folder if name is None else name
+    listed = _listed(folder, stated)
+    for file in found:
+        path = folder / file
+        if file != MANIFEST and file not in listed:
+            _refuse(stated, f"it holds {file}, which is no file of the bundle there")
+        files_read.check(path)
+        if file != MANIFEST and (not _is_regular(path) or digest(path) != listed[file]):
+            _refuse(stated, f"{file} in it is not the file that the bundle's {MANIFEST} lists")
+
+
+def digest(path: Path) -> str:
+    """sha256 of a file."""
+    found = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(2**20):
+            found.update(block)
+    return found.hexdigest()
+
+
+def _files(folder: Path) -> list[str]:
+    """Everything below `folder` that is no folder, links among them, by its path with forward slashes."""
+    found = []
+    for home, folders, files in os.walk(folder, onerror=_raise):
+        found += [Path(home, name) for name in files]
+        found += [Path(home, name) for name in folders if Path(home, name).is_symlink()]
+    return sorted(path.relative_to(folder).as_posix() for path in found)
+
+
+def _raise(error: OSError) -> NoReturn:
+    """What cannot be looked at may hold anything."""
+    raise UsageError("option-invalid", f"{error.filename}: cannot be read: {error.strerror}")
+
+
+def _listed(folder: Path, stated: Path) -> dict[str, str]:
+    """The files of a bundle and their sha256, as its manifest says."""
+    path = folder / MANIFEST
+    if not _is_regular(path):
+        _refuse(stated, f"it holds other files, and no {MANIFEST} of a bundle")
+    content = None
+    if path.stat().st_size <= LARGEST_MANIFEST:
+        try:
+            content = json.loads(path.read_bytes())
+        except (OSError, ValueError, RecursionError):
+            content = None
+    listed = content.get("sha256") if isinstance(content, dict) else None
+    command = content.get("command") if isinstance(content, dict) else None
+    if not isinstance(command, list) or command[:2] != COMMAND or not isinstance(listed, dict):
+        _refuse(stated, f"its {MANIFEST} is not that of a bundle of onnxqat")
+    return {str(name): str(value) for name, value in listed.items()}
+
+
+def _is_regular(path: Path) -> bool:
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except OSError:
+        return False
+
+
+def _refuse(folder: Path, why: str) -> NoReturn:
+    raise UsageError(
+        "option-invalid",
+        f"{folder} is not replaced: {why}",
+        hint="give a new folder, or move what is in the way",
+    )
