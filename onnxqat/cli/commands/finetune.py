@@ -52,10 +52,8 @@ class _Announcement:
     type=_options.COUNT,
     help="Samples in a batch, where the model does not fix it [32, or 8 for few samples and no length].",
 )
-@click.option("--score", metavar="NAME", help="Metric, module:function or file.py:function [minus the loss].")
-@click.option(
-    "--labels", type=_options.PATH, help="For coco-map: a COCO file, or a folder of YOLO files [beside the images]."
-)
+@_options.score
+@_options.labels
 @_objectives.options
 @click.option(
     "--batch-norm",
