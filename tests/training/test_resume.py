@@ -109,3 +109,18 @@ def test_a_random_state_survives_a_file() -> None:
     again = (torch.rand(3), np.random.random(3), random.random(), random.gauss(0, 1))  # noqa: NPY002
     assert torch.equal(drawn[0], again[0])
     np.testing.assert_equal(drawn[1:], again[1:])
+
+
+def test_a_best_that_is_ahead_of_the_checkpoint_brings_its_score(tmp_path: Path) -> None:
+    """A run that was killed between the two files: the epoch is done again, and need not give the same score."""
+    x, y = images(16)
+    scores = iter([0.1, 0.3])
+    options: dict[str, Any] = {"labels": y, "epochs": 2, "batch_size": 8, "device": "cpu", "checkpoint_dir": tmp_path}
+    with pytest.raises(_InterruptedError):
+        finetune(convolutional(), x, evaluate=lambda _: next(scores), progress=stop_at(3), **options)
+    module = to_torch(convolutional())
+    ahead = checkpoint.Progress(best_score=0.9, best_epoch=2)
+    checkpoint.load(tmp_path / "best.safetensors", module)
+    checkpoint.save(tmp_path / "best.safetensors", module, progress=ahead)
+    resumed = finetune(convolutional(), x, evaluate=lambda _: 0.5, resume=True, **options)
+    assert (resumed.best_score, resumed.best_epoch) == (0.9, 2)
