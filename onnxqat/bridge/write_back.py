@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias, cast
@@ -21,7 +22,7 @@ from onnx import external_data_helper
 from torch import Tensor, nn
 
 from onnxqat import numerics
-from onnxqat.bridge import grid_notes, values
+from onnxqat.bridge import grid_notes, kept_start, values
 from onnxqat.bridge.constant_slots import PackedSlot, Slot, ir_slots, proto_slots
 from onnxqat.bridge.fake_quantize import DerivedFakeQuantize, FakeQuantize
 from onnxqat.bridge.lowering.normalization import BatchNorm
@@ -29,6 +30,7 @@ from onnxqat.bridge.packed_weights import Packing
 from onnxqat.bridge.state import quantizers
 from onnxqat.errors import QatError, UsageError
 from onnxqat.graph import external, io, saving
+from onnxqat.metrics import ScoreSource
 from onnxqat.types import FloatArray, IntArray, QParams
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -42,6 +44,8 @@ def write_back(
     output: str | os.PathLike[str] | None = None,
     *,
     metadata: Mapping[str, str] | None = None,
+    score: ScoreSource | None = None,
+    data: Any = None,
 ) -> Any:
     """Put the values of `module` into `model`, the model that :func:`onnxqat.to_torch` made it from.
 
@@ -63,6 +67,10 @@ def write_back(
         output: file to write; needed when `model` is a path. It appears whole or not at all and may be the same file.
             Its weights are its own: inside below 2 GB, else in a data file that no other model names.
         metadata: more ``metadata_props``, written when anything changed.
+        score: write the better one of `model` and what training made of it, by this score, which onnxruntime's outputs
+            get: a name as ``"top1"``, ``"module:function"`` or a function (docs/metrics.md). Where training did not
+            help, `model` is written as it is, and a ``TrainingDidNotHelpWarning`` says so. None: what was trained.
+        data: samples for `score` that training did not see, with labels: a path, arrays, or a data source.
 
     Returns:
         The path written when `model` is a path, else a changed copy of the kind given.
@@ -73,7 +81,10 @@ def write_back(
         UsageError: ``option-invalid`` when `module` does not come from ``to_torch``, `output` is missing, or a grid is
             finer than the file's.
         ModelError: the model cannot be read, or the output not written.
+        DataError: `data` cannot be read, or lacks what `score` needs.
     """
+    if score is not None and not _helped(module, model, metadata, score, data):
+        return kept_start.write_start(model, output)
     source = _Source.of(module)
     properties = {FINETUNED: "true", **(metadata or {})}
     if isinstance(model, (str, os.PathLike)):
@@ -93,6 +104,19 @@ def write_back(
     if output is not None:
         io.save(loaded, output)
     return io.like(model, loaded)
+
+
+def _helped(
+    module: nn.Module, model: io.ModelSource, metadata: Mapping[str, str] | None, score: ScoreSource, data: Any
+) -> bool:
+    """Whether what `module` holds scores at least what `model` does."""
+    with tempfile.TemporaryDirectory(prefix="onnxqat-") as folder:
+        trained = Path(folder) / "trained.onnx"
+        try:
+            write_back(module, model, trained, metadata=metadata)
+        except QatError as error:
+            return kept_start.diverged(error)
+        return kept_start.helped(model, trained, score, data)
 
 
 # --- constants of a model ---------------------------------------------------------------------------------------
