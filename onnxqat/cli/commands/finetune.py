@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from onnxqat import printing
 from onnxqat.cli import _execution, _objectives, _options
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ class _Announcement:
         elif step == self.TIMED and self._first:
             seconds = (time.perf_counter() - self._first) / (self.TIMED - 1) * (total - step)
             taken = f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
-            click.echo(f"training {total:,} steps, about {taken}; --max-steps N takes fewer", err=True)
+            printing.echo(f"training {total:,} steps, about {taken}; --max-steps N takes fewer", err=True)
 
 
 @click.command
