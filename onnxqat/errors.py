@@ -61,6 +61,7 @@ ErrorCode = Literal[
     "checkpoint-mismatch",
     "training-diverged",
     "distributed-failed",
+    "quantized-not-finite",
     "parity-failed",
     "handoff-failed",
     "score-failed",

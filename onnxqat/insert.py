@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import onnx_ir as ir
 
 import onnxqat
-from onnxqat.backends import batchnorms, planner, schema, selection
+from onnxqat.backends import planner, schema, selection
 from onnxqat.backends.selection import Overrides, Selection
 from onnxqat.errors import BackendError, DataError, UsageError
-from onnxqat.graph import batchnorm, build, edit, files_read, io, qdq, query, shapes, walk
+from onnxqat.graph import build, edit, files_read, io, provenance, qdq, query, shapes, walk
+from onnxqat.graph.provenance import Provenance
+from onnxqat.insertion import kept_batchnorm
 from onnxqat.passes import _base, _opset, compute_batchnorm
 from onnxqat.passes._held_quantizers import settle_quantizers
 from onnxqat.passes.batchnorm_to_affine import BatchnormToAffine
@@ -26,7 +28,6 @@ from onnxqat.passes.fold_batchnorm import FoldBatchnorm
 from onnxqat.passes.fold_gemm_scalars import FoldGemmScalars
 from onnxqat.passes.fold_pad import FoldPad
 from onnxqat.passes.inline_functions import InlineFunctions
-from onnxqat.passes.keep_batchnorm import KeepBatchnorm
 from onnxqat.passes.lift_constants import LiftConstants
 from onnxqat.passes.pad_all_axes import PadAllAxes
 from onnxqat.passes.pad_counted_pools import PadCountedPools
@@ -45,13 +46,12 @@ if TYPE_CHECKING:
     from onnxqat.calibration.resolve import Resolved
     from onnxqat.calibration.row_sizes import RowSizes
     from onnxqat.calibration.runner import Observed
+    from onnxqat.insertion.trial import Trial
 
 Rounding = Literal["nearest", "compensated"]
 BatchNorm = Literal["fold", "keep"]
 
 PER_CHANNEL_OPSET = 13
-FEW_BITS = 3
-"""Up to here folded weights train badly: a ResNet-20 at 2 bits ends at 65 % after 200 steps, with what is kept at 84 %."""
 RANDOM_BATCHES = 4
 
 
@@ -64,12 +64,15 @@ class InsertResult:
         plan: what was decided for every edge and node.
         remarks: what is worth knowing, in the order in which it was found.
         quantizers: number of quantizers by role.
+        trial: what a few calibration samples gave; None on random data, on data that can be read only once, and where
+            onnxruntime does not run the model.
     """
 
     model: Any
     plan: QuantPlan
     remarks: tuple[Remark, ...]
     quantizers: dict[str, int]
+    trial: Trial | None = None
 
 
 @files_read.guard
@@ -123,6 +126,7 @@ def insert_qdq(
         DataError: ``data-missing`` without calibration data.
         BackendError: ``backend-unknown``, ``backend-table``, ``backend-opset``.
         UsageError: ``pattern-no-match``, ``option-invalid``.
+        CheckError: ``quantized-not-finite``: NaN or infinities where the float model has none; nothing is written.
     """
     if rounding not in get_args(Rounding):
         raise UsageError("option-invalid", f"there is no rounding {rounding!r}", hint=", ".join(get_args(Rounding)))
@@ -140,7 +144,9 @@ def insert_qdq(
     files_read.plan(output)
     model = io.load(source)
     remarks: list[Remark] = []
+    origin = _origin(source, model)
     settle_quantizers(model, source, remarks, replace=replace, keep=keep)
+    original = model.clone()
     chosen = prepare(
         model,
         table,
@@ -168,7 +174,11 @@ def insert_qdq(
     plan = planner.plan(model, table, chosen)
     plan = _calibrate_and_insert(model, table, chosen, plan, data, progress, remarks, rounding)
     describe(model, table, calibration="random" if calibration is None else "data", exact=overrides.exact)
-    return _finish(source, model, output, plan, remarks)
+    provenance.write(model, origin if calibration is None else _with_data(origin, data))
+    from onnxqat.insertion import trial
+
+    tried = trial.run(original, model, data, remarks) if calibration is not None else None
+    return dataclasses.replace(_finish(source, model, output, plan, remarks), trial=tried)
 
 
 def prepare(
@@ -219,9 +229,9 @@ def prepare(
     chosen = selection.unmark(model, chosen)
     shapes.infer(model)  # types tell the next passes what is worth folding
     if batch_norm == "keep":
-        _keep_batchnorm(model, table, chosen, remarks, exact=overrides.exact, compute=compute)
+        kept_batchnorm.keep(model, table, chosen, remarks, exact=overrides.exact, compute=compute)
     else:
-        remarks.extend(_better_kept(model, table))
+        remarks.extend(kept_batchnorm.advice(model, table))
     steps: list[_base.Pass] = [
         LiftConstants(),
         FoldBatchnorm(),
@@ -253,54 +263,6 @@ def _stale(names: tuple[str, ...]) -> list[Remark]:
     return [Remark(text, names, "prepare")]
 
 
-def _better_kept(model: ir.Model, table: schema.Backend) -> list[Remark]:
-    """A remark where weights are so narrow that what is folded now would be missed in training."""
-    _, weights = selection.type_roles(table)
-    bits = min((table.types[name].qtype().bits for name in weights if table.types[name].observed), default=8)
-    layers = [(n, batchnorm.layer(n)) for n in walk.nodes(model) if batchnorm.is_batchnorm(n)]
-    nodes = tuple(query.label(n) for n, layer in layers if layer is not None and not batchnorms.refusal(table, layer))
-    if bits > FEW_BITS or not nodes:
-        return []
-    text = f"weights of {bits} bits train much better where BatchNormalization is kept: --batch-norm keep"
-    return [Remark(text, nodes, "prepare")]
-
-
-def _keep_batchnorm(
-    model: ir.Model, table: schema.Backend, chosen: Selection, remarks: list[Remark], *, exact: bool, compute: bool
-) -> None:
-    found: dict[int, str] = {}
-
-    def refusal(layer: ir.Node) -> str | None:
-        reason = chosen.reason(layer) or batchnorms.refusal(table, layer) or (batchnorms.EXACT if exact else None)
-        return found.get(id(layer), reason)
-
-    remarks.extend(_base.rewrite(model, [LiftConstants()]).remarks)
-    noted = False
-    for scope, layer, node in _behind_layers(model) if compute else ():
-        if refusal(layer) in batchnorms.OF_SCALES:
-            reason = compute_batchnorm.note(scope, node)
-            noted |= reason is None
-            found |= {} if reason is None else {id(layer): reason}
-    remarks.extend(_base.rewrite(model, [KeepBatchnorm(refusal)]).remarks)
-    if noted or any(map(batchnorm.is_kept, walk.nodes(model))):
-        return
-    of_user = {*chosen.left_out.values(), *chosen.outputs.values(), None}
-    refused = [reason for _, layer, _ in _behind_layers(model) if (reason := refusal(layer)) not in of_user]
-    if refused:
-        raise UsageError(
-            "option-invalid",
-            f"no BatchNormalization can be kept for {table.backend}: {refused[0]}",
-            hint="leave batch_norm at 'fold': the folded weights are trained, on the scales that will be deployed"
-            + ("" if compute or refused[0] not in batchnorms.OF_SCALES else "; or keep it by `onnxqat insert-qdq`"),
-        )
-
-
-def _behind_layers(model: ir.Model) -> list[tuple[walk.Scope, ir.Node, ir.Node]]:
-    """Scope, layer and BatchNormalization of each pair of the two."""
-    found = ((scope, node) for scope in walk.scopes(model) for node in scope if batchnorm.is_batchnorm(node))
-    return [(scope, layer, node) for scope, node in found if (layer := batchnorm.layer(node)) is not None]
-
-
 def needed_opset(table: schema.Backend, overrides: Overrides | None = None) -> int:
     """Lowest opset for every type of `table` and of `overrides`; at least 13, where per-channel scales begin.
 
@@ -327,6 +289,20 @@ def _function_opset(model: ir.Model, table: schema.Backend) -> int:
     bodies = [model.opset_imports, *(function.opset_imports for function in model.functions.values())]
     versions = [imports[""] for imports in bodies if "" in imports]
     return min(max(versions), table.opset[1]) if model.functions and versions else 0
+
+
+def _origin(source: io.ModelSource, model: ir.Model) -> Provenance:
+    """The float model: the file given, or for one that is quantized already what it records."""
+    if qdq.is_quantized(model):
+        recorded = provenance.of(model)
+        return Provenance(float_model=recorded.float_model, float_sha256=recorded.float_sha256)
+    name, sha256 = provenance.float_model(source, model)
+    return Provenance(float_model=name, float_sha256=sha256)
+
+
+def _with_data(origin: Provenance, data: Data) -> Provenance:
+    found = data.identity()
+    return dataclasses.replace(origin, data=found.name, data_sha256=found.sha256, preprocess=found.preprocess)
 
 
 def _open(

@@ -9,6 +9,10 @@ from typing import Literal, get_args
 Question = Literal["parity", "accuracy", "deployment"]
 Status = Literal["green", "amber", "red"]
 
+MIN_SQNR, AMBER_SQNR = 10.0, 20.0
+"""Signal to noise in dB: below the first a tenth of an output's power is noise, which is red; below the second is amber. A
+ResNet-20 at W8A8 has 28, a MobileNetV2, which is fit for use, between the two."""
+
 SEVERITY: dict[Status, int] = {status: rank for rank, status in enumerate(get_args(Status))}
 
 

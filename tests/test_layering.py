@@ -5,7 +5,18 @@ import ast
 from tests.source_tree import imported, module_name, package_files, parse, run_at_import
 
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("errors", "types", "verdict", "discover", "numerics", "lazy_sympy", "callable_package", "printing", "exits"),
+    (
+        "errors",
+        "types",
+        "verdict",
+        "shell",
+        "discover",
+        "numerics",
+        "lazy_sympy",
+        "callable_package",
+        "printing",
+        "exits",
+    ),
     ("trial",),
     ("graph",),
     ("ops",),
@@ -13,7 +24,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("passes",),
     ("parts",),
     ("calibration",),
-    ("insert",),  # the work of `insert-qdq`, put together from everything so far
+    ("insert", "insertion"),  # the work of `insert-qdq`, put together from everything so far
     ("metrics",),
     ("bridge",),
     ("training",),

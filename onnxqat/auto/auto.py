@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import math
 import os
 import time
 from collections.abc import Callable
@@ -21,7 +22,7 @@ from onnxqat.auto.variants import Variant
 from onnxqat.backends.selection import Overrides
 from onnxqat.calibration.session import Session
 from onnxqat.errors import CheckError, DataError, QatError
-from onnxqat.graph import atomic, files_read, io, qdq
+from onnxqat.graph import atomic, files_read, io, provenance, qdq
 from onnxqat.graph.staging import scratch
 from onnxqat.handoff._bundle import check_target
 from onnxqat.handoff.fold_batchnorm import fold_batchnorm
@@ -29,8 +30,10 @@ from onnxqat.handoff.handoff import handoff
 from onnxqat.insert import insert_qdq
 from onnxqat.passes import convert_to_float32
 from onnxqat.types import Remark
+from onnxqat.validation import verdicts
 from onnxqat.validation.opening import check_outputs, open_data
 from onnxqat.validation.validate import validate
+from onnxqat.verdict import MIN_SQNR
 
 if TYPE_CHECKING:
     from onnxqat.calibration.data import Data
@@ -167,6 +170,7 @@ def auto(
     clock = Budget(budget)
     original = io.load(model)
     check_outputs(original)
+    origin = provenance.float_model(model, original)
     if not keep_io_types:
         original = convert_to_float32.convert(original, keep_io_types=False)
     if data is None:
@@ -182,7 +186,7 @@ def auto(
         search.calibrate()
         if search.best[0].drop > search.target_drop:
             search.tune(seed, device)
-        return _prove(search, Path(output))
+        return _prove(search, Path(output), origin)
 
 
 class _Search:
@@ -364,12 +368,26 @@ def _calibration(training: Data) -> Data:
     return training.first(CALIBRATION_SAMPLES)
 
 
-def _prove(search: _Search, output: Path) -> AutoResult:
+def _limits(search: _Search) -> tuple[float | None, float | None]:
+    """Limits of validation, points of top-1 and dB, that let pass what the target lets pass."""
+    if search.measure in ("accuracy", "agreement"):
+        usual = verdicts.MAX_DROP if search.measure == "accuracy" else verdicts.MAX_OTHERS
+        return max(search.target_drop, usual), None
+    if search.measure == "noise":
+        return None, min(MIN_SQNR, -20 * math.log10(max(search.target_drop, 1e-9) / 100))
+    return None, -math.inf  # a score of the user's judges
+
+
+def _prove(search: _Search, output: Path, origin: tuple[str, str]) -> AutoResult:
     best, path, _ = search.best
     atomic.make_folder(output)
-    written = Path(io.save(io.load(path), output / MODEL))
+    quantized = io.load(path)
+    recorded = dataclasses.replace(provenance.of(quantized), float_model=origin[0], float_sha256=origin[1])
+    provenance.write(quantized, recorded)
+    written = Path(io.save(quantized, output / MODEL))
     search.tell("validate")
-    proof = validate(search.original, written, search.held.first(LARGEST_SAMPLES))
+    max_drop, min_sqnr = _limits(search)
+    proof = validate(search.original, written, search.held.first(LARGEST_SAMPLES), max_drop=max_drop, min_sqnr=min_sqnr)
     failures = [f"validate: {failure}" for failure in proof.failures]
     search.tell("hand off")
     try:

@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from onnxqat.calibration import identity
 from onnxqat.calibration._sources import RawBatch, Source
+from onnxqat.calibration.identity import Identity
 from onnxqat.calibration.inputs import InputInfo, check_names
 from onnxqat.errors import DataError
 from onnxqat.trial import limits
@@ -35,9 +37,11 @@ class Arrays(Source):
         DataError: ``data-input-name``, ``data-shape`` (different numbers of samples), ``data-labels``.
     """
 
-    def __init__(self, name: str, arrays: Mapping[str, npt.NDArray[Any]], inputs: Sequence[InputInfo]) -> None:
-        self.name = name
-        self.files = [*filter(None, map(_mapped_file, arrays.values()))]
+    def __init__(
+        self, name: str, arrays: Mapping[str, npt.NDArray[Any]], inputs: Sequence[InputInfo], path: Path | None = None
+    ) -> None:
+        self.name, self._path = name, path
+        self.files = [path] if path is not None else [*filter(None, map(_mapped_file, arrays.values()))]
         self._arrays, self._labels = split_labels(arrays, inputs)
         check_names(self._arrays, inputs, name)
         counts = {key: array.shape[0] if array.ndim else None for key, array in self._arrays.items()}
@@ -65,6 +69,10 @@ class Arrays(Source):
             labels = None if self._labels is None else np.array(self._labels[part])
             yield RawBatch(feeds, labels, f"{self.name}, sample {start}")
 
+    def identity(self) -> Identity:
+        """Of the values, whether they lie in a file or in memory."""
+        return Identity("" if self._path is None else self._path.name, identity.of_arrays(self._arrays))
+
     def pick(self, indices: Sequence[int]) -> RawBatch | None:
         """The samples of these numbers; None where a sample is a whole feed."""
         if self._whole:
@@ -81,8 +89,12 @@ class ArchiveFolder(Source):
     def __init__(self, folder: Path, files: Sequence[Path], inputs: Sequence[InputInfo]) -> None:
         self.name = str(folder)
         self.files = self._files = files
-        self._inputs = inputs
+        self._folder, self._inputs = folder, inputs
         self.known_batches = len(files)
+
+    def identity(self) -> Identity:
+        """Of names, sizes and some of the files."""
+        return Identity(self._folder.resolve().name, identity.of_files(self._folder, self._files))
 
     def batches(self, size: int) -> Iterator[RawBatch]:
         """One batch a file, in the order of the names."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from onnxqat.calibration._sources import Annotator, RawBatch, Source
+from onnxqat.calibration.identity import Identity
 from onnxqat.errors import DataError
 
 
@@ -13,7 +14,11 @@ class Numbered(Source):
 
     def __init__(self, source: Source, numbers: Sequence[int]) -> None:
         self.name, self.samples, self.numbered = source.name, len(numbers), True
-        self._source, self._numbers = source, list(numbers)
+        self._source, self._numbers, self.transform = source, list(numbers), source.transform
+
+    def identity(self) -> Identity:
+        """That of the whole source."""
+        return self._source.identity()
 
     def annotated(self, read: Annotator) -> Numbered | None:
         """The same samples of the annotated source."""
@@ -38,8 +43,13 @@ class EveryNth(Source):
     def __init__(self, source: Source, share: int, *, others: bool) -> None:
         self.name, self.batched = source.name, source.batched
         self._source, self._share, self._others = source, share, others
+        self.transform = source.transform
         if source.known_batches is not None:
             self.known_batches = sum(map(self._mine, range(source.known_batches)))
+
+    def identity(self) -> Identity:
+        """That of the whole source."""
+        return self._source.identity()
 
     def _mine(self, number: int) -> bool:
         return (number % self._share == self._share - 1) != self._others

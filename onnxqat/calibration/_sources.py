@@ -15,8 +15,10 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 import numpy.typing as npt
 
+from onnxqat.calibration import identity
+from onnxqat.calibration.identity import Identity
 from onnxqat.calibration.inputs import Feeds, InputInfo
-from onnxqat.calibration.preprocess import ImageTransform
+from onnxqat.calibration.preprocess import ImageTransform, line
 from onnxqat.errors import DataError, InputError, QatError, UsageError
 from onnxqat.graph import files_read
 
@@ -46,6 +48,7 @@ class Source(ABC):
         numbered: whether single samples can be read by :meth:`pick`.
         sorted_by_class: whether neighbours are of one class, so that the first samples say little of the others.
         files: what is read, where it lies in files.
+        transform: preprocessing of images; None where samples are arrays.
     """
 
     name: str
@@ -56,6 +59,7 @@ class Source(ABC):
     numbered: bool = False
     sorted_by_class: bool = False
     files: Sequence[str | os.PathLike[str]] = ()
+    transform: ImageTransform | None = None
 
     @abstractmethod
     def batches(self, size: int) -> Iterator[RawBatch]:
@@ -73,6 +77,10 @@ class Source(ABC):
         """
         return None
 
+    def identity(self) -> Identity:
+        """Name, fingerprint and preprocessing of the whole source; empty where a later run could not find it again."""
+        return Identity()
+
 
 class ImageFolder(Source):
     """Images below a folder, sorted by path. Labels: the folders' names if all are integers, else their rank.
@@ -80,6 +88,8 @@ class ImageFolder(Source):
     There are no labels unless every image lies in a sub-folder and there are at least two of them, or `labels` are given:
     an entry for each file along the first axis.
     """
+
+    transform: ImageTransform
 
     def __init__(
         self,
@@ -89,10 +99,10 @@ class ImageFolder(Source):
         transform: ImageTransform,
         labels: npt.NDArray[Any] | None = None,
     ) -> None:
-        self.name, self._folder = str(folder), folder
+        self.name = str(folder)
         self.samples, self.numbered = len(files), True
         self.files = self._files = files
-        self._info, self._transform = info, transform
+        self._folder, self._info, self.transform = folder, info, transform
         parts = [path.relative_to(folder).parts for path in files]
         classes = {p[0] for p in parts if len(p) > 1}
         self._labels = labels
@@ -104,8 +114,8 @@ class ImageFolder(Source):
 
     def annotated(self, read: Annotator) -> ImageFolder:
         """The same images with the labels that `read` gives for their files."""
-        labels = read(self._files, self._transform)
-        return ImageFolder(self._folder, self._files, self._info, self._transform, labels)
+        labels = read(self._files, self.transform)
+        return ImageFolder(self._folder, self._files, self._info, self.transform, labels)
 
     def batches(self, size: int) -> Iterator[RawBatch]:
         """Stacks of `size` images."""
@@ -126,6 +136,11 @@ class ImageFolder(Source):
         labels = None if self._labels is None else self._labels[list(indices)]
         return RawBatch({self._info.name: np.stack(images)}, labels, str(files[0]))
 
+    def identity(self) -> Identity:
+        """Of names, sizes and some of the files."""
+        sha256 = identity.of_files(self._folder, self._files)
+        return Identity(self._folder.resolve().name, sha256, line(self.transform.steps))
+
     def _read(self, path: Path) -> npt.NDArray[Any]:
         try:
             from PIL import Image
@@ -133,7 +148,7 @@ class ImageFolder(Source):
             raise UsageError("dependency-missing", "reading images needs Pillow", hint="install pillow") from None
         try:
             with Image.open(path) as image:
-                return self._transform(image)
+                return self.transform(image)
         except QatError:
             raise
         except Exception as error:
@@ -158,6 +173,10 @@ class Stream(Source):
         # A DataLoader over an iterable dataset has __len__, and raises when it is asked.
         with contextlib.suppress(TypeError):
             self.known_batches = len(cast(Sized, make))
+
+    def identity(self) -> Identity:
+        """The name of a function; what it yields may differ each time."""
+        return Identity(self.name if ":" in self.name else "")
 
     def batches(self, size: int) -> Iterator[RawBatch]:
         """The batches as they come."""

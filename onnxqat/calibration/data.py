@@ -23,8 +23,9 @@ from onnxqat.calibration._sources import (
     Stream,
     import_function,
 )
+from onnxqat.calibration.identity import Identity
 from onnxqat.calibration.inputs import Feeds, InputInfo, check_names, fitted, static_batch
-from onnxqat.calibration.preprocess import ImageTransform, Preprocess
+from onnxqat.calibration.preprocess import ImageTransform, Preprocess, line
 from onnxqat.discover import suggestion
 from onnxqat.errors import DataError, UsageError
 from onnxqat.graph import files_read
@@ -81,6 +82,22 @@ class Data:
     def repeatable(self) -> bool:
         """Whether the data can be read more than once; a bare generator cannot."""
         return self._source.repeatable
+
+    def identity(self) -> Identity:
+        """Name, fingerprint and preprocessing of the whole source, whatever part of it is read.
+
+        Raises:
+            DataError: ``data-format``: a file cannot be read.
+        """
+        try:
+            return self._source.identity()
+        except OSError as error:
+            raise DataError("data-format", f"{self.name}: cannot be read: {error}") from None
+
+    @property
+    def transform(self) -> ImageTransform | None:
+        """The preprocessing of images, with the model's input filled in; None where they are arrays."""
+        return self._source.transform
 
     def __iter__(self) -> Iterator[Feeds]:
         for feeds, _ in self.labelled():
@@ -274,6 +291,7 @@ def open_data(
     inputs: Sequence[InputInfo],
     *,
     preprocess: Preprocess | None = None,
+    recorded: Preprocess | None = None,
     batch_size: int = 32,
     limit: int | None = None,
 ) -> Data:
@@ -289,7 +307,9 @@ def open_data(
     Args:
         source: one of the above; a :class:`Data` is returned as it is.
         inputs: the model's inputs.
-        preprocess: for images; without, they are resized to the model's input and scaled to 0..1, with a remark.
+        preprocess: for images; without, as `recorded`, else they are resized to the model's input and scaled to 0..1; a
+            remark says so.
+        recorded: preprocessing that the model's file records, for images alone.
         batch_size: samples a batch, where the source can choose and the model does not prescribe it.
         limit: read at most so many samples (but at least one batch).
 
@@ -302,7 +322,7 @@ def open_data(
         files_read.note_all(source.files, "the data")
         return source
     if isinstance(source, (str, os.PathLike)):
-        opened, remarks = _open_named(os.fspath(source), inputs, preprocess)
+        opened, remarks = _open_named(os.fspath(source), inputs, preprocess, recorded)
     else:
         opened, remarks = _open_object(source, inputs), []
     if preprocess is not None and not isinstance(opened, ImageFolder):
@@ -341,17 +361,19 @@ def _open_object(source: Any, inputs: Sequence[InputInfo]) -> Source:
     raise DataError("data-format", f"cannot read batches from {type(source).__name__}")
 
 
-def _open_named(name: str, inputs: Sequence[InputInfo], preprocess: Preprocess | None) -> tuple[Source, list[Remark]]:
+def _open_named(
+    name: str, inputs: Sequence[InputInfo], preprocess: Preprocess | None, recorded: Preprocess | None
+) -> tuple[Source, list[Remark]]:
     path = Path(name)
     if not name:  # as of a shell variable that is not set; Path takes it for the working folder
         raise DataError("data-missing", "the path of the data is empty")
     if path.is_dir():
-        return _open_folder(path, inputs, preprocess)
+        return _open_folder(path, inputs, preprocess, recorded)
     if path.is_file():
         if path.suffix.lower() == ".npz":
-            return _of_file(path, Arrays(name, read_npz(path), inputs)), []
+            return Arrays(name, read_npz(path), inputs, path), []
         if path.suffix.lower() == ".npy":
-            return _of_file(path, Arrays(name, {_only(inputs, name).name: read_npy(path)}, inputs)), []
+            return Arrays(name, {_only(inputs, name).name: read_npy(path)}, inputs, path), []
         raise DataError(
             "data-format",
             f"{name}: not a kind of file that onnxqat reads",
@@ -369,13 +391,8 @@ def _open_named(name: str, inputs: Sequence[InputInfo], preprocess: Preprocess |
     raise DataError("data-not-found", f"{name}: no such file or folder", hint=hint)
 
 
-def _of_file(path: Path, arrays: Arrays) -> Arrays:
-    arrays.files = [path]
-    return arrays
-
-
 def _open_folder(
-    folder: Path, inputs: Sequence[InputInfo], preprocess: Preprocess | None
+    folder: Path, inputs: Sequence[InputInfo], preprocess: Preprocess | None, recorded: Preprocess | None
 ) -> tuple[Source, list[Remark]]:
     archives = sorted(folder.glob("*.npz"))
     images = sorted(p for p in folder.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES and p.is_file())
@@ -395,10 +412,14 @@ def _open_folder(
         raise DataError("data-shape", f"{folder}: images do not fit input {info}, which is not of rank 4")
     remarks = []
     integer = np.dtype(info.dtype).kind != "f"
+    if preprocess is None and recorded is not None:
+        preprocess = recorded
+        text = f"no preprocessing was given: images go in as the model's file records: {line(recorded)}"
+        remarks.append(Remark(text, source="data"))
     if preprocess is None:
         preprocess = Preprocess() if integer else _DEFAULT_PREPROCESS
-        line = "" if integer else ",scale=1/255"
-        remarks.append(Remark(f"no preprocessing was given: images go in as resize=model,rgb{line}", source="data"))
+        scale = "" if integer else ",scale=1/255"
+        remarks.append(Remark(f"no preprocessing was given: images go in as resize=model,rgb{scale}", source="data"))
     return ImageFolder(folder, images, info, ImageTransform.of(preprocess, info.shape, info.dtype)), remarks
 
 

@@ -88,6 +88,34 @@ def parse(line: str) -> Preprocess:
     return Preprocess(**cast(dict[str, Any], fields))
 
 
+def line(steps: Preprocess) -> str:
+    """The line that :func:`parse` turns into `steps`; what is as by default is left out."""
+    words: list[str] = []
+    for field in dataclasses.fields(steps):
+        value = getattr(steps, field.name)
+        if value == field.default:
+            continue
+        if field.name in ("colour", "layout"):
+            words.append(str(value))
+        elif isinstance(value, tuple):
+            sizes = field.name in ("resize", "crop", "letterbox")
+            words.append(f"{field.name}={'x'.join(map(str, value)) if sizes else ':'.join(map(_written, value))}")
+        else:
+            words.append(f"{field.name}={_written(value) if isinstance(value, float) else value}")
+    return ",".join(words)
+
+
+def _written(number: float) -> str:
+    """`number` as a short fraction where that is the same float, such as 1/255; else in full."""
+    short = Fraction(number).limit_denominator(1000)
+    fraction = f"{short.numerator}/{short.denominator}"
+    return (
+        fraction
+        if short.denominator > 1 and _number(fraction) == number and len(fraction) < len(repr(number))
+        else repr(number)
+    )
+
+
 def _flag(key: str) -> tuple[str, object]:
     if key in _FLAGS:
         return _FLAGS[key]

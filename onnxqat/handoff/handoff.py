@@ -21,6 +21,7 @@ from onnxqat.calibration import data as sources
 from onnxqat.calibration import inputs as model_inputs
 from onnxqat.calibration import preprocess as lines
 from onnxqat.calibration.data import Data
+from onnxqat.calibration.recorded import Recorded
 from onnxqat.calibration.session import Session
 from onnxqat.errors import CheckError, ModelError, UsageError
 from onnxqat.graph import files_read, io, qdq, quantized_forms, query, scale_defects
@@ -96,7 +97,8 @@ def handoff(
         model: QDQ model, in train or deploy form; it is not changed.
         backend: name of a backend table, or path of one.
         output: folder to write.
-        data: what :func:`onnxqat.calibration.data.open_data` takes; random numbers without.
+        data: what :func:`onnxqat.calibration.data.open_data` takes; without, the calibration data that `model` records,
+            where they lie beside it or in the working folder, else random numbers.
         preprocess: preprocessing line for image folders.
         samples: number of samples to run.
         max_steps: see 2.
@@ -133,7 +135,9 @@ def handoff(
     remarks: list[Remark] = []
     chosen = compiler_of(table, remarks, compiler)
     train = folded(train, bias_of(table), remarks)
-    opened = _opened(train, data, preprocess, samples, remarks)
+    recorded = Recorded.of(train, model)
+    data = recorded.data_or(data, remarks)
+    opened = _opened(train, recorded, data, preprocess, samples, remarks)
     batches = _batches(opened, samples, remarks)
     check_target(target)  # again, now that it is known what is read
     limits = _Limits(max_steps, max_beyond, timeout, trace)
@@ -290,7 +294,12 @@ def _command(
 
 
 def _opened(
-    model: ir.Model, data: Any, preprocess: str | Preprocess | None, samples: int, remarks: list[Remark]
+    model: ir.Model,
+    recorded: Recorded,
+    data: Any,
+    preprocess: str | Preprocess | None,
+    samples: int,
+    remarks: list[Remark],
 ) -> Data:
     """At most `samples` samples, in batches of one, as devices run them; random ones for want of data."""
     infos = model_inputs.of_graph(model.graph)
@@ -299,7 +308,7 @@ def _opened(
         remarks.append(Remark(text, source="handoff"))
         return sources.random_data(infos, samples)
     line = lines.parse(preprocess) if isinstance(preprocess, str) else preprocess
-    return sources.open_data(data, infos, preprocess=line, batch_size=1, limit=samples)
+    return recorded.open(data, infos, preprocess=line, batch_size=1, limit=samples)
 
 
 def _batches(opened: Data, samples: int, remarks: list[Remark]) -> list[Batch]:

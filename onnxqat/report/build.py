@@ -4,27 +4,38 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import shlex
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from onnxqat.report.model import Cell, Column, Figure, Kind, LeftFloat, Report, Table
+from onnxqat.report.model import Cell, Column, Figure, Kind, LeftFloat, Report, Table, shown
+from onnxqat.shell import command
 from onnxqat.types import Decision, Derived, Edge, Fixed, Float, Shared
+from onnxqat.verdict import Verdict
 
 if TYPE_CHECKING:
     from onnxqat.handoff.fold_batchnorm import Folded
     from onnxqat.insert import InsertResult
+    from onnxqat.insertion.trial import Trial
 
 DATA = "DATA"
 
 
-def from_insert(result: InsertResult, *, explain: bool = False, source: str | None = None) -> Report:
+def from_insert(
+    result: InsertResult,
+    *,
+    explain: bool = False,
+    source: str | None = None,
+    data: str | None = None,
+    preprocess: str | None = None,
+) -> Report:
     """What ``insert-qdq`` did.
 
     Args:
         result: of :func:`onnxqat.insert.insert_qdq`.
         explain: list every edge with its treatment and the rule behind it.
         source: path of the float model, for the next command.
+        data: calibration data, for the next command.
+        preprocess: their preprocessing line, for the next command.
     """
     plan, output = result.plan, _path(result.model)
     counts = result.quantizers
@@ -33,7 +44,13 @@ def from_insert(result: InsertResult, *, explain: bool = False, source: str | No
         Figure("quantizers", "quantizers", sum(counts.values()), "count"),
         *(Figure(role, f"of {role}s" if role != "bias" else "of biases", n, "count") for role, n in counts.items()),
         Figure("float_nodes", "nodes left in float", len(plan.float_nodes), "count"),
+        *_trial_figures(result.trial),
     )
+    following = command("lint", source or "MODEL.onnx", backend=plan.backend)
+    if sum(counts.values()):
+        written = output or "MODEL.qdq.onnx"
+        given = {"data": data or DATA, "preprocess": preprocess}
+        following = command("finetune", written, **given, teacher=source, o=_tuned(written))
     return Report(
         kind="insert-qdq",
         title=f"Quantizers for {plan.backend}",
@@ -42,12 +59,31 @@ def from_insert(result: InsertResult, *, explain: bool = False, source: str | No
         remarks=result.remarks,
         files=(output,) if output else (),
         left_float=tuple(LeftFloat(node, reason) for node, reason in plan.float_nodes),
-        next_command=command(
-            "finetune", output or "MODEL.qdq.onnx", data=DATA, teacher=source, o=_tuned(output or "MODEL.qdq.onnx")
-        )
-        if sum(counts.values())
-        else command("lint", source or "MODEL.onnx", backend=plan.backend),
+        next_command=following,
+        verdicts=() if result.trial is None else (_trial_verdict(result.trial, following),),
     )
+
+
+def _trial_figures(trial: Trial | None) -> list[Figure]:
+    if trial is None:
+        return []
+    note = f"against the float model, on {trial.samples} calibration samples"
+    return [
+        Figure(f"sqnr_{name}", f"signal to noise of {name}", value, "decibel", note)
+        for name, value in trial.sqnr_db.items()
+    ]
+
+
+def _trial_verdict(trial: Trial, training: str) -> Verdict:
+    """The accuracy of a file that was just written, from a handful of samples."""
+    reason = f"{shown(trial.worst, 'decibel')} at the worst output, on {trial.samples} calibration samples"
+    if trial.status == "green":
+        return Verdict("accuracy", "green", reason)
+    costly = ", ".join(f"{name} ({shown(noise, 'decibel')})" for name, noise in trial.costly)
+    named = f"; most noise of their own have {costly}" if costly else ""
+    if trial.status == "red":
+        return Verdict("accuracy", "red", f"{reason}: a start for training, not for deployment{named}", training)
+    return Verdict("accuracy", "amber", reason + named, training)
 
 
 def _edges(edges: Sequence[Edge]) -> Table:
@@ -220,12 +256,3 @@ def _path(model: Any) -> str:
 
 def _tuned(path: str) -> str:
     return path.removesuffix(".onnx").removesuffix(".qdq") + ".tuned.qdq.onnx"
-
-
-def command(name: str, *arguments: str, **options: str | None) -> str:
-    """A command line that can be pasted; words in capitals are for the user to fill in."""
-    words = ["onnxqat", name, *arguments]
-    for key, value in options.items():
-        if value is not None:
-            words += ["-o" if key == "o" else f"--{key}", value]
-    return shlex.join(words)

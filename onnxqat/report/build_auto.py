@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from onnxqat.auto.auto import AutoResult
 from onnxqat.report import build_scores
-from onnxqat.report.build import command
 from onnxqat.report.build_handoff import from_handoff
 from onnxqat.report.build_validation import from_validation
 from onnxqat.report.model import Cell, Column, Figure, Report, Table
+from onnxqat.shell import command
 
 MEASURES = {
     "accuracy": "points of top-1 lost",

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from onnxqat.calibration import inputs
 from onnxqat.graph import walk
-from onnxqat.report.build import DATA, command
+from onnxqat.report.build import DATA
 from onnxqat.report.model import Column, Figure, Report, Table
+from onnxqat.shell import command
 
 if TYPE_CHECKING:
     from onnxqat.from_torch.export import Exported

@@ -8,8 +8,8 @@ from typing import cast
 from onnxqat.handoff._base import ABSORBED
 from onnxqat.handoff._result import HandoffReport
 from onnxqat.report import build_scores
-from onnxqat.report.build import command
 from onnxqat.report.model import Cell, Column, Figure, LeftFloat, Report, Table
+from onnxqat.shell import command
 
 _RUNS = {"float": "float model", "file": "file handed in", "compiled": "compiled"}
 _STATUS = {"green": "holds", "amber": "holds, look at it", "red": "FAILS"}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from onnxqat.lint.inspect import Inspection, Port
-from onnxqat.report.build import DATA, command
+from onnxqat.report.build import DATA
 from onnxqat.report.model import Column, Figure, Report, Table
+from onnxqat.shell import command
 from onnxqat.types import Remark
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from onnxqat.lint._model import SEVERITIES, LintReport
-from onnxqat.report.build import command
 from onnxqat.report.model import Column, Figure, Report, Table
+from onnxqat.shell import command
 
 
 def from_lint(report: LintReport) -> Report:

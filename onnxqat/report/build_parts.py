@@ -8,8 +8,9 @@ import onnx_ir as ir
 
 from onnxqat.calibration import inputs
 from onnxqat.graph import io, qdq, walk
-from onnxqat.report.build import DATA, command
+from onnxqat.report.build import DATA
 from onnxqat.report.model import Column, Figure, Report, Table
+from onnxqat.shell import command
 
 
 def from_cut(written: Path, *, whole: Path) -> Report:

@@ -8,8 +8,9 @@ import shlex
 from typing import cast
 
 from onnxqat.report import build_scores
-from onnxqat.report.build import DATA, command
+from onnxqat.report.build import DATA
 from onnxqat.report.model import Cell, Column, Figure, Kind, Report, Table
+from onnxqat.shell import command
 from onnxqat.validation.profile import ProfileReport
 
 _COLUMNS: tuple[tuple[str, str, Kind], ...] = (

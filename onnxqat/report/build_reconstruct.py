@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from onnxqat.report.build import DATA, command
+from onnxqat.report.build import DATA
 from onnxqat.report.model import Column, Figure, Report, Table
+from onnxqat.shell import command
 
 
 def from_reconstruct(result: Any) -> Report:
@@ -35,6 +36,7 @@ def from_reconstruct(result: Any) -> Report:
             Figure("seconds", "seconds", result.seconds, "number"),
         ),
         tables=(Table("blocks", "Mean squared error at the end of each block", columns, rows, shown=100),),
+        remarks=result.remarks,
         files=(output,) if output else (),
         next_command=command("validate", "MODEL.onnx", output or "RECONSTRUCTED.qdq.onnx", data=DATA),
     )

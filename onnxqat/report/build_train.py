@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from onnxqat.compat.backend_type import table_name
 from onnxqat.report import build_profile
-from onnxqat.report.build import DATA, command
+from onnxqat.report.build import DATA
 from onnxqat.report.model import Figure, Report
+from onnxqat.shell import command
 
 if TYPE_CHECKING:
     from onnxqat.compat.classification.run import Result

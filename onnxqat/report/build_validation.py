@@ -6,7 +6,6 @@ import math
 from typing import cast
 
 from onnxqat.report import build_scores
-from onnxqat.report.build import DATA, command
 from onnxqat.report.model import Cell, Column, Figure, LeftFloat, Report, Table
 from onnxqat.types import Remark
 from onnxqat.validation.result import DEFAULT, FLOAT, PLAIN, RUNS, TORCH, ValidationReport
@@ -14,12 +13,11 @@ from onnxqat.validation.result import DEFAULT, FLOAT, PLAIN, RUNS, TORCH, Valida
 _SHORT = {FLOAT: "float model", TORCH: "torch", PLAIN: "onnxruntime, as written", DEFAULT: "onnxruntime, default"}
 
 
-def from_validation(report: ValidationReport, *, backend: str | None = None) -> Report:
-    """What ``validate`` found.
+def from_validation(report: ValidationReport) -> Report:
+    """What ``validate`` found; the next command is the remedy of the first verdict that is red, else of one that is amber.
 
     Args:
         report: of :func:`onnxqat.validation.validate.validate`.
-        backend: for the next command, where the file does not name it.
     """
     figures = [Figure("samples", "samples", report.samples, "count", report.data)]
     for accuracy in report.accuracies:
@@ -30,14 +28,13 @@ def from_validation(report: ValidationReport, *, backend: str | None = None) -> 
     remarks = list(report.remarks)
     if report.first_parting is not None:
         remarks.append(_parting(report))
-    if report.passed:
-        following = command("handoff", report.qdq_model, backend=backend or report.backend or "BACKEND", o="bundle/")
-    else:
-        following = command("validate", report.float_model, report.qdq_model, data=DATA, html="report.html")
+    red = [verdict for verdict in report.verdicts if verdict.status == "red"]
+    following = next((verdict.remedy for verdict in (*red, *report.verdicts) if verdict.remedy), "")
     return Report(
         kind="validate",
         title=f"{report.qdq_model} against {report.float_model}",
         passed=report.passed,
+        verdicts=report.verdicts,
         figures=tuple(figures),
         tables=(*build_scores.table(report.scores, _SHORT), _outputs(report), _tensors(report), _quantizers(report)),
         failures=report.failures,

@@ -19,6 +19,7 @@ def to_dict(report: Report) -> dict[str, Any]:
             "kind": report.kind,
             "title": report.title,
             "passed": report.passed,
+            "verdicts": report.verdicts,
             "figures": {figure.key: figure.value for figure in report.figures},
             "tables": {
                 table.key: [dict(zip([c.key for c in table.columns], row, strict=True)) for row in table.rows]

@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias
 
 from onnxqat.printing import printable
 from onnxqat.types import Remark
+from onnxqat.verdict import Verdict
 
 Cell: TypeAlias = "str | int | float | bool | None"
 Kind = Literal["text", "count", "share", "decibel", "number", "verdict"]
@@ -85,7 +86,8 @@ class Report:
     Attributes:
         kind: the command, for JSON.
         title: headline.
-        passed: the verdict of a check; None where nothing was judged.
+        passed: whether the check held; None where nothing was judged.
+        verdicts: the answers to single questions, which stand in place of one word; `passed` is false where one is red.
         figures: key figures, most important first.
         tables: details.
         failures: why a check failed.
@@ -105,6 +107,7 @@ class Report:
     files: tuple[str, ...] = ()
     left_float: tuple[LeftFloat, ...] | None = None
     next_command: str = ""
+    verdicts: tuple[Verdict, ...] = ()
 
 
 def shown(value: Cell, kind: Kind) -> str:

@@ -29,7 +29,7 @@ def show(report: Report, file: IO[str] | None = None) -> None:
 def to_text(report: Report) -> str:
     """The report as plain text, columns aligned, all rows."""
     report = printing.shown(report)
-    lines = [_headline(report), *([""] if report.figures else [])]
+    lines = [_headline(report), *_verdict_lines(report), *([""] if report.figures else [])]
     width = max((len(f.label) for f in report.figures), default=0)
     for figure in report.figures:
         note = f"  ({figure.note})" if figure.note else ""
@@ -42,8 +42,18 @@ def to_text(report: Report) -> str:
     return "\n".join(lines).strip("\n") + "\n"
 
 
+def _verdict_lines(report: Report) -> Iterator[str]:
+    """A line for each verdict, with its remedy below it."""
+    width = max((len(verdict.name) for verdict in report.verdicts), default=0)
+    for verdict in report.verdicts:
+        yield f"  {verdict.name:<{width}}  {verdict.status.upper():<5}  {verdict.reason}"
+        if verdict.remedy:
+            yield f"  {'':<{width}}         {verdict.remedy}"
+
+
 def _headline(report: Report) -> str:
-    verdict = "" if report.passed is None else (": passed" if report.passed else ": FAILED")
+    # Where there are verdicts, no single word stands for all of them.
+    verdict = "" if report.passed is None or report.verdicts else (": passed" if report.passed else ": FAILED")
     return report.title + verdict
 
 
@@ -89,8 +99,18 @@ def _show_rich(report: Report, file: IO[str]) -> None:
     from rich.text import Text
 
     console = Console(file=file, highlight=False, markup=False, emoji=False)
-    style = {None: "bold", True: "bold green", False: "bold red"}[report.passed]
+    style = {None: "bold", True: "bold green", False: "bold red"}[None if report.verdicts else report.passed]
     console.print(Text(_headline(report), style=style))
+    for verdict in report.verdicts:
+        line = Text(f"{verdict.name}  ", style="bold")
+        line.append(
+            verdict.status.upper(),
+            style={"green": "bold green", "amber": "bold yellow", "red": "bold red"}[verdict.status],
+        )
+        line.append(f"  {verdict.reason}", style="not bold")
+        console.print(_indented(line))
+        if verdict.remedy:  # a command is copied: it is one line, whatever the width
+            console.print(Text(f"    {verdict.remedy}", style="cyan"), soft_wrap=True)
     if report.figures:
         console.print()
     width = max((len(f.label) for f in report.figures), default=0)
@@ -102,8 +122,9 @@ def _show_rich(report: Report, file: IO[str]) -> None:
         console.print(line)
     for table in report.tables:
         console.print()
-        if _fits(table, console.width):
-            console.print(_rich_table(table))
+        widths = _widths(table, console.width)
+        if widths is not None:
+            console.print(_rich_table(table, widths))
         else:
             console.print(Text(table.title, style="bold"))
             for row in _stacked(table):
@@ -128,20 +149,27 @@ def _indented(text: object, by: int = 2) -> object:
     return Padding(text, (0, 0, 0, by), expand=False)  # type: ignore[arg-type]  # a renderable; rich is loaded late
 
 
-def _widths(table: Table) -> list[int]:
-    """Smallest width at which each column can be read."""
-    found = []
+def _widths(table: Table, width: int) -> list[int] | None:
+    """Width of each column so that the table fits into `width`; None where it cannot be read at that.
+
+    Text is wrapped down to :data:`_NARROWEST`, numbers and words of headings are not. rich shrinks columns below their
+    ``min_width`` and cuts off the last ones, so widths are computed here.
+    """
+    widest, least = [], []
     for i, column in enumerate(table.columns):
-        cells = [len(shown(row[i], column.kind)) for row in table.rows[: table.shown]] or [0]
+        cells = max([len(shown(row[i], column.kind)) for row in table.rows[: table.shown]] or [0])
         word = max(map(len, column.title.split()), default=0)
         text = column.kind in ("text", "verdict")
-        least = min(max(cells), _NARROWEST) if text else max(cells)
-        found.append(max(least, word))
-    return found
-
-
-def _fits(table: Table, width: int) -> bool:
-    return sum(_widths(table)) + 3 * len(table.columns) + 1 <= width
+        widest.append(max(cells, len(column.title)))
+        least.append(max(min(cells, _NARROWEST) if text else cells, word))
+    available = width - 3 * len(table.columns) - 1  # padding on both sides, and the edge of SIMPLE_HEAD
+    if sum(least) > available:
+        return None
+    widths = widest
+    while (excess := sum(widths) - available) > 0:
+        i = max((i for i in range(len(widths)) if widths[i] > least[i]), key=lambda i: widths[i] - least[i])
+        widths[i] = max(least[i], widths[i] - max(excess // len(widths), 1))
+    return widths
 
 
 def _stacked(table: Table) -> Iterator[str]:
@@ -152,15 +180,15 @@ def _stacked(table: Table) -> Iterator[str]:
         yield "  " + "; ".join(f"{c.title}: {cell}" for c, cell in zip(table.columns[1:], cells[1:], strict=True))
 
 
-def _rich_table(table: Table) -> object:
+def _rich_table(table: Table, widths: list[int]) -> object:
     from rich import box
     from rich.table import Table as RichTable
     from rich.text import Text
 
     drawn = RichTable(title=Text(table.title), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
-    for column, least in zip(table.columns, _widths(table), strict=True):
+    for column, width in zip(table.columns, widths, strict=True):
         text = column.kind in ("text", "verdict")
-        drawn.add_column(Text(column.title), justify="left" if text else "right", overflow="fold", min_width=least)
+        drawn.add_column(Text(column.title), justify="left" if text else "right", overflow="fold", width=width)
     for row in table.rows[: table.shown]:
         drawn.add_row(*(Text(shown(v, c.kind)) for v, c in zip(row, table.columns, strict=True)))
     return drawn

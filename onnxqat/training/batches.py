@@ -12,10 +12,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from onnxqat.calibration.data import Data, open_data
+from onnxqat.calibration.data import Data
 from onnxqat.calibration.inputs import Feeds, InputInfo, check_names, fitted, static_batch
 from onnxqat.calibration.preprocess import Preprocess
+from onnxqat.calibration.recorded import Recorded
 from onnxqat.errors import DataError, UsageError
+from onnxqat.types import Remark
 
 POOL_BYTES = 2**30
 """How much is held in memory to shuffle what can only be read from the start; less than that is shuffled as a whole."""
@@ -230,6 +232,7 @@ def make(
     batch_size: int,
     seed: int,
     preprocess: Preprocess | None = None,
+    recorded: Recorded | None = None,
 ) -> Batches:
     """Batches of `data`.
 
@@ -237,6 +240,15 @@ def make(
     2. A mapping of arrays, or one array for a model with one input; `labels` go with them: shuffled.
     3. A path, as :func:`onnxqat.calibration.data.open_data` reads it: shuffled.
     4. An iterable or a callable that gives batches, ``inputs`` or ``(inputs, labels)``: in its own order.
+
+    Args:
+        data: see above.
+        labels: of array data.
+        inputs: the model's inputs.
+        batch_size: samples a batch, where the model does not prescribe it.
+        seed: of the order.
+        preprocess: for a folder of images.
+        recorded: what the model's file says of its calibration: the default for `preprocess`.
 
     Raises:
         DataError: ``data-...``, what is wrong with the data.
@@ -255,8 +267,13 @@ def make(
     if labels is not None:
         raise UsageError("option-invalid", "labels go with arrays; an iterable yields (inputs, labels)")
     named = isinstance(data, (str, os.PathLike))
-    opened = open_data(data, inputs, preprocess=preprocess, batch_size=batch_size)
+    opened = (recorded or Recorded()).open(data, inputs, preprocess=preprocess, batch_size=batch_size)
     return DataBatches(opened, seed=seed if named else None, repeatable=not isinstance(data, Iterator))
+
+
+def remarks_of(source: Batches) -> tuple[Remark, ...]:
+    """What opening and reading the data have found so far."""
+    return tuple(source.data.remarks) if isinstance(source, DataBatches) else ()
 
 
 def yields_labels(source: Batches) -> bool:

@@ -11,10 +11,13 @@ import onnx_ir as ir
 from onnxqat.calibration.data import Data, open_data
 from onnxqat.calibration.inputs import InputInfo, of_graph, static_batch
 from onnxqat.calibration.preprocess import Preprocess, parse
+from onnxqat.calibration.recorded import Recorded
+from onnxqat.errors import DataError
 from onnxqat.training import batches, holdout, run_length
 from onnxqat.training.batches import ArrayBatches, Batch, Batches, DataBatches
 from onnxqat.training.distributed.shards import shard, shard_scored
 from onnxqat.training.world import World
+from onnxqat.types import Remark
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,6 +33,7 @@ class Material:
         has_labels: whether there are labels.
         batch_size: samples a batch.
         prescribed: whether the model prescribes that.
+        remarks: what is worth knowing of the data.
     """
 
     source: Batches
@@ -40,6 +44,7 @@ class Material:
     has_labels: bool
     batch_size: int
     prescribed: bool
+    remarks: tuple[Remark, ...] = ()
 
     @property
     def samples(self) -> int | None:
@@ -59,6 +64,7 @@ def read(
     has_length: bool,
     seed: int,
     hold_out: bool,
+    origin: Any = None,
 ) -> Material:
     """Open `data` for `model`.
 
@@ -72,6 +78,7 @@ def read(
         has_length: whether the user gives epochs or steps.
         seed: of the order.
         hold_out: whether batches to score on are wanted.
+        origin: `model` as the caller gave it; without `data`, those that it records are looked up beside it.
 
     Raises:
         DataError: what is wrong with the data.
@@ -79,12 +86,17 @@ def read(
     """
     inputs = of_graph(model.graph)
     line = parse(preprocess) if isinstance(preprocess, str) else preprocess
+    recorded, remarks = Recorded.of(model, origin), list[Remark]()
+    data = recorded.data_or(data, remarks)
+    if data is None:
+        raise DataError("data-missing", "there is no training data", hint="give --data")
     wanted = run_length.batch_size(None, given=batch_size, has_length=has_length)
-    source = batches.make(data, labels, inputs, batch_size=wanted, seed=seed, preprocess=line)
+    source = batches.make(data, labels, inputs, batch_size=wanted, seed=seed, preprocess=line, recorded=recorded)
     better = run_length.batch_size(_samples(source), given=batch_size, has_length=has_length)
     if better != wanted and _is_repeatable(source):
         wanted = better
-        source = batches.make(data, labels, inputs, batch_size=wanted, seed=seed, preprocess=line)
+        source = batches.make(data, labels, inputs, batch_size=wanted, seed=seed, preprocess=line, recorded=recorded)
+    remarks.extend(batches.remarks_of(source))
     has_labels = labels is not None or batches.yields_labels(source)
     divided = holdout.split(source, has_labels=has_labels) if hold_out else holdout.Split(source)
     prescribed = static_batch(inputs)
@@ -97,6 +109,7 @@ def read(
         has_labels=has_labels,
         batch_size=prescribed or wanted,
         prescribed=prescribed is not None,
+        remarks=tuple(remarks),
     )
 
 

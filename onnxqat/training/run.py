@@ -17,6 +17,7 @@ from onnxqat.bridge.relu_fusion import fuse_relu
 from onnxqat.bridge.remade_batch_norm import remake_batch_norm
 from onnxqat.bridge.repeated_quantizers import skip_repeated
 from onnxqat.bridge.write_back import write_back
+from onnxqat.calibration.recorded import remarks_on_float
 from onnxqat.errors import UsageError
 from onnxqat.graph import io
 from onnxqat.training import batch_norm as batch_norms
@@ -42,6 +43,7 @@ from onnxqat.training.run_length import steps_an_epoch, total_steps
 from onnxqat.training.schedule import Schedule
 from onnxqat.training.teachers import check_inputs, output_kind
 from onnxqat.training.world import World
+from onnxqat.types import Remark
 
 WHOLE_WEIGHTS = ("features", "dampening", "freezing", "channels_last", "recompute", "score")
 """Options that a model in shards does not take; docs/distributed.md says why of each."""
@@ -55,7 +57,7 @@ def run(model: io.ModelSource, data: Any, given: Options) -> FinetuneResult:
     source = Source(model)
     graph = source.graph
     module = roles.student(graph, given.method, grad_bits=given.grad_bits, batch_norm=given.batch_norm)
-    whole = _material(graph, data, given)
+    whole = _material(model, graph, data, given)
     scored = _scored(graph, whole, given)
     teachers = roles.teachers_of(given.teacher, module, has_labels=whole.has_labels)
     check_inputs(teachers, graph)
@@ -102,7 +104,7 @@ def run(model: io.ModelSource, data: Any, given: Options) -> FinetuneResult:
         flat,
         written=written,
         seconds=seconds,
-        remarks=(*source.remarks, *told),
+        remarks=(*source.remarks, *whole.remarks, *_other_teacher(graph, given), *told),
         score=scored.score.name if scored is not None else "loss" if given.by_loss else "evaluate",
         scored_samples=sum(map(holdout.size, whole.scored)),
         held_out=whole.held_out,
@@ -110,7 +112,7 @@ def run(model: io.ModelSource, data: Any, given: Options) -> FinetuneResult:
     )
 
 
-def _material(graph: ir.Model, data: Any, given: Options) -> Material:
+def _material(model: io.ModelSource, graph: ir.Model, data: Any, given: Options) -> Material:
     """The data of the run, divided where a part of them is scored."""
     return material.read(
         graph,
@@ -121,6 +123,7 @@ def _material(graph: ir.Model, data: Any, given: Options) -> Material:
         has_length=given.has_length,
         seed=given.seed,
         hold_out=given.by_loss or file_score.is_metric(given.score),
+        origin=model,
     )
 
 
@@ -238,6 +241,12 @@ def _optimizer(module: nn.Module, batch: int, given: Options) -> torch.optim.Opt
 def _batch_of_all(data: Material, world: World) -> int:
     """Samples that all processes have in a batch together."""
     return data.batch_size * (world.size if data.prescribed else 1)
+
+
+def _other_teacher(graph: ir.Model, given: Options) -> tuple[Remark, ...]:
+    """A remark where the one teacher is another float model than the one that the file was made from."""
+    teachers = given.teacher if isinstance(given.teacher, (list, tuple)) else [given.teacher]
+    return tuple(remarks_on_float(graph, teachers[0])) if len(teachers) == 1 else ()
 
 
 def _settings(plan: Schedule, data: Material, world: World, given: Options) -> dict[str, Any]:

@@ -30,6 +30,7 @@ class Comparison:
         sqnr_db: 10 log10(sum(against²) / sum((against - run)²)); infinite when they are equal, as
             outputs without values are.
         non_finite: number of NaN and infinite values of `run`.
+        differing: share of values that are others, of whole numbers, booleans and words; None for floats.
     """
 
     output: str
@@ -40,6 +41,7 @@ class Comparison:
     max_abs: float
     sqnr_db: float
     non_finite: int
+    differing: float | None = None
 
 
 class OutputMeter:
@@ -52,12 +54,15 @@ class OutputMeter:
     def __init__(self, classifier: bool) -> None:
         self._differing = 0 if classifier else None
         self._samples = 0
+        self._others: int | None = None
         self._difference = Difference()
 
     def update(self, value: npt.NDArray[Any], reference: npt.NDArray[Any]) -> None:
         """Add one batch; arrays of equal shape, samples along the first axis."""
         self._difference.update(value, reference)
         self._samples += len(value) if value.ndim else 1
+        if reference.dtype.kind not in "fc":
+            self._others = (self._others or 0) + int(np.count_nonzero(value != reference))
         if self._differing is not None:
             self._differing += int((value.argmax(axis=1) != reference.argmax(axis=1)).sum())
 
@@ -65,7 +70,8 @@ class OutputMeter:
         """What was found so far."""
         d = self._difference
         noise = d.sqnr_db if d.elements else math.inf
-        return Comparison(output, run, against, self._samples, self._differing, d.max_abs, noise, d.non_finite)
+        others = None if self._others is None else self._others / max(d.elements, 1)
+        return Comparison(output, run, against, self._samples, self._differing, d.max_abs, noise, d.non_finite, others)
 
 
 def parts(value: npt.NDArray[Any], reference: npt.NDArray[Any]) -> float:

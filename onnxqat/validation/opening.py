@@ -11,8 +11,10 @@ from onnxqat.calibration import data as sources
 from onnxqat.calibration import inputs as model_inputs
 from onnxqat.calibration import preprocess as lines
 from onnxqat.calibration.data import Data
+from onnxqat.calibration.recorded import Recorded
 from onnxqat.errors import DataError, ModelError, UsageError
 from onnxqat.graph import io, scale_defects
+from onnxqat.types import Remark
 
 if TYPE_CHECKING:
     from onnxqat.calibration.preprocess import Preprocess
@@ -68,14 +70,20 @@ def open_data(
     limit: int | None,
     *,
     random_data: bool,
+    recorded: Recorded | None = None,
 ) -> Data:
     """The data to compare on, as :func:`onnxqat.calibration.data.open_data` opens them, or random numbers.
+
+    With `recorded`, its data and its preprocessing are used where none are given.
 
     Raises:
         DataError: ``data-missing``, and what the data source raises.
         UsageError: ``option-invalid``: both data and random data are asked for.
     """
     infos = model_inputs.of_graph(model.graph)
+    recorded = recorded or Recorded()
+    remarks: list[Remark] = []
+    data = data if random_data else recorded.data_or(data, remarks)
     if data is None:
         if not random_data:
             raise DataError(
@@ -87,6 +95,8 @@ def open_data(
     if random_data:
         raise UsageError("option-invalid", "there are both data and --random-data", hint="give one of them")
     line = lines.parse(preprocess) if isinstance(preprocess, str) else preprocess
-    return sources.open_data(
+    opened = recorded.open(
         data, infos, preprocess=line, batch_size=32 if batch_size is None else batch_size, limit=limit
     )
+    opened.remarks[:0] = remarks
+    return opened

@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from onnxqat import metrics
 from onnxqat.calibration._sources import as_array
+from onnxqat.calibration.recorded import Recorded, remarks_on_float
 from onnxqat.calibration.session import Session, main_values
 from onnxqat.errors import ModelError
 from onnxqat.graph import files_read, io, qdq, quantized_forms, query
@@ -138,7 +139,8 @@ def profile(
             "model-not-quantized", f"{name_of(qdq_model)} holds no quantizers", hint="the quantized model comes second"
         )
     check_alike(original, quantized)
-    opened = open_data(original, data, preprocess, batch_size, limit, random_data=random_data)
+    recorded = Recorded.of(quantized, qdq_model)
+    opened = open_data(original, data, preprocess, batch_size, limit, random_data=random_data, recorded=recorded)
     work = _Work(original, quantized)
     reference = metrics.Predictor.of_session(work.session, float_model)
     chosen = None if score is None else metrics.resolve(score, data=opened, reference=reference, labels=labels)
@@ -159,7 +161,7 @@ def profile(
         samples=work.samples,
         layers=tuple(sorted((m.result() for m in work.meters), key=lambda layer: layer.alone_db)),
         output_db=min((d.sqnr_db for d in work.outputs.values()), default=float("nan")),
-        remarks=(*work.remarks, *opened.remarks),
+        remarks=(*remarks_on_float(quantized, float_model, original), *work.remarks, *opened.remarks),
         score=scored,
     )
 

@@ -11,6 +11,7 @@ from onnxqat.types import Remark
 from onnxqat.validation.compare import Comparison, plain
 from onnxqat.validation.parity import QuantizerParity
 from onnxqat.validation.parting import Parting
+from onnxqat.verdict import Verdict
 
 FLOAT, TORCH, PLAIN, DEFAULT = "float", "torch", "ort-plain", "ort-default"
 RUNS = {
@@ -84,6 +85,7 @@ class ValidationReport:
             carries no quantizer.
         failures: why the check failed; empty when it passed.
         remarks: what is worth knowing.
+        verdicts: parity, accuracy and deployment.
     """
 
     float_model: str
@@ -101,10 +103,11 @@ class ValidationReport:
     failures: tuple[str, ...]
     remarks: tuple[Remark, ...]
     scores: tuple[Scored, ...] = ()
+    verdicts: tuple[Verdict, ...] = ()
 
     @property
     def passed(self) -> bool:
-        """Whether nothing failed."""
+        """Whether no verdict is red."""
         return not self.failures
 
     def compared(self, run: str, against: str) -> tuple[Comparison, ...]:
@@ -118,28 +121,36 @@ class ValidationReport:
         return found
 
 
-def judge(
-    outputs: tuple[Comparison, ...], quantizers: tuple[QuantizerParity, ...], float_bad: int, limits: Limits
-) -> list[str]:
-    """Reasons for which the check fails.
-
-    1. A NaN or an infinity in an output of the float or of the quantized model, or in what a quantizer gets.
-    2. A quantizer that gives another code than onnxruntime for the very same input.
-    3. A code that differs by more than the inputs of the two sides do, plus one step.
-    4. Less signal to noise between torch and onnxruntime, or more differing top-1, than `limits` allow.
+def broken(outputs: tuple[Comparison, ...], quantizers: tuple[QuantizerParity, ...], float_bad: int) -> list[str]:
+    """Values that no accuracy can be measured on: NaN or infinite, in an output or in what a quantizer gets.
 
     Args:
         outputs: comparisons of all pairs.
         quantizers: all quantizers.
         float_bad: NaN and infinite values in the outputs of the float model.
-        limits: what is accepted.
     """
     failures = [f"the float model gives {float_bad} NaN or infinite output values"] if float_bad else []
     bad = {(c.run, c.output): c.non_finite for c in outputs if c.non_finite}
     failures += [f"{RUNS[run]}: {n} NaN or infinite values in output {name!r}" for (run, name), n in bad.items()]
+    return failures + [
+        f"quantizer of {q.tensor!r} gets {q.non_finite} NaN or infinite values" for q in quantizers if q.non_finite
+    ]
+
+
+def judge(outputs: tuple[Comparison, ...], quantizers: tuple[QuantizerParity, ...], limits: Limits) -> list[str]:
+    """Reasons for which torch and onnxruntime do not agree.
+
+    1. A quantizer that gives another code than onnxruntime for the very same input.
+    2. A code that differs by more than the inputs of the two sides do, plus one step.
+    3. Less signal to noise between torch and onnxruntime, or more differing top-1, than `limits` allow.
+
+    Args:
+        outputs: comparisons of all pairs.
+        quantizers: all quantizers.
+        limits: what is accepted.
+    """
+    failures = []
     for q in quantizers:
-        if q.non_finite:
-            failures.append(f"quantizer of {q.tensor!r} gets {q.non_finite} NaN or infinite values")
         if q.differing_given_input:
             failures.append(
                 f"quantizer of {q.tensor!r}: {q.differing_given_input} of {q.elements} codes differ between "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -12,13 +13,16 @@ import onnx_ir as ir
 
 from onnxqat import metrics
 from onnxqat.calibration import inputs as model_inputs
+from onnxqat.calibration import not_finite
+from onnxqat.calibration import preprocess as lines
+from onnxqat.calibration.recorded import Recorded, remarks_on_float
 from onnxqat.calibration.session import Session, main_values
 from onnxqat.errors import DataError, ModelError
 from onnxqat.graph import files_read, io, qdq, quantized_forms, query
 from onnxqat.metrics._accuracy import Accuracy, AccuracyMeter
 from onnxqat.metrics._closeness import Difference
 from onnxqat.types import Remark
-from onnxqat.validation import machine, parity, parting
+from onnxqat.validation import machine, parity, parting, result, verdicts
 from onnxqat.validation.compare import FLOAT_ROUNDING, OutputMeter
 from onnxqat.validation.opening import check_alike, name_of, open_data
 from onnxqat.validation.result import DEFAULT, FLOAT, PLAIN, TORCH, Limits, TensorNoise, ValidationReport, judge
@@ -33,6 +37,8 @@ Runs = dict[str, dict[str, Array]]
 PAIRS = ((PLAIN, FLOAT), (DEFAULT, FLOAT), (TORCH, FLOAT), (TORCH, PLAIN), (TORCH, DEFAULT), (DEFAULT, PLAIN))
 WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 PIECE_BYTES = 2**28
+FEW = 4
+"""Samples on which every tensor is looked at for NaN; the inputs of quantizers are on all of them."""
 
 
 @files_read.guard
@@ -52,6 +58,9 @@ def validate(
     min_sqnr_db: float = 10.0,
     score: metrics.ScoreSource | Sequence[metrics.ScoreSource] | None = None,
     labels: str | os.PathLike[str] | None = None,
+    max_drop: float | None = None,
+    min_sqnr: float | None = None,
+    backend: str | None = None,
     progress: Callable[[int, int | None], None] | None = None,
 ) -> ValidationReport:
     """Run both models over `data`, batch by batch, and compare outputs, quantizers and tensors.
@@ -75,6 +84,9 @@ def validate(
         score: metrics or functions of a :class:`onnxqat.metrics.Predictor`, one or several, computed for the float model
             and the quantized one; see :func:`onnxqat.metrics.resolve`.
         labels: file or folder of labels, for a metric that reads one.
+        max_drop: see :class:`onnxqat.validation.verdicts.AccuracyLimits`.
+        min_sqnr: the same.
+        backend: the table that the file is to be deployed with; None: the one that it names.
         progress: called with batches done and their number, when known.
 
     Raises:
@@ -89,8 +101,9 @@ def validate(
             "model-not-quantized", f"{name_of(qdq_model)} holds no quantizers", hint="the quantized model comes second"
         )
     check_alike(original, quantized)
-    opened = open_data(original, data, preprocess, batch_size, limit, random_data=random_data)
-    remarks = _first_remarks(quantized, random_data=data is None)
+    recorded = Recorded.of(quantized, qdq_model)
+    opened = open_data(original, data, preprocess, batch_size, limit, random_data=random_data, recorded=recorded)
+    remarks = [*_first_remarks(quantized, random_data=random_data), *remarks_on_float(quantized, float_model, original)]
     work = _Work(original, quantized, remarks, use_torch=use_torch, tensor_samples=tensor_samples)
     reference = work.predictors(float_model, qdq_model)[FLOAT]
     chosen = [metrics.resolve(each, data=opened, reference=reference, labels=labels) for each in metrics.listed(score)]
@@ -101,7 +114,12 @@ def validate(
     found = tuple(metrics.compare(each, work.predictors(float_model, qdq_model)) for each in chosen)
     remarks.extend(opened.remarks)
     limits = Limits(max_differing_top1, max_differing_top1_default, min_sqnr_db)
-    return work.report(name_of(float_model), name_of(qdq_model), opened.name, limits, found)
+    report = work.report(name_of(float_model), name_of(qdq_model), opened.name, found)
+    trained = quantized.metadata_props.get("onnxqat.finetuned") == "true"
+    line = None if opened.transform is None else lines.line(opened.transform.steps)
+    given = verdicts.Given(data if isinstance(data, (str, os.PathLike)) else None, line, trained, backend)
+    accuracy = verdicts.AccuracyLimits(max_drop, min_sqnr)
+    return work.judged(report, limits, accuracy, given, random_data=random_data)
 
 
 def _first_remarks(quantized: ir.Model, *, random_data: bool) -> list[Remark]:
@@ -161,6 +179,8 @@ class _Work:
         self.samples = self.tensor_samples = self.float_bad = 0
         self.limit = tensor_samples
         self.size: int | None = None
+        self.original = original
+        self.origin: not_finite.Origin | None = None
         self.parting: parting.Parting | None = None
 
     def batch(self, feeds: Mapping[str, Array], labels: Array | None) -> None:
@@ -169,6 +189,9 @@ class _Work:
         if self.torch is not None:
             runs[TORCH] = self.torch.run(feeds)
         first = next(iter(runs[FLOAT].values()))
+        if not self.samples:
+            dynamic = model_inputs.static_batch(self.plain.inputs) is None
+            self.origin = not_finite.origin(self.quantized, self.original, not_finite.few(feeds, FEW, dynamic=dynamic))
         self._compare_outputs(runs)
         self._count_right(runs, labels)
         count = first.shape[0] if first.ndim else 1
@@ -246,10 +269,29 @@ class _Work:
         sessions = ((FLOAT, self.float, original), (PLAIN, self.plain, quantized), (DEFAULT, self.default, quantized))
         return {run: metrics.Predictor.of_session(session, model) for run, session, model in sessions}
 
-    def report(
-        self, original: str, quantized: str, data: str, limits: Limits, scores: tuple[metrics.Scored, ...]
+    def judged(
+        self,
+        report: ValidationReport,
+        limits: Limits,
+        accuracy: verdicts.AccuracyLimits,
+        given: verdicts.Given,
+        *,
+        random_data: bool,
     ) -> ValidationReport:
-        """The sums as a report."""
+        """`report` with its verdicts; its failures are the reasons of those that are red."""
+        broken = result.broken(report.outputs, report.quantizers, self.float_bad)
+        broken += [] if self.origin is None else [f"not finite where the float model is: {self.origin}"]
+        parity = [*judge(report.outputs, report.quantizers, limits), *verdicts.parted_sessions(report.outputs)]
+        found = verdicts.judge_accuracy(report.outputs, report.accuracies, accuracy)
+        if random_data:
+            found = ("amber", f"not judged on random data; {found[1]}")
+        answers = verdicts.verdicts(report, parity=parity, broken=broken, accuracy=found, given=given)
+        failures = [*broken, *parity, *([found[1]] if found[0] == "red" and not broken else [])]
+        failures += [v.reason for v in answers if v.name == "deployment" and v.status == "red"]
+        return dataclasses.replace(report, verdicts=answers, failures=tuple(failures))
+
+    def report(self, original: str, quantized: str, data: str, scores: tuple[metrics.Scored, ...]) -> ValidationReport:
+        """The sums as a report, not judged yet."""
         outputs = tuple(meter.result(*key) for key, meter in self.compared.items())
         quantizers = tuple(meter.result() for meter in self.meters)
         against = "labels" if self.labelled else "top-1 of the float model"
@@ -269,6 +311,6 @@ class _Work:
             first_parting=self.parting,
             float_nodes=tuple(_float_nodes(self.quantized.graph)),
             scores=scores,
-            failures=tuple(judge(outputs, quantizers, self.float_bad, limits)),
+            failures=(),
             remarks=tuple(self.remarks),
         )

@@ -19,6 +19,7 @@ from onnxqat.report.model import Report
 from onnxqat.types import Derived, Edge, Fixed, Float, QType, QuantPlan, Remark, Shared, TensorSpec
 from onnxqat.validation.result import ValidationReport
 from onnxqat.validation.validate import validate
+from onnxqat.verdict import Verdict
 from tests.validation import tiny
 
 U8 = QType.of(8, signed=False)
@@ -74,22 +75,25 @@ def test_where_nothing_is_quantized_there_is_nothing_to_train() -> None:
 
 
 def test_validation_shows_the_worst_tensors_first(validated: ValidationReport) -> None:
-    report = build_validation.from_validation(validated, backend="onnxruntime-cpu")
+    report = build_validation.from_validation(validated)
     text = all_views(report)
     assert report.passed
     tensors = next(t for t in report.tables if t.key == "tensors")
     noise = [row[1] for row in tensors.rows]
     assert noise == sorted(noise)  # type: ignore[type-var]
     assert "agreement with the float model" in text
-    assert report.next_command.endswith("--backend onnxruntime-cpu -o bundle/")
+    assert [v.name for v in report.verdicts] == ["parity", "accuracy", "deployment"]
+    assert report.next_command.endswith("-o bundle/")
 
 
-def test_failed_validation_says_why(validated: ValidationReport) -> None:
-    bad = dataclasses.replace(validated, failures=("codes differ",))
-    text = all_views(build_validation.from_validation(bad))
-    assert "FAILED" in text
-    assert "codes differ" in text
-    assert "onnxqat validate" in text
+def test_failed_validation_says_why_and_names_another_command(validated: ValidationReport) -> None:
+    red = Verdict("accuracy", "red", "3.0 dB against the float model", "onnxqat finetune model.qdq.onnx --data DATA")
+    bad = dataclasses.replace(validated, failures=(red.reason,), verdicts=(validated.verdicts[0], red))
+    report = build_validation.from_validation(bad)
+    text = all_views(report)
+    assert not report.passed
+    assert "3.0 dB against the float model" in text
+    assert report.next_command == red.remedy
 
 
 def test_handoff_lists_files_coverage_and_float_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from onnxqat.cli import main
 from onnxqat.report import terminal
 from onnxqat.report.model import Column, Figure, LeftFloat, Report, Table
 from onnxqat.types import Remark
+from onnxqat.verdict import Verdict
 from tests.source_tree import module_name, package_files, parse
 
 EVIL = "\x1b]0;title\x07\x1b[31mred\r\n error[ok]: \u202eright"
@@ -47,6 +48,7 @@ def report() -> Report:
         (EVIL,),
         (LeftFloat(EVIL, EVIL),),
         EVIL,
+        (Verdict("accuracy", "red", EVIL, EVIL),),
     )
 
 

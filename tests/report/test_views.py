@@ -16,6 +16,7 @@ from onnxqat.report import html, terminal
 from onnxqat.report import json as as_json
 from onnxqat.report.model import Column, Figure, LeftFloat, Report, Table, filled, grouped, shown
 from onnxqat.types import Remark
+from onnxqat.verdict import Verdict
 
 HOSTILE = '<script>alert("1")</script>"><img src=x onerror=y>[bold red]{{ 7*7 }}\x1b[31m\n'
 
@@ -115,7 +116,7 @@ def test_a_terminal_gets_the_first_rows_and_no_foreign_codes() -> None:
 def test_json_has_stable_keys() -> None:
     found = json.loads(as_json.dumps(report(rows=2)))
     assert list(found) == [
-        "schema", "kind", "title", "passed", "figures", "tables", "failures", "remarks", "files", "left_float",
+        "schema", "kind", "title", "passed", "verdicts", "figures", "tables", "failures", "remarks", "files", "left_float",
         "next_command",
     ]  # fmt: skip
     assert found["figures"] == {"top1": 0.91234, "noise": None}
@@ -177,3 +178,57 @@ def test_a_terminal_that_is_too_narrow(columns: int, stacked: bool, monkeypatch:
     assert "1,000,003" in text
     assert max(map(len, text.splitlines())) <= columns
     assert all(line.startswith("  ") for line in text.splitlines() if "word" in line)
+
+
+TWO_RUNS = Table(
+    "outputs",
+    "Outputs",
+    (
+        Column("output", "output"),
+        Column("run", "run"),
+        Column("against", "against"),
+        Column("differing_top1", "top-1 differ", "count"),
+        Column("max_abs", "largest difference", "number"),
+        Column("sqnr_db", "signal to noise", "decibel"),
+    ),
+    (
+        ("logits", "onnxruntime, as written", "float model", 47, 11.84, 5.4),
+        ("logits", "torch", "onnxruntime, default", 17, 3.451, 14.0),
+    ),
+)
+
+
+@pytest.mark.parametrize("columns", [60, 72, 79, 80, 81, 90, 95, 100, 120])
+def test_a_terminal_of_any_width_shows_every_value(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """rich shrinks columns below what they need and cuts the last one off; no width may do that."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    file = Terminal()
+    terminal.show(Report("validate", "model", tables=(TWO_RUNS,)), file)
+    text = file.getvalue()
+    assert all(value in text for value in ("47", "11.84", "5.4 dB", "17", "3.451", "14.0 dB"))
+    assert max(len(re.sub(r"\x1b\[[0-9;]*m", "", line)) for line in text.splitlines()) <= columns
+
+
+def test_verdicts_stand_in_place_of_one_word() -> None:
+    verdicts = (
+        Verdict("parity", "green", "torch and onnxruntime agree"),
+        Verdict("accuracy", "red", f"3 dB {HOSTILE}", "onnxqat finetune model.qdq.onnx"),
+    )
+    whole = Report("validate", "model", passed=False, verdicts=verdicts)
+    file = Terminal()
+    terminal.show(whole, file)
+    for text in (terminal.to_text(whole), file.getvalue(), html.to_html(whole)):
+        assert "FAILED" not in text
+        assert "passed" not in text.split("</style>")[-1]
+        assert "onnxqat finetune model.qdq.onnx" in text
+        assert "<script>" not in html.to_html(whole)
+    assert "accuracy  RED" in " ".join(terminal.to_text(whole).split(" ")).replace("   ", "  ")
+    assert json.loads(as_json.dumps(whole))["verdicts"][1]["status"] == "red"
+
+
+def test_a_long_table_in_html_shows_its_first_rows_and_folds_the_others() -> None:
+    page = html.to_html(report(rows=30))  # of which 5 are shown
+    shown_part, folded = page.split("<details>", 1)
+    assert shown_part.count("<tr>") - 1 == 5
+    assert "25 more rows" in folded
+    assert folded.count("<tr>") - 1 == 25

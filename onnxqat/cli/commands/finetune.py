@@ -114,12 +114,9 @@ def run(
     Example: onnxqat finetune model.qdq.onnx --data images/ --teacher model.onnx -o tuned.qdq.onnx
     """
     from onnxqat.cli import _output
-    from onnxqat.errors import DataError
     from onnxqat.report import build
 
     _options.need("torch", "train")
-    if data is None:
-        raise DataError("data-missing", "there is no training data", hint="give --data")
     from onnxqat.training.distributed import join
     from onnxqat.training.finetune import finetune
 

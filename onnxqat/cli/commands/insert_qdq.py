@@ -147,4 +147,5 @@ def run(
             keep_io_types=keep_io_types,
             progress=progress,
         )
-    _output.show(build.from_insert(result, explain=explain, source=str(model)), as_json=as_json, html_path=html)
+    report = build.from_insert(result, explain=explain, source=str(model), data=calibration, preprocess=preprocess)
+    _output.show(report, as_json=as_json, html_path=html)

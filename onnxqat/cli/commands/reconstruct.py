@@ -57,12 +57,9 @@ def run(
     Example: onnxqat reconstruct model.qdq.onnx --data images/ -o reconstructed.qdq.onnx
     """
     from onnxqat.cli import _output
-    from onnxqat.errors import DataError
     from onnxqat.report import build_reconstruct
 
     _options.need("torch", "train")
-    if data is None:
-        raise DataError("data-missing", "there is no data", hint="give --data")
     from onnxqat.training.reconstruction.reconstruct import reconstruct
 
     with _options.progress("reconstruct", quiet=as_json) as progress:

@@ -32,6 +32,19 @@ from onnxqat.cli import _options
     metavar="N",
     help="The same with onnxruntime's default session, which fuses operators [0.15 % of the samples + 2].",
 )
+@click.option(
+    "--max-drop",
+    type=_options.NOT_NEGATIVE,
+    metavar="POINTS",
+    help="Points of top-1 that may be lost [5]; without labels, samples in 100 with another top-1 [20].",
+)
+@click.option(
+    "--min-sqnr",
+    type=_options.Number(),
+    metavar="DB",
+    help="Lowest signal to noise of an output against the float model, where labels do not decide [10].",
+)
+@click.option("--backend", help="Backend table that the file is to be deployed with [the one that it names].")
 @_options.html
 @_options.as_json
 def run(
@@ -47,12 +60,15 @@ def run(
     no_torch: bool,
     max_differing_top1: int | None,
     max_differing_top1_default: int | None,
+    max_drop: float | None,
+    min_sqnr: float | None,
+    backend: str | None,
     html: Path | None,
     as_json: bool,
 ) -> None:
-    """Prove that a QDQ file computes what was trained: accuracy, parity in steps, noise per tensor.
+    """Judge a QDQ file: parity of torch and onnxruntime, accuracy against the float model, deployment.
 
-    FLOAT_MODEL and QDQ_MODEL are ONNX files, the second made from the first. Leaves with status 1 when a check fails.
+    FLOAT_MODEL and QDQ_MODEL are ONNX files, the second made from the first. Leaves with status 1 when a verdict is red.
 
     Example: onnxqat validate model.onnx tuned.qdq.onnx --data images/
     """
@@ -74,6 +90,9 @@ def run(
             use_torch=not no_torch,
             max_differing_top1=max_differing_top1,
             max_differing_top1_default=max_differing_top1_default,
+            max_drop=max_drop,
+            min_sqnr=min_sqnr,
+            backend=backend,
             progress=progress,
         )
     _output.show(build_validation.from_validation(report), as_json=as_json, html_path=html)

@@ -18,6 +18,7 @@ from onnxqat.bridge.state import quantizers, state
 from onnxqat.bridge.write_back import write_back
 from onnxqat.calibration.inputs import of_graph
 from onnxqat.calibration.preprocess import Preprocess, parse
+from onnxqat.calibration.recorded import Recorded
 from onnxqat.errors import DataError, ModelError, UsageError
 from onnxqat.graph import files_read, io
 from onnxqat.graph.staging import scratch
@@ -27,6 +28,7 @@ from onnxqat.training.reconstruction.blocks import Block, Order, Region, regions
 from onnxqat.training.reconstruction.cache import Cache
 from onnxqat.training.reconstruction.execution import GraphRunner
 from onnxqat.training.reconstruction.optimize import Samples, Settings, learn
+from onnxqat.types import Remark
 
 Recipe = Literal["adaround", "brecq", "qdrop"]
 
@@ -77,6 +79,7 @@ class ReconstructResult:
         blocks: a report for each block, in order.
         samples: number of samples used.
         seconds: wall time.
+        remarks: what is worth knowing.
     """
 
     model: Any
@@ -84,6 +87,7 @@ class ReconstructResult:
     blocks: tuple[BlockReport, ...]
     samples: int
     seconds: float
+    remarks: tuple[Remark, ...] = ()
 
 
 @files_read.guard
@@ -143,7 +147,12 @@ def reconstruct(
     module.to(place).eval()
     inputs = of_graph(graph.graph)
     line = parse(preprocess) if isinstance(preprocess, str) else preprocess
-    source = batches.make(data, None, inputs, batch_size=batch_size, seed=seed, preprocess=line)
+    recorded, remarks = Recorded.of(graph, model), list[Remark]()
+    data = recorded.data_or(data, remarks)
+    if data is None:
+        raise DataError("data-missing", "there is no data", hint="give --data")
+    source = batches.make(data, None, inputs, batch_size=batch_size, seed=seed, preprocess=line, recorded=recorded)
+    remarks.extend(batches.remarks_of(source))
     held = _batches(source, module, samples)
     settings = Settings(
         iterations=iterations,
@@ -158,7 +167,8 @@ def reconstruct(
     tuned = write_back(module.cpu(), file.target, output, metadata={"onnxqat.method": recipe})
     tuned = file.like_given(tuned, output)
     count = sum(_size(batch) for batch in held)
-    return ReconstructResult(tuned, module, tuple(reports), count, time.perf_counter() - start)
+    seconds = time.perf_counter() - start
+    return ReconstructResult(tuned, module, tuple(reports), count, seconds, (*file.remarks, *remarks))
 
 
 def _check(model: io.ModelSource, recipe: str, samples: int, iterations: int, seed: int, output: Any) -> None:

@@ -1,0 +1,143 @@
+"""Trial of a freshly quantized model: a few calibration samples through it and the float model.
+
+It is small on purpose, a handful of samples in two sessions: it tells a file that works from one that does not.
+``validate`` measures.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from onnxqat import numerics
+from onnxqat.calibration import not_finite
+from onnxqat.calibration.data import Data
+from onnxqat.calibration.inputs import static_batch
+from onnxqat.calibration.session import Session, main_values
+from onnxqat.errors import CheckError, ModelError
+from onnxqat.graph import qdq
+from onnxqat.graph.qdq import Quantizer
+from onnxqat.types import Remark
+from onnxqat.verdict import AMBER_SQNR, MIN_SQNR, Status
+
+Array = npt.NDArray[Any]
+
+SAMPLES, FEW = 8, 2
+"""Samples that are run, and those on which every tensor is looked at."""
+
+NAMED = 3
+"""Tensors that are named where the output is noisy."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Trial:
+    """Signal to noise of a quantized model against its float model.
+
+    Attributes:
+        samples: calibration samples that were run.
+        sqnr_db: of each float output by name, as ``10 log10(sum(float²) / sum((float - quantized)²))``; infinite where
+            the two are equal.
+        costly: below :data:`onnxqat.verdict.AMBER_SQNR`, the tensors whose quantizers add most noise of their own, each
+            with the signal to noise of the tensor behind its quantizer against that in front of it.
+    """
+
+    samples: int
+    sqnr_db: dict[str, float]
+    costly: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def worst(self) -> float:
+        """The lowest signal to noise of all outputs."""
+        return min(self.sqnr_db.values(), default=math.inf)
+
+    @property
+    def status(self) -> Status:
+        """Red below 10 dB: a start for training and not for deployment; amber below 20 dB."""
+        if not self.worst >= MIN_SQNR:
+            return "red"
+        return "amber" if self.worst < AMBER_SQNR else "green"
+
+
+def run(original: ir.Model, quantized: ir.Model, data: Data, remarks: list[Remark]) -> Trial | None:
+    """Run the first samples of `data` through both models in onnxruntime, optimizations off.
+
+    Args:
+        original: the float model as it was given.
+        quantized: the same with quantizers.
+        data: calibration data.
+        remarks: why nothing was run, where onnxruntime does not run one of them.
+
+    Returns:
+        The trial; None where nothing was run.
+
+    Raises:
+        CheckError: ``quantized-not-finite``: a value is NaN or infinite where that of the float model is finite.
+    """
+    if not data.repeatable:
+        return None
+    feeds = next(iter(data.first(SAMPLES)))
+    dynamic = static_batch(data.inputs) is None
+    feeds = not_finite.few(feeds, SAMPLES, dynamic=dynamic)
+    try:
+        found = Session(quantized, optimize=False, what="the quantized model").run(feeds)
+        wanted = Session(original, optimize=False, what="the float model").run(feeds)
+        origin = not_finite.origin(quantized, original, not_finite.few(feeds, FEW, dynamic=dynamic))
+        if origin is None and any(_gone(found[n], w) for n, w in wanted.items()):
+            origin = not_finite.origin(quantized, original, feeds)
+        noise = {n: sqnr(found[n], w) for n, w in wanted.items() if w.dtype.kind == "f" and w.shape == found[n].shape}
+        costly = _costly(quantized, feeds) if min(noise.values(), default=math.inf) < AMBER_SQNR else ()
+    except ModelError as error:
+        remarks.append(Remark(f"the quantized model was not run: {error.message}", source="insert"))
+        return None
+    if origin is not None:
+        raise CheckError(
+            "quantized-not-finite",
+            f"quantized, {origin} where those of the float model are finite",
+            hint=f"leave the node in float: --exclude {origin.node!r}, or what feeds it",
+        )
+    return Trial(max((a.shape[0] for a in feeds.values() if a.ndim), default=1), noise, costly)
+
+
+def _gone(value: Array, reference: Array) -> bool:
+    """Some value is not finite where the reference is."""
+    if value.dtype.kind != "f" or value.shape != reference.shape:
+        return False
+    return bool((~np.isfinite(value) & np.isfinite(reference)).any())
+
+
+def sqnr(value: Array, reference: Array) -> float:
+    """Signal to noise in dB over the values that are finite in both; infinite where they are equal."""
+    x, ref = np.asarray(value, np.float64).ravel(), np.asarray(reference, np.float64).ravel()
+    finite = np.isfinite(x) & np.isfinite(ref)
+    signal, noise = float(np.square(ref[finite]).sum()), float(np.square(x[finite] - ref[finite]).sum())
+    if not noise:
+        return math.inf
+    return 10 * math.log10(signal / noise) if signal else -math.inf
+
+
+def _costly(quantized: ir.Model, feeds: Mapping[str, Array]) -> tuple[tuple[str, float], ...]:
+    """The quantizers of the main graph with most noise of their own, the worst first."""
+    known = {**main_values(quantized.graph), **{str(v.name): v for v in quantized.graph.inputs}}
+    found: list[tuple[str, float]] = []
+    activations: list[Quantizer] = []
+    for quantizer in qdq.quantizers(quantized):
+        constant = quantizer.input.const_value
+        if quantizer.role == "weight" and constant is not None and not quantizer.stored:
+            weight = np.asarray(constant.numpy(), np.float32)
+            found.append((quantizer.tensor, sqnr(numerics.fake_quantize(weight, quantizer.qparams), weight)))
+        elif quantizer.role == "activation" and str(quantizer.input.name) in known and not quantizer.stored:
+            activations.append(quantizer)
+    names = [str(q.input.name) for q in activations if q.input.name not in feeds]
+    values = dict(feeds) | Session(quantized, optimize=False, tensors=names, what="the quantized model").run(
+        feeds, names
+    )
+    for quantizer in activations:
+        x = np.asarray(values[str(quantizer.input.name)], np.float32)
+        found.append((quantizer.tensor, sqnr(numerics.fake_quantize(x, quantizer.qparams), x)))
+    return tuple(sorted(dict(found).items(), key=lambda entry: entry[1])[:NAMED])

@@ -1,0 +1,147 @@
+"""Three verdicts: what is red, amber and green, and what decides."""
+
+import math
+
+import numpy as np
+import onnx.parser
+import pytest
+from onnx import numpy_helper
+
+from onnxqat.metrics._accuracy import Accuracy
+from onnxqat.validation import verdicts
+from onnxqat.validation.compare import Comparison
+from onnxqat.validation.result import DEFAULT, FLOAT, PLAIN
+from onnxqat.validation.validate import validate
+from onnxqat.validation.verdicts import AccuracyLimits, judge_accuracy, parted_sessions
+from onnxqat.verdict import AMBER_SQNR, MIN_SQNR, Status, Verdict
+from tests.validation import tiny
+
+
+def output(sqnr: float, run: str = PLAIN, against: str = FLOAT, differing: float | None = None) -> Comparison:
+    return Comparison("y", run, against, 500, None, 1.0, sqnr, 0, differing)
+
+
+def tops(base: float, quantized: float, *, samples: int = 500, against: str = "labels") -> list[Accuracy]:
+    return [Accuracy(run, top, None, samples, against) for run, top in ((FLOAT, base), (PLAIN, quantized))]
+
+
+NOBODY = AccuracyLimits()
+
+
+@pytest.mark.parametrize(
+    ("sqnr", "accuracies", "limits", "status"),
+    [
+        (28.0, [], NOBODY, "green"),
+        (15.0, [], NOBODY, "amber"),
+        (3.0, [], NOBODY, "red"),
+        (math.nan, [], NOBODY, "red"),
+        (-math.inf, [], NOBODY, "red"),
+        (math.inf, [], NOBODY, "green"),
+        (3.0, [], AccuracyLimits(min_sqnr=2.0), "amber"),
+        # Labels decide: a trained W4A4 network has other logits and the same classes.
+        (3.0, tops(0.90, 0.895), NOBODY, "green"),
+        (28.0, tops(0.90, 0.88), NOBODY, "amber"),
+        (28.0, tops(0.90, 0.80), NOBODY, "red"),
+        (28.0, tops(0.90, 0.88), AccuracyLimits(max_drop=1.0), "red"),
+        (28.0, tops(0.90, 0.80), AccuracyLimits(max_drop=15.0), "amber"),
+        # So few labels say less than the noise.
+        (3.0, tops(0.90, 0.90, samples=24), NOBODY, "red"),
+        # Without labels, agreement and noise, whichever is worse.
+        (28.0, tops(1.0, 0.99, against="top-1 of the float model"), NOBODY, "green"),
+        (28.0, tops(1.0, 0.92, against="top-1 of the float model"), NOBODY, "amber"),
+        (28.0, tops(1.0, 0.70, against="top-1 of the float model"), NOBODY, "red"),
+        (3.0, tops(1.0, 1.0, against="top-1 of the float model"), NOBODY, "red"),
+    ],
+)
+def test_accuracy(sqnr: float, accuracies: list[Accuracy], limits: AccuracyLimits, status: Status) -> None:
+    found, reason = judge_accuracy([output(math.inf), output(sqnr)], accuracies, limits)
+    assert (found, bool(reason)) == (status, True)
+
+
+def test_whole_numbers_are_counted_and_not_measured_in_decibels() -> None:
+    assert judge_accuracy([output(-20.0, differing=0.01)], [], NOBODY)[0] == "green"
+    assert judge_accuracy([output(40.0, differing=0.5)], [], NOBODY)[0] == "red"
+
+
+@pytest.mark.parametrize(
+    ("own", "session", "parted"),
+    [
+        (30.0, 16.0, True),  # another arithmetic, such as a pool that counts its padding otherwise
+        (12.0, 14.0, False),  # ties that fall the other way, in a network with as much noise of its own
+        (30.0, 24.0, False),
+        (math.inf, 19.0, True),
+        (3.0, -2.0, False),  # the accuracy verdict fails this file, not parity
+        (3.0, -9.0, True),
+    ],
+)
+def test_a_session_that_computes_otherwise(own: float, session: float, parted: bool) -> None:
+    pairs = [output(own), output(session, DEFAULT, PLAIN)]
+    assert bool(parted_sessions(pairs)) is parted
+
+
+def by_name(found: tuple[Verdict, ...]) -> dict[str, Verdict]:
+    return {verdict.name: verdict for verdict in found}
+
+
+def test_a_dead_network_does_not_pass() -> None:
+    """With scales of 1e-45, torch and onnxruntime agree on an output that says nothing."""
+    float_model, quantized = tiny.pair()
+    for tensor in quantized.graph.initializer:
+        if tensor.name.endswith("_scale"):
+            scale = np.full_like(numpy_helper.to_array(tensor), 1e-45)
+            tensor.CopyFrom(numpy_helper.from_array(scale, tensor.name))
+    report = validate(float_model, quantized, {"image": tiny.images(8)}, use_torch=False)
+    assert by_name(report.verdicts)["accuracy"].status == "red"
+    assert not report.passed
+
+
+def bounded_log(*, quantized: bool) -> onnx.ModelProto:
+    """Max(Log(x), -5): where x rounds to 0, an infinity that the output does not show."""
+    pair = """
+      codes = QuantizeLinear(x, scale, zero)
+      v = DequantizeLinear(codes, scale, zero)
+      log = Log(v)"""
+    text = f"""<ir_version: 8, opset_import: ["" : 17]>
+    g (float[N,4] x) => (float[N,4] y) <float scale = {{0.01}}, uint8 zero = {{0}}, float least = {{-5}}> {{
+      {pair if quantized else "log = Log(x)"}
+      y = Max(log, least)
+    }}"""
+    return onnx.parser.parse_model(text)
+
+
+def test_an_infinity_that_no_output_shows_is_red() -> None:
+    x = np.full((2, 4), 1e-3, np.float32)
+    report = validate(bounded_log(quantized=False), bounded_log(quantized=True), {"x": x}, use_torch=False)
+    assert by_name(report.verdicts)["accuracy"].status == "red"
+    assert "not finite where the float model is: tensor 'log'" in report.failures[0]
+
+
+def test_remedies_are_commands_that_differ_and_keep_data(tmp_path: object) -> None:
+    paths = tiny.save_pair(tmp_path)
+    np.savez(f"{tmp_path}/my data.npz", image=tiny.images(8))
+    report = validate(*paths, f"{tmp_path}/my data.npz", use_torch=False, min_sqnr=200.0, backend="qnn-htp")
+    found = by_name(report.verdicts)
+    assert found["accuracy"].status == "red"
+    assert found["accuracy"].remedy.startswith("onnxqat finetune ")
+    assert f"'{tmp_path}/my data.npz'" in found["accuracy"].remedy
+    assert found["deployment"].status == "amber"
+    assert "--backend qnn-htp" in found["deployment"].remedy
+
+
+def test_a_file_for_another_target_is_red() -> None:
+    float_model, quantized = tiny.pair()
+    entry = quantized.metadata_props.add()
+    entry.key, entry.value = "onnxqat.backend", "tensorrt"
+    report = validate(float_model, quantized, {"image": tiny.images(4)}, use_torch=False, backend="qnn-htp")
+    assert by_name(report.verdicts)["deployment"].status == "red"
+    assert "placed for tensorrt, not for qnn-htp" in report.failures[-1]
+
+
+def test_random_data_are_no_accuracy() -> None:
+    float_model, quantized = tiny.pair()
+    report = validate(float_model, quantized, random_data=True, limit=2, use_torch=False, min_sqnr=200.0)
+    assert by_name(report.verdicts)["accuracy"].status == "amber"
+
+
+def test_limits_are_those_that_the_page_states() -> None:
+    assert (verdicts.MAX_DROP, verdicts.MAX_OTHERS, MIN_SQNR, AMBER_SQNR) == (5.0, 20.0, 10.0, 20.0)
