@@ -24,7 +24,7 @@ def settle_quantizers(
         source: that it was read from, for messages.
         remarks: gets what was done.
         replace: strip what is there.
-        keep: leave what is there.
+        keep: leave what is there, quantizers of a vendor's domain too, with a remark.
 
     Raises:
         ModelError: ``model-already-quantized`` where neither is asked for; ``model-form``.
@@ -33,7 +33,12 @@ def settle_quantizers(
     if form is None:
         return
     name = str(source) if isinstance(source, (str, os.PathLike)) else "the model"
-    quantized_forms.check(model, name)
+    refused = quantized_forms.refusal(model, name)
+    if refused is not None and keep and form.kind == "vendor":
+        remarks.append(Remark(refused.message))
+        return
+    if refused is not None:
+        raise refused
     if not replace and not keep:
         raise ModelError(
             "model-already-quantized",

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import onnx_ir as ir
 
 from onnxqat.graph import query
 
 ONNX, MICROSOFT = "", "com.microsoft"
+RankOf: TypeAlias = Callable[["ir.Value | None"], "int | None"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +59,7 @@ def _axis_of(node: ir.Node, scale: int, axis: int) -> int | None:
     return axis if value is not None and value.ndim == 1 and value.size > 1 else None
 
 
-def _conv(node: ir.Node) -> Form | str:
+def _conv(node: ir.Node, rank_of: RankOf) -> Form | str:
     if query.attribute(node, "channels_last", 0):
         return "its channels come last"
     operands = Operand(0, 1, 2), Operand(3, 4, 5, _axis_of(node, 4, 0))
@@ -66,15 +67,15 @@ def _conv(node: ir.Node) -> Form | str:
     return Form("Conv", operands, _kept(node, "channels_last"), 6, 7, bias)
 
 
-def _matmul(node: ir.Node) -> Form | str:
-    rank = query.rank(node.inputs[3])
+def _matmul(node: ir.Node, rank_of: RankOf) -> Form | str:
+    rank = rank_of(node.inputs[3])
     if _axis_of(node, 1, 0) is not None or (rank is None and _axis_of(node, 4, 0) is not None):
         return "it has one scale per row, or a matrix of unknown rank"
     axis = None if rank is None else _axis_of(node, 4, rank - 1)
     return Form("MatMul", (Operand(0, 1, 2), Operand(3, 4, 5, axis)), {}, 6, 7)
 
 
-def _gemm(node: ir.Node) -> Form | str:
+def _gemm(node: ir.Node, rank_of: RankOf) -> Form | str:
     axis = _axis_of(node, 4, 0 if query.attribute(node, "transB", 0) else 1)
     bias = 6 if len(node.inputs) > 6 and node.inputs[6] is not None else None
     quantized = len(node.inputs) > 7 and node.inputs[7] is not None
@@ -83,12 +84,12 @@ def _gemm(node: ir.Node) -> Form | str:
     return Form("Gemm", operands, _kept(node), 7 if quantized else None, 8, bias, alpha)
 
 
-def _binary(op_type: str) -> Callable[[ir.Node], Form | str]:
-    return lambda node: Form(op_type, (Operand(0, 1, 2), Operand(3, 4, 5)), {}, 6, 7)
+def _binary(op_type: str) -> Callable[[ir.Node, RankOf], Form | str]:
+    return lambda node, rank_of: Form(op_type, (Operand(0, 1, 2), Operand(3, 4, 5)), {}, 6, 7)
 
 
-def _unary(op_type: str, *without: str) -> Callable[[ir.Node], Form | str]:
-    def form(node: ir.Node) -> Form | str:
+def _unary(op_type: str, *without: str) -> Callable[[ir.Node, RankOf], Form | str]:
+    def form(node: ir.Node, rank_of: RankOf) -> Form | str:
         if query.attribute(node, "channels_last", 0):
             return "its channels come last"
         return Form(op_type, (Operand(0, 1, 2),), _kept(node, "channels_last", *without), 3, 4)
@@ -96,8 +97,8 @@ def _unary(op_type: str, *without: str) -> Callable[[ir.Node], Form | str]:
     return form
 
 
-def _softmax(node: ir.Node) -> Form | str:
-    axis, rank = int(query.attribute(node, "axis", -1)), query.rank(node.inputs[0])
+def _softmax(node: ir.Node, rank_of: RankOf) -> Form | str:
+    axis, rank = int(query.attribute(node, "axis", -1)), rank_of(node.inputs[0])
     if int(query.attribute(node, "opset", 13)) < 13:  # until then the axes behind `axis` were flattened
         if axis != -1 and (rank is None or axis % rank != rank - 1):
             return "it flattens its input, as Softmax did before opset 13"
@@ -105,16 +106,16 @@ def _softmax(node: ir.Node) -> Form | str:
     return Form("Softmax", (Operand(0, 1, 2),), {"axis": axis}, 3, 4)
 
 
-def _concat(node: ir.Node) -> Form | str:
+def _concat(node: ir.Node, rank_of: RankOf) -> Form | str:
     operands = tuple(Operand(i, i + 1, i + 2) for i in range(2, len(node.inputs), 3))
     return Form("Concat", operands, _kept(node), 0, 1)
 
 
-def _where(node: ir.Node) -> Form | str:
+def _where(node: ir.Node, rank_of: RankOf) -> Form | str:
     return Form("Where", (Operand(1, 2, 3), Operand(4, 5, 6)), {}, 7, 8, plain=(0,))
 
 
-FORMS: dict[tuple[str, str], Callable[[ir.Node], Form | str]] = {
+FORMS: dict[tuple[str, str], Callable[[ir.Node, RankOf], Form | str]] = {
     (ONNX, "QLinearConv"): _conv,
     (ONNX, "QLinearMatMul"): _matmul,
     (MICROSOFT, "QGemm"): _gemm,

@@ -8,10 +8,11 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxqat import numerics
-from onnxqat.graph import build, edit, moved, qdq, query, walk
+from onnxqat.graph import build, edit, moved, qdq, quantized_forms, query, walk
 from onnxqat.passes._base import Context, Pass, Rewrite
 from onnxqat.passes._edits import Log, drop_unused
-from onnxqat.passes._qoperator_rules import FORMS, Form, Operand
+from onnxqat.passes._inference import Inferred
+from onnxqat.passes._qoperator_rules import FORMS, Form, Operand, RankOf
 from onnxqat.passes.raise_opset import RaiseOpset
 
 PER_AXIS_OPSET = 13  # the first in which DequantizeLinear has an axis
@@ -26,7 +27,8 @@ class QoperatorToQdq(Pass):
        DequantizeLinear in front of each operand and a QuantizeLinear behind.
     2. Integer weights stay as they are, behind a DequantizeLinear. An int32 bias gets one whose scale is the product
        of those of input and weight, as the operator has it.
-    3. Data movement on codes (Reshape, Transpose, MaxPool, Concat of one grid): the same between pairs of that grid.
+    3. Data movement on codes (Reshape, Transpose, MaxPool, Pad, Concat of one grid): the same between pairs of that
+       grid. A constant of codes that is read on two grids becomes two constants.
     4. Left alone, with the reason: channels last, scales that are computed where a bias needs their product, one
        scale per row, dynamic quantization, and operators on codes without a row here.
 
@@ -44,8 +46,12 @@ class QoperatorToQdq(Pass):
     def rewrite(self, model: ir.Model, context: Context) -> Rewrite:
         """Rewrite; see the class."""
         log = Log()
+        if not any(quantized_forms.is_qoperator(n) or qdq.is_quantize(n) for n in walk.nodes(model)):
+            return log.result()
+        inferred = Inferred(model)
         for scope in walk.scopes(model):
-            _Scope(scope, context.names, log, query.opset(model, scope), {build.CREATED_BY: self.name}).rewrite()
+            stamp = {build.CREATED_BY: self.name}
+            _Scope(scope, context.names, log, query.opset(model, scope), inferred.rank, stamp).rewrite()
         if log.changed:
             edit.remove_unused(model)
         return log.result()
@@ -71,8 +77,11 @@ class _Grid:
 class _Scope:
     """One scope under the rewrite."""
 
-    def __init__(self, scope: walk.Scope, names: build.Names, log: Log, opset: int, stamp: dict[str, str]) -> None:
+    def __init__(
+        self, scope: walk.Scope, names: build.Names, log: Log, opset: int, rank_of: RankOf, stamp: dict[str, str]
+    ) -> None:
         self.scope, self.names, self.log, self.opset, self.stamp = scope, names, log, opset, stamp
+        self.rank_of = rank_of
         self.grids: dict[int, _Grid] = {}
         self.floats: dict[tuple[int, int, int], ir.Value] = {}
         self.held: list[ir.Value | None] = []  # values of the keys, which no new ones may take the ids of
@@ -84,7 +93,7 @@ class _Scope:
             if qdq.is_quantize(node):
                 self._note(node.outputs[0], node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else None)
             elif form is not None:
-                self._convert(node, form(node))
+                self._convert(node, form(node, self.rank_of))
             elif any(id(v) in self.grids for v in node.inputs) and not qdq.is_dequantize(node):
                 self._move(node)
 
@@ -167,6 +176,10 @@ class _Scope:
         key = id(codes), id(scale), id(zero)
         if key not in self.floats:
             base = str(codes.name)
+            held = query.constant_tensor(codes)
+            if held is not None and any(other == id(codes) for other, *_ in self.floats):
+                # Codes that are read on two grids are two constants, each to be trained on its own.
+                codes = build.constant(self.scope, self.names.fresh(base), held.numpy(), held.dtype, before=before)
             made = build.node(
                 qdq.DEQUANTIZE,
                 [codes, scale] if zero is None else [codes, scale, zero],
@@ -231,7 +244,7 @@ class _Scope:
 
     def _move(self, node: ir.Node) -> None:
         """Data movement on codes: the operator moves the floats, and its results are quantized on the same grid."""
-        parts = moved.sources(node)
+        parts = _moved_parts(node)
         held = [self.grids.get(id(part)) for part in parts]
         if not parts or held[0] is None or not all(held[0].same(grid) for grid in held):
             self.log.left(f"{node.op_type} reads codes and stays as it is", node)
@@ -241,6 +254,8 @@ class _Scope:
             self._float(node, v, grid.scale, grid.zero_point) if any(v is part for part in parts) else v
             for v in node.inputs
         ]
+        if node.op_type == "Pad" and query.mode(node) == "constant":
+            read = self._padded(node, read, grid)
         counted = 1 if node.op_type in ("MaxPool", "Dropout") else len(node.outputs)  # then come indices, or a mask
         made = ir.Node(
             node.domain,
@@ -262,6 +277,16 @@ class _Scope:
         self.scope.remove(node, safe=True)
         self.log.did("data movement on codes stands between pairs", made)
 
+    def _padded(self, node: ir.Node, read: list[ir.Value | None], grid: _Grid) -> list[ir.Value | None]:
+        """Inputs of a Pad with the float value of the code that it fills with, 0 where the node states none."""
+        fill = read[2] if len(read) > 2 else None
+        if fill is None:
+            kind = grid.zero_point.dtype if grid.zero_point is not None else None
+            kind = kind or ir.DataType.UINT8
+            name = self.names.fresh(f"{node.outputs[0].name}_fill")
+            fill = build.constant(self.scope, name, np.zeros((), kind.numpy()), kind, before=node)
+        return [*read[:2], self._float(node, fill, grid.scale, grid.zero_point), *read[3:]]
+
     def _moved(self, codes: ir.Value) -> ir.Value:
         """The float value behind codes that were moved."""
         base = str(codes.name)
@@ -273,6 +298,13 @@ class _Scope:
 def _like(value: ir.Value) -> ir.Value:
     shape = None if value.shape is None else value.shape.copy()
     return ir.Value(name=value.name, type=value.type, shape=shape)
+
+
+def _moved_parts(node: ir.Node) -> list[ir.Value]:
+    """Inputs whose elements make up the results of `node`, that of a Pad with a constant among them."""
+    constant = node.op_type == "Pad" and not node.domain and query.mode(node) == "constant"
+    first = node.inputs[0] if constant else None
+    return moved.sources(node) if first is None else [first]
 
 
 def _input(node: ir.Node, index: int) -> ir.Value | None:

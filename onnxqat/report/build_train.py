@@ -32,7 +32,7 @@ def report(result: Result, settings: Settings) -> Report:
         figures.append(Figure("best_top1", "Acc@1 of the best epoch", result.best / 100, "share"))
     if result.file is not None:
         of = f"in onnxruntime, of {result.file.samples} samples"
-        figures.append(Figure("file_top1", "Acc@1 of its file", result.file.top1 / 100, "share", of))
+        figures.append(Figure("file_top1", "Acc@1 of the file", result.file.top1 / 100, "share", of))
     files = tuple(map(str, result.written))
     models = [name for name in files if name.endswith("_bestonnx_quantization.onnx")]
     following = command("handoff", models[0], backend=table_name(settings.backend), data=DATA) if models else ""

@@ -59,6 +59,33 @@ def test_data_movement_stands_between_pairs() -> None:
     )
 
 
+def test_a_pad_fills_with_the_float_of_its_code() -> None:
+    check_pass(
+        QoperatorToQdq(),
+        f"""g (float[2] x) => (uint8[4] y) <{GRID}, int64[2] pads = {{1, 1}}> {{
+        q = QuantizeLinear(x, s, z) y = Pad(q, pads) }}""",
+        f"""g (float[2] x) => (uint8[4] y) <{GRID}, int64[2] pads = {{1, 1}}, uint8 y_fill = {{0}}> {{
+        q = QuantizeLinear(x, s, z) q_dequantized = DequantizeLinear(q, s, z)
+        y_fill_dequantized = DequantizeLinear(y_fill, s, z)
+        y_float = Pad(q_dequantized, pads, y_fill_dequantized) y = QuantizeLinear(y_float, s, z) }}""",
+    )
+
+
+def test_codes_that_are_read_on_two_grids_become_two_constants() -> None:
+    check_pass(
+        QoperatorToQdq(),
+        f"""g (float[2,2] x) => (uint8[2,2] y, uint8[2,2] v) <{GRID}, float t = {{0.25}}, uint8[2,2] w = {{1, 2, 3, 4}}> {{
+        q = QuantizeLinear(x, s, z) y = QLinearMatMul(q, s, z, w, s, z, s, z) v = QLinearMatMul(q, s, z, w, t, z, s, z) }}""",
+        f"""g (float[2,2] x) => (uint8[2,2] y, uint8[2,2] v)
+        <{GRID}, float t = {{0.25}}, uint8[2,2] w = {{1, 2, 3, 4}}, uint8[2,2] w_1 = {{1, 2, 3, 4}}> {{
+        q = QuantizeLinear(x, s, z)
+        q_dequantized = DequantizeLinear(q, s, z) w_dequantized = DequantizeLinear(w, s, z)
+        y_float = MatMul(q_dequantized, w_dequantized) y = QuantizeLinear(y_float, s, z)
+        w_dequantized_1 = DequantizeLinear(w_1, t, z)
+        v_float = MatMul(q_dequantized, w_dequantized_1) v = QuantizeLinear(v_float, s, z) }}""",
+    )
+
+
 def test_without_codes_nothing_changes() -> None:
     check_pass(
         QoperatorToQdq(),

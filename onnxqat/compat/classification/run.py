@@ -30,7 +30,7 @@ from onnxqat.compat.classification.shipped import file_scores, shipped_module
 from onnxqat.compat.deploy import prepared_part, set_opset, written
 from onnxqat.compat.prepare import prepare_by_platform
 from onnxqat.errors import UsageError
-from onnxqat.graph import atomic, files_read, io
+from onnxqat.graph import atomic, files_read, io, qdq
 from onnxqat.passes import _base as passes
 from onnxqat.passes.strip_qdq import StripQdq
 from onnxqat.training import batch_norm, optimizers, placement, roles, schedules, teachers
@@ -63,7 +63,8 @@ class Result:
         profile: what ``--profile`` found.
         best: top-1 of the best epoch in percent; None where nothing was trained.
         written: the files.
-        file: scores of the best epoch's QDQ file in onnxruntime, as it is written; None where none was written.
+        file: scores in onnxruntime, graph optimizations off, of the best epoch's QDQ file, or of the one that is evaluated;
+            None where there is none.
     """
 
     scores: Scores
@@ -112,7 +113,9 @@ class _Run:
             if self.held is not None:
                 module.load_state_dict(self.held["state_dict"])
             self.scores = self._epoch_score_of(module, material)
-            return Result(self.scores, None, (), self._profile(module, initial, material))
+            given = self._given_file()
+            file = None if given is None else self._score_file(given, material)
+            return Result(self.scores, None, (), self._profile(module, initial, material), file)
         if settings.lr > HIGH_RATE and not settings.not_qat and not any(batch_norm.modules(module)):
             _log.warning(
                 "--lr %g is a rate for float training; without BatchNormalization, which this model has folded, "
@@ -297,8 +300,17 @@ class _Run:
         """Scores of the file that the best epoch wrote; other processes than the writer have none."""
         if self.float_model is not None or not self.world.writer or not self.files.best.exists():
             return None
-        scores = file_scores(self.files.best, material.val)
-        self.say(f" * {self.files.best.name} in onnxruntime: Acc@1 {scores.top1:.3f} of {scores.samples} samples")
+        return self._score_file(self.files.best, material)
+
+    def _given_file(self) -> Path | None:
+        """The QDQ file that is evaluated; None for a float file, which gets its quantizers here, and for weights."""
+        name = self.settings.resume or self.settings.model_path or ""
+        held = name.endswith(".onnx") and self.float_model is None and self.world.writer
+        return Path(name) if held and qdq.is_quantized(io.load(name)) else None
+
+    def _score_file(self, file: Path, material: Material) -> Scores:
+        scores = file_scores(file, material.val)
+        self.say(f" * {file.name} in onnxruntime: Acc@1 {scores.top1:.3f} of {scores.samples} samples")
         self.log.write(event="file", **dataclasses.asdict(scores))
         return scores
 
