@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -93,7 +94,7 @@ class Best:
                 found = self.step.mean_loss(self.scored)
                 score = -found.loss
         module.train()
-        score = self.step.world.agreed(score)
+        score = self.step.world.agreed(-math.inf if math.isnan(score) else score)  # no score is worse than NaN
         if found is None:
             return score, False
         if epoch == 0:

@@ -98,6 +98,16 @@ def test_outputs_that_become_constant_are_not_kept() -> None:
     assert kept > 0.005 * start
 
 
+def test_a_score_that_is_not_a_number_is_the_worst() -> None:
+    """At the start, so that a later one beats it; and later, so that it is not kept."""
+    x, y = data(64)
+    options: dict[str, Any] = {"labels": y, "epochs": 2, "device": "cpu"}
+    for given, epoch, best in (([np.nan, 0.1, np.nan], 1, 0.1), ([0.2, np.nan, np.nan], 0, 0.2)):
+        scores = iter(given)
+        result = finetune(network(quantized=True), x, evaluate=lambda _, s=scores: next(s), **options)
+        assert (result.best_epoch, result.best_score) == (epoch, best)
+
+
 def test_collapse_is_told_from_less_noise() -> None:
     world, place = World(), torch.device("cpu")
     random = torch.Generator().manual_seed(0)
