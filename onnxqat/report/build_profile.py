@@ -59,7 +59,14 @@ def from_profile(report: ProfileReport) -> Report:
         figures=figures,
         tables=(Table("layers", "Quantizers", columns, rows, shown=20, note=note),),
         remarks=report.remarks,
-        next_command=command("insert-qdq", report.float_model, calibration=DATA) + excluded,
+        next_command=command(
+            "insert-qdq",
+            report.float_model,
+            backend=report.backend,
+            calibration=report.source or DATA,
+            preprocess=report.preprocess,
+        )
+        + excluded,
     )
 
 

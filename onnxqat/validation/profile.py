@@ -12,6 +12,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from onnxqat import metrics
+from onnxqat.calibration import preprocess as lines
 from onnxqat.calibration._sources import as_array
 from onnxqat.calibration.recorded import Recorded, remarks_on_float
 from onnxqat.calibration.session import Session, main_values
@@ -84,6 +85,9 @@ class ProfileReport:
         output_db: signal to noise of the worst output with all quantizers on.
         remarks: what is worth knowing.
         score: of the float model and of the model with all quantizers on; None where none was asked for.
+        backend: the table that the quantized model was made with, where its file says so.
+        source: data on the command line, for the next one; empty where they are Python objects.
+        preprocess: preprocessing line of images.
     """
 
     float_model: str
@@ -94,6 +98,9 @@ class ProfileReport:
     output_db: float
     remarks: tuple[Remark, ...]
     score: metrics.Scored | None = None
+    backend: str | None = None
+    source: str = ""
+    preprocess: str = ""
 
 
 @files_read.guard
@@ -163,6 +170,9 @@ def profile(
         output_db=min((d.sqnr_db for d in work.outputs.values()), default=float("nan")),
         remarks=(*remarks_on_float(quantized, float_model, original), *work.remarks, *opened.remarks),
         score=scored,
+        backend=quantized.metadata_props.get("onnxqat.backend"),
+        source=os.fspath(data) if isinstance(data, (str, os.PathLike)) else "",
+        preprocess="" if opened.transform is None else lines.line(opened.transform.steps),
     )
 
 

@@ -1,6 +1,7 @@
 """Each quantizer alone and all together, against sums written out in numpy."""
 
 import csv
+import dataclasses
 import io as streams
 import math
 from pathlib import Path
@@ -118,6 +119,9 @@ def test_views(report: ProfileReport) -> None:
     shown = build_profile.from_profile(report)
     assert as_json.to_dict(shown)["tables"]["layers"][0]["tensor"] == report.layers[0].tensor
     assert "--exclude" in shown.next_command
+    told = dataclasses.replace(report, backend="tensorrt", source="my data/", preprocess="scale=1/255")
+    following = build_profile.from_profile(told).next_command
+    assert "--backend tensorrt --calibration 'my data/' --preprocess scale=1/255" in following
     lines = list(csv.DictReader(streams.StringIO(build_profile.to_csv(report))))
     assert [float(line["alone_db"]) for line in lines] == [layer.alone_db for layer in report.layers]
 

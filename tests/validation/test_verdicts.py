@@ -7,6 +7,7 @@ import onnx.parser
 import pytest
 from onnx import numpy_helper
 
+import onnxqat
 from onnxqat.metrics._accuracy import Accuracy
 from onnxqat.validation import verdicts
 from onnxqat.validation.compare import Comparison
@@ -145,3 +146,16 @@ def test_random_data_are_no_accuracy() -> None:
 
 def test_limits_are_those_that_the_page_states() -> None:
     assert (verdicts.MAX_DROP, verdicts.MAX_OTHERS, MIN_SQNR, AMBER_SQNR) == (5.0, 20.0, 10.0, 20.0)
+
+
+@pytest.mark.parametrize("counted", [0, 1])
+def test_a_pool_that_the_integer_kernel_counts_otherwise_stays_float(counted: int) -> None:
+    """onnxruntime's QLinearAveragePool divides by another count where ceil_mode and count_include_pad meet."""
+    pool = "kernel_shape=[3,3], strides=[2,2], pads=[1,1,1,1], ceil_mode=1"
+    model = onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 17]>
+    g (float[N,3,8,8] x) => (float[N,3,h,w] y) {{
+      y = AveragePool<{pool}, count_include_pad={counted}>(x)
+    }}""")
+    x = np.random.default_rng(0).uniform(1, 2, (8, 3, 8, 8)).astype(np.float32)
+    result = onnxqat.insert_qdq(model, calibration={"x": x})
+    assert dict(result.plan.float_nodes) == {"y_AveragePool": "the backend takes AveragePool only with ceil_mode=0"}
