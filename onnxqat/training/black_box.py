@@ -23,7 +23,7 @@ from onnxqat.bridge.fake_quantize import STATES, State
 from onnxqat.bridge.state import quantizers
 from onnxqat.errors import InputError
 from onnxqat.graph import atomic, files_read, io
-from onnxqat.training import checkpoint, roles
+from onnxqat.training import checkpoint, documents, roles
 from onnxqat.training.batches import Batch
 from onnxqat.training.execution import Execution
 from onnxqat.training.losses import Loss, Objective
@@ -145,34 +145,34 @@ def replay(folder: Path, model: io.ModelSource, *, loss: Objective | None = None
         ModelError: what is wrong with the model.
     """
     box = _read_box(folder / "box.json")
-    settings = box["settings"]
+    settings = box.settings
     module = roles.student(
         io.load(model),
-        str(settings.get("method", "lsq")),
-        grad_bits=settings.get("grad_bits"),
-        batch_norm=settings.get("batch_norm", "live"),
+        settings.method,
+        grad_bits=settings.grad_bits,
+        batch_norm=settings.batch_norm,
     )
     checkpoint.load(folder / "before.safetensors", module)
-    _set_quantizers(folder, module, box["quantizers"])
+    _set_quantizers(folder, module, box.quantizers)
     module.train()
-    known = loss if loss is not None else _objective(folder, box["objective"])
+    known = loss if loss is not None else _objective(folder, box.objective)
     step = Step(
         module=module,
         forward=module,
         loss=known if known is not None else _no_loss,
         optimizer=torch.optim.SGD([p for p in module.parameters() if p.requires_grad], lr=0.0),
-        execution=Execution(precision=box["precision"]),
+        execution=Execution(precision=box.precision),
     )
-    recorded = (float(box["loss"]), float(box["gradient_norm"]))
-    for rank in range(int(box["processes"])):
+    recorded = (float(box.loss), float(box.gradient_norm))
+    for rank in range(box.processes):
         seen, found = _read_seen(folder / f"batch-{rank}.safetensors")
-        finding = find(step, seen)
+        finding = _found(folder, step, seen)
         if finding.kind != "nothing" or finding != found:
             break
     scales, _ = _read(folder / "scales.safetensors")
     return Replay(
-        step=int(box["step"]),
-        epoch=int(box["epoch"]),
+        step=box.step,
+        epoch=box.epoch,
         recorded=recorded,
         repeated=None if known is None else _again(step, seen),
         finding=finding,
@@ -180,6 +180,16 @@ def replay(folder: Path, model: io.ModelSource, *, loss: Objective | None = None
         rank=rank,
         scales={key.removeprefix("scale/"): value for key, value in scales.items() if key.startswith("scale/")},
     )
+
+
+def _found(folder: Path, step: Step, seen: Sequence[Seen]) -> Finding:
+    names = set(cast(Any, step.module).input_names)
+    if any(set(one.batch.inputs) != names for one in seen):
+        raise _damaged(folder, f"its batches are not those of a model with the inputs {', '.join(sorted(names))}")
+    try:
+        return find(step, seen)
+    except (RuntimeError, IndexError, ValueError, TypeError) as error:  # torch's, of shapes and types
+        raise _damaged(folder, f"its batches do not fit the model ({str(error).partition(chr(10))[0]})") from None
 
 
 def _again(step: Step, seen: Sequence[Seen]) -> tuple[float, float]:
@@ -219,16 +229,16 @@ def _objective(folder: Path, fields: Any) -> Loss | None:
         raise _damaged(folder, f"its loss cannot be made: {error}") from None
 
 
-def _set_quantizers(folder: Path, module: nn.Module, held: Mapping[str, Any]) -> None:
+def _set_quantizers(folder: Path, module: nn.Module, held: Mapping[str, tuple[int, int, str]]) -> None:
     for path, quantizer in quantizers(module):
         entry = held.get(path)
-        if not (isinstance(entry, list) and len(entry) == 3 and entry[2] in STATES):
+        if entry is None or entry[2] not in STATES:
             raise _damaged(folder, f"it says nothing of quantizer {path!r}")
-        quantizer.quant_min, quantizer.quant_max = int(entry[0]), int(entry[1])
+        quantizer.quant_min, quantizer.quant_max = entry[:2]
         quantizer.state = cast(State, entry[2])
 
 
-def _read_box(path: Path) -> dict[str, Any]:
+def _read_box(path: Path) -> documents.Box:
     if not path.is_file():
         raise InputError(
             "checkpoint-mismatch",
@@ -237,57 +247,41 @@ def _read_box(path: Path) -> dict[str, Any]:
         )
     try:
         files_read.note(path, "the black box")
-        box = json.loads(path.read_text(encoding="utf-8"))
+        box = documents.parse(documents.Box, path.read_bytes())
     except (OSError, ValueError) as error:
-        raise _damaged(path, f"not a black box ({error})") from None
-    kinds: dict[str, type | tuple[type, ...]] = {
-        "step": int,
-        "epoch": int,
-        "loss": str,
-        "gradient_norm": str,
-        "processes": int,
-        "settings": dict,
-        "precision": str,
-        "quantizers": dict,
-        "objective": (dict, type(None)),
-    }
-    if (
-        not isinstance(box, dict)
-        or box.get("format") != FORMAT
-        or not all(key in box and isinstance(box[key], kind) for key, kind in kinds.items())
-        or box["processes"] < 1
-    ):
+        raise _damaged(path, f"not a black box of format {FORMAT}: {error}") from None
+    if box.format != FORMAT:
         raise _damaged(path, f"not a black box of format {FORMAT}")
     return box
 
 
-def _read(path: Path) -> tuple[dict[str, Tensor], Any]:
+def _read(path: Path) -> tuple[dict[str, Tensor], str]:
     try:
         files_read.note(path, "the black box")
         with safetensors.safe_open(path, framework="pt") as file:
-            document = json.loads((file.metadata() or {}).get("onnxqat", "null"))
-            return {key: file.get_tensor(key) for key in file.keys()}, document  # noqa: SIM118 - not a dict
+            text = (file.metadata() or {}).get("onnxqat", "null")
+            return {key: file.get_tensor(key) for key in file.keys()}, text  # noqa: SIM118 - not a dict
     except (safetensors.SafetensorError, ValueError, OSError) as error:
         raise _damaged(path, str(error)) from None
 
 
 def _read_seen(path: Path) -> tuple[list[Seen], Finding]:
-    tensors, document = _read(path)
+    tensors, text = _read(path)
     seen = []
     try:
-        found = Finding(document["found"]["kind"], document["found"]["name"])
-        for index, value in enumerate(document["seen"]):
+        document = documents.parse(documents.SeenBatches, text)
+        for index, value in enumerate(document.seen):
             held = {key.partition("/")[2]: t for key, t in tensors.items() if key.startswith(f"{index}/")}
             inputs, targets, drawn = (
                 {key.partition("/")[2]: t for key, t in held.items() if key.startswith(f"{kind}/")}
                 for kind in ("input", "target", "random")
             )
             target = [targets[str(i)] for i in range(len(targets))] if targets else None
-            batch = Batch(inputs, held.get("labels"), float(value["weight"]), value["samples"])
-            seen.append(Seen(batch, target, RandomState.read(drawn, value["random"])))
-    except (KeyError, TypeError, ValueError) as error:
-        raise _damaged(path, f"it lacks {error}") from None
-    return seen, found
+            batch = Batch(inputs, held.get("labels"), value.weight, value.samples)
+            seen.append(Seen(batch, target, RandomState.read(drawn, value.random.model_dump(exclude_none=True))))
+    except (KeyError, ValueError) as error:
+        raise _damaged(path, f"it is damaged: {error}") from None
+    return seen, Finding(document.found.kind, document.found.name)
 
 
 def _damaged(path: Path, message: str) -> InputError:

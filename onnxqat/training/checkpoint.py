@@ -20,6 +20,7 @@ from torch.optim import Optimizer
 
 from onnxqat.errors import InputError
 from onnxqat.graph import io
+from onnxqat.training import documents
 from onnxqat.training.distributed.tensors import like, whole
 from onnxqat.training.random_state import RandomState
 
@@ -166,25 +167,26 @@ def load(
     """
     tensors, document = _read(path)
     for key, value in (settings or {}).items():
-        stored = document["settings"].get(key)
+        stored = document.settings.get(key)
         if stored != value:
             raise _mismatch(path, f"it was made with {key} {stored!r}, this run has {value!r}")
     _compare(path, _part(tensors, "model/"), module.state_dict())
     for name in keepers or {}:
-        if name not in document["states"]:
+        if name not in document.states:
             raise _mismatch(path, f"it holds no state of {name!r}")
     if average is not None:
         _compare(path, _part(tensors, "average/"), average)
+    drawn = _random_state(path, tensors, document) if random else None
     if optimizer is not None:
         optimizer.load_state_dict(_optimizer_state(path, tensors, document, optimizer))
     module.load_state_dict(_part(tensors, "model/"), strict=True)
     for key, value in _part(tensors, "average/").items() if average is not None else ():
         average[key].copy_(like(average[key], value))  # type: ignore[index]
     for name, keeper in (keepers or {}).items():
-        keeper.load_state_dict({**document["states"][name], **_part(tensors, f"state/{name}/")})
-    if random:
-        RandomState.read(_part(tensors, "random/"), document.get("random", {})).restore()
-    return Progress(**document["progress"])
+        _take_over(path, name, keeper, {**document.states[name], **_part(tensors, f"state/{name}/")})
+    if drawn is not None:
+        drawn.restore()
+    return Progress(**document.progress.model_dump())
 
 
 def weights(path: Path, module: nn.Module) -> dict[str, Tensor]:
@@ -205,19 +207,37 @@ def standing(path: Path) -> Progress:
     Raises:
         QatError: ``checkpoint-mismatch``, as in :func:`load`.
     """
-    return Progress(**_read(path)[1]["progress"])
+    return Progress(**_read(path)[1].progress.model_dump())
 
 
-def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def _take_over(path: Path, name: str, keeper: Keeper, state: Mapping[str, Any]) -> None:
+    try:
+        keeper.load_state_dict(state)
+    except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
+        raise _mismatch(path, f"the state of {name!r} is damaged ({error})") from None
+
+
+def _random_state(path: Path, tensors: Mapping[str, Tensor], document: documents.Checkpoint) -> RandomState:
+    try:
+        return RandomState.read(_part(tensors, "random/"), document.random.model_dump(exclude_none=True))
+    except ValueError as error:
+        raise _mismatch(path, f"the state of its random generators is damaged ({error})") from None
+
+
+def _read(path: Path) -> tuple[dict[str, Tensor], documents.Checkpoint]:
     if not path.is_file():
         raise _mismatch(path, "no such file")
     try:
         with safetensors.safe_open(path, framework="pt") as file:
-            document = json.loads((file.metadata() or {}).get("onnxqat", "{}"))
+            text = (file.metadata() or {}).get("onnxqat", "{}")
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - not a dict
     except (safetensors.SafetensorError, ValueError, OSError) as error:
         raise _mismatch(path, f"not a checkpoint, or damaged ({error})") from None
-    if document.get("format") != FORMAT:
+    try:
+        document = documents.parse(documents.Checkpoint, text)
+    except ValueError as error:
+        raise _mismatch(path, f"not a checkpoint of format {FORMAT}: {error}") from None
+    if document.format != FORMAT:
         raise _mismatch(path, f"not a checkpoint of format {FORMAT}")
     return tensors, document
 
@@ -239,20 +259,26 @@ def _compare(path: Path, stored: Mapping[str, Tensor], wanted: Mapping[str, Tens
 
 
 def _optimizer_state(
-    path: Path, tensors: Mapping[str, Tensor], document: Mapping[str, Any], optimizer: Optimizer
+    path: Path, tensors: Mapping[str, Tensor], document: documents.Checkpoint, optimizer: Optimizer
 ) -> dict[str, Any]:
-    if "optimizer" not in document:
+    if document.optimizer is None:
         raise _mismatch(path, "it holds no optimizer state")
-    groups = document["optimizer"]["groups"]
+    groups = [group.model_dump() for group in document.optimizer.groups]
     sizes = [[len(g["params"]) for g in side] for side in (groups, optimizer.param_groups)]
     if sizes[0] != sizes[1]:
         raise _mismatch(path, f"its optimizer has parameter groups of sizes {sizes[0]}, this run {sizes[1]}")
+    for stored, now in zip(groups, optimizer.param_groups, strict=True):
+        other = documents.same_kinds(stored, {key: value for key, value in now.items() if key != "params"})
+        if other is not None:
+            raise _mismatch(path, f"{other!r} of its optimizer is {stored[other]!r}, this run has {now[other]!r}")
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     state: dict[int, dict[str, Any]] = {}
-    for name, value in (*_part(tensors, "optimizer/").items(), *document["optimizer"]["numbers"].items()):
+    for name, value in (*_part(tensors, "optimizer/").items(), *document.optimizer.numbers.items()):
         index, _, key = name.partition("/")
         if not index.isdecimal() or int(index) >= len(parameters):
             raise _mismatch(path, f"it has optimizer state of parameter {index!r}, of which there is none")
+        if key in state.get(int(index), {}):
+            raise _mismatch(path, f"it has {name!r} of its optimizer twice, as a tensor and as a number")
         state.setdefault(int(index), {})[key] = like(parameters[int(index)], value) if torch.is_tensor(value) else value
     return {"state": state, "param_groups": groups}
 

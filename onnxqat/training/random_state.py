@@ -56,7 +56,13 @@ class RandomState:
 
     @staticmethod
     def read(tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> RandomState:
-        """What :meth:`written` gave; a file that has torch's states only leaves the others alone."""
+        """What :meth:`written` gave; a file that has torch's states only leaves the others alone.
+
+        Raises:
+            ValueError: a generator does not take its state.
+        """
+        if "cpu" not in tensors:
+            raise ValueError("torch's is missing")
         numpy, python = None, None
         if "numpy" in values and "numpy" in tensors:
             kind, position, has_gauss, gauss = values["numpy"]
@@ -64,4 +70,17 @@ class RandomState:
         if "python" in values and "python" in tensors:
             version, next_gauss = values["python"]
             python = (version, tuple(tensors["python"].tolist()), next_gauss)
-        return RandomState(tensors["cpu"], tensors.get("cuda"), numpy, python)
+        found = RandomState(tensors["cpu"], tensors.get("cuda"), numpy, python)
+        found._try()
+        return found
+
+    def _try(self) -> None:
+        """Restore the states of generators that nobody uses, so that damage shows before anything is changed."""
+        try:
+            torch.Generator().set_state(self.cpu)
+            if self.numpy is not None:
+                np.random.RandomState().set_state(self.numpy)
+            if self.python is not None:
+                random.Random().setstate(self.python)
+        except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+            raise ValueError(str(error).partition("\n")[0]) from None
