@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxqat import numerics
-from onnxqat.graph import build, qdq, query, walk
+from onnxqat.graph import build, edit, qdq, query, walk
 from onnxqat.graph.qdq import QUANT_MAX, QUANT_MIN
 from onnxqat.passes import _opset
 from onnxqat.passes._base import Context, Pass, Rewrite
@@ -109,7 +109,7 @@ class DeployForm(Pass):
         name = names.fresh(name) if name != node.outputs[0].name else name
         node.outputs[0].name = None
         constant = build.constant(scopes[id(node.graph)], name, values, before=node)
-        node.outputs[0].replace_all_uses_with(constant)
+        edit.rewire(node.outputs[0].uses(), constant)
         inputs = list(node.inputs)
         walk.scope_of(node).remove(node, safe=True)
         for value in inputs:

@@ -88,7 +88,7 @@ def _fold_conv(
         return weight if isinstance(weight, str) else str(bias)
     groups = int(query.attribute(conv, "group", 1)) if conv.op_type == "ConvTranspose" else 0
     channels = weight.shape[1] * groups if groups else weight.shape[0]
-    if function.factor.shape != (channels,):
+    if function.factor.shape != (channels,) or bias.shape not in ((), (channels,)):
         return MISMATCH
     if groups:
         split = weight.reshape(groups, -1, *weight.shape[1:])
@@ -106,6 +106,8 @@ def _fold_gemm(
     if isinstance(weight, str) or isinstance(bias, str):
         return weight if isinstance(weight, str) else str(bias)
     if function.factor.shape != (weight.shape[0 if query.attribute(gemm, "transB", 0) else 1],):
+        return MISMATCH
+    if not _broadcasts_to_channels(bias, function.factor):
         return MISMATCH
     factor = function.factor[:, None] if query.attribute(gemm, "transB", 0) else function.factor
     acting = bias * float(query.attribute(gemm, "beta", 1.0))
@@ -190,6 +192,11 @@ def _bias(node: ir.Node, index: int) -> np.ndarray | str:
         return np.zeros(())
     found = query.constant_array(value)
     return f"the bias of {node.op_type} is not constant" if found is None else found.astype(np.float64)
+
+
+def _broadcasts_to_channels(bias: np.ndarray, factor: np.ndarray) -> bool:
+    """Return True when the C of a Gemm has one value, or one per channel, in each row."""
+    return bias.ndim <= 2 and bias.shape[-1:] in ((), (1,), factor.shape)
 
 
 def _matrix(matmul: ir.Node, function: Affine) -> np.ndarray | str:

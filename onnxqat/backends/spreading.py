@@ -31,7 +31,7 @@ def _read_as(draft: Draft, value: ir.Value) -> TensorSpec | None:
         wanted = draft.wants.get((str(node.name), index))
         moved = wanted is None and index == 0 and draft.spreads(node) and draft.moves_float(node)
         found.update([_read_as(draft, v) for v in node.outputs if _is_read(v)] if moved else [wanted])
-    (one, *others) = found
+    one, *others = found or {None}  # what moves the data may have no reader itself
     return one if isinstance(one, TensorSpec) and not others else None
 
 

@@ -18,7 +18,7 @@ import onnx_ir as ir
 
 from onnxqat import discover
 from onnxqat.errors import ModelError
-from onnxqat.graph import calls, files_read, omitted, order, overridden, query, text
+from onnxqat.graph import calls, files_read, omitted, order, overridden, query, stated, text
 from onnxqat.graph.atomic import check_writable, write_atomic
 from onnxqat.graph.external import check_external_data, has_external_data, needed_bytes, tensors
 from onnxqat.graph.saving import PROTOBUF_LIMIT, save, to_proto
@@ -150,7 +150,7 @@ def _from_proto(proto: onnx.ModelProto, name: str, path: Path | None) -> ir.Mode
     if path is not None:
         for graph in model.graphs():
             ir.external_data.set_base_dir(graph, path.parent)
-    return overridden.drop(model)
+    return overridden.drop(stated.correct(model))
 
 
 def _put_in_order(proto: onnx.ModelProto, name: str) -> None:
@@ -181,8 +181,17 @@ def _title(node: onnx.NodeProto) -> str:
 def _check_proto(proto: onnx.ModelProto, name: str, path: Path | None) -> None:
     if not proto.HasField("graph") or not (proto.graph.node or proto.graph.output):
         raise ModelError("model-not-onnx", f"{name}: there is no graph in it", hint="is this really an ONNX model?")
+    if not proto.graph.output:
+        raise ModelError("model-invalid", f"{name}: it has no outputs", hint="export it again, with what it computes")
     if not proto.opset_import:
         raise ModelError("model-invalid", f"{name}: it imports no operator set")
+    versions = sorted({o.version for o in proto.opset_import if o.domain in ONNX_DOMAINS})
+    if len(versions) > 1:
+        raise ModelError(
+            "model-invalid",
+            f"{name}: it imports ONNX's operators twice, of versions {versions[0]} and {versions[1]}",
+            hint="runtimes take either of them: leave the one that it was exported with in `opset_import`",
+        )
     for graph in _graph_protos(proto):
         if graph.sparse_initializer:
             raise ModelError(

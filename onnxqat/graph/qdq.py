@@ -229,6 +229,8 @@ def _qparams(node: ir.Node, clip: ir.Node | None) -> QParams | None:
     usable = np.isfinite(scale) & ((scale != 0) if block else (scale > 0))
     if not right_rank or scale.shape != codes.shape or not usable.all():
         return None
+    if storage == "int32" and codes.any():
+        return None  # ONNX has no zero point for int32, and runtimes wrap around
     if storage in FLOAT_STORAGE:
         if clip is not None or codes.any():
             return None

@@ -13,6 +13,7 @@ from onnxqat.passes.fold_weight_transpose import FoldWeightTranspose
 from onnxqat.passes.inline_functions import InlineFunctions
 from onnxqat.passes.raise_opset import RaiseOpset
 from onnxqat.passes.strip_qdq import StripQdq
+from onnxqat.passes.unique_names import UniqueNames
 from onnxqat.types import Remark
 
 
@@ -26,6 +27,7 @@ def deploy_form(train: ir.Model, table: schema.Backend, remarks: list[Remark]) -
     """
     floats = any(row.derive is not None and row.dtype == "float" for row in table.types.values())
     steps: list[passes.Pass] = [
+        UniqueNames(),
         InlineFunctions(),
         FoldWeightTranspose(),
         DeployForm(bias="float" if floats else "keep"),

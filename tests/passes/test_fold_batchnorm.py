@@ -162,3 +162,10 @@ def test_parameters_of_different_lengths_are_left_alone() -> None:
     float[3] v = {1, 1, 1}> { y = BatchNormalization(x, g, b, m, v) }"""
     node = ir.from_proto(parse(text)).graph[0]
     assert affine(node) == "parameters of BatchNormalization have different lengths"
+
+
+def test_a_bias_of_another_length_is_left_alone() -> None:
+    text = """g (float[1,2,4,4] x) => (float[1,2,4,4] y)
+        <float[2,2,1,1] w = {1, 2, 3, 4}, float[3] b = {1, 2, 3}, float[2] c = {1, 1}> {
+        t = Conv(x, w, b) y = BatchNormalization(t, c, c, c, c) }"""
+    assert not FoldBatchnorm().run(parse(text)).changed

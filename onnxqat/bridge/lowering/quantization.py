@@ -11,6 +11,7 @@ from onnxqat.bridge import low_precision
 from onnxqat.bridge.builder import Lowered, NodeView
 from onnxqat.bridge.low_precision import SMALL_TYPES
 from onnxqat.bridge.values import CONTAINERS, FLOATS, TORCH_DTYPES
+from onnxqat.graph import query
 
 LIMITS = {
     ir.DataType.INT2: (-2, 1),
@@ -158,6 +159,9 @@ def dequantize_linear(n: NodeView) -> Lowered:
     kind = n.dtype(0)
     if kind not in LIMITS and kind not in FLOAT_GRIDS and kind is not ir.DataType.INT32:
         raise n.refuse(f"codes of type {kind.name if kind is not None else 'unknown'}")
+    zero = query.constant_array(n.node.inputs[2]) if len(n.node.inputs) > 2 else None
+    if kind is ir.DataType.INT32 and zero is not None and zero.any():
+        raise n.refuse("an int32 zero point other than 0, which ONNX does not have")
     stated = int(n.attr("output_dtype", 0))
     target = n.torch_dtype(stated) if stated else None
     axis, block = int(n.attr("axis", 1)), int(n.attr("block_size", 0))
