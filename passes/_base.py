@@ -94,6 +94,7 @@ def rewrite(
     model: ir.Model, passes: Sequence[Pass], *, trace: Callable[[str, ir.Model], None] | None = None
 ) -> Rewrite:
     """Apply `passes` in order to `model` itself, which the caller owns; errors as of :func:`run_passes`."""
+    verify.check_zero_points(model)
     done: list[str] = []
     remarks: list[Remark] = []
     changed = False

@@ -295,6 +295,13 @@ class NodeView:
             return len(found.array.shape) if isinstance(found, Dims) else len(found.shape)
         return query.rank(self.node.inputs[index])
 
+    def axis(self, default: int) -> int:
+        """Return the attribute ``axis``; one outside of the rank of input 0 is refused, where torch would fail later."""
+        axis, rank = int(self.attr("axis", default)), self.rank(0)
+        if rank is not None and not -max(rank, 1) <= axis < max(rank, 1):
+            raise self.refuse(f"axis {axis} of a tensor of {rank} dimensions")
+        return axis
+
     def need_rank(self, index: int) -> int:
         """Number of dimensions of an input; refuses where it is unknown."""
         found = self.rank(index)

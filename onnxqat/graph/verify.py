@@ -16,6 +16,7 @@ from onnxqat.errors import ModelError
 from onnxqat.graph import query, scale_defects, walk
 
 NEIGHBOURS = 3
+_NO_CODES = frozenset({*query.FLOATS, ir.DataType.BOOL, ir.DataType.INT64, ir.DataType.UINT64, ir.DataType.STRING})
 
 NodeCheck: TypeAlias = "Callable[[ir.Node], str | None]"
 
@@ -35,6 +36,24 @@ def verify(model: ir.Model) -> None:
     _Scopes().check(model.graph)
     for function in model.functions.values():
         _Scopes().check(function)
+
+
+def check_zero_points(model: ir.Model) -> None:
+    """Refuse a model with a constant zero point of a type that no version of Q/DQ has, before a pass is blamed for it.
+
+    Raises:
+        ModelError: ``model-invalid``, with the node.
+    """
+    for node in walk.nodes(model):
+        if node.op_type not in NODE_CHECKS or node.domain not in ("", "com.microsoft"):
+            continue
+        tensor = query.constant_tensor(_input(node, 2))
+        if tensor is not None and tensor.dtype in _NO_CODES:
+            raise ModelError(
+                "model-invalid",
+                f"node {query.label(node)!r}: the zero point {tensor.name!r} is {tensor.dtype}, which {node.op_type} lacks",
+                hint="export it again; onnxruntime refuses the file too",
+            )
 
 
 class _Scopes:

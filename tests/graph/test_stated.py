@@ -58,13 +58,29 @@ def test_int32_has_no_zero_point() -> None:
     assert qdq.quantizers(io.load(proto))
 
 
+@pytest.mark.parametrize("kind", ["float16", "int64", "bool"])
+def test_a_zero_point_of_no_code_is_of_the_file(kind: str) -> None:
+    proto = onnx.parser.parse_model(TEXT.replace("uint8 z = {3}", f"{kind} z = {{1}}"))
+    with pytest.raises(ModelError, match="zero point 'z'") as error:
+        onnxqat.insert_qdq(proto, random_data=True, replace=True)
+    assert error.value.code == "model-invalid"
+
+
 @pytest.mark.parametrize("axis", [2, -3, 2**63 - 1])
-@pytest.mark.parametrize("op", ["Softmax", "LogSoftmax", "Hardmax"])
+@pytest.mark.parametrize("op", ["Softmax", "LogSoftmax", "Hardmax", "LpNormalization"])
 def test_an_axis_outside_of_the_rank_is_refused(op: str, axis: int) -> None:
     text = (
         f'<ir_version: 8, opset_import: ["": 17]> g (float[2,2] x) => (float[2,2] y) {{ y = {op}<axis = {axis}>(x) }}'
     )
     with pytest.raises(QatError, match="axis"):
+        onnxqat.to_torch(onnx.parser.parse_model(text))
+
+
+@pytest.mark.parametrize("text", ["(x, one, none)", "(x, other)", "(scalar, one)"])
+def test_what_does_not_spread_over_the_normalized_axes_is_refused(text: str) -> None:
+    text = f"""<ir_version: 8, opset_import: ["": 17]> g (float[2,3] x, float scalar) => (float y)
+        <float[1] one = {{1}}, float[0] none = {{}}, float[2] other = {{1, 1}}> {{ y = LayerNormalization{text} }}"""
+    with pytest.raises(QatError, match="LayerNorm"):
         onnxqat.to_torch(onnx.parser.parse_model(text))
 
 

@@ -222,22 +222,14 @@ def _is_guarded(value: ir.Value) -> bool:
     return any(u.op_type == "Where" for u in users) or any(_is_guarded(v) for v in casts)
 
 
-def _axis(n: NodeView, default: int) -> int:
-    """Return the attribute ``axis``; one outside of the rank is refused, where torch would end in an IndexError."""
-    axis, rank = int(n.attr("axis", default)), n.rank(0)
-    if rank is not None and not -max(rank, 1) <= axis < max(rank, 1):
-        raise n.refuse(f"axis {axis} of a tensor of {rank} dimensions")
-    return axis
-
-
 def _softmax(n: NodeView, function: Any, *, log: bool) -> Lowered:
     if n.opset >= 13:
         if n.dtype(0) is ir.DataType.FLOAT16:
             function = log_softmax_in_steps if log else softmax_in_steps
         elif not log and _is_guarded(n.node.outputs[0]):
             function = softmax_with_blind_rows
-        return n.call(function, n.tensor(0), _axis(n, -1))
-    axis, rank = _axis(n, 1), n.rank(0)
+        return n.call(function, n.tensor(0), n.axis(-1))
+    axis, rank = n.axis(1), n.rank(0)
     if rank is not None and axis % max(rank, 1) == rank - 1:
         return n.call(function, n.tensor(0), -1)
     return n.call(softmax_2d, n.tensor(0), axis, log)
@@ -246,5 +238,5 @@ def _softmax(n: NodeView, function: Any, *, log: bool) -> Lowered:
 def hardmax(n: NodeView) -> Lowered:
     """Hardmax 1 to 13, with the axes of :func:`softmax`."""
     if n.opset >= 13:
-        return n.call(one_hot_maximum, n.tensor(0), _axis(n, -1))
-    return n.call(one_hot_maximum_2d, n.tensor(0), _axis(n, 1))
+        return n.call(one_hot_maximum, n.tensor(0), n.axis(-1))
+    return n.call(one_hot_maximum_2d, n.tensor(0), n.axis(1))

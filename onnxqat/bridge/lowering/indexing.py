@@ -121,7 +121,7 @@ def equal_parts(x: torch.Tensor, parts: int, axis: int) -> tuple[torch.Tensor, .
 
 def gather(n: NodeView) -> Lowered:
     """Gather 1 to 13."""
-    axis = int(n.attr("axis", 0))
+    axis = n.axis(0)
     arrays, known = n.grids([0]), n.static(1)
     if arrays is not None and known is not None:
         return n.numbers(np.take(arrays[0], known.astype(np.int64), axis=axis))
@@ -145,7 +145,7 @@ def gather(n: NodeView) -> Lowered:
 
 def gather_elements(n: NodeView) -> Lowered:
     """GatherElements 11 and 13."""
-    return n.call(gather_each, n.tensor(0), n.tensor(1), int(n.attr("axis", 0)))
+    return n.call(gather_each, n.tensor(0), n.tensor(1), n.axis(0))
 
 
 def gather_nd(n: NodeView) -> Lowered:
@@ -202,7 +202,7 @@ def _emit_slice(n: NodeView, starts: list[Number], ends: list[Number], axes: lis
 
 def split(n: NodeView) -> Lowered:
     """Split 2 to 18: given sizes, equal parts, or ``num_outputs`` parts with a smaller last one."""
-    axis, count = int(n.attr("axis", 0)), len(n.node.outputs)
+    axis, count = n.axis(0), len(n.node.outputs)
     sizes: Any = n.attr("split") if n.opset < 13 else (n.ints(1) if n.has(1) else None)
     if sizes is None:
         parts = int(n.attr("num_outputs", count))
@@ -245,7 +245,7 @@ def scatter(n: NodeView) -> Lowered:
 
 def scatter_elements(n: NodeView) -> Lowered:
     """ScatterElements 11 to 18, with its reductions."""
-    axis, reduction = int(n.attr("axis", 0)), n.attr("reduction", "none")
+    axis, reduction = n.axis(0), n.attr("reduction", "none")
     return n.call(_scatter.scatter_each, n.tensor(0), n.tensor(1), n.tensor(2), axis, reduction)
 
 
@@ -257,7 +257,7 @@ def scatter_nd(n: NodeView) -> Lowered:
 def top_k(n: NodeView) -> Lowered:
     """TopK 1 to 24; always sorted, which ``sorted=0`` permits."""
     k: Any = int(n.attr("k")) if n.opset < 10 else n.scalar(1)
-    axis, largest = int(n.attr("axis", -1)), bool(n.attr("largest", 1))
+    axis, largest = n.axis(-1), bool(n.attr("largest", 1))
     both = n.call(top_k_of, n.tensor(0), k, axis, largest)
     return n.item(both, 0), n.item(both, 1)
 

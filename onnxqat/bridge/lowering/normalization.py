@@ -196,9 +196,11 @@ def normalize_layers(
 
 def layer_normalization(n: NodeView) -> Lowered:
     """LayerNormalization 17, with its optional outputs Mean and InvStdDev."""
-    axis, epsilon = int(n.attr("axis", -1)), n.attr("epsilon", 1e-5)
+    axis, epsilon = n.axis(-1), n.attr("epsilon", 1e-5)
     x, scale, bias = n.tensor(0), n.tensor(1), n.optional(2)
     rank, dims = n.rank(0), n.dims(1)
+    if not rank or not all(_spreads(n, index) for index in (1, 2)):
+        raise n.refuse("a scale or bias that does not spread over the normalized axes")
     known = rank is not None and dims is not None and len(dims) == rank - axis % rank and None not in dims
     same = known and _equal_tail(n, len(dims or ()))
     if same and not n.wants(1) and not n.wants(2):
@@ -206,6 +208,15 @@ def layer_normalization(n: NodeView) -> Lowered:
     stash = TORCH_DTYPES[_stash_type(n)]
     three = n.call(normalize_layers, x, scale, bias, axis, epsilon, stash)
     return tuple(n.item(three, i) for i in range(3))
+
+
+def _spreads(n: NodeView, index: int) -> bool:
+    """Return True when input `index` broadcasts to input 0, as far as sizes are known; runtimes read beyond its end."""
+    x, own = n.dims(0), n.dims(index) if n.has(index) else None
+    if x is None or own is None:
+        return True
+    pairs = zip(reversed(own), reversed(x), strict=False)
+    return len(own) <= len(x) and all(a in (1, b) or not (isinstance(a, int) and isinstance(b, int)) for a, b in pairs)
 
 
 def _equal_tail(n: NodeView, length: int) -> bool:
@@ -254,7 +265,7 @@ def normalize_rms(x: torch.Tensor, scale: torch.Tensor, axis: int, epsilon: floa
 def rms_normalization(n: NodeView) -> Lowered:
     """RMSNormalization 23."""
     stash = TORCH_DTYPES[_stash_type(n)]
-    return n.call(normalize_rms, n.tensor(0), n.tensor(1), int(n.attr("axis", -1)), n.attr("epsilon", 1e-5), stash)
+    return n.call(normalize_rms, n.tensor(0), n.tensor(1), n.axis(-1), n.attr("epsilon", 1e-5), stash)
 
 
 def simplified_layer_normalization(n: NodeView) -> Lowered:
@@ -293,7 +304,7 @@ def divide_by_norm(x: torch.Tensor, axis: int, p: int) -> torch.Tensor:
 
 def lp_normalization(n: NodeView) -> Lowered:
     """LpNormalization 1 and 22."""
-    return n.call(divide_by_norm, n.tensor(0), int(n.attr("axis", -1)), int(n.attr("p", 2)))
+    return n.call(divide_by_norm, n.tensor(0), n.axis(-1), int(n.attr("p", 2)))
 
 
 def standardize(x: torch.Tensor, axes: list[int]) -> torch.Tensor:

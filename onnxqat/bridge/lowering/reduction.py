@@ -190,7 +190,7 @@ def arg_min(n: NodeView) -> Lowered:
 
 
 def _arg(n: NodeView, *, largest: bool) -> Lowered:
-    axis, keepdims = int(n.attr("axis", 0)), bool(n.attr("keepdims", 1))
+    axis, keepdims = n.axis(0), bool(n.attr("keepdims", 1))
     if n.attr("select_last_index", 0):
         return n.call(last_extreme, n.tensor(0), axis, keepdims, largest)
     return n.call(torch.argmax if largest else torch.argmin, n.tensor(0), axis, keepdims)
