@@ -25,10 +25,11 @@ def check(proto: onnx.ModelProto, name: str) -> None:
         name: what the file is called in the error.
 
     Raises:
-        ModelError: ``model-invalid``.
+        ModelError: ``model-invalid``; also where a call has more inputs or outputs than its function.
     """
     if not proto.functions:
         return
+    _check_inputs(proto, name)
     functions: dict[Key, onnx.FunctionProto] = {(f.domain, f.name, f.overload): f for f in proto.functions}
     _check_values(proto, functions, name)
     bodies = {key: list(_keys(function.node)) for key, function in functions.items()}
@@ -68,6 +69,22 @@ def _check_values(proto: onnx.ModelProto, functions: Mapping[Key, onnx.FunctionP
                         f"{name}: node {node.name!r} has {given} {kind}s, the function {called.name} that it calls {known}",
                         hint="export the model again",
                     )
+
+
+def _check_inputs(proto: onnx.ModelProto, name: str) -> None:
+    # Functions of ONNX's own domain are taken for operators, see `overridden`.
+    own = [f for f in proto.functions if f.domain]
+    known = {(f.domain, f.name, f.overload): (len(f.input), len(f.output)) for f in own}
+    for nodes in (proto.graph.node, *(f.node for f in proto.functions)):
+        for node in _nodes(nodes):
+            most = known.get((node.domain, node.op_type, node.overload))
+            if most is not None and (len(node.input) > most[0] or len(node.output) > most[1]):
+                raise ModelError(
+                    "model-invalid",
+                    f"{name}: node {node.name!r} calls function {node.op_type!r} with {len(node.input)} inputs and "
+                    f"{len(node.output)} outputs; it has {most[0]} and {most[1]}",
+                    hint="export it again; onnxruntime refuses the file too",
+                )
 
 
 def _keys(nodes: Iterable[onnx.NodeProto]) -> Iterator[Key]:

@@ -36,3 +36,11 @@ def test_a_large_model_that_calls_little() -> None:
     model = doubling(1)
     model.graph.node.extend([model.graph.node[0]] * 70_000)
     calls.check(model, "m.onnx")
+
+
+def test_a_call_with_more_inputs_than_its_function() -> None:
+    model = doubling(1)
+    model.functions[1].node[0].input.append("a")
+    with pytest.raises(ModelError, match="'f1' with 2 inputs") as caught:
+        calls.check(model, "m.onnx")
+    assert caught.value.code == "model-invalid"
