@@ -33,7 +33,9 @@ def limit(error: BaseException) -> InputError | None:
     """`error` as one that a user can act on, where the machine is at fault or a file cannot be used; None elsewhere."""
     if isinstance(error, QatError):
         # onnxruntime names the model for everything that goes wrong in it.
-        of_memory = error.code == "model-not-runnable" and _NO_MEMORY.search(error.message)
+        of_memory = error.code == "model-not-runnable" and _NO_MEMORY.search(error.message) is not None
+        # The checker says no more than this; a name in a model cannot be the end of a sentence about it.
+        of_memory = of_memory or (error.code == "model-invalid" and error.message.endswith(": std::bad_alloc"))
         return InputError("machine-limit", f"out of memory: {error.message}", hint=HINT) if of_memory else None
     if isinstance(error, FileNotFoundError) and _folder_is_gone():
         return InputError("machine-limit", "the working folder does not exist any more", hint="change to one that does")

@@ -150,6 +150,7 @@ def test_too_little_memory_to_load_a_library(qdq: Path) -> None:
         (OSError(36, "File name too long", "n" * 300), "option-invalid"),
         (PermissionError(13, "Permission denied", "secret"), "option-invalid"),
         (RuntimeError("shapes do not fit"), None),
+        (ModelError("model-invalid", "m.onnx: std::bad_alloc"), "machine-limit"),
         (ModelError("model-invalid", "a node called bad_alloc"), None),
         (KeyError("x"), None),
     ],
