@@ -11,15 +11,22 @@ from onnxqat.errors import QatError
 from onnxqat.handoff import _choice
 from onnxqat.handoff._outputs import OutputCheck
 from onnxqat.metrics import Scored
-from onnxqat.verdict import SEVERITY, Status, Verdict
+from onnxqat.validation.verdicts import (
+    AMBER_DROP,
+    AMBER_OTHERS,
+    FEWEST,
+    MAX_DROP,
+    MAX_OTHERS,
+    SESSION_MARGIN,
+    SESSION_SQNR,
+    SLACK,
+)
+from onnxqat.verdict import AMBER_SQNR, MIN_SQNR, SEVERITY, Status, Verdict
 
-GOOD_DB, LOWEST_DB = 20.0, 10.0
-"""Signal to noise from which noise is a hundredth of the signal, and below which a tenth of it is lost."""
-FLIPS, FLIPS_SEEN = 0.05, 0.01
-"""Share of samples with another top-1 that fails, and that is said in amber."""
 WORSE = 10.0
 """A score that loses so many times what it may lose fails; what lies between is amber."""
 SHARES = ("top1", "top5")
+RUNS = {"file": "the file handed in", "compiled": "the compiled model"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,10 +46,10 @@ def judge_output(check: OutputCheck, own_db: float, max_steps: float, max_beyond
     """Compare one output with the file handed in, on whatever samples were run.
 
     1. At most a share of `max_beyond` of the values further than `max_steps` steps: green.
-    2. Beyond that, while noise is at most a hundredth of the signal or no more than quantization itself made, and in no case
-       more than a tenth: amber, it is rounding that adds up from layer to layer.
-    3. More noise, or another top-1 in significantly more than 5 % of the samples: red. Two standard deviations are allowed
-       for, so that few samples give the same verdict as many.
+    2. Beyond that, while noise is at most a hundredth of the signal or what quantization itself makes explains it, and in no
+       case more than a tenth: amber, it is rounding that adds up from layer to layer.
+    3. More noise, or another top-1 in significantly more than a fifth of the samples: red. Two standard deviations are
+       allowed for, so that few samples give the same verdict as many.
 
     Args:
         check: the output.
@@ -63,14 +70,14 @@ def judge_output(check: OutputCheck, own_db: float, max_steps: float, max_beyond
         f"(at most {max_beyond:.1%} may be), the largest {check.largest_steps:.1f}, signal to noise {check.sqnr_db:.1f} dB"
     )
     turned = f"{name}: {flips} of {samples} top-1 of {compiler} differ from the file handed in"
-    if flips > allowed(FLIPS, samples):
+    if flips > allowed(MAX_OTHERS / 100, samples):
         return Judged("red", f"{turned}; {beyond}" if check.beyond > max_beyond else turned)
     if check.beyond > max_beyond:
-        limit = max(LOWEST_DB, min(GOOD_DB, own_db))
+        limit = max(MIN_SQNR, min(SESSION_SQNR, own_db - SESSION_MARGIN))
         if not check.sqnr_db >= limit:
             return Judged("red", f"{beyond}; at least {limit:.1f} dB are due")
-        return Judged("amber", f"{beyond}: it is rounding that adds up")
-    return Judged("amber" if flips > allowed(FLIPS_SEEN, samples) else "green", turned if flips else "")
+        return Judged("amber", f"{beyond}: it is rounding that adds up" + (f"; {turned}" if flips else ""))
+    return Judged("amber" if flips > allowed(AMBER_OTHERS / 100, samples) else "green", turned if flips else "")
 
 
 def allowed(share: float, samples: int) -> float:
@@ -97,6 +104,7 @@ def deployment(
     runs_numbers: bool,
     failures: Sequence[str],
     judged: Iterable[Judged],
+    again: str,
 ) -> Verdict:
     """Compiled, written but not compiled, or another target's file.
 
@@ -107,8 +115,8 @@ def deployment(
         runs_numbers: whether its outputs were compared.
         failures: what is wrong with the file or the numbers.
         judged: the outputs.
+        again: the command that makes a file for the target.
     """
-    again = f"onnxqat insert-qdq FLOAT_MODEL --backend {table.backend}"
     other = f"a file made for {made_for}, handed to {table.backend}" if other_target(made_for, table) else ""
     if compiler is None and other:
         return Verdict("deployment", "red", f"written, not compiled: {other}", again)
@@ -126,35 +134,39 @@ def deployment(
     return Verdict("deployment", worst.status, f"compiled by {compiler}; {words}")
 
 
-def accuracy(scores: Sequence[Scored], run: str, samples: int, why_not: str) -> Verdict:
-    """The scores of `run` against those of the float model.
+def accuracy(scores: Sequence[Scored], run: str, samples: int, why_not: str, remedy: str) -> Verdict:
+    """The scores of `run` against those of the float model, with the limits of ``validate`` for top-1 and noise.
 
     Args:
         scores: what was computed.
         run: of them, the one that counts.
         samples: how many were run.
         why_not: why there is nothing to judge, where that is so.
+        remedy: the command that raises the score.
     """
-    found = [_of_score(s, run, samples) for s in scores if run in s.drops and "float" in s.values]
-    if not found:
-        return Verdict("accuracy", "amber", f"not judged: {why_not}", "give --data and --float MODEL")
-    return max(found, key=lambda v: SEVERITY[v.status])
+    known = [s for s in scores if run in s.drops and "float" in s.values]
+    # Of few samples one flip is more than the limits allow, and labels say more than noise, as in `validate`.
+    decisive = [s for s in known if s.name not in SHARES or samples >= FEWEST]
+    if any(s.name in SHARES and s.against == "labels" for s in decisive):
+        decisive = [s for s in decisive if s.name != "sqnr"]
+    if not decisive:
+        text = f"{samples} samples are too few to judge {known[0].name}" if known else why_not
+        return Verdict("accuracy", "amber", f"not judged: {text}", "" if known else "give --data and --float MODEL")
+    status, reason = max((_of_score(s, run, samples) for s in decisive), key=lambda found: SEVERITY[found[0]])
+    return Verdict("accuracy", status, reason, "" if status == "green" else remedy)
 
 
-def _of_score(score: Scored, run: str, samples: int) -> Verdict:
+def _of_score(score: Scored, run: str, samples: int) -> tuple[Status, str]:
     value, drop = score.values[run], score.drops[run]
-    text = f"{score.name} {_number(score.values['float'])} in float, {_number(value)} {run}, on {samples} samples"
     if score.name == "sqnr":
-        status: Status = "green" if value >= GOOD_DB else "amber" if value >= LOWEST_DB else "red"
-        text = f"{value:.1f} dB signal to noise against float, on {samples} samples"
-        return Verdict("accuracy", status, text, "" if status == "green" else "onnxqat finetune")
-    # Two standard deviations of the difference of two shares where 5 % of the samples turn.
-    room = 2 * math.sqrt(FLIPS / max(samples, 1)) if score.name in SHARES else 0.0
-    limit = score.default_drop
-    status = "green" if drop <= limit else "amber" if drop <= WORSE * limit + room else "red"
-    few = f"; {samples} samples say little, give --samples more" if room > limit else ""
-    return Verdict("accuracy", status, text + few, "" if status == "green" else "onnxqat finetune")
-
-
-def _number(value: float) -> str:
-    return f"{value:.4g}"
+        status: Status = "green" if value >= AMBER_SQNR else "amber" if value >= MIN_SQNR else "red"
+        return status, f"{value:.1f} dB against the float model ({RUNS[run]}), on {samples} samples"
+    amber, red = score.default_drop, WORSE * score.default_drop
+    if score.name in SHARES:
+        on_labels = score.against == "labels"
+        limits = (AMBER_DROP, MAX_DROP) if on_labels else (AMBER_OTHERS, MAX_OTHERS)
+        amber, red = (max(limit / 100, SLACK / samples) for limit in limits)
+    status = "red" if drop > red else "amber" if drop > amber else "green"
+    text = f"{score.name} {score.values['float']:.4g} in float, {value:.4g} in {RUNS[run]}, on {samples} samples"
+    past = {"red": f", a loss above {red:.3g}", "amber": f", a loss above {amber:.3g}", "green": ""}[status]
+    return status, text + past

@@ -24,7 +24,7 @@ from onnxqat.calibration.data import Data
 from onnxqat.calibration.recorded import Recorded
 from onnxqat.calibration.session import Session
 from onnxqat.errors import CheckError, ModelError, UsageError
-from onnxqat.graph import files_read, io, qdq, quantized_forms, query, scale_defects
+from onnxqat.graph import files_read, io, provenance, qdq, quantized_forms, query, scale_defects
 from onnxqat.handoff import _choice, _reasons, _trace
 from onnxqat.handoff._base import Array, BaseCompiler, CompilerResult, NodeResult
 from onnxqat.handoff._bundle import MANIFEST, check_target, digest, digests, write_json, writing
@@ -43,6 +43,7 @@ from onnxqat.handoff.fold_batchnorm import bias_of, folded
 from onnxqat.handoff.forms import _base as forms
 from onnxqat.lint import lint
 from onnxqat.lint._model import Finding
+from onnxqat.shell import command
 from onnxqat.types import Remark
 from onnxqat.validation import machine
 from onnxqat.verdict import Verdict
@@ -106,7 +107,7 @@ def handoff(
         timeout: seconds after which the compiler is stopped.
         compiler: another compiler than the one that the table names.
         trace: see 4.
-        float_model: the float model that `model` was made from, for its scores.
+        float_model: the float model that `model` was made from; without, the one that `model` records, where it is found.
         score: metrics or functions of a :class:`onnxqat.metrics.Predictor`, one or several; see 3 and
             :func:`onnxqat.metrics.resolve`.
         labels: file or folder of labels, for a metric that reads one.
@@ -139,9 +140,10 @@ def handoff(
     data = recorded.data_or(data, remarks)
     opened = _opened(train, recorded, data, preprocess, samples, remarks)
     batches = _batches(opened, samples, remarks)
+    original = float_model if float_model is not None else provenance.find_float(train, model)
     check_target(target)  # again, now that it is known what is read
     limits = _Limits(max_steps, max_beyond, timeout, trace)
-    asked = Asked(score, labels, float_model)
+    asked = Asked(score, labels, original)
     job = _Job(_name(model), train, table, chosen, batches, limits, remarks, None if data is None else opened, asked)
     return _make(job, target, _command(job, backend, target, data, preprocess, samples), _ticker(progress))
 
@@ -390,6 +392,10 @@ def _verdicts(job: _Job, failures: list[str], judged: list[Judged], scoring: Sco
     ran = compiler is not None and compiler.runs_numbers
     run = COMPILED if any(COMPILED in s.values for s in scoring.scores) else FILE
     samples = sum(len(next(iter(b.values()))) if next(iter(b.values())).ndim else 1 for b in job.batches)
+    path = job.asked.float_model
+    original = os.fspath(path) if isinstance(path, (str, os.PathLike)) else "FLOAT_MODEL"
+    data = job.data.name if job.data is not None and Path(job.data.name).exists() else "DATA"
+    tune = command("finetune", job.name, data=data, teacher=original)
     return (
         deployment(
             made_for=job.train.metadata_props.get("onnxqat.backend", ""),
@@ -398,8 +404,9 @@ def _verdicts(job: _Job, failures: list[str], judged: list[Judged], scoring: Sco
             runs_numbers=ran,
             failures=failures,
             judged=judged,
+            again=command("insert-qdq", original, backend=job.table.backend, calibration=data),
         ),
-        accuracy(scoring.scores, run, samples, scoring.why_not),
+        accuracy(scoring.scores, run, samples, scoring.why_not, tune),
     )
 
 

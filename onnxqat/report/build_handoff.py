@@ -12,7 +12,6 @@ from onnxqat.report.model import Cell, Column, Figure, LeftFloat, Report, Table
 from onnxqat.shell import command
 
 _RUNS = {"float": "float model", "file": "file handed in", "compiled": "compiled"}
-_STATUS = {"green": "holds", "amber": "holds, look at it", "red": "FAILS"}
 
 
 def from_handoff(report: HandoffReport) -> Report:
@@ -24,7 +23,6 @@ def from_handoff(report: HandoffReport) -> Report:
     integer, total = (sum(getattr(c, key) for c in report.coverage) for key in ("integer", "total"))
     compiled = f"{report.compiler} {report.version}" if report.compiler else None
     figures = [
-        *(Figure(f"verdict_{v.name}", v.name, _STATUS[v.status], note=v.reason) for v in report.verdicts),
         *build_scores.figures(report.scores, _RUNS),
         Figure("backend", "backend", report.backend),
         Figure("compiler", "compiler", compiled, note="" if compiled else "nothing was compiled"),
@@ -45,6 +43,7 @@ def from_handoff(report: HandoffReport) -> Report:
         kind="handoff",
         title=f"{report.model} for {report.backend}",
         passed=report.passed,
+        verdicts=report.verdicts,
         figures=tuple(figures),
         tables=tuple(
             t
@@ -60,11 +59,10 @@ def from_handoff(report: HandoffReport) -> Report:
 
 
 def _next(report: HandoffReport) -> str:
-    """What changes the worst verdict, where a command does; else what names the nodes concerned."""
-    remedies = [v.remedy for v in report.verdicts if v.status == "red" and v.remedy.startswith("onnxqat")]
-    if report.passed is False and not remedies:
-        return command("lint", report.model, backend=report.backend)
-    return remedies[0] if remedies else ""
+    """The remedy of the first verdict that is red; where it has none, what names the nodes concerned."""
+    red = [v for v in report.verdicts if v.status == "red"]
+    usual = command("lint", report.model, backend=report.backend) if report.passed is False else ""
+    return next((v.remedy for v in red if v.remedy), usual)
 
 
 def _coverage(report: HandoffReport) -> Table:

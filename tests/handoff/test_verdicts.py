@@ -107,7 +107,7 @@ def test_options_of_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[st
     words += ["--data", str(tmp_path / "data.npz"), "--float", original, "--score", "f1", "--no-trace"]
     assert main.run(words) == 0
     figures = set(json.loads(capsys.readouterr().out)["figures"])
-    assert {"score_f1_float", "score_f1_file", "score_f1_compiled", "verdict_deployment"} <= figures
+    assert {"score_f1_float", "score_f1_file", "score_f1_compiled"} <= figures
     command = json.loads((tmp_path / "bundle" / "manifest.json").read_text())["command"]
     assert command[-2:] == ["--score", "f1"]
     assert "--no-trace" in command
@@ -144,20 +144,20 @@ def test_what_decides() -> None:
         ("green", 40.0, {"beyond": 0.005}),
         ("amber", 40.0, {}),  # 25 dB: rounding that adds up
         ("red", 40.0, {"sqnr_db": 15.0}),
-        ("amber", 14.0, {"sqnr_db": 15.0}),  # no more than quantization itself costs
+        ("amber", 20.0, {"sqnr_db": 15.0}),  # what quantization itself costs explains it
         ("red", 3.0, {"sqnr_db": 9.0}),
         ("red", 40.0, {"sqnr_db": -math.inf}),
         ("red", 40.0, {"sqnr_db": math.nan}),
-        ("red", 40.0, {"differing_top1": 2, "samples": 4}),
-        ("red", 40.0, {"differing_top1": 20, "samples": 100}),
-        ("amber", 40.0, {"differing_top1": 5, "samples": 100, "beyond": 0.0}),
+        ("red", 40.0, {"differing_top1": 3, "samples": 4}),
+        ("red", 40.0, {"differing_top1": 40, "samples": 100}),
+        ("amber", 40.0, {"differing_top1": 12, "samples": 100, "beyond": 0.0}),
         ("green", 40.0, {"differing_top1": 1, "samples": 100, "beyond": 0.0}),
         ("green", 40.0, {"largest_steps": 1.0, "beyond": 0.0}),
     ]
     for status, own, given in cases:
         assert judge_output(check(**given), own, 2.0, 0.01, "it").status == status, given
     assert "only by rounding ties" in judge_output(check(largest_steps=1.0, beyond=0.0), 40.0, 2.0, 0.01, "it").words
-    assert allowed(0.05, 4) < 2 < allowed(0.05, 16)
+    assert allowed(0.2, 4) < 3 < allowed(0.2, 16)
 
 
 def test_noise_of_an_output_with_nan_is_endless() -> None:

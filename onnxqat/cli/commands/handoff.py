@@ -52,7 +52,7 @@ def _list(context: click.Context, _: click.Parameter, wanted: bool) -> None:
 @_options.data
 @_options.preprocess
 @click.option("--samples", type=_options.COUNT, default=16, help="Samples to run through the compiled model.")
-@click.option("--float", "float_model", type=_options.PATH, help="The float model that MODEL was made from.")
+@click.option("--float", "float_model", type=_options.PATH, help="The float model [the one that MODEL records].")
 @_options.scores
 @_options.labels
 @click.option(
