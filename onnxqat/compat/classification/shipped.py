@@ -60,14 +60,17 @@ def file_scores(path: Path, batches: Batches) -> Scores:
             raise DataError("data-labels", "the validation data have no class labels")
         images = next(iter(batch.inputs.values())).numpy(force=True)[: LARGEST - count]
         labels = batch.labels[: len(images)].cpu()
-        outputs = torch.from_numpy(_in_batches(session, info.name, images, size))
+        results = _in_batches(session, info.name, images, size)
+        outputs = torch.from_numpy(results)
         loss = functional.cross_entropy(outputs, labels) * len(labels)
-        totals += [float(loss), *(float(hits) for hits in correct(outputs, labels))]
+        # Of logits that tie on their grid the first counts, as numpy's argmax has it; torch's topk takes any.
+        first = int(np.count_nonzero(results.argmax(1) == labels.numpy()))
+        totals += [float(loss), first, float(correct(outputs, labels)[1])]
         count += len(labels)
         if count >= LARGEST:
             break
     share = 100 / max(count, 1)
-    return Scores(totals[0] / max(count, 1), totals[1] * share, totals[2] * share, count)
+    return Scores(float(totals[0]) / max(count, 1), float(totals[1] * share), float(totals[2] * share), count)
 
 
 def _in_batches(session: Session, name: str, images: np.ndarray, size: int | None) -> np.ndarray:
