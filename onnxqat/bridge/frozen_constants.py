@@ -70,26 +70,37 @@ def freeze_constants(module: nn.Module, model: io.ModelSource) -> list[str]:
 def _settings(model: ir.Model) -> Iterator[str]:
     """Names of the constants that rules 2 to 5 of :func:`freeze_constants` name."""
     inputs = {id(v) for v in model.graph.inputs if v.name not in model.graph.initializers}
+    data = _values_of_data(model)
     for node in walk.nodes(model):
         if node.domain not in ("", "ai.onnx"):
             continue
         for index, value in enumerate(node.inputs):
             if value is None or not (
                 (node.op_type, index) in SETTINGS
-                or (node.op_type in ELEMENTWISE and _is_elementwise_setting(node, index, inputs))
+                or (node.op_type in ELEMENTWISE and _is_elementwise_setting(node, index, inputs, data))
             ):
                 continue
             yield str(value.name)
 
 
-def _is_elementwise_setting(node: ir.Node, index: int, inputs: set[int]) -> bool:
+def _values_of_data(model: ir.Model) -> set[int]:
+    """Ids of the values that depend on what the model is given, not on constants alone."""
+    found = {id(v) for scope in walk.scopes(model) for v in scope.inputs}
+    for node in walk.nodes(model):  # scopes come from outer to inner, nodes in the order in which they run
+        drawn = not node.inputs and node.op_type != "Constant"
+        if drawn or any(True for _ in walk.subgraphs(node)) or any(id(v) in found for v in node.inputs):
+            found.update(map(id, node.outputs))
+    return found
+
+
+def _is_elementwise_setting(node: ir.Node, index: int, inputs: set[int], data: set[int]) -> bool:
     """Whether input `index` of an elementwise `node` is a constant that masks, tabulates or preprocesses the other."""
     other = node.inputs[1 - index]
     constant = query.constant_tensor(node.inputs[index])
     if constant is None or constant.dtype is None or not constant.dtype.is_floating_point() or other is None:
         return False
-    if query.constant_tensor(other) is not None:
-        return False  # a weight that two constants make, as weight normalization does
+    if id(other) not in data:
+        return False  # a weight that constants make, as weight normalization does
     if node.op_type == "Sub" and id(other) in inputs:
         return True
     wide = sum(size != 1 for size in constant.shape.numpy()) > 1

@@ -30,11 +30,12 @@ from onnxqat.bridge import (
 from onnxqat.bridge import module as modules
 from onnxqat.bridge.builder import Builder, Lowered, NodeView, RefusedError, Store
 from onnxqat.bridge.folded_batchnorm import FoldedBatchNorms
+from onnxqat.bridge.lowering.normalization import BatchNorm
 from onnxqat.bridge.module import Capture, OnnxModule, capture
 from onnxqat.bridge.quantizer_modules import QuantizerFactory
 from onnxqat.bridge.values import Const
 from onnxqat.errors import UnsupportedError
-from onnxqat.graph import computed_fold, io, query, scale_defects, sizes, walk
+from onnxqat.graph import batchnorm, computed_fold, io, query, scale_defects, sizes, walk
 from onnxqat.ops import _base
 
 __all__ = ["Capture", "OnnxModule", "QuantizerFactory", "capture", "to_torch"]
@@ -47,7 +48,9 @@ def to_torch(source: io.ModelSource, *, quantizer_factory: QuantizerFactory | No
 
     ``forward`` takes the graph inputs in order and returns the graph outputs: a tensor when there is one, else a
     tuple. Float constants are Parameters under their ONNX names, running statistics and everything else buffers.
-    It comes in evaluation mode: ``.train()`` makes Dropout drop.
+    It comes in evaluation mode: ``.train()`` makes Dropout drop, and BatchNormalization of a float model, or one that
+    ``insert-qdq`` kept for training, take the statistics of the batch. In QDQ files of other tools it keeps those of
+    the file, for which the pairs around it were calibrated (:func:`onnxqat.training.batch_norm.set_mode`).
     Each recognised quantizer is one submodule ``<tensor>_quantizer``.
 
     A loop over ``module.parameters()`` trains what is to be trained: constants that are settings of an operator take
@@ -67,7 +70,12 @@ def to_torch(source: io.ModelSource, *, quantizer_factory: QuantizerFactory | No
     """
     model = prepare(io.load(source))
     scale_defects.check(model)
-    return _Importer(model, quantizer_factory or quantizer_modules.default_factory).run()
+    module = _Importer(model, quantizer_factory or quantizer_modules.default_factory).run()
+    if module.quantizers and not batchnorm.trains_live(model):
+        for normalization in module.modules():
+            if isinstance(normalization, BatchNorm):
+                normalization.frozen = True
+    return module
 
 
 def prepare(model: ir.Model) -> ir.Model:

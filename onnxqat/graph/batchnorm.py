@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from onnxqat.graph import walk
+
 KEPT = "onnxqat.batch_norm"  # on a BatchNormalization that stays behind its layer until the weights are final
 PARTS = frozenset({"weight", "bias"})  # the same note on the node that computes a folded one
 LAYERS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
@@ -17,6 +19,15 @@ def is_batchnorm(node: ir.Node) -> bool:
 def is_kept(node: ir.Node) -> bool:
     """Whether `node` is a BatchNormalization that placement kept."""
     return is_batchnorm(node) and KEPT in node.metadata_props
+
+
+def trains_live(model: ir.Model) -> bool:
+    """Whether BatchNormalization of `model` was kept by placement, to be trained with the statistics of the batch.
+
+    A file of another tool holds one that it did not fold, most often with pairs around it: what was calibrated are its
+    outputs by the stored statistics, and those of a batch move them off the grid that was chosen for them.
+    """
+    return any(KEPT in node.metadata_props for node in walk.nodes(model))
 
 
 def layer(node: ir.Node) -> ir.Node | None:

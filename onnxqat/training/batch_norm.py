@@ -7,12 +7,14 @@ import itertools
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Literal, get_args
 
+import onnx_ir as ir
 import torch
 from torch import Tensor, nn
 
 from onnxqat.bridge.folded_batchnorm import FoldedBatchNorm
 from onnxqat.bridge.lowering.normalization import BatchNorm
 from onnxqat.errors import DataError, UsageError
+from onnxqat.graph import batchnorm
 from onnxqat.training.batches import Batch, Batches
 from onnxqat.training.part import Part
 from onnxqat.training.step import call
@@ -21,6 +23,20 @@ if TYPE_CHECKING:
     from onnxqat.training.loop import Loop
 
 Mode = Literal["live", "frozen"]
+Choice = Literal["auto", "live", "frozen"]
+
+
+def resolve(choice: Choice, model: ir.Model) -> Mode:
+    """The mode that `choice` means for `model`: ``auto`` is ``live`` where placement kept BatchNormalization for it.
+
+    Raises:
+        UsageError: ``option-invalid``: no such choice.
+    """
+    if choice not in get_args(Choice):
+        raise UsageError("option-invalid", f"batch_norm is {choice!r}", hint="auto, live or frozen")
+    if choice != "auto":
+        return choice
+    return "live" if batchnorm.trains_live(model) else "frozen"
 
 
 def modules(module: nn.Module) -> Iterator[BatchNorm]:

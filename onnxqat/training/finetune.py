@@ -59,7 +59,7 @@ def finetune(
     progressive: Sequence[int] | None = None,
     dampening: float | None = None,
     freezing: float | None = None,
-    batch_norm: batch_norms.Mode = "live",
+    batch_norm: batch_norms.Choice = "auto",
     reestimate_batch_norm: int | None = None,
     grad_bits: int | None = None,
     precision: Precision = "float32",
@@ -131,8 +131,9 @@ def finetune(
             (:mod:`onnxqat.training.dampening`).
         freezing: oscillations a step above which a weight is held where it is, 0.01 in the paper
             (:mod:`onnxqat.training.freezing`).
-        batch_norm: what a BatchNormalization that was kept does (:mod:`onnxqat.training.batch_norm`): ``"live"``
-            statistics of the batch, or ``"frozen"`` ones of the file.
+        batch_norm: what BatchNormalization does (:mod:`onnxqat.training.batch_norm`): ``"live"`` statistics of the
+            batch, ``"frozen"`` ones of the file, or ``"auto"``: live where ``insert-qdq`` kept it for training, frozen
+            in files of other tools.
         reestimate_batch_norm: estimate its statistics again on so many batches of the data, whenever the module is
             scored, and before it is written; None: keep those that training gathered.
         grad_bits: width of the gradients that flow back into layers with quantized weights, rounded at random

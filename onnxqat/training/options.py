@@ -59,7 +59,7 @@ class Options:
     progressive: Sequence[int] | None = None
     dampening: float | None = None
     freezing: float | None = None
-    batch_norm: batch_norms.Mode = "live"
+    batch_norm: batch_norms.Choice = "auto"
     reestimate_batch_norm: int | None = None
     grad_bits: int | None = None
     precision: Precision = "float32"

@@ -26,7 +26,7 @@ from onnxqat.training.teachers import Council, CouncilLoss, Given, Guide
 
 
 def student(
-    graph: ir.Model, method: str, *, grad_bits: int | None = None, batch_norm: batch_norms.Mode = "live"
+    graph: ir.Model, method: str, *, grad_bits: int | None = None, batch_norm: batch_norms.Choice = "auto"
 ) -> OnnxModule:
     """The module that trains.
 
@@ -34,7 +34,7 @@ def student(
         graph: QDQ model.
         method: of its quantizers.
         grad_bits: width of gradients (:mod:`onnxqat.training.gradients`).
-        batch_norm: what kept BatchNormalization does (:mod:`onnxqat.training.batch_norm`).
+        batch_norm: what BatchNormalization does (:mod:`onnxqat.training.batch_norm`).
 
     Raises:
         UsageError: ``name-unknown``, ``option-invalid``.
@@ -49,7 +49,7 @@ def student(
     methods.freeze_weights(module)
     if grad_bits is not None:
         gradients.quantize(module, grad_bits)
-    batch_norms.set_mode(module, batch_norm)
+    batch_norms.set_mode(module, batch_norms.resolve(batch_norm, graph))
     return module
 
 

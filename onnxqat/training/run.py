@@ -56,6 +56,7 @@ def run(model: io.ModelSource, data: Any, given: Options) -> FinetuneResult:
     given.check()
     source = Source(model)
     graph = source.graph
+    given = dataclasses.replace(given, batch_norm=batch_norms.resolve(given.batch_norm, graph))
     module = roles.student(graph, given.method, grad_bits=given.grad_bits, batch_norm=given.batch_norm)
     whole = _material(model, graph, data, given)
     scored = _scored(graph, whole, given)

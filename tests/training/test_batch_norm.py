@@ -159,7 +159,7 @@ def test_everything_is_written_back_and_the_file_computes_what_the_module_does(k
         optimizer.step()
     tuned = write_back(module.eval(), kept)
     old, new = constants(kept), constants(tuned)
-    for name in ("ag", "ab", "cg", "cb", "fb", *STATISTICS):
+    for name in ("ag", "ab", "cg", "fb", *STATISTICS):  # a shift as cb goes into the mean of the next normalization
         assert not np.array_equal(old[name], new[name]), name
     np.testing.assert_allclose(module(IMAGES).detach().numpy(), ort_run(tuned, DATA)["logits"], atol=1e-4)
 

@@ -58,9 +58,9 @@ class _Announcement:
 @_objectives.options
 @click.option(
     "--batch-norm",
-    type=click.Choice(["live", "frozen"]),
-    default="live",
-    help="Statistics of a kept BatchNormalization.",
+    type=click.Choice(["auto", "live", "frozen"]),
+    default="auto",
+    help="Statistics of BatchNormalization: of the batch, or of the file; auto: of the batch where insert-qdq kept it.",
 )
 @click.option(
     "--reestimate-batch-norm",
