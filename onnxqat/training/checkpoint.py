@@ -10,7 +10,7 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import safetensors
 import safetensors.torch
@@ -59,6 +59,8 @@ class Progress:
         skipped_in_epoch: how many of them are of the epoch in progress.
         limited_scales: how often a step would have more than doubled or less than halved a scale.
     """
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
     step: int = 0
     epoch: int = 0
@@ -166,6 +168,7 @@ def load(
             dtype or setting differs; the message names the first difference.
     """
     tensors, document = _read(path)
+    stands = _progress(path, document)
     for key, value in (settings or {}).items():
         stored = document.settings.get(key)
         if stored != value:
@@ -186,7 +189,7 @@ def load(
         _take_over(path, name, keeper, {**document.states[name], **_part(tensors, f"state/{name}/")})
     if drawn is not None:
         drawn.restore()
-    return Progress(**document.progress.model_dump())
+    return stands
 
 
 def weights(path: Path, module: nn.Module) -> dict[str, Tensor]:
@@ -207,7 +210,14 @@ def standing(path: Path) -> Progress:
     Raises:
         QatError: ``checkpoint-mismatch``, as in :func:`load`.
     """
-    return Progress(**_read(path)[1].progress.model_dump())
+    return _progress(path, _read(path)[1])
+
+
+def _progress(path: Path, document: documents.Checkpoint) -> Progress:
+    try:
+        return documents.counted(Progress, document.progress, document.settings.get("total_steps"))
+    except ValueError as error:
+        raise _mismatch(path, f"its progress is damaged: {error}") from None
 
 
 def _take_over(path: Path, name: str, keeper: Keeper, state: Mapping[str, Any]) -> None:

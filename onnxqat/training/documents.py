@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Annotated, Any, TypeVar
 
@@ -12,32 +13,13 @@ from onnxqat.training.execution import Precision
 from onnxqat.training.non_finite import Kind
 
 T = TypeVar("T", bound=pydantic.BaseModel)
+K = TypeVar("K")
 
 
 class Document(pydantic.BaseModel):
     """Base of what a file holds: types are taken as they are written, and fields of later versions are left out."""
 
     model_config = pydantic.ConfigDict(strict=True, extra="ignore", arbitrary_types_allowed=True)
-
-
-class Counters(pydantic.BaseModel):
-    """Numbers of a run that has been interrupted (see :class:`onnxqat.training.checkpoint.Progress`)."""
-
-    model_config = pydantic.ConfigDict(strict=True, extra="forbid")
-
-    step: pydantic.NonNegativeInt = 0
-    epoch: pydantic.NonNegativeInt = 0
-    step_in_epoch: pydantic.NonNegativeInt = 0
-    loss_sum: float = 0.0
-    losses: list[float] = []
-    best_score: float | None = None
-    best_epoch: pydantic.NonNegativeInt = 0
-    start_score: float | None = None
-    score: float | None = None
-    scored_step: pydantic.NonNegativeInt = 0
-    skipped: pydantic.NonNegativeInt = 0
-    skipped_in_epoch: pydantic.NonNegativeInt = 0
-    limited_scales: pydantic.NonNegativeInt = 0
 
 
 class Group(pydantic.BaseModel):
@@ -67,18 +49,11 @@ class Checkpoint(Document):
     """Metadata of a checkpoint."""
 
     format: str
-    progress: Counters
+    progress: dict[str, Any]
     settings: dict[str, Any]
     optimizer: OptimizerState | None = None
     states: dict[str, dict[str, Any]] = {}
     random: Random = Random()
-
-    @pydantic.model_validator(mode="after")
-    def _ends_within_the_run(self) -> Checkpoint:
-        total = self.settings.get("total_steps")
-        if isinstance(total, int) and max(self.progress.step, self.progress.epoch) > total:
-            raise ValueError(f"its step or epoch lies behind the end of the run, which has {total} steps")
-        return self
 
 
 def _is_number(text: str) -> str:
@@ -144,9 +119,36 @@ def parse(kind: type[T], text: str | bytes) -> T:
     try:
         return kind.model_validate_json(text)
     except pydantic.ValidationError as error:
-        first = error.errors(include_url=False)[0]
+        raise ValueError(_first(error)) from None
+
+
+def counted(kind: type[K], fields: Mapping[str, Any], total: Any) -> K:
+    """Return the dataclass `kind`, numbers of a run that has been interrupted, from its `fields` in a file.
+
+    Args:
+        kind: its own annotations say what is valid; counts are not negative.
+        fields: as they were read.
+        total: steps of the run, which no step or epoch may lie behind; anything else than an int where unknown.
+
+    Raises:
+        ValueError: says in one line which field is wrong.
+    """
+    try:
+        found = pydantic.TypeAdapter(kind).validate_json(json.dumps(dict(fields)), strict=True)
+    except pydantic.ValidationError as error:
+        raise ValueError(_first(error)) from None
+    for name, value in fields.items():
+        if isinstance(value, int) and value < 0:
+            raise ValueError(f"{name}: {value} is negative")
+        if isinstance(total, int) and name in ("step", "epoch") and value > total:
+            raise ValueError(f"{name}: {value} lies behind the end of the run, which has {total} steps")
+    return found
+
+
+def _first(error: pydantic.ValidationError) -> str:
+    first = error.errors(include_url=False)[0]
     place = ".".join(map(str, first["loc"]))
-    raise ValueError(f"{place}: {first['msg']}" if place else str(first["msg"]))
+    return f"{place}: {first['msg']}" if place else str(first["msg"])
 
 
 def same_kinds(stored: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
