@@ -9,8 +9,13 @@ from onnxqat.graph import query
 from onnxqat.ops import _base as ops
 
 LARGEST = 1e9  # larger constants are masks, never data
+FAR = 100.0
+"""Fill of a mask in front of a Softmax, by size, from which on it is far from every score: exporters write -100 to the
+lowest float, and exp(-100) is 0 beside any score that counts."""
+
 BEYOND_DATA = 1e30  # larger values that a model computes or is given are masks too
 JOINS = frozenset({"Add", "Sub", "Mul", "Where"})  # what puts a mask onto numbers, or makes one: (1 - keep) * -3e38
+SOFTMAXES = frozenset({"Softmax", "LogSoftmax"})
 MOVES = frozenset({"Cast", "Concat", "ScatterND", "ScatterElements"})  # as what the operator table calls passthrough
 
 
@@ -19,11 +24,17 @@ def is_mask(values: np.ndarray) -> bool:
     return not np.isfinite(values).all() or float(np.abs(values).max(initial=0.0)) >= LARGEST
 
 
+def _is_far(node: ir.Node, values: np.ndarray) -> bool:
+    """Whether a constant in front of a Softmax has numbers that only a mask has there; a factor of 100 is a scale."""
+    low = float(values.min(initial=0.0))
+    return low <= -FAR or (node.op_type == "Sub" and float(values.max(initial=0.0)) >= FAR)
+
+
 class Masks:
     """Find the values of a graph that are computed from a mask by sums, products, selection and data movement alone.
 
-    A mask is a constant of such numbers, what a Pad or a ConstantOfShape fills with, or a tensor named in `known`. What
-    is found of a value is kept, so that asking for all values of a graph visits each once: the graph must not change
+    A mask is a constant of such numbers, what a Pad or a ConstantOfShape fills with, or a tensor named in `known`; on
+    the way to a Softmax, where scores are small, also a constant of numbers from -:data:`FAR` down. What is found of a value is kept, so that asking for all values of a graph visits each once: the graph must not change
     in between.
 
     Args:
@@ -33,6 +44,7 @@ class Masks:
     def __init__(self, known: frozenset[str] = frozenset()) -> None:
         self._known = known
         self._found: dict[ir.Value, bool] = {}
+        self._scores: dict[ir.Value, bool] = {}
 
     def carries(self, value: ir.Value) -> bool:
         """Return True when `value` is computed from a mask."""
@@ -43,7 +55,7 @@ class Masks:
                 self._found[current] = any(self._found[source] for source in sources)
             elif current not in self._found:
                 self._found[current] = False  # until its sources are known; a cycle ends here
-                sources = None if current.name in self._known else _sources(current)
+                sources = None if current.name in self._known else self._sources(current)
                 if sources is None:
                     self._found[current] = True
                     continue
@@ -51,27 +63,51 @@ class Masks:
                 pending.extend((source, None) for source in sources)
         return self._found[value]
 
+    def masks(self, node: ir.Node, constant: np.ndarray) -> bool:
+        """Return True when `constant`, which `node` reads, is a mask."""
+        if is_mask(constant):
+            return True
+        carries = _joins_or_moves(node) or node.op_type in ("ConstantOfShape", "Pad")
+        return carries and _is_far(node, constant) and any(map(self._leads_to_softmax, node.outputs))
 
-def _sources(value: ir.Value) -> list[ir.Value] | None:
-    """Computed values that a mask may reach `value` from, in one step; None where a constant is one already."""
-    node = value.producer()
-    if node is None or node.domain:
-        return []
-    row = ops.find("", node.op_type)
-    if node.op_type in JOINS:
-        inputs = list(node.inputs)
-    elif node.op_type == "Pad":
-        inputs = [node.inputs[0], *node.inputs[2:3]]
-    elif node.op_type == "MaxPool":
-        return []  # a maximum has the numbers only
-    elif node.op_type == "ConstantOfShape":
-        fill = query.attribute(node, "value", None)
-        return None if fill is not None and is_mask(fill.numpy()) else []
-    elif row is not None and (row.passthrough or node.op_type in MOVES):
-        inputs = [v for i, v in enumerate(node.inputs) if row.role(i) != "parameter"]
-    else:
-        return []
-    constants = [(v, query.constant_array(v)) for v in inputs if v is not None]
-    if any(c.dtype.kind == "f" and is_mask(c) for _, c in constants if c is not None):
-        return None
-    return [v for v, constant in constants if constant is None]
+    def _leads_to_softmax(self, value: ir.Value) -> bool:
+        """Whether a Softmax reads `value`, behind sums, products, selection and data movement alone."""
+        pending, seen = [value], {value}
+        while pending and value not in self._scores:
+            for user in pending.pop().consumers():
+                if user.op_type in SOFTMAXES and not user.domain:
+                    self._scores[value] = True
+                elif _joins_or_moves(user):
+                    new = [output for output in user.outputs if output not in seen]
+                    seen.update(new)
+                    pending.extend(new)
+        return self._scores.setdefault(value, False)
+
+    def _sources(self, value: ir.Value) -> list[ir.Value] | None:
+        """Computed values that a mask may reach `value` from, in one step; None where a constant is one already."""
+        node = value.producer()
+        if node is None or node.domain:
+            return []
+        row = ops.find("", node.op_type)
+        if node.op_type in JOINS:
+            inputs = list(node.inputs)
+        elif node.op_type == "Pad":
+            inputs = [node.inputs[0], *node.inputs[2:3]]
+        elif node.op_type == "MaxPool":
+            return []  # a maximum has the numbers only
+        elif node.op_type == "ConstantOfShape":
+            fill = query.attribute(node, "value", None)
+            return None if fill is not None and self.masks(node, fill.numpy()) else []
+        elif row is not None and (row.passthrough or node.op_type in MOVES):
+            inputs = [v for i, v in enumerate(node.inputs) if row.role(i) != "parameter"]
+        else:
+            return []
+        constants = [(v, query.constant_array(v)) for v in inputs if v is not None]
+        if any(c.dtype.kind == "f" and self.masks(node, c) for _, c in constants if c is not None):
+            return None
+        return [v for v, constant in constants if constant is None]
+
+
+def _joins_or_moves(node: ir.Node) -> bool:
+    row = None if node.domain else ops.find("", node.op_type)
+    return row is not None and (node.op_type in JOINS or row.passthrough or node.op_type in MOVES)

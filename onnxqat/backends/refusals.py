@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from onnxqat.backends import masks, regions
+from onnxqat.backends import regions
 from onnxqat.backends.draft import Draft
 from onnxqat.backends.schema import OpRow, Slot
 from onnxqat.graph import qdq, query
@@ -111,6 +111,6 @@ def _of_input(draft: Draft, node: ir.Node, slot: Slot | None, index: int, value:
         return "only a weight with two axes is cut into blocks"
     if constant.size == 0:
         return f"constant {value.name!r} is empty"
-    if masks.is_mask(constant) or value.name in draft.masked:
+    if draft.masks.masks(node, constant) or value.name in draft.masked:
         return f"constant {value.name!r} is a mask or not finite"
     return None

@@ -68,18 +68,20 @@ def freeze_constants(module: nn.Module, model: io.ModelSource) -> list[str]:
 
 
 def _settings(model: ir.Model) -> Iterator[str]:
-    """Names of the constants that rules 2 to 5 of :func:`freeze_constants` name."""
+    """Names of the constants that rules 2 to 5 of :func:`freeze_constants` name, and that nothing reads as a weight."""
     inputs = {id(v) for v in model.graph.inputs if v.name not in model.graph.initializers}
     data = _values_of_data(model)
-    for node in walk.nodes(model):
+
+    def is_setting(node: ir.Node, index: int) -> bool:
         if node.domain not in ("", "ai.onnx"):
-            continue
-        for index, value in enumerate(node.inputs):
-            if value is None or not (
-                (node.op_type, index) in SETTINGS
-                or (node.op_type in ELEMENTWISE and _is_elementwise_setting(node, index, inputs, data))
-            ):
-                continue
+            return False
+        if (node.op_type, index) in SETTINGS:
+            return True
+        return node.op_type in ELEMENTWISE and _is_elementwise_setting(node, index, inputs, data)
+
+    read = dict.fromkeys(value for node in walk.nodes(model) for value in node.inputs if value is not None)
+    for value in read:
+        if all(is_setting(node, index) for node, index in value.uses()):
             yield str(value.name)
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from onnxqat.backends import masks, schema
+from onnxqat.backends import schema
 from onnxqat.backends.masks import Masks, is_mask
 from onnxqat.insert import insert_qdq
 from tests.backends.planning import graph, plan, proto
@@ -29,6 +29,21 @@ TEXTS = [text.replace(" r = Reshape(s, n)", "") for text in (SUM, COMPUTED, CHOS
 def test_no_grid_reaches_from_numbers_to_a_mask(text: str, backend: str) -> None:
     masked = {"s", "m", "low"} & {v for v in ("s", "m", "low") if f"{v} = " in text}
     assert {e.tensor for e in plan(text.replace("MASK", LOWEST), backend).edges} & masked == set()
+
+
+@pytest.mark.parametrize("fill", ["-100", "-1e4", "-65504"])
+@pytest.mark.parametrize("text", TEXTS)
+def test_in_front_of_a_softmax_fills_that_data_have_are_masks_too(text: str, fill: str) -> None:
+    masked = {"s", "m", "low"} & {v for v in ("s", "m", "low") if f"{v} = " in text}
+    assert {e.tensor for e in plan(text.replace("MASK", fill)).edges} & masked == set()
+    elsewhere = text.replace("MASK", fill).replace("Softmax", "Sigmoid")
+    assert "s" in {e.tensor for e in plan(elsewhere).edges}
+
+
+def test_a_factor_in_front_of_a_softmax_is_no_mask() -> None:
+    text = """g (float[1,4,4] x) => (float[1,4,4] y) <float scale = {100}> {
+        t = MatMul(x, x) s = Mul(t, scale) p = Softmax(s) y = MatMul(p, x) }"""
+    assert "s" in {e.tensor for e in plan(text).edges}
 
 
 def test_small_constants_are_no_mask() -> None:
@@ -63,8 +78,10 @@ def test_a_softmax_in_between_ends_it() -> None:
 
 
 def test_each_value_of_a_chain_is_visited_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    visited, sources = list[str](), masks._sources
-    monkeypatch.setattr(masks, "_sources", lambda value: (visited.append(str(value.name)), sources(value))[1])
+    visited, sources = list[str](), Masks._sources
+    monkeypatch.setattr(
+        Masks, "_sources", lambda self, value: (visited.append(str(value.name)), sources(self, value))[1]
+    )
     for start in ("Relu(x)", "Add(x, m)"):
         body = " ".join(f"a{i + 1} = Add(a{i}, x)" for i in range(50))
         found = graph(f"g (float[2] x) => (float[2] a50) <float[2] m = {{0, -1e30}}> {{ a0 = {start} {body} }}")
