@@ -121,12 +121,12 @@ def _consumers(edge: Edge) -> str:
     return ", ".join(f"{node}[{index}]" for node, index in edge.consumers)
 
 
-def from_finetune(result: Any, *, source: str | None = None) -> Report:
+def from_finetune(result: Any, *, following: str = "") -> Report:
     """What ``finetune`` did.
 
     Args:
         result: of ``onnxqat.training.finetune.finetune``; what it does not have is left out.
-        source: path of the float model, for the next command.
+        following: the next command.
     """
     losses = list(getattr(result, "losses", None) or ())
     figures = [
@@ -151,7 +151,7 @@ def from_finetune(result: Any, *, source: str | None = None) -> Report:
         tables=(curve,) if len(losses) > 1 else (),
         remarks=tuple(getattr(result, "remarks", ())),
         files=(output,) if output else (),
-        next_command=command("validate", source or "MODEL.onnx", output or "TUNED.qdq.onnx", data=DATA),
+        next_command=following,
     )
 
 
@@ -177,8 +177,8 @@ def _figure(result: Any, key: str, label: str, kind: Kind) -> Figure | None:
     return None if value is None else Figure(key, label, cast(Cell, value), kind)
 
 
-def from_fold(result: Folded, *, source: str) -> Report:
-    """What ``fold-batchnorm`` did to the model at the path `source`."""
+def from_fold(result: Folded, *, following: str = "") -> Report:
+    """What ``fold-batchnorm`` did; `following` is the next command."""
     output = _path(result.model)
     figures = (
         Figure("folded", "BatchNormalization folded", result.count, "count"),
@@ -190,7 +190,7 @@ def from_fold(result: Folded, *, source: str) -> Report:
         figures=figures,
         remarks=result.remarks,
         files=(output,) if output else (),
-        next_command=command("validate", source, output or "FOLDED.onnx", data=DATA),
+        next_command=following,
     )
 
 

@@ -5,16 +5,15 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from onnxqat.report.build import DATA
 from onnxqat.report.model import Column, Figure, Report, Table
-from onnxqat.shell import command
 
 
-def from_reconstruct(result: Any) -> Report:
+def from_reconstruct(result: Any, *, following: str = "") -> Report:
     """What ``reconstruct`` did.
 
     Args:
         result: of ``onnxqat.training.reconstruction.reconstruct.reconstruct``.
+        following: the next command.
     """
     kept = sum(block.kept for block in result.blocks)
     columns = (
@@ -38,5 +37,5 @@ def from_reconstruct(result: Any) -> Report:
         tables=(Table("blocks", "Mean squared error at the end of each block", columns, rows, shown=100),),
         remarks=result.remarks,
         files=(output,) if output else (),
-        next_command=command("validate", "MODEL.onnx", output or "RECONSTRUCTED.qdq.onnx", data=DATA),
+        next_command=following,
     )

@@ -112,7 +112,7 @@ def test_handoff_lists_files_coverage_and_float_nodes(tmp_path: Path, monkeypatc
 
 def test_finetune_is_taken_as_it_comes() -> None:
     result = types.SimpleNamespace(model="tuned.qdq.onnx", steps=20, losses=[2.0, 1.0], best_score=None, seconds=3.5)
-    text = all_views(build.from_finetune(result, source="float.onnx"))
+    text = all_views(build.from_finetune(result, following="onnxqat validate float.onnx tuned.qdq.onnx --data DATA"))
     assert "onnxqat validate float.onnx tuned.qdq.onnx --data DATA" in text
     assert "loss of the last epoch" in text
     assert "best" not in text

@@ -114,7 +114,7 @@ def run(
     Example: onnxqat finetune model.qdq.onnx --data images/ --teacher model.onnx -o tuned.qdq.onnx
     """
     from onnxqat.cli import _output
-    from onnxqat.report import build
+    from onnxqat.report import build, following
 
     _options.need("torch", "train")
     from onnxqat.training.distributed import join
@@ -154,5 +154,6 @@ def run(
     others = join.address()
     if others is not None and others[0]:
         return  # process 0 speaks for all
-    source = str(teacher[0]) if teacher else None
-    _output.show(build.from_finetune(result, source=source), as_json=as_json, html_path=html)
+    original = str(teacher[0]) if teacher else None
+    next_step = following.validate(model, str(result.model), original=original, data=data, preprocess=preprocess)
+    _output.show(build.from_finetune(result, following=next_step), as_json=as_json, html_path=html)

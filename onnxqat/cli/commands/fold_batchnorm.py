@@ -29,7 +29,8 @@ def run(
     """
     from onnxqat.cli import _output
     from onnxqat.handoff.fold_batchnorm import fold_batchnorm
-    from onnxqat.report import build
+    from onnxqat.report import build, following
 
     result = fold_batchnorm(model, backend=backend, bias=bias, output=output)  # type: ignore[arg-type]  # one of its names
-    _output.show(build.from_fold(result, source=str(model)), as_json=as_json, html_path=html)
+    next_step = following.validate(model, str(result.model), original=str(model))
+    _output.show(build.from_fold(result, following=next_step), as_json=as_json, html_path=html)

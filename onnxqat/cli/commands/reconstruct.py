@@ -57,7 +57,7 @@ def run(
     Example: onnxqat reconstruct model.qdq.onnx --data images/ -o reconstructed.qdq.onnx
     """
     from onnxqat.cli import _output
-    from onnxqat.report import build_reconstruct
+    from onnxqat.report import build_reconstruct, following
 
     _options.need("torch", "train")
     from onnxqat.training.reconstruction.reconstruct import reconstruct
@@ -78,4 +78,5 @@ def run(
             output=output or _options.beside(model, ".reconstructed.onnx"),
             progress=progress,
         )
-    _output.show(build_reconstruct.from_reconstruct(result), as_json=as_json, html_path=html)
+    next_step = following.validate(model, str(result.model), data=data, preprocess=preprocess)
+    _output.show(build_reconstruct.from_reconstruct(result, following=next_step), as_json=as_json, html_path=html)
