@@ -146,6 +146,13 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[None]:
         command.written.add(os.path.realpath(path))
 
 
+def adopt(path: str | os.PathLike[str]) -> None:
+    """Take the output at `path`, which an earlier run of the command left, for the command's own: it may be read."""
+    command = _RUNNING.get()
+    if command is not None:
+        command.written.add(os.path.realpath(path))
+
+
 def check(path: str | os.PathLike[str]) -> None:
     """Refuse to replace or remove the file at `path` where the command reads it.
 

@@ -77,8 +77,8 @@ def constant_of(model: ir.Model, name: str, array: np.ndarray, dtype: ir.DataTyp
 
 
 QDQ_BREAKS = {
-    "zero scale": (lambda m: constant_of(m, "x_scale", np.float32(0)), "not finite and > 0"),
-    "infinite scale": (lambda m: constant_of(m, "x_scale", np.float32(np.inf)), "not finite and > 0"),
+    "zero scale": (lambda m: constant_of(m, "x_scale", np.float32(0)), "its scale is"),
+    "infinite scale": (lambda m: constant_of(m, "x_scale", np.float32(np.inf)), "its scale is"),
     "type": (lambda m: constant_of(m, "x_zero_point", np.uint8(0)), "the zero point 'x_zero_point' is UINT8"),
     "length": (lambda m: constant_of(m, "w_zero_point", np.zeros(2, np.int8)), r"has shape \[3\]"),
     "axis": (lambda m: m.graph[2].attributes.update(axis=ir.AttrInt64("axis", 7)), "axis 7 lies outside"),

@@ -141,7 +141,7 @@ def test_file_computes_what_was_trained(bits: int, deploy: bool, tmp_path: Path)
     model = stored(network(bits)) if deploy else network(bits)
     module = to_torch(model, quantizer_factory=methods.factory("dorefa")).train()
     x = np.random.default_rng(2).standard_normal((4, 2, 5, 5)).astype(np.float32)
-    optimizer = torch.optim.SGD(module.parameters(), lr=0.01)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.001)
     for _ in range(3):
         optimizer.zero_grad()
         module(torch.from_numpy(x)).square().mean().backward()

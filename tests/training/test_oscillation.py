@@ -56,6 +56,8 @@ def train(*parts: Part, folder: Path | None = None, resume: bool = False) -> tor
     """A run at a constant rate, at which weights near the edge of their code's interval never settle."""
     x, y = data(64)
     module = to_torch(network(quantized=True), quantizer_factory=methods.factory("fixed"))
+    for key, name in module.parameter_names.items():
+        module.get_parameter(key).requires_grad_(name == "half" or module.get_parameter(key).requires_grad)
     optimizer = optimizers.make("sgd", module, learning_rate=0.02)
     batches = ArrayBatches({"x": x}, y, [InputInfo("x", "float32", (None, 8))], batch_size=64, seed=0)
     schedule = constant.Schedule(200)

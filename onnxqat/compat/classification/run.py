@@ -300,6 +300,7 @@ class _Run:
         """Scores of the file that the best epoch wrote; other processes than the writer have none."""
         if self.float_model is not None or not self.world.writer or not self.files.best.exists():
             return None
+        files_read.adopt(self.files.best)  # of the run that this one goes on from, where no epoch was better
         return self._score_file(self.files.best, material)
 
     def _given_file(self) -> Path | None:

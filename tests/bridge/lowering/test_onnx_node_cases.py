@@ -67,11 +67,9 @@ def verdict(model: onnx.ModelProto, inputs: list[np.ndarray], wanted: list[np.nd
     for f, w in zip(found, wanted, strict=True):
         w = np.asarray(w)
         rtol = max(case.rtol, 2**-6) if w.dtype.name == "bfloat16" else case.rtol
-        if (
-            f.shape != w.shape
-            or f.dtype != w.dtype
-            or not np.allclose(_wide(f), _wide(w), rtol, case.atol, equal_nan=True)
-        ):
+        # The cases of DFT hold numpy's rounding errors where the exact value is 0, and processors differ in theirs.
+        atol = 2**-23 * float(np.abs(w).max(initial=0)) if "_dft" in case.name else case.atol
+        if f.shape != w.shape or f.dtype != w.dtype or not np.allclose(_wide(f), _wide(w), rtol, atol, equal_nan=True):
             return f"wrong: {f.dtype}{f.shape} for {w.dtype}{w.shape}"
     return "pass"
 
