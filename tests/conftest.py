@@ -1,11 +1,17 @@
 """Fixtures that any test may use."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[1]
+
+# A shell starts what it puts in the background with SIGINT ignored, and children inherit that: tests that interrupt a
+# run would wait for ever.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
