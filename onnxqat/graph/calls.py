@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import TypeAlias
 
 import onnx
@@ -29,9 +29,8 @@ def check(proto: onnx.ModelProto, name: str) -> None:
     """
     if not proto.functions:
         return
-    _check_inputs(proto, name)
+    _check_values(proto, name)
     functions: dict[Key, onnx.FunctionProto] = {(f.domain, f.name, f.overload): f for f in proto.functions}
-    _check_values(proto, functions, name)
     bodies = {key: list(_keys(function.node)) for key, function in functions.items()}
     sizes: dict[Key, int] = {}
     pending = list(bodies)
@@ -55,23 +54,7 @@ def check(proto: onnx.ModelProto, name: str) -> None:
         )
 
 
-def _check_values(proto: onnx.ModelProto, functions: Mapping[Key, onnx.FunctionProto], name: str) -> None:
-    for nodes in (proto.graph.node, *(f.node for f in proto.functions)):
-        for node in _nodes(nodes):
-            called = functions.get(_key(node))
-            if called is None:
-                continue
-            for kind in ("input", "output"):
-                given, known = len(getattr(node, kind)), len(getattr(called, kind))
-                if given > known:
-                    raise ModelError(
-                        "model-invalid",
-                        f"{name}: node {node.name!r} has {given} {kind}s, the function {called.name} that it calls {known}",
-                        hint="export the model again",
-                    )
-
-
-def _check_inputs(proto: onnx.ModelProto, name: str) -> None:
+def _check_values(proto: onnx.ModelProto, name: str) -> None:
     # Functions of ONNX's own domain are taken for operators, see `overridden`.
     own = [f for f in proto.functions if f.domain]
     known = {(f.domain, f.name, f.overload): (len(f.input), len(f.output)) for f in own}
