@@ -45,7 +45,7 @@ WITH_EXAMPLES = [page for page in PAGES if any(blocks(page))]
 
 @pytest.fixture(scope="session")
 def digits_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The demo's net after one epoch, some digits as images and as arrays, and the files that the commands make."""
+    """The demo's net after some epochs, some digits as images and as arrays, and the files that the commands make."""
     torch = pytest.importorskip("torch")
     pytest.importorskip("sklearn")
     from onnxqat.insert import insert_qdq
@@ -55,7 +55,7 @@ def digits_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("digits")
     images, labels = digits.load()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(digits, "EPOCHS", 1)
+        patch.setattr(digits, "EPOCHS", 6)
         digits.export(digits.train(images["train"], labels["train"]), folder / "model.onnx")
     np.savez(folder / "data.npz", image=images["test"][:96], labels=labels["test"][:96])
     for i, (image, label) in enumerate(zip(images["test"][:96], labels["test"][:96], strict=True)):

@@ -30,6 +30,8 @@ def reason(draft: Draft, node: ir.Node, row: OpRow) -> str | None:
     layer = draft.layers_in_float.get(node)
     if layer is not None:
         return f"the activation of {layer}, which stays in float"
+    if any(map(_leads_to_log, node.outputs)):
+        return "a Log reads it, which is infinite at the code of 0"
     probabilities = _of_probabilities(draft, node, row)
     if probabilities is not None:
         return probabilities
@@ -47,6 +49,21 @@ def reason(draft: Draft, node: ir.Node, row: OpRow) -> str | None:
         if found is not None:
             return found
     return None
+
+
+def _leads_to_log(value: ir.Value) -> bool:
+    """Whether a Log reads `value`, directly or behind data movement."""
+    pending, seen = [value], {value}
+    while pending:
+        for user in pending.pop().consumers():
+            row = None if user.domain else ops.find("", user.op_type)
+            if row is not None and user.op_type == "Log":
+                return True
+            if row is not None and row.passthrough:
+                new = [output for output in user.outputs if output not in seen]
+                seen.update(new)
+                pending.extend(new)
+    return False
 
 
 def _of_probabilities(draft: Draft, node: ir.Node, row: OpRow) -> str | None:
