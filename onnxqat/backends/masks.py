@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from onnxqat.backends import regions
 from onnxqat.graph import query
 from onnxqat.ops import _base as ops
 
@@ -72,16 +73,9 @@ class Masks:
 
     def _leads_to_softmax(self, value: ir.Value) -> bool:
         """Whether a Softmax reads `value`, behind sums, products, selection and data movement alone."""
-        pending, seen = [value], {value}
-        while pending and value not in self._scores:
-            for user in pending.pop().consumers():
-                if user.op_type in SOFTMAXES and not user.domain:
-                    self._scores[value] = True
-                elif _joins_or_moves(user):
-                    new = [output for output in user.outputs if output not in seen]
-                    seen.update(new)
-                    pending.extend(new)
-        return self._scores.setdefault(value, False)
+        if value not in self._scores:
+            self._scores[value] = regions.leads_to(value, SOFTMAXES, _joins_or_moves)
+        return self._scores[value]
 
     def _sources(self, value: ir.Value) -> list[ir.Value] | None:
         """Computed values that a mask may reach `value` from, in one step; None where a constant is one already."""

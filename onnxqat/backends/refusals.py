@@ -52,18 +52,12 @@ def reason(draft: Draft, node: ir.Node, row: OpRow) -> str | None:
 
 
 def _leads_to_log(value: ir.Value) -> bool:
-    """Whether a Log reads `value`, directly or behind data movement."""
-    pending, seen = [value], {value}
-    while pending:
-        for user in pending.pop().consumers():
-            row = None if user.domain else ops.find("", user.op_type)
-            if row is not None and user.op_type == "Log":
-                return True
-            if row is not None and row.passthrough:
-                new = [output for output in user.outputs if output not in seen]
-                seen.update(new)
-                pending.extend(new)
-    return False
+    return regions.leads_to(value, frozenset({"Log"}), _moves)
+
+
+def _moves(node: ir.Node) -> bool:
+    row = None if node.domain else ops.find("", node.op_type)
+    return row is not None and row.passthrough
 
 
 def _of_probabilities(draft: Draft, node: ir.Node, row: OpRow) -> str | None:

@@ -199,3 +199,16 @@ def _is_bounded(value: ir.Value) -> bool:
     producer = value.producer()
     row = ops.find(producer.domain, producer.op_type) if producer is not None else None
     return row is not None and row.output_range is not None
+
+
+def leads_to(value: ir.Value, operators: frozenset[str], passes: Callable[[ir.Node], bool]) -> bool:
+    """Whether one of ONNX's `operators` reads `value`, directly or behind nodes that `passes` accepts."""
+    pending, seen = [value], {value}
+    while pending:
+        for user in pending.pop().consumers():
+            if user.op_type in operators and not user.domain:
+                return True
+            new = [output for output in user.outputs if output not in seen] if passes(user) else []
+            seen.update(new)
+            pending.extend(new)
+    return False
