@@ -10,7 +10,7 @@ from typing import Any
 import onnx_ir as ir
 
 from onnxqat.errors import QatError
-from onnxqat.graph import build, io, verify
+from onnxqat.graph import build, io, quantizer_checks, verify
 from onnxqat.types import Remark
 
 
@@ -94,7 +94,7 @@ def rewrite(
     model: ir.Model, passes: Sequence[Pass], *, trace: Callable[[str, ir.Model], None] | None = None
 ) -> Rewrite:
     """Apply `passes` in order to `model` itself, which the caller owns; errors as of :func:`run_passes`."""
-    verify.check_zero_points(model)
+    quantizer_checks.check(model)
     done: list[str] = []
     remarks: list[Remark] = []
     changed = False
@@ -110,9 +110,10 @@ def apply(step: Pass, model: ir.Model, context: Context, done: Sequence[str] = (
     """Run one pass in place, with its checks; `done` names the passes before it."""
     try:
         step.requires(model)
+        repeated = verify.repeated_names(model)
         result = step.rewrite(model, context)
         if result.changed:
-            verify.verify(model)
+            verify.verify(model, repeated)
             step.ensures(model)
     except QatError as error:
         before = f" after {', '.join(done)}" if done else ""

@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from onnxqat.calibration.session import Session
 from onnxqat.cli import main as cli
-from onnxqat.errors import CheckError
+from onnxqat.errors import CheckError, ModelError
 from onnxqat.graph import io
 from onnxqat.handoff.handoff import handoff
 from onnxqat.insert import insert_qdq
@@ -97,6 +97,14 @@ def test_a_session_takes_what_the_runtime_does_not() -> None:
     assert double.converted
     assert double.run({"x": images(np.float64, 2)}, ["r"])["r"].dtype == np.float64
     assert not Session(io.load(classifier("float16")), optimize=True).converted
+
+
+def test_a_session_does_not_hide_that_types_do_not_fit() -> None:
+    model = classifier("double")
+    weight = model.graph.initializer[0]
+    weight.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(weight).astype(np.float16), weight.name))
+    with pytest.raises(ModelError, match="Type Error"):
+        Session(io.load(model), optimize=True)
 
 
 def test_commands_from_a_float16_file(tmp_path: Path) -> None:

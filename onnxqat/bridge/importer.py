@@ -17,6 +17,7 @@ import torch
 from torch import fx
 
 from onnxqat.bridge import (
+    broken_model,
     element_types,
     frozen_constants,
     functions,
@@ -35,7 +36,7 @@ from onnxqat.bridge.module import Capture, OnnxModule, capture
 from onnxqat.bridge.quantizer_modules import QuantizerFactory
 from onnxqat.bridge.values import Const
 from onnxqat.errors import UnsupportedError
-from onnxqat.graph import batchnorm, computed_fold, io, query, scale_defects, sizes, walk
+from onnxqat.graph import batchnorm, computed_fold, io, quantizer_checks, query, sizes, walk
 from onnxqat.ops import _base
 
 __all__ = ["Capture", "OnnxModule", "QuantizerFactory", "capture", "to_torch"]
@@ -66,11 +67,13 @@ def to_torch(source: io.ModelSource, *, quantizer_factory: QuantizerFactory | No
     Raises:
         UnsupportedError: ``operator-unsupported``, with every operator and form that is not implemented.
         ModelError: the file is not a model; ``scale-invalid`` for a scale that is negative, 0 or not finite;
-            ``model-too-large``.
+            ``model-too-large``; ``model-not-runnable`` where onnxruntime refuses what cannot be imported.
     """
-    model = prepare(io.load(source))
-    scale_defects.check(model)
-    module = _Importer(model, quantizer_factory or quantizer_modules.default_factory).run()
+    model = io.load(source)
+    with broken_model.blamed(source):
+        model = prepare(model)
+        quantizer_checks.check(model)
+        module = _Importer(model, quantizer_factory or quantizer_modules.default_factory).run()
     if module.quantizers and not batchnorm.trains_live(model):
         for normalization in module.modules():
             if isinstance(normalization, BatchNorm):

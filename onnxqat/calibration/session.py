@@ -23,6 +23,8 @@ from onnxqat.passes import convert_to_float32
 Array = npt.NDArray[Any]
 
 _OF_SIGNED = "output_dtype INT8 does not match y_zero_point type UINT8"
+# What onnxruntime says of types that do not fit together: a model without kernels is another thing.
+_ILL_TYPED = (": INVALID_GRAPH :", "Type Error: ")
 _MOVES_PAIRS = ("QDQPropagationTransformer",)
 
 
@@ -82,7 +84,7 @@ class Session:
         except QatError:
             raise
         except Exception as error:
-            converted = _in_float32(plain)
+            converted = None if any(text in str(error) for text in _ILL_TYPED) else _in_float32(plain)
             if converted is None:
                 raise _not_runnable(what, error) from None
             try:

@@ -274,17 +274,17 @@ def _relaxed(proto: onnx.ModelProto) -> onnx.ModelProto:
         for index, name in enumerate(node.output):
             node.output[index] = name or f"__omitted_{number}_{index}"
         if node.domain in ONNX_DOMAINS:
-            unknown = node.op_type in query.BEYOND_OPSET or _is_deprecated(node.op_type, opset)
-            node.domain = RUNTIME_DOMAIN if unknown else ""
+            node.domain = RUNTIME_DOMAIN if _is_unchecked(node.op_type, opset) else ""
     relaxed.opset_import.add(domain=RUNTIME_DOMAIN, version=1)
     return relaxed
 
 
-def _is_deprecated(op_type: str, opset: int) -> bool:
+def _is_unchecked(op_type: str, opset: int) -> bool:
+    """Whether runtimes take an operator that `opset` lacks, or no longer has."""
     try:
         return bool(onnx.defs.get_schema(op_type, opset, "").deprecated)
     except onnx.defs.SchemaError:
-        return False
+        return op_type in query.BEYOND_OPSET
 
 
 def _graph_protos(proto: onnx.ModelProto) -> Iterator[onnx.GraphProto]:

@@ -24,7 +24,7 @@ from onnxqat.calibration.data import Data
 from onnxqat.calibration.recorded import Recorded
 from onnxqat.calibration.session import Session
 from onnxqat.errors import CheckError, ModelError, UsageError
-from onnxqat.graph import files_read, io, provenance, qdq, quantized_forms, query, scale_defects
+from onnxqat.graph import files_read, io, provenance, qdq, quantized_forms, quantizer_checks, query
 from onnxqat.handoff import _choice, _reasons, _trace
 from onnxqat.handoff._base import Array, BaseCompiler, CompilerResult, NodeResult
 from onnxqat.handoff._bundle import MANIFEST, check_target, digest, digests, write_json, writing
@@ -132,7 +132,7 @@ def handoff(
         raise quantized_forms.refusal(train, _name(model)) or ModelError(
             "model-not-quantized", f"{_name(model)} holds no quantizers", hint="run insert-qdq first"
         )
-    scale_defects.check(train, _name(model))
+    quantizer_checks.check(train, _name(model))
     remarks: list[Remark] = []
     chosen = compiler_of(table, remarks, compiler)
     train = folded(train, bias_of(table), remarks)

@@ -13,7 +13,7 @@ from onnxqat.calibration import preprocess as lines
 from onnxqat.calibration.data import Data
 from onnxqat.calibration.recorded import Recorded
 from onnxqat.errors import DataError, ModelError, UsageError
-from onnxqat.graph import io, scale_defects
+from onnxqat.graph import io, quantizer_checks
 from onnxqat.types import Remark
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def check_alike(original: ir.Model, quantized: ir.Model) -> None:
     Raises:
         ModelError: ``model-invalid``; ``scale-invalid`` for scales that are no steps.
     """
-    scale_defects.check(quantized, "the quantized model")
+    quantizer_checks.check(quantized, "the quantized model")
     check_outputs(original)
     for kind in ("inputs", "outputs"):
         pair = []

@@ -332,3 +332,11 @@ def test_inputs_of_unknown_rank() -> None:
     for value in (*model.graph.input, *model.graph.output):
         value.type.tensor_type.ClearField("shape")
     assert io.load(model).graph.inputs[0].shape is None
+
+
+def test_attributes_of_an_operator_that_the_opset_has_are_checked() -> None:
+    graph = "g (float[1,2] x) => (float[1,2] y) <float[2] s = {1, 1}> { y = LayerNormalization<axis = 1.5>(x, s) }"
+    broken = '<ir_version: 8, opset_import: ["" : %d]>' + graph
+    with pytest.raises(ModelError, match="Mismatched attribute type"):
+        io.load(onnx.parser.parse_model(broken % 17))
+    io.load(onnx.parser.parse_model(broken % 16))  # onnxruntime's optimizer writes it there; it is not looked at

@@ -10,6 +10,8 @@ import pytest
 
 from onnxqat.errors import ModelError
 from onnxqat.graph import build, io, verify
+from onnxqat.passes._base import run_passes
+from onnxqat.passes.raise_opset import RaiseOpset
 from tests.passes.checks import in_function, in_if, parse
 from tests.passes.quantized import quantized
 
@@ -131,3 +133,14 @@ def test_work_grows_with_the_number_of_nodes_and_no_faster() -> None:
 def test_real_models_are_valid(shared) -> None:
     for path in sorted((shared / "data" / "models").glob("*.onnx")):
         verify.verify(io.load(path))
+
+
+def test_a_pass_is_not_blamed_for_names_that_it_found() -> None:
+    proto = parse(TEXT)
+    for node in proto.graph.node:
+        node.name = "same"
+    assert run_passes(proto, [RaiseOpset(21)]).changed
+    model = io.load(proto)
+    assert verify.repeated_names(model) == {"same"}
+    with pytest.raises(ModelError, match="two nodes are called 'same'"):
+        verify.verify(model)

@@ -1,0 +1,29 @@
+"""What cannot be imported is the model's fault where onnxruntime refuses the model too, and only there."""
+
+import pytest
+
+from onnxqat.bridge.broken_model import blamed
+from onnxqat.bridge.importer import to_torch
+from onnxqat.errors import ModelError
+from tests.passes.checks import parse
+
+CONSTANTS = "<int64[1] start = {0}, int64[1] end = {2}, int64[1] axis = {%s}>"
+SLICE = "g (float[1,4] x) => (float[1,2] y) " + CONSTANTS + " { r = Relu(x) y = Slice(r, start, end, axis) }"
+BROKEN = {
+    "axis": (SLICE % 5, "Unexpected axis value: 5"),
+    "type": ("g (float[2] x) => (float[2] y) { r = Relu(x) y = Cast<to = -2>(r) }", "does not specify a valid type"),
+}
+
+
+@pytest.mark.parametrize(("text", "reason"), BROKEN.values(), ids=BROKEN)
+def test_onnxruntimes_reason_is_the_error(text: str, reason: str) -> None:
+    with pytest.raises(ModelError, match=reason) as caught:
+        to_torch(parse(text))
+    assert caught.value.code == "model-not-runnable"
+
+
+def test_with_a_sound_model_the_import_is_at_fault() -> None:
+    with pytest.raises(IndexError, match="ours"), blamed(parse(SLICE % 1)):
+        raise IndexError("ours")
+    with pytest.raises(MemoryError), blamed(parse(SLICE % 5)):
+        raise MemoryError
