@@ -1,8 +1,10 @@
-"""Types and shapes that a file states of its tensors, where its data or the ONNX specification say otherwise."""
+"""What a file states of its tensors, where its data or the ONNX specification say otherwise."""
 
 from __future__ import annotations
 
 import onnx_ir as ir
+
+from onnxqat.graph import walk
 
 
 def correct(model: ir.Model) -> ir.Model:
@@ -10,7 +12,12 @@ def correct(model: ir.Model) -> ir.Model:
 
     1. An initializer has the element type and the shape of its data, whatever ``value_info`` says.
     2. The element type UNDEFINED states nothing: it is removed.
+    3. A branch of If takes nothing: an input of it that is an initializer too, which onnxruntime accepts, is no input.
     """
+    for node in walk.nodes(model):
+        if node.op_type == "If" and not node.domain:
+            for branch in walk.subgraphs(node):
+                _drop_inputs_with_data(branch)
     for graph in model.graphs():
         for value in graph.initializers.values():
             tensor = value.const_value
@@ -22,3 +29,9 @@ def correct(model: ir.Model) -> ir.Model:
             if value.dtype is ir.DataType.UNDEFINED:
                 value.type = None
     return model
+
+
+def _drop_inputs_with_data(graph: ir.Graph) -> None:
+    for value in list(graph.inputs):
+        if value.name in graph.initializers:
+            graph.inputs.remove(value)

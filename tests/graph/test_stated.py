@@ -5,6 +5,7 @@ from itertools import count
 import onnx
 import onnx_ir as ir
 import pytest
+import torch
 from onnx import helper
 
 import onnxqat
@@ -105,3 +106,16 @@ def test_inputs_of_a_wide_node_are_exchanged_as_those_of_others(monkeypatch: pyt
         assert [tuple(use) for use in new.uses()] == [(node, 0), (node, size - 1)]
         assert not old.uses()
     assert next(calls) == 2  # a narrow node's two
+
+
+def test_a_branch_of_if_has_no_inputs() -> None:
+    branch = "{} () => (float[2] t) {{ t = Mul(x, c) }}"
+    body = f"y = If(b) <then_branch = {branch.format('then')}, else_branch = {branch.format('else')}>"
+    proto = onnx.parser.parse_model(
+        f'<ir_version: 8, opset_import: ["": 17]> g (float[2] x, bool b) => (float[2] y) <float c = {{2}}> {{ {body} }}'
+    )
+    graph = proto.graph.node[0].attribute[0].g
+    graph.initializer.append(proto.graph.initializer[0])
+    graph.input.add(name="c").type.tensor_type.elem_type = onnx.TensorProto.FLOAT
+    found = onnxqat.to_torch(proto)(torch.ones(2), torch.tensor(True))
+    assert found.tolist() == [2, 2]
