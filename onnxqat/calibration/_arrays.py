@@ -19,6 +19,7 @@ from onnxqat.calibration._sources import RawBatch, Source
 from onnxqat.calibration.identity import Identity
 from onnxqat.calibration.inputs import InputInfo, check_names
 from onnxqat.errors import DataError
+from onnxqat.graph import files_read
 from onnxqat.trial import limits
 
 LABEL_KEYS = ("labels", "label", "y")
@@ -126,6 +127,7 @@ def read_npz(path: Path) -> dict[str, npt.NDArray[Any]]:
         DataError: ``data-format``.
     """
     try:
+        files_read.check_regular(path)
         with zipfile.ZipFile(path) as archive, np.load(path, allow_pickle=False) as loaded:
             arrays = {}
             _check_unpacked(path, archive)
@@ -156,6 +158,7 @@ def read_npy(path: Path) -> npt.NDArray[Any]:
         DataError: ``data-format``.
     """
     try:
+        files_read.check_regular(path)
         return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
     except UNREADABLE as error:
         raise _unreadable(path, error) from None

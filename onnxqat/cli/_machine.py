@@ -19,7 +19,7 @@ _LIMITS = (
     errno.EAGAIN,
     errno.EROFS,
 )
-_OF_FILES = (errno.ENAMETOOLONG, errno.ELOOP, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR)
+_OF_FILES = (errno.ENAMETOOLONG, errno.ELOOP, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.ESPIPE)
 # As the C and C++ libraries of numpy, torch, onnxruntime and CUDA, the loader of shared objects and threads put it.
 _NO_MEMORY = re.compile(
     r"bad[ _]alloc|(can ?not|can't|failed to|unable to) allocate|not enough memory|out of memory|MemoryError"

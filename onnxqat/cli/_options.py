@@ -46,7 +46,7 @@ class FilePath(click.Path):
         path = Path(os.fsdecode(super().convert(value, param, ctx)))
         name = param.opts[-1] if param is not None and param.opts[-1].startswith("-") else "the model"
         if not (self._written or self._folder):
-            files_read.note(path, name)
+            files_read.note_all((path,), name)  # whoever opens it looks at what it is
             return path
         if self._written:
             files_read.plan(path, name)

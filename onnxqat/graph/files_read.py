@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import functools
 import os
 import stat
@@ -83,16 +84,34 @@ def guard(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def note(path: str | os.PathLike[str], what: str) -> None:
-    """Remember that the file at `path` is read, as `what` ("the model"). What the command wrote itself is its own.
+    """Remember that the file at `path` is about to be read, as `what` ("the model").
+
+    What the command wrote itself is its own.
 
     Raises:
+        OSError: of :func:`check_regular`.
         UsageError: ``option-invalid``: it is an output too.
     """
     note_all((path,), what)
+    check_regular(path)
+
+
+def check_regular(path: str | os.PathLike[str]) -> None:
+    """Refuse to read what is no file: a pipe that nobody writes to keeps its reader waiting, and a device has no end.
+
+    Raises:
+        OSError: `path` is a pipe, a socket or a device, except the one that is always empty.
+    """
+    try:
+        mode = os.stat(path).st_mode
+    except (OSError, ValueError):
+        return  # whoever opens it says so
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or os.path.samefile(path, os.devnull)):
+        raise OSError(errno.ESPIPE, "a pipe or a device, not a file", os.fspath(path))
 
 
 def note_all(paths: Iterable[str | os.PathLike[str]], what: str) -> None:
-    """:func:`note` for many files at once.
+    """Remember many files that are read at some time, as :func:`note` does; whoever opens one looks at what it is.
 
     Raises:
         UsageError: ``option-invalid``: one of them is an output too.

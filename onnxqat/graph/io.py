@@ -106,10 +106,8 @@ def read_proto(path: Path) -> onnx.ModelProto:
         raise ModelError("model-not-found", f"{path}: no such file", hint=_models_in(path.parent, path.name))
     if path.is_dir():
         raise ModelError("model-not-found", f"{path} is a folder, not an ONNX file", hint=_models_in(path))
-    files_read.note(path, "the model")
-    if path.is_char_device() and not path.samefile(os.devnull):  # one that never ends would fill the memory
-        raise ModelError("model-not-found", f"{path} is a device, not an ONNX file")
     try:
+        files_read.note(path, "the model")
         content = path.read_bytes()
     except OSError as error:
         raise ModelError("model-not-found", f"{path}: cannot be read: {error.strerror}") from None

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from onnxqat.graph import walk
+from onnxqat.graph import files_read, walk
 
 PREFIX = "onnxqat."
 CHUNK = 2**16
@@ -94,6 +94,7 @@ def digest(path: Path, external: Iterable[Path] = ()) -> str:
         OSError: a file cannot be read.
     """
     whole = hashlib.sha256()
+    files_read.check_regular(path)
     with open(path, "rb") as file:
         while piece := file.read(2**20):
             whole.update(piece)
@@ -112,6 +113,7 @@ def add_pieces(whole: hashlib._Hash, path: Path, *, chunks: int = CHUNKS) -> Non
     Raises:
         OSError: the file cannot be read.
     """
+    files_read.check_regular(path)
     size = path.stat().st_size
     whole.update(size.to_bytes(8, "little"))
     with open(path, "rb") as file:

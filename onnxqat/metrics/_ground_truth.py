@@ -82,8 +82,8 @@ def _text_of(image: Path, folder: Path | None) -> Path:
 
 def _of_text(path: Path) -> Boxes:
     rows = []
-    files_read.note(path, "the labels")
     try:
+        files_read.note(path, "the labels")
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise DataError("data-format", f"{path}: cannot be read: {error}") from None
@@ -120,6 +120,7 @@ def _beside(files: Sequence[Path]) -> list[Boxes]:
 
 def _read_json(path: Path) -> Any:
     try:
+        files_read.check_regular(path)
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise DataError("data-format", f"{path}: cannot be read as JSON: {error}") from None

@@ -93,7 +93,7 @@ def _opened(path: Path, step: int) -> IO[str]:
     """The file, open for more lines, without those of steps after `step`."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        if path.exists():
+        if path.is_file():
             files_read.check(path)
             lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
             if lines and all(map(math.isinf, map(_step_of, lines))):

@@ -3,9 +3,10 @@
 import errno
 import json
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -299,3 +300,35 @@ def test_folders_that_cannot_be_made(qdq: Path, onnxqat: Run) -> None:
 @pytest.mark.skipif(not Path("/dev/zero").exists(), reason="no /dev/zero")
 def test_a_device_holds_no_data(folder: Path, onnxqat: Run) -> None:
     assert "a device or a pipe" in refused(onnxqat, *INSERT, "-c", "/dev/zero", code="data-format")
+
+
+@pytest.fixture
+def pipe(folder: Path) -> Iterator[Path]:
+    """A named pipe that nobody writes to; whoever waits for it is interrupted."""
+
+    def interrupt(*_: object) -> None:
+        raise AssertionError("the pipe was opened")
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.alarm(60)
+    (folder / "pipes").mkdir()
+    path = folder / "pipes" / "pipe.npz"
+    os.mkfifo(path)
+    yield path
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("inspect", "{pipe}"), "model-not-found"),
+        (("validate", "model.onnx", "{pipe}", "--random-data"), "model-not-found"),
+        ((*INSERT, "-c", "{pipe}"), "data-format"),
+        ((*INSERT, "-c", "{folder}"), "data-format"),
+    ],
+)
+def test_pipes_are_no_files(arguments: tuple[str, ...], code: str, pipe: Path, onnxqat: Run) -> None:
+    words = [word.format(pipe=pipe, folder=pipe.parent) for word in arguments]
+    assert "pipe" in refused(onnxqat, *words, code=code)

@@ -106,7 +106,8 @@ def files_of(folder: Path, classes: Sequence[str]) -> list[tuple[Path, int]]:
         if home.name not in classes:
             raise DataError("data-labels", f"{home}: no class of this name is trained")
         number = classes.index(home.name)
-        found += [(p, number) for p in sorted(home.rglob("*")) if p.suffix.lower() in IMAGE_SUFFIXES]
+        images = (p for p in sorted(home.rglob("*")) if p.suffix.lower() in IMAGE_SUFFIXES and p.is_file())
+        found += [(p, number) for p in images]
     if not found:
         raise DataError("data-missing", f"{folder}: holds no images")
     files_read.note_all((path for path, _ in found), "the data")
