@@ -10,26 +10,27 @@ from onnx import helper, numpy_helper
 
 import onnxqat
 from onnxqat.backends.selection import Overrides
+from onnxqat.calibration import not_finite
 from onnxqat.errors import CheckError
 from onnxqat.report import build, terminal
 from tests.validation import tiny
 
 
-def softplus(*, mask: bool) -> onnx.ModelProto:
-    """Log(Exp(x W) + 1) V, whose Log meets a code of 0; with a legitimate mask of -inf behind it."""
+def shares(*, mask: bool) -> onnx.ModelProto:
+    """(x V) / (|x W| + 0.001), whose denominator meets a code of 0; with a legitimate mask of -inf behind it."""
     rng = np.random.default_rng(0)
     constants = {
-        "w": rng.standard_normal((16, 16)) * 2,
-        "one": np.ones(()),
+        "w": rng.standard_normal((16, 6)) * 2,
+        "little": np.full((), 0.001),
         "v": rng.standard_normal((16, 6)) / 4,
         "least": np.full((), -np.inf),
     }
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["h"], name="h"),
-        helper.make_node("Exp", ["h"], ["e"], name="e"),
-        helper.make_node("Add", ["e", "one"], ["sum"], name="sum"),
-        helper.make_node("Log", ["sum"], ["log"], name="log"),
-        helper.make_node("MatMul", ["log", "v"], ["s"], name="s"),
+        helper.make_node("Abs", ["h"], ["size"], name="size"),
+        helper.make_node("Add", ["size", "little"], ["sum"], name="sum"),
+        helper.make_node("MatMul", ["x", "v"], ["part"], name="part"),
+        helper.make_node("Div", ["part", "sum"], ["s"], name="s"),
         helper.make_node("Where", ["keep", "s", "least"], ["masked"], name="masked"),
         helper.make_node("Softmax", ["masked" if mask else "s"], ["y"], name="y"),
     ]
@@ -49,11 +50,42 @@ def softplus(*, mask: bool) -> onnx.ModelProto:
 def test_what_is_not_finite_is_an_error_at_its_origin(mask: bool, tmp_path: Path) -> None:
     data = [{"x": np.random.default_rng(1).standard_normal((2, 6, 16)).astype(np.float32)} for _ in range(2)]
     with pytest.raises(CheckError) as caught:
-        onnxqat.insert_qdq(softplus(mask=mask), calibration=data, output=tmp_path / "q.onnx")
+        onnxqat.insert_qdq(shares(mask=mask), calibration=data, output=tmp_path / "q.onnx")
     assert caught.value.code == "quantized-not-finite"
-    assert "tensor 'log' of node 'log' (Log)" in caught.value.message
-    assert "--exclude 'log'" in caught.value.hint
+    assert "tensor 's' of node 's' (Div)" in caught.value.message
+    assert "--exclude 's'" in caught.value.hint
     assert not (tmp_path / "q.onnx").exists()
+
+
+CHOICE = """
+<ir_version: 8, opset_import: ["" : 17]>
+choose (float[1, 3] x) => (float[1, 1] y)
+<int64[4] pads = {0, 0, 0, 1}, float least = {-inf}, int64 one = {1}>
+{
+    s = Mul (x, factor)
+    padded = Pad (s, pads, least)
+    best = ArgMax <axis = 1> (s)
+    behind = Add (best, one)
+    y = GatherElements <axis = 1> (padded, behind)
+}"""
+
+
+def choice(*factor: float) -> ir.Model:
+    """The value behind the largest of ``x * factor``, or -inf where the largest is the last."""
+    model = onnx.parser.parse_model(CHOICE.replace("-inf", "-1"))
+    for found in model.graph.initializer:
+        if found.name == "least":
+            found.CopyFrom(numpy_helper.from_array(np.float32(-np.inf), "least"))
+    model.graph.initializer.append(numpy_helper.from_array(np.array([factor], np.float32), "factor"))
+    return ir.from_proto(onnx.shape_inference.infer_shapes(model))
+
+
+def test_a_mask_that_another_index_chooses_is_no_origin() -> None:
+    feeds = {"x": np.array([[1, 3, 2]], np.float32)}
+    assert not_finite.origin(choice(1, 1, 2), choice(1, 1, 1), feeds) is None
+    found = not_finite.origin(choice(1, np.inf, 1), choice(1, 1, 1), feeds)
+    assert found is not None
+    assert (found.tensor, found.kind) == ("s", "infinite")
 
 
 def test_a_good_file_is_green() -> None:

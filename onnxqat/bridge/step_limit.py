@@ -7,20 +7,31 @@ gone after one step, and the network with it. A loop that knows scales gives the
 
 from __future__ import annotations
 
+import functools
+from typing import Any
+
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils.weak import WeakTensorKeyDictionary
 
 LARGEST_CHANGE = 0.01
 """Fraction of itself that one step changes a scale by at most. LSQ keeps the relative update of a scale near that of
 the weights, which is 1e-4 to 1e-2 in training that converges (Esser et al., ICLR 2020, figure 2)."""
 
 
+_LIMITED = WeakTensorKeyDictionary()
+"""The limit of each scale that was used in training, for :func:`_after_step`."""
+
+
 class StepLimit:
     """Keeps a scale within :data:`LARGEST_CHANGE` of what it was before the last optimizer step.
 
-    A step is recognised by the version of the parameter, which torch raises with every change in place: nothing waits
-    for the device. A change between two steps that goes through the quantizer (``set_qparams``, ``load_state_dict``)
-    is taken as it is.
+    An optimizer of torch is followed by a hook, so that the last step of a run is limited as well. The steps of others
+    are recognised in the next forward pass by the version of the parameter, which torch raises with every change in
+    place: nothing waits for the device. A change between two steps that goes through the quantizer (``set_qparams``,
+    ``load_state_dict``) is taken as it is.
     """
 
     def __init__(self) -> None:
@@ -32,10 +43,9 @@ class StepLimit:
         self._before = None
 
     @torch.no_grad()
-    def _bound(self, scale: nn.Parameter) -> None:
-        assert self._before is not None
-        reach = self._before.abs() * LARGEST_CHANGE  # scales of blocks may be negative
-        scale.copy_(torch.minimum(torch.maximum(scale, self._before - reach), self._before + reach))
+    def _bound(self, scale: Tensor, before: Tensor) -> None:
+        reach = before.abs() * LARGEST_CHANGE  # scales of blocks may be negative
+        scale.copy_(torch.minimum(torch.maximum(scale, before - reach), before + reach))
 
     def apply(self, scale: nn.Parameter) -> None:
         """Bring `scale`, float32 of any shape, back into its bounds where it was changed since the last call.
@@ -44,10 +54,35 @@ class StepLimit:
         """
         if not scale.requires_grad or not torch.is_grad_enabled() or torch.compiler.is_compiling():
             return
+        if not self.after_step(scale):
+            self._before, self._version = scale.detach().clone(), scale._version  # noqa: SLF001
+        if scale not in _LIMITED or _LIMITED[scale] is not self:
+            _LIMITED[scale] = self
+            _follow_optimizers()
+
+    def after_step(self, scale: Tensor) -> bool:
+        """Bring `scale` back into its bounds; False where it is not known what it was before."""
         before = self._before
         if before is None or before.shape != scale.shape or before.device != scale.device:
-            self._before = scale.detach().clone()
-        elif scale._version != self._version:  # noqa: SLF001 - the documented way to see a change in place
-            self._bound(scale)
+            return False
+        if scale._version != self._version:  # noqa: SLF001 - the documented way to see a change in place
+            self._bound(scale, before)
             before.copy_(scale.detach())
-        self._version = scale._version  # noqa: SLF001
+            self._version = scale._version  # noqa: SLF001
+        return True
+
+
+def _after_step(optimizer: Optimizer, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
+    """Limit the scales among the parameters of `optimizer`."""
+    if torch.compiler.is_compiling():
+        return
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if parameter in _LIMITED:
+                _LIMITED[parameter].after_step(parameter)
+
+
+@functools.cache
+def _follow_optimizers() -> None:
+    """Have torch call :func:`_after_step` behind each step of every optimizer, from the first limited scale on."""
+    register_optimizer_step_post_hook(_after_step)

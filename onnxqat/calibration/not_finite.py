@@ -1,6 +1,7 @@
 """Origin of NaN and infinities: the first tensor that is not finite where the float model's is.
 
-A quantizer hides them, since it saturates NaN to a code. A mask of -inf is legitimate: the float model has it too.
+A quantizer hides them, since it saturates NaN to a code. A mask of -inf is legitimate: the float model has it too, if
+perhaps at another place, where the indices that choose among masked values (ArgMax, TopK) come out otherwise.
 """
 
 from __future__ import annotations
@@ -61,14 +62,25 @@ def origin(quantized: ir.Model, original: ir.Model, feeds: Mapping[str, Array]) 
     first = Session(quantized, optimize=False, tensors=values, what="the quantized model")
     other = Session(original, optimize=False, tensors=shared, what="the float model")
     samples = max((a.shape[0] for a in feeds.values() if a.ndim), default=1)
+    masks: set[str] = set()
     for names in _pieces(values, samples):
         found = first.run(feeds, names)
         reference = other.run(feeds, [n for n in names if n in shared])
         for name in names:
+            masks |= {name} if np.isinf(reference.get(name, ())).any() else set()
             origin = _of(values[name], found.get(name), reference.get(name))
-            if origin is not None:
+            if origin is not None and (origin.kind == "NaN" or not _carries(values[name], masks, original.graph)):
                 return origin
+            masks |= set() if origin is None else {name}
     return None
+
+
+def _carries(value: ir.Value, masks: set[str], original: ir.Graph) -> bool:
+    """Whether the infinities of `value` are those of a tensor of `masks`, or of a constant that `original` has too."""
+    node = value.producer()
+    names = {v.name for v in (() if node is None else node.inputs) if v is not None}
+    constants = (query.constant_array(v) for name, v in original.initializers.items() if name in names)
+    return bool(names & masks) or any(c is not None and c.dtype.kind == "f" and np.isinf(c).any() for c in constants)
 
 
 def _is_float(value: ir.Value) -> bool:

@@ -40,7 +40,7 @@ def student(
         UsageError: ``name-unknown``, ``option-invalid``.
         ModelError: ``model-not-quantized``; ``model-form`` for dynamic quantization and vendors' quantizers.
     """
-    module = to_torch(graph, quantizer_factory=methods.factory(method))
+    module = to_torch(graph, quantizer_factory=methods.factory(method, limit_steps=False))
     if not any(True for _ in quantizers(module)):
         raise quantized_forms.refusal(graph, "the model") or ModelError(
             "model-not-quantized", "the model has no quantizer to train", hint="insert them first: onnxqat insert-qdq"

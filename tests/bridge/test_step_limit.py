@@ -12,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxqat.bridge.importer import to_torch
 from onnxqat.bridge.state import quantizers
 from onnxqat.bridge.step_limit import LARGEST_CHANGE
+from onnxqat.bridge.write_back import write_back
 from onnxqat.training import methods
 
 SCALE = 0.02
@@ -105,8 +106,21 @@ def test_copies_are_limited_too_and_evaluation_changes_nothing() -> None:
         torch.testing.assert_close(now, before / 2 * (1 + LARGEST_CHANGE))
 
 
+@pytest.mark.parametrize("name", [None, "lsq", "lsq_plus"])
+def test_the_last_step_is_limited_too(name: str | None) -> None:
+    model = qdq_model()
+    module = to_torch(model, quantizer_factory=None if name is None else methods.factory(name)).train()
+    before = scales(module)
+    optimizer = torch.optim.SGD(module.parameters(), lr=1.0)
+    (module(torch.ones(4, 8)).square().sum() * 1e4).backward()
+    optimizer.step()
+    for old, new in zip(before, scales(module), strict=True):
+        assert bool(((new / old - 1).abs() <= LARGEST_CHANGE * 1.001).all())
+    assert write_back(module.eval(), model) != model
+
+
 def test_methods_of_a_loop_that_guards_scales_itself_have_no_limit() -> None:
-    module = to_torch(qdq_model(), quantizer_factory=methods.factory("lsq"))
+    module = to_torch(qdq_model(), quantizer_factory=methods.factory("lsq", limit_steps=False))
     assert all(q.limit is None for _, q in quantizers(module))
 
 

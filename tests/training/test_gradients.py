@@ -74,7 +74,7 @@ def test_forward_is_the_identity_and_one_seed_gives_one_gradient() -> None:
 @pytest.mark.parametrize("method", ["dorefa", "lsq", "pact"])
 def test_layers_of_a_module(method: str) -> None:
     model = network(4)
-    module = to_torch(model, quantizer_factory=methods.factory(method)).train()
+    module = to_torch(model, quantizer_factory=methods.factory(method, limit_steps=False)).train()
     x = torch.randn(4, 2, 5, 5, generator=torch.Generator().manual_seed(0))
     before = module(x)
     assert gradients.quantize(module, 2) == ["y"]
@@ -85,7 +85,7 @@ def test_layers_of_a_module(method: str) -> None:
     assert seen
     assert all(p.grad is not None for p in module.parameters() if p.requires_grad and p.ndim)
     assert write_back(module.eval(), model) == write_back(
-        to_torch(model, quantizer_factory=methods.factory(method)), model
+        to_torch(model, quantizer_factory=methods.factory(method, limit_steps=False)), model
     )
     with pytest.raises(UsageError):
         gradients.quantize(module, 1)

@@ -58,7 +58,7 @@ def train(
 ) -> torch.nn.Module:
     """A run of 12 steps, 4 in an epoch."""
     x, y = data(64)
-    module = to_torch(model or network(quantized=True), quantizer_factory=methods.factory(method))
+    module = to_torch(model or network(quantized=True), quantizer_factory=methods.factory(method, limit_steps=False))
     batches = ArrayBatches({"x": x}, y, [InputInfo("x", "float32", (None, 8))], batch_size=16, seed=0)
     made = optimizers.make(optimizer, module, learning_rate=rate)
     average = MovingAverage(module, ema) if ema else None
@@ -140,7 +140,7 @@ def test_only_the_files_own_grid_is_scored_as_the_best_and_written() -> None:
                     write_back(self.module, network(quantized=True))
 
     x, y = data(64)
-    module = to_torch(network(quantized=True), quantizer_factory=methods.factory("lsq"))
+    module = to_torch(network(quantized=True), quantizer_factory=methods.factory("lsq", limit_steps=False))
     batches = ArrayBatches({"x": x}, y, [InputInfo("x", "float32", (None, 8))], batch_size=16, seed=0)
     made = optimizers.make("adam", module, learning_rate=0.01)
     parts = [Progressive([8]), Keep()]

@@ -54,7 +54,7 @@ def remade(view: Any) -> int:
 @pytest.mark.parametrize("mode", ["live", "frozen"])
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 def test_the_same_bits_and_less_is_kept(residual: onnx.ModelProto, mode: Any, layout: torch.memory_format) -> None:
-    module = to_torch(residual, quantizer_factory=methods.factory("lsq")).train()
+    module = to_torch(residual, quantizer_factory=methods.factory("lsq", limit_steps=False)).train()
     batch_norm.set_mode(module, mode)
     plain: Any = fuse_relu(module)
     view: Any = remake_batch_norm(plain)

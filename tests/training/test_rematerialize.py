@@ -63,7 +63,7 @@ def batch(count: int = 4) -> Tensor:
 
 
 def module(method: str = "lsq") -> Any:
-    return to_torch(convolutional(3), quantizer_factory=methods.factory(method)).train()
+    return to_torch(convolutional(3), quantizer_factory=methods.factory(method, limit_steps=False)).train()
 
 
 @pytest.mark.parametrize("method", methods.names())

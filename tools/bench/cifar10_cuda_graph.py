@@ -198,7 +198,7 @@ def main() -> None:
     data = torch.from_numpy(scorer.PREPROCESS["cifar10"](images)).to(arguments.device)
     samples = Samples(data, torch.as_tensor(labels, dtype=torch.int64, device=arguments.device), arguments.batch_size)
     graph = io.load(start)
-    module = to_torch(graph, quantizer_factory=methods.factory("lsq"))
+    module = to_torch(graph, quantizer_factory=methods.factory("lsq", limit_steps=False))
     freeze_constants(module, graph)
     step = Step(
         module.to(arguments.device).train(), to_torch(bench.FLOAT).eval().to(arguments.device), samples, arguments

@@ -98,7 +98,7 @@ def files(arguments: argparse.Namespace, folder: Path) -> tuple[Path, Path]:
 def side(path: Path, arguments: argparse.Namespace, *, compiled: bool, autocast: bool) -> Side:
     """The module of `path` in training."""
     graph = io.load(path)
-    module = to_torch(graph, quantizer_factory=methods.factory(arguments.method))
+    module = to_torch(graph, quantizer_factory=methods.factory(arguments.method, limit_steps=False))
     frozen_constants.freeze_constants(module, graph)
     module = module.to(arguments.device, memory_format=torch.channels_last).train()
     view = remake_batch_norm(fuse_relu(skip_repeated(module)))

@@ -14,6 +14,7 @@ from onnxqat import discover, numerics
 from onnxqat.bridge.fake_quantize import DerivedFakeQuantize, FakeQuantize
 from onnxqat.bridge.module import OnnxModule
 from onnxqat.bridge.state import quantizers
+from onnxqat.bridge.step_limit import StepLimit
 from onnxqat.errors import UsageError
 from onnxqat.graph import computed_fold, query
 from onnxqat.graph.qdq import Quantizer
@@ -56,12 +57,14 @@ def check(name: str) -> MethodCheck:
     return _check.check(name)
 
 
-def factory(name: str, *, weights: str | None = None) -> QuantizerFactory:
+def factory(name: str, *, weights: str | None = None, limit_steps: bool = True) -> QuantizerFactory:
     """What ``to_torch(..., quantizer_factory=...)`` takes to build the quantizers of method `name`.
 
     Args:
         name: the method.
         weights: another method for weights; None: the same.
+        limit_steps: keep what one optimizer step does to a scale small (:mod:`onnxqat.bridge.step_limit`), as the
+            quantizers that ``to_torch`` makes by default do; False for a loop that guards scales itself.
 
     A derived bias follows the two quantizers of its layer whatever the method. A bias with a scale of its own keeps
     it: its grid is so fine that there is nothing to learn.
@@ -74,7 +77,7 @@ def factory(name: str, *, weights: str | None = None) -> QuantizerFactory:
         "weight": method(weights or name),
         "bias": method("fixed"),
     }
-    return functools.partial(_build, kinds)
+    return functools.partial(_build, kinds, limit_steps)
 
 
 def freeze_weights(module: OnnxModule) -> None:
@@ -89,6 +92,7 @@ def freeze_weights(module: OnnxModule) -> None:
 
 def _build(
     kinds: Mapping[Role, type[FakeQuantize]],
+    limit_steps: bool,
     quantizer: Quantizer,
     sources: tuple[nn.Module, nn.Module] | None,
 ) -> nn.Module:
@@ -108,6 +112,7 @@ def _build(
     if kind.rewrites_weights and quantizer.role == "weight" and not _alone(quantizer):
         kind = FakeQuantize  # what else reads the constant would read what the method makes of it
     made = kind(quantizer.qparams, tensor=quantizer.tensor, role=quantizer.role)
+    made.limit = StepLimit() if limit_steps else None
     if constant is not None:
         made.start(torch.from_numpy(_float_values(constant, quantizer)))
     return made

@@ -174,7 +174,7 @@ def _is_there(gradient: Tensor | None) -> bool:
 
 
 def _network(name: str, *, stored: bool) -> OnnxModule:
-    network = to_torch(_trial.model(stored=stored), quantizer_factory=methods.factory(name))
+    network = to_torch(_trial.model(stored=stored), quantizer_factory=methods.factory(name, limit_steps=False))
     methods.freeze_weights(network)
     return network
 

@@ -141,7 +141,8 @@ def reconstruct(
     file = Source(model)
     graph = file.graph
     chosen = RECIPES[recipe]
-    module = to_torch(graph, quantizer_factory=methods.factory("qdrop" if chosen.drop else "lsq", weights="adaround"))
+    factory = methods.factory("qdrop" if chosen.drop else "lsq", weights="adaround", limit_steps=False)
+    module = to_torch(graph, quantizer_factory=factory)
     _check_quantizers(module)
     place = placement.place(device)
     module.to(place).eval()
