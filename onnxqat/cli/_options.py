@@ -148,6 +148,23 @@ class Group:
         return run
 
 
+accuracy_limits = Group(
+    "limits",
+    click.option(
+        "--max-drop",
+        type=NOT_NEGATIVE,
+        metavar="POINTS",
+        help="What top-1 on labels, or the score, may lose: points, of a function its own unit [5, of a function 5 %];"
+        " without labels, samples in 100 with another top-1 [20].",
+    ),
+    click.option(
+        "--min-sqnr",
+        type=Number(),
+        metavar="DB",
+        help="Lowest signal to noise of an output against the float model [10, where neither labels nor a score decide].",
+    ),
+)
+
 bits = click.option(
     "--bits",
     metavar="W,A",

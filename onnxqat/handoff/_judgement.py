@@ -11,21 +11,12 @@ from onnxqat.errors import QatError
 from onnxqat.handoff import _choice
 from onnxqat.handoff._outputs import OutputCheck
 from onnxqat.metrics import Scored
-from onnxqat.validation.verdicts import (
-    AMBER_DROP,
-    AMBER_OTHERS,
-    FEWEST,
-    MAX_DROP,
-    MAX_OTHERS,
-    SESSION_MARGIN,
-    SESSION_SQNR,
-    SLACK,
-)
-from onnxqat.verdict import AMBER_SQNR, MIN_SQNR, SEVERITY, Status, Verdict
+from onnxqat.metrics._limits import AGREEMENT, NOISE
+from onnxqat.validation.accuracy import AccuracyLimits, Loss, Noise, judge, judge_loss
+from onnxqat.validation.remedies import Given
+from onnxqat.validation.verdicts import SESSION_MARGIN, SESSION_SQNR
+from onnxqat.verdict import MIN_SQNR, SEVERITY, Status, Verdict
 
-WORSE = 10.0
-"""A score that loses so many times what it may lose fails; what lies between is amber."""
-SHARES = ("top1", "top5")
 RUNS = {"file": "the file handed in", "compiled": "the compiled model"}
 
 
@@ -70,14 +61,14 @@ def judge_output(check: OutputCheck, own_db: float, max_steps: float, max_beyond
         f"(at most {max_beyond:.1%} may be), the largest {check.largest_steps:.1f}, signal to noise {check.sqnr_db:.1f} dB"
     )
     turned = f"{name}: {flips} of {samples} top-1 of {compiler} differ from the file handed in"
-    if flips > allowed(MAX_OTHERS / 100, samples):
+    if flips > allowed(AGREEMENT.red / 100, samples):
         return Judged("red", f"{turned}; {beyond}" if check.beyond > max_beyond else turned)
     if check.beyond > max_beyond:
         limit = max(MIN_SQNR, min(SESSION_SQNR, own_db - SESSION_MARGIN))
         if not check.sqnr_db >= limit:
             return Judged("red", f"{beyond}; at least {limit:.1f} dB are due")
         return Judged("amber", f"{beyond}: it is rounding that adds up" + (f"; {turned}" if flips else ""))
-    return Judged("amber" if flips > allowed(AMBER_OTHERS / 100, samples) else "green", turned if flips else "")
+    return Judged("amber" if flips > allowed(AGREEMENT.amber / 100, samples) else "green", turned if flips else "")
 
 
 def allowed(share: float, samples: int) -> float:
@@ -134,39 +125,51 @@ def deployment(
     return Verdict("deployment", worst.status, f"compiled by {compiler}; {words}")
 
 
-def accuracy(scores: Sequence[Scored], run: str, samples: int, why_not: str, remedy: str) -> Verdict:
-    """The scores of `run` against those of the float model, with the limits of ``validate`` for top-1 and noise.
+@dataclasses.dataclass(frozen=True)
+class Computed:
+    """The scores of a hand-off.
+
+    Attributes:
+        scores: what was computed.
+        asked: so many of them, the first ones, the user asked for.
+        samples: on how many.
+        why_not: why there is nothing to judge, where that is so.
+    """
+
+    scores: Sequence[Scored]
+    asked: int
+    samples: int
+    why_not: str
+
+
+def accuracy(computed: Computed, limits: AccuracyLimits, given: Given, again: str) -> Verdict:
+    """What the scores lose against those of the float model, judged as ``validate`` judges it.
 
     Args:
-        scores: what was computed.
-        run: of them, the one that counts.
-        samples: how many were run.
-        why_not: why there is nothing to judge, where that is so.
-        remedy: the command that raises the score.
+        computed: the scores.
+        limits: what is accepted.
+        given: what the commands that raise a score take over.
+        again: the command that was run, with what is missing for a judgement.
     """
-    known = [s for s in scores if run in s.drops and "float" in s.values]
-    # Of few samples one flip is more than the limits allow, and labels say more than noise, as in `validate`.
-    decisive = [s for s in known if s.name not in SHARES or samples >= FEWEST]
-    if any(s.name in SHARES and s.against == "labels" for s in decisive):
-        decisive = [s for s in decisive if s.name != "sqnr"]
-    if not decisive:
-        text = f"{samples} samples are too few to judge {known[0].name}" if known else why_not
-        return Verdict("accuracy", "amber", f"not judged: {text}", "" if known else "give --data and --float MODEL")
-    status, reason = max((_of_score(s, run, samples) for s in decisive), key=lambda found: SEVERITY[found[0]])
-    return Verdict("accuracy", status, reason, "" if status == "green" else remedy)
+    losses = [_loss(score, computed.samples) for score in computed.scores if score.drops and "float" in score.values]
+    noise = next((_noise(loss, limits) for loss in losses if loss.limits is NOISE), None)
+    asked = bool(computed.asked)
+    deciding = losses[: computed.asked] if asked else [loss for loss in losses if loss.limits is not NOISE]
+    found = judge(deciding, noise, limits, asked=asked)
+    if found is None:
+        return Verdict("accuracy", "amber", f"not judged: {computed.why_not}", again)
+    return Verdict("accuracy", *found, "" if found[0] == "green" else given.improve())
 
 
-def _of_score(score: Scored, run: str, samples: int) -> tuple[Status, str]:
-    value, drop = score.values[run], score.drops[run]
-    if score.name == "sqnr":
-        status: Status = "green" if value >= AMBER_SQNR else "amber" if value >= MIN_SQNR else "red"
-        return status, f"{value:.1f} dB against the float model ({RUNS[run]}), on {samples} samples"
-    amber, red = score.default_drop, WORSE * score.default_drop
-    if score.name in SHARES:
-        on_labels = score.against == "labels"
-        limits = (AMBER_DROP, MAX_DROP) if on_labels else (AMBER_OTHERS, MAX_OTHERS)
-        amber, red = (max(limit / 100, SLACK / samples) for limit in limits)
-    status = "red" if drop > red else "amber" if drop > amber else "green"
-    text = f"{score.name} {score.values['float']:.4g} in float, {value:.4g} in {RUNS[run]}, on {samples} samples"
-    past = {"red": f", a loss above {red:.3g}", "amber": f", a loss above {amber:.3g}", "green": ""}[status]
-    return status, text + past
+def _loss(score: Scored, samples: int) -> Loss:
+    """What the compiled model loses, or the file where there is no figure of that."""
+    run = next(run for run in reversed(RUNS) if run in score.drops)
+    return Loss(
+        score.name, score.against, score.values["float"], score.values[run], score.drops[run], score.limits, RUNS[run],
+        samples, score.paired.get(run),
+    )  # fmt: skip
+
+
+def _noise(loss: Loss, limits: AccuracyLimits) -> Noise:
+    status, reason = judge_loss(loss, None, limits)
+    return Noise(status, loss.after, reason)

@@ -24,7 +24,7 @@ from onnxqat.errors import QatError, UsageError
 from onnxqat.graph import io
 from onnxqat.handoff._base import Array
 from onnxqat.handoff._rows import selected
-from onnxqat.metrics import Predictor, Score, Scored
+from onnxqat.metrics import Comparing, Predictor, Score, Scored
 from onnxqat.types import Remark
 
 FLOAT, FILE, COMPILED = "float", "file", "compiled"
@@ -50,18 +50,18 @@ class Scoring:
     """The scores of one hand-off.
 
     Attributes:
-        scores: of the float model and the file handed in, then of the compiled model.
+        asked: so many scores, the first ones, the user asks for.
         why_not: why there are none, or none against the float model.
     """
 
     def __init__(
         self, train: ir.Model, session: Session, data: Data | None, asked: Asked, remarks: list[Remark]
     ) -> None:
-        self.scores: list[Scored] = []
         self.why_not = _NO_FLOAT if asked.float_model is None else "no score fits the outputs"
         if data is None or not data.repeatable:
             self.why_not = "there are no data" if data is None else "the data can be read only once"
-        self._remarks, self._chosen = remarks, list[Score]()
+        self.asked = len(metrics.listed(asked.score))
+        self._remarks, self._chosen = remarks, list[Comparing]()
         self._fed: dict[str, Batch] = {}
         self._session, self._inputs = session, _one_at_a_time(session.inputs)
         file = Predictor(
@@ -72,16 +72,32 @@ class Scoring:
             original = Predictor.of(asked.float_model, optimize=True, name="the float model")
         runs = {FLOAT: original, FILE: file} if original is not None else {FILE: file}
         named = metrics.listed(asked.score)
-        for given in named or _usual(train, data, original is not None):
+        usual = _usual(train, data, original is not None)
+        for given in named or usual:
             self._add(given, data, runs, asked.labels, fails=bool(named))
+        beside = named and original is not None and "sqnr" in usual and "sqnr" not in named
+        if beside:  # shown beside the scores that were asked for
+            self._add("sqnr", data, runs, None, fails=False)
+
+    @property
+    def asked_for(self) -> list[Score]:
+        """The scores that the user asks for."""
+        return [each.score for each in self._chosen[: self.asked]]
+
+    @property
+    def scores(self) -> tuple[Scored, ...]:
+        """Of the float model and the file handed in, then of the compiled model."""
+        return tuple(each.result() for each in self._chosen)
 
     def _add(self, given: Any, data: Data | None, runs: dict[str, Predictor], labels: Any, *, fails: bool) -> None:
         """Compute one score; one that nobody asked for leaves a remark where it does not fit."""
         first = next(iter(runs))
         try:
             score = metrics.resolve(given, data=data, reference=runs[first], labels=labels)
-            self.scores.append(metrics.compare(score, runs, float_run=first))
-            self._chosen.append(score)
+            comparing = Comparing(score, first)
+            for name, predict in runs.items():
+                comparing.add(name, predict)
+            self._chosen.append(comparing)
         except QatError as error:
             if fails:
                 raise
@@ -104,12 +120,12 @@ class Scoring:
             return found
 
         compiled = Predictor(run, self._inputs, self._session.output_names, name=f"the model of {name}")
-        for place, (score, before) in enumerate(zip(self._chosen, self.scores, strict=True)):
-            if score.reads_file:
-                text = f"{score.name} reads an ONNX file, which {name} does not give: it has no figure of the compiled model"
+        for comparing in self._chosen:
+            if comparing.score.reads_file:
+                text = f"{comparing.score.name} reads an ONNX file, which {name} does not give: it has no figure of the compiled model"
                 self._remarks.append(Remark(text, source="handoff"))
                 continue
-            self.scores[place] = before.with_run(score, COMPILED, score(compiled))
+            comparing.add(COMPILED, compiled)
 
     def _recorded(self, batch: Batch) -> dict[str, Array]:
         self._fed.setdefault(_digest(batch), dict(batch))

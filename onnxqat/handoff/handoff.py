@@ -31,21 +31,23 @@ from onnxqat.handoff._bundle import MANIFEST, check_target, digest, digests, wri
 from onnxqat.handoff._choice import compiler_of
 from onnxqat.handoff._deploy import deploy_form, float_form
 from onnxqat.handoff._environment_compiler import EnvironmentCompiler
-from onnxqat.handoff._judgement import Judged, accuracy, deployment, judge_output
+from onnxqat.handoff._judgement import Computed, Judged, accuracy, deployment, judge_output
 from onnxqat.handoff._outputs import ROUNDING_STEPS, OutputCheck, check_outputs, output_quantizers
 from onnxqat.handoff._process import compile_in_process
 from onnxqat.handoff._ranges import tensor_ranges
 from onnxqat.handoff._replaceable import COMMAND
 from onnxqat.handoff._result import Coverage, HandoffReport, coverage
 from onnxqat.handoff._rows import matched, selected
-from onnxqat.handoff._scores import COMPILED, FILE, Asked, Scoring
+from onnxqat.handoff._scores import Asked, Scoring
 from onnxqat.handoff.fold_batchnorm import bias_of, folded
 from onnxqat.handoff.forms import _base as forms
 from onnxqat.lint import lint
 from onnxqat.lint._model import Finding
 from onnxqat.shell import command
 from onnxqat.types import Remark
-from onnxqat.validation import machine
+from onnxqat.validation import machine, remedies
+from onnxqat.validation.accuracy import AccuracyLimits
+from onnxqat.validation.remedies import Given
 from onnxqat.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -75,6 +77,8 @@ def handoff(
     float_model: io.ModelSource | None = None,
     score: metrics.ScoreSource | Sequence[metrics.ScoreSource] | None = None,
     labels: str | os.PathLike[str] | None = None,
+    max_drop: float | None = None,
+    min_sqnr: float | None = None,
     progress: Callable[[int, int | None], None] | None = None,
 ) -> HandoffReport:
     """Write the bundle of a target: ``model.onnx``, the vendor's own files, ``report.json``, ``manifest.json``.
@@ -111,6 +115,8 @@ def handoff(
         score: metrics or functions of a :class:`onnxqat.metrics.Predictor`, one or several; see 3 and
             :func:`onnxqat.metrics.resolve`.
         labels: file or folder of labels, for a metric that reads one.
+        max_drop: see :class:`onnxqat.validation.accuracy.AccuracyLimits`.
+        min_sqnr: the same.
         progress: called with steps done and their number.
 
     Raises:
@@ -142,9 +148,10 @@ def handoff(
     batches = _batches(opened, samples, remarks)
     original = float_model if float_model is not None else provenance.find_float(train, model)
     check_target(target)  # again, now that it is known what is read
-    limits = _Limits(max_steps, max_beyond, timeout, trace)
+    limits = _Limits(max_steps, max_beyond, timeout, trace, AccuracyLimits(max_drop, min_sqnr))
     asked = Asked(score, labels, original)
-    job = _Job(_name(model), train, table, chosen, batches, limits, remarks, None if data is None else opened, asked)
+    kept, source = None if data is None else opened, remedies.data_of(data, recorded)
+    job = _Job(_name(model), train, table, chosen, batches, limits, remarks, kept, asked, source)
     return _make(job, target, _command(job, backend, target, data, preprocess, samples), _ticker(progress))
 
 
@@ -154,6 +161,7 @@ class _Limits:
     max_beyond: float
     timeout: float
     trace: bool
+    accuracy: AccuracyLimits
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,6 +175,7 @@ class _Job:
     remarks: list[Remark]
     data: Data | None
     asked: Asked
+    source: str | os.PathLike[str] | None
 
 
 def _make(job: _Job, target: Path, command: list[str], tick: Callable[[], None]) -> HandoffReport:
@@ -175,6 +184,7 @@ def _make(job: _Job, target: Path, command: list[str], tick: Callable[[], None])
     session = Session(job.train, optimize=False, what="the file handed in")
     reference, same = _references(session, deploy, job.batches)
     scoring = Scoring(job.train, session, job.data, job.asked, job.remarks)
+    job.limits.accuracy.check(scoring.asked_for)
     tick()
     with writing(target) as folder:
         io.save(deploy, folder / MODEL)
@@ -192,7 +202,7 @@ def _make(job: _Job, target: Path, command: list[str], tick: Callable[[], None])
         verdicts = _verdicts(job, failures, judged, scoring)
         failures += [v.reason for v in verdicts if v.status == "red" and v.reason not in failures]
         report = _report(job, target, deploy, result, checks, failures, files, same=same)
-        report = dataclasses.replace(report, scores=tuple(scoring.scores), verdicts=verdicts)
+        report = dataclasses.replace(report, scores=scoring.scores, verdicts=verdicts)
         write_json(folder / REPORT, report.to_dict())
         write_json(folder / MANIFEST, manifest(report, job.compiler, folder, job.name, command))
     tick()
@@ -288,6 +298,8 @@ def _command(
     command += ["--samples", str(samples), "--max-steps", f"{job.limits.max_steps:g}"]
     command += ["--compiler", job.compiler.name] if job.compiler else []
     command += [] if job.limits.trace else ["--no-trace"]
+    for option, number in (("--max-drop", job.limits.accuracy.max_drop), ("--min-sqnr", job.limits.accuracy.min_sqnr)):
+        command += [] if number is None else [option, f"{number:g}"]
     for option, value in (("--float", job.asked.float_model), ("--labels", job.asked.labels)):
         command += [option, os.fspath(value)] if isinstance(value, (str, os.PathLike)) else []
     return command + [
@@ -389,24 +401,35 @@ def _wrong(judged: list[Judged], result: CompilerResult, job: _Job) -> list[str]
 
 def _verdicts(job: _Job, failures: list[str], judged: list[Judged], scoring: Scoring) -> tuple[Verdict, ...]:
     compiler = job.compiler
-    ran = compiler is not None and compiler.runs_numbers
-    run = COMPILED if any(COMPILED in s.values for s in scoring.scores) else FILE
+    given = _given(job)
+    unknown = {"float": job.asked.float_model or given.original, "data": given.data or remedies.DATA}
+    if job.asked.float_model is not None and given.data is not None:
+        unknown = {"score": "MODULE:FUNCTION"}
+    made = deployment(
+        made_for=job.train.metadata_props.get("onnxqat.backend", ""),
+        table=job.table,
+        compiler=None if compiler is None else compiler.name,
+        runs_numbers=compiler is not None and compiler.runs_numbers,
+        failures=failures,
+        judged=judged,
+        again=given.place(backend=job.table.backend),
+    )
     samples = sum(len(next(iter(b.values()))) if next(iter(b.values())).ndim else 1 for b in job.batches)
-    path = job.asked.float_model
-    original = os.fspath(path) if isinstance(path, (str, os.PathLike)) else "FLOAT_MODEL"
-    data = job.data.name if job.data is not None and Path(job.data.name).exists() else "DATA"
-    tune = command("finetune", job.name, data=data, teacher=original)
-    return (
-        deployment(
-            made_for=job.train.metadata_props.get("onnxqat.backend", ""),
-            table=job.table,
-            compiler=None if compiler is None else compiler.name,
-            runs_numbers=ran,
-            failures=failures,
-            judged=judged,
-            again=command("insert-qdq", original, backend=job.table.backend, calibration=data),
-        ),
-        accuracy(scoring.scores, run, samples, scoring.why_not, tune),
+    computed = Computed(scoring.scores, scoring.asked, samples, scoring.why_not)
+    again = command("handoff", job.name, backend=job.table.backend, **unknown, o="bundle/")
+    return made, accuracy(computed, job.limits.accuracy, given, again)
+
+
+def _given(job: _Job) -> Given:
+    """What the commands that change a verdict take over."""
+    path, transform = job.asked.float_model, None if job.data is None else job.data.transform
+    return Given(
+        original=os.fspath(path) if isinstance(path, (str, os.PathLike)) else "FLOAT_MODEL",
+        quantized=job.name,
+        data=job.source,
+        preprocess=None if transform is None else lines.line(transform.steps),
+        trained=job.train.metadata_props.get("onnxqat.finetuned") == "true",
+        target=job.table.backend,
     )
 
 

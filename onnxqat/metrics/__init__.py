@@ -6,6 +6,7 @@ callable.
 """
 
 from onnxqat.metrics._predictor import Predictor
-from onnxqat.metrics._score import Score, Scored, ScoreSource, compare, listed, names, resolve
+from onnxqat.metrics._score import Score, ScoreSource, listed, names, resolve
+from onnxqat.metrics._scored import Comparing, Scored, compare
 
-__all__ = ["Predictor", "Score", "ScoreSource", "Scored", "compare", "listed", "names", "resolve"]
+__all__ = ["Comparing", "Predictor", "Score", "ScoreSource", "Scored", "compare", "listed", "names", "resolve"]

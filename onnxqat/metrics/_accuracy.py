@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from onnxqat.errors import DataError
+from onnxqat.metrics._paired import Answers, Paired, commonest
 
 TOP = 5
 
@@ -23,6 +24,7 @@ class Accuracy:
         top5: share whose label is among the five largest; None with five classes or fewer.
         samples: number of samples.
         against: what counts as right: the data's labels, or the float model's own top-1.
+        paired: top-1 beside that of the float model, sample by sample; None for the float model itself.
     """
 
     run: str
@@ -30,14 +32,16 @@ class Accuracy:
     top5: float | None
     samples: int
     against: str
+    paired: Paired | None = None
 
 
 class AccuracyMeter:
-    """Counts right answers; holds no batch."""
+    """Counts right answers; holds no batch, but for each sample whether it was right."""
 
     def __init__(self) -> None:
         self.samples = 0
-        self._first = self._fifth = 0
+        self._right: dict[int, list[npt.NDArray[np.bool_]]] = {1: [], TOP: []}
+        self._labels: list[npt.NDArray[np.int64]] = []
         self._classes = 0
 
     def update(self, logits: npt.NDArray[Any], labels: npt.NDArray[Any]) -> None:
@@ -56,16 +60,23 @@ class AccuracyMeter:
         before = np.arange(logits.shape[1])[None, :] < classes[:, None]
         rank = ((logits > own) | ((logits == own) & before)).sum(axis=1)
         missing = np.isnan(own[:, 0])
-        self._first += int(((rank == 0) & ~missing).sum())
-        self._fifth += int(((rank < TOP) & ~missing).sum())
+        for most, right in self._right.items():
+            right.append((rank < most) & ~missing)
+        self._labels.append(classes)
         self.samples += len(classes)
         self._classes = logits.shape[1]
 
-    def result(self, run: str, against: str) -> Accuracy:
-        """What was counted so far; `run` and `against` describe it."""
+    def answers(self, most: int = 1) -> Answers:
+        """Samples whose label is among the `most` largest logits, 1 or :data:`TOP`."""
+        if not self.samples:
+            return Answers(np.zeros(0, bool), 1.0)
+        return Answers(np.concatenate(self._right[most]), commonest(np.concatenate(self._labels)))
+
+    def result(self, run: str, against: str, paired: Paired | None = None) -> Accuracy:
+        """What was counted so far; `run`, `against` and `paired` describe it."""
         count = max(self.samples, 1)
-        fifth = self._fifth / count if self._classes > TOP else None
-        return Accuracy(run, self._first / count, fifth, self.samples, against)
+        first, fifth = (int(self.answers(most).right.sum()) / count for most in (1, TOP))
+        return Accuracy(run, first, fifth if self._classes > TOP else None, self.samples, against, paired)
 
 
 def class_numbers(labels: npt.NDArray[Any], samples: int, classes: int) -> npt.NDArray[np.int64]:

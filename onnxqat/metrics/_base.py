@@ -12,6 +12,8 @@ import numpy.typing as npt
 
 from onnxqat.calibration.data import Data
 from onnxqat.errors import DataError, UsageError
+from onnxqat.metrics._limits import AGREEMENT, LABELLED, DropLimits
+from onnxqat.metrics._paired import Answers
 
 Array = npt.NDArray[Any]
 FUNCTION_HINT = (
@@ -42,11 +44,15 @@ class BaseMetric(abc.ABC):
     Attributes:
         needs: what it compares with: the data's labels, the float model's outputs, or labels where there are some and
             the float model's outputs otherwise.
-        default_drop: what may be lost against float where the user does not say, in units of :meth:`drop`.
+        default_drop: what a search may lose against float where the user does not say, in units of :meth:`drop`.
+        limits: what a verdict lets pass, against labels or the float model.
+        agreement: the same where it compares with the float model for want of labels.
     """
 
     needs: ClassVar[Literal["labels", "float", "either"]]
     default_drop: ClassVar[float] = 0.01
+    limits: ClassVar[DropLimits] = LABELLED
+    agreement: ClassVar[DropLimits] = AGREEMENT
 
     @classmethod
     def annotated(cls, data: Data, labels: str | os.PathLike[str] | None) -> Data:
@@ -78,6 +84,10 @@ class BaseMetric(abc.ABC):
     @abc.abstractmethod
     def result(self) -> float:
         """The metric over all batches, higher is better; NaN where it is not defined."""
+
+    def answers(self) -> Answers | None:
+        """Which samples were answered right; None of a metric that is no share of right answers."""
+        return None
 
     @staticmethod
     def drop(before: float, after: float) -> float:

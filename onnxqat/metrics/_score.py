@@ -10,7 +10,7 @@ import inspect
 import math
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -20,14 +20,24 @@ from onnxqat.calibration.data import Data
 from onnxqat.errors import DataError, QatError, UsageError
 from onnxqat.graph import files_read
 from onnxqat.metrics._base import BaseMetric, Batch
+from onnxqat.metrics._limits import FUNCTION, DropLimits
+from onnxqat.metrics._paired import Answers
 from onnxqat.metrics._predictor import Array, Predictor
 
-ScoreFunction: TypeAlias = "Callable[[Predictor], float]"
+ScoreFunction: TypeAlias = "Callable[[Predictor], float | Measured]"
 ScoreSource: TypeAlias = "str | Score | Callable[[Any], Any]"
 
 _PACKAGE = __name__.rpartition(".")[0]
 _HELD_BYTES = 2**28
 """Outputs of the float model that are kept between scores; what is beyond is computed again."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+    """A score, and where it counts right answers, which samples they are."""
+
+    value: float
+    answers: Answers | None = None
 
 
 class Score:
@@ -39,7 +49,8 @@ class Score:
         function: what computes it.
         name: what reports call it.
         against: what it is measured against: ``labels``, ``float model``, or ``function`` where only that knows.
-        default_drop: what may be lost where the user does not say, in units of :meth:`drop`.
+        default_drop: what a search may lose where the user does not say, in units of :meth:`drop`.
+        limits: what a verdict lets pass.
         drop: what is lost between two scores; their difference without.
         reads_file: whether the function takes an ONNX file, so that every session of one file scores the same.
     """
@@ -51,10 +62,12 @@ class Score:
         *,
         against: Literal["labels", "float model", "function"] = "function",
         default_drop: float = BaseMetric.default_drop,
+        limits: DropLimits = FUNCTION,
         drop: Callable[[float, float], float] = BaseMetric.drop,
         reads_file: bool = False,
     ) -> None:
         self.name, self.against, self.default_drop, self.reads_file = name, against, default_drop, reads_file
+        self.limits = limits
         self._function, self._drop = function, drop
 
     def __call__(self, predict: Predictor) -> float:
@@ -64,6 +77,10 @@ class Score:
             UsageError: ``score-failed``: the function raised, or gave something else than a number; ``score-output``.
             DataError: as reading the data does.
         """
+        return self.measured(predict).value
+
+    def measured(self, predict: Predictor) -> Measured:
+        """The score of a model with its answers; raises what calling it raises."""
         try:
             found = self._function(predict)
         except (QatError, KeyboardInterrupt):
@@ -71,63 +88,18 @@ class Score:
         except BaseException as error:  # SystemExit too: the command is not done because a function of the user's is
             text = f"the score {self.name} failed on {predict.name}: {type(error).__name__}: {error}"
             raise UsageError("score-failed", text) from error
+        answers = found.answers if isinstance(found, Measured) else None
         try:
-            value = float(found)
+            value = float(found.value if isinstance(found, Measured) else found)
         except (TypeError, ValueError):
             text = f"the score {self.name} gave {type(found).__name__} for {predict.name}, not a number"
             raise UsageError("score-failed", text, hint="return one number; higher is better") from None
-        return -math.inf if math.isnan(value) else value
+        return Measured(-math.inf if math.isnan(value) else value, answers)
 
     def drop(self, before: float, after: float) -> float:
         """What is lost from `before`, the float model's score, to `after`; negative for a gain, never NaN."""
         lost = 0.0 if before == after else self._drop(before, after)
         return math.inf if math.isnan(lost) else lost
-
-
-@dataclasses.dataclass(frozen=True)
-class Scored:
-    """One score of several runs of a model.
-
-    Attributes:
-        name: of the score.
-        against: what it is measured against.
-        values: the score of each run, by its name; the first is that of the float model, where it is there.
-        drops: what each other run loses against it, see :meth:`Score.drop`.
-        default_drop: what may be lost where the user does not say.
-    """
-
-    name: str
-    against: str
-    values: Mapping[str, float]
-    drops: Mapping[str, float]
-    default_drop: float = BaseMetric.default_drop
-
-    def with_run(self, score: Score, name: str, value: float) -> Scored:
-        """The same with the value of one more run; the first run is what it is compared with."""
-        before = next(iter(self.values.values()))
-        return dataclasses.replace(
-            self, values={**self.values, name: value}, drops={**self.drops, name: score.drop(before, value)}
-        )
-
-
-def compare(score: Score, runs: Mapping[str, Predictor], *, float_run: str = "float") -> Scored:
-    """The score of each of `runs`, and what each loses against the one called `float_run`, where that is among them.
-
-    Raises:
-        UsageError: ``score-failed``, ``score-output``.
-        DataError: as reading the data does.
-    """
-    values: dict[str, float] = {}
-    of_file: dict[str, float] = {}
-    for name, predict in runs.items():
-        if not score.reads_file:
-            values[name] = score(predict)
-            continue
-        path = str(predict.path)
-        values[name] = of_file[path] = of_file[path] if path in of_file else score(predict)
-    before = values.get(float_run)
-    drops = {} if before is None else {n: score.drop(before, v) for n, v in values.items() if n != float_run}
-    return Scored(score.name, score.against, values, drops, score.default_drop)
 
 
 def listed(given: ScoreSource | Sequence[ScoreSource] | None) -> list[ScoreSource]:
@@ -203,7 +175,8 @@ def _built_in(
         raise DataError("data-missing", text, hint="give the float model, or data with labels")
     run = _Pass(metric, chosen, None if on_labels else reference)
     against: Literal["labels", "float model"] = "labels" if on_labels else "float model"
-    return Score(run, key, against=against, default_drop=metric.default_drop, drop=metric.drop)
+    limits = metric.agreement if metric.needs == "either" and not on_labels else metric.limits
+    return Score(run, key, against=against, default_drop=metric.default_drop, limits=limits, drop=metric.drop)
 
 
 class _Pass:
@@ -214,12 +187,12 @@ class _Pass:
         self._held: list[dict[str, Array]] = []
         self._bytes = 0
 
-    def __call__(self, predict: Predictor) -> float:
+    def __call__(self, predict: Predictor) -> Measured:
         metric = self._metric()
         for number, (feeds, labels) in enumerate(self._data.labelled()):
             reference = None if self._reference is None else self._float(number, feeds, self._reference)
             metric.update(Batch(feeds, predict(feeds), None if self._reference else labels, reference))
-        return metric.result()
+        return Measured(metric.result(), metric.answers())
 
     def _float(self, number: int, feeds: dict[str, Array], reference: Predictor) -> dict[str, Array]:
         """The float model's outputs for the batch of this number."""

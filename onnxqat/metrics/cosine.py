@@ -6,12 +6,14 @@ import math
 
 from onnxqat.metrics._base import BaseMetric, Batch, floats
 from onnxqat.metrics._closeness import Closeness
+from onnxqat.metrics._limits import COSINE
 
 
 class Metric(BaseMetric):
     """-1 to 1, over all values of an output; of several outputs the worst. NaN where the model gives NaN or infinity."""
 
     needs = "float"
+    limits = COSINE
 
     def __init__(self) -> None:
         self._sums: dict[str, Closeness] = {}

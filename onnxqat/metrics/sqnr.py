@@ -6,6 +6,7 @@ import math
 
 from onnxqat.metrics._base import BaseMetric, Batch, floats
 from onnxqat.metrics._closeness import Difference
+from onnxqat.metrics._limits import NOISE
 
 
 class Metric(BaseMetric):
@@ -16,6 +17,7 @@ class Metric(BaseMetric):
 
     needs = "float"
     default_drop = 3.0
+    limits = NOISE
 
     def __init__(self) -> None:
         self._sums: dict[str, Difference] = {}

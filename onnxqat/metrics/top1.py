@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from onnxqat.metrics._accuracy import AccuracyMeter
 from onnxqat.metrics._base import BaseMetric, Batch, class_scores
+from onnxqat.metrics._paired import Answers
 
 
 class Metric(BaseMetric):
@@ -26,3 +27,7 @@ class Metric(BaseMetric):
     def result(self) -> float:
         """The share."""
         return self._meter.result("", "").top1
+
+    def answers(self) -> Answers:
+        """Of every sample."""
+        return self._meter.answers()

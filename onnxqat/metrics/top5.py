@@ -7,6 +7,7 @@ import math
 from onnxqat.errors import UsageError
 from onnxqat.metrics._accuracy import TOP, AccuracyMeter
 from onnxqat.metrics._base import BaseMetric, Batch, class_scores
+from onnxqat.metrics._paired import Answers
 
 
 class Metric(BaseMetric):
@@ -33,3 +34,7 @@ class Metric(BaseMetric):
         """The share."""
         share = self._meter.result("", "").top5
         return math.nan if share is None else share
+
+    def answers(self) -> Answers:
+        """Of every sample."""
+        return self._meter.answers(TOP)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -72,6 +73,29 @@ class OutputMeter:
         noise = d.sqnr_db if d.elements else math.inf
         others = None if self._others is None else self._others / max(d.elements, 1)
         return Comparison(output, run, against, self._samples, self._differing, d.max_abs, noise, d.non_finite, others)
+
+
+class Variation:
+    """Tells whether the outputs of a run depend on the sample.
+
+    Attributes:
+        seen: whether some output has differed from that of the first sample; NaN is equal to NaN.
+    """
+
+    def __init__(self) -> None:
+        self.seen = False
+        self._first: dict[str, npt.NDArray[Any]] = {}
+
+    def update(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Add one batch; samples along the first axes."""
+        for name, value in outputs.items():
+            rows = value if value.ndim else value[None]
+            if self.seen or not len(rows):
+                continue
+            first = self._first.setdefault(name, rows[:1].copy())
+            same = first.shape[1:] == rows.shape[1:]
+            floats = rows.dtype.kind == "f"
+            self.seen = not same or not np.array_equal(rows, np.broadcast_to(first, rows.shape), equal_nan=floats)
 
 
 def parts(value: npt.NDArray[Any], reference: npt.NDArray[Any]) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 from onnxqat.metrics import Scored
@@ -134,6 +135,19 @@ def broken(outputs: tuple[Comparison, ...], quantizers: tuple[QuantizerParity, .
     failures += [f"{RUNS[run]}: {n} NaN or infinite values in output {name!r}" for (run, name), n in bad.items()]
     return failures + [
         f"quantizer of {q.tensor!r} gets {q.non_finite} NaN or infinite values" for q in quantizers if q.non_finite
+    ]
+
+
+def dead(varies: Mapping[str, bool]) -> list[str]:
+    """Runs that give the same for every sample where the float model does not, whatever a score says of that.
+
+    Args:
+        varies: whether the outputs of each run depend on the sample.
+    """
+    return [
+        f"{RUNS[run]}: every sample gives the same outputs, which the float model's do not"
+        for run, seen in varies.items()
+        if varies[FLOAT] and not seen
     ]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,12 +19,15 @@ from onnxqat.calibration.recorded import Recorded, remarks_on_float
 from onnxqat.calibration.session import Session, main_values
 from onnxqat.errors import DataError, ModelError
 from onnxqat.graph import files_read, io, qdq, quantized_forms, query
-from onnxqat.metrics._accuracy import Accuracy, AccuracyMeter
+from onnxqat.metrics._accuracy import AccuracyMeter
 from onnxqat.metrics._closeness import Difference
+from onnxqat.metrics._paired import Paired, pair
 from onnxqat.types import Remark
-from onnxqat.validation import machine, parity, parting, result, verdicts
-from onnxqat.validation.compare import FLOAT_ROUNDING, OutputMeter
+from onnxqat.validation import machine, parity, parting, remedies, result, verdicts
+from onnxqat.validation.accuracy import AccuracyLimits
+from onnxqat.validation.compare import FLOAT_ROUNDING, OutputMeter, Variation
 from onnxqat.validation.opening import check_alike, name_of, open_data
+from onnxqat.validation.remedies import Given
 from onnxqat.validation.result import DEFAULT, FLOAT, PLAIN, TORCH, Limits, TensorNoise, ValidationReport, judge
 from onnxqat.validation.torch_run import open_torch
 
@@ -84,7 +87,7 @@ def validate(
         score: metrics or functions of a :class:`onnxqat.metrics.Predictor`, one or several, computed for the float model
             and the quantized one; see :func:`onnxqat.metrics.resolve`.
         labels: file or folder of labels, for a metric that reads one.
-        max_drop: see :class:`onnxqat.validation.verdicts.AccuracyLimits`.
+        max_drop: see :class:`onnxqat.validation.accuracy.AccuracyLimits`.
         min_sqnr: the same.
         backend: the table that the file is to be deployed with; None: the one that it names.
         progress: called with batches done and their number, when known.
@@ -107,6 +110,8 @@ def validate(
     work = _Work(original, quantized, remarks, use_torch=use_torch, tensor_samples=tensor_samples)
     reference = work.predictors(float_model, qdq_model)[FLOAT]
     chosen = [metrics.resolve(each, data=opened, reference=reference, labels=labels) for each in metrics.listed(score)]
+    accepted = AccuracyLimits(max_drop, min_sqnr)
+    accepted.check(chosen)
     for done, (feeds, right) in enumerate(opened.labelled(), start=1):
         work.batch(feeds, right)
         if progress is not None:
@@ -117,9 +122,9 @@ def validate(
     report = work.report(name_of(float_model), name_of(qdq_model), opened.name, found)
     trained = quantized.metadata_props.get("onnxqat.finetuned") == "true"
     line = None if opened.transform is None else lines.line(opened.transform.steps)
-    given = verdicts.Given(data if isinstance(data, (str, os.PathLike)) else None, line, trained, backend)
-    accuracy = verdicts.AccuracyLimits(max_drop, min_sqnr)
-    return work.judged(report, limits, accuracy, given, random_data=random_data)
+    found_data = None if random_data else remedies.data_of(data, recorded)
+    given = Given(report.float_model, report.qdq_model, found_data, line, trained, backend)
+    return work.judged(report, limits, accepted, given, random_data=random_data)
 
 
 def _first_remarks(quantized: ir.Model, *, random_data: bool) -> list[Remark]:
@@ -175,6 +180,7 @@ class _Work:
         self.noise = {name: Difference() for name in self.shared}
         self.compared: dict[tuple[str, str, str], OutputMeter] = {}
         self.right: dict[str, AccuracyMeter] = {}
+        self.variations: dict[str, Variation] = {}
         self.labelled: bool | None = None
         self.samples = self.tensor_samples = self.float_bad = 0
         self.limit = tensor_samples
@@ -203,6 +209,8 @@ class _Work:
         return len(self.outputs) == 1 and output.ndim == 2 and output.shape[1] > 1
 
     def _compare_outputs(self, runs: Runs) -> None:
+        for run, outputs in runs.items():
+            self.variations.setdefault(run, Variation()).update(outputs)
         for name, reference in runs[FLOAT].items():
             self.float_bad += int(np.count_nonzero(~np.isfinite(reference))) if reference.dtype.kind == "f" else 0
             for run, against in PAIRS:
@@ -264,6 +272,9 @@ class _Work:
         if parting.worst(own, ort, [*self.inner, *self.outputs]) > FLOAT_ROUNDING:
             self.parting = parting.locate(self.quantized, self.torch, piece, first)
 
+    def _paired(self, run: str) -> Paired | None:
+        return None if run == FLOAT else pair(self.right[FLOAT].answers(), self.right[run].answers())
+
     def predictors(self, original: io.ModelSource, quantized: io.ModelSource) -> dict[str, metrics.Predictor]:
         """The models as scores see them, by run; `original` and `quantized` are what the caller gave."""
         sessions = ((FLOAT, self.float, original), (PLAIN, self.plain, quantized), (DEFAULT, self.default, quantized))
@@ -273,17 +284,19 @@ class _Work:
         self,
         report: ValidationReport,
         limits: Limits,
-        accuracy: verdicts.AccuracyLimits,
-        given: verdicts.Given,
+        accuracy: AccuracyLimits,
+        given: Given,
         *,
         random_data: bool,
     ) -> ValidationReport:
         """`report` with its verdicts; its failures are the reasons of those that are red."""
         broken = result.broken(report.outputs, report.quantizers, self.float_bad)
+        broken += result.dead({run: variation.seen for run, variation in self.variations.items()})
         broken += [] if self.origin is None else [f"not finite where the float model is: {self.origin}"]
         parity = [*judge(report.outputs, report.quantizers, limits), *verdicts.parted_sessions(report.outputs)]
-        found = verdicts.judge_accuracy(report.outputs, report.accuracies, accuracy)
-        if random_data:
+        own = [s for s in report.scores if not random_data or s.against == "function"]
+        found = verdicts.judge_accuracy(report.outputs, report.accuracies, accuracy, own, samples=report.samples)
+        if random_data and not own:
             found = ("amber", f"not judged on random data; {found[1]}")
         answers = verdicts.verdicts(report, parity=parity, broken=broken, accuracy=found, given=given)
         failures = [*broken, *parity, *([found[1]] if found[0] == "red" and not broken else [])]
@@ -295,7 +308,7 @@ class _Work:
         outputs = tuple(meter.result(*key) for key, meter in self.compared.items())
         quantizers = tuple(meter.result() for meter in self.meters)
         against = "labels" if self.labelled else "top-1 of the float model"
-        accuracies: Iterable[Accuracy] = (meter.result(run, against) for run, meter in self.right.items())
+        accuracies = (meter.result(run, against, self._paired(run)) for run, meter in self.right.items())
         noise = {n: d for n, d in self.noise.items() if d.elements}
         return ValidationReport(
             float_model=original,

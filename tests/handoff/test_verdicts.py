@@ -105,12 +105,54 @@ def test_options_of_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[st
     np.savez(tmp_path / "data.npz", image=IMAGES, labels=labels())
     words = ["handoff", quantized, "--backend", "onnxruntime-cpu", "-o", str(tmp_path / "bundle"), "--json"]
     words += ["--data", str(tmp_path / "data.npz"), "--float", original, "--score", "f1", "--no-trace"]
+    words += ["--max-drop", "50"]
     assert main.run(words) == 0
     figures = set(json.loads(capsys.readouterr().out)["figures"])
     assert {"score_f1_float", "score_f1_file", "score_f1_compiled"} <= figures
     command = json.loads((tmp_path / "bundle" / "manifest.json").read_text())["command"]
     assert command[-2:] == ["--score", "f1"]
     assert "--no-trace" in command
+    assert command[command.index("--max-drop") + 1] == "50"
+
+
+@pytest.mark.parametrize(
+    ("score", "limits", "status", "said"),
+    [
+        # Eight labelled samples: the noise decides, within the user's limit for it.
+        (None, {}, "green", "dB against the float model"),
+        (None, {"min_sqnr": 200.0}, "red", "below 200 dB"),
+        # A score decides, with the noise beside it.
+        ("f1", {}, "green", "beside it"),
+        ("cosine", {"max_drop": 1e-9}, "red", "points lost, above 1e-09 points"),
+        (lambda predict: 2.0 - predict.name.startswith("the"), {}, "green", "0 of the score lost"),
+    ],
+)
+def test_limits_and_scores_judge_as_in_validate(
+    score: Any, limits: dict[str, float], status: str, said: str, tmp_path: Path, quick: None
+) -> None:
+    data = {"image": IMAGES[:8], "labels": labels()[:8]}
+    report = handoff(
+        QUANTIZED, "onnxruntime-cpu", tmp_path / "b", data=data, float_model=PLAIN, score=score, trace=False, **limits
+    )
+    judged = {v.name: v for v in report.verdicts}["accuracy"]
+    assert (judged.status, said in judged.reason) == (status, True), judged.reason
+    assert "sqnr" in {s.name for s in report.scores}
+    assert (judged.reason in report.failures) is (status == "red")
+
+
+def test_what_is_missing_for_a_judgement_is_named(tmp_path: Path, quick: None) -> None:
+    original, quantized = tiny.save_pair(tmp_path)
+    np.savez(tmp_path / "data.npz", image=IMAGES[:2])
+    report = handoff(quantized, "onnxruntime-cpu", tmp_path / "a", data=tmp_path / "data.npz", trace=False)
+    remedy = {v.name: v for v in report.verdicts}["accuracy"].remedy
+    assert remedy == (
+        f"onnxqat handoff {quantized} --backend onnxruntime-cpu --float FLOAT_MODEL --data {tmp_path}/data.npz -o bundle/"
+    )
+    report = handoff(
+        quantized, "onnxruntime-cpu", tmp_path / "b", data=tmp_path / "data.npz", float_model=original, min_sqnr=200.0
+    )
+    remedy = {v.name: v for v in report.verdicts}["accuracy"].remedy
+    assert remedy.startswith(f"onnxqat finetune {quantized} --data {tmp_path}/data.npz --teacher {original} -o ")
 
 
 @pytest.mark.parametrize("shift", [0.0, 0.5])

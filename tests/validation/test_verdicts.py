@@ -8,12 +8,16 @@ import pytest
 from onnx import numpy_helper
 
 import onnxqat
+from onnxqat.errors import UsageError
+from onnxqat.metrics import Predictor, Scored
 from onnxqat.metrics._accuracy import Accuracy
-from onnxqat.validation import verdicts
+from onnxqat.metrics._limits import AGREEMENT, COSINE, FUNCTION, LABELLED, DropLimits
+from onnxqat.metrics._paired import Paired
+from onnxqat.validation.accuracy import AccuracyLimits
 from onnxqat.validation.compare import Comparison
 from onnxqat.validation.result import DEFAULT, FLOAT, PLAIN
 from onnxqat.validation.validate import validate
-from onnxqat.validation.verdicts import AccuracyLimits, judge_accuracy, parted_sessions
+from onnxqat.validation.verdicts import judge_accuracy, parted_sessions
 from onnxqat.verdict import AMBER_SQNR, MIN_SQNR, Status, Verdict
 from tests.validation import tiny
 
@@ -22,8 +26,14 @@ def output(sqnr: float, run: str = PLAIN, against: str = FLOAT, differing: float
     return Comparison("y", run, against, 500, None, 1.0, sqnr, 0, differing)
 
 
-def tops(base: float, quantized: float, *, samples: int = 500, against: str = "labels") -> list[Accuracy]:
-    return [Accuracy(run, top, None, samples, against) for run, top in ((FLOAT, base), (PLAIN, quantized))]
+def tops(
+    base: float, quantized: float, *, samples: int = 500, against: str = "labels", kept: float = 1.0, most: float = 0.1
+) -> list[Accuracy]:
+    """Top-1 of the two models; `kept` of what float has right is right, as far as may be; `most` have one label."""
+    one, two = round(base * samples), round(quantized * samples)
+    both = min(round(kept * one), two)
+    paired = Paired(samples, two, one - both, two - both, most)
+    return [Accuracy(FLOAT, base, None, samples, against), Accuracy(PLAIN, quantized, None, samples, against, paired)]
 
 
 NOBODY = AccuracyLimits()
@@ -45,8 +55,25 @@ NOBODY = AccuracyLimits()
         (28.0, tops(0.90, 0.80), NOBODY, "red"),
         (28.0, tops(0.90, 0.88), AccuracyLimits(max_drop=1.0), "red"),
         (28.0, tops(0.90, 0.80), AccuracyLimits(max_drop=15.0), "amber"),
-        # So few labels say less than the noise.
+        # A network that always gives the commonest answer is as good: labels say nothing.
+        (3.0, tops(0.90, 0.90, most=0.9), NOBODY, "red"),
+        (28.0, tops(0.90, 0.90, most=0.9), NOBODY, "green"),
+        # 24 equal answers leave room for a loss of 12 points, so that the noise decides; 64 leave room for less than 5.
         (3.0, tops(0.90, 0.90, samples=24), NOBODY, "red"),
+        (28.0, tops(0.90, 0.90, samples=24), NOBODY, "green"),
+        (3.0, tops(0.90, 0.90, samples=64), NOBODY, "amber"),
+        (28.0, tops(0.90, 0.90, samples=64), NOBODY, "green"),
+        (3.0, tops(0.90, 0.90, samples=64, kept=0.9), NOBODY, "red"),
+        (3.0, tops(0.90, 0.90, samples=64, most=0.9), NOBODY, "red"),
+        # Trained on labels: better than an undertrained float model by more than chance, with other logits.
+        (5.5, tops(0.40, 0.80, samples=24), NOBODY, "amber"),
+        (5.5, tops(0.40, 0.50, samples=24), NOBODY, "red"),
+        (5.5, tops(0.40, 0.80, samples=24, most=0.8), NOBODY, "red"),
+        # Worse by more than chance, whatever the noise; by no more than chance, a look.
+        (28.0, tops(0.90, 0.50, samples=24), NOBODY, "red"),
+        (28.0, tops(0.90, 0.78, samples=24), NOBODY, "amber"),
+        # Half of what little there was is lost.
+        (28.0, tops(0.08, 0.035, most=0.001), NOBODY, "red"),
         # Without labels, agreement and noise, whichever is worse.
         (28.0, tops(1.0, 0.99, against="top-1 of the float model"), NOBODY, "green"),
         (28.0, tops(1.0, 0.92, against="top-1 of the float model"), NOBODY, "amber"),
@@ -145,7 +172,7 @@ def test_random_data_are_no_accuracy() -> None:
 
 
 def test_limits_are_those_that_the_page_states() -> None:
-    assert (verdicts.MAX_DROP, verdicts.MAX_OTHERS, MIN_SQNR, AMBER_SQNR) == (5.0, 20.0, 10.0, 20.0)
+    assert (LABELLED.red, AGREEMENT.red, MIN_SQNR, AMBER_SQNR) == (5.0, 20.0, 10.0, 20.0)
 
 
 @pytest.mark.parametrize("counted", [0, 1])
@@ -159,3 +186,74 @@ def test_a_pool_that_the_integer_kernel_counts_otherwise_stays_float(counted: in
     x = np.random.default_rng(0).uniform(1, 2, (8, 3, 8, 8)).astype(np.float32)
     result = onnxqat.insert_qdq(model, calibration={"x": x})
     assert dict(result.plan.float_nodes) == {"y_AveragePool": "the backend takes AveragePool only with ceil_mode=0"}
+
+
+def scored(name: str, before: float, after: float, limits: DropLimits, against: str = "labels") -> Scored:
+    return Scored(name, against, {FLOAT: before, PLAIN: after}, {PLAIN: before - after}, limits)
+
+
+@pytest.mark.parametrize(
+    ("sqnr", "score", "samples", "limits", "status", "said"),
+    [
+        # The score decides; the noise is shown beside it.
+        (3.0, scored("f1", 0.80, 0.795, LABELLED), 500, NOBODY, "green", "0.5 points lost; 3.0 dB beside it"),
+        (40.0, scored("f1", 0.80, 0.78, LABELLED), 500, NOBODY, "amber", "2 points lost, above 1 points"),
+        (40.0, scored("f1", 0.80, 0.70, LABELLED), 500, NOBODY, "red", "10 points lost, above 5 points"),
+        (40.0, scored("f1", 0.80, 0.70, LABELLED), 500, AccuracyLimits(max_drop=12), "amber", "above 1 points"),
+        (40.0, scored("coco-map", 0.04, 0.01, LABELLED), 500, NOBODY, "red", "above 2 points"),
+        (40.0, scored("f1", 0.80, -math.inf, LABELLED), 500, NOBODY, "red", "-inf"),
+        (40.0, scored("cosine", 1.0, 0.97, COSINE, "float model"), 500, NOBODY, "amber", "3 points lost"),
+        # A function counts in a unit of its own: percent of what float scores.
+        (3.0, scored("mine", 200.0, 199.0, FUNCTION, "function"), 500, NOBODY, "green", "1 of the score lost"),
+        (3.0, scored("mine", 200.0, 195.0, FUNCTION, "function"), 500, NOBODY, "amber", "above 2 of the score"),
+        (40.0, scored("mine", -2.0, -2.2, FUNCTION, "function"), 500, NOBODY, "red", "above 0.1 of the score"),
+        (3.0, scored("mine", 200.0, 150.0, FUNCTION, "function"), 500, AccuracyLimits(max_drop=60), "amber", "of the"),
+        # A limit of the user's for the noise holds whatever a score says.
+        (15.0, scored("f1", 0.80, 0.80, LABELLED), 500, AccuracyLimits(min_sqnr=16), "red", "below 16 dB"),
+        # Of few samples one counts more than a limit: then both have to be past theirs.
+        (40.0, scored("f1", 0.80, 0.70, LABELLED), 16, NOBODY, "amber", "10 points"),
+        (3.0, scored("f1", 0.80, 0.70, LABELLED), 16, NOBODY, "red", "10 points"),
+        (40.0, scored("f1", 0.80, 0.60, LABELLED), 16, NOBODY, "red", "20 points"),
+        # Nothing can be lost of a score that float does not have.
+        (40.0, scored("spearman", -math.inf, 0.1, LABELLED), 500, NOBODY, "amber", "not a number"),
+        (3.0, scored("spearman", -math.inf, 0.1, LABELLED), 500, NOBODY, "red", "3.0 dB"),
+    ],
+)
+def test_a_score_decides(
+    sqnr: float, score: Scored, samples: int, limits: AccuracyLimits, status: Status, said: str
+) -> None:
+    found, reason = judge_accuracy([output(sqnr)], tops(0.9, 0.1), limits, [score], samples=samples)
+    assert (found, said in reason) == (status, True), reason
+
+
+def test_the_worst_of_several_scores_counts() -> None:
+    both = [scored("f1", 0.8, 0.8, LABELLED), scored("miou", 0.8, 0.6, LABELLED)]
+    found, reason = judge_accuracy([output(40.0)], [], NOBODY, both, samples=500)
+    assert (found, reason.startswith("miou")) == ("red", True)
+
+
+def test_a_score_of_the_command_decides() -> None:
+    float_model, quantized = tiny.pair()
+    data = {"image": tiny.images(8)}
+
+    def always(predict: Predictor) -> float:
+        return 1.0
+
+    good = validate(float_model, quantized, data, use_torch=False, score=[always, "cosine"])
+    assert by_name(good.verdicts)["accuracy"].status == "green"
+    assert "beside it" in by_name(good.verdicts)["accuracy"].reason
+    with pytest.raises(UsageError, match="by its decibels") as caught:
+        validate(float_model, quantized, data, use_torch=False, score="sqnr", max_drop=1.0)
+    assert caught.value.code == "option-invalid"
+
+
+def test_a_score_does_not_pass_a_dead_network() -> None:
+    """A scale that leaves nothing gives the same for every sample, which no score lets pass."""
+    float_model, quantized = tiny.pair()
+    for tensor in quantized.graph.initializer:
+        if tensor.name == "logits_float_scale":
+            tensor.CopyFrom(numpy_helper.from_array(np.float32(1e30), tensor.name))
+    data = {"image": tiny.images(8)}
+    report = validate(float_model, quantized, data, use_torch=False, score=lambda predict: 1.0)
+    assert by_name(report.verdicts)["accuracy"].status == "red"
+    assert "every sample gives the same outputs" in report.failures[0]

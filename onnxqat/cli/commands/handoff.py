@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -55,6 +56,7 @@ def _list(context: click.Context, _: click.Parameter, wanted: bool) -> None:
 @click.option("--float", "float_model", type=_options.PATH, help="The float model [the one that MODEL records].")
 @_options.scores
 @_options.labels
+@_options.accuracy_limits
 @click.option(
     "--max-steps",
     type=_options.NOT_NEGATIVE,
@@ -94,6 +96,7 @@ def run(
     float_model: Path | None,
     scores: tuple[str, ...],
     labels: Path | None,
+    limits: dict[str, Any],
     max_steps: float,
     timeout: float,
     compiler: str | None,
@@ -126,6 +129,7 @@ def run(
             float_model=float_model,
             score=scores,
             labels=labels,
+            **limits,
             progress=progress,
         )
     _output.show(build_handoff.from_handoff(report), as_json=as_json, html_path=html)

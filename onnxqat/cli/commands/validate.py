@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -32,18 +33,7 @@ from onnxqat.cli import _options
     metavar="N",
     help="The same with onnxruntime's default session, which fuses operators [0.15 % of the samples + 2].",
 )
-@click.option(
-    "--max-drop",
-    type=_options.NOT_NEGATIVE,
-    metavar="POINTS",
-    help="Points of top-1 that may be lost [5]; without labels, samples in 100 with another top-1 [20].",
-)
-@click.option(
-    "--min-sqnr",
-    type=_options.Number(),
-    metavar="DB",
-    help="Lowest signal to noise of an output against the float model, where labels do not decide [10].",
-)
+@_options.accuracy_limits
 @click.option("--backend", help="Backend table that the file is to be deployed with [the one that it names].")
 @_options.html
 @_options.as_json
@@ -60,8 +50,7 @@ def run(
     no_torch: bool,
     max_differing_top1: int | None,
     max_differing_top1_default: int | None,
-    max_drop: float | None,
-    min_sqnr: float | None,
+    limits: dict[str, Any],
     backend: str | None,
     html: Path | None,
     as_json: bool,
@@ -90,8 +79,7 @@ def run(
             use_torch=not no_torch,
             max_differing_top1=max_differing_top1,
             max_differing_top1_default=max_differing_top1_default,
-            max_drop=max_drop,
-            min_sqnr=min_sqnr,
+            **limits,
             backend=backend,
             progress=progress,
         )

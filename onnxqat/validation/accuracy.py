@@ -1,0 +1,217 @@
+"""The accuracy verdict: does a quantized model do the work of the float model.
+
+What says most decides: scores that the user asks for, by what they lose; else top-1 on labels; else, for want of
+labels, the share of samples with another top-1 than the float model's and signal to noise, whichever is worse; else
+signal to noise alone. Labels of fewer than :data:`FEWEST` samples decide where an exact test of the paired answers says
+that they can.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
+
+from onnxqat.errors import UsageError
+from onnxqat.metrics import Score
+from onnxqat.metrics._limits import NOISE, DropLimits
+from onnxqat.metrics._paired import Paired
+from onnxqat.verdict import AMBER_SQNR, MIN_SQNR, SEVERITY, Status
+
+FEWEST = 100
+"""Samples from which on a share of them decides by itself: of fewer, one flip is more than a point."""
+
+SLACK = 2
+"""Flips that never count: on the smallest set, a tie more or less is no loss."""
+
+Found: TypeAlias = "tuple[Status, str]"
+"""Status and reason."""
+
+
+@dataclasses.dataclass(frozen=True)
+class AccuracyLimits:
+    """What the accuracy verdict accepts; None is the default, stated in :mod:`onnxqat.metrics._limits`.
+
+    Attributes:
+        max_drop: what a score may lose: points (hundredths) of a built-in metric, its own unit of a function. Without a
+            score points of top-1 on labels, or samples in 100 whose top-1 may be another one.
+        min_sqnr: lowest signal to noise of an output in dB. The default counts where neither labels nor a score decide, a
+            limit that is given always.
+    """
+
+    max_drop: float | None = None
+    min_sqnr: float | None = None
+
+    def check(self, scores: Sequence[Score]) -> None:
+        """Refuse a `max_drop` that would limit nothing.
+
+        Raises:
+            UsageError: ``option-invalid``.
+        """
+        if self.max_drop is not None and scores and all(score.limits is NOISE for score in scores):
+            text = f"max_drop limits no score: {scores[0].name} is judged by its decibels"
+            raise UsageError("option-invalid", text, hint="give --min-sqnr in its place")
+
+
+@dataclasses.dataclass(frozen=True)
+class Noise:
+    """Signal to noise against the float model.
+
+    Attributes:
+        status: by its limits.
+        decibels: of the worst output; infinite where all are equal.
+        reason: for readers.
+    """
+
+    status: Status
+    decibels: float
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Loss:
+    """What one score loses.
+
+    Attributes:
+        name: of the score.
+        against: ``labels``, ``float model``, or ``function`` where only that knows.
+        before: score of the float model.
+        after: score of the quantized model.
+        drop: what lies between, as the score counts it.
+        limits: what it may lose.
+        run: which quantized model that is, in words.
+        samples: on how many.
+        paired: of a share of right answers, those of both models.
+    """
+
+    name: str
+    against: str
+    before: float
+    after: float
+    drop: float
+    limits: DropLimits
+    run: str
+    samples: int
+    paired: Paired | None = None
+
+    @property
+    def lost(self) -> float:
+        """The drop in units of the limits."""
+        return self.drop / self.limits.size
+
+    @property
+    def slack(self) -> float:
+        """What :data:`SLACK` samples are, in units of the limits; 0 where samples do not count one by one."""
+        counts = self.against == "labels" or self.paired is not None
+        return SLACK / max(self.samples, 1) / self.limits.size if counts else 0.0
+
+
+def judge(losses: Sequence[Loss], noise: Noise | None, limits: AccuracyLimits, *, asked: bool) -> Found | None:
+    """Status and reason of the verdict; None where there is nothing to judge.
+
+    Args:
+        losses: of the scores that are there.
+        noise: of the outputs; None where it was not measured.
+        limits: what is accepted.
+        asked: whether the user asked for these scores: then they decide, each by itself, and the worst counts.
+    """
+    measured = [] if noise is None else [(noise.status, noise.reason)]
+    found = [judge_loss(loss, noise, limits) for loss in losses]
+    if not found or (not asked and losses[0].against != "labels"):
+        few = bool(measured) and losses and losses[0].samples < FEWEST
+        found = measured if few else [*found, *measured]
+    elif limits.min_sqnr is not None and noise is not None and noise.status == "red":
+        found += measured
+    return worst(found) if found else None
+
+
+def worst(found: Iterable[Found]) -> Found:
+    """The first of the most severe."""
+    return max(found, key=lambda each: SEVERITY[each[0]])
+
+
+def judge_loss(loss: Loss, noise: Noise | None, limits: AccuracyLimits) -> Found:
+    """Judge one score by its loss; of few samples by what they show, beside the noise."""
+    if loss.limits is NOISE:
+        return judge_noise(loss.after, limits, f"against the float model ({loss.run}), on {loss.samples} samples")
+    if not math.isfinite(loss.before):
+        return _with_noise(
+            "amber", f"{loss.name} of the float model is not a number, so that nothing can be lost", noise
+        )
+    amber, red = loss.limits.of(loss.before, limits.max_drop)
+    if loss.paired is not None:
+        return _counted(loss, loss.paired, noise, amber, red)
+    few = loss.against == "labels" and loss.samples < FEWEST
+    noisy = few and noise is not None and noise.status == "red"
+    if loss.lost > max(red, loss.slack) or (noisy and loss.lost > red):
+        return "red", _words(loss, noise, red)
+    if loss.lost > max(amber, 0.0 if few else loss.slack) or noisy:
+        return "amber", _words(loss, noise, amber if loss.lost > amber else None)
+    return "green", _words(loss, noise, None)
+
+
+def _counted(loss: Loss, paired: Paired, noise: Noise | None, amber: float, red: float) -> Found:
+    """A share of right answers."""
+    past_amber, past_red = loss.lost > max(amber, loss.slack), loss.lost > max(red, loss.slack)
+    status: Status = "red" if past_red else "amber" if past_amber else "green"
+    limit = red if past_red else amber if past_amber else None
+    text, bare = _words(loss, noise, limit), _words(loss, None, limit)
+    if loss.samples >= FEWEST and paired.tells:
+        return status, text
+    if loss.samples >= FEWEST:
+        return _with_noise(status, f"{bare}; always the commonest answer would be right as often", noise)
+    if past_red and paired.worse:
+        return "red", f"{text}, by more than chance"
+    if paired.tells and (paired.better or 100 * paired.most_lost <= red):
+        shown = (
+            "more are right, by more than chance"
+            if paired.better
+            else f"at most {100 * paired.most_lost:.1f} points may be lost"
+        )
+        noisy = noise is not None and noise.status == "red"
+        return "amber" if noisy or past_amber else "green", f"{text}; {shown}"
+    text = f"{bare}; {loss.samples} are too few to decide: up to {100 * paired.most_lost:.0f} points may be lost"
+    return _with_noise("amber" if past_red else "green", text, noise)
+
+
+def _with_noise(status: Status, text: str, noise: Noise | None) -> Found:
+    """What labels do not decide, decides the noise; without one it is open."""
+    if noise is None:
+        return worst([(status, text), ("amber", text)])
+    return worst([(noise.status, f"{noise.reason}; {text}"), (status, text)])
+
+
+def _words(loss: Loss, noise: Noise | None, limit: float | None) -> str:
+    """What was lost, past which limit, and the noise beside it."""
+    shares = loss.paired is not None
+    name = {"top1": "top-1", "top5": "top-5"}.get(loss.name, loss.name)
+    where = "" if loss.against == "function" else f", on {loss.samples} samples"
+    if shares and loss.against != "labels":
+        unit, text = (
+            "%",
+            f"{loss.lost:.1f} % of {loss.samples} samples have another {name} than the float model ({loss.run})",
+        )
+    else:
+        unit = loss.limits.unit
+        before, after = (f"{value:.2%}" if shares else f"{value:.4g}" for value in (loss.before, loss.after))
+        text = f"{name} {before} in float, {after} quantized ({loss.run}){where}; {loss.lost:.4g} {unit} lost"
+    if limit is not None:
+        text += f", above {limit:.4g} {unit}"
+    beside = noise is not None and math.isfinite(noise.decibels)
+    return f"{text}; {noise.decibels:.1f} dB beside it" if beside and noise is not None else text
+
+
+def judge_noise(decibels: float, limits: AccuracyLimits, where: str) -> Found:
+    """Judge a signal to noise.
+
+    Args:
+        decibels: infinite where the two are equal.
+        limits: what is accepted.
+        where: for the reason.
+    """
+    red = MIN_SQNR if limits.min_sqnr is None else limits.min_sqnr
+    amber = AMBER_SQNR if limits.min_sqnr is None else max(red, min(AMBER_SQNR, 2 * red))
+    status: Status = "red" if not decibels >= red else "amber" if decibels < amber else "green"
+    below = {"red": f", below {red:g} dB", "amber": f", below {amber:g} dB", "green": ""}[status]
+    return status, (f"equal {where}" if decibels == math.inf else f"{decibels:.1f} dB {where}") + below

@@ -1,0 +1,81 @@
+"""Commands that change a verdict: they carry over models, data and preprocessing of the command that was run."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from typing import TYPE_CHECKING, Any
+
+from onnxqat.graph import provenance
+from onnxqat.shell import command
+
+if TYPE_CHECKING:
+    from onnxqat.calibration.recorded import Recorded
+
+DATA, BACKEND = "DATA", "BACKEND"
+"""Words for the user to fill in, where nothing is given and the file records nothing that is found."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Given:
+    """What the commands that a verdict names take over from the one that was run.
+
+    Attributes:
+        original: the float model.
+        quantized: the QDQ file.
+        data: data on the command line, or those that the file records; None where they are Python objects.
+        preprocess: preprocessing line.
+        trained: the file has been trained already.
+        target: the backend that the user means to deploy to; None: that of the file.
+    """
+
+    original: str
+    quantized: str
+    data: str | os.PathLike[str] | None = None
+    preprocess: str | None = None
+    trained: bool = False
+    target: str | None = None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """``--data`` and ``--preprocess``."""
+        return {"data": self.data or DATA, "preprocess": self.preprocess}
+
+    def improve(self) -> str:
+        """Training, or after that a look at what costs most."""
+        if self.trained:
+            return self.look()
+        written = named(self.quantized, "tuned")
+        return command("finetune", self.quantized, **self.options, teacher=self.original, o=written)
+
+    def look(self) -> str:
+        """The quantizers that cost most."""
+        return command("profile", self.original, self.quantized, **self.options)
+
+    def place(self, *, backend: str | None, exact: bool = False) -> str:
+        """Another file of the float model.
+
+        Args:
+            backend: table of the target.
+            exact: with scales for which torch and onnxruntime give the same bits.
+        """
+        options = {"calibration": self.data or DATA, "preprocess": self.preprocess}
+        written = named(self.quantized, "exact" if exact else backend or "placed")
+        text = command("insert-qdq", self.original, backend=backend, **options, o=written)
+        return f"{text} --exact" if exact else text
+
+    def compile_it(self, backend: str | None) -> str:
+        """The hand-off to a target."""
+        return command("handoff", self.quantized, backend=backend or BACKEND, o="bundle/")
+
+
+def data_of(given: Any, recorded: Recorded) -> str | os.PathLike[str] | None:
+    """`given`, where it has a form on the command line, or for None the data that a file records, where they are found."""
+    if given is None:
+        return provenance.find(recorded.provenance.data, recorded.near)
+    return given if isinstance(given, (str, os.PathLike)) else None
+
+
+def named(path: str, word: str) -> str:
+    """A file beside `path` that says what was done."""
+    return path.removesuffix(".onnx").removesuffix(".qdq") + f".{word}.qdq.onnx"
