@@ -1,4 +1,4 @@
-"""Right and wrong answers of two models to the same samples, and what so few or many of them show."""
+"""Right and wrong answers of two models to the same samples, and what so many of them show."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 ERROR = 0.05
-"""Chance at which an exact test may be wrong."""
+"""Chance at which a test may be wrong."""
+
+NORMAL = 1.6448536269514722
+"""Standard deviations that a normal number exceeds with the chance :data:`ERROR`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,20 +53,29 @@ class Paired:
         return at_least(self.lost, self.lost + self.won, 0.5) < ERROR
 
     @property
-    def better(self) -> bool:
-        """Equally good models would win so many more than they lose in less than :data:`ERROR` of the cases."""
-        return at_least(self.won, self.lost + self.won, 0.5) < ERROR
-
-    @property
     def most_lost(self) -> float:
-        """The largest share of all samples there are that may be lost: Clopper and Pearson's bound, one-sided."""
-        if self.lost >= self.samples:
+        """The largest difference of what is lost and won that so many samples leave room for, as a share; at most 1.
+
+        It is the upper end of Tango's score interval for the difference of paired shares, one-sided.
+        """
+        if not self.samples:
             return 1.0
-        low, high = self.lost / self.samples, 1.0
-        for _ in range(40):  # of at most `lost` there is a chance that falls with the share
+        low, high = (self.lost - self.won) / self.samples, 1.0
+        for _ in range(40):
             middle = (low + high) / 2
-            low, high = (middle, high) if 1 - at_least(self.lost + 1, self.samples, middle) > ERROR else (low, middle)
+            low, high = (middle, high) if self._deviation(middle) < NORMAL else (low, middle)
         return high
+
+    def _deviation(self, difference: float) -> float:
+        """Standard deviations by which the difference that was seen lies below `difference`."""
+        n, spread = self.samples, difference * (1 - difference)
+        half = (2 * n - self.lost + self.won) * difference - self.lost - self.won
+        won = (math.sqrt(half**2 + 8 * n * self.won * spread) - half) / (
+            4 * n
+        )  # the likeliest share, given `difference`
+        variance = n * (2 * won + spread)
+        below = n * difference - (self.lost - self.won)
+        return below / math.sqrt(variance) if variance > 0 else math.copysign(math.inf, below)
 
     @property
     def tells(self) -> bool:

@@ -2,8 +2,7 @@
 
 What says most decides: scores that the user asks for, by what they lose; else top-1 on labels; else, for want of
 labels, the share of samples with another top-1 than the float model's and signal to noise, whichever is worse; else
-signal to noise alone. Labels of fewer than :data:`FEWEST` samples decide where an exact test of the paired answers says
-that they can.
+signal to noise alone. Labels of fewer than :data:`FEWEST` samples decide where the paired answers say that they can.
 """
 
 from __future__ import annotations
@@ -163,15 +162,11 @@ def _counted(loss: Loss, paired: Paired, noise: Noise | None, amber: float, red:
         return _with_noise(status, f"{bare}; always the commonest answer would be right as often", noise)
     if past_red and paired.worse:
         return "red", f"{text}, by more than chance"
-    if paired.tells and (paired.better or 100 * paired.most_lost <= red):
-        shown = (
-            "more are right, by more than chance"
-            if paired.better
-            else f"at most {100 * paired.most_lost:.1f} points may be lost"
-        )
+    most = f"up to {100 * paired.most_lost:.1f} points may be lost"
+    if paired.tells and 100 * paired.most_lost <= red:
         noisy = noise is not None and noise.status == "red"
-        return "amber" if noisy or past_amber else "green", f"{text}; {shown}"
-    text = f"{bare}; {loss.samples} are too few to decide: up to {100 * paired.most_lost:.0f} points may be lost"
+        return "amber" if noisy or past_amber else "green", f"{text}; so many samples show that {most}"
+    text = f"{bare}; {loss.samples} samples are too few to decide: {most}"
     return _with_noise("amber" if past_red else "green", text, noise)
 
 
@@ -193,9 +188,9 @@ def _words(loss: Loss, noise: Noise | None, limit: float | None) -> str:
             f"{loss.lost:.1f} % of {loss.samples} samples have another {name} than the float model ({loss.run})",
         )
     else:
-        unit = loss.limits.unit
+        unit, change = loss.limits.unit, "won" if loss.lost < 0 else "lost"
         before, after = (f"{value:.2%}" if shares else f"{value:.4g}" for value in (loss.before, loss.after))
-        text = f"{name} {before} in float, {after} quantized ({loss.run}){where}; {loss.lost:.4g} {unit} lost"
+        text = f"{name} {before} in float, {after} quantized ({loss.run}){where}; {abs(loss.lost):.4g} {unit} {change}"
     if limit is not None:
         text += f", above {limit:.4g} {unit}"
     beside = noise is not None and math.isfinite(noise.decibels)
