@@ -87,6 +87,7 @@ class AutoResult:
         failures: what does not hold; empty when all does.
         remarks: what is worth knowing.
         seconds: wall time.
+        cut_short: whether the budget ended what might have gained more.
     """
 
     model: Path
@@ -103,6 +104,7 @@ class AutoResult:
     failures: tuple[str, ...]
     remarks: tuple[Remark, ...]
     seconds: float
+    cut_short: bool = False
 
     @property
     def passed(self) -> bool:
@@ -217,6 +219,7 @@ class _Search:
         self._score: metrics.Score | None = None
         self.float_score: float | None = None
         self._values: dict[Path, float] = {}
+        self.cut_short = False
         if score is not None:
             reference = metrics.Predictor.of_session(session, io.save(original, folder / "float.onnx"))
             self._score = metrics.resolve(score, data=self.held, reference=reference, labels=labels)
@@ -271,6 +274,7 @@ class _Search:
         self.tell("fine-tune")
         tuned = tuning.run(start, target, self.clock, reserve=2 * max(a.seconds for a, _, _ in self.attempts))
         self.remarks.extend(() if tuned.remark is None else (tuned.remark,))
+        self.cut_short = tuned.cut_short
         if tuned.trained:
             self._judge("fine-tuned", deploy(target), None, began)
 
@@ -417,4 +421,5 @@ def _prove(search: _Search, output: Path, origin: tuple[str, str]) -> AutoResult
         failures=tuple(failures),
         remarks=tuple(dict.fromkeys(search.remarks)),
         seconds=search.clock.spent,
+        cut_short=search.cut_short,
     )

@@ -41,10 +41,12 @@ class Tuned:
     Attributes:
         trained: whether there was time for it, and the file is written.
         remark: what is worth knowing.
+        cut_short: whether more time would have made it longer.
     """
 
     trained: bool
     remark: Remark | None = None
+    cut_short: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,18 +84,20 @@ class Tuning:
         steps = self._length(budget.left - reserve, step, score, epoch)
         if steps < FEWEST:
             text = f"no time to fine-tune: a step takes {step:.2g} s, and {max(budget.left, 0.0):.0f} s are left"
-            return Tuned(False, Remark(text, source="auto"))
+            return Tuned(False, Remark(text, source="auto"), cut_short=True)
         every = max(_between(step, score), -(-steps // MOST_SCORES))
         done = self._finetune(start, output, lambda module: self._score(module, start), max_steps=steps, every=every)[0]
         if done == steps:
-            return Tuned(True)
+            return Tuned(True, cut_short=steps < self._most(epoch))
         return Tuned(True, Remark(f"fine-tuning met the target after {done} of {steps} steps", source="auto"))
 
     def _length(self, seconds: float, step: float, score: float, epoch: int | None) -> int:
         """Steps that fit into `seconds`, with a score before the first, some on the way and one at the end."""
         each = step + score / _between(step, score) if math.isfinite(step) else math.inf
-        most = MOST_EPOCHS * (epoch or MOST_STEPS_UNLABELLED) if self.labelled else MOST_STEPS_UNLABELLED
-        return min(int(max(seconds - 2 * score, 0.0) / each), most) if math.isfinite(each) else 0
+        return min(int(max(seconds - 2 * score, 0.0) / each), self._most(epoch)) if math.isfinite(each) else 0
+
+    def _most(self, epoch: int | None) -> int:
+        return MOST_EPOCHS * (epoch or MOST_STEPS_UNLABELLED) if self.labelled else MOST_STEPS_UNLABELLED
 
     def _probe(self, start: Path, output: Path) -> tuple[float, float, int | None]:
         """Seconds of a step, seconds of a score, steps of an epoch."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import onnx_ir as ir
@@ -43,8 +43,13 @@ class Provenance:
 
 def of(model: ir.Model) -> Provenance:
     """The provenance that `model` records."""
+    return read(model.metadata_props)
+
+
+def read(metadata: Mapping[str, str]) -> Provenance:
+    """The provenance among the metadata of a file."""
     fields = [field.name for field in dataclasses.fields(Provenance)]
-    return Provenance(**{name: str(model.metadata_props.get(PREFIX + name) or "") for name in fields})
+    return Provenance(**{name: str(metadata.get(PREFIX + name) or "") for name in fields})
 
 
 def write(model: ir.Model, provenance: Provenance) -> None:

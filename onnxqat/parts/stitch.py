@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from pathlib import Path
@@ -10,7 +11,8 @@ from typing import Any
 import onnx_ir as ir
 
 from onnxqat.errors import UsageError
-from onnxqat.graph import build, edit, files_read, io, shapes, verify, walk
+from onnxqat.graph import build, edit, files_read, io, provenance, qdq, shapes, verify, walk
+from onnxqat.graph.provenance import Provenance
 from onnxqat.parts.cut import CUT_FROM
 from onnxqat.parts.region import Region, discard, reads, region
 from onnxqat.passes import _base
@@ -27,7 +29,8 @@ def stitch(part: io.ModelSource, source: io.ModelSource, output: str | os.PathLi
        the part where it has a tensor of that name.
     3. Names of the whole stay; a name that the part has given to something new, and the whole to something else, gets a
        number in the part. The lower of the two opsets is raised.
-    4. Metadata of the part (backend, versions) goes into the whole, and model-local functions of both stay.
+    4. Metadata of the part (backend, versions) goes into the whole, and model-local functions of both stay. The float
+       model that is recorded is the whole's.
 
     Args:
         part: the part, quantized, tuned or as it was cut.
@@ -42,6 +45,7 @@ def stitch(part: io.ModelSource, source: io.ModelSource, output: str | os.PathLi
         ModelError: everything that :func:`onnxqat.graph.io.load` raises.
     """
     inner, whole = io.load(part), io.load(source)
+    origin = _origin(inner, source, whole)
     shapes.mend(whole)
     shapes.infer(whole)
     place = _place(inner, whole)
@@ -49,11 +53,25 @@ def stitch(part: io.ModelSource, source: io.ModelSource, output: str | os.PathLi
     _join_functions(inner, whole)
     _replace(inner, whole, place)
     whole.metadata_props.update({k: v for k, v in inner.metadata_props.items() if k != CUT_FROM})
+    provenance.write(whole, origin)
     verify.verify(whole)
     if output is None and isinstance(source, (str, os.PathLike)):
         output = Path(source).with_suffix(".stitched.onnx")
     written = io.save(whole, output) if output is not None else None
     return written if isinstance(source, (str, os.PathLike)) else io.like(source, whole)
+
+
+def _origin(part: ir.Model, source: io.ModelSource, whole: ir.Model) -> Provenance:
+    """The whole in float, and the calibration data where they are of its own inputs."""
+    if not qdq.is_quantized(part):
+        return provenance.of(whole)
+    inner, outer = ([str(v.name) for v in m.graph.inputs] for m in (part, whole))
+    recorded = provenance.of(part) if inner == outer else Provenance()
+    of_whole = provenance.of(whole)
+    name, sha256 = provenance.float_model(source, whole)
+    if qdq.is_quantized(whole):
+        name, sha256 = of_whole.float_model, of_whole.float_sha256
+    return dataclasses.replace(recorded, float_model=name, float_sha256=sha256)
 
 
 def _place(part: ir.Model, whole: ir.Model) -> Region:

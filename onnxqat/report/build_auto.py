@@ -8,6 +8,7 @@ from onnxqat.report.build_handoff import from_handoff
 from onnxqat.report.build_validation import from_validation
 from onnxqat.report.model import Cell, Column, Figure, Report, Table
 from onnxqat.shell import command
+from onnxqat.validation.remedies import Given
 
 MEASURES = {
     "accuracy": "points of top-1 lost",
@@ -18,11 +19,13 @@ MEASURES = {
 _RUNS = {"float": "float model", "quantized": "the best"}
 
 
-def from_auto(result: AutoResult) -> Report:
-    """What ``auto`` did.
+def from_auto(result: AutoResult, given: Given, *, longer: str = "") -> Report:
+    """What ``auto`` did; the next command looks into what passed, or changes what did not.
 
     Args:
         result: of :func:`onnxqat.auto`.
+        given: models and data, for the next command.
+        longer: the command that was run, with more time.
     """
     figures = [
         Figure("drop", MEASURES[result.measure], result.drop, "number", f"{result.target_drop:g} allowed"),
@@ -46,8 +49,19 @@ def from_auto(result: AutoResult) -> Report:
         remarks=tuple(dict.fromkeys((*result.remarks, *proof.remarks, *(handed.remarks if handed else ())))),
         files=(str(result.model), *(handed.files if handed else ())),
         left_float=handed.left_float if handed else None,
-        next_command=command("explain", str(result.model)),
+        next_command=_next(result, given, longer),
     )
+
+
+def _next(result: AutoResult, given: Given, longer: str) -> str:
+    if result.passed:
+        return command("explain", str(result.model))
+    if result.drop > result.target_drop:
+        return longer if longer and result.cut_short else given.look()
+    red = {verdict.name for verdict in result.validation.verdicts if verdict.status == "red"}
+    if "parity" in red:
+        return given.place(backend=given.target, exact=True)
+    return given.look() if red else command("lint", str(result.model), backend=given.target)
 
 
 def _attempts(result: AutoResult) -> Table:

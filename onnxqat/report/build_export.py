@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 from onnxqat.calibration import inputs
 from onnxqat.graph import walk
-from onnxqat.report.build import DATA
+from onnxqat.report import following
 from onnxqat.report.model import Column, Figure, Report, Table
-from onnxqat.shell import command
 
 if TYPE_CHECKING:
     from onnxqat.from_torch.export import Exported
@@ -42,5 +41,5 @@ def from_export(exported: Exported, *, source: str, written: Path) -> Report:
         tables=(table,),
         remarks=exported.remarks,
         files=(str(written),),
-        next_command=command("insert-qdq", str(written), calibration=DATA),
+        next_command=following.calibrate(str(written), model.metadata_props),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from onnxqat.lint.inspect import Inspection, Port
-from onnxqat.report.build import DATA
+from onnxqat.report import following
 from onnxqat.report.model import Column, Figure, Report, Table
 from onnxqat.shell import command
 from onnxqat.types import Remark
@@ -38,9 +38,7 @@ def from_inspect(found: Inspection) -> Report:
 
 def _next(found: Inspection) -> str:
     if found.form == "float":
-        return command(
-            "insert-qdq", found.model, backend=found.metadata.get("onnxqat.backend", "NAME"), calibration=DATA
-        )
+        return following.calibrate(found.model, found.metadata)
     return command("explain", found.model) if found.form.startswith("QDQ") else ""
 
 

@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from onnxqat.calibration import inputs
 from onnxqat.graph import io, qdq, walk
-from onnxqat.report.build import DATA
+from onnxqat.report import following
 from onnxqat.report.model import Column, Figure, Report, Table
 from onnxqat.shell import command
 
@@ -21,13 +21,16 @@ def from_cut(written: Path, *, whole: Path) -> Report:
         whole: what it was cut from.
     """
     part, nodes = io.load(written), sum(1 for _ in walk.nodes(io.load(whole)))
+    quantized = qdq.is_quantized(part)
     return Report(
         kind="cut",
         title=f"A part of {whole}",
         figures=(Figure("nodes", "nodes", sum(1 for _ in walk.nodes(part)), "count", f"of {nodes:,}"),),
         tables=(_ends(part),),
         files=(str(written),),
-        next_command=command("insert-qdq", str(written), calibration=DATA),
+        next_command=command("explain", str(written))
+        if quantized
+        else following.calibrate(str(written), part.metadata_props),
     )
 
 
@@ -49,7 +52,7 @@ def from_stitch(written: Path, *, part: Path, whole: Path) -> Report:
         title=f"{part} in {whole}",
         figures=figures,
         files=(str(written),),
-        next_command=command("validate", str(whole), str(written), data=DATA),
+        next_command=following.validate(written, str(written), original=str(whole)),
     )
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from onnxqat.compat.backend_type import table_name
+from onnxqat.graph import io
 from onnxqat.report import build_profile
-from onnxqat.report.build import DATA
+from onnxqat.report.following import hand_off
 from onnxqat.report.model import Figure, Report
-from onnxqat.shell import command
 
 if TYPE_CHECKING:
     from onnxqat.compat.classification.run import Result
@@ -22,6 +22,9 @@ def report(result: Result, settings: Settings) -> Report:
         result: of the run.
         settings: its arguments.
     """
+    from onnxqat.compat.classification.material import validation_data
+    from onnxqat.compat.classification.network import image_input
+
     scores = result.scores
     figures = [
         Figure("top1", "Acc@1", scores.top1 / 100, "share", f"of {scores.samples} validation samples"),
@@ -46,7 +49,11 @@ def report(result: Result, settings: Settings) -> Report:
         )
     files = tuple(map(str, result.written))
     models = [name for name in files if name.endswith("_bestonnx_quantization.onnx")]
-    following = command("handoff", models[0], backend=table_name(settings.backend), data=DATA) if models else ""
+    following = ""
+    if models:
+        info = image_input(io.load(models[0]))
+        data, line = validation_data(settings.data, info, settings.preprocess, settings.image_size)
+        following = hand_off(models[0], table_name(settings.backend), data=data, preprocess=line)
     return Report(
         kind="train",
         title="Evaluated" if settings.evaluate else "Trained",

@@ -1,7 +1,8 @@
-"""The command that follows one that wrote a QDQ file: validate, with what was given and what the file records."""
+"""The command that follows another one, with what was given and what the file records of its origin."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from onnxqat.graph import io, provenance
@@ -28,3 +29,33 @@ def validate(
     if data is None and provenance.find(provenance.of(loaded).data, model) is None:
         data = DATA
     return command("validate", original, written, data=data, preprocess=preprocess)
+
+
+def calibrate(model: str, metadata: Mapping[str, str]) -> str:
+    """``onnxqat insert-qdq`` for a float model; one that was made of a QDQ file records backend, data and preprocessing.
+
+    Args:
+        model: its path.
+        metadata: its metadata.
+    """
+    recorded = provenance.read(metadata)
+    data = provenance.find(recorded.data, model)
+    return command(
+        "insert-qdq",
+        model,
+        backend=metadata.get("onnxqat.backend"),
+        calibration=data or DATA,
+        preprocess=recorded.preprocess if data is not None else None,
+    )
+
+
+def hand_off(model: str, backend: str, *, data: Path | None, preprocess: str | None = None) -> str:
+    """``onnxqat handoff`` for a QDQ file that a trainer wrote.
+
+    Args:
+        model: its path.
+        backend: table of the target.
+        data: validation data; None where there are none on the disk.
+        preprocess: their preprocessing line.
+    """
+    return command("handoff", model, backend=backend, data=data or DATA, preprocess=preprocess, o="bundle/")

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,9 @@ from onnxqat.calibration.session import Session
 from onnxqat.cli import main
 from onnxqat.errors import DataError, UsageError
 from onnxqat.graph import io
+from onnxqat.report.build_auto import from_auto
 from onnxqat.training import digits as demo
+from onnxqat.validation.remedies import Given
 from tests.validation import tiny
 
 BITS = Overrides(weight_bits=2, activation_bits=2)
@@ -223,6 +226,14 @@ def test_without_time_nothing_is_trained(model: onnx.ModelProto, tmp_path: Path)
     )
     assert [a.name for a in result.attempts] == ["calibrated"]
     assert any("no time to fine-tune" in r.message for r in result.remarks)
+    given = Given("m.onnx", "m.qdq.onnx", "d.npz", target="academic")
+    again = "onnxqat auto m.onnx --budget 1h"
+    assert from_auto(result, given, longer=again).next_command == again
+    ended = dataclasses.replace(result, cut_short=False)  # more time would change nothing
+    look = "onnxqat profile m.onnx m.qdq.onnx --data d.npz"
+    assert from_auto(ended, given, longer=again).next_command == look
+    met = dataclasses.replace(ended, failures=(), drop=-1.0)
+    assert from_auto(met, given, longer=again).next_command.startswith("onnxqat explain ")
 
 
 def test_data_that_can_be_read_once_is_refused(model: onnx.ModelProto, tmp_path: Path) -> None:
@@ -249,8 +260,14 @@ def test_command_prints_what_was_tried(
     report = json.loads(capsys.readouterr().out)
     assert report["kind"] == "auto"
     assert (tmp_path / "m.auto" / "report.html").exists()
-    assert main.run([*line, "--target-drop=-100", "--budget", "0.001s"]) == 1
-    assert "no time to fine-tune" in capsys.readouterr().out
+    assert (
+        main.run([*line, "--target-drop=-100", "--budget", "0.001s", "--exclude", "Conv_conv1", "--exclude", "Gemm_*"])
+        == 1
+    )
+    report = json.loads(capsys.readouterr().out)
+    assert any("no time to fine-tune" in remark["message"] for remark in report["remarks"])
+    words = ["onnxqat", "auto", line[1], "--data", line[3], "--budget", "0.002s", "--target-drop", "-100"]
+    assert report["next_command"] == shlex.join([*words, "--exclude", "Conv_conv1", "--exclude", "Gemm_*", "--json"])
     assert main.run(["auto", str(tmp_path / "m.onnx")]) == 2
 
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import socket
 import subprocess
 import sys
@@ -28,6 +29,7 @@ from onnxqat.compat.classification.meters import Meters, correct
 from onnxqat.compat.classification.run import Result, run
 from onnxqat.compat.classification.settings import Settings
 from onnxqat.errors import DataError, QatError, UsageError
+from onnxqat.report import build_train
 from onnxqat.training.schedules import cosine
 from tests.backends.planning import proto, weight
 
@@ -121,6 +123,12 @@ def test_it_learns_and_writes_the_files_of_the_manual(
     scores, said = trained(resume=str(out / "net_model_best.pth"), evaluate=True)
     assert scores.scores.top1 == pytest.approx(result.best)
     assert said[-1] == f" * Acc@1 {result.best:.3f} Acc@5 100.000"
+    settings = Settings(data=str(images), image_size=8, output=out)
+    words = shlex.split(build_train.report(result, settings).next_command)
+    assert words[:3] == ["onnxqat", "handoff", str(out / "net_bestonnx_quantization.onnx")]
+    given = dict(zip(words[3::2], words[4::2], strict=True))
+    assert given["--data"] == str(images / "val")
+    assert "resize=9,crop=8x8," in given["--preprocess"]
 
 
 def test_a_resumed_run_is_the_uninterrupted_one(

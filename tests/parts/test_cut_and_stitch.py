@@ -10,6 +10,7 @@ import pytest
 
 import onnxqat
 from onnxqat.errors import QatError
+from onnxqat.graph import io, provenance
 from tests.backends.planning import proto, weight
 
 WEIGHTS = f"float[4,3,3,3] w = {weight(4, 3, 3, 3)}, float[6,4,1,1] h = {weight(6, 4, 1, 1)}"
@@ -145,6 +146,18 @@ def test_a_quantized_part_in_the_whole() -> None:
     metadata = {p.key: p.value for p in whole.metadata_props}
     assert metadata["onnxqat.backend"] == "tensorrt"
     assert "onnxqat.cut" not in metadata
+
+
+def test_the_float_model_of_the_whole_is_recorded(tmp_path) -> None:
+    onnx.save(detector(), tmp_path / "detector.onnx")
+    np.savez(tmp_path / "cal.npz", input=picture())
+    part = onnxqat.cut(tmp_path / "detector.onnx", auto=True, output=tmp_path / "part.onnx")
+    quantized = onnxqat.insert_qdq(part, calibration=tmp_path / "cal.npz", output=tmp_path / "part.qdq.onnx").model
+    whole = io.load(onnxqat.stitch(quantized, tmp_path / "detector.onnx", tmp_path / "whole.onnx"))
+    recorded = provenance.of(whole)
+    assert provenance.find_float(whole, tmp_path / "whole.onnx") == tmp_path / "detector.onnx"
+    assert recorded.data == ""  # of the part's input, which the whole computes
+    assert provenance.of(io.load(quantized)).data == "cal.npz"
 
 
 def test_new_names_of_the_part_give_way() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from onnxqat.cli import _options
+from onnxqat.cli import _again, _options
 
 
 @click.command
@@ -72,6 +72,7 @@ def run(
     from onnxqat.graph import files_read
     from onnxqat.report import build, html
     from onnxqat.report.build_auto import from_auto
+    from onnxqat.validation.remedies import Given
 
     weight_bits, activation_bits = _options.parse_bits(bits)
     overrides = Overrides(
@@ -104,6 +105,8 @@ def run(
             device=device,
             progress=progress,
         )
-    report = from_auto(result)
+    given = Given(str(model), str(result.model), data, preprocess, target=backend)
+    longer = _again.again(budget=f"{2 * budgets.parse(budget):g}s")
+    report = from_auto(result, given, longer=longer)
     html.write_html(report, page)
     _output.show(build.with_files(report, str(page)), as_json=as_json)

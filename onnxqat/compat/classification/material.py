@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from onnxqat.calibration._sources import IMAGE_SUFFIXES
 from onnxqat.calibration.inputs import InputInfo
-from onnxqat.calibration.preprocess import ImageTransform, Preprocess, parse
+from onnxqat.calibration.preprocess import ImageTransform, Preprocess, line, parse
 from onnxqat.errors import DataError, UsageError
 from onnxqat.graph import files_read
 from onnxqat.training.batches import Batch, Batches, make
@@ -122,6 +122,22 @@ def validation_transform(info: InputInfo, steps: Preprocess | None, image_size: 
     height, width = _size(info, image_size)
     plain = dataclasses.replace(_normalized(info), resize=round(max(height, width) * MARGIN), crop=(height, width))
     return ImageTransform.of(plain, shape, info.dtype)
+
+
+def validation_data(folder: str, info: InputInfo, preprocess: str | None, image_size: int) -> tuple[Path, str | None]:
+    """Where the validation data lie, and the preprocessing line that other commands need to read them alike.
+
+    Args:
+        folder: as of :func:`open_material`.
+        info: the same.
+        preprocess: the same.
+        image_size: the same.
+    """
+    home = Path(folder)
+    if (home / "train.npz").is_file():
+        return home / "val.npz", None
+    steps = parse(preprocess) if preprocess is not None else None
+    return home / "val", line(validation_transform(info, steps, image_size).steps)
 
 
 def _shape(info: InputInfo) -> tuple[int | str | None, ...]:
