@@ -62,6 +62,7 @@ ErrorCode = Literal[
     "training-diverged",
     "distributed-failed",
     "quantized-not-finite",
+    "accumulator-overflow",
     "parity-failed",
     "handoff-failed",
     "score-failed",

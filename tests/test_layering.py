@@ -26,6 +26,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("calibration",),
     ("insert", "insertion"),  # the work of `insert-qdq`, put together from everything so far
     ("metrics",),
+    ("arithmetic",),
     ("bridge",),
     ("training",),
     ("validation",),

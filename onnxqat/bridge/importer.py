@@ -16,6 +16,7 @@ import onnx_ir as ir
 import torch
 from torch import fx
 
+from onnxqat.arithmetic import Arithmetic, create
 from onnxqat.bridge import (
     broken_model,
     element_types,
@@ -31,6 +32,7 @@ from onnxqat.bridge import (
 from onnxqat.bridge import module as modules
 from onnxqat.bridge.builder import Builder, Lowered, NodeView, RefusedError, Store
 from onnxqat.bridge.folded_batchnorm import FoldedBatchNorms
+from onnxqat.bridge.integer.find import compute_in_integers
 from onnxqat.bridge.lowering.normalization import BatchNorm
 from onnxqat.bridge.module import Capture, OnnxModule, capture
 from onnxqat.bridge.quantizer_modules import QuantizerFactory
@@ -44,7 +46,12 @@ __all__ = ["Capture", "OnnxModule", "QuantizerFactory", "capture", "to_torch"]
 Lowering: TypeAlias = "Callable[[NodeView], Lowered]"
 
 
-def to_torch(source: io.ModelSource, *, quantizer_factory: QuantizerFactory | None = None) -> OnnxModule:
+def to_torch(
+    source: io.ModelSource,
+    *,
+    quantizer_factory: QuantizerFactory | None = None,
+    arithmetic: str | Arithmetic = "float",
+) -> OnnxModule:
     """Import an ONNX model as a ``torch.fx.GraphModule``.
 
     ``forward`` takes the graph inputs in order and returns the graph outputs: a tensor when there is one, else a
@@ -63,9 +70,13 @@ def to_torch(source: io.ModelSource, *, quantizer_factory: QuantizerFactory | No
         quantizer_factory: makes the module of a quantizer from its description and, for a bias whose scale follows
             from two others, from their modules, such as ``methods.factory("pact")``. The default makes LSQ's
             (``FakeQuantize`` with a limit on steps, ``DerivedFakeQuantize``).
+        arithmetic: ``float``: operators compute on dequantized values. Any other: while the quantizers are on,
+            operators between them compute on codes, as the kernels of the target do (:mod:`onnxqat.arithmetic`):
+            with ``onnxruntime``, what its default session computes, bit for bit. Gradients stay straight-through.
 
     Raises:
         UnsupportedError: ``operator-unsupported``, with every operator and form that is not implemented.
+        UsageError: ``name-unknown`` for an arithmetic that does not exist.
         ModelError: the file is not a model; ``scale-invalid`` for a scale that is negative, 0 or not finite;
             ``model-too-large``; ``model-not-runnable`` where onnxruntime refuses what cannot be imported.
     """
@@ -78,7 +89,9 @@ def to_torch(source: io.ModelSource, *, quantizer_factory: QuantizerFactory | No
         for normalization in module.modules():
             if isinstance(normalization, BatchNorm):
                 normalization.frozen = True
-    return module
+    if arithmetic == "float":
+        return module
+    return compute_in_integers(module, create(arithmetic) if isinstance(arithmetic, str) else arithmetic)
 
 
 def prepare(model: ir.Model) -> ir.Model:

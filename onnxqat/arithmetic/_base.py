@@ -1,0 +1,127 @@
+"""What an arithmetic says: how sums are kept and how the results of kernels come about from them."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Iterable
+from typing import Literal, TypeAlias, get_args
+
+from onnxqat.arithmetic._arrays import Array, double, largest, where
+from onnxqat.arithmetic._grid import Grid
+from onnxqat.errors import CheckError, UsageError
+
+Overflow: TypeAlias = Literal["wrap", "saturate", "error"]
+WIDTHS = (16, 24, 32)
+"""Bits that accumulators have."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Accumulator:
+    """Where the sum of a layer is kept.
+
+    Attributes:
+        bits: 16, 24 or 32.
+        overflow: what a sum does that needs more: ``wrap`` around, as two's complement does in whatever order it is
+            added; ``saturate``, here of the whole sum, since where the parts of it saturate depends on their order;
+            ``error``.
+    """
+
+    bits: int = 32
+    overflow: Overflow = "wrap"
+
+    def __post_init__(self) -> None:
+        if self.bits not in WIDTHS:
+            raise UsageError("option-invalid", f"an accumulator of {self.bits} bits", hint="one of: 16, 24, 32")
+        if self.overflow not in get_args(Overflow):
+            raise UsageError(
+                "option-invalid",
+                f"an accumulator that {self.overflow!r}",
+                hint=f"one of: {', '.join(get_args(Overflow))}",
+            )
+
+    @property
+    def largest(self) -> int:
+        """The largest number that it holds."""
+        return int(2 ** (self.bits - 1)) - 1
+
+    def hold(self, total: Array, tensor: str, *, traced: bool = False) -> Array:
+        """`total`, whole numbers in float, as the accumulator holds them.
+
+        Args:
+            total: sums of a layer.
+            tensor: what they are the sums of, for a message.
+            traced: whether nobody may look at the numbers; none of them is an error then.
+
+        Raises:
+            CheckError: ``accumulator-overflow``.
+        """
+        reached = self.largest if traced else largest(total)
+        if reached <= self.largest and not traced:
+            return total
+        if self.overflow == "error" and not traced:
+            raise CheckError(
+                "accumulator-overflow",
+                f"a sum of tensor {tensor!r} reaches {reached:.0f}, and {self.bits} bits hold {self.largest}",
+                hint="a wider accumulator, or narrower weights: insert-qdq --weight-bits",
+            )
+        total = double(total)
+        if self.overflow == "saturate":
+            return total.clip(-self.largest - 1, self.largest)
+        around = 2.0**self.bits
+        wrapped = total % around
+        return where(wrapped > self.largest, wrapped - around, wrapped)
+
+
+class Arithmetic(abc.ABC):
+    """The results of integer kernels. Everything is in *steps*, see :class:`Grid`; arrays are numpy's or torch's.
+
+    Args:
+        accumulator: of layers.
+    """
+
+    name: str
+
+    def __init__(self, accumulator: Accumulator | None = None) -> None:
+        self.accumulator = accumulator or Accumulator()
+
+    @abc.abstractmethod
+    def requantize(self, total: Array, activation: Array, weight: Array, output: Grid) -> Array:
+        """Steps of a layer.
+
+        Args:
+            total: sum of products of steps, bias added, as :meth:`Accumulator.hold` gives it.
+            activation: scale of the input, float32.
+            weight: scales of the weight, of a shape that broadcasts with `total`.
+            output: grid of the result.
+        """
+
+    @abc.abstractmethod
+    def add(self, a: Array, b: Array, grid_a: Grid, grid_b: Grid, output: Grid) -> Array:
+        """Steps of ``a + b``."""
+
+    @abc.abstractmethod
+    def multiply(self, a: Array, b: Array, grid_a: Grid, grid_b: Grid, output: Grid) -> Array:
+        """Steps of ``a * b``."""
+
+    @abc.abstractmethod
+    def global_average(self, total: Array, count: int, grid: Grid, output: Grid) -> Array:
+        """Steps of a mean over whole images.
+
+        Args:
+            total: sum of the steps of each image.
+            count: how many they are.
+            grid: of the input.
+            output: of the result.
+        """
+
+    @abc.abstractmethod
+    def average(self, places: Iterable[Array], count: int, grid: Grid, output: Grid) -> Array:
+        """Steps of means over windows.
+
+        Args:
+            places: steps, one array a place of the window, in the order of memory.
+            count: places of a window.
+            grid: of the input.
+            output: of the result.
+        """

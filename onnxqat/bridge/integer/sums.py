@@ -1,0 +1,73 @@
+"""Sums of products of codes, exact: whole numbers below 2**24 in float32, in any order, on any device.
+
+Where the sums of a layer could pass that, its input channels are taken in parts whose sums cannot, and these are added
+in float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+EXACT = 2**24
+"""Whole numbers up to here are exact in float32."""
+
+Axes = tuple[int, int]
+"""The axis of the input and of the weight over which products are summed."""
+
+
+def in_parts(
+    operation: Callable[[Tensor, Tensor], Tensor],
+    x: Tensor,
+    w: Tensor,
+    axes: Axes | None,
+    reach: tuple[float, float],
+) -> tuple[Tensor, float]:
+    """``operation(x, w)``, linear in both and exact for whole numbers, and a bound on the size of what it gives.
+
+    Args:
+        operation: sums products over `axes`, and perhaps over others of `w`.
+        x: steps, float32.
+        w: steps, float32.
+        axes: None where the operation cannot be taken in parts, as of a layer in groups.
+        reach: largest magnitudes of a step of `x` and of `w`.
+
+    Returns:
+        The sums, in float64 where they were added in parts.
+    """
+    sizes = w.detach().abs()
+    bound = _bound(sizes, axes, reach)
+    if bound < EXACT:
+        return operation(x, w), bound
+    count = 1 if axes is None else _parts(sizes, axes, reach)
+    if axes is None or count == 1:
+        return operation(x.double(), w.double()), bound
+    pairs = zip(x.tensor_split(count, axes[0]), w.tensor_split(count, axes[1]), strict=True)
+    return torch.stack([operation(*pair).double() for pair in pairs]).sum(0), bound
+
+
+def _parts(sizes: Tensor, axes: Axes, reach: tuple[float, float]) -> int:
+    """The smallest power of two of parts none of which can pass :data:`EXACT`; 1 where there is none."""
+    count = 2
+    while count <= sizes.shape[axes[1]]:
+        if all(_bound(part, axes, reach) < EXACT for part in sizes.tensor_split(count, axes[1])):
+            return count
+        count *= 2
+    return 1
+
+
+def _bound(sizes: Tensor, axes: Axes | None, reach: tuple[float, float]) -> float:
+    """How large a sum can be: by the number of products, and by the weights where that is not enough.
+
+    While a graph is traced, by the number alone: what the weights are then does not hold later. The output channels
+    of a weight are axis 0, those of a matrix product its last axis.
+    """
+    of_x, of_w = reach
+    product = axes is not None and axes[0] != 1 and axes[1] == sizes.ndim - 2
+    number = sizes.shape[-2] if product else sizes[0].numel()
+    bound = of_x * of_w * number
+    if bound < EXACT or torch.compiler.is_compiling():
+        return bound
+    return of_x * float((sizes.sum(-2) if product else sizes.flatten(1).sum(1)).max())

@@ -1,0 +1,149 @@
+"""One operator between quantizers, computed on codes."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from onnxqat.arithmetic import Arithmetic, Grid
+from onnxqat.bridge.fake_quantize import FakeQuantize
+from onnxqat.bridge.kernels import reference
+
+Step = tuple[Callable[..., Tensor], tuple[Any, ...]]
+"""A function of one tensor and its other arguments."""
+
+
+class Unit(nn.Module, abc.ABC):
+    """An operator, what is left out behind it (Relu, Clip) and the quantizer of its result.
+
+    While all quantizers are on, the result is what the target's integer kernel gives, and the gradient is that of the
+    operator on dequantized values and of the quantizer: straight-through, as without this module. In every other
+    state the operator and the quantizer do what they always do.
+
+    Args:
+        operation: the function that the float graph calls.
+        sources: the quantizers whose grids the tensor arguments lie on.
+        activations: functions between the operator and the quantizer.
+        quantizer: of the result; None where the kernel gives float.
+        arithmetic: of the target.
+    """
+
+    def __init__(
+        self,
+        operation: Callable[..., Tensor],
+        sources: Sequence[FakeQuantize],
+        activations: Sequence[Step],
+        quantizer: FakeQuantize | None,
+        arithmetic: Arithmetic,
+    ) -> None:
+        super().__init__()
+        self.arithmetic = arithmetic
+        self.operation = operation
+        self.activations = tuple(activations)
+        # A tuple, because nn.Module registers modules that are set as attributes.
+        self._quantizers = (tuple(sources), quantizer)
+
+    @property
+    def sources(self) -> tuple[FakeQuantize, ...]:
+        """The quantizers whose grids the tensor arguments lie on."""
+        return self._quantizers[0]
+
+    @property
+    def quantizer(self) -> FakeQuantize | None:
+        """The quantizer of the result."""
+        return self._quantizers[1]
+
+    @property
+    def tensor(self) -> str:
+        """Name of the result, or of the first tensor argument where no quantizer reads it."""
+        return (self.quantizer or self.sources[0]).tensor
+
+    @abc.abstractmethod
+    def steps(self, *args: Any) -> tuple[Tensor, Tensor | None]:
+        """The kernel's result, and what the float operator gives where a gradient is wanted.
+
+        The first is in steps of the result's grid, or the float result where there is no quantizer behind.
+        """
+
+    def forward(self, *args: Any) -> Tensor:
+        """The dequantized result."""
+        if not self.active():
+            return self._behind(self.plain(*args))
+        result, floating = self.steps(*args)
+        if self.quantizer is not None:
+            result = result * self.output(result.ndim).scale
+        if floating is None:
+            return result
+        return cast(Tensor, _Instead.apply(self._behind(floating), result))  # type: ignore[no-untyped-call]
+
+    def plain(self, *args: Any) -> Tensor:
+        """The operator of the float graph."""
+        return self.operation(*args)
+
+    def active(self) -> bool:
+        """Whether all quantizers are on and quantize as the file says."""
+        return all(_is_on(q) for q in (*self.sources, self.quantizer) if q is not None)
+
+    def _behind(self, x: Tensor) -> Tensor:
+        for function, rest in self.activations:
+            x = function(x, *rest)
+        return x if self.quantizer is None else self.quantizer(x)
+
+    def grid(self, index: int, ndim: int) -> Grid:
+        """Grid of source `index` for a tensor of `ndim` dimensions; with 0, in the shape of its scale."""
+        return self.grid_of(self.sources[index], ndim)
+
+    def output(self, ndim: int) -> Grid:
+        """Grid of the result."""
+        return self.grid_of(cast(FakeQuantize, self.quantizer), ndim)
+
+    @staticmethod
+    def grid_of(q: FakeQuantize, ndim: int) -> Grid:
+        """The grid of `q` now, without a gradient."""
+        scale, zero_point = q.effective_scale().detach(), q.effective_zero_point().to(torch.float32)
+        axis = q.axis if ndim else None
+        scale, zero_point = (reference.along_axis(v, axis, ndim) for v in (scale, zero_point))
+        return Grid(scale, zero_point, q.quant_min, q.quant_max, q.tensor)
+
+
+def _is_on(q: FakeQuantize) -> bool:
+    return q.state == "quantize" and q.calibrated and q.finer == 1 and type(q).quantize is FakeQuantize.quantize
+
+
+class _Instead(torch.autograd.Function):
+    """The second tensor, with the gradient of the first."""
+
+    @staticmethod
+    def forward(ctx: Any, floating: Tensor, exact: Tensor) -> Tensor:
+        return exact
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return grads[0], None
+
+
+class _Steps(torch.autograd.Function):
+    """Steps of values that lie on a grid, with the gradient of a division by its scale."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, scale: Tensor) -> Tensor:
+        ctx.save_for_backward(scale)
+        return (x / scale).round_()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return grads[0] / ctx.saved_tensors[0], None
+
+
+def steps_of(x: Tensor, grid: Grid) -> Tensor:
+    """Steps of dequantized values: ``(q - z) * s / s`` rounds to ``q - z`` below 2**22.
+
+    The gradient for `x` is kept.
+    """
+    if not torch.is_grad_enabled():
+        return (x / grid.scale).round()
+    return cast(Tensor, _Steps.apply(x, grid.scale))  # type: ignore[no-untyped-call]
