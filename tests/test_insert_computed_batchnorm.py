@@ -75,8 +75,6 @@ def test_every_kind_of_layer(case: str) -> None:
     model = kept(case, LAYERS, IMAGES)
     folds = computed_fold.every(io.load(model))
     momenta = {"depthwise": 0.9, "up": 0.75, "product": 0.9, "head": 0.9}
-    if case == "cpu per tensor":
-        del momenta["up"]  # which onnxruntime does not quantize
     assert {str(fold.layer.name): round(fold.momentum, 6) for fold in folds} == momenta
     folded = fold_batchnorm(model)
     assert folded.left == 0

@@ -78,6 +78,7 @@ class Draft:
         self.shift_limits: list[ShiftLimit] = []
         self.midpoints: list[Midpoints] = []
         self.fused: set[ir.Node] = set()
+        self.unpaired: dict[ir.Value, str] = {}
         self.layers_in_float: dict[ir.Node, str] = {}
         self.wants: dict[Consumer, Decision] = {}
         self.ties: list[tuple[ir.Node, OpRow, list[int]]] = []
@@ -120,7 +121,7 @@ class Draft:
         """Whether a pair behind the producer of `value` is possible and wanted by the backend."""
         if value.dtype not in (None, ir.DataType.FLOAT) or any(map(qdq.is_quantize, value.consumers())):
             return False
-        if value.name in self.masked:
+        if value.name in self.masked or value in self.unpaired:
             return False
         return self.backend.io.outputs == "quantize" or not regions.leaves_model(value)
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 
 import onnx_ir as ir
 
-from onnxqat.backends import bare, biases, chains, kept, refusals, regions, specs, spreading, summands
+from onnxqat.backends import bare, biases, chains, claims, kept, refusals, regions, specs, spreading, summands
 from onnxqat.backends.draft import Consumer, Draft, DraftTensor
 from onnxqat.backends.schema import Backend, OpRow
 from onnxqat.backends.selection import Selection
@@ -115,6 +115,7 @@ def _leave(draft: Draft, node: ir.Node, reason: str | None) -> None:
         reason = draft.selection.reason(node) or f"{draft.backend.backend} has no row for {_kind(draft, node)}"
         if draft.spreads(node) or any(True for _ in regions.branches(node)):
             return
+    claims.keep_float(draft, node)
     if node in draft.data_nodes:
         draft.float_nodes.append((query.label(node), reason))
         # A compiler would compute it in float together with the layer: pairs in between only cost.

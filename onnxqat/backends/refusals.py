@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from onnxqat.backends import regions
+from onnxqat.backends import conditions, regions
 from onnxqat.backends.draft import Draft
 from onnxqat.backends.schema import OpRow, Slot
 from onnxqat.graph import qdq, query
@@ -35,9 +35,8 @@ def reason(draft: Draft, node: ir.Node, row: OpRow) -> str | None:
     probabilities = _of_probabilities(draft, node, row)
     if probabilities is not None:
         return probabilities
-    for name, expected in row.when.items():
-        if query.attribute(node, name, 0) != expected:
-            return f"the backend takes {node.op_type} only with {name}={expected}"
+    for key in conditions.unmet(node, row.when):
+        return f"the backend takes {node.op_type} only {conditions.spelled(key, row.when[key])}"
     sources = [p for v in node.inputs if v is not None and (p := v.producer()) is not None and not p.domain]
     before = next((p.op_type for p in sources if p.op_type in row.not_behind), None)
     if before is not None:
@@ -110,6 +109,9 @@ def _of_input(draft: Draft, node: ir.Node, slot: Slot | None, index: int, value:
         return None
     if not draft.backend.types[slot.use].observed:
         return None
+    if value in draft.unpaired:
+        maker = draft.unpaired[value]
+        return f"{maker}, which stays in float, would run on integers if its result {value.name!r} were quantized"
     if value.dtype != ir.DataType.FLOAT:
         known = "unknown" if value.dtype is None else value.dtype.name.lower()
         return f"input {index} has type {known}; only float32 is quantized"

@@ -305,9 +305,10 @@ class Backend(_Row):
     all consumers of a tensor read one pair, or each its own. Where `moved` is ``bare``, what only moves data (the
     operators of `passthrough`, and a Concat that is tied) carries no pair that repeats the grid of its inputs, since
     the compiler carries the grid on. Operators of `summands` carry no pair where a sum alone reads their result: the
-    compiler adds before it rounds. `exact` is what ``--exact`` does: ``short`` scales, for kernels that add or multiply
-    in float, or ``odd`` sums, for those with a fixed-point factor (:mod:`onnxqat.calibration.odd_sums`); then it sets
-    `sums`. With `written_attributes`, operators get the attributes
+    compiler adds before it rounds. Operators of `claims` it runs on codes between any two pairs, with a weight that it
+    rounds itself, so that one left in float has no pair behind it. `exact` is what ``--exact`` does: ``short`` scales,
+    for kernels that add or multiply in float, or ``odd`` sums, for those with a fixed-point factor
+    (:mod:`onnxqat.calibration.odd_sums`); then it sets `sums`. With `written_attributes`, operators get the attributes
     that they leave at their defaults, for compilers that do not know them. `accepts` names the types of activations and
     of weights that the compiler takes, any where it says nothing; ``int8-symmetric`` is int8 without a zero point.
     `facts` gives the source of keys, by their path (``types.act``); one of a key counts for all below it.
@@ -329,6 +330,7 @@ class Backend(_Row):
     pairs: Literal["tensor", "consumer"] = "tensor"
     moved: Literal["pair", "bare"] = "pair"
     summands: tuple[str, ...] = ()
+    claims: tuple[str, ...] = ()
     exact: Literal["short", "odd"] = "short"
     sums: Literal["any", "odd"] = "any"
     checks: tuple[Check, ...] = ()
@@ -350,7 +352,7 @@ class Backend(_Row):
             raise ValueError(f"first_last_bits is {self.first_last_bits}, which is none of 0, 2 to 8, 16")
         chained = {o for c in self.fused for step in c.chain for o in step}
         checked = {o for check in self.checks for o in check.ops}
-        for op in {*self.ops, *self.passthrough, *self.summands, *chained, *checked} - COMPOSITES:
+        for op in {*self.ops, *self.passthrough, *self.summands, *self.claims, *chained, *checked} - COMPOSITES:
             if ops.find("", op.partition("/")[0]) is None:
                 raise ValueError(f"{op!r} is not an operator that onnxqat knows")
 

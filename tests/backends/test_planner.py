@@ -53,7 +53,7 @@ def test_a_chain_that_the_user_cut_is_not_fused() -> None:
 def test_what_reads_an_excluded_layer() -> None:
     text = f"""g (float[1,2,4,4] x) => (float[1,2,4,4] y) <{W}> {{
         s = Conv(x, w) t = Conv(s, w) y = Conv(t, w) }}"""
-    found = plan(text, exclude=("t",))
+    found = plan(text, "litert-int8", exclude=("t",))
     assert reasons(found) == {"t_Conv": "excluded by 't'"}
     assert edges(found)["t"][0].consumers == (("y_Conv", 0),)
     assert edges(found)["s"][0].consumers is None

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import onnx_ir as ir
 
+from onnxqat.backends import conditions
 from onnxqat.graph import query
 from onnxqat.lint import _mending
 from onnxqat.lint._file import File
@@ -74,10 +75,10 @@ def _attributes(file: File) -> Iterator[Found]:
         row = file.table.ops.get(node.op_type) if not node.domain else None
         if row is None or file.reading(node, 0) is None or not any(file.on(v) for v in node.outputs):
             continue
-        for name, expected in row.when.items():
-            have = query.attribute(node, name, 0)
-            if have != expected and not _is_idle(file, node, name):
-                yield Found(f"{name} is {have}; {file.table.backend} takes {expected} alone on integers", node)
+        for key in conditions.unmet(node, row.when):
+            if not _is_idle(file, node, key):
+                taken = conditions.spelled(key, row.when[key])
+                yield Found(f"{file.table.backend} takes it on integers only {taken}", node)
 
 
 def _is_idle(file: File, node: ir.Node, name: str) -> bool:

@@ -1,0 +1,29 @@
+"""Attributes that a table's row is for: its key ``when``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import onnx_ir as ir
+
+from onnxqat.graph import query
+
+
+def unmet(node: ir.Node, when: Mapping[str, Any]) -> Iterator[str]:
+    """The keys of `when` that `node` does not meet.
+
+    A key names an attribute, or several of which one is enough: ``ceil_mode|count_include_pad: 0``. What a node does
+    not state is 0, or empty where a list or a text is expected: ``dilations: []``.
+    """
+    for key, expected in when.items():
+        if not any(query.attribute(node, name, type(expected)()) == expected for name in key.split("|")):
+            yield key
+
+
+def spelled(key: str, expected: Any) -> str:
+    """One condition as words: ``with ceil_mode=0``, ``without dilations``."""
+    names = key.split("|")
+    if isinstance(expected, (list, str)) and not expected:
+        return f"without {' or '.join(names)}"
+    return f"with {' or '.join(f'{name}={expected}' for name in names)}"
