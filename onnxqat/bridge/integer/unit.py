@@ -145,5 +145,6 @@ def steps_of(x: Tensor, grid: Grid) -> Tensor:
     The gradient for `x` is kept.
     """
     if not torch.is_grad_enabled():
-        return (x / grid.scale).round()
+        steps: Tensor = (x / grid.scale).round()
+        return steps
     return cast(Tensor, _Steps.apply(x, grid.scale))  # type: ignore[no-untyped-call]
