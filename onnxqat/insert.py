@@ -14,6 +14,7 @@ import onnx_ir as ir
 import onnxqat
 from onnxqat.backends import planner, schema, selection
 from onnxqat.backends.selection import Overrides, Selection
+from onnxqat.calibration import broken_model
 from onnxqat.errors import BackendError, DataError, UsageError
 from onnxqat.graph import build, edit, files_read, io, provenance, qdq, query, shapes, walk
 from onnxqat.graph.provenance import Provenance
@@ -75,7 +76,7 @@ class InsertResult:
     trial: Trial | None = None
 
 
-@files_read.guard
+@broken_model.guard("source")
 def insert_qdq(
     source: io.ModelSource,
     backend: str = "onnxruntime-cpu",

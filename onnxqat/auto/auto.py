@@ -20,6 +20,7 @@ from onnxqat.auto.judge import LARGEST_SAMPLES, TARGETS, Judge, Measure
 from onnxqat.auto.tuning import Tuning
 from onnxqat.auto.variants import Variant
 from onnxqat.backends.selection import Overrides
+from onnxqat.calibration import broken_model
 from onnxqat.calibration.session import Session
 from onnxqat.errors import CheckError, DataError, QatError
 from onnxqat.graph import atomic, files_read, io, provenance, qdq
@@ -112,7 +113,7 @@ class AutoResult:
         return not self.failures
 
 
-@files_read.guard
+@broken_model.guard("model")
 def auto(
     model: io.ModelSource,
     backend: str = "onnxruntime-cpu",

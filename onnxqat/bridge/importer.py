@@ -18,7 +18,6 @@ from torch import fx
 
 from onnxqat.arithmetic import Arithmetic, create
 from onnxqat.bridge import (
-    broken_model,
     element_types,
     frozen_constants,
     functions,
@@ -37,6 +36,7 @@ from onnxqat.bridge.lowering.normalization import BatchNorm
 from onnxqat.bridge.module import Capture, OnnxModule, capture
 from onnxqat.bridge.quantizer_modules import QuantizerFactory
 from onnxqat.bridge.values import Const
+from onnxqat.calibration import broken_model
 from onnxqat.errors import UnsupportedError
 from onnxqat.graph import batchnorm, computed_fold, io, quantizer_checks, query, sizes, walk
 from onnxqat.ops import _base

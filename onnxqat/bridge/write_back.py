@@ -28,6 +28,7 @@ from onnxqat.bridge.fake_quantize import DerivedFakeQuantize, FakeQuantize
 from onnxqat.bridge.lowering.normalization import BatchNorm
 from onnxqat.bridge.packed_weights import Packing
 from onnxqat.bridge.state import quantizers
+from onnxqat.calibration import broken_model
 from onnxqat.errors import QatError, UsageError
 from onnxqat.graph import external, io, saving
 from onnxqat.metrics import ScoreSource
@@ -38,6 +39,7 @@ Array: TypeAlias = npt.NDArray[Any]
 FINETUNED = "onnxqat.finetuned"
 
 
+@broken_model.guard("model")
 def write_back(
     module: nn.Module,
     model: io.ModelSource,

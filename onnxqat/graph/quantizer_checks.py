@@ -52,7 +52,10 @@ def _input(node: ir.Node, index: int) -> ir.Value | None:
 
 
 def _has_scale(node: ir.Node) -> str | None:
-    return "it has no scale" if _input(node, 0) is None or _input(node, 1) is None else None
+    if _input(node, 0) is None or _input(node, 1) is None:
+        return "it has no scale"
+    scale = query.constant_tensor(_input(node, 1))
+    return f"the scale {scale.name!r} has no elements" if scale is not None and not scale.size else None
 
 
 def _types_exist(node: ir.Node) -> str | None:

@@ -120,7 +120,7 @@ def _constant_results(model: ir.Model) -> Iterator[ir.Value]:
 
 def _bytes(value: ir.Value, dimensions: Mapping[str, int], unknown: int | None = None) -> int | None:
     """Bytes of `value`; None where its type, its rank or a dimension is not known, for which `unknown` may stand."""
-    if value.shape is None or value.dtype is None or value.dtype is ir.DataType.STRING:
+    if value.shape is None or value.dtype in (None, ir.DataType.UNDEFINED, ir.DataType.STRING):
         return None
     sizes = [d if isinstance(d, int) else dimensions.get(str(d), unknown) for d in value.shape]
     if None in sizes:

@@ -10,8 +10,9 @@ from typing import Any, Literal, get_args
 import onnx_ir as ir
 
 from onnxqat.backends import schema
+from onnxqat.calibration import broken_model
 from onnxqat.errors import BackendError, UsageError
-from onnxqat.graph import batchnorm, computed_fold, files_read, io, walk
+from onnxqat.graph import batchnorm, computed_fold, io, walk
 from onnxqat.passes import _base as passes
 from onnxqat.passes.fold_batchnorm import FoldBatchnorm
 from onnxqat.passes.fold_quantized_batchnorm import FoldQuantizedBatchnorm
@@ -38,7 +39,7 @@ class Folded:
     left: int
 
 
-@files_read.guard
+@broken_model.guard("source")
 def fold_batchnorm(
     source: io.ModelSource,
     *,

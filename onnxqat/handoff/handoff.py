@@ -17,6 +17,7 @@ import onnx_ir as ir
 import onnxqat
 from onnxqat import metrics
 from onnxqat.backends import schema
+from onnxqat.calibration import broken_model
 from onnxqat.calibration import data as sources
 from onnxqat.calibration import inputs as model_inputs
 from onnxqat.calibration import preprocess as lines
@@ -24,7 +25,7 @@ from onnxqat.calibration.data import Data
 from onnxqat.calibration.recorded import Recorded
 from onnxqat.calibration.session import Session
 from onnxqat.errors import CheckError, ModelError, UsageError
-from onnxqat.graph import files_read, io, provenance, qdq, quantized_forms, quantizer_checks, query
+from onnxqat.graph import io, provenance, qdq, quantized_forms, quantizer_checks, query
 from onnxqat.handoff import _choice, _reasons, _trace
 from onnxqat.handoff._base import Array, BaseCompiler, CompilerResult, NodeResult
 from onnxqat.handoff._bundle import MANIFEST, check_target, digest, digests, write_json, writing
@@ -60,7 +61,7 @@ Batch = Mapping[str, Array]
 _TOOLS = ("onnx", "onnx-ir", "numpy")
 
 
-@files_read.guard
+@broken_model.guard("model")
 def handoff(
     model: io.ModelSource,
     backend: str,

@@ -8,6 +8,7 @@ import os
 import numpy as np
 
 from onnxqat import numerics
+from onnxqat.calibration import broken_model
 from onnxqat.graph import io, qdq, query
 from onnxqat.graph.qdq import Quantizer
 from onnxqat.lint._file import constant_values, tensor_of
@@ -63,6 +64,7 @@ class Difference:
 Key = tuple[str, int]
 
 
+@broken_model.guard("first", "second")
 def diff(first: io.ModelSource, second: io.ModelSource) -> Difference:
     """Compare the quantizers of two files; they are matched by the name of the float tensor, whatever the form.
 

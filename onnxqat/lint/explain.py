@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from onnxqat import discover
 from onnxqat.backends import regions, schema
+from onnxqat.calibration import broken_model
 from onnxqat.graph import build, io, qdq, query
 from onnxqat.graph.qdq import Quantizer
 from onnxqat.lint._file import File, tensor_of
@@ -77,6 +78,7 @@ class Explanation:
     float_nodes: tuple[FloatNode, ...]
 
 
+@broken_model.guard("model")
 def explain(model: io.ModelSource, backend: str | None = None, *, node: str | None = None) -> Explanation:
     """Describe the quantizers of a QDQ file.
 

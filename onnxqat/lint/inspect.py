@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
+from onnxqat.calibration import broken_model
 from onnxqat.graph import io, qdq, quantized_forms, query, scale_defects, shapes, walk
 from onnxqat.graph.qdq import Quantizer
 from onnxqat.lint.explain import granularity_text, grid_text
@@ -105,6 +106,7 @@ class Inspection:
         return sum(operator.macs or 0 for operator in self.operators)
 
 
+@broken_model.guard("model")
 def inspect(model: io.ModelSource) -> Inspection:
     """Describe any ONNX file, float or quantized.
 

@@ -13,8 +13,9 @@ import onnx_ir as ir
 
 from onnxqat import discover
 from onnxqat.backends import schema
+from onnxqat.calibration import broken_model
 from onnxqat.errors import QatError, UsageError
-from onnxqat.graph import files_read, io, query, shapes, verify, walk
+from onnxqat.graph import io, query, shapes, verify, walk
 from onnxqat.lint._file import File
 from onnxqat.lint._model import SEVERITIES, Finding, Found, LintReport, Rule
 
@@ -29,7 +30,7 @@ def rules() -> tuple[Rule, ...]:
     return tuple(sorted(found, key=lambda rule: rule.target))
 
 
-@files_read.guard
+@broken_model.guard("model")
 def lint(
     model: io.ModelSource,
     backend: str | None = None,

@@ -10,8 +10,9 @@ import torch
 from torch import nn
 
 from onnxqat.bridge.frozen_constants import freeze_constants
+from onnxqat.calibration import broken_model
 from onnxqat.calibration.preprocess import Preprocess
-from onnxqat.graph import files_read, io
+from onnxqat.graph import io
 from onnxqat.metrics import ScoreSource
 from onnxqat.training import batch_norm as batch_norms
 from onnxqat.training import optimizers, schedules
@@ -30,7 +31,7 @@ from onnxqat.training.step import Augment
 __all__ = ["FinetuneResult", "Report", "finetune", "fit", "freeze_constants"]
 
 
-@files_read.guard
+@broken_model.guard("model")
 def finetune(
     model: io.ModelSource,
     data: Any,

@@ -12,12 +12,13 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from onnxqat import metrics
+from onnxqat.calibration import broken_model
 from onnxqat.calibration import preprocess as lines
 from onnxqat.calibration._sources import as_array
 from onnxqat.calibration.recorded import Recorded, remarks_on_float
 from onnxqat.calibration.session import Session, main_values
 from onnxqat.errors import ModelError
-from onnxqat.graph import files_read, io, qdq, quantized_forms, query
+from onnxqat.graph import io, qdq, quantized_forms, query
 from onnxqat.graph.qdq import Quantizer
 from onnxqat.metrics._closeness import Closeness
 from onnxqat.types import Remark, Role
@@ -103,7 +104,7 @@ class ProfileReport:
     preprocess: str = ""
 
 
-@files_read.guard
+@broken_model.guard("float_model", "qdq_model")
 def profile(
     float_model: io.ModelSource,
     qdq_model: io.ModelSource,

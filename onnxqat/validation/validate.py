@@ -12,13 +12,13 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from onnxqat import metrics
+from onnxqat.calibration import broken_model, not_finite
 from onnxqat.calibration import inputs as model_inputs
-from onnxqat.calibration import not_finite
 from onnxqat.calibration import preprocess as lines
 from onnxqat.calibration.recorded import Recorded, remarks_on_float
 from onnxqat.calibration.session import Session, main_values
 from onnxqat.errors import DataError, ModelError
-from onnxqat.graph import files_read, io, qdq, quantized_forms, query
+from onnxqat.graph import io, qdq, quantized_forms, query
 from onnxqat.metrics._accuracy import AccuracyMeter
 from onnxqat.metrics._closeness import Difference
 from onnxqat.metrics._paired import Paired, pair
@@ -44,7 +44,7 @@ FEW = 4
 """Samples on which every tensor is looked at for NaN; the inputs of quantizers are on all of them."""
 
 
-@files_read.guard
+@broken_model.guard("float_model", "qdq_model")
 def validate(
     float_model: io.ModelSource,
     qdq_model: io.ModelSource,

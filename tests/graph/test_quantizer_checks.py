@@ -17,6 +17,7 @@ F = np.float32
 DATA = [{"x": x} for x in np.random.default_rng(0).standard_normal((4, 1, 2, 4, 4)).astype(F)]
 BROKEN: dict[str, tuple[Callable[[], onnx.ModelProto], str]] = {
     "double scale": (lambda: changed(ws=np.full(2, 0.01)), "the scale 'ws' is DOUBLE, which QuantizeLinear lacks"),
+    "no elements": (lambda: changed(rs=np.zeros(0, F), rz=np.zeros(0, np.uint8)), "the scale 'rs' has no elements"),
     "int8 scale": (lambda: changed(bs=np.ones(2, np.int8)), "the scale 'bs' is INT8, which DequantizeLinear lacks"),
     "float zero point": (lambda: changed(z=np.zeros((), np.float16)), "the zero point 'z' is FLOAT16"),
     "two types": (lambda: changed(bz=np.zeros(2, np.int8)), "the zero point 'bz' is INT8, the codes are INT32"),

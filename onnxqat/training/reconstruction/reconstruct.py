@@ -16,11 +16,12 @@ from onnxqat.bridge.importer import to_torch
 from onnxqat.bridge.module import OnnxModule
 from onnxqat.bridge.state import quantizers, state
 from onnxqat.bridge.write_back import write_back
+from onnxqat.calibration import broken_model
 from onnxqat.calibration.inputs import of_graph
 from onnxqat.calibration.preprocess import Preprocess, parse
 from onnxqat.calibration.recorded import Recorded
 from onnxqat.errors import DataError, ModelError, UsageError
-from onnxqat.graph import files_read, io
+from onnxqat.graph import io
 from onnxqat.graph.staging import scratch
 from onnxqat.training import batches, methods, placement
 from onnxqat.training.in_float32 import Source
@@ -90,7 +91,7 @@ class ReconstructResult:
     remarks: tuple[Remark, ...] = ()
 
 
-@files_read.guard
+@broken_model.guard("model")
 def reconstruct(
     model: io.ModelSource,
     data: Any,

@@ -1,9 +1,10 @@
 """What cannot be imported is the model's fault where onnxruntime refuses the model too, and only there."""
 
+import onnx
 import pytest
 
-from onnxqat.bridge.broken_model import blamed
 from onnxqat.bridge.importer import to_torch
+from onnxqat.calibration.broken_model import blamed, guard
 from onnxqat.errors import ModelError
 from tests.passes.checks import parse
 
@@ -20,6 +21,19 @@ def test_onnxruntimes_reason_is_the_error(text: str, reason: str) -> None:
     with pytest.raises(ModelError, match=reason) as caught:
         to_torch(parse(text))
     assert caught.value.code == "model-not-runnable"
+
+
+def test_commands_blame_the_model_too() -> None:
+    text = "g (float[1,2] x) => (float[1,2] y) <float[1,2] w = {1, 1}> { y = MatMul(x, w) }"
+
+    @guard("source")
+    def command(source: onnx.ModelProto, number: int = 0) -> int:
+        return [][number]
+
+    with pytest.raises(ModelError, match="model-not-runnable"):
+        command(parse(text))
+    with pytest.raises(IndexError):
+        command(parse(SLICE % 1), number=3)
 
 
 def test_with_a_sound_model_the_import_is_at_fault() -> None:
