@@ -35,6 +35,7 @@ ErrorCode = Literal[
     "runtime-failed",
     "output-not-writable",
     "machine-limit",
+    "input-changed",
     "code-exited",
     "data-missing",
     "data-not-found",

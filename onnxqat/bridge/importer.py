@@ -46,6 +46,7 @@ __all__ = ["Capture", "OnnxModule", "QuantizerFactory", "capture", "to_torch"]
 Lowering: TypeAlias = "Callable[[NodeView], Lowered]"
 
 
+@broken_model.guard("source")
 def to_torch(
     source: io.ModelSource,
     *,
@@ -80,11 +81,9 @@ def to_torch(
         ModelError: the file is not a model; ``scale-invalid`` for a scale that is negative, 0 or not finite;
             ``model-too-large``; ``model-not-runnable`` where onnxruntime refuses what cannot be imported.
     """
-    model = io.load(source)
-    with broken_model.blamed(source):
-        model = prepare(model)
-        quantizer_checks.check(model)
-        module = _Importer(model, quantizer_factory or quantizer_modules.default_factory).run()
+    model = prepare(io.load(source))
+    quantizer_checks.check(model)
+    module = _Importer(model, quantizer_factory or quantizer_modules.default_factory).run()
     if module.quantizers and not batchnorm.trains_live(model):
         for normalization in module.modules():
             if isinstance(normalization, BatchNorm):

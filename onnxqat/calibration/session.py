@@ -81,7 +81,7 @@ class Session:
         self.unmoved = False
         try:
             self._session, self.unmoved = _open(plain, settings, what)
-        except QatError:
+        except (QatError, OSError):
             raise
         except Exception as error:
             converted = None if any(text in str(error) for text in _ILL_TYPED) else _in_float32(plain)

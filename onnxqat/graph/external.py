@@ -11,7 +11,7 @@ import onnx
 import onnx_ir as ir
 
 from onnxqat.errors import ModelError
-from onnxqat.graph import files_read
+from onnxqat.graph import files_read, walk
 
 
 def tensors(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
@@ -82,6 +82,38 @@ def _check_tensor(tensor: onnx.TensorProto, name: str, folder: Path | None) -> N
     length = stat.st_size - offset if length == -1 else length
     if length < 0 or offset + length > stat.st_size or length < needed_bytes(tensor):
         raise refuse(f"does not fit its file: bytes {offset} to {offset + length} of {stat.st_size}")
+
+
+def check_held(model: ir.Model) -> None:
+    """Refuse a model in memory whose weights lie in files that are gone: they are read when they are needed.
+
+    Raises:
+        ModelError: ``model-external-data``.
+    """
+    for path in external_files(model):
+        if not path.is_file():
+            raise ModelError(
+                "model-external-data",
+                f"the model: its weights lie in {path}, which is no file any more",
+                hint="load the model again, and leave its files until the work is done",
+            )
+        files_read.note(path, "the model's external data")
+
+
+def external_files(model: ir.Model) -> tuple[Path, ...]:
+    """Files of external data of `model`, each once, by name."""
+    return tuple(sorted({Path(tensor.path) for tensor in _external(model)}))
+
+
+def _external(model: ir.Model) -> Iterator[ir.ExternalTensor]:
+    for graph in model.graphs():
+        for value in graph.initializers.values():
+            if isinstance(value.const_value, ir.ExternalTensor):
+                yield value.const_value
+    for node in walk.nodes(model):
+        for attribute in node.attributes.values():
+            if isinstance(attribute.value, ir.ExternalTensor):
+                yield attribute.value
 
 
 def needed_bytes(tensor: onnx.TensorProto) -> int:

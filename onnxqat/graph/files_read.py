@@ -18,11 +18,13 @@ from contextvars import ContextVar
 from typing import ParamSpec, TypeVar
 
 from onnxqat import exits
-from onnxqat.errors import UsageError
+from onnxqat.errors import InputError, QatError, UsageError
 
 P = ParamSpec("P")
 R = TypeVar("R")
 OUTPUT = "the output"
+_WATCHED = 64  # files that are noted at once: a folder of images is not looked at twice
+_State = tuple[int, int, int, int]  # device, number, size, and time of the last change
 Identity = tuple[int, int]
 """Device and number of a file, which all its names share."""
 
@@ -47,6 +49,11 @@ class _Command:
     planned: dict[str, tuple[str, str]] = dataclasses.field(default_factory=dict)
     written: set[str] = dataclasses.field(default_factory=set)
     noted: set[str] = dataclasses.field(default_factory=set)
+    states: dict[str, _State | None] = dataclasses.field(default_factory=dict)
+
+    def changed(self) -> str | None:
+        """Return a file that is another one, or gone, since it was noted; None where there is none."""
+        return next((path for path, state in self.states.items() if _state(path) != state), None)
 
 
 # A value of the command that runs, as a decimal context is of the computation that runs: passing it by hand would put
@@ -59,15 +66,28 @@ def guarded() -> Iterator[None]:
     """A command: what is read in the block is kept from what is written in it. A command within one is part of it.
 
     Raises:
-        InputError: ``code-exited``: of :func:`onnxqat.exits.refused`.
+        InputError: ``code-exited``: of :func:`onnxqat.exits.refused`; ``input-changed``: something went wrong, and a file
+            that is read was replaced or removed meanwhile: weights are read when they are needed.
     """
     with exits.refused():
         if _RUNNING.get() is not None:
             yield
             return
-        token = _RUNNING.set(_Command())
+        command = _Command()
+        token = _RUNNING.set(command)
         try:
             yield
+        except (QatError, MemoryError):
+            raise
+        except Exception as error:
+            path = command.changed()
+            if path is None:
+                raise
+            raise InputError(
+                "input-changed",
+                f"{path}: it was replaced or removed while the command read it ({type(error).__name__}: {error})",
+                hint="run the command again, and leave the files that it reads until it has ended",
+            ) from error
         finally:
             _RUNNING.reset(token)
 
@@ -126,6 +146,8 @@ def note_all(paths: Iterable[str | os.PathLike[str]], what: str) -> None:
         if p not in command.noted and not (own and os.path.realpath(p) in own)
     ]
     command.noted.update(new)
+    if len(new) <= _WATCHED:
+        command.states.update((os.path.abspath(path), _state(path)) for path in new)
     group = _Group(tuple(new), what)
     command.groups.append(group)
     for real, (output, name) in command.planned.items():
@@ -197,6 +219,14 @@ def _refuse(output: str, name: str, groups: Iterable[_Group]) -> None:
 
 def _is_device(path: str) -> bool:
     return os.path.exists(path) and not os.path.isfile(path)
+
+
+def _state(path: str | os.PathLike[str]) -> _State | None:
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _identity(path: str | os.PathLike[str]) -> Identity | None:

@@ -20,7 +20,7 @@ from onnxqat import discover
 from onnxqat.errors import ModelError
 from onnxqat.graph import calls, files_read, omitted, order, overridden, query, stated, text
 from onnxqat.graph.atomic import check_writable, write_atomic
-from onnxqat.graph.external import check_external_data, has_external_data, needed_bytes, tensors
+from onnxqat.graph.external import check_external_data, check_held, has_external_data, needed_bytes, tensors
 from onnxqat.graph.saving import PROTOBUF_LIMIT, save, to_proto
 
 if TYPE_CHECKING:
@@ -68,6 +68,7 @@ def _load(source: ModelSource) -> ir.Model:
             raise ModelError(
                 "model-invalid", "the model: its nodes are out of order", hint="call model.graph.sort() first"
             )
+        check_held(source)
         return overridden.drop(source.clone())
     if isinstance(source, onnx.ModelProto):
         copy = onnx.ModelProto()

@@ -9,12 +9,13 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import onnx_ir as ir
 
-from onnxqat.graph import files_read, walk
+from onnxqat.graph import files_read
+from onnxqat.graph.external import external_files
 
 PREFIX = "onnxqat."
 CHUNK = 2**16
@@ -72,22 +73,6 @@ def float_model(source: object, model: ir.Model) -> tuple[str, str]:
         return "", ""
     path = Path(source)
     return path.name, digest(path, external_files(model))
-
-
-def external_files(model: ir.Model) -> tuple[Path, ...]:
-    """Files of external data of `model`, each once, by name."""
-    return tuple(sorted({Path(tensor.path) for tensor in _external(model)}))
-
-
-def _external(model: ir.Model) -> Iterator[ir.ExternalTensor]:
-    for graph in model.graphs():
-        for value in graph.initializers.values():
-            if isinstance(value.const_value, ir.ExternalTensor):
-                yield value.const_value
-    for node in walk.nodes(model):
-        for attribute in node.attributes.values():
-            if isinstance(attribute.value, ir.ExternalTensor):
-                yield attribute.value
 
 
 def digest(path: Path, external: Iterable[Path] = ()) -> str:

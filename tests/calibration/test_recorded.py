@@ -17,6 +17,7 @@ from onnxqat.calibration.inputs import InputInfo
 from onnxqat.calibration.preprocess import Preprocess, line, parse
 from onnxqat.calibration.recorded import Recorded, remarks_on_float
 from onnxqat.graph import io, provenance
+from onnxqat.graph.external import external_files
 from onnxqat.graph.provenance import Provenance
 from tests.validation import tiny
 
@@ -154,7 +155,7 @@ def test_external_data_count(tmp_path: Path) -> None:
     io.save(model, tmp_path / "model.onnx", external_data=True)
     loaded = io.load(tmp_path / "model.onnx")
     before = provenance.float_model(tmp_path / "model.onnx", loaded)
-    (data,) = provenance.external_files(loaded)
+    (data,) = external_files(loaded)
     content = bytearray(data.read_bytes())
     content[-1] ^= 1
     data.write_bytes(content)
