@@ -14,3 +14,7 @@ def test_what_is_not_reduced_still_has_its_elements_computed(name: str, axes: np
     x = abs(X) if name == "LogSum" else X
     inputs = {"x": x, "axes": axes}
     parity.check(one_node.make(f"Reduce{name}", inputs, constants=["axes"], opset=18, noop_with_empty_axes=1), {"x": x})
+
+
+def test_no_number_but_1_keeps_the_dimensions() -> None:
+    parity.check(one_node.make("ReduceMean", {"x": X}, opset=13, keepdims=-1), {"x": X})
