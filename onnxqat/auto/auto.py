@@ -43,6 +43,9 @@ if TYPE_CHECKING:
     from onnxqat.validation.result import ValidationReport
 
 MODEL, BUNDLE = "model.qdq.onnx", "bundle"
+SO_FAR = "so_far.qdq.onnx"
+"""The best of a search that was interrupted; the files of an earlier run stay as they are."""
+
 SHARE = 5
 """One sample in so many is held out and judges."""
 
@@ -142,7 +145,8 @@ def auto(
        folded afterwards.
     3. The best of all is validated and handed to the compiler of `backend`.
 
-    The budget bounds how much is tried, not the first calibration and the proofs, which every run has.
+    The budget bounds how much is tried, not the first calibration and the proofs, which every run has. A search that is
+    interrupted leaves the best of its attempts as ``so_far.qdq.onnx``, judged and not proven.
 
     Args:
         model: float model: path, onnx.ModelProto, onnx_ir.Model or onnx_graphsurgeon.Graph; it is not changed.
@@ -178,7 +182,8 @@ def auto(
         original = convert_to_float32.convert(original, keep_io_types=False)
     if data is None:
         raise DataError("data-missing", "there is no data to learn from", hint="give --data")
-    files_read.plan(Path(output) / MODEL)
+    for name in (MODEL, SO_FAR):
+        files_read.plan(Path(output) / name)
     opened = open_data(original, data, preprocess, batch_size, limit, random_data=False)
     check_target(Path(output) / BUNDLE)
     tell = progress if progress is not None else lambda _: None
@@ -186,9 +191,14 @@ def auto(
         search = _Search(
             original, backend, opened, overrides or Overrides(), clock, target_drop, score, labels, folder, tell
         )
-        search.calibrate()
-        if search.best[0].drop > search.target_drop:
-            search.tune(seed, device)
+        try:
+            search.calibrate()
+            if search.best[0].drop > search.target_drop:
+                search.tune(seed, device)
+        except KeyboardInterrupt:
+            if search.attempts:
+                _save_best(search, Path(output) / SO_FAR, origin)
+            raise
         return _prove(search, Path(output), origin)
 
 
@@ -383,13 +393,18 @@ def _limits(search: _Search) -> tuple[float | None, float | None]:
     return None, -math.inf  # a score of the user's judges
 
 
-def _prove(search: _Search, output: Path, origin: tuple[str, str]) -> AutoResult:
-    best, path, _ = search.best
-    atomic.make_folder(output)
-    quantized = io.load(path)
+def _save_best(search: _Search, target: Path, origin: tuple[str, str]) -> Path:
+    """The best of all attempts as a file that says what it was made from."""
+    atomic.make_folder(target.parent)
+    quantized = io.load(search.best[1])
     recorded = dataclasses.replace(provenance.of(quantized), float_model=origin[0], float_sha256=origin[1])
     provenance.write(quantized, recorded)
-    written = Path(io.save(quantized, output / MODEL))
+    return Path(io.save(quantized, target))
+
+
+def _prove(search: _Search, output: Path, origin: tuple[str, str]) -> AutoResult:
+    best, path, _ = search.best
+    written = _save_best(search, output / MODEL, origin)
     search.tell("validate")
     max_drop, min_sqnr = _limits(search)
     proof = validate(search.original, written, search.held.first(LARGEST_SAMPLES), max_drop=max_drop, min_sqnr=min_sqnr)

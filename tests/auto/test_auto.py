@@ -26,7 +26,7 @@ from onnxqat.calibration.data import open_data
 from onnxqat.calibration.session import Session
 from onnxqat.cli import main
 from onnxqat.errors import DataError, UsageError
-from onnxqat.graph import io
+from onnxqat.graph import io, qdq
 from onnxqat.report.build_auto import from_auto
 from onnxqat.training import digits as demo
 from onnxqat.validation.remedies import Given
@@ -234,6 +234,20 @@ def test_without_time_nothing_is_trained(model: onnx.ModelProto, tmp_path: Path)
     assert from_auto(ended, given, longer=again).next_command == look
     met = dataclasses.replace(ended, failures=(), drop=-1.0)
     assert from_auto(met, given, longer=again).next_command.startswith("onnxqat explain ")
+
+
+def test_an_interruption_leaves_the_best_so_far(
+    model: onnx.ModelProto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tuning.Tuning, "run", interrupted)
+    given = {"data": {"image": tiny.images(40)}, "overrides": BITS, "target_drop": 0.0}
+    with pytest.raises(KeyboardInterrupt):
+        onnxqat.auto(model, "academic", output=tmp_path, **given)
+    assert [p.name for p in tmp_path.iterdir()] == ["so_far.qdq.onnx"]
+    assert qdq.is_quantized(io.load(tmp_path / "so_far.qdq.onnx"))
 
 
 def test_data_that_can_be_read_once_is_refused(model: onnx.ModelProto, tmp_path: Path) -> None:
