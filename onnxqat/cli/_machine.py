@@ -23,7 +23,7 @@ _OF_FILES = (errno.ENAMETOOLONG, errno.ELOOP, errno.EACCES, errno.EPERM, errno.E
 # As the C and C++ libraries of numpy, torch, onnxruntime and CUDA, the loader of shared objects and threads put it.
 _NO_MEMORY = re.compile(
     r"bad[ _]alloc|(can ?not|can't|failed to|unable to) allocate|not enough memory|out of memory|MemoryError"
-    r"|failed to map segment|can't start new thread|pthread_\w+ failed",
+    r"|memory allocation still failed|failed to map segment|can't start new thread|pthread_\w+ failed",
     re.IGNORECASE,
 )
 HINT = "free some space or memory, or raise the limit"
@@ -33,7 +33,8 @@ def limit(error: BaseException) -> InputError | None:
     """`error` as one that a user can act on, where the machine is at fault or a file cannot be used; None elsewhere."""
     if isinstance(error, QatError):
         # onnxruntime names the model for everything that goes wrong in it.
-        of_memory = error.code == "model-not-runnable" and _NO_MEMORY.search(error.message) is not None
+        told = error.code in ("model-not-runnable", "runtime-failed")
+        of_memory = told and _NO_MEMORY.search(error.message) is not None
         # The checker says no more than this; a name in a model cannot be the end of a sentence about it.
         of_memory = of_memory or (error.code == "model-invalid" and error.message.endswith(": std::bad_alloc"))
         return InputError("machine-limit", f"out of memory: {error.message}", hint=HINT) if of_memory else None

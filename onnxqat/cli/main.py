@@ -14,7 +14,7 @@ import click
 
 import onnxqat
 from onnxqat import printing
-from onnxqat.cli import _machine, _signals, _streams
+from onnxqat.cli import _address_space, _machine, _signals, _streams
 from onnxqat.cli._folder import Folder
 from onnxqat.errors import InputError, QatError, UsageError
 
@@ -39,13 +39,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     if not _streams.prepare():
         sys.exit(_without_output())
+    _address_space.guard()
     with _signals.handled(ends=arguments is None):
-        status = run(sys.argv[1:] if arguments is None else arguments)
+        status, error = _outcome(sys.argv[1:] if arguments is None else arguments)
+    if arguments is None and error is not None and error.code == "machine-limit":
+        _streams.end(status)
     sys.exit(status)
 
 
 def run(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status; errors become one line on standard error."""
+    status, _ = _outcome(arguments)
+    return status
+
+
+def _outcome(arguments: Sequence[str]) -> tuple[int, QatError | None]:
+    """The exit status, and the error that was reported, where there is one."""
     # The threads that numpy's OpenBLAS starts when it is loaded wait for work in a loop of 2**26 cycles before they
     # sleep: on 2 cores 0.1 CPU seconds for nothing. 2**4, its least, wakes them for real work all the same.
     os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
@@ -53,33 +62,26 @@ def run(arguments: Sequence[str]) -> int:
     try:
         status = _run(list(arguments), as_json=as_json)
         _streams.flush()
-        return status
+        return status, None
     except _signals.interruptions():
         status = _signals.status()
         with contextlib.suppress(OSError):  # a terminal that was closed takes no last line
             printing.echo(_signals.words_for(status), err=True)
-        return status
+        return status, None
     except click.ClickException as error:
         if isinstance(error, _NO_ARGUMENTS):
             error.show()  # the help of a group
-            return error.exit_code
-        found = _of_click(error)
-        _report(found, as_json=as_json)
-        return found.exit_status
+            return error.exit_code, None
+        return _reported(_of_click(error), as_json=as_json)
     except QatError as error:
-        error = _machine.limit(error) or _as_typed(error, arguments)
-        _report(error, as_json=as_json)
-        return error.exit_status
+        return _reported(_machine.limit(error) or _as_typed(error, arguments), as_json=as_json)
     except Exception as error:
         if isinstance(error, BrokenPipeError) and _streams.is_gone():
-            return READER_GONE
+            return READER_GONE, None
         if os.environ.get("ONNXQAT_DEBUG"):
             raise
         limit = _machine.limit(error)
-        if limit is None:
-            return _report_defect(error)
-        _report(limit, as_json=as_json)
-        return limit.exit_status
+        return (_report_defect(error), None) if limit is None else _reported(limit, as_json=as_json)
 
 
 def _run(arguments: list[str], *, as_json: bool) -> int:
@@ -135,6 +137,11 @@ def _report_defect(error: Exception) -> int:
 
 def _print_json(error: QatError) -> None:
     printing.echo(json.dumps({"error": {"code": error.code, "message": error.message, "hint": error.hint}}))
+
+
+def _reported(error: QatError, *, as_json: bool) -> tuple[int, QatError]:
+    _report(error, as_json=as_json)
+    return error.exit_status, error
 
 
 def _report(error: QatError, *, as_json: bool) -> None:

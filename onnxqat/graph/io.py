@@ -120,7 +120,9 @@ def read_proto(path: Path) -> onnx.ModelProto:
     proto = onnx.ModelProto()
     try:
         proto.ParseFromString(content)
-    except Exception:  # protobuf's own DecodeError, whose module differs between its implementations
+    except Exception as error:  # protobuf's own DecodeError, whose module differs between its implementations
+        if "alloc failed" in str(error):
+            raise MemoryError(f"{path}: {error}") from None
         raise ModelError(
             "model-not-onnx", f"{path}: not an ONNX file, or damaged", hint="download or export it again"
         ) from None

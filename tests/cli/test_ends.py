@@ -147,6 +147,7 @@ def test_too_little_memory_to_load_a_library(qdq: Path) -> None:
         (RuntimeError("can't start new thread"), "machine-limit"),
         (OSError(12, "Cannot allocate memory"), "machine-limit"),
         (ModelError("model-not-runnable", "onnxruntime cannot run the model: bad allocation"), "machine-limit"),
+        (ModelError("runtime-failed", "it ended with status 1: Memory allocation still failed"), "machine-limit"),
         (OSError(36, "File name too long", "n" * 300), "option-invalid"),
         (PermissionError(13, "Permission denied", "secret"), "option-invalid"),
         (RuntimeError("shapes do not fit"), None),
