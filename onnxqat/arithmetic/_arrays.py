@@ -19,12 +19,16 @@ def _is_numpy(x: Array) -> bool:
 
 
 def single(x: Array) -> Array:
-    """`x` in float32, rounded half to even."""
+    """`x` in float32, rounded half to even; a number, which is one of float32, as it is."""
+    if isinstance(x, float):
+        return x
     return x.astype(np.float32) if _is_numpy(x) else x.float()
 
 
 def double(x: Array) -> Array:
-    """`x` in float64."""
+    """`x` in float64; a number as it is."""
+    if isinstance(x, float):
+        return x
     return x.astype(np.float64) if _is_numpy(x) else x.double()
 
 

@@ -15,7 +15,7 @@ class Grid:
 
     Attributes:
         scale: float32, of a shape that broadcasts with the tensor.
-        zero_point: float32 of the same shape, a whole number.
+        zero_point: float32 of the same shape, a whole number; or a float.
         low: smallest code.
         high: largest code.
         tensor: its name, for messages.
@@ -29,7 +29,7 @@ class Grid:
 
     def limited(self, steps: Array) -> Array:
         """`steps` saturated to the ends of the grid."""
-        return self.saturated(steps + self.zero_point)
+        return steps.clip(self.low - self.zero_point, self.high - self.zero_point)
 
     def saturated(self, codes: Array) -> Array:
         """Steps of `codes`, saturated to the ends of the grid."""

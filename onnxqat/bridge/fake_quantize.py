@@ -8,7 +8,6 @@ how they are rounded, says in :meth:`FakeQuantize.baked` what the file gets.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any, Literal, cast, get_args
 
@@ -18,11 +17,10 @@ from torch import Tensor, nn
 
 from onnxqat import numerics
 from onnxqat.bridge.kernels import fastest, grids, reference
-from onnxqat.bridge.kernels.reference import SMALLEST_SCALE
 from onnxqat.bridge.packed_weights import Packing
 from onnxqat.bridge.positive_scale import non_zero, positive
 from onnxqat.bridge.step_limit import StepLimit
-from onnxqat.errors import DataError, UnsupportedError, UsageError
+from onnxqat.errors import DataError, UsageError
 from onnxqat.types import QParams, QType, Role
 
 State = Literal["float", "calibrate", "quantize", "calibrate_quantized"]
@@ -64,6 +62,7 @@ class FakeQuantize(nn.Module):
         bound_names: names of the initializers of a Clip that hold the smallest and the largest code; None where the
             file states none.
         limit: bounds what an optimizer step does to the scale; None where the training loop does that itself.
+        largest_scale: what training keeps the scale below, see :mod:`onnxqat.bridge.clip_in_front`; None: nothing.
         finer: steps of the grid now in the place of one of the file's, see :mod:`onnxqat.training.progressive`.
         rewrites_weights: of a class, whether weights in the file are :meth:`baked` ones.
         freezes_weights: of a class, whether forward gives master weights no gradient.
@@ -106,6 +105,7 @@ class FakeQuantize(nn.Module):
         self.packings: dict[str, Packing] = {}
         self.bound_names: tuple[str | None, str | None] = (None, None)
         self.limit: StepLimit | None = None
+        self.largest_scale: float | None = None
         self._allocate(qparams)
 
     def _allocate(self, qparams: QParams) -> None:
@@ -145,8 +145,7 @@ class FakeQuantize(nn.Module):
 
         With `relu` it is that of ``relu(x)``, which :func:`onnxqat.bridge.relu_fusion.fuse_relu` asks for.
         """
-        if self.limit is not None and self.training:
-            self.limit.apply(self.scale)
+        self._limit_step()
         if relu:
             if self.state == "quantize" and self.calibrated and self.fuses_relu():
                 return self._by_one_kernel(x, relu=True)
@@ -161,6 +160,10 @@ class FakeQuantize(nn.Module):
             raise self._uncalibrated()
         return self.quantize(x)
 
+    def _limit_step(self) -> None:
+        if self.limit is not None and self.training:
+            self.limit.apply(self.scale, self.largest_scale)
+
     def fuses_relu(self) -> bool:
         """Whether the kernel of this quantizer can do the Relu in front of it: those of the formula and LSQ alone."""
         return type(self).quantize is FakeQuantize.quantize and self._has_one_kernel()
@@ -170,7 +173,17 @@ class FakeQuantize(nn.Module):
         own = type(self).differentiable is not FakeQuantize.differentiable
         return not own and self.block_size is None and not self.qtype.is_float and self.precision == "float32"
 
-    def _by_one_kernel(self, x: Tensor, *, relu: bool) -> Tensor:
+    def through(self, x: Tensor, result: Tensor, *, relu: bool = False) -> Tensor:
+        """`result`, which an integer kernel gives, with the gradients that `x`, or ``relu(x)``, has when it is quantized.
+
+        Only while the state is ``quantize``.
+        """
+        self._limit_step()
+        if self.fuses_relu():
+            return self._by_one_kernel(x, relu=relu, result=result)
+        return instead(self(x, relu), result)
+
+    def _by_one_kernel(self, x: Tensor, *, relu: bool, result: Tensor | None = None) -> Tensor:
         """`x`, or ``relu(x)``, on the grid; the kernel raises the scale as well, where it is this class that does it."""
         own = type(self).effective_scale is not FakeQuantize.effective_scale
         scale = self.effective_scale() if own else self.scale
@@ -178,7 +191,8 @@ class FakeQuantize(nn.Module):
         raised_to = 0 if own else self.scale_bits or reference.ALL_BITS
         if not torch.is_grad_enabled():
             return fastest.fake_quantize(x, scale, *grid, relu=relu, raised_to=raised_to)
-        return fastest.apply(x, scale, *grid, self.gradient_scale(x), relu=relu, raised_to=raised_to)
+        how: dict[str, Any] = {"relu": relu, "raised_to": raised_to, "result": result}
+        return fastest.apply(x, scale, *grid, self.gradient_scale(x), **how)
 
     def _uncalibrated(self) -> DataError:
         return DataError(
@@ -383,110 +397,18 @@ class FakeQuantize(nn.Module):
         return f"{self.tensor!r}, {self.role}, {grid}{axis}, {self.state}"
 
 
-class _Through(torch.autograd.Function):
-    """Fake-quantize with the gradient of the identity."""
+class _Instead(torch.autograd.Function):
+    """The second tensor, with the gradient of the first."""
 
     @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, scale: Tensor, zero_point: Tensor, quant_min: int, quant_max: int, axis: int | None
-    ) -> Tensor:
-        return fastest.fake_quantize(x, scale, zero_point, quant_min, quant_max, axis)
+    def forward(ctx: Any, floating: Tensor, exact: Tensor) -> Tensor:
+        return exact
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        return grads[0], None, None, None, None, None
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return grads[0], None
 
 
-class DerivedFakeQuantize(FakeQuantize):
-    """The quantizer of a bias: int32, zero point 0, ``scale = activation scale * weight scale`` (float32 product).
-
-    It has no parameter of its own and follows the two quantizers as they train. They are referred to, not
-    registered, so the state dict holds them once; the reference survives ``deepcopy`` and ``pickle`` of the module
-    that holds all three.
-
-    Codes of more than 24 bits are handled in float64, the dequantized value is ``float32(code) * scale`` as
-    DequantizeLinear computes it from int32.
-
-    The gradient passes straight through to the bias. None goes to the two scales: the grid is so fine
-    that ``d x' / d scale = round(v) - v`` is rounding noise of mean zero, and it does not saturate in practice.
-
-    Args:
-        qparams: the bias's parameters as they are in the file; scale of shape () or (C,).
-        activation: the quantizer of the layer's input, per tensor.
-        weight: the quantizer of the layer's weight.
-        tensor: the ONNX name of the bias.
-        stored_as: ``"int32"``; ``"float"`` for a bias that stays float in the file, with values on this grid; ``"computed"``
-            for one that the graph computes and rounds to it.
-
-    Raises:
-        UnsupportedError: ``quantizer-unsupported`` when the product does not have the shape of the bias's scale.
-    """
-
-    derived = True
-
-    def __init__(
-        self,
-        qparams: QParams,
-        *,
-        activation: FakeQuantize,
-        weight: FakeQuantize,
-        tensor: str,
-        stored_as: Literal["int32", "float", "computed"] = "int32",
-    ) -> None:
-        super().__init__(qparams, tensor=tensor, role="bias", symmetric=True)
-        self.stored_as: Literal["int32", "float", "computed"] = stored_as
-        # A tuple, because nn.Module registers modules that are set as attributes.
-        self._sources = (activation, weight)
-        self._shape = tuple(qparams.scale.shape)
-        product = np.broadcast_shapes(tuple(activation.zero_point.shape), tuple(weight.zero_point.shape))
-        one = math.prod(product) == 1  # quantizers write one number for the bias of a layer with one output channel
-        if activation.axis is not None or (product != self._shape and not one):
-            raise UnsupportedError(
-                "quantizer-unsupported",
-                f"bias {tensor!r} has a scale of shape {self._shape}; activation times weight gives {product}",
-            )
-
-    @property
-    def activation(self) -> FakeQuantize:
-        """The quantizer of the layer's input."""
-        return self._sources[0]
-
-    @property
-    def weight(self) -> FakeQuantize:
-        """The quantizer of the layer's weight."""
-        return self._sources[1]
-
-    def _allocate(self, qparams: QParams) -> None:
-        self.register_buffer("zero_point", torch.zeros(qparams.scale.shape, dtype=torch.int32), persistent=False)
-
-    def effective_scale(self) -> Tensor:
-        """Activation scale times weight scale, float32, detached."""
-        activation, weight = self._sources
-        with torch.no_grad():
-            product = activation.effective_scale() * weight.effective_scale()
-            product = product.clamp_(min=SMALLEST_SCALE)
-            return product.expand(self._shape) if self._shape else product.reshape(())
-
-    def differentiable(
-        self, x: Tensor, scale: Tensor, zero_point: Tensor, axis: int | None, gradient_scale: float
-    ) -> Tensor:
-        """The gradient passes straight through."""
-        grid = (self.quant_min, self.quant_max, axis)
-        return cast(Tensor, _Through.apply(x, scale, zero_point, *grid))  # type: ignore[no-untyped-call]
-
-    def observe(self, x: Tensor) -> None:
-        """Nothing: the scale follows from the two quantizers."""
-
-    def reset_observed(self) -> None:
-        """Nothing is observed."""
-
-    def apply_observed(self) -> None:
-        """Nothing: the scale follows from the two quantizers."""
-
-    def set_qparams(self, qparams: QParams) -> None:
-        """Refused: the scale follows from the two quantizers.
-
-        Raises:
-            UsageError: ``option-invalid``, always.
-        """
-        raise UsageError("option-invalid", f"the scale of bias {self.tensor!r} is derived; set those of its layer")
+def instead(floating: Tensor, exact: Tensor) -> Tensor:
+    """`exact`, with the gradient of `floating`."""
+    return cast(Tensor, _Instead.apply(floating, exact))  # type: ignore[no-untyped-call]

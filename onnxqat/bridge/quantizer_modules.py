@@ -11,9 +11,10 @@ import torch
 from torch import fx, nn
 
 from onnxqat import numerics
-from onnxqat.bridge import names, packed_weights
+from onnxqat.bridge import clip_in_front, names, packed_weights
 from onnxqat.bridge.builder import Builder
-from onnxqat.bridge.fake_quantize import DerivedFakeQuantize, FakeQuantize
+from onnxqat.bridge.derived_fake_quantize import DerivedFakeQuantize
+from onnxqat.bridge.fake_quantize import FakeQuantize
 from onnxqat.bridge.step_limit import StepLimit
 from onnxqat.bridge.values import TORCH_DTYPES, Const
 from onnxqat.graph import computed_fold, moved, qdq, query
@@ -110,6 +111,7 @@ class Quantizers:
                 "codes_name": codes,
                 "packings": packed_weights.packings([quantizer.input, *quantizer.zero_points]),
                 "bound_names": _bound_names(quantizer),
+                "largest_scale": clip_in_front.largest_scale(quantizer),
             }
             for name, value in described.items():
                 setattr(made, name, value)
@@ -160,6 +162,8 @@ class Quantizers:
                     module.register_parameter(name, parameter)
             if isinstance(owner, FakeQuantize) and isinstance(module, FakeQuantize):
                 module.limit = owner.limit  # of one Parameter
+                ends = [q.largest_scale for q in (owner, module) if q.largest_scale is not None]
+                owner.largest_scale = module.largest_scale = min(ends, default=None)
 
     def _master(self, quantizer: Quantizer) -> Const:
         """The float weight behind stored integers; two DequantizeLinear that read alike share it."""

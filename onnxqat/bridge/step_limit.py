@@ -37,6 +37,7 @@ class StepLimit:
     def __init__(self) -> None:
         self._before: Tensor | None = None
         self._version = 0
+        self._largest: float | None = None
 
     def forget(self) -> None:
         """Take the scale as it is at the next :meth:`apply`."""
@@ -45,15 +46,19 @@ class StepLimit:
     @torch.no_grad()
     def _bound(self, scale: Tensor, before: Tensor) -> None:
         reach = before.abs() * LARGEST_CHANGE  # scales of blocks may be negative
-        scale.copy_(torch.minimum(torch.maximum(scale, before - reach), before + reach))
+        bounded = torch.minimum(torch.maximum(scale, before - reach), before + reach)
+        scale.copy_(bounded if self._largest is None else bounded.clamp_(max=self._largest))
 
-    def apply(self, scale: nn.Parameter) -> None:
+    def apply(self, scale: nn.Parameter, largest: float | None = None) -> None:
         """Bring `scale`, float32 of any shape, back into its bounds where it was changed since the last call.
+
+        With `largest`, the scale does not learn to be larger than that.
 
         Nothing happens in graphs that are traced, since these are replayed without this check.
         """
         if not scale.requires_grad or not torch.is_grad_enabled() or torch.compiler.is_compiling():
             return
+        self._largest = largest
         if not self.after_step(scale):
             self._before, self._version = scale.detach().clone(), scale._version  # noqa: SLF001
         if scale not in _LIMITED or _LIMITED[scale] is not self:

@@ -24,7 +24,8 @@ from torch import Tensor, nn
 from onnxqat import numerics
 from onnxqat.bridge import grid_notes, kept_start, values
 from onnxqat.bridge.constant_slots import PackedSlot, Slot, ir_slots, proto_slots
-from onnxqat.bridge.fake_quantize import DerivedFakeQuantize, FakeQuantize
+from onnxqat.bridge.derived_fake_quantize import DerivedFakeQuantize
+from onnxqat.bridge.fake_quantize import FakeQuantize
 from onnxqat.bridge.lowering.normalization import BatchNorm
 from onnxqat.bridge.packed_weights import Packing
 from onnxqat.bridge.state import quantizers

@@ -195,6 +195,8 @@ def _of_user(make_one: Make, groups: Groups, options: Mapping[str, Any] | None) 
 class ScaleGuard:
     """Limits what one step does to a scale: at least half, at most twice what it was. So no scale reaches zero.
 
+    A scale behind a Clip does not pass its ``largest_scale`` either (:mod:`onnxqat.bridge.clip_in_front`).
+
     Call :meth:`before` in front of and :meth:`after` behind ``optimizer.step()``; neither waits for the device.
 
     Attributes:
@@ -204,8 +206,9 @@ class ScaleGuard:
     FACTOR = 2.0
 
     def __init__(self, module: nn.Module) -> None:
-        found = {id(q.scale): q.scale for _, q in quantizers(module) if not q.derived and q.scale.requires_grad}
-        self._scales: list[Tensor] = list(found.values())
+        found = {id(q.scale): q for _, q in quantizers(module) if not q.derived and q.scale.requires_grad}
+        self._scales: list[Tensor] = [q.scale for q in found.values()]
+        self._largest = [math.inf if q.largest_scale is None else q.largest_scale for q in found.values()]
         self._before: list[Tensor] = []
         device = self._scales[0].device if self._scales else torch.device("cpu")
         self.limited = torch.zeros((), dtype=torch.int64, device=device)
@@ -227,3 +230,4 @@ class ScaleGuard:
         torch._foreach_add_(change, self._scales)
         sizes = torch.stack(list(torch._foreach_norm(change, float("inf"))))  # noqa: SLF001
         self.limited += (sizes > 0).sum()
+        torch._foreach_clamp_max_(self._scales, self._largest)

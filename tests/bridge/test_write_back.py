@@ -17,7 +17,8 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 
 from onnxqat import numerics
-from onnxqat.bridge.fake_quantize import DerivedFakeQuantize, FakeQuantize
+from onnxqat.bridge.derived_fake_quantize import DerivedFakeQuantize
+from onnxqat.bridge.fake_quantize import FakeQuantize
 from onnxqat.bridge.importer import to_torch
 from onnxqat.bridge.state import quantizers
 from onnxqat.bridge.write_back import FINETUNED, write_back

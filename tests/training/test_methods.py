@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from onnxqat import numerics
-from onnxqat.bridge.fake_quantize import DerivedFakeQuantize, FakeQuantize
+from onnxqat.bridge.derived_fake_quantize import DerivedFakeQuantize
+from onnxqat.bridge.fake_quantize import FakeQuantize
 from onnxqat.bridge.kernels import fastest
 from onnxqat.errors import UsageError
 from onnxqat.graph.qdq import Quantizer

@@ -9,7 +9,7 @@ import pytest
 import torch
 from onnx import numpy_helper
 
-from onnxqat.bridge.fake_quantize import DerivedFakeQuantize
+from onnxqat.bridge.derived_fake_quantize import DerivedFakeQuantize
 from onnxqat.bridge.importer import to_torch
 from onnxqat.bridge.state import quantizers
 from onnxqat.bridge.write_back import write_back

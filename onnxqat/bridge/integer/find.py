@@ -37,7 +37,8 @@ _LIMITS = (torch.relu, functional.relu, torch.clamp)
 """Functions that the ends of a grid repeat, so that kernels leave them to the requantization."""
 
 _KINDS: dict[Any, tuple[type[Unit], int]] = {
-    **dict.fromkeys((*layers.CONVOLUTIONS, *layers.PRODUCTS), (layers.Layer, 2)),
+    **dict.fromkeys(layers.CONVOLUTIONS, (layers.Convolution, 2)),
+    **dict.fromkeys(layers.PRODUCTS, (layers.Matrix, 2)),
     operator.add: (pointwise.Sum, 2),
     operator.mul: (pointwise.Product, 2),
     torch.mean: (pointwise.GlobalAverage, 1),
@@ -155,14 +156,14 @@ def _match(module: OnnxModule, node: fx.Node, grids: dict[fx.Node, FakeQuantize]
 
 def _bias(module: OnnxModule, node: fx.Node) -> FakeQuantize | None:
     """The quantizer of the bias of a layer."""
-    given = node.args[2] if _KINDS[node.target][0] is layers.Layer and len(node.args) > 2 else None
+    given = node.args[2] if issubclass(_KINDS[node.target][0], layers.Layer) and len(node.args) > 2 else None
     return _quantizer(module, given) if isinstance(given, fx.Node) else None
 
 
 def _is_known(node: fx.Node, bias: FakeQuantize | None) -> bool:
     """Whether the kernel for the arguments of `node` is known: a bias on the accumulator's grid, no padding in a pool."""
     kind, _ = _KINDS[node.target]
-    if kind is layers.Layer:
+    if issubclass(kind, layers.Layer):
         return bias is not None or len(node.args) < 3 or node.args[2] is None
     if kind is pointwise.Average:
         padding, up, *_ = (*node.args[3:], 0, False, None)

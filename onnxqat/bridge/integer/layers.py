@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+import abc
+import functools
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from onnxqat.bridge.fake_quantize import FakeQuantize
-from onnxqat.bridge.integer import sums
+from onnxqat.bridge.integer import sums, tiles
 from onnxqat.bridge.integer.unit import Unit, steps_of
-from onnxqat.bridge.kernels import reference
 
 CONVOLUTIONS = (torch.conv1d, torch.conv2d, torch.conv3d)
 PRODUCTS = (functional.linear, torch.matmul)
@@ -24,22 +25,53 @@ class Layer(Unit):
     its quantizer, since float32 does not hold every dequantized one.
     """
 
-    def steps(self, x: Tensor, w: Tensor, b: Tensor | None = None, *rest: Any) -> tuple[Tensor, Tensor | None]:
+    def exact(self, x: Tensor, w: Tensor, b: Tensor | None = None, *rest: Any) -> tuple[Tensor, Tensor | None]:
         """See the base class."""
-        of_x = self.grid(0, x.ndim)
-        total, bound = self._sums(steps_of(x, of_x), steps_of(w, self.grid(1, w.ndim)), rest)
-        of_outputs = self._along(self.grid(1, 0).scale, total.ndim)
-        scale = of_x.scale * of_outputs
-        floating = total.float() * scale if torch.is_grad_enabled() else None
-        total = total.detach()
+        if not torch.is_grad_enabled():
+            return self._computed(x, w, b, rest, gradient=False)[0], None
+        bias = None if b is None else self.sources[2](b)
+        with torch.no_grad():
+            result, floating = self._computed(x, w, b, rest, gradient=True)
+        return result, self.traced(floating, x, w, bias, *rest)
+
+    @abc.abstractmethod
+    def summed(self, x: Tensor, w: Tensor, rest: tuple[Any, ...]) -> tuple[Tensor, float]:
+        """Sums of products of steps and a bound on them, see :func:`sums.in_parts`."""
+
+    @abc.abstractmethod
+    def traced(self, floating: Tensor, x: Tensor, w: Tensor, bias: Tensor | None, *rest: Any) -> Tensor:
+        """`floating`, which is the operator's result, with the gradients of the operator."""
+
+    def _computed(
+        self, x: Tensor, w: Tensor, b: Tensor | None, rest: tuple[Any, ...], *, gradient: bool
+    ) -> tuple[Tensor, ...]:
+        """The dequantized result of the kernel and, for a gradient, that of the float operator."""
+        of_x, of_w = self.grid(0, x.ndim), self.grid(1, w.ndim)
+        total, bound = self.summed(steps_of(x, of_x), steps_of(w, of_w), rest)
+        values = [self.grid(1, 0).scale]
         if b is not None:
-            total, bound = self._with_bias(total, b, bound)
-            floating = None if floating is None else floating + self._along(self.sources[2](b), total.ndim)
-        if bound > self.arithmetic.accumulator.largest:
+            codes = _codes(self.sources[2], b)
+            bound += float(self.sources[2].quant_max if torch.compiler.is_compiling() else codes.abs().max())
+            total = total if bound < sums.EXACT else total.double()
+            values.append(codes.to(total.dtype))
+        holds = bound <= self.arithmetic.accumulator.largest
+        finish = functools.partial(self._finish, of_x.scale, holds, gradient)
+        axis = 1 if self.operation in CONVOLUTIONS else total.ndim - 1
+        return tiles.by_channel(finish, axis, total, *values)
+
+    def _finish(
+        self, activation: Tensor, holds: bool, gradient: bool, total: Tensor, weight: Tensor, *bias: Tensor
+    ) -> tuple[Tensor, ...]:
+        """Of sums, with scales and codes that broadcast."""
+        total = total + bias[0] if bias else total
+        if not holds:
             total = self.arithmetic.accumulator.hold(total, self.tensor, traced=torch.compiler.is_compiling())
+        floating = total.float() * (activation * weight) if gradient or self.quantizer is None else total
         if self.quantizer is None:
-            return total.float() * scale, floating
-        return self.arithmetic.requantize(total, of_x.scale, of_outputs, self.output(total.ndim)), floating
+            return floating, floating
+        output = self.output(0)
+        result = self.arithmetic.requantize(total, activation, weight, output) * output.scale
+        return (result, floating) if gradient else (result,)
 
     def plain(self, x: Tensor, w: Tensor, b: Tensor | None = None, *rest: Any) -> Tensor:
         """See the base class."""
@@ -52,26 +84,52 @@ class Layer(Unit):
         known = axis is None or (axis in (1, -1) if self.operation is torch.matmul else axis == 0)
         return known and super().active()
 
-    def _sums(self, x: Tensor, w: Tensor, rest: tuple[Any, ...]) -> tuple[Tensor, float]:
+
+class Convolution(Layer):
+    """Conv."""
+
+    def summed(self, x: Tensor, w: Tensor, rest: tuple[Any, ...]) -> tuple[Tensor, float]:
+        """See the base class."""
+        axes = (1, 1) if rest[-1] == 1 else None  # the last argument is the number of groups
         reach = (_reach(self.sources[0]), _reach(self.sources[1]))
-        if self.operation in CONVOLUTIONS:
-            axes = (1, 1) if rest[-1] == 1 else None  # the last argument is the number of groups
-            return sums.in_parts(lambda a, b: self.operation(a, b, None, *rest), x, w, axes, reach)
-        summed = w.ndim - (1 if self.operation is functional.linear else 2)
-        return sums.in_parts(self.operation, x, w, (x.ndim - 1, summed), reach)
+        return sums.in_parts(lambda a, b: self.operation(a, b, None, *rest), x, w, axes, reach)
 
-    def _with_bias(self, total: Tensor, bias: Tensor, bound: float) -> tuple[Tensor, float]:
-        """`total` and its bound with the codes of `bias`; in float64 where float32 may not hold them."""
-        quantizer = self.sources[2]
-        codes = self._along(_codes(quantizer, bias), total.ndim)
-        traced = torch.compiler.is_compiling()
-        bound += float(quantizer.quant_max) if traced else float(codes.abs().max())
-        return (total + codes.float() if bound < sums.EXACT else total.double() + codes), bound
+    def traced(self, floating: Tensor, x: Tensor, w: Tensor, bias: Tensor | None, *rest: Any) -> Tensor:
+        """See the base class."""
+        return cast(Tensor, _Convolution.apply(floating, x, w, bias, *rest))  # type: ignore[no-untyped-call]
 
-    def _along(self, values: Tensor, ndim: int) -> Tensor:
-        """`values` of output channels, or one value, so that they broadcast with the result."""
-        axis = 1 if self.operation in CONVOLUTIONS else ndim - 1
-        return reference.along_axis(values, axis if values.ndim else None, ndim)
+
+class _Convolution(torch.autograd.Function):
+    """What a convolution gives, which is known, with its gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, floating: Tensor, x: Tensor, w: Tensor, bias: Tensor | None, *rest: Any) -> Tensor:
+        ctx.save_for_backward(x, w)
+        ctx.rest, ctx.sizes = rest, None if bias is None else list(bias.shape)
+        return floating
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        x, w = ctx.saved_tensors
+        *where, groups = ctx.rest
+        settings = (*where, False, [0] * (x.ndim - 2), groups)  # not transposed
+        mask = list(ctx.needs_input_grad[1:4])
+        found = torch.ops.aten.convolution_backward(grads[0], x, w, ctx.sizes, *settings, mask)
+        return None, *found, *(None for _ in ctx.rest)
+
+
+class Matrix(Layer):
+    """Gemm and MatMul."""
+
+    def summed(self, x: Tensor, w: Tensor, rest: tuple[Any, ...]) -> tuple[Tensor, float]:
+        """See the base class."""
+        axis = w.ndim - (1 if self.operation is functional.linear else 2)
+        reach = (_reach(self.sources[0]), _reach(self.sources[1]))
+        return sums.in_parts(self.operation, x, w, (x.ndim - 1, axis), reach)
+
+    def traced(self, floating: Tensor, x: Tensor, w: Tensor, bias: Tensor | None, *rest: Any) -> Tensor:
+        """See the base class; matrix products are small beside convolutions, so this one is computed again."""
+        return self.operation(x, w) if bias is None else self.operation(x, w, bias)
 
 
 @torch.no_grad()

@@ -2,60 +2,75 @@
 
 from __future__ import annotations
 
+import abc
 import itertools
 import math
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
+from onnxqat.arithmetic import Grid
 from onnxqat.bridge import rational
+from onnxqat.bridge.integer import tiles
 from onnxqat.bridge.integer.unit import Unit, steps_of
 
 
-class Sum(Unit):
+class Pair(Unit):
+    """Two tensors, element by element."""
+
+    def exact(self, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor | None]:
+        """See the base class."""
+        grids = (self.grid(0, 0), self.grid(1, 0), self.output(0))
+        result = tiles.elementwise(lambda x, y: self._values(x, y, *grids), a.detach(), b.detach())
+        return result, self.operation(a, b) if torch.is_grad_enabled() else None
+
+    def _values(self, a: Tensor, b: Tensor, of_a: Grid, of_b: Grid, output: Grid) -> Tensor:
+        steps = ((a / of_a.scale).round(), (b / of_b.scale).round())
+        return cast(Tensor, self.kernel(*steps, of_a, of_b, output) * output.scale)
+
+    @abc.abstractmethod
+    def kernel(self, a: Tensor, b: Tensor, of_a: Grid, of_b: Grid, output: Grid) -> Tensor:
+        """Steps of the result."""
+
+
+class Sum(Pair):
     """Two tensors added."""
 
-    def steps(self, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor | None]:
+    def kernel(self, a: Tensor, b: Tensor, of_a: Grid, of_b: Grid, output: Grid) -> Tensor:
         """See the base class."""
-        of_a, of_b = self.grid(0, 0), self.grid(1, 0)
-        result = self.arithmetic.add(steps_of(a.detach(), of_a), steps_of(b.detach(), of_b), of_a, of_b, self.output(0))
-        return result, a + b if torch.is_grad_enabled() else None
+        return cast(Tensor, self.arithmetic.add(a, b, of_a, of_b, output))
 
 
-class Product(Unit):
+class Product(Pair):
     """Two tensors multiplied."""
 
-    def steps(self, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor | None]:
+    def kernel(self, a: Tensor, b: Tensor, of_a: Grid, of_b: Grid, output: Grid) -> Tensor:
         """See the base class."""
-        of_a, of_b = self.grid(0, 0), self.grid(1, 0)
-        result = self.arithmetic.multiply(
-            steps_of(a.detach(), of_a), steps_of(b.detach(), of_b), of_a, of_b, self.output(0)
-        )
-        return result, a * b if torch.is_grad_enabled() else None
+        return cast(Tensor, self.arithmetic.multiply(a, b, of_a, of_b, output))
 
 
 class GlobalAverage(Unit):
     """The mean of each image."""
 
-    def steps(self, x: Tensor, axes: Sequence[int], keep: bool = False) -> tuple[Tensor, Tensor | None]:
+    def exact(self, x: Tensor, axes: Sequence[int], keep: bool = False) -> tuple[Tensor, Tensor | None]:
         """See the base class."""
-        grid = self.grid(0, 0)
+        grid, output = self.grid(0, 0), self.output(0)
         total = steps_of(x.detach(), grid).double().sum(list(axes), keep)
         count = math.prod([x.shape[axis] for axis in axes])
-        result = self.arithmetic.global_average(total, count, grid, self.output(0))
+        result = self.arithmetic.global_average(total, count, grid, output) * output.scale
         return result, torch.mean(x, list(axes), keep) if torch.is_grad_enabled() else None
 
 
 class Average(Unit):
     """The means of windows of images, without padding."""
 
-    def steps(self, x: Tensor, size: Sequence[int], stride: Sequence[int], *rest: Any) -> tuple[Tensor, Tensor | None]:
+    def exact(self, x: Tensor, size: Sequence[int], stride: Sequence[int], *rest: Any) -> tuple[Tensor, Tensor | None]:
         """See the base class."""
-        grid = self.grid(0, 0)
+        grid, output = self.grid(0, 0), self.output(0)
         places = _places(steps_of(x.detach(), grid), size, stride)
-        result = self.arithmetic.average(places, math.prod(size), grid, self.output(0))
+        result = self.arithmetic.average(places, math.prod(size), grid, output) * output.scale
         return result, self.operation(x, size, stride, *rest) if torch.is_grad_enabled() else None
 
 
@@ -72,13 +87,29 @@ def _places(x: Tensor, size: Sequence[int], stride: Sequence[int]) -> Iterator[T
 
 
 class Sigmoid(Unit):
-    """onnxruntime's own sigmoid; in front of a quantizer, of 256 values."""
+    """onnxruntime's own sigmoid; of a tensor on a grid, a table of its codes."""
 
-    def steps(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+    def exact(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """See the base class."""
-        values = rational.sigmoid(x.detach())
-        floating = torch.sigmoid(x) if torch.is_grad_enabled() else None
+        held = x.detach()
+        result = _looked_up(self._values, held, self.grid(0, 0)) if self.sources else self._values(held)
+        return result, torch.sigmoid(x) if torch.is_grad_enabled() else None
+
+    def _values(self, x: Tensor) -> Tensor:
+        values = rational.sigmoid(x)
         if self.quantizer is None:
-            return values, floating
+            return values
         grid = self.output(0)
-        return grid.limited((values / grid.scale).round()), floating
+        return cast(Tensor, grid.limited((values / grid.scale).round()) * grid.scale)
+
+
+def _looked_up(function: Callable[[Tensor], Tensor], x: Tensor, grid: Grid) -> Tensor:
+    """``function(x)`` of a tensor on a `grid` per tensor, computed once for each code."""
+    codes = torch.arange(grid.low, grid.high + 1, device=x.device, dtype=torch.float32)
+    table = function((codes - grid.zero_point) * grid.scale)
+
+    def found(values: Tensor) -> Tensor:
+        places = (values / grid.scale).round() + (grid.zero_point - grid.low)
+        return table.index_select(0, places.to(torch.int32).reshape(-1)).view(values.shape)
+
+    return tiles.elementwise(found, x)

@@ -10,9 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from onnxqat.arithmetic import Arithmetic, Grid
-from onnxqat.bridge.fake_quantize import FakeQuantize
+from onnxqat.bridge.fake_quantize import FakeQuantize, instead
+from onnxqat.bridge.integer import tiles
 from onnxqat.bridge.kernels import reference
 
+RELU = (torch.relu, nn.functional.relu)
 Step = tuple[Callable[..., Tensor], tuple[Any, ...]]
 """A function of one tensor and its other arguments."""
 
@@ -63,22 +65,22 @@ class Unit(nn.Module, abc.ABC):
         return (self.quantizer or self.sources[0]).tensor
 
     @abc.abstractmethod
-    def steps(self, *args: Any) -> tuple[Tensor, Tensor | None]:
-        """The kernel's result, and what the float operator gives where a gradient is wanted.
-
-        The first is in steps of the result's grid, or the float result where there is no quantizer behind.
-        """
+    def exact(self, *args: Any) -> tuple[Tensor, Tensor | None]:
+        """The dequantized result of the kernel, and what the float operator gives where a gradient is wanted."""
 
     def forward(self, *args: Any) -> Tensor:
         """The dequantized result."""
         if not self.active():
             return self._behind(self.plain(*args))
-        result, floating = self.steps(*args)
-        if self.quantizer is not None:
-            result = result * self.output(result.ndim).scale
+        result, floating = self.exact(*args)
         if floating is None:
             return result
-        return cast(Tensor, _Instead.apply(self._behind(floating), result))  # type: ignore[no-untyped-call]
+        if self.quantizer is None:
+            return instead(floating, result)
+        relu = bool(self.activations) and self.activations[-1][0] in RELU
+        for function, rest in self.activations[:-1] if relu else self.activations:
+            floating = function(floating, *rest)
+        return self.quantizer.through(floating, result, relu=relu)
 
     def plain(self, *args: Any) -> Tensor:
         """The operator of the float graph."""
@@ -104,26 +106,18 @@ class Unit(nn.Module, abc.ABC):
     @staticmethod
     def grid_of(q: FakeQuantize, ndim: int) -> Grid:
         """The grid of `q` now, without a gradient."""
-        scale, zero_point = q.effective_scale().detach(), q.effective_zero_point().to(torch.float32)
         axis = q.axis if ndim else None
-        scale, zero_point = (reference.along_axis(v, axis, ndim) for v in (scale, zero_point))
+        zero_point: Any = q.effective_zero_point()
+        if not zero_point.ndim and zero_point.device.type == "cpu" and not torch.compiler.is_compiling():
+            zero_point = float(zero_point)  # bounds that are numbers make for faster loops
+        else:
+            zero_point = reference.along_axis(zero_point.to(torch.float32), axis, ndim)
+        scale = reference.along_axis(q.effective_scale().detach(), axis, ndim)
         return Grid(scale, zero_point, q.quant_min, q.quant_max, q.tensor)
 
 
 def _is_on(q: FakeQuantize) -> bool:
     return q.state == "quantize" and q.calibrated and q.finer == 1 and type(q).quantize is FakeQuantize.quantize
-
-
-class _Instead(torch.autograd.Function):
-    """The second tensor, with the gradient of the first."""
-
-    @staticmethod
-    def forward(ctx: Any, floating: Tensor, exact: Tensor) -> Tensor:
-        return exact
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        return grads[0], None
 
 
 class _Steps(torch.autograd.Function):
@@ -132,7 +126,7 @@ class _Steps(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, scale: Tensor) -> Tensor:
         ctx.save_for_backward(scale)
-        return (x / scale).round_()
+        return _rounded(x, scale)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
@@ -144,7 +138,12 @@ def steps_of(x: Tensor, grid: Grid) -> Tensor:
 
     The gradient for `x` is kept.
     """
-    if not torch.is_grad_enabled():
-        steps: Tensor = (x / grid.scale).round()
-        return steps
-    return cast(Tensor, _Steps.apply(x, grid.scale))  # type: ignore[no-untyped-call]
+    if torch.is_grad_enabled() and x.requires_grad:
+        return cast(Tensor, _Steps.apply(x, grid.scale))  # type: ignore[no-untyped-call]
+    return _rounded(x, grid.scale)
+
+
+def _rounded(x: Tensor, scale: Tensor) -> Tensor:
+    if scale.ndim:
+        return (x / scale).round()
+    return tiles.elementwise(lambda values: (values / scale).round(), x)

@@ -174,6 +174,33 @@ class _Fused(torch.autograd.Function):
         return *_backward(ctx, grads[0]), None, None, None, None, None, None, None
 
 
+class _Given(torch.autograd.Function):
+    """A result that is known, with the gradients that fake-quantizing `x` would have."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        scale: Tensor,
+        zero_point: Tensor,
+        quant_min: int,
+        quant_max: int,
+        axis: int | None,
+        gradient_scale: float,
+        relu: bool,
+        raised_to: int,
+        result: Tensor,
+    ) -> Tensor:
+        ctx.save_for_backward(x, scale, zero_point)
+        ctx.grid, ctx.gradient_scale = (quant_min, quant_max, axis), gradient_scale
+        ctx.how = {"relu": relu, "raised_to": raised_to}
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        return *_backward(ctx, grads[0]), None, None, None, None, None, None, None, None
+
+
 def apply(
     x: Tensor,
     scale: Tensor,
@@ -185,7 +212,13 @@ def apply(
     *,
     relu: bool = False,
     raised_to: int = 0,
+    result: Tensor | None = None,
 ) -> Tensor:
-    """Differentiable fake-quantize: :func:`fake_quantize` with the gradients of this module."""
+    """Differentiable fake-quantize: :func:`fake_quantize` with the gradients of this module.
+
+    Where integer kernels have computed the `result`, that is what it gives.
+    """
     arguments = (x, scale, zero_point, quant_min, quant_max, axis, gradient_scale)
+    if result is not None:
+        return cast(Tensor, _Given.apply(*arguments, relu, raised_to, result))  # type: ignore[no-untyped-call]
     return cast(Tensor, _Fused.apply(*arguments, relu, raised_to))  # type: ignore[no-untyped-call]

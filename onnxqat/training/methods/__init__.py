@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 from onnxqat import discover, numerics
-from onnxqat.bridge.fake_quantize import DerivedFakeQuantize, FakeQuantize
+from onnxqat.bridge.derived_fake_quantize import DerivedFakeQuantize
+from onnxqat.bridge.fake_quantize import FakeQuantize
 from onnxqat.bridge.module import OnnxModule
 from onnxqat.bridge.state import quantizers
 from onnxqat.bridge.step_limit import StepLimit

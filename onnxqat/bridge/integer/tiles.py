@@ -1,0 +1,60 @@
+"""Elementwise arithmetic of a unit a tile at a time on CPU, so that what is in between stays in the cache."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from onnxqat.bridge.kernels import layout, reference
+
+TILE = 2**17
+"""Elements of a tile: eight arrays of float32, which a formula has alive at a time, fill a second-level cache."""
+
+
+def _helps(tensors: Sequence[Tensor]) -> bool:
+    first = tensors[0]
+    return (
+        not torch.compiler.is_compiling()
+        and first.device.type == "cpu"
+        and first.numel() >= 4 * TILE
+        and all(type(t) is Tensor and t.shape == first.shape and t.stride() == first.stride() for t in tensors)
+    )
+
+
+def elementwise(function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
+    """``function(*tensors)``, which works on each element alone and gives float32; no gradient."""
+    if not _helps(tensors) or not layout.is_dense(tensors[0]):
+        return function(*tensors)
+    result = torch.empty_like(tensors[0], dtype=torch.float32)
+    pieces = zip(*(torch.split(layout.flat(t), TILE) for t in (result, *tensors)), strict=True)
+    for made, *given in pieces:
+        made.copy_(function(*given))
+    return result
+
+
+def by_channel(
+    function: Callable[..., tuple[Tensor, ...]], axis: int, x: Tensor, *values: Tensor
+) -> tuple[Tensor, ...]:
+    """``function(x, *values)`` with values of each channel, which works on each element alone.
+
+    Args:
+        function: gives float32 tensors.
+        axis: of the channels of `x`.
+        x: any shape; taken in tiles where axis is 1.
+        values: shape () or (C,); `function` gets them so that they broadcast.
+    """
+    if axis != 1 or x.ndim < 3 or not _helps((x,)) or not x.is_contiguous():
+        return function(x, *(reference.along_axis(v, axis if v.ndim else None, x.ndim) for v in values))
+    matrix = x.reshape(x.shape[0] * x.shape[1], -1)
+    columns = [v.repeat(x.shape[0]).unsqueeze(1) if v.ndim else v for v in values]
+    rows = max(1, TILE // matrix.shape[1])
+    made: list[Tensor] = []
+    for start in range(0, len(matrix), rows):
+        part = slice(start, start + rows)
+        found = function(matrix[part], *(c[part] if c.ndim else c for c in columns))
+        made = made or [torch.empty_like(matrix, dtype=torch.float32) for _ in found]
+        for whole, piece in zip(made, found, strict=True):
+            whole[part] = piece
+    return tuple(each.view(x.shape) for each in made)
