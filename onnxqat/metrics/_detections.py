@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from onnxqat.metrics._base import Array, wrong_outputs
+from onnxqat.metrics._distances import boxes_and_scores
 
 LOWEST_SCORE, OVERLAP, CANDIDATES, KEPT = 0.001, 0.65, 3000, 300
 """Settings of non-maximum suppression with which detectors are compared on COCO, as YOLOX and YOLOv5 have them."""
@@ -44,9 +45,10 @@ def detections(outputs: Mapping[str, Array], height: int, width: int) -> list[De
     (N, M, 6) with M up to 1000                         x1, y1, x2, y2, score, class
     (N, A, 4) and (N, A, C)                             boxes and the scores of C classes
     (N, M, 4), (N, M), (N, M), perhaps a number (N,)    boxes, scores and classes; without N for a single sample
+    (N, A, C) and (N, A, 4 B) for each stride           class scores, and bins of the distances to the sides (NanoDet)
     ==================================================  ===========================================================
 
-    The first, second and fourth go through non-maximum suppression. YOLOX's offsets to the grid are decoded, where a file
+    The first, second, fourth and last go through non-maximum suppression. YOLOX's offsets to the grid are decoded, where a file
     was exported without that. Coordinates are pixels of the input, or shares of it.
 
     Args:
@@ -65,7 +67,7 @@ def detections(outputs: Mapping[str, Array], height: int, width: int) -> list[De
     elif len(numbers) == 2:
         found = _of_scores(list(numbers.values()), height, width)
     else:
-        found = _of_finished(numbers, height, width)
+        found = _of_finished(numbers, height, width) or _of_distances(list(numbers.values()), height, width)
     if found is None:
         wanted = "outputs of boxes, scores and classes in a form that docs/metrics.md lists"
         raise wrong_outputs("coco-map", wanted, outputs)
@@ -120,6 +122,11 @@ def _of_scores(arrays: list[Array], height: int, width: int) -> list[Detections]
     # Corners in every row, which sizes are not: the centre of a box on the right is larger than its width.
     corners = bool((found[..., 2:] >= found[..., :2]).all())
     return _suppressed(found if corners else _corners(found), _probabilities(scores[0].astype(np.float64)))
+
+
+def _of_distances(arrays: list[Array], height: int, width: int) -> list[Detections] | None:
+    read = boxes_and_scores(arrays, height, width)
+    return None if read is None else _suppressed(read[0], _probabilities(read[1]))
 
 
 def _of_finished(arrays: Mapping[str, Array], height: int, width: int) -> list[Detections] | None:
