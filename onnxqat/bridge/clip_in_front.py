@@ -33,6 +33,14 @@ def largest_scale(quantizer: Quantizer) -> float | None:
     return float(qparams.scale) if qparams.scale_bits is not None else found
 
 
+def starts_at_zero(quantizer: Quantizer) -> bool:
+    """Whether the grid begins at 0, as the Relu or Clip does that makes the tensor: it may not begin below it either."""
+    node, qparams = quantizer.input.producer(), quantizer.qparams
+    bounds = None if node is None or node.domain or quantizer.stored else chains.clip_bounds(node)
+    low = STORAGE[qparams.qtype.storage][0] if not qparams.qtype.is_float else None
+    return bounds is not None and bounds[0] == 0 and bool((qparams.zero_point == low).all())
+
+
 def _below(bound: float, steps: int) -> float:
     """The largest float32 scale with which ``steps * scale`` does not pass `bound`; infinite where none can."""
     if math.isinf(bound):

@@ -63,6 +63,7 @@ class FakeQuantize(nn.Module):
             file states none.
         limit: bounds what an optimizer step does to the scale; None where the training loop does that itself.
         largest_scale: what training keeps the scale below, see :mod:`onnxqat.bridge.clip_in_front`; None: nothing.
+        starts_at_zero: whether a Relu or Clip in front gives nothing below the code of 0, so that it stays the first.
         finer: steps of the grid now in the place of one of the file's, see :mod:`onnxqat.training.progressive`.
         rewrites_weights: of a class, whether weights in the file are :meth:`baked` ones.
         freezes_weights: of a class, whether forward gives master weights no gradient.
@@ -106,6 +107,7 @@ class FakeQuantize(nn.Module):
         self.bound_names: tuple[str | None, str | None] = (None, None)
         self.limit: StepLimit | None = None
         self.largest_scale: float | None = None
+        self.starts_at_zero = False
         self._allocate(qparams)
 
     def _allocate(self, qparams: QParams) -> None:

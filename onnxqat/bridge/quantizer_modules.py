@@ -112,6 +112,7 @@ class Quantizers:
                 "packings": packed_weights.packings([quantizer.input, *quantizer.zero_points]),
                 "bound_names": _bound_names(quantizer),
                 "largest_scale": clip_in_front.largest_scale(quantizer),
+                "starts_at_zero": clip_in_front.starts_at_zero(quantizer),
             }
             for name, value in described.items():
                 setattr(made, name, value)

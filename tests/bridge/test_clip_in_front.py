@@ -70,6 +70,16 @@ def test_the_guard_of_finetune(model: onnx.ModelProto) -> None:
     assert int(guard.limited) == 0
 
 
+def test_learned_offsets_leave_a_grid_that_starts_at_zero(model: onnx.ModelProto, tmp_path: Path) -> None:
+    module = to_torch(model, quantizer_factory=onnxqat.training.methods.factory("lsq_plus")).train()
+    (behind,) = (q for _, q in quantizers(module) if q.starts_at_zero)
+    assert isinstance(behind.offset, torch.Tensor)
+    with torch.no_grad():
+        behind.offset.sub_(1.0)
+    tuned = write_back(module.eval(), model)
+    assert integer_layers(tuned, tmp_path) == 1
+
+
 @pytest.mark.parametrize("scale", [0.03, 0.02])
 def test_a_grid_that_reaches_beyond_the_clip_is_free(model: onnx.ModelProto, scale: float) -> None:
     module = to_torch(model)

@@ -34,8 +34,8 @@ class Method(lsq.Method):
         self.offset = nn.Parameter(-self.scale.detach() * self.zero_point) if learned else None
 
     def effective_zero_point(self) -> Tensor:
-        """``round(-offset / scale)``, a code of the grid."""
-        if self.offset is None:
+        """``round(-offset / scale)``, a code of the grid; that of the file where a Relu in front has to stay redundant."""
+        if self.offset is None or self.starts_at_zero:
             return self.zero_point
         found = torch.round(-self.offset.detach() / self.effective_scale().detach())
         return found.clamp(self.quant_min, self.quant_max).to(torch.int32)
