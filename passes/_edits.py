@@ -65,7 +65,7 @@ def as_gemm(scope: walk.Scope, matmul: ir.Node, stamp: dict[str, str]) -> ir.Nod
 
 def is_private(value: ir.Value) -> bool:
     """Whether exactly one node input reads `value` and it is no graph output."""
-    return len(value.uses()) == 1 and not value.is_graph_output()
+    return query.reads(value) == 1 and not value.is_graph_output()
 
 
 def exchange_constant(
@@ -91,7 +91,7 @@ def exchange_constant(
 
 def drop_unused(value: ir.Value | None) -> None:
     """Remove a constant that nothing reads any more."""
-    if value is None or value.uses() or value.is_graph_output() or value.is_graph_input():
+    if value is None or query.reads(value) or value.is_graph_output() or value.is_graph_input():
         return
     producer = value.producer()
     if producer is not None:

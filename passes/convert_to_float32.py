@@ -191,7 +191,7 @@ class _Conversion:
         """The output of the Cast beside the output `value`, which may be one of the file."""
         maker, kind = value.producer(), self._kind(value)
         assert kind is not None
-        if maker is None or maker.op_type != "Cast" or maker.domain or value.uses():
+        if maker is None or maker.op_type != "Cast" or maker.domain or query.reads(value):
             maker = made_by_cast(self.graph, value, kind, self.names, self.stamp)
             self.kinds.add(kind)
             self.before[id(maker.outputs[0])] = kind
@@ -221,7 +221,7 @@ class _Conversion:
     def _split(self, value: ir.Value) -> list[tuple[ir.Node, int]] | None:
         """Who reads a constant in float32; None where all of them do, or nobody reads it at all."""
         others = [(node, index) for node, index in value.uses() if id(node) not in self.stays]
-        return None if len(others) == len(list(value.uses())) else others
+        return None if len(others) == query.reads(value) else others
 
     def _convert_initializer(self, value: ir.Value) -> None:
         readers, held = self._split(value), value.const_value

@@ -90,7 +90,7 @@ def _snap(node: ir.Node, bias: ir.Value, values: np.ndarray, qparams: QParams, n
         return False
     node.metadata_props[qdq.BIAS_GRID] = "in0*in1"
     scope = walk.scope_of(node)
-    read_by_others = len(bias.uses()) > 1 or bias.is_graph_output()
+    read_by_others = query.reads(bias) > 1 or bias.is_graph_output()
     if read_by_others or bias.producer() is not None or bias.graph is not scope:
         node.replace_input_with(2, build.constant(scope, names.fresh(str(bias.name)), snapped, before=node))
     else:

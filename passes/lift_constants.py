@@ -136,7 +136,7 @@ class _Folding:
 
     def _remove(self, last: ir.Node) -> None:
         for node in reversed(list(_cone(last, self.constant))):
-            if node.outputs[0].uses() or node.outputs[0].is_graph_output() or node.graph is None:
+            if query.reads(node.outputs[0]) or node.outputs[0].is_graph_output() or node.graph is None:
                 continue
             inputs = list(node.inputs)
             self.graph.remove(node, safe=True)

@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 import onnx_ir as ir
 
-from onnxqat.graph import batchnorm, build, computed_fold, moved, qdq, walk
+from onnxqat.graph import batchnorm, build, computed_fold, moved, qdq, query, walk
 from onnxqat.graph.computed_fold import ComputedFold
 from onnxqat.passes._base import Context, Pass, Rewrite
 from onnxqat.passes._edits import Log, drop_unused, is_private
@@ -79,7 +79,7 @@ def _store(fold: ComputedFold, weight: np.ndarray, bias: np.ndarray, names: buil
     (fold.rounding[-1].outputs[0] if fold.rounding else fold.folded_bias).replace_all_uses_with(made)
     shapes = [node.inputs[1] for node in fold.arithmetic if node.op_type == "Reshape"]
     for node in (*reversed(fold.rounding), *reversed(fold.arithmetic)):
-        if not any(value.uses() or value.is_graph_output() for value in node.outputs):
+        if not any(query.reads(value) or value.is_graph_output() for value in node.outputs):
             walk.scope_of(node).remove(node, safe=True)
     if private:
         overwrite(raw, weight, names)

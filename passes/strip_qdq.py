@@ -33,7 +33,9 @@ class StripQdq(Pass):
         """Strip; see the class."""
         log = Log()
         scopes = scope_map(model)
-        for quantizer in qdq.quantizers(model, every=True):
+        quantizers = qdq.quantizers(model, every=True)
+        edit.rewire_wide(self._sources(quantizers))
+        for quantizer in quantizers:
             label = quantizer.nodes[0]
             if quantizer.stored and not is_float32(quantizer):
                 continue
@@ -50,6 +52,15 @@ class StripQdq(Pass):
                 log.left("this Q/DQ node is no quantizer with constant parameters", node)
         self._forget(model, log)
         return log.result()
+
+    @staticmethod
+    def _sources(quantizers: list[qdq.Quantizer]) -> dict[ir.Value, ir.Value]:
+        """The float tensor behind each result of a quantizer, through quantizers in a row."""
+        found: dict[ir.Value, ir.Value] = {}
+        for quantizer in quantizers:
+            if quantizer.quantize is not None and not quantizer.stored:
+                found |= dict.fromkeys(quantizer.outputs, found.get(quantizer.input, quantizer.input))
+        return found
 
     def _collapse(self, quantizer: qdq.Quantizer) -> None:
         quantize = quantizer.quantize
@@ -79,11 +90,9 @@ class StripQdq(Pass):
         drop_unused(stored)
 
     def _bypass(self, node: ir.Node, source: ir.Value) -> None:
-        output = node.outputs[0]
-        edit.bypass(node, source)
-        for user, _ in source.uses():
-            if user.op_type == "Identity" and user.outputs[0].name == output.name and not user.metadata_props:
-                user.metadata_props[build.CREATED_BY] = self.name
+        identity = edit.bypass(node, source)
+        if identity is not None:
+            identity.metadata_props[build.CREATED_BY] = self.name
 
     @staticmethod
     def _forget(model: ir.Model, log: Log) -> None:

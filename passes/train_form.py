@@ -60,7 +60,7 @@ class TrainForm(Pass):
             node.replace_input_with(0, codes)
             for key in (TENSOR, QUANT_MIN, QUANT_MAX):
                 node.metadata_props.pop(key, None)
-            if stored is not None and not stored.uses():
+            if stored is not None and not query.reads(stored):
                 self._hand_over(stored, known)
             log.did("stored integers became float constants behind quantizers", node)
         return log.result()

@@ -7,6 +7,7 @@ import onnx_ir as ir
 from onnxqat.backends import chains, regions, specs
 from onnxqat.backends.draft import Draft
 from onnxqat.backends.schema import OpRow
+from onnxqat.graph import query
 from onnxqat.types import Decision, Fixed, Float, QType, Remark, TensorSpec
 
 
@@ -24,7 +25,7 @@ def settle(draft: Draft) -> None:
 
 def _read_as(draft: Draft, value: ir.Value) -> TensorSpec | None:
     """The one spec with which every reader of `value`, behind data movement too, wants it; None without such."""
-    if value.is_graph_output() or not value.uses():
+    if value.is_graph_output() or not query.reads(value):
         return None
     found: set[Decision | None] = set()
     for node, index in value.uses():
@@ -37,7 +38,7 @@ def _read_as(draft: Draft, value: ir.Value) -> TensorSpec | None:
 
 def _is_read(value: ir.Value) -> bool:
     """Whether anything takes the numbers of `value`: the mask of a Dropout and a part of a Split may have no reader."""
-    return value.dtype == ir.DataType.FLOAT and (value.is_graph_output() or bool(value.uses()))
+    return value.dtype == ir.DataType.FLOAT and (value.is_graph_output() or query.reads(value) > 0)
 
 
 def tie_row(draft: Draft, node: ir.Node, row: OpRow, inputs: list[int]) -> None:

@@ -119,7 +119,7 @@ def make_odd(model: ir.Model, plan: QuantPlan, placements: tuple[Placement, ...]
         values, offset = query.constant_array(weight), query.constant_array(bias)
         if weight is None or bias is None or values is None or offset is None:
             continue
-        if any(len(v.uses()) != 1 or v.producer() is not None for v in (weight, bias)):
+        if any(query.reads(v) != 1 or v.producer() is not None for v in (weight, bias)):
             continue
         scale = np.broadcast_to(placements[w].qparams.scale, offset.shape) * placements[x].qparams.scale
         odd = 2 * np.floor(offset.astype(np.float64) / (2 * scale.astype(np.float64))) + 1

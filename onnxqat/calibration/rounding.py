@@ -88,7 +88,7 @@ def _is_candidate(node: ir.Node, grids: dict[str, QParams]) -> bool:
     if node.op_type != "Conv" or node.domain:
         return False
     weight, bias = node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else None
-    private = [v is None or (v.producer() is None and len(v.uses()) == 1) for v in (weight, bias)]
+    private = [v is None or (v.producer() is None and query.reads(v) == 1) for v in (weight, bias)]
     if not all(private) or weight is None or str(weight.name) not in grids:
         return False
     constant, grid = query.constant_tensor(weight), grids[str(weight.name)]
@@ -207,7 +207,7 @@ def _mean_behind(node: ir.Node) -> ir.Value | None:
     kept = batchnorm.kept_behind(node)
     value = None if kept is None else kept.inputs[3]
     constant = query.constant_tensor(value)
-    private = value is not None and value.producer() is None and len(value.uses()) == 1
+    private = value is not None and value.producer() is None and query.reads(value) == 1
     return value if private and constant is not None and constant.dtype == ir.DataType.FLOAT else None
 
 

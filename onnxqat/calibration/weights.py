@@ -99,8 +99,25 @@ def _squared_errors(rows: npt.NDArray[Any], qparams: QParams) -> npt.NDArray[np.
         own = qparams
         if qparams.axis is not None:
             own = dataclasses.replace(qparams, scale=qparams.scale[part], zero_point=qparams.zero_point[part], axis=0)
-        parts.append(np.square(numerics.fake_quantize(block, own).astype(np.float64) - block).sum(axis=1))
+        if own.qtype.is_float or block.dtype != np.float32:
+            difference = numerics.fake_quantize(block, own).astype(np.float64) - block
+        else:
+            grid = np.empty_like(block)
+            _put_on_grid(block, own, grid)
+            difference = np.subtract(grid, block, dtype=np.float64)
+        parts.append(np.square(difference, out=difference).sum(axis=1))
     return np.concatenate(parts)
+
+
+def _put_on_grid(rows: npt.NDArray[np.float32], qparams: QParams, out: npt.NDArray[np.float32]) -> None:
+    """What :func:`onnxqat.numerics.fake_quantize` gives on a grid of integers, without its float64 and int64 arrays."""
+    scale, zero_point = qparams.scale.reshape(-1, 1), qparams.zero_point.reshape(-1, 1).astype(np.float32)
+    with np.errstate(over="ignore"):
+        np.divide(rows, scale, out=out)
+    np.rint(out, out=out)
+    np.clip(out, qparams.qtype.quant_min - zero_point, qparams.qtype.quant_max - zero_point, out=out)
+    with np.errstate(over="ignore"):
+        np.multiply(out, scale, out=out)
 
 
 def _range(rows: npt.NDArray[Any], spec: TensorSpec) -> tuple[FloatArray, FloatArray]:
@@ -124,11 +141,7 @@ def _least_squares(values: npt.NDArray[Any], spec: TensorSpec) -> tuple[FloatArr
     grid = np.empty_like(rows)
 
     def error(qparams: QParams) -> npt.NDArray[Any]:
-        scale, zero_point = qparams.scale[:, None], qparams.zero_point[:, None].astype(np.float32)
-        np.divide(rows, scale, out=grid)
-        np.rint(grid, out=grid)
-        np.clip(grid, qparams.qtype.quant_min - zero_point, qparams.qtype.quant_max - zero_point, out=grid)
-        np.multiply(grid, scale, out=grid)
+        _put_on_grid(rows, qparams, grid)
         np.subtract(grid, rows, out=grid)
         return np.asarray(np.einsum("ij,ij->i", grid, grid, dtype=np.float64))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 from torch import nn
 
+from onnxqat.graph import query
 from onnxqat.types import Remark
 
 
@@ -18,7 +19,7 @@ def parted(module: nn.Module, model: ir.Model) -> list[Remark]:
         names.setdefault(id(parameter), []).append(name)
     found = []
     for shared in names.values():
-        uses = sum(len(model.graph.initializers[n].uses()) for n in shared if n in model.graph.initializers)
+        uses = sum(query.reads(model.graph.initializers[n]) for n in shared if n in model.graph.initializers)
         if len(shared) > 1 and uses < len(shared):
             text = "parameters that the module shares are copies in the file, and training changes them apart"
             found.append(Remark(text, tuple(shared), "export"))

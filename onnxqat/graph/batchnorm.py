@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from onnxqat.graph import walk
+from onnxqat.graph import query, walk
 
 KEPT = "onnxqat.batch_norm"  # on a BatchNormalization that stays behind its layer until the weights are final
 PARTS = frozenset({"weight", "bias"})  # the same note on the node that computes a folded one
@@ -36,7 +36,7 @@ def layer(node: ir.Node) -> ir.Node | None:
     producer = source.producer() if source is not None else None
     if source is None or producer is None or producer.domain or producer.op_type not in LAYERS:
         return None
-    private = len(source.uses()) == 1 and not source.is_graph_output() and producer.graph is node.graph
+    private = query.reads(source) == 1 and not source.is_graph_output() and producer.graph is node.graph
     return producer if private else None
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import onnx_ir as ir
 
-from onnxqat.graph import build, walk
+from onnxqat.graph import build, query, walk
 
 WIDE = 64  # inputs from which on one is exchanged without looking at all others
 
@@ -17,18 +17,33 @@ def rewire(uses: Iterable[tuple[ir.Node, int]], value: ir.Value) -> None:
         if len(node.inputs) < WIDE:
             node.replace_input_with(index, value)
         else:
-            _replace_input_of_wide(node, index, value)
+            _replace_inputs(node, {index: value})
 
 
-def _replace_input_of_wide(node: ir.Node, index: int, value: ir.Value) -> None:
+def rewire_wide(exchanged: Mapping[ir.Value, ir.Value]) -> None:
+    """Let nodes of many inputs read the values of `exchanged` in place of its keys, all inputs of a node at once."""
+    found: dict[ir.Node, dict[int, ir.Value]] = {}
+    for old, new in exchanged.items():
+        for node, index in old.uses():
+            if len(node.inputs) >= WIDE:
+                found.setdefault(node, {})[index] = new
+    for node, changes in found.items():
+        _replace_inputs(node, changes)
+
+
+def _replace_inputs(node: ir.Node, changes: Mapping[int, ir.Value]) -> None:
     """Do what Node.replace_input_with does, which enumerates all inputs in Python: minutes for a Concat of 30,000."""
-    old = node.inputs[index]
-    node._inputs = (*node.inputs[:index], value, *node.inputs[index + 1 :])  # noqa: SLF001
-    if old is not None:
-        old._remove_usage(node, index)  # noqa: SLF001
-    value._add_usage(node, index)  # noqa: SLF001
-    if old is not None and old is not value:
-        node._drop_sharding_for_value(old)  # noqa: SLF001
+    inputs = list(node.inputs)
+    for index, value in changes.items():
+        inputs[index] = value
+    before, node._inputs = node.inputs, tuple(inputs)  # noqa: SLF001
+    for index, value in changes.items():
+        old = before[index]
+        if old is not None:
+            old._remove_usage(node, index)  # noqa: SLF001
+        value._add_usage(node, index)  # noqa: SLF001
+        if old is not None and old is not value:
+            node._drop_sharding_for_value(old)  # noqa: SLF001
 
 
 def replace_output(scope: walk.Scope, old: ir.Value, new: ir.Value) -> None:
@@ -45,17 +60,17 @@ def take_over_name(names: build.Names, old: ir.Value, new: ir.Value, suffix: str
     new.name = name
 
 
-def bypass(node: ir.Node, source: ir.Value) -> None:
+def bypass(node: ir.Node, source: ir.Value) -> ir.Node | None:
     """Remove a one-output `node`; its consumers read `source` instead.
 
     When the node's output is a graph output, its name must survive: `source` takes it where `source` is made by a
-    node and is no output itself; otherwise the node becomes an Identity.
+    node and is no output itself; otherwise the node becomes an Identity, which is returned.
     """
     output, scope = node.outputs[0], walk.scope_of(node)
     if not output.is_graph_output():
         rewire(output.uses(), source)
         scope.remove(node, safe=True)
-        return
+        return None
     if source.producer() is None or source.is_graph_output() or source.graph is not output.graph:
         identity = ir.Node("", "Identity", [source], num_outputs=1, name=node.name)
         scope.insert_before(node, identity)
@@ -65,7 +80,7 @@ def bypass(node: ir.Node, source: ir.Value) -> None:
         output.replace_all_uses_with(made, replace_graph_outputs=True)
         scope.remove(node, safe=True)
         made.name = name
-        return
+        return identity
     name = output.name
     source.type = source.type or output.type  # a graph output must state both
     source.shape = output.shape if source.shape is None else source.shape
@@ -74,6 +89,7 @@ def bypass(node: ir.Node, source: ir.Value) -> None:
     scope.remove(node, safe=True)
     output.name = None
     source.name = name
+    return None
 
 
 def remove_unused(model: ir.Model) -> list[str]:
@@ -85,7 +101,7 @@ def remove_unused(model: ir.Model) -> list[str]:
     removed: list[str] = []
     for scope in reversed(list(walk.scopes(model))):
         for node in reversed(list(scope)):
-            if all(not v.uses() and not v.is_graph_output() for v in node.outputs):
+            if all(not query.reads(v) and not v.is_graph_output() for v in node.outputs):
                 removed.append(str(node.name or node.op_type))
                 scope.remove(node, safe=True)
         if isinstance(scope, ir.Graph):
@@ -97,7 +113,7 @@ def _remove_unused_constants(graph: ir.Graph) -> list[str]:
     unused = [
         name
         for name, value in graph.initializers.items()
-        if not value.uses() and not value.is_graph_output() and not value.is_graph_input()
+        if not query.reads(value) and not value.is_graph_output() and not value.is_graph_input()
     ]
     for name in unused:
         graph.initializers.pop(name)

@@ -56,6 +56,11 @@ def is_float(value: ir.Value | None) -> bool:
     return value is not None and value.dtype in FLOATS
 
 
+def reads(value: ir.Value) -> int:
+    """How many inputs of nodes read `value`; ``value.uses()`` copies them all, thousands where pairs share a scale."""
+    return len(value._uses)  # noqa: SLF001
+
+
 def rank(value: ir.Value | None) -> int | None:
     """Number of dimensions, or None where it is unknown."""
     return None if value is None or value.shape is None else len(value.shape)

@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from onnxqat.backends.schema import Backend
 from onnxqat.backends.selection import Overrides
-from onnxqat.graph import build, qdq, shapes, walk
+from onnxqat.graph import build, qdq, query, shapes, walk
 from onnxqat.insert import prepare
 from onnxqat.passes import _base
 from onnxqat.passes.convert_to_float32 import OTHERS
@@ -79,7 +79,7 @@ def _end_before_casts(graph: ir.Graph) -> None:
     """Let outputs of other float types than float32 leave the graph in front of their Casts, as placement saw them."""
     for index, value in enumerate(graph.outputs):
         cast = value.producer()
-        if cast is None or cast.op_type != "Cast" or cast.domain or value.dtype not in OTHERS or value.uses():
+        if cast is None or cast.op_type != "Cast" or cast.domain or value.dtype not in OTHERS or query.reads(value):
             continue
         source = cast.inputs[0]
         if source is None or source.dtype is not ir.DataType.FLOAT or source.producer() is None:

@@ -11,6 +11,7 @@ from onnxqat.report.model import Report, Table, grouped, shown
 from onnxqat.types import Remark
 
 _NAMES_SHOWN = 4
+_WIDEST = 100  # longer cells of plain text run over: their length times all rows would be the size of the table
 _NARROWEST = 16  # a column of names below this width is not read any more
 
 
@@ -60,7 +61,7 @@ def _headline(report: Report) -> str:
 def _plain_table(table: Table) -> Iterator[str]:
     cells = [[shown(v, c.kind) for v, c in zip(row, table.columns, strict=True)] for row in table.rows]
     head = [c.title for c in table.columns]
-    widths = [max(len(line[i]) for line in [head, *cells]) for i in range(len(head))]
+    widths = [max(min(len(line[i]), _WIDEST) for line in [head, *cells]) for i in range(len(head))]
     for line in [head, *cells]:
         padded = [
             text.ljust(w) if c.kind in ("text", "verdict") else text.rjust(w)

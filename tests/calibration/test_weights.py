@@ -115,3 +115,12 @@ def test_a_short_scale_is_rounded_to_the_side_with_the_smaller_error(axis: int |
         )
         short = np.asarray(numerics.shorten(other.scale, 2)) == other.scale
         assert (error[short] <= worse[short]).all() if axis is not None else (not short or error <= worse)
+
+
+@pytest.mark.parametrize("qtype", [QType("int8", -64, 63), QType("uint8", 0, 255)])
+@pytest.mark.parametrize("size", [1.0, 1e38])
+def test_errors_are_those_of_the_reference(qtype: QType, size: float, weights: np.ndarray) -> None:
+    rows = (weights.reshape(len(weights), -1) / np.abs(weights).max() * size).astype(np.float32)
+    found = numerics.from_range(rows.min(axis=1) / 8, rows.max(axis=1) / 8, qtype, symmetric=True, axis=0, scale_bits=4)
+    reference = np.square(numerics.fake_quantize(rows, found).astype(np.float64) - rows).sum(axis=1)
+    np.testing.assert_array_equal(weights_module._squared_errors(rows, found), reference)

@@ -3,7 +3,7 @@
 import onnx
 import pytest
 
-from onnxqat.graph import build, edit, io, verify
+from onnxqat.graph import build, edit, io, query, verify
 from tests.passes.checks import node_text, parse
 
 
@@ -68,3 +68,18 @@ def test_rewire_while_iterating() -> None:
     edit.rewire(x.uses(), z)
     assert nodes(model) == ["t = Add<>(z, z)", "y = Mul<>(t, z)"]
     assert not x.uses()
+
+
+def test_inputs_of_a_wide_node_are_exchanged_at_once() -> None:
+    """A node below the limit is left to whoever removes the pairs; a value in several places is exchanged in each."""
+    names = [f"x{i % 40}" for i in range(edit.WIDE)]
+    inputs = ", ".join(f"float[2] x{i}" for i in range(40))
+    text = f"g ({inputs}, float[2] z) => (float[n] y, float[m] t) {{ y = Concat<axis=0>({', '.join(names)}) t = Concat<axis=0>(x0, x1) }}"
+    model = io.load(parse(text))
+    *x, z = model.graph.inputs
+    edit.rewire_wide({x[0]: z, x[3]: x[4]})
+    exchanged = {"x0": "z", "x3": "x4"}
+    wide, narrow = model.graph
+    assert [v.name for v in wide.inputs] == [exchanged.get(name, name) for name in names]
+    assert [v.name for v in narrow.inputs] == ["x0", "x1"]
+    assert [(query.reads(v), len(v.uses())) for v in (x[0], x[3], x[4], z)] == [(1, 1), (0, 0), (4, 4), (2, 2)]

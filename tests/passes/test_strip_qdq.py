@@ -5,6 +5,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
+from onnxqat.graph import edit
 from onnxqat.passes.strip_qdq import StripQdq
 from onnxqat.types import QType
 from tests.passes.checks import check_pass, compare_graphs, node_text, parse
@@ -65,3 +66,14 @@ def test_dynamic_scales_are_left_alone() -> None:
         inside_function="skip",
         inside_if="skip",
     )
+
+
+def test_pairs_in_a_row_in_front_of_a_wide_node() -> None:
+    pair = "q{0} = QuantizeLinear({1}, s, z) d{0} = DequantizeLinear(q{0}, s, z)"
+    pairs = " ".join([pair.format(0, "x"), *(pair.format(i, f"d{i - 1}") for i in range(1, edit.WIDE))])
+    joined = ", ".join(f"d{i}" for i in range(edit.WIDE))
+    before = f"""g (float[4] x) => (float[N] y) <float s = {{0.1}}, int8 z = {{0}}> {{
+        {pairs} y = Concat<axis = 0>({joined}) }}"""
+    result = StripQdq().run(parse(before)).model
+    assert [node_text(n) for n in result.graph.node] == [f"y = Concat<axis=0>({', '.join(['x'] * edit.WIDE)})"]
+    assert not result.graph.initializer

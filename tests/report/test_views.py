@@ -103,6 +103,15 @@ def test_plain_text_is_whole_and_harmless() -> None:
     assert text.splitlines()[-1] == "  onnxqat validate model.onnx"
 
 
+def test_one_long_cell_does_not_widen_every_row() -> None:
+    """A tensor with 10,000 readers made 700 MB of spaces."""
+    columns = (Column("name", "name"), Column("readers", "read by"), Column("rule", "placed by"))
+    rows = tuple((f"t{i}", "r, " * (3000 if i == 7 else 2), "rule") for i in range(500))
+    text = terminal.to_text(Report("x", "Nothing", tables=(Table("pairs", "Pairs", columns, rows),)))
+    assert "r, " * 3000 + "  rule" in text
+    assert len(text) < 500 * 150 + 9000
+
+
 def test_a_terminal_gets_the_first_rows_and_no_foreign_codes() -> None:
     stream = Terminal()
     terminal.show(report(), stream)

@@ -74,7 +74,7 @@ def _unused_dequantize(file: File) -> Iterator[Found]:
 def _unused(file: File, op_type: str) -> Iterator[Found]:
     for node in file.ends:
         value = node.outputs[0]
-        if node.op_type == op_type and not value.uses() and not value.is_graph_output():
+        if node.op_type == op_type and not query.reads(value) and not value.is_graph_output():
             yield Found("nothing reads its result", node, str(value.name))
 
 

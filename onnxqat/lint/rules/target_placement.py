@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from onnxqat.backends import chains
-from onnxqat.graph import build, qdq, walk
+from onnxqat.graph import build, qdq, query, walk
 from onnxqat.graph.qdq import Quantizer
 from onnxqat.lint._file import File, same_grid
 from onnxqat.lint._model import Found, Rule
@@ -21,7 +21,7 @@ def _is_unread(place: Compared) -> bool:
     """Whether nothing reads the tensor of `place`, such as a part of a Split that a model does without."""
     made = () if place.node is None else place.node.outputs
     value = next((v for v in made if v.name == place.edge.tensor), None)
-    return value is not None and not value.uses() and not value.is_graph_output()
+    return value is not None and not query.reads(value) and not value.is_graph_output()
 
 
 def _missing(file: File) -> Iterator[Found]:
