@@ -20,11 +20,13 @@ _PUBLIC = {
     "stitch": "onnxqat.parts.stitch",
     "insert_qdq": "onnxqat.insert",
     "to_torch": "onnxqat.bridge.importer",
+    "to_integer": "onnxqat.bridge.integer.model",
     "write_back": "onnxqat.bridge.write_back",
     "finetune": "onnxqat.training.finetune",
     "reconstruct": "onnxqat.training.reconstruction.reconstruct",
     "validate": "onnxqat.validation.validate",
     "profile": "onnxqat.validation.profile",
+    "simulate": "onnxqat.validation.simulate",
     "handoff": "onnxqat.handoff.handoff",
     "fold_batchnorm": "onnxqat.handoff.fold_batchnorm",
     "lint": "onnxqat.lint.lint",
@@ -52,6 +54,7 @@ __all__ = ["__version__", *_PUBLIC]
 if TYPE_CHECKING:
     from onnxqat.auto.auto import auto as auto
     from onnxqat.bridge.importer import to_torch as to_torch
+    from onnxqat.bridge.integer.model import to_integer as to_integer
     from onnxqat.bridge.write_back import write_back as write_back
     from onnxqat.compat.backend_type import BackendType as BackendType
     from onnxqat.compat.checkpoint import load_checkpoint as load_checkpoint
@@ -81,6 +84,7 @@ if TYPE_CHECKING:
     from onnxqat.training.finetune import finetune as finetune
     from onnxqat.training.reconstruction.reconstruct import reconstruct as reconstruct
     from onnxqat.validation.profile import profile as profile
+    from onnxqat.validation.simulate import simulate as simulate
     from onnxqat.validation.validate import validate as validate
 
 

@@ -61,6 +61,7 @@ def others(qdq: Path) -> Path:
         ("validate", "model.onnx", "model.qdq.onnx", "--random-data", "--html", "model.qdq.onnx"),
         ("validate", "model.onnx", "model.qdq.onnx", "--data", "data.npz", "--html", "data.npz"),
         ("profile", "model.onnx", "model.qdq.onnx", "--data", "data.npz", "--csv", "data.npz"),
+        ("simulate", "model.qdq.onnx", "--data", "data.npz", "--codes", "data.npz"),
         ("lint", "model.onnx", "--backend", "./table.yaml", "--html", "parent.yaml"),
         ("handoff", "model.qdq.onnx", "--backend", "./table.yaml", "-o", "b", "--html", "table.yaml"),
     ],

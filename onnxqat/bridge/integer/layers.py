@@ -23,7 +23,12 @@ class Layer(Unit):
 
     Its sources are the quantizers of input, weight and, where there is one, bias; the bias comes as it is in front of
     its quantizer, since float32 does not hold every dequantized one.
+
+    Attributes:
+        reached: largest magnitude of a sum so far; None where nobody asked.
     """
+
+    reached: float | None = None
 
     def exact(self, x: Tensor, w: Tensor, b: Tensor | None = None, *rest: Any) -> tuple[Tensor, Tensor | None]:
         """See the base class."""
@@ -64,6 +69,8 @@ class Layer(Unit):
     ) -> tuple[Tensor, ...]:
         """Of sums, with scales and codes that broadcast."""
         total = total + bias[0] if bias else total
+        if self.reached is not None:
+            self.reached = max(self.reached, float(total.abs().max()) if total.numel() else 0.0)
         if not holds:
             total = self.arithmetic.accumulator.hold(total, self.tensor, traced=torch.compiler.is_compiling())
         floating = total.float() * (activation * weight) if gradient or self.quantizer is None else total

@@ -1,0 +1,147 @@
+"""A QDQ model executed in integers: outputs, codes of every tensor on a grid, and how far the sums of layers reach."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import fx
+
+from onnxqat.arithmetic import Accumulator, Arithmetic, Rounding, create
+from onnxqat.bridge.fake_quantize import FakeQuantize
+from onnxqat.bridge.importer import to_torch
+from onnxqat.bridge.integer.layers import Layer
+from onnxqat.bridge.integer.unit import Unit
+from onnxqat.bridge.module import OnnxModule
+from onnxqat.errors import ModelError
+from onnxqat.graph import io, quantized_forms
+
+Array = npt.NDArray[Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """What one batch gave.
+
+    Attributes:
+        outputs: graph outputs by name.
+        codes: int64 codes by tensor, of every tensor that is quantized, weights and biases aside.
+    """
+
+    outputs: dict[str, Array]
+    codes: dict[str, Array]
+
+
+@dataclasses.dataclass(frozen=True)
+class Sums:
+    """The sums of a layer.
+
+    Attributes:
+        tensor: of the result; of the input where no quantizer reads the result.
+        kernel: ``Convolution`` or ``Matrix``.
+        largest: largest magnitude of a sum, bias included, of all batches so far.
+        bits: of the accumulator that holds it.
+    """
+
+    tensor: str
+    kernel: str
+    largest: int
+    bits: int
+
+
+class IntegerModel:
+    """A QDQ model on codes, in numpy arrays; see :func:`to_integer`.
+
+    Attributes:
+        module: the torch module that computes, in evaluation mode.
+        arithmetic: of its kernels.
+    """
+
+    def __init__(self, module: OnnxModule, arithmetic: Arithmetic) -> None:
+        self.module, self.arithmetic = module.eval(), arithmetic
+        self._layers = [unit for unit in module.modules() if isinstance(unit, Layer)]
+        for layer in self._layers:
+            layer.reached = 0.0
+
+    @property
+    def kernels(self) -> list[tuple[str, str]]:
+        """Tensor and kernel of each operator that computes on codes, in graph order."""
+        units = (unit for unit in self.module.modules() if isinstance(unit, Unit))
+        return [(unit.tensor, type(unit).__name__) for unit in units]
+
+    def run(self, feeds: Mapping[str, Array]) -> Run:
+        """Execute one batch.
+
+        Args:
+            feeds: arrays by input name.
+
+        Raises:
+            CheckError: ``accumulator-overflow``.
+        """
+        recorder = _Recorder(self.module)
+        with torch.no_grad():
+            found = recorder.run(*(torch.from_numpy(np.array(feeds[name])) for name in self.module.input_names))
+        outputs = found if isinstance(found, tuple) else (found,)
+        named = zip(self.module.output_names, (value.numpy() for value in outputs), strict=True)
+        return Run(dict(named), recorder.codes)
+
+    def sums(self) -> tuple[Sums, ...]:
+        """How far the sums of each layer have reached."""
+        reached = [(layer, int(layer.reached or 0)) for layer in self._layers]
+        return tuple(Sums(u.tensor, type(u).__name__, size, size.bit_length() + 1) for u, size in reached)
+
+
+class _Recorder(fx.Interpreter):
+    """Keeps the codes of what quantizers give."""
+
+    def __init__(self, module: OnnxModule) -> None:
+        super().__init__(module)
+        self.codes: dict[str, Array] = {}
+
+    def call_module(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """Run one, and keep codes."""
+        result = super().call_module(target, args, kwargs)
+        held = self.fetch_attr(str(target))
+        quantizer = held.quantizer if isinstance(held, Unit) else held
+        if isinstance(quantizer, FakeQuantize) and quantizer.role == "activation" and quantizer.block_size is None:
+            grid = Unit.grid_of(quantizer, result.ndim)
+            codes = (result / grid.scale).round() + grid.zero_point
+            self.codes[quantizer.tensor] = codes.to(torch.int64).numpy()
+        return result
+
+
+def to_integer(
+    model: io.ModelSource,
+    *,
+    arithmetic: str | Arithmetic = "onnxruntime",
+    accumulator: Accumulator | None = None,
+    rounding: Rounding | None = None,
+) -> IntegerModel:
+    """Lower a QDQ model to execution in integers.
+
+    Operators between quantizers compute on codes as the kernels of a target do; what is not quantized computes in
+    float. With ``onnxruntime`` the outputs are those of its default session, bit for bit.
+
+    Args:
+        model: path or model; it is not changed.
+        arithmetic: ``onnxruntime``, ``fixed-point``, ``shift`` (:mod:`onnxqat.arithmetic`), or one that is made.
+        accumulator: where layers keep their sums; None: 32 bits that wrap around.
+        rounding: None: the arithmetic's own.
+
+    Raises:
+        UsageError: ``name-unknown``, ``option-invalid``.
+        ModelError: ``model-not-quantized``, ``model-form``, and what :func:`onnxqat.to_torch` raises.
+        UnsupportedError: ``operator-unsupported``.
+    """
+    made = create(arithmetic, accumulator=accumulator, rounding=rounding) if isinstance(arithmetic, str) else arithmetic
+    graph = io.load(model)
+    module = to_torch(graph, arithmetic=made)
+    if not module.quantizers:
+        raise quantized_forms.refusal(graph, "the model") or ModelError(
+            "model-not-quantized", "the model has no quantizer to compute on codes", hint="first: onnxqat insert-qdq"
+        )
+    return IntegerModel(module, made)

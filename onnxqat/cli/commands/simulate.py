@@ -1,0 +1,72 @@
+"""``onnxqat simulate``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from onnxqat.cli import _options
+
+
+@click.command
+@click.argument("model", type=_options.PATH)
+@_options.data
+@_options.preprocess
+@_options.batch_size
+@click.option("--limit", type=_options.COUNT, default=32, help="Use at most this many samples.")
+@_options.random_data
+@click.option("--arithmetic", default="onnxruntime", help="What kernels compute: onnxruntime, fixed-point or shift.")
+@click.option("--accumulator", type=_options.COUNT, default=32, help="Bits of the sums of layers: 16, 24 or 32.")
+@click.option(
+    "--overflow",
+    type=click.Choice(["wrap", "saturate", "error"]),
+    default="wrap",
+    help="What a sum does that needs more bits.",
+)
+@click.option("--rounding", help="half-even, half-up, half-away or truncate [the arithmetic's own].")
+@click.option("--codes", type=_options.OUTPUT, help="Write the codes of each tensor to this .npz file.")
+@_options.html
+@_options.as_json
+def run(
+    model: Path,
+    data: str | None,
+    preprocess: str | None,
+    batch_size: int,
+    limit: int,
+    random_data: bool,
+    arithmetic: str,
+    accumulator: int,
+    overflow: str,
+    rounding: str | None,
+    codes: Path | None,
+    html: Path | None,
+    as_json: bool,
+) -> None:
+    """Execute a QDQ model in integers as a chip does, and compare it with onnxruntime.
+
+    MODEL is an ONNX file with Q/DQ pairs. With arithmetic onnxruntime, every output is that of its default session.
+
+    Example: onnxqat simulate model.qdq.onnx --data images/ --arithmetic fixed-point --accumulator 24 --overflow error
+    """
+    _options.need("torch", "train")
+    from onnxqat.arithmetic import Accumulator
+    from onnxqat.cli import _output
+    from onnxqat.report import build_simulate
+    from onnxqat.validation.simulate import simulate
+
+    with _options.progress("simulate", quiet=as_json) as progress:
+        found = simulate(
+            model,
+            data,
+            arithmetic=arithmetic,
+            accumulator=Accumulator(accumulator, overflow),  # type: ignore[arg-type]
+            rounding=rounding,  # type: ignore[arg-type]
+            preprocess=preprocess,
+            batch_size=batch_size,
+            limit=limit,
+            random_data=random_data,
+            codes=codes,
+            progress=progress,
+        )
+    _output.show(build_simulate.from_simulate(found), as_json=as_json, html_path=html)
