@@ -151,6 +151,7 @@ def replay(folder: Path, model: io.ModelSource, *, loss: Objective | None = None
         settings.method,
         grad_bits=settings.grad_bits,
         batch_norm=settings.batch_norm,
+        arithmetic=settings.arithmetic,
     )
     checkpoint.load(folder / "before.safetensors", module)
     _set_quantizers(folder, module, box.quantizers)

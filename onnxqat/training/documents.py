@@ -71,6 +71,7 @@ class StepSettings(Document):
     method: str = "lsq"
     grad_bits: int | None = None
     batch_norm: BatchNormMode = "live"
+    arithmetic: str = "float"
 
 
 class Box(Document):

@@ -62,6 +62,7 @@ class Options:
     batch_norm: batch_norms.Choice = "auto"
     reestimate_batch_norm: int | None = None
     grad_bits: int | None = None
+    arithmetic: str = "float"
     precision: Precision = "float32"
     accumulate: int = 1
     compile: bool | str = False
@@ -148,6 +149,12 @@ class Options:
                 "option-invalid",
                 f"labels in {self.labels} are for a metric",
                 hint="name one, as in score='coco-map'; labels to train on are an array, or lie in the data",
+            )
+        if self.arithmetic != "float" and self.precision != "float32":
+            raise UsageError(
+                "option-invalid",
+                f"arithmetic {self.arithmetic!r} with precision {self.precision!r}, which does not hold all codes",
+                hint="leave precision out",
             )
         for name in ("score_every", "target") if self.evaluate is None and self.score is None else ():
             if getattr(self, name) is not None:

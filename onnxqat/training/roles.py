@@ -26,7 +26,12 @@ from onnxqat.training.teachers import Council, CouncilLoss, Given, Guide
 
 
 def student(
-    graph: ir.Model, method: str, *, grad_bits: int | None = None, batch_norm: batch_norms.Choice = "auto"
+    graph: ir.Model,
+    method: str,
+    *,
+    grad_bits: int | None = None,
+    batch_norm: batch_norms.Choice = "auto",
+    arithmetic: str = "float",
 ) -> OnnxModule:
     """The module that trains.
 
@@ -35,12 +40,14 @@ def student(
         method: of its quantizers.
         grad_bits: width of gradients (:mod:`onnxqat.training.gradients`).
         batch_norm: what BatchNormalization does (:mod:`onnxqat.training.batch_norm`).
+        arithmetic: what operators between quantizers compute, see :func:`onnxqat.to_torch`.
 
     Raises:
         UsageError: ``name-unknown``, ``option-invalid``.
         ModelError: ``model-not-quantized``; ``model-form`` for dynamic quantization and vendors' quantizers.
     """
-    module = to_torch(graph, quantizer_factory=methods.factory(method, limit_steps=False))
+    factory = methods.factory(method, limit_steps=False)
+    module = to_torch(graph, quantizer_factory=factory, arithmetic=arithmetic)
     if not any(True for _ in quantizers(module)):
         raise quantized_forms.refusal(graph, "the model") or ModelError(
             "model-not-quantized", "the model has no quantizer to train", hint="insert them first: onnxqat insert-qdq"

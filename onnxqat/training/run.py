@@ -57,7 +57,13 @@ def run(model: io.ModelSource, data: Any, given: Options) -> FinetuneResult:
     source = Source(model)
     graph = source.graph
     given = dataclasses.replace(given, batch_norm=batch_norms.resolve(given.batch_norm, graph))
-    module = roles.student(graph, given.method, grad_bits=given.grad_bits, batch_norm=given.batch_norm)
+    module = roles.student(
+        graph,
+        given.method,
+        grad_bits=given.grad_bits,
+        batch_norm=given.batch_norm,
+        arithmetic=given.arithmetic,
+    )
     whole = _material(model, graph, data, given)
     scored = _scored(graph, whole, given)
     teachers = roles.teachers_of(given.teacher, module, has_labels=whole.has_labels)
@@ -162,6 +168,7 @@ def _refuse_in_shards(given: Options) -> None:
         UsageError: ``option-invalid``.
     """
     found = [name for name in WHOLE_WEIGHTS if getattr(given, name)]
+    found += ["arithmetic"] if given.arithmetic != "float" else []
     if found:
         raise UsageError(
             "option-invalid",
@@ -265,6 +272,7 @@ def _settings(plan: Schedule, data: Material, world: World, given: Options) -> d
         "grad_bits": given.grad_bits,
         "progressive": None if given.progressive is None else list(given.progressive),
         "batch_norm": given.batch_norm,
+        "arithmetic": given.arithmetic,
     }
 
 

@@ -68,6 +68,11 @@ class _Announcement:
     metavar="N",
     help="Estimate these statistics again on N batches before writing.",
 )
+@click.option(
+    "--arithmetic",
+    default="float",
+    help="What operators compute: float, or from codes as a target does: onnxruntime, fixed-point, shift.",
+)
 @click.option("--seed", type=_options.SEED, default=0, help="Seed of sample order and torch.")
 @_options.device
 @_execution.options
@@ -97,6 +102,7 @@ def run(
     objectives: dict[str, Any],
     batch_norm: str,
     reestimate_batch_norm: int | None,
+    arithmetic: str,
     seed: int,
     device: str | None,
     execution: dict[str, Any],
@@ -143,6 +149,7 @@ def run(
             **keywords,
             batch_norm=batch_norm,  # type: ignore[arg-type]  # finetune refuses others by name
             reestimate_batch_norm=reestimate_batch_norm,
+            arithmetic=arithmetic,
             seed=seed,
             device=device,
             output=output or _options.beside(model, ".tuned.onnx"),

@@ -59,7 +59,9 @@ def images(count: int = 6, seed: int = 0) -> Array:
     return np.random.default_rng(seed).standard_normal((count, 3, 12, 12)).astype(np.float32)
 
 
-def quantized(model: onnx.ModelProto, data: Array, backend: str = "onnxruntime-cpu", *, free: bool = True) -> onnx.ModelProto:
+def quantized(
+    model: onnx.ModelProto, data: Array, backend: str = "onnxruntime-cpu", *, free: bool = True
+) -> onnx.ModelProto:
     """`model` with free scales and weights of all 8 bits, or those of the table where not `free`."""
     chosen = Overrides(scale_bits=(24, 24), reduce_range=False) if free else Overrides()
     made = onnxqat.insert_qdq(model, backend, calibration=[{model.graph.input[0].name: data}], overrides=chosen).model
