@@ -8,9 +8,15 @@ from typing import cast
 from onnxqat.report import build_scores
 from onnxqat.report.model import Cell, Column, Figure, LeftFloat, Report, Table
 from onnxqat.types import Remark
-from onnxqat.validation.result import DEFAULT, FLOAT, PLAIN, RUNS, TORCH, ValidationReport
+from onnxqat.validation.result import DEFAULT, FLOAT, INTEGERS, PLAIN, RUNS, TORCH, ValidationReport
 
-_SHORT = {FLOAT: "float model", TORCH: "torch", PLAIN: "onnxruntime, as written", DEFAULT: "onnxruntime, default"}
+_SHORT = {
+    FLOAT: "float model",
+    TORCH: "torch",
+    PLAIN: "onnxruntime, as written",
+    DEFAULT: "onnxruntime, default",
+    INTEGERS: "torch, in integers",
+}
 
 
 def from_validation(report: ValidationReport) -> Report:

@@ -32,6 +32,8 @@ class Comparison:
             outputs without values are.
         non_finite: number of NaN and infinite values of `run`.
         differing: share of values that are others, of whole numbers, booleans and words; None for floats.
+        unequal: values that are not the very same, of any type; two NaN are.
+        elements: how many there are.
     """
 
     output: str
@@ -43,6 +45,8 @@ class Comparison:
     sqnr_db: float
     non_finite: int
     differing: float | None = None
+    unequal: int = 0
+    elements: int = 0
 
 
 class OutputMeter:
@@ -56,12 +60,17 @@ class OutputMeter:
         self._differing = 0 if classifier else None
         self._samples = 0
         self._others: int | None = None
+        self._unequal = self._elements = 0
         self._difference = Difference()
 
     def update(self, value: npt.NDArray[Any], reference: npt.NDArray[Any]) -> None:
         """Add one batch; arrays of equal shape, samples along the first axis."""
         self._difference.update(value, reference)
         self._samples += len(value) if value.ndim else 1
+        same = value == reference
+        if value.dtype.kind == "f":
+            same |= np.isnan(value) & np.isnan(reference)
+        self._unequal, self._elements = self._unequal + int(np.count_nonzero(~same)), self._elements + value.size
         if reference.dtype.kind not in "fc":
             self._others = (self._others or 0) + int(np.count_nonzero(value != reference))
         if self._differing is not None:
@@ -72,7 +81,8 @@ class OutputMeter:
         d = self._difference
         noise = d.sqnr_db if d.elements else math.inf
         others = None if self._others is None else self._others / max(d.elements, 1)
-        return Comparison(output, run, against, self._samples, self._differing, d.max_abs, noise, d.non_finite, others)
+        counts = (self._samples, self._differing, d.max_abs, noise, d.non_finite, others)
+        return Comparison(output, run, against, *counts, self._unequal, self._elements)
 
 
 class Variation:

@@ -51,6 +51,15 @@ class TorchRun:
         values = dict(zip(self._module.output_names, outputs, strict=True)) | found
         return {name: as_array(value) for name, value in values.items() if not isinstance(value, list)}
 
+    def in_integers(self) -> TorchRun | None:
+        """The same module computing on codes as the default session does; None where no operator can."""
+        from onnxqat.arithmetic import create
+        from onnxqat.bridge.integer.find import compute_in_integers
+        from onnxqat.bridge.integer.unit import Unit
+
+        module = compute_in_integers(self._module, create("onnxruntime"))
+        return TorchRun(module) if any(isinstance(m, Unit) for m in module.modules()) else None
+
     def quantizer(self, quantizer: Quantizer) -> Callable[[Array], Array] | None:
         """The module of `quantizer` as a function of float32 arrays; None where the bridge made none."""
         path = self._calls.get(self._module.tensor_nodes.get(str(quantizer.outputs[0].name), ""))

@@ -28,7 +28,17 @@ from onnxqat.validation.accuracy import AccuracyLimits
 from onnxqat.validation.compare import FLOAT_ROUNDING, OutputMeter, Variation
 from onnxqat.validation.opening import check_alike, name_of, open_data
 from onnxqat.validation.remedies import Given
-from onnxqat.validation.result import DEFAULT, FLOAT, PLAIN, TORCH, Limits, TensorNoise, ValidationReport, judge
+from onnxqat.validation.result import (
+    DEFAULT,
+    FLOAT,
+    INTEGERS,
+    PLAIN,
+    TORCH,
+    Limits,
+    TensorNoise,
+    ValidationReport,
+    judge,
+)
 from onnxqat.validation.torch_run import open_torch
 
 if TYPE_CHECKING:
@@ -37,7 +47,15 @@ if TYPE_CHECKING:
 Array = npt.NDArray[Any]
 Runs = dict[str, dict[str, Array]]
 
-PAIRS = ((PLAIN, FLOAT), (DEFAULT, FLOAT), (TORCH, FLOAT), (TORCH, PLAIN), (TORCH, DEFAULT), (DEFAULT, PLAIN))
+PAIRS = (
+    (PLAIN, FLOAT),
+    (DEFAULT, FLOAT),
+    (TORCH, FLOAT),
+    (TORCH, PLAIN),
+    (TORCH, DEFAULT),
+    (DEFAULT, PLAIN),
+    (INTEGERS, DEFAULT),
+)
 WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 PIECE_BYTES = 2**28
 FEW = 4
@@ -158,6 +176,7 @@ class _Work:
     ) -> None:
         self.remarks, self.quantized = remarks, quantized
         self.torch = open_torch(quantized, remarks) if use_torch else None
+        self.integers = None if self.torch is None else self.torch.in_integers()
         found = parity.activation_quantizers(quantized, remarks)
         self.meters = [parity.QuantizerMeter(q, self.torch.quantizer(q) if self.torch else None) for q in found]
         self.inner = parity.tensors_of(quantized, self.meters)
@@ -198,8 +217,10 @@ class _Work:
         if not self.samples:
             dynamic = model_inputs.static_batch(self.plain.inputs) is None
             self.origin = not_finite.origin(self.quantized, self.original, not_finite.few(feeds, FEW, dynamic=dynamic))
-        self._compare_outputs(runs)
         self._count_right(runs, labels)
+        if self.integers is not None:
+            runs[INTEGERS] = self.integers.run(feeds)
+        self._compare_outputs(runs)
         count = first.shape[0] if first.ndim else 1
         if self.limit is None or self.tensor_samples < self.limit:
             self._compare_tensors(feeds, count)

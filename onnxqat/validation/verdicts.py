@@ -11,7 +11,7 @@ from onnxqat.metrics._limits import AGREEMENT, LABELLED
 from onnxqat.validation.accuracy import AccuracyLimits, Found, Loss, Noise, judge, judge_noise
 from onnxqat.validation.compare import Comparison
 from onnxqat.validation.remedies import Given
-from onnxqat.validation.result import DEFAULT, FLOAT, PLAIN, RUNS, TORCH, ValidationReport
+from onnxqat.validation.result import DEFAULT, FLOAT, PLAIN, RUNS, TORCH, ValidationReport, integers
 from onnxqat.verdict import SEVERITY, Verdict
 
 SESSION_SQNR = 20.0
@@ -122,7 +122,12 @@ def _parity(report: ValidationReport, failures: Sequence[str], given: Given) -> 
         return Verdict("parity", "amber", "not compared with torch: only the sessions of onnxruntime agree")
     noise = min((c.sqnr_db for c in report.compared(TORCH, PLAIN)), default=math.inf)
     close = "the same bits" if noise == math.inf else f"{noise:.1f} dB"
-    return Verdict("parity", "green", f"torch and onnxruntime agree on every output: {close} as written")
+    text = f"torch and onnxruntime agree on every output: {close} as written"
+    counted = integers(report.outputs)
+    if counted is not None:
+        unequal, count = counted
+        text += f"; in integers, {unequal or 'none'} of {count} values differ from those of the default session"
+    return Verdict("parity", "green", text)
 
 
 def _accuracy(broken: Sequence[str], found: Found, given: Given) -> Verdict:

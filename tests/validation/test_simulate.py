@@ -67,3 +67,13 @@ def test_shift_of_powers_of_two() -> None:
 def test_a_float_model_is_refused() -> None:
     with pytest.raises(ModelError, match="no quantizer to compute on codes"):
         onnxqat.to_integer(networks.kinds())
+
+
+def test_validate_says_that_the_session_computes_these_integers(model: onnx.ModelProto) -> None:
+    report = onnxqat.validate(networks.kinds(), model, {"x": networks.images(32, 3)})
+    found = report.compared("torch-integers", "ort-default")
+    assert [(c.output, c.unequal) for c in found] == [("logits", 0), ("shares", 0)]
+    assert sum(c.unequal for c in report.compared("ort-default", "ort-plain")) > 0
+    (parity,) = (v for v in report.verdicts if v.name == "parity")
+    assert parity.status == "green"
+    assert f"in integers, none of {found[0].elements + found[1].elements} values differ" in parity.reason
