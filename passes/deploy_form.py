@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxqat import numerics
-from onnxqat.graph import build, edit, qdq, query, walk
+from onnxqat.graph import build, edit, omitted, qdq, query, walk
 from onnxqat.graph.qdq import QUANT_MAX, QUANT_MIN
 from onnxqat.passes import _opset
 from onnxqat.passes._base import Context, Pass, Rewrite
@@ -65,11 +65,7 @@ class DeployForm(Pass):
                     del node.metadata_props[key]
                     log.did("what onnxqat noted on nodes was removed")
         for node in walk.nodes(model):
-            given = len(node.inputs)
-            while given and node.inputs[given - 1] is None:
-                given -= 1
-            if given < len(node.inputs):
-                node.resize_inputs(given)
+            if omitted.cut(node):
                 log.did("inputs that are omitted at the end have no empty name", node)
         if _opset.lower(model):
             log.did(f"opset is now {query.opset(model)}, IR version {model.ir_version}")

@@ -14,9 +14,15 @@ def drop(model: ir.Model) -> ir.Model:
     operators instead, and ends the process: LayerNormalization with a bias of that form is a SIGSEGV.
     """
     for node in walk.nodes(model):
-        given = len(node.inputs)
-        while given and node.inputs[given - 1] is None:
-            given -= 1
-        if given < len(node.inputs):
-            node.resize_inputs(given)
+        cut(node)
     return model
+
+
+def cut(node: ir.Node) -> bool:
+    """Take trailing empty inputs from `node`; whether it had any."""
+    before = given = len(node.inputs)
+    while given and node.inputs[given - 1] is None:
+        given -= 1
+    if given < before:
+        node.resize_inputs(given)
+    return given < before

@@ -171,3 +171,22 @@ def test_finetune_takes_the_file_and_gives_pairs(tmp_path: Path) -> None:
     assert any("written as QDQ" in remark.message for remark in result.remarks)
     assert "QLinearConv" not in {node.op_type for node in result.model.graph.node}
     assert np.isfinite(ort_run(result.model, DATA[0])["y"]).all()
+
+
+@pytest.mark.parametrize("kind", ["uint8", "int8"])
+def test_a_selection_between_two_grids(kind: str) -> None:
+    """The operands have grids of their own, of which the result's holds both."""
+    grids = (
+        f"float s = {{0.5}}, {kind} z = {{7}}, float t = {{0.25}}, {kind} u = {{3}}, float r = {{1}}, {kind} o = {{5}}"
+    )
+    text = f"""<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
+        g (float[2,3] a, float[2,3] b, bool[2,3] c) => (float[2,3] y) <{grids}> {{
+        q = QuantizeLinear(a, s, z) p = QuantizeLinear(b, t, u)"""
+    check_pass(
+        QoperatorToQdq(),
+        text + " w = com.microsoft.QLinearWhere(c, q, s, z, p, t, u, r, o) y = DequantizeLinear(w, r, o) }",
+        text
+        + """ q_dequantized = DequantizeLinear(q, s, z) p_dequantized = DequantizeLinear(p, t, u)
+        w_float = Where(c, q_dequantized, p_dequantized)
+        w = QuantizeLinear(w_float, r, o) y = DequantizeLinear(w, r, o) }""",
+    )
