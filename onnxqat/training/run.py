@@ -13,6 +13,7 @@ import onnx_ir as ir
 import torch
 from torch import nn
 
+from onnxqat.bridge.module import OnnxModule
 from onnxqat.bridge.relu_fusion import fuse_relu
 from onnxqat.bridge.remade_batch_norm import remake_batch_norm
 from onnxqat.bridge.repeated_quantizers import skip_repeated
@@ -57,13 +58,7 @@ def run(model: io.ModelSource, data: Any, given: Options) -> FinetuneResult:
     source = Source(model)
     graph = source.graph
     given = dataclasses.replace(given, batch_norm=batch_norms.resolve(given.batch_norm, graph))
-    module = roles.student(
-        graph,
-        given.method,
-        grad_bits=given.grad_bits,
-        batch_norm=given.batch_norm,
-        arithmetic=given.arithmetic,
-    )
+    module = _student(graph, given)
     whole = _material(model, graph, data, given)
     scored = _scored(graph, whole, given)
     teachers = roles.teachers_of(given.teacher, module, has_labels=whole.has_labels)
@@ -116,6 +111,16 @@ def run(model: io.ModelSource, data: Any, given: Options) -> FinetuneResult:
         scored_samples=sum(map(holdout.size, whole.scored)),
         held_out=whole.held_out,
         **_summary(fitted.progress),
+    )
+
+
+def _student(graph: ir.Model, given: Options) -> OnnxModule:
+    return roles.student(
+        graph,
+        given.method,
+        grad_bits=given.grad_bits,
+        batch_norm=given.batch_norm,
+        arithmetic=given.arithmetic,
     )
 
 
