@@ -163,8 +163,8 @@ class FakeQuantize(nn.Module):
         return self.quantize(x)
 
     def _limit_step(self) -> None:
-        if self.limit is not None and self.training:
-            self.limit.apply(self.scale, self.largest_scale)
+        if self.limit is not None:
+            self.limit.apply(self.scale, self.largest_scale, training=self.training)
 
     def fuses_relu(self) -> bool:
         """Whether the kernel of this quantizer can do the Relu in front of it: those of the formula and LSQ alone."""

@@ -49,26 +49,31 @@ class StepLimit:
         bounded = torch.minimum(torch.maximum(scale, before - reach), before + reach)
         scale.copy_(bounded if self._largest is None else bounded.clamp_(max=self._largest))
 
-    def apply(self, scale: nn.Parameter, largest: float | None = None) -> None:
+    def apply(self, scale: nn.Parameter, largest: float | None = None, *, training: bool) -> None:
         """Bring `scale`, float32 of any shape, back into its bounds where it was changed since the last call.
 
         With `largest`, the scale does not learn to be larger than that.
 
-        Nothing happens in graphs that are traced, since these are replayed without this check.
+        Nothing happens in graphs that are traced, since these are replayed without this check. Not in `training`, as in
+        loops over a module that is in evaluation mode, nothing is changed here: the optimizer's hook does.
         """
         if not scale.requires_grad or not torch.is_grad_enabled() or torch.compiler.is_compiling():
             return
         self._largest = largest
-        if not self.after_step(scale):
+        if not (self.after_step(scale) if training else self._knows(scale)):
             self._before, self._version = scale.detach().clone(), scale._version  # noqa: SLF001
         if scale not in _LIMITED or _LIMITED[scale] is not self:
             _LIMITED[scale] = self
             _follow_optimizers()
 
+    def _knows(self, scale: Tensor) -> bool:
+        before = self._before
+        return before is not None and (before.shape, before.device) == (scale.shape, scale.device)
+
     def after_step(self, scale: Tensor) -> bool:
         """Bring `scale` back into its bounds; False where it is not known what it was before."""
         before = self._before
-        if before is None or before.shape != scale.shape or before.device != scale.device:
+        if before is None or not self._knows(scale):
             return False
         if scale._version != self._version:  # noqa: SLF001 - the documented way to see a change in place
             self._bound(scale, before)

@@ -106,6 +106,20 @@ def test_copies_are_limited_too_and_evaluation_changes_nothing() -> None:
         torch.testing.assert_close(now, before / 2 * (1 + LARGEST_CHANGE))
 
 
+def test_a_loop_in_evaluation_mode_is_limited_too() -> None:
+    """A module comes in that mode, and nothing tells a loop that leaves it there."""
+    module = to_torch(qdq_model())
+    optimizer = torch.optim.AdamW(module.parameters(), lr=0.1)
+    for _ in range(3):
+        before = scales(module)
+        optimizer.zero_grad()
+        module(torch.ones(4, 8)).square().sum().backward()
+        optimizer.step()
+        for old, new in zip(before, scales(module), strict=True):
+            assert bool(((new / old - 1).abs() <= LARGEST_CHANGE * 1.001).all())
+    assert not torch.equal(scales(module)[0], torch.tensor(SCALE))
+
+
 @pytest.mark.parametrize("name", [None, "lsq", "lsq_plus"])
 def test_the_last_step_is_limited_too(name: str | None) -> None:
     model = qdq_model()
