@@ -122,6 +122,8 @@ class TensorSpec:
         scale_bits: significant bits of a scale; 1 restricts scales to powers of two, None does not restrict them.
         observer: name of the range observer, a file of ``onnxqat/calibration/observers``.
         role: what the tensor is to its consumer.
+        saturates: of a weight, whether kernels of the target add its products in pairs of 16 bits, so that scales are
+            raised where these could saturate (:mod:`onnxqat.calibration.saturation`).
     """
 
     qtype: QType
@@ -132,6 +134,7 @@ class TensorSpec:
     observer: str = "minmax"
     role: Role = "activation"
     block_size: int | None = None
+    saturates: bool = False
 
     def __post_init__(self) -> None:
         if (self.granularity == "tensor") != (self.axis is None):

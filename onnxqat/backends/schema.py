@@ -57,7 +57,8 @@ class TypeRow(_Row):
     width of 8, to one more for every two bits less, and leaves them free above 8 bits: products of short codes and
     short scales sum up without rounding (see :func:`onnxqat.numerics.shorten`).
     `reduce_range` keeps 8-bit weights in -64..63: CPUs without VNNI add pairs of u8 x s8 products in 16 bits, which
-    saturates for larger weights. A bias has `derive: in0*in1`: int32 codes with the product of its node's input
+    saturates for larger weights; with `saturates` in its place, all codes are used, and only channels in which that can
+    happen get a larger scale. A bias has `derive: in0*in1`: int32 codes with the product of its node's input
     scales, or with ``dtype: float`` float values on that grid; its `bits` are what the accumulator takes of the codes.
     With granularity ``block``, each `block` elements along the axis have a scale. `unsigned` gives a signed type's
     unsigned twin, zero point 0, to activations that cannot be negative.
@@ -74,6 +75,7 @@ class TypeRow(_Row):
     scale_bits: int | None = None
     observer: str = "minmax"
     reduce_range: bool = False
+    saturates: bool = False
     derive: Literal["in0*in1"] | None = None
 
     def __post_init__(self) -> None:
@@ -155,6 +157,7 @@ class TypeRow(_Row):
             observer=self.observer,
             role=role,
             block_size=self.block if granularity == "block" else None,
+            saturates=self.saturates and self.dtype == "int8" and not self.reduce_range,
         )
 
 

@@ -65,6 +65,8 @@ class Overrides:
         activation_type: one of ``ACTIVATION_TYPES``.
         exact: restrict scales so that torch and every onnxruntime session give the same bits, see ``EXACT``.
         reduce_range: keep 8-bit weights in -64..63, for CPUs without VNNI.
+        safe_range: use all codes of 8-bit weights, and raise the scales of the channels in which products could
+            saturate there.
         scale_bits: significant bits of weight and activation scales at a width of 8, see ``TypeRow``; 24 leaves them
             free.
         first_last_bits: width of the first and last weighted layers; 0 leaves them in float.
@@ -80,6 +82,7 @@ class Overrides:
     activation_type: str | None = None
     exact: bool = False
     reduce_range: bool | None = None
+    safe_range: bool = False
     scale_bits: tuple[int, int] | None = None
     first_last_bits: int | None = None
     node_bits: tuple[tuple[str, int, int], ...] = ()
@@ -311,6 +314,9 @@ def _weight(row: TypeRow, overrides: Overrides) -> TypeRow:
         update["observer"] = overrides.observer
     if overrides.reduce_range is not None:
         update["reduce_range"] = overrides.reduce_range
+        update["saturates"] = False
+    if overrides.safe_range:
+        update |= {"reduce_range": False, "saturates": True}
     return _with_bits(row.model_copy(update=update), overrides.weight_bits)
 
 

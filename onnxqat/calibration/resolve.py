@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxqat import numerics
-from onnxqat.calibration import midpoints, odd_sums, shifts
+from onnxqat.calibration import midpoints, odd_sums, saturation, shifts
 from onnxqat.calibration.observers._base import BaseObserver
 from onnxqat.calibration.weights import weight_qparams
 from onnxqat.graph import query, walk
@@ -56,6 +56,7 @@ def resolve(plan: QuantPlan, observers: Mapping[str, BaseObserver], model: ir.Mo
     placements = [p for edge in plan.edges if (p := _place(edge, roots, observers, constants, remarks)) is not None]
     placements = _cut_saturated(plan, placements, observers)
     placements, clip_remarks = _tie_needed_clips(plan, placements)
+    placements, range_remarks = saturation.keep_in_limits(plan, placements, constants, model)
     placements, bias_remarks = _keep_bias_in_range(plan, placements, constants)
     if plan.odd_sums:
         placements = midpoints.center(plan, placements)
@@ -67,7 +68,9 @@ def resolve(plan: QuantPlan, observers: Mapping[str, BaseObserver], model: ir.Mo
         for edge in plan.edges
         if isinstance(edge.decision, Derived) and edge.consumers
     )
-    return Resolved(tuple(placements), biases, tuple(remarks + clip_remarks + bias_remarks + shift_remarks))
+    return Resolved(
+        tuple(placements), biases, tuple(remarks + clip_remarks + range_remarks + bias_remarks + shift_remarks)
+    )
 
 
 def tensors_to_observe(plan: QuantPlan) -> dict[str, TensorSpec]:

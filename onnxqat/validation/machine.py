@@ -8,9 +8,12 @@ from pathlib import Path
 
 import onnx_ir as ir
 
+from onnxqat import numerics
 from onnxqat.backends import schema
+from onnxqat.calibration.saturation import LAYERS, saturating
 from onnxqat.errors import QatError
-from onnxqat.graph import qdq
+from onnxqat.graph import qdq, query
+from onnxqat.graph.qdq import Quantizer
 from onnxqat.types import Remark
 
 SAFE_CODE = 64
@@ -47,7 +50,7 @@ def precise(model: ir.Model) -> bool:
         table = schema.load(model.metadata_props.get("onnxqat.backend", ""))
     except QatError:
         return False
-    return not any(kind.reduce_range for kind in table.types.values())
+    return not any(kind.reduce_range or kind.saturates for kind in table.types.values())
 
 
 def saturation(model: ir.Model, *, precise: bool = False) -> list[Remark]:
@@ -57,12 +60,8 @@ def saturation(model: ir.Model, *, precise: bool = False) -> list[Remark]:
         model: the QDQ model.
         precise: the session that is meant does not use these kernels, see :func:`precise`.
     """
-    wide = [
-        q.tensor
-        for q in qdq.quantizers(model)
-        if q.role == "weight" and q.qparams.qtype.storage == "int8" and q.qparams.qtype.quant_max > SAFE_CODE
-    ]
-    if not wide or not saturates():
+    wide = {q.tensor: count for q in qdq.quantizers(model) if (count := _saturating(q))} if saturates() else {}
+    if not wide:
         return []
     if precise:
         text = (
@@ -72,8 +71,19 @@ def saturation(model: ir.Model, *, precise: bool = False) -> list[Remark]:
         )
         return [Remark(text, source="machine")]
     text = (
-        f"this processor has no VNNI: integer kernels add products of 8-bit weights ({wide[0]!r} and {len(wide) - 1} "
-        "more) at 16 bits and saturate; insert-qdq --reduce-range keeps weights in -64..63, and onnxruntime's session "
-        "option session.x64quantprecision=1 avoids it"
+        f"this processor has no VNNI: integer kernels add products of 8-bit weights at 16 bits, which can saturate in "
+        f"{sum(wide.values())} channels of {len(wide)} layers ({next(iter(wide))!r}, ...); insert-qdq --safe-range raises "
+        "the scales of such channels, and onnxruntime's session option session.x64quantprecision=1 avoids it"
     )
     return [Remark(text, source="machine")]
+
+
+def _saturating(quantizer: Quantizer) -> int:
+    """In how many channels products of the codes of a weight can saturate."""
+    qtype, held = quantizer.qparams.qtype, query.constant_array(quantizer.input)
+    if quantizer.role != "weight" or qtype.storage != "int8" or qtype.quant_max <= SAFE_CODE or held is None:
+        return 0
+    codes = held if quantizer.stored else numerics.quantize(held, quantizer.qparams)
+    readers = (node for value in quantizer.outputs for node in value.consumers())
+    counts = (saturating(node, codes) for node in readers if node.op_type in LAYERS and not node.domain)
+    return max(counts, default=0)

@@ -39,6 +39,11 @@ from onnxqat.cli import _options
 @click.option(
     "--reduce-range/--full-range", default=None, help="8-bit weights in -64..63, or in all codes [the backend's]."
 )
+@click.option(
+    "--safe-range",
+    is_flag=True,
+    help="8-bit weights in all codes, with larger scales where products could saturate without VNNI.",
+)
 @click.option("--exact", is_flag=True, help="Restrict scales so that torch and onnxruntime give the same bits.")
 @click.option("--scale-bits", metavar="W,A", help="Significant bits of scales at 8 bits, 1 to 24; 24 leaves them free.")
 @click.option(
@@ -85,6 +90,7 @@ def run(
     observer: str | None,
     activation_type: str | None,
     reduce_range: bool | None,
+    safe_range: bool,
     exact: bool,
     scale_bits: str | None,
     first_last_bits: int | None,
@@ -122,6 +128,7 @@ def run(
         observer=observer,
         activation_type=activation_type,
         reduce_range=reduce_range,
+        safe_range=safe_range,
         exact=exact,
         scale_bits=_options.parse_pair(scale_bits, "--scale-bits"),
         first_last_bits=first_last_bits,

@@ -1,0 +1,116 @@
+"""Weights whose products saturate on x86 processors without VNNI: found, and scaled only where it can happen."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+import onnxqat
+from onnxqat import numerics
+from onnxqat.backends.selection import Overrides
+from onnxqat.calibration import saturation
+from onnxqat.graph import io, qdq
+from onnxqat.validation import machine
+from tests.bridge.integer import networks
+
+TEXT = """
+<ir_version: 8, opset_import: ["" : 17]>
+layers (float[N, 7, 6, 6] x) => (float[N, 5] y)
+<float[16, 7, 3, 3] w1, float[16, 1, 3, 3] w2, float[16, 9] w3, float[9, 5] w4, int64[2] flat = {0, -1}>
+{
+    a = Conv <pads = [1, 1, 1, 1]> (x, w1)
+    b = Relu (a)
+    c = Conv <group = 16, pads = [1, 1, 1, 1]> (b, w2)
+    d = Relu (c)
+    e = GlobalAveragePool (d)
+    f = Reshape (e, flat)
+    g = Gemm (f, w3)
+    h = Relu (g)
+    y = MatMul (h, w4)
+}"""
+
+
+def saturated_sums(activation: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """What ``vpmaddubsw`` and ``vpmaddwd`` make of rows of uint8 and int8 codes: pairs of products saturate at 16 bits."""
+    products = activation.astype(np.int64) * weight.astype(np.int64)
+    products = np.pad(products, ((0, 0), (0, products.shape[1] % 2)))
+    return np.clip(products.reshape(len(products), -1, 2).sum(-1), -32768, 32767).sum(-1)
+
+
+@pytest.fixture(scope="module")
+def float_model() -> onnx.ModelProto:
+    return networks.with_weights(TEXT)
+
+
+def quantized(model: onnx.ModelProto, **overrides: object) -> onnxqat.insert.InsertResult:
+    data = np.random.default_rng(0).standard_normal((8, 7, 6, 6)).astype(np.float32)
+    return onnxqat.insert_qdq(model, calibration=[{"x": data}], overrides=Overrides(**overrides))  # type: ignore[arg-type]
+
+
+def weights(result: onnxqat.insert.InsertResult) -> dict[str, tuple[ir.Node, np.ndarray, np.ndarray]]:
+    """Node, codes and scales by the name of the weight."""
+    found = {}
+    for q in qdq.quantizers(io.load(result.model)):
+        if q.role == "weight":
+            (node,) = q.outputs[0].consumers()
+            codes = numerics.quantize(q.input.const_value.numpy(), q.qparams)
+            found[q.tensor] = (node, codes, q.qparams.scale)
+    return found
+
+
+@pytest.mark.parametrize("per_channel", [True, False])
+def test_no_product_saturates_and_no_scale_is_raised_for_nothing(
+    float_model: onnx.ModelProto, per_channel: bool
+) -> None:
+    how = {"per_channel": per_channel, "scale_bits": (24, 24)}
+    full, safe = quantized(float_model, reduce_range=False, **how), quantized(float_model, safe_range=True, **how)
+    raised = 0
+    for name, (node, codes, scale) in weights(safe).items():
+        _, before, free = weights(full)[name]
+        assert saturation.saturating(node, codes) == 0
+        assert np.abs(codes).max() > 64
+        rows, unsafe = saturation.products(node, codes), saturation.products(node, before)
+        if rows is None or unsafe is None:  # depthwise
+            np.testing.assert_array_equal(scale, free)
+            continue
+        worst = np.broadcast_to(saturation.worst_pairs(unsafe), (len(unsafe),))
+        could = worst > saturation.LIMIT / 255
+        raised += int(np.sum(scale > free))
+        if per_channel:
+            np.testing.assert_array_equal(scale > free, could)
+            assert (scale <= free * np.maximum(worst / 128, 1) * 1.02).all()
+        everything = np.where(rows > 0, 255, 0)
+        np.testing.assert_array_equal(saturated_sums(everything, rows), (everything * rows).sum(1))
+    assert raised
+    (told,) = (r for r in safe.remarks if "saturates" in r.message)
+    assert told.message.startswith(f"{raised} of ")
+    assert not [r for r in full.remarks if "no product" in r.message]
+
+
+def test_the_model_of_the_kernel_saturates_full_range_weights() -> None:
+    rows = np.array([[127, 127, -5, 3, 9]])
+    assert saturation.worst_pairs(rows).tolist() == [254]
+    assert saturated_sums(np.full((1, 5), 255), rows)[0] == 32767 + 255 * (-2 + 9)
+
+
+def test_order_of_products() -> None:
+    weight = np.arange(2 * 3 * 2 * 2).reshape(2, 3, 2, 2)
+    conv = ir.Node("", "Conv", [])
+    assert saturation.products(conv, weight)[0].tolist() == [0, 4, 8, 1, 5, 9, 2, 6, 10, 3, 7, 11]
+    matrix = np.arange(6).reshape(3, 2)
+    assert saturation.products(ir.Node("", "MatMul", []), matrix).tolist() == [[0, 2, 4], [1, 3, 5]]
+    transposed = ir.Node("", "Gemm", [], [ir.AttrInt64("transB", 1)])
+    assert saturation.products(transposed, matrix).tolist() == matrix.tolist()
+    assert saturation.products(ir.Node("", "MatMul", []), np.zeros((4, 3, 2))).shape == (8, 3)
+
+
+def test_the_remark_of_a_machine_counts_the_channels(
+    float_model: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "saturates", lambda: True)
+    (remark,) = machine.saturation(io.load(quantized(float_model, reduce_range=False).model))
+    assert "channels of 3 layers ('w1', ...)" in remark.message
+    for safe in ({"safe_range": True}, {"reduce_range": True}):
+        assert machine.saturation(io.load(quantized(float_model, **safe).model)) == []
