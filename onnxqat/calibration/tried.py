@@ -108,11 +108,11 @@ class TriedSession:
         return limits.need(held.weights, held.tensors, known=held.known)
 
     def _try_to_open(self) -> None:
-        need = self._need()
-        with self._explained("was opened", ""):
-            child().request(
-                None, do="open", number=self._number, model=self._source, options=self._settings.plain(), need=need
-            )
+        assert self._model is not None
+        need, seconds = self._need(), limits.opening_seconds(sizes.weights_of(self._model))
+        options = self._settings.plain()
+        with self._explained("was opened", "", seconds):
+            child().request(seconds, do="open", number=self._number, model=self._source, options=options, need=need)
 
     def _try_to_run(self, names: list[str], feeds: Mapping[str, Array], where: str) -> None:
         number = self._number
@@ -121,7 +121,7 @@ class TriedSession:
         request = {"do": "run", "number": number, "names": names, "feeds": one, "need": need}
         seconds = limits.seconds() if self._loops else None
         # What a single sample makes onnxruntime refuse, the batch may not: the run in this process tells.
-        with contextlib.suppress(RefusedError), self._explained("ran", where):
+        with contextlib.suppress(RefusedError), self._explained("ran", where, seconds):
             if not child().request(seconds, **request) and isinstance(self._source, bytes):
                 self._try_to_open()  # the child ended with another model and is a new one
                 child().request(seconds, **request)
@@ -129,7 +129,7 @@ class TriedSession:
         self._number, self._model, self._source = None, None, b""
 
     @contextlib.contextmanager
-    def _explained(self, did: str, where: str) -> Any:
+    def _explained(self, did: str, where: str, seconds: float | None) -> Any:
         try:
             yield
         except UnavailableError:
@@ -138,11 +138,12 @@ class TriedSession:
             words = f": {error.words}" if error.words else ""
             raise self._failed(f"{error.how} when {self._what} {did}{where}", words) from None
         except TookTooLongError:
-            reason = f"did not finish one sample of {self._what} within {limits.seconds():g} s{where}"
+            work = f"one sample of {self._what}" if did == "ran" else f"opening {self._what}"
+            cure = "give the Loop in it an end" if self._loops else "try another release of onnxruntime"
             raise ModelError(
                 "runtime-failed",
-                f"onnxruntime {reason} ({self._settings})",
-                hint=f"give the Loop in it an end; {limits.SECONDS}=SECONDS, now {limits.seconds():g}, gives it more time",
+                f"onnxruntime did not finish {work} within {seconds:g} s{where} ({self._settings})",
+                hint=f"{cure}; {limits.SECONDS}=SECONDS, now {limits.seconds():g}, gives it more time",
             ) from None
         except RefusedError as error:
             if any(text in str(error) for text in _OUT_OF_MEMORY):

@@ -9,11 +9,12 @@ from onnxqat.errors import UsageError
 MEMORY = "ONNXQAT_MEMORY_LIMIT"
 """Environment variable: largest tensor of one sample, in GB; half as much is what a process may take beyond its need."""
 SECONDS = "ONNXQAT_TIME_LIMIT"
-"""Environment variable: seconds that one sample may take in a model with a Loop, which need not end."""
+"""Environment variable: seconds that one sample may take in a model with a Loop, which need not end; opening takes more."""
 
 _GIGABYTE = 2**30
 _DEFAULT_MEMORY = 4.0  # no tensor of one sample is known to be larger, in networks that are quantized
 _DEFAULT_SECONDS = 60.0
+_OPENING = 5  # samples' time for the smallest model, 5 minutes; onnxruntime takes milliseconds
 _COMPUTED = 32  # the share of the largest tensor that a constant may take which a small file computes
 _GROWTH = 16  # times the weights that it may take in a large one: int4 to float32, twice
 
@@ -43,6 +44,15 @@ def seconds() -> float:
         UsageError: as of :func:`largest_tensor`.
     """
     return _number(SECONDS, _DEFAULT_SECONDS)
+
+
+def opening_seconds(weights: int) -> float:
+    """Seconds that opening a model may take, at 1 MB of its `weights` a second: what takes longer does not come back.
+
+    Raises:
+        UsageError: as of :func:`largest_tensor`.
+    """
+    return _OPENING * seconds() + weights / 2**20
 
 
 def need(weights: int, tensors: int, *, known: bool) -> int:

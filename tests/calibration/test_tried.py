@@ -1,7 +1,9 @@
 """What onnxruntime does not survive ends a child process, and comes back as an error with a code."""
 
+import os
 import signal
 import threading
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -55,6 +57,29 @@ def test_a_loop_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
         session.run({"x": ONES})
     assert caught.value.code == "runtime-failed"
     assert limits.SECONDS in caught.value.hint
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="no /proc")
+def test_opening_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = io.load(parse("g (float[1,4] x) => (float[1,4] y) { y = Relu(x) }"))
+    Session(model, optimize=False)  # the child process is up
+    (stopped,) = (p for p in Path("/proc").glob("[0-9]*/stat") if is_trial(p))
+    os.kill(int(stopped.parent.name), signal.SIGSTOP)
+    monkeypatch.setenv(limits.SECONDS, "0.1")
+    with pytest.raises(ModelError, match=r"did not finish opening the model within 0\.5") as caught:
+        Session(model, optimize=False)
+    assert caught.value.code == "runtime-failed"
+    monkeypatch.delenv(limits.SECONDS)
+    assert Session(model, optimize=False).run({"x": -ONES})["y"].tolist() == [[0.0] * 4]
+
+
+def is_trial(stat: Path) -> bool:
+    """Whether this is the child process of this one in which models are tried."""
+    try:
+        parent = int(stat.read_text(encoding="utf-8").rpartition(")")[2].split()[1])
+        return parent == os.getpid() and b"trial/child.py" in stat.with_name("cmdline").read_bytes()
+    except OSError:
+        return False
 
 
 def test_an_interrupt_ends_a_loop() -> None:
