@@ -60,8 +60,11 @@ def _handlers() -> dict[str, Any]:
     sessions: dict[int, Any] = {}
 
     def open_session(number: int, model: bytes | str, options: dict[str, Any], need: int) -> None:
+        arguments = session_arguments(model, options)
+        # Its threads would wait for work in a loop, which costs as much processor time again as the work that is tried.
+        arguments["sess_options"].add_session_config_entry("session.intra_op.allow_spinning", "0")
         with _limited(need):
-            sessions[number] = onnxruntime.InferenceSession(**session_arguments(model, options))
+            sessions[number] = onnxruntime.InferenceSession(**arguments)
 
     def run_session(number: int, names: list[str], feeds: dict[str, Any], need: int) -> bool:
         if number not in sessions:
