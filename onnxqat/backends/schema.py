@@ -81,6 +81,8 @@ class TypeRow(_Row):
     def __post_init__(self) -> None:
         if self.dtype != "float" and self.dtype not in (*STORAGE, *FLOAT_STORAGE):
             raise ValueError(f"dtype {self.dtype!r} is none of float, {', '.join((*STORAGE, *FLOAT_STORAGE))}")
+        if self.dtype == "int32" and self.derive is None:
+            raise ValueError("int32 is for a bias with derive: in0*in1, QuantizeLinear has no such codes")
         if self.derive is not None and self.bits is not None and not 8 <= self.bits <= 32:
             raise ValueError(f"{self.bits} bits of a derived bias are not possible: 8 to 32")
         if self.derive is None and self.bits is not None and self.bits not in WIDTHS:

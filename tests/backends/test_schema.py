@@ -135,6 +135,7 @@ def test_tables_that_extend_each_other(tmp_path: Path) -> None:
         (("Conv: {in: [act, wt@0]", "Convolve: {in: [act, wt@0]"), "table", "'Convolve' is not an operator"),
         (("out: [act]", "out: [acts]"), "table", "ops.Conv uses type 'acts'"),
         (("dtype: uint8", "dtype: uint7"), "types.act", "'uint7' is none of"),
+        (("dtype: uint8", "dtype: int32"), "types.act", "derive: in0*in1"),
         (("dtype: uint8", "dtype: int4, bits: 3"), "types.act", "does not go into int4"),
         (("dtype: uint8", "dtype: uint8, bits: 9"), "types.act", "9 bits"),
         (("dtype: uint8", "dtype: uint8, bits: 1"), "types.act", "1 bits"),
