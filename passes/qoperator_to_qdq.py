@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxqat import numerics
-from onnxqat.graph import build, edit, moved, qdq, quantized_forms, query, walk
+from onnxqat.graph import build, edit, moved, qdq, quantized_forms, query, scale_defects, walk
 from onnxqat.passes._base import Context, Pass, Rewrite
 from onnxqat.passes._edits import Log, drop_unused
 from onnxqat.passes._inference import Inferred
@@ -145,6 +145,11 @@ class _Scope:
             return "its axes are not stated"
         if form.bias is not None and any(query.constant_array(node.inputs[o.scale]) is None for o in form.operands):
             return "the scale of its bias is computed"
+        places = [o.scale for o in form.operands] + ([] if form.scale is None else [form.scale])
+        for scale in filter(None, (query.constant_tensor(node.inputs[place]) for place in places)):
+            problem = scale_defects.defect(np.asarray(scale.numpy(), np.float32))
+            if problem:
+                return f"its scale {scale.name!r} {problem}"
         return None
 
     def _attributes(self, form: Form) -> dict[str, object]:

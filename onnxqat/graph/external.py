@@ -79,6 +79,8 @@ def _check_tensor(tensor: onnx.TensorProto, name: str, folder: Path | None) -> N
     offset, length = _integer(entries.get("offset", "0")), _integer(entries.get("length", "-1"))
     if offset is None or length is None or offset < 0:
         raise refuse("has a malformed offset or length")
+    if length != -1 and tensor.data_type != ir.DataType.STRING and length != needed_bytes(tensor):
+        raise refuse(f"has {length} bytes, and its shape and type take {needed_bytes(tensor)}")
     length = stat.st_size - offset if length == -1 else length
     if length < 0 or offset + length > stat.st_size or length < needed_bytes(tensor):
         raise refuse(f"does not fit its file: bytes {offset} to {offset + length} of {stat.st_size}")

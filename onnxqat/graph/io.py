@@ -140,6 +140,7 @@ def _models_in(folder: Path, name: str = "") -> str:
 def _from_proto(proto: onnx.ModelProto, name: str, path: Path | None) -> ir.Model:
     text.check(proto, name)
     calls.check(proto, name)
+    stated.join(proto)
     _put_in_order(proto, name)
     _check_proto(proto, name, path)
     try:

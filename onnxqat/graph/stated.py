@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import onnx
 import onnx_ir as ir
 
 from onnxqat.graph import walk
+
+
+def join(proto: onnx.ModelProto) -> None:
+    """Let an output that is an input have the input's type and shape, as in onnxruntime; `proto` is changed."""
+    inputs = {value.name: value for value in proto.graph.input}
+    for output in proto.graph.output:
+        if output.name in inputs and output.type != inputs[output.name].type:
+            output.type.CopyFrom(inputs[output.name].type)
 
 
 def correct(model: ir.Model) -> ir.Model:

@@ -60,6 +60,13 @@ HOSTILE = {
 }
 
 
+def test_more_bytes_than_the_shape_takes(tmp_path: Path) -> None:
+    path = external_model(tmp_path, length="20")
+    (tmp_path / "w.bin").write_bytes(bytes(32))
+    with pytest.raises(ModelError, match="has 20 bytes, and its shape and type take 16"):
+        io.load(path)
+
+
 @pytest.mark.parametrize("entries", HOSTILE.values(), ids=HOSTILE)
 def test_hostile_locations_are_refused(tmp_path: Path, entries: dict[str, str]) -> None:
     folder = tmp_path / "model"

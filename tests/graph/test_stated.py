@@ -119,3 +119,9 @@ def test_a_branch_of_if_has_no_inputs() -> None:
     graph.input.add(name="c").type.tensor_type.elem_type = onnx.TensorProto.FLOAT
     found = onnxqat.to_torch(proto)(torch.ones(2), torch.tensor(True))
     assert found.tolist() == [2, 2]
+
+
+def test_an_output_that_is_an_input_has_its_shape() -> None:
+    proto = model()
+    proto.graph.output.append(helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1, 6]))
+    assert io.load(proto).graph.inputs[0].shape == ir.Shape([2])

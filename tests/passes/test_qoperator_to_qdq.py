@@ -11,7 +11,7 @@ from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantTy
 from onnxqat.graph import io, qdq
 from onnxqat.passes.qoperator_to_qdq import QoperatorToQdq
 from onnxqat.training.finetune import finetune
-from tests.passes.checks import check_pass, ort_run
+from tests.passes.checks import check_pass, ort_run, parse
 
 RANDOM = np.random.default_rng(0)
 DATA = [{"x": RANDOM.standard_normal((1, 3, 6, 6)).astype(np.float32)} for _ in range(4)]
@@ -190,3 +190,11 @@ def test_a_selection_between_two_grids(kind: str) -> None:
         w_float = Where(c, q_dequantized, p_dequantized)
         w = QuantizeLinear(w_float, r, o) y = DequantizeLinear(w, r, o) }""",
     )
+
+
+def test_a_scale_that_is_no_step_leaves_the_operator_as_it_is() -> None:
+    text = f"""g (float[2,2] x) => (uint8[2,2] y) <{GRID}, uint8[2,2] w = {{1, 2, 3, 4}}, float n = {{0}}> {{
+        q = QuantizeLinear(x, s, z) y = QLinearMatMul(q, s, z, w, n, z, s, z) }}"""
+    result = QoperatorToQdq().run(parse(text))
+    assert not result.changed
+    assert [remark.message for remark in result.remarks] == ["QLinearMatMul stays as it is: its scale 'n' is 0"]
