@@ -14,7 +14,7 @@ import onnx_ir as ir
 from onnx import numpy_helper
 
 from onnxqat.bridge.packed_weights import Packing
-from onnxqat.graph import walk
+from onnxqat.graph import external, walk
 
 Array: TypeAlias = npt.NDArray[Any]
 
@@ -48,6 +48,7 @@ class TensorSlot:
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
             tensor = onnx.TensorProto()
             tensor.CopyFrom(self.tensor)
+            external.state_length(tensor)
         return np.asarray(numpy_helper.to_array(tensor, self.folder))
 
     def replace(self, array: Array) -> None:

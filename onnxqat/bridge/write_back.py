@@ -432,6 +432,9 @@ def _write_file(source: _Source, path: Path, output: Path, properties: Mapping[s
         _apply_to_ir(_changes(source, _Constants(ir_slots(loaded))), loaded, properties)
         return io.save(loaded, output, external_data=True)
     else:
+        for tensor in external.tensors(proto):
+            if tensor.data_location == onnx.TensorProto.EXTERNAL:
+                external.state_length(tensor)
         external_data_helper.load_external_data_for_model(proto, str(path.parent))
     _apply_to_proto(constants, proto, properties)
     return io.save(proto, output)

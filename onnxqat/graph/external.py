@@ -118,6 +118,12 @@ def _external(model: ir.Model) -> Iterator[ir.ExternalTensor]:
                 yield attribute.value
 
 
+def state_length(tensor: onnx.TensorProto) -> None:
+    """Write the length of external data that state none, which onnx takes for the rest of the file, not for its own."""
+    if all(entry.key != "length" for entry in tensor.external_data):
+        tensor.external_data.add(key="length", value=str(needed_bytes(tensor)))
+
+
 def needed_bytes(tensor: onnx.TensorProto) -> int:
     """Size of the values by type and dimensions; several of fewer than 8 bits share a byte, and text has none."""
     if tensor.data_type in (ir.DataType.UNDEFINED, ir.DataType.STRING):

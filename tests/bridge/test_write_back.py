@@ -300,6 +300,17 @@ def test_a_file_written_does_not_read_the_data_of_the_model_that_it_was_made_fro
     assert torch.equal(to_torch(written)(x), expected)
 
 
+def test_external_data_need_not_state_their_length(external: Path) -> None:
+    proto = onnx.load(external, load_external_data=False)
+    for tensor in proto.graph.initializer:
+        kept = [entry for entry in tensor.external_data if entry.key != "length"]
+        del tensor.external_data[:]
+        tensor.external_data.extend(kept)
+    external.write_bytes(proto.SerializeToString())
+    module, x = to_torch(external), torch.ones(1, 8)
+    assert torch.equal(to_torch(write_back(module, external, external.with_name("out.onnx")))(x), module(x))
+
+
 def test_a_model_with_external_data_that_is_written_over_itself_unchanged_stays(external: Path) -> None:
     before = {file.name: file.read_bytes() for file in external.parent.iterdir()}
     write_back(to_torch(external), external, external)
