@@ -32,7 +32,8 @@ from onnxqat.handoff._bundle import MANIFEST, check_target, digest, digests, wri
 from onnxqat.handoff._choice import compiler_of
 from onnxqat.handoff._deploy import deploy_form, float_form
 from onnxqat.handoff._environment_compiler import EnvironmentCompiler
-from onnxqat.handoff._judgement import Computed, Judged, accuracy, deployment, judge_output
+from onnxqat.handoff._finite import broken
+from onnxqat.handoff._judgement import RUNS, Computed, Judged, accuracy, deployment, judge_output
 from onnxqat.handoff._outputs import ROUNDING_STEPS, OutputCheck, check_outputs, output_quantizers
 from onnxqat.handoff._process import compile_in_process
 from onnxqat.handoff._ranges import tensor_ranges
@@ -200,7 +201,9 @@ def _make(job: _Job, target: Path, command: list[str], tick: Callable[[], None])
         failures = [] if same else ["the deploy form does not give the bits of the file handed in, in onnxruntime"]
         failures += _refusals(deploy, job.table) if result is None else _wrong(judged, result, job)
         files = (MODEL, *written, *(result.files if result is not None else ()), REPORT, MANIFEST)
-        verdicts = _verdicts(job, failures, judged, scoring)
+        runs = {RUNS["file"]: reference, RUNS["compiled"]: () if result is None else result.outputs}
+        lost = broken(job.train, job.batches, {name: run for name, run in runs.items() if run})
+        verdicts = _verdicts(job, failures, judged, scoring, lost)
         failures += [v.reason for v in verdicts if v.status == "red" and v.reason not in failures]
         report = _report(job, target, deploy, result, checks, failures, files, same=same)
         report = dataclasses.replace(report, scores=scoring.scores, verdicts=verdicts)
@@ -400,7 +403,9 @@ def _wrong(judged: list[Judged], result: CompilerResult, job: _Job) -> list[str]
     return red + [f"node {n.name!r} ({n.op_type}) adds {n.own_steps:.1f} steps by itself, as {n.detail}" for n in worst]
 
 
-def _verdicts(job: _Job, failures: list[str], judged: list[Judged], scoring: Scoring) -> tuple[Verdict, ...]:
+def _verdicts(
+    job: _Job, failures: list[str], judged: list[Judged], scoring: Scoring, lost: list[str]
+) -> tuple[Verdict, ...]:
     compiler = job.compiler
     given = _given(job)
     unknown = {"float": job.asked.float_model or given.original, "data": given.data or remedies.DATA}
@@ -418,6 +423,8 @@ def _verdicts(job: _Job, failures: list[str], judged: list[Judged], scoring: Sco
     samples = sum(len(next(iter(b.values()))) if next(iter(b.values())).ndim else 1 for b in job.batches)
     computed = Computed(scoring.scores, scoring.asked, samples, scoring.why_not)
     again = command("handoff", job.name, backend=job.table.backend, **unknown, o="bundle/")
+    if lost:
+        return made, Verdict("accuracy", "red", lost[0], given.look())
     return made, accuracy(computed, job.limits.accuracy, given, again)
 
 

@@ -210,6 +210,27 @@ def test_noise_of_an_output_with_nan_is_endless() -> None:
     assert check_outputs([reference], [reference], {}, 2.0)[0].sqnr_db == math.inf
 
 
+LOGARITHM = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[N,2] x) => (float[N,2] y) <float scale = {0.01}, uint8 zero = {0}> {
+   codes = QuantizeLinear(x, scale, zero)
+   v = DequantizeLinear(codes, scale, zero)
+   y = Log(v)
+}"""
+
+
+@pytest.mark.parametrize("least", [0.5, 1e-3])
+def test_an_infinity_that_float_does_not_have_is_red_whatever_the_score(
+    least: float, tmp_path: Path, quick: None
+) -> None:
+    x = np.array([[1.0, 2.0], [1.0, least]], np.float32)  # a thousandth is the code 0
+    report = handoff(
+        onnx.parser.parse_model(LOGARITHM), "onnxruntime-cpu", tmp_path / "b", data={"x": x}, score=lambda predict: 1.0
+    )
+    judged = {v.name: v for v in report.verdicts}["accuracy"]
+    assert ("NaN or infinite values in output 'y'" in judged.reason) is (least < 0.1)
+    assert report.passed is (least > 0.1)
+
+
 def test_a_file_for_another_target_is_no_pass(tmp_path: Path) -> None:
     """Made for onnxruntime, handed to a target that no compiler here knows."""
     made = insert_qdq(PLAIN, "onnxruntime-cpu", calibration={"image": IMAGES}).model
