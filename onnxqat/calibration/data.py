@@ -410,17 +410,16 @@ def _open_folder(
     info = _only(inputs, f"{folder}: a folder of images")
     if info.shape is None or len(info.shape) != 4:
         raise DataError("data-shape", f"{folder}: images do not fit input {info}, which is not of rank 4")
-    remarks = []
     integer = np.dtype(info.dtype).kind != "f"
-    if preprocess is None and recorded is not None:
-        preprocess = recorded
-        text = f"no preprocessing was given: images go in as the model's file records: {line(recorded)}"
-        remarks.append(Remark(text, source="data"))
-    if preprocess is None:
-        preprocess = Preprocess() if integer else _DEFAULT_PREPROCESS
-        scale = "" if integer else ",scale=1/255"
-        remarks.append(Remark(f"no preprocessing was given: images go in as resize=model,rgb{scale}", source="data"))
-    return ImageFolder(folder, images, info, ImageTransform.of(preprocess, info.shape, info.dtype)), remarks
+    default = Preprocess() if integer else _DEFAULT_PREPROCESS
+    transform = ImageTransform.of(preprocess or recorded or default, info.shape, info.dtype)
+    given = ImageFolder(folder, images, info, transform)
+    if preprocess is not None:
+        return given, []
+    text = f"resize=model,{transform.steps.colour}{'' if integer else ',scale=1/255'}"
+    if recorded is not None:
+        text = f"the model's file records: {line(recorded)}"
+    return given, [Remark(f"no preprocessing was given: images go in as {text}", source="data")]
 
 
 def _only(inputs: Sequence[InputInfo], what: str) -> InputInfo:

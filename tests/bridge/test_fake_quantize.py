@@ -15,7 +15,8 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor
 
 from onnxqat import numerics
-from onnxqat.bridge.fake_quantize import SMALLEST_SCALE, DerivedFakeQuantize, FakeQuantize, State
+from onnxqat.bridge.derived_fake_quantize import DerivedFakeQuantize
+from onnxqat.bridge.fake_quantize import FakeQuantize, State
 from onnxqat.bridge.kernels import reference
 from onnxqat.errors import DataError, UnsupportedError, UsageError
 from onnxqat.types import QParams, QType, Role
@@ -294,7 +295,7 @@ def test_a_scale_that_turned_negative_counts_as_the_smallest_and_can_recover() -
         q.scale.fill_(-0.1)
     y = q(torch.tensor([1.0, -1.0, 0.0]))
     assert torch.isfinite(y).all()
-    assert float(q.qparams().scale) == SMALLEST_SCALE
+    assert float(q.qparams().scale) == reference.SMALLEST_SCALE
     (y * torch.tensor([-1.0, 1.0, 1.0])).sum().backward()
     assert q.scale.grad is not None
     assert float(q.scale.grad) < 0, "this loss falls as the scale grows"
@@ -442,4 +443,4 @@ def test_a_raised_scale_is_the_next_short_one(bits: int) -> None:
     scale = np.concatenate([2.0 ** np.arange(-149, 127) * factor for factor in (1.0, 1.3, 1.999)]).astype(np.float32)
     wanted = numerics.shorten(scale, bits).astype(np.float32)
     assert np.array_equal(reference.raised(torch.from_numpy(scale), bits).numpy(), wanted)
-    assert reference.raised(torch.tensor([0.0, -0.0, -3.0]), bits).tolist() == [SMALLEST_SCALE] * 3
+    assert reference.raised(torch.tensor([0.0, -0.0, -3.0]), bits).tolist() == [reference.SMALLEST_SCALE] * 3

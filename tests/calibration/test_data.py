@@ -156,10 +156,14 @@ def test_images(images: Path) -> None:
     assert data.remarks == []
 
 
-def test_images_without_a_line(images: Path) -> None:
-    data = open_data(images, [IMAGE])
-    assert next(iter(data))["image"].max() <= 1
-    assert "no preprocessing was given" in data.remarks[0].message
+@pytest.mark.parametrize(("channels", "colour"), [(3, "rgb"), (1, "gray")])
+def test_images_without_a_line(channels: int, colour: str, images: Path) -> None:
+    data = open_data(images, [InputInfo("image", "float32", ("N", channels, 8, 8))])
+    batch = next(iter(data))["image"]
+    assert batch.shape[1:] == (channels, 8, 8)
+    assert batch.max() <= 1
+    text = f"no preprocessing was given: images go in as resize=model,{colour},scale=1/255"
+    assert [remark.message for remark in data.remarks] == [text]
 
 
 def test_class_folders(images: Path) -> None:
