@@ -106,6 +106,14 @@ class File:
                 found.setdefault(name, []).append(quantizer)
         return found
 
+    def maker(self, tensor: str) -> ir.Node | None:
+        """The first node that makes a tensor of this name; None where none does."""
+        return self._makers.get(tensor)
+
+    @functools.cached_property
+    def _makers(self) -> dict[str, ir.Node]:
+        return {str(v.name): node for node in reversed(self.nodes) for v in node.outputs}
+
     @functools.cached_property
     def target(self) -> Target | None:
         """What the backend's table wants of this model; None without a table or where it cannot be planned."""

@@ -107,7 +107,7 @@ def compared(file: File) -> Iterator[Compared]:
         if edge.consumers is None:
             # a pair behind the tensor's own one converts it for some consumers, which have edges of their own
             present = tuple(q for q in file.named(edge.tensor) if not q.stored and file.making(q.input) is None)
-            yield Compared(edge, spec, _maker(file, target, edge.tensor), present)
+            yield Compared(edge, spec, _maker(file, edge.tensor), present)
             continue
         for name, index in edge.consumers:
             node = target.original(name)
@@ -115,7 +115,7 @@ def compared(file: File) -> Iterator[Compared]:
             yield Compared(edge, spec, node, () if found is None else (found,))
 
 
-def _maker(file: File, target: Target, tensor: str) -> ir.Node | None:
+def _maker(file: File, tensor: str) -> ir.Node | None:
     for quantizer in file.named(tensor):
         return quantizer.nodes[0]
-    return next((n for n in file.nodes for v in n.outputs if v.name == tensor), None)
+    return file.maker(tensor)

@@ -1,7 +1,10 @@
 """Each rule of a target reads the target's table, finds its defect, and not in a file without it."""
 
+import cProfile
+import pstats
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 
@@ -38,3 +41,17 @@ def test_without_a_backend_no_target_is_asked() -> None:
 
 def test_what_a_target_wants_has_no_findings() -> None:
     assert lint(model(), ORT).findings == ()
+
+
+def calls_of_lint(outputs: int) -> int:
+    names = ", ".join(f"s{i}" for i in range(outputs))
+    text = f"m = MatMul(x, w) {names} = Split<axis = 1, num_outputs = {outputs}>(m) y = Relu(s0)"
+    wide = model(text, {"w": np.ones((4, outputs), np.float32)}, inputs="float[1,4] x", outputs="float[1,1] y")
+    with cProfile.Profile() as profile:
+        lint(wide, "onnxruntime-cpu")
+    return int(pstats.Stats(profile).total_calls)
+
+
+def test_work_grows_with_the_number_of_tensors_and_no_faster() -> None:
+    calls_of_lint(4)  # tables are read once
+    assert calls_of_lint(1600) < 6 * calls_of_lint(400)
