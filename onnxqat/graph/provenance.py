@@ -57,7 +57,9 @@ def write(model: ir.Model, provenance: Provenance) -> None:
     """Record `provenance` in `model`, in place; what it does not know is removed."""
     for name, value in dataclasses.asdict(provenance).items():
         if value:
-            model.metadata_props[PREFIX + name] = value
+            # A name of bytes that are no text here, of another locale or of none: protobuf takes text alone.
+            text = value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+            model.metadata_props[PREFIX + name] = text
         else:
             model.metadata_props.pop(PREFIX + name, None)
 

@@ -165,3 +165,9 @@ def test_external_data_count(tmp_path: Path) -> None:
 def test_no_record_for_random_data_and_models_in_memory() -> None:
     result = onnxqat.insert_qdq(ir.from_proto(tiny.pair()[0]), random_data=True)
     assert provenance.of(result.model) == Provenance()
+
+
+def test_names_that_are_no_text_are_recorded_as_text() -> None:
+    model = io.load(tiny.pair()[0])
+    provenance.write(model, Provenance(float_model=os.fsdecode(b"\xff\xc3\xa9.onnx")))
+    assert provenance.of(io.load(io.to_proto(model))).float_model == "\ufffd\u00e9.onnx"
