@@ -46,7 +46,7 @@ __all__ = ["Capture", "OnnxModule", "QuantizerFactory", "capture", "to_torch"]
 Lowering: TypeAlias = "Callable[[NodeView], Lowered]"
 
 
-@broken_model.guard("source")
+@broken_model.blames("source")
 def to_torch(
     source: io.ModelSource,
     *,

@@ -40,7 +40,7 @@ Array: TypeAlias = npt.NDArray[Any]
 FINETUNED = "onnxqat.finetuned"
 
 
-@broken_model.guard("model")
+@broken_model.blames("model")
 def write_back(
     module: nn.Module,
     model: io.ModelSource,

@@ -45,9 +45,17 @@ def guard(*models: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Make a function a command, as :func:`onnxqat.graph.files_read.guard` does, whose arguments `models` are blamed."""
 
     def of(function: Callable[P, R]) -> Callable[P, R]:
+        return files_read.guard(blames(*models)(function))
+
+    return of
+
+
+def blames(*models: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Blame the arguments `models` of a function that is no command: what it reads, it may replace."""
+
+    def of(function: Callable[P, R]) -> Callable[P, R]:
         signature = inspect.signature(function)
 
-        @files_read.guard
         @functools.wraps(function)
         def run(*arguments: P.args, **keywords: P.kwargs) -> R:
             given = signature.bind(*arguments, **keywords).arguments

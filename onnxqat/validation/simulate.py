@@ -80,7 +80,6 @@ class SimulationReport:
     remarks: tuple[Remark, ...]
 
 
-@files_read.guard
 @broken_model.guard("model")
 def simulate(
     model: io.ModelSource,
