@@ -126,6 +126,8 @@ class _Run:
         self._train(module, initial, material)
         paths = (self.files.checkpoint, self.files.best_checkpoint, self.files.last, self.files.best, self.files.log)
         written = tuple(path for path in paths if path.exists())
+        for path in written:  # by this process or another one of the run
+            files_read.adopt(path)
         return Result(self.scores, self.best, written, self._profile(module, initial, material), self._file(material))
 
     # ------------------------------------------------------------ start
