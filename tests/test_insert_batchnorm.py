@@ -65,7 +65,8 @@ def test_the_output_pair_is_where_it_is_without_the_normalization() -> None:
 
 
 def test_short_scales_stay_short_until_the_fold() -> None:
-    kept = insert_qdq(proto(TEXT), "academic", calibration=DATA, batch_norm="keep").model
+    short = Overrides(scale_bits=(4, 2))
+    kept = insert_qdq(proto(TEXT), "academic", calibration=DATA, batch_norm="keep", overrides=short).model
     limits = [
         {q.qparams.scale_bits for q in qdq.quantizers(io.load(m)) if q.role == "weight"}
         for m in (kept, FoldQuantizedBatchnorm().run(kept).model)
@@ -126,7 +127,10 @@ def test_in_a_branch_and_in_a_function() -> None:
 
 
 def test_onnxruntime_computes_the_same_with_optimizations() -> None:
-    kept: onnx.ModelProto = insert_qdq(proto(TEXT), "academic", calibration=DATA, batch_norm="keep").model
+    short = Overrides(scale_bits=(4, 2), reduce_range=True)
+    kept: onnx.ModelProto = insert_qdq(
+        proto(TEXT), "academic", calibration=DATA, batch_norm="keep", overrides=short
+    ).model
     session = ort.InferenceSession(kept.SerializeToString(), providers=["CPUExecutionProvider"])
     np.testing.assert_array_equal(session.run(["logits"], DATA)[0], ort_run(kept, DATA)["logits"])
 

@@ -26,7 +26,7 @@ CASES = {
     "esp-dl": ("esp-dl", None),
     "snpe": ("snpe", None),
     "rknn per tensor": ("rknn", Overrides(per_channel=False)),
-    "cpu per tensor": ("onnxruntime-cpu", Overrides(per_channel=False)),
+    "cpu per tensor": ("onnxruntime-cpu", Overrides(per_channel=False, scale_bits=(4, 2), reduce_range=True)),
     "exact": ("academic", Overrides(exact=True)),
 }
 BN = "float[4] {n}g = {{2, -1.5, 0, 0.5}}, float[4] {n}b = {{0.5, 1, -1, 0.25}}, float[4] {n}m = {{0.5, 0, -1, 0.1}}, float[4] {n}v = {{4, 1, 0.25, 2}}"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from onnxqat.backends.schema import Backend, OpRow
+from onnxqat.backends.schema import Backend, OpRow, TypeRow
 from onnxqat.graph import qdq, query
 from onnxqat.types import Remark
 
@@ -21,11 +21,15 @@ def remarks(node: ir.Node, row: OpRow, backend: Backend) -> Iterator[Remark]:
     """What a user should know of the quantizers on the inputs of `node`."""
     for index, value in enumerate(node.inputs):
         slot = row.input_slot(index)
-        if slot is None or slot.use is None or value is None or not backend.types[slot.use].reduce_range:
+        if slot is None or slot.use is None or value is None or not _is_narrow(backend.types[slot.use]):
             continue
         if _has_wide_codes(value):
             message = "weights of the file that take 8 bits were kept: on CPUs without VNNI integer kernels saturate"
             yield Remark(message, (query.label(node),), "plan")
+
+
+def _is_narrow(row: TypeRow) -> bool:
+    return row.reduce_range or row.saturates
 
 
 def _has_wide_codes(value: ir.Value) -> bool:

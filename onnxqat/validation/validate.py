@@ -136,7 +136,7 @@ def validate(
             progress(done, opened.batches)
     found = tuple(metrics.compare(each, work.predictors(float_model, qdq_model)) for each in chosen)
     remarks.extend(opened.remarks)
-    limits = Limits(max_differing_top1, max_differing_top1_default, min_sqnr_db)
+    limits = Limits(max_differing_top1, max_differing_top1_default, min_sqnr_db, free=work.free)
     report = work.report(name_of(float_model), name_of(qdq_model), opened.name, found)
     trained = quantized.metadata_props.get("onnxqat.finetuned") == "true"
     line = None if opened.transform is None else lines.line(opened.transform.steps)
@@ -180,6 +180,7 @@ class _Work:
         found = parity.activation_quantizers(quantized, remarks)
         self.meters = [parity.QuantizerMeter(q, self.torch.quantizer(q) if self.torch else None) for q in found]
         self.inner = parity.tensors_of(quantized, self.meters)
+        self.free = any(q.qparams.scale_bits is None for q in found)
         shared = main_values(original.graph)
         self.outputs = [str(v.name) for v in original.graph.outputs]
         sources_of = [m.source for m in self.meters]

@@ -36,11 +36,12 @@ def test_real_network_gives_the_same_bits_everywhere(shared: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize("backend", ["onnxruntime-cpu", "tensorrt", "openvino-cpu", "academic"])
-def test_scales_of_the_tables_give_the_same_bits_in_torch(backend: str, shared: Path, tmp_path: Path) -> None:
+def test_short_scales_give_the_same_bits_in_torch(backend: str, shared: Path, tmp_path: Path) -> None:
     source = shared / "data" / "models" / "resnet20_cifar10_bn.onnx"
     x = np.random.default_rng(0).standard_normal((16, 3, 32, 32)).astype(np.float32)
     path = tmp_path / "short.onnx"
-    onnxqat.insert_qdq(source, backend, calibration={"input": x}, output=path)
+    short = Overrides(scale_bits=(4, 2), reduce_range=True)
+    onnxqat.insert_qdq(source, backend, calibration={"input": x}, output=path, overrides=short)
     with torch.no_grad():
         bridge = onnxqat.to_torch(path)(torch.from_numpy(x)).numpy()
     np.testing.assert_array_equal(bridge, outputs(path, x, optimize=False))
@@ -49,9 +50,10 @@ def test_scales_of_the_tables_give_the_same_bits_in_torch(backend: str, shared: 
 @pytest.mark.parametrize(
     ("overrides", "expected"),
     [
-        (Overrides(), {4, 2}),
-        (Overrides(weight_bits=4, activation_bits=4), {6, 4}),
-        (Overrides(activation_bits=16), {4, None}),
+        (Overrides(), {None}),
+        (Overrides(scale_bits=(4, 2), reduce_range=True), {4, 2}),
+        (Overrides(scale_bits=(4, 2), weight_bits=4, activation_bits=4), {6, 4}),
+        (Overrides(scale_bits=(4, 2), activation_bits=16, reduce_range=True), {4, None}),
         (Overrides(scale_bits=(24, 24)), {24}),
     ],
 )

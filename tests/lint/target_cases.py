@@ -114,7 +114,7 @@ TARGET = (
     ),
     TargetCase("target-zero-point", RTX, _signed(z=I8(3)), _signed()),
     TargetCase("target-granularity", ORT, lambda: changed(s=np.asarray([0.05, 0.05], F), z=np.asarray([120, 120], U8))),
-    TargetCase("target-width", ORT, lambda: changed(ws=np.asarray([0.006, 0.006], F))),
+    TargetCase("target-width", ORT, lambda: changed(ws=np.asarray([0.001, 0.001], F))),
     TargetCase("target-power-of-two", SHIFTS, _powers(0.01), _powers(2.0**-6)),
     TargetCase("target-fixed", ORT, _sigmoid(0.01), _sigmoid(1 / 255)),
     TargetCase("target-pair-missing", ORT, lambda: changed(NO_PAIR)),

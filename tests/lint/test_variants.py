@@ -71,7 +71,7 @@ VARIANTS = {
     "activations alone": (ORT, lambda: changed(("(xd, wd, bd)", "(xd, w)")), "half-quantized"),
     "float8 activations": (ORT, lambda: changed(z=np.asarray(0, ml_dtypes.float8_e4m3fn)), "target-activation-type"),
     "padding that is counted": (OPENVINO, _pool(1), "target-attribute"),
-    "8-bit weights without VNNI": (OPENVINO, lambda: changed(ws=np.asarray([0.005, 0.005], F)), "target-width"),
+    "8-bit weights without VNNI": (OPENVINO, lambda: changed(ws=np.asarray([0.001, 0.001], F)), "target-width"),
     "opset 21": (RKNN, model, "target-opset"),
 }  # fmt: skip
 

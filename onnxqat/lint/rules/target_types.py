@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from onnxqat import numerics
+from onnxqat.calibration import saturation
 from onnxqat.graph import query
 from onnxqat.graph.qdq import Quantizer
 from onnxqat.lint._file import File, constant_values
@@ -86,6 +87,11 @@ def _width(file: File) -> Iterator[Found]:
         have, want = quantizer.qparams.qtype, spec.qtype
         if have.is_float or want.is_float or have.storage != want.storage:
             continue
+        channels = _saturating(quantizer) if spec.saturates else 0
+        if channels:
+            text = f"products of codes saturate in {channels} channels on processors without VNNI"
+            text += ", such as this one" if machine.saturates() else ""
+            yield Found(text, place.node, quantizer.tensor, "error" if machine.saturates() else None)
         if want.quant_min <= have.quant_min and have.quant_max <= want.quant_max:
             continue
         used = _used(quantizer)
@@ -100,19 +106,29 @@ def _width(file: File) -> Iterator[Found]:
         yield Found(text, place.node, quantizer.tensor, "error" if seven and machine.saturates() else None)
 
 
+def _saturating(quantizer: Quantizer) -> int:
+    """In how many channels products of the codes of a weight can saturate."""
+    codes = _codes(quantizer)
+    readers = (node for value in quantizer.outputs for node in value.consumers())
+    known = (node for node in readers if node.op_type in saturation.LAYERS and not node.domain)
+    return 0 if codes is None else max((saturation.saturating(node, codes) for node in known), default=0)
+
+
 def _used(quantizer: Quantizer) -> tuple[int, int] | None:
     """Smallest and largest code of a constant."""
+    codes = _codes(quantizer)
+    return None if codes is None or not codes.size else (int(codes.min()), int(codes.max()))
+
+
+def _codes(quantizer: Quantizer) -> np.ndarray | None:
+    """Codes of a constant, int64."""
     if quantizer.stored:
-        codes = query.constant_array(quantizer.input)
-    else:
-        values = constant_values(quantizer)
-        axis = quantizer.qparams.axis
-        if values is None or (axis is not None and values.shape[axis] != quantizer.qparams.scale.size):
-            return None
-        codes = numerics.quantize(values, quantizer.qparams)
-    if codes is None or not codes.size:
+        found = query.constant_array(quantizer.input)
+        return None if found is None else np.asarray(found).astype(np.int64)
+    values, axis = constant_values(quantizer), quantizer.qparams.axis
+    if values is None or (axis is not None and values.shape[axis] != quantizer.qparams.scale.size):
         return None
-    return int(np.asarray(codes).astype(np.int64).min()), int(np.asarray(codes).astype(np.int64).max())
+    return numerics.quantize(values, quantizer.qparams)
 
 
 def _power_of_two(file: File) -> Iterator[Found]:
@@ -187,10 +203,10 @@ RULES = (
     Rule(
         code="target-width",
         severity="warning",
-        defect="codes outside the range of the target's table",
+        defect="codes outside the range of the target's table, or whose products saturate on processors of the target",
         reason="8-bit weights saturate in 16-bit sums on CPUs without VNNI (off by 0.8 in OpenVINO); narrower types are cut off",
-        remedy="insert-qdq --reduce-range for 7-bit weights; --bits for narrower types",
-        source="backend table, types, keys bits, qrange and reduce_range; microsoft/onnxruntime#6004, openvinotoolkit/nncf#1568",
+        remedy="insert-qdq --safe-range for 8-bit weights; --bits for narrower types",
+        source="backend table, types, keys bits, qrange, reduce_range and saturates; microsoft/onnxruntime#6004, openvinotoolkit/nncf#1568",
         check=_width,
         target=True,
     ),
