@@ -21,6 +21,7 @@ import onnx_ir as ir
 
 from onnxqat import numerics
 from onnxqat.graph import query, walk
+from onnxqat.graph.qdq import Quantizer
 from onnxqat.types import Placement, QParams, QuantPlan, Remark, TensorSpec
 
 LAYERS = ("Conv", "Gemm", "MatMul")
@@ -104,6 +105,19 @@ def saturating(node: ir.Node, codes: np.ndarray, largest: int = LARGEST_ACTIVATI
     """In how many output channels of `node` products of the int8 `codes` of its weight can saturate."""
     rows = products(node, codes)
     return 0 if rows is None else int((worst_pairs(rows) > LIMIT / largest).sum())
+
+
+def channels(quantizer: Quantizer) -> int:
+    """In how many output channels of the layers that read a weight products of its codes can saturate."""
+    qparams, held = quantizer.qparams, query.constant_array(quantizer.input)
+    if quantizer.role != "weight" or qparams.qtype.storage != "int8" or held is None:
+        return 0
+    if qparams.axis is not None and (qparams.block_size or held.shape[qparams.axis] != qparams.scale.size):
+        return 0
+    codes = held if quantizer.stored else numerics.quantize(held, qparams)
+    readers = (node for value in quantizer.outputs for node in value.consumers())
+    known = (node for node in readers if node.op_type in LAYERS and not node.domain)
+    return max((saturating(node, codes) for node in known), default=0)
 
 
 def keep_in_limits(

@@ -8,12 +8,10 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from onnxqat import numerics
 from onnxqat.backends import schema
-from onnxqat.calibration.saturation import LAYERS, saturating
+from onnxqat.calibration.saturation import channels
 from onnxqat.errors import QatError
-from onnxqat.graph import qdq, query
-from onnxqat.graph.qdq import Quantizer
+from onnxqat.graph import qdq
 from onnxqat.types import Remark
 
 SAFE_CODE = 64
@@ -60,7 +58,7 @@ def saturation(model: ir.Model, *, precise: bool = False) -> list[Remark]:
         model: the QDQ model.
         precise: the session that is meant does not use these kernels, see :func:`precise`.
     """
-    wide = {q.tensor: count for q in qdq.quantizers(model) if (count := _saturating(q))} if saturates() else {}
+    wide = {q.tensor: count for q in qdq.quantizers(model) if (count := channels(q))} if saturates() else {}
     if not wide:
         return []
     if precise:
@@ -76,14 +74,3 @@ def saturation(model: ir.Model, *, precise: bool = False) -> list[Remark]:
         "the scales of such channels, and onnxruntime's session option session.x64quantprecision=1 avoids it"
     )
     return [Remark(text, source="machine")]
-
-
-def _saturating(quantizer: Quantizer) -> int:
-    """In how many channels products of the codes of a weight can saturate."""
-    qtype, held = quantizer.qparams.qtype, query.constant_array(quantizer.input)
-    if quantizer.role != "weight" or qtype.storage != "int8" or qtype.quant_max <= SAFE_CODE or held is None:
-        return 0
-    codes = held if quantizer.stored else numerics.quantize(held, quantizer.qparams)
-    readers = (node for value in quantizer.outputs for node in value.consumers())
-    counts = (saturating(node, codes) for node in readers if node.op_type in LAYERS and not node.domain)
-    return max(counts, default=0)

@@ -87,7 +87,7 @@ def _width(file: File) -> Iterator[Found]:
         have, want = quantizer.qparams.qtype, spec.qtype
         if have.is_float or want.is_float or have.storage != want.storage:
             continue
-        channels = _saturating(quantizer) if spec.saturates else 0
+        channels = saturation.channels(quantizer) if spec.saturates else 0
         if channels:
             text = f"products of codes saturate in {channels} channels on processors without VNNI"
             text += ", such as this one" if machine.saturates() else ""
@@ -104,14 +104,6 @@ def _width(file: File) -> Iterator[Found]:
             here = "this one among them: " if machine.saturates() else ""
             text += f", since processors without VNNI ({here}saturating 16-bit sums) give other results"
         yield Found(text, place.node, quantizer.tensor, "error" if seven and machine.saturates() else None)
-
-
-def _saturating(quantizer: Quantizer) -> int:
-    """In how many channels products of the codes of a weight can saturate."""
-    codes = _codes(quantizer)
-    readers = (node for value in quantizer.outputs for node in value.consumers())
-    known = (node for node in readers if node.op_type in saturation.LAYERS and not node.domain)
-    return 0 if codes is None else max((saturation.saturating(node, codes) for node in known), default=0)
 
 
 def _used(quantizer: Quantizer) -> tuple[int, int] | None:
