@@ -10,9 +10,9 @@ import onnxruntime as ort
 import pytest
 import torch
 
-import onnxqat
 from onnxqat import to_torch, write_back
 from onnxqat.bridge.state import quantizers
+from onnxqat.training import methods
 from onnxqat.training.optimizers import ScaleGuard
 from tests.bridge.integer import networks
 
@@ -53,13 +53,15 @@ def test_a_plain_loop(model: onnx.ModelProto, tmp_path: Path) -> None:
         optimizer.zero_grad()
         (-module(torch.from_numpy(data())).sum()).backward()  # all that saturates asks for a larger scale
         optimizer.step()
-    assert start <= float(behind.scale.detach()) <= 6 / 255
+    scale = behind.scale.detach().numpy()
+    assert start <= scale
+    assert np.float32(255) * scale <= 6
     tuned = write_back(module.eval(), model)
     assert integer_layers(model, tmp_path) == integer_layers(tuned, tmp_path) == 1
 
 
 def test_the_guard_of_finetune(model: onnx.ModelProto) -> None:
-    module = to_torch(model, quantizer_factory=onnxqat.training.methods.factory("lsq", limit_steps=False)).train()
+    module = to_torch(model, quantizer_factory=methods.factory("lsq", limit_steps=False)).train()
     (behind,) = (q for _, q in quantizers(module) if q.largest_scale is not None)
     guard = ScaleGuard(module)
     guard.before()
@@ -71,7 +73,7 @@ def test_the_guard_of_finetune(model: onnx.ModelProto) -> None:
 
 
 def test_learned_offsets_leave_a_grid_that_starts_at_zero(model: onnx.ModelProto, tmp_path: Path) -> None:
-    module = to_torch(model, quantizer_factory=onnxqat.training.methods.factory("lsq_plus")).train()
+    module = to_torch(model, quantizer_factory=methods.factory("lsq_plus")).train()
     (behind,) = (q for _, q in quantizers(module) if q.starts_at_zero)
     assert isinstance(behind.offset, torch.Tensor)
     with torch.no_grad():

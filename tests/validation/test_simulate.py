@@ -58,7 +58,7 @@ def test_narrow_accumulators(model: onnx.ModelProto) -> None:
 
 
 def test_shift_of_powers_of_two() -> None:
-    model = networks.quantized(networks.kinds(), networks.images(), "vitis-dpu", free=False)
+    model = networks.quantized(networks.kinds(), networks.images(), "vitis-dpu")
     found = onnxqat.to_integer(model, arithmetic="shift").run({"x": networks.images(4, 2)})
     floating = Session(io.load(model), optimize=False).run({"x": networks.images(4, 2)})
     assert np.corrcoef(found.outputs["logits"].ravel(), floating["logits"].ravel())[0, 1] > 0.9

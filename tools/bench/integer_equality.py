@@ -2,7 +2,7 @@
 
     python tools/bench/integer_equality.py [--images N] [--steps N] [resnet20] [mobilenetv2] ...
 
-Files have free scales and weights of all 8 bits. One line a network: differing output values of the module in float
+Files are those of the table's defaults. One line a network: differing output values of the module in float
 simulation and in integers, before and after training steps against the float model's outputs, and what a step takes.
 Where a processor has no VNNI, the session keeps u8 x s8 products from saturating (``session.x64quantprecision``).
 """
@@ -96,7 +96,6 @@ def train(module: Any, teacher: Any, data: np.ndarray, steps: int, batch: int) -
 def run(network: str, images: int, steps: int) -> dict[str, Any]:
     """One line of the table."""
     import onnxqat
-    from onnxqat.backends.selection import Overrides
     from onnxqat.calibration.inputs import of_graph
     from onnxqat.graph import io
 
@@ -105,8 +104,7 @@ def run(network: str, images: int, steps: int) -> dict[str, Any]:
     name = of_graph(io.load(source).graph)[0].name
     calibration, test = inputs(task, images)
     batch = 1 if task in ("yolox", "nanodet") else BATCH
-    free = Overrides(scale_bits=(24, 24), reduce_range=False)
-    onnxqat.insert_qdq(source, "onnxruntime-cpu", calibration={name: calibration}, output=made, overrides=free)
+    onnxqat.insert_qdq(source, "onnxruntime-cpu", calibration={name: calibration}, output=made)
     simulated, exact = onnxqat.to_torch(made), onnxqat.to_torch(made, arithmetic="onnxruntime")
     row: dict[str, Any] = {"network": network, "images": len(test)}
     row["simulated"], row["values"] = differing(simulated, made, name, test, batch)

@@ -9,7 +9,6 @@ import onnxruntime as ort
 from onnx import numpy_helper
 
 import onnxqat
-from onnxqat.backends.selection import Overrides
 
 Array = npt.NDArray[np.float32]
 
@@ -59,12 +58,9 @@ def images(count: int = 6, seed: int = 0) -> Array:
     return np.random.default_rng(seed).standard_normal((count, 3, 12, 12)).astype(np.float32)
 
 
-def quantized(
-    model: onnx.ModelProto, data: Array, backend: str = "onnxruntime-cpu", *, free: bool = True
-) -> onnx.ModelProto:
-    """`model` with free scales and weights of all 8 bits, or those of the table where not `free`."""
-    chosen = Overrides(scale_bits=(24, 24), reduce_range=False) if free else Overrides()
-    made = onnxqat.insert_qdq(model, backend, calibration=[{model.graph.input[0].name: data}], overrides=chosen).model
+def quantized(model: onnx.ModelProto, data: Array, backend: str = "onnxruntime-cpu") -> onnx.ModelProto:
+    """`model` as the table has it: on x86, free scales and weights whose products saturate on no processor."""
+    made = onnxqat.insert_qdq(model, backend, calibration=[{model.graph.input[0].name: data}]).model
     assert isinstance(made, onnx.ModelProto)
     return made
 
