@@ -102,10 +102,19 @@ def fake_quantize_backward(
 
 
 def _forward(
-    ctx: Any, x: Tensor, scale: Tensor, zero_point: Tensor, *grid: Any, gradient_scale: float, **how: Any
+    ctx: Any,
+    x: Tensor,
+    scale: Tensor,
+    zero_point: Tensor,
+    *grid: Any,
+    gradient_scale: float,
+    result: Tensor | None = None,
+    **how: Any,
 ) -> Tensor:
     ctx.save_for_backward(x, scale, zero_point)
     ctx.grid, ctx.gradient_scale, ctx.how = grid, gradient_scale, how
+    if result is not None:
+        return result
     result = fake_quantize(x, scale, zero_point, *grid, **how)
     if rematerialize.is_on() and any(ctx.needs_input_grad):
 
@@ -149,7 +158,10 @@ class FakeQuantizeFunction(torch.autograd.Function):
 
 
 class _Fused(torch.autograd.Function):
-    """:class:`FakeQuantizeFunction` of ``relu(x)``, which is neither stored nor saved, or of a scale that is raised."""
+    """:class:`FakeQuantizeFunction` of ``relu(x)``, which is neither stored nor saved, or of a scale that is raised.
+
+    With `result`, that is what forward gives.
+    """
 
     @staticmethod
     def forward(
@@ -163,38 +175,12 @@ class _Fused(torch.autograd.Function):
         gradient_scale: float,
         relu: bool,
         raised_to: int,
+        result: Tensor | None,
     ) -> Tensor:
         grid, how = (quant_min, quant_max, axis), {"relu": relu, "raised_to": raised_to}
         if raised_to and not fuses(x):
             scale, how["raised_to"] = reference.raised(scale, raised_to), 0  # once, not in backward again
-        return _forward(ctx, x, scale, zero_point, *grid, gradient_scale=gradient_scale, **how)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        return *_backward(ctx, grads[0]), None, None, None, None, None, None, None
-
-
-class _Given(torch.autograd.Function):
-    """A result that is known, with the gradients that fake-quantizing `x` would have."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        scale: Tensor,
-        zero_point: Tensor,
-        quant_min: int,
-        quant_max: int,
-        axis: int | None,
-        gradient_scale: float,
-        relu: bool,
-        raised_to: int,
-        result: Tensor,
-    ) -> Tensor:
-        ctx.save_for_backward(x, scale, zero_point)
-        ctx.grid, ctx.gradient_scale = (quant_min, quant_max, axis), gradient_scale
-        ctx.how = {"relu": relu, "raised_to": raised_to}
-        return result
+        return _forward(ctx, x, scale, zero_point, *grid, gradient_scale=gradient_scale, result=result, **how)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
@@ -219,6 +205,4 @@ def apply(
     Where integer kernels have computed the `result`, that is what it gives.
     """
     arguments = (x, scale, zero_point, quant_min, quant_max, axis, gradient_scale)
-    if result is not None:
-        return cast(Tensor, _Given.apply(*arguments, relu, raised_to, result))  # type: ignore[no-untyped-call]
-    return cast(Tensor, _Fused.apply(*arguments, relu, raised_to))  # type: ignore[no-untyped-call]
+    return cast(Tensor, _Fused.apply(*arguments, relu, raised_to, result))  # type: ignore[no-untyped-call]
