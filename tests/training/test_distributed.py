@@ -66,6 +66,7 @@ def two(*arguments: str) -> list[subprocess.CompletedProcess[str]]:
     finally:
         for process in running:
             process.kill()
+            process.communicate()  # closes its pipes; what is left open fails whatever test comes next
     return done
 
 

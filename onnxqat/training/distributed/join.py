@@ -133,6 +133,8 @@ def _group(rank: int, size: int, device: torch.device, timeout: float) -> Iterat
             f"onnxqat/{next(_GROUPS)}", _rendezvous(rank, size, limit)
         )
         dist.init_process_group(store=store, rank=rank, world_size=size, timeout=limit, **backend(device))
+        # A process that leaves while another still connects closes the other's connections: none starts before all are in.
+        dist.barrier()
     except (RuntimeError, ValueError) as error:
         reached = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         raise QatError(
