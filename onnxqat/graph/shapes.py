@@ -43,17 +43,22 @@ def mend(model: ir.Model) -> tuple[str, ...]:
     For a model as it was given, once: it costs an inference where the file states shapes.
 
     Returns:
-        Names of inner tensors whose stated shape contradicted what follows, and was replaced. Such shapes are left behind
-        by tools that edit a graph, or only the batch dimension of its inputs. Runtimes do not go by them: a constant
-        that is computed from one is wrong, and onnxruntime refuses pairs that state it.
+        Names of inner tensors, outputs of subgraphs included, whose stated shape contradicted what follows, and was
+        replaced. Such shapes are left behind by tools that edit a graph, or only the batch dimension of its inputs.
+        Runtimes do not go by them: a constant that is computed from one is wrong, and onnxruntime refuses pairs that
+        state it.
     """
-    results = {id(v) for graph in model.graphs() for v in graph.outputs}
+    results = {id(v) for v in model.graph.outputs}
     stated = {id(v) for node in walk.nodes(model) for v in node.outputs if v.shape is not None and id(v) not in results}
     if not stated:
         return ()
     proto = _light(model)
     for graph in propagation.graphs(proto.graph):
         del graph.value_info[:]
+        if graph is not proto.graph:
+            for result in graph.output:
+                if result.type.HasField("tensor_type"):  # else reading it would make a sequence a tensor
+                    result.type.tensor_type.ClearField("shape")
     inferred = _inferred(model, proto)
     if inferred is None:
         return ()

@@ -151,11 +151,25 @@ g (float[N,8,8,3] x, bool k) => (float[1,3,8,8] y) <float[1,3,8,8] r, float[N,8,
 
 def test_stated_shapes_that_contradict_the_inputs_are_replaced() -> None:
     model = loaded(STALE)
-    assert shapes.mend(model) == ("t", "r", "s")
+    assert shapes.mend(model) == ("t", "r", "s", "u", "v")
     shapes.infer(model)
     found = {name: shape for name, (_, shape) in known(model).items()}
     assert found["t"] == ("N", 3, 8, 8), "another order of the axes"
     assert found["r"] == ("N", 3, 8, 8), "a batch of 1 from before the input's batch was left open"
     assert found["s"] == ("N", 3, 8, 8), "of another rank, inside a branch"
+    assert found["u"] == found["v"] == ("N", 3, 8, 8), "outputs of branches are inner tensors"
     assert found["y"] == (1, 3, 8, 8), "outputs are the user's"
     assert shapes.mend(model) == ()
+
+
+def test_a_sequence_out_of_a_branch_stays_one() -> None:
+    sequence = "{ %s = SequenceConstruct(a) }"
+    model = loaded(f"""<ir_version: 8, opset_import: ["" : 17]>
+g (float[2,3] x, bool k) => (float[2,3] y) <float[9,9] a, float[9,9] b> {{
+    a = Relu(x)
+    q = If (k) <then_branch = t () => (seq(float[2,3]) u) {sequence % "u"},
+                else_branch = e () => (seq(float[2,3]) v) {sequence % "v"}>
+    i = Constant<value = int64 {{0}}>()
+    b = SequenceAt(q, i)
+    y = Abs(b) }}""")
+    assert shapes.mend(model) == ("a", "b"), "what follows behind the sequence is known"
