@@ -7,6 +7,7 @@ import json
 import os
 import re
 import sys
+import traceback
 from collections.abc import Sequence
 from typing import Any
 
@@ -74,6 +75,8 @@ def _outcome(arguments: Sequence[str]) -> tuple[int, QatError | None]:
             return error.exit_code, None
         return _reported(_of_click(error), as_json=as_json)
     except QatError as error:
+        if os.environ.get("ONNXQAT_DEBUG") and error.__cause__ is not None:
+            traceback.print_exception(error)  # a failure that is blamed on the model may be ours all the same
         return _reported(_machine.limit(error) or _as_typed(error, arguments), as_json=as_json)
     except Exception as error:
         if isinstance(error, BrokenPipeError) and _streams.is_gone():

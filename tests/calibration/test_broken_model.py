@@ -24,16 +24,30 @@ def test_onnxruntimes_reason_is_the_error(text: str, reason: str) -> None:
 
 
 def test_commands_blame_the_model_too() -> None:
-    text = "g (float[1,2] x, int64[1] i) => (float y) { y = Reshape(x, i) }"  # 2 elements are not as many as it says
-
     @guard("source")
     def command(source: onnx.ModelProto, number: int = 0) -> int:
         return [][number]
 
     with pytest.raises(ModelError, match="onnxruntime cannot run"):
-        command(parse(text))
+        command(parse("g (float[N,4] x) => (float[N,5] y) <int64[2] s = {-1, 5}> { y = Reshape(x, s) }"))
     with pytest.raises(IndexError):
         command(parse(SLICE % 1), number=3)
+
+
+VENDORS = '<ir_version: 8, opset_import: ["" : 17, "some.where" : 1]>'
+SOUND = {
+    "sizes that it is fed": "g (float[1,2] x, int64[1] i) => (float y) { y = Reshape(x, i) }",
+    "a batch that it divides": "g (float[N,4] x) => (float[M,8,4] y) <int64[3] s = {-1, 8, 4}> { y = Reshape(x, s) }",
+    "an operator of a vendor": f"{VENDORS} g (float[2] x) => (float[2] y) {{ y = some.where.Mystery(x) }}",
+    "a kernel that onnxruntime does not have": "g (int16[2] x) => (int16[2] y) { y = Relu(x) }",
+    "its size": "g (float[1] x) => (float y) <int64[2] s = {100000, 100000}> { y = Expand(x, s) }",
+}
+
+
+@pytest.mark.parametrize("text", SOUND.values(), ids=SOUND)
+def test_what_says_nothing_about_the_model_hides_no_fault(text: str) -> None:
+    with pytest.raises(IndexError, match="ours"), blamed(parse(text)):
+        raise IndexError("ours")
 
 
 def test_with_a_sound_model_the_import_is_at_fault() -> None:

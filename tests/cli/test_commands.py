@@ -125,6 +125,18 @@ def test_a_defect_is_one_line_and_a_status_of_its_own(onnxqat: Run, monkeypatch:
     assert "Traceback" not in done.err
 
 
+def test_a_failure_that_is_blamed_on_the_model_is_shown_to_who_asks(
+    onnxqat: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    graph = "g (float[1,4] x) => (float[1,2] y) <int64[1] start = {0}, int64[1] end = {2}, int64[1] axis = {5}>"
+    header = '<ir_version: 8, opset_import: ["" : 17]>'
+    onnx.save(onnx.parser.parse_model(f"{header} {graph} {{ y = Slice(x, start, end, axis) }}"), tmp_path / "axis.onnx")
+    command = ("simulate", str(tmp_path / "axis.onnx"), "--random-data")
+    assert onnxqat(*command).err.startswith("error[model-not-runnable]: ")
+    monkeypatch.setenv("ONNXQAT_DEBUG", "1")
+    assert "IndexError: " in onnxqat(*command).err
+
+
 # ------------------------------------------------------------------ insert-qdq
 def test_insert_qdq(folder: Path, onnxqat: Run) -> None:
     before = (folder / "model.onnx").read_bytes()
