@@ -34,6 +34,8 @@ def check_writable(path: str | os.PathLike[str], *, folder: bool = False) -> Non
     """
     if not folder:
         files_read.plan(path)
+    if Path(path).is_fifo():  # whether it has a reader shows only to who opens it, and so ends what that one reads
+        raise _not_writable(Path(path), "a pipe, not a file")
     aim = target(Path(path))
     place = aim if folder or is_device(aim) else aim.parent
     while folder and not os.path.lexists(place) and place != place.parent:
@@ -74,7 +76,7 @@ def is_device(path: Path) -> bool:
 def write_atomic(path: Path, content: bytes) -> None:
     """Write `content` so that `path` holds either what it held before or all of `content`.
 
-    Devices and pipes are written to as they are.
+    Devices are written to as they are, and so is a pipe that somebody reads.
 
     Raises:
         ModelError: ``output-not-writable``.
@@ -103,7 +105,11 @@ def staged_file(path: Path, content: bytes) -> Iterator[Callable[[], None]]:
 
 
 def _write_device(path: Path, content: bytes) -> None:
-    path.write_bytes(content)
+    waits = os.O_NONBLOCK if path.is_fifo() else 0  # without it, until somebody reads
+    with open(path, "wb", opener=lambda name, flags: os.open(name, flags | waits)) as file:
+        if waits:
+            os.set_blocking(file.fileno(), True)
+        file.write(content)
 
 
 def write_through(path: Path, content: bytes) -> None:

@@ -327,6 +327,9 @@ def pipe(folder: Path) -> Iterator[Path]:
         (("validate", "model.onnx", "{pipe}", "--random-data"), "model-not-found"),
         ((*INSERT, "-c", "{pipe}"), "data-format"),
         ((*INSERT, "-c", "{folder}"), "data-format"),
+        ((*INSERT, "--random-data", "-o", "{pipe}"), "output-not-writable"),
+        (("inspect", "model.onnx", "--html", "{pipe}"), "output-not-writable"),
+        (("handoff", "model.onnx", "--backend", "onnxruntime-cpu", "-o", "{pipe}"), "output-not-writable"),
     ],
 )
 def test_pipes_are_no_files(arguments: tuple[str, ...], code: str, pipe: Path, onnxqat: Run) -> None:

@@ -307,6 +307,8 @@ def test_no_file_takes_the_place_of_a_pipe(tmp_path: Path) -> None:
     finally:
         os.close(reader)
     assert pipe.is_fifo()
+    with pytest.raises(ModelError, match="cannot be written"):
+        io.write_atomic(pipe, b"model")  # nobody reads it: not until somebody does
 
 
 def test_outputs_are_refused_before_the_work(tmp_path: Path) -> None:
