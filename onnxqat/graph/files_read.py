@@ -19,6 +19,7 @@ from typing import ParamSpec, TypeVar
 
 from onnxqat import exits
 from onnxqat.errors import InputError, QatError, UsageError
+from onnxqat.graph import staging
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -147,7 +148,8 @@ def note_all(paths: Iterable[str | os.PathLike[str]], what: str) -> None:
     ]
     command.noted.update(new)
     if len(new) <= _WATCHED:
-        command.states.update((os.path.abspath(path), _state(path)) for path in new)
+        found = {os.path.abspath(path): _state(path) for path in new}
+        command.states.update({path: state for path, state in found.items() if not staging.holds(path)})
     group = _Group(tuple(new), what)
     command.groups.append(group)
     for real, (output, name) in command.planned.items():

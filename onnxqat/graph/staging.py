@@ -106,6 +106,11 @@ def remove_dead(parent: Path) -> None:
             os.close(lock)
 
 
+def holds(path: str | os.PathLike[str]) -> bool:
+    """Whether `path` lies in a staging folder: it is a command's own, and gone at the end of the block."""
+    return any(_OURS.fullmatch(part) for part in Path(path).parts)
+
+
 def _is_own_folder(entry: os.DirEntry[str]) -> bool:
     """Whether `entry` is a folder of this user, and no link to one."""
     owner = getattr(os, "getuid", lambda: 0)()

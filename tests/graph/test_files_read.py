@@ -8,7 +8,7 @@ import pytest
 
 import onnxqat
 from onnxqat.errors import InputError, ModelError
-from onnxqat.graph import files_read
+from onnxqat.graph import files_read, staging
 from tests.graph.test_external import external_model
 
 
@@ -48,6 +48,14 @@ def test_with_files_as_they_were_an_error_stays_what_it_is(tmp_path: Path) -> No
     path.write_bytes(b"12")
     with pytest.raises(ValueError, match="mmap length"):
         reading(path, Path.exists)
+
+
+def test_what_a_command_staged_and_removed_is_no_change(tmp_path: Path) -> None:
+    with staging.staging(tmp_path) as folder:
+        path = folder / "w.data"
+        path.write_bytes(b"12")
+        with pytest.raises(ValueError, match="mmap length"):
+            reading(path, removed)
 
 
 def test_weights_of_a_model_in_memory_are_looked_for(tmp_path: Path) -> None:
