@@ -6,7 +6,6 @@ import dataclasses
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import onnx_ir as ir
@@ -16,7 +15,7 @@ from onnxqat.backends import planner, schema, selection
 from onnxqat.backends.selection import Overrides, Selection
 from onnxqat.calibration import broken_model
 from onnxqat.errors import BackendError, DataError, UsageError
-from onnxqat.graph import build, edit, files_read, io, provenance, qdq, query, shapes, walk
+from onnxqat.graph import build, bundles, edit, files_read, io, provenance, qdq, query, shapes, walk
 from onnxqat.graph.provenance import Provenance
 from onnxqat.insertion import kept_batchnorm
 from onnxqat.passes import _base, _opset, compute_batchnorm
@@ -141,7 +140,7 @@ def insert_qdq(
         text = f"{table.backend} --exact rounds weights to even codes, which undoes compensated rounding"
         raise UsageError("option-invalid", text, hint="leave one of the two")
     if output is None and isinstance(source, (str, os.PathLike)):
-        output = Path(source).with_suffix(".qdq.onnx")
+        output = bundles.outside(source).with_suffix(".qdq.onnx")
     files_read.plan(output)
     model = io.load(source)
     remarks: list[Remark] = []

@@ -260,14 +260,14 @@ def phases(*, quiet: bool) -> Iterator[Callable[[str], None]]:
 
 
 def beside(model: Path, suffix: str) -> Path:
-    """Default output: `suffix` in place of the last extension.
+    """Default output: `suffix` in place of the last extension, beside the bundle for a file of one.
 
     Raises:
         ModelError: ``output-not-writable``.
     """
-    from onnxqat.graph import io
+    from onnxqat.graph import bundles, io
 
-    output = model.with_suffix(suffix)
+    output = bundles.outside(model).with_suffix(suffix)
     if model.is_file():
         io.check_writable(output, folder=not suffix.endswith(".onnx"))
     return output

@@ -10,8 +10,8 @@ from typing import Any
 
 from onnxqat.errors import UsageError
 from onnxqat.graph import atomic
+from onnxqat.graph.bundles import MANIFEST, digest
 from onnxqat.handoff import _replaceable
-from onnxqat.handoff._replaceable import MANIFEST, digest
 
 __all__ = ["MANIFEST", "check_target", "digest", "digests", "write_json", "writing"]
 

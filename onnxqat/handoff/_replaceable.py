@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
-import stat
 from pathlib import Path
 from typing import NoReturn
 
 from onnxqat.errors import UsageError
-from onnxqat.graph import files_read
-
-MANIFEST = "manifest.json"
-COMMAND = ["onnxqat", "handoff"]
-LARGEST_MANIFEST = 2**26  # a manifest has a line a file; what is larger is something else that has the name
+from onnxqat.graph import bundles, files_read
+from onnxqat.graph.bundles import MANIFEST
 
 
 def check(folder: Path, name: Path | None = None) -> None:
@@ -39,17 +33,8 @@ def check(folder: Path, name: Path | None = None) -> None:
         if file != MANIFEST and file not in listed:
             _refuse(stated, f"it holds {file}, which is no file of the bundle there")
         files_read.check(path)
-        if file != MANIFEST and (not _is_regular(path) or digest(path) != listed[file]):
+        if file != MANIFEST and (not bundles.is_regular(path) or bundles.digest(path) != listed[file]):
             _refuse(stated, f"{file} in it is not the file that the bundle's {MANIFEST} lists")
-
-
-def digest(path: Path) -> str:
-    """sha256 of a file."""
-    found = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(2**20):
-            found.update(block)
-    return found.hexdigest()
 
 
 def _files(folder: Path) -> list[str]:
@@ -68,27 +53,12 @@ def _raise(error: OSError) -> NoReturn:
 
 def _listed(folder: Path, stated: Path) -> dict[str, str]:
     """The files of a bundle and their sha256, as its manifest says."""
-    path = folder / MANIFEST
-    if not _is_regular(path):
+    if not bundles.is_regular(folder / MANIFEST):
         _refuse(stated, f"it holds other files, and no {MANIFEST} of a bundle")
-    content = None
-    if path.stat().st_size <= LARGEST_MANIFEST:
-        try:
-            content = json.loads(path.read_bytes())
-        except (OSError, ValueError, RecursionError):
-            content = None
-    listed = content.get("sha256") if isinstance(content, dict) else None
-    command = content.get("command") if isinstance(content, dict) else None
-    if not isinstance(command, list) or command[:2] != COMMAND or not isinstance(listed, dict):
+    found = bundles.read(folder)
+    if found is None:
         _refuse(stated, f"its {MANIFEST} is not that of a bundle of onnxqat")
-    return {str(name): str(value) for name, value in listed.items()}
-
-
-def _is_regular(path: Path) -> bool:
-    try:
-        return stat.S_ISREG(path.lstat().st_mode)
-    except OSError:
-        return False
+    return found.listed
 
 
 def _refuse(folder: Path, why: str) -> NoReturn:

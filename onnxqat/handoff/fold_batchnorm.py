@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from pathlib import Path
 from typing import Any, Literal, get_args
 
 import onnx_ir as ir
@@ -12,7 +11,7 @@ import onnx_ir as ir
 from onnxqat.backends import schema
 from onnxqat.calibration import broken_model
 from onnxqat.errors import BackendError, UsageError
-from onnxqat.graph import batchnorm, computed_fold, io, walk
+from onnxqat.graph import batchnorm, bundles, computed_fold, io, walk
 from onnxqat.passes import _base as passes
 from onnxqat.passes.fold_batchnorm import FoldBatchnorm
 from onnxqat.passes.fold_quantized_batchnorm import FoldQuantizedBatchnorm
@@ -72,7 +71,7 @@ def fold_batchnorm(
     made = folded(model, bias or _bias(model, backend), remarks)
     left = _count(made)
     if output is None and isinstance(source, (str, os.PathLike)):
-        output = Path(source).with_suffix(".folded.onnx")
+        output = bundles.outside(source).with_suffix(".folded.onnx")
     written = io.save(made, output) if output is not None else None
     result = written if isinstance(source, (str, os.PathLike)) else io.like(source, made)
     return Folded(result, tuple(remarks), before - left, left)

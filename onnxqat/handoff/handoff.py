@@ -26,6 +26,7 @@ from onnxqat.calibration.recorded import Recorded
 from onnxqat.calibration.session import Session
 from onnxqat.errors import CheckError, ModelError, UsageError
 from onnxqat.graph import io, provenance, qdq, quantized_forms, quantizer_checks, query
+from onnxqat.graph.bundles import COMMAND, REPORT
 from onnxqat.handoff import _choice, _reasons, _trace
 from onnxqat.handoff._base import Array, BaseCompiler, CompilerResult, NodeResult
 from onnxqat.handoff._bundle import MANIFEST, check_target, digest, digests, write_json, writing
@@ -37,7 +38,6 @@ from onnxqat.handoff._judgement import RUNS, Computed, Judged, accuracy, deploym
 from onnxqat.handoff._outputs import ROUNDING_STEPS, OutputCheck, check_outputs, output_quantizers
 from onnxqat.handoff._process import compile_in_process
 from onnxqat.handoff._ranges import tensor_ranges
-from onnxqat.handoff._replaceable import COMMAND
 from onnxqat.handoff._result import Coverage, HandoffReport, coverage
 from onnxqat.handoff._rows import matched, selected
 from onnxqat.handoff._scores import Asked, Scoring
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Coverage", "HandoffReport", "compiler_of", "handoff"]
 
-MODEL, FLOAT, REPORT = "model.onnx", "float.onnx", "report.json"
+MODEL, FLOAT = "model.onnx", "float.onnx"
 Batch = Mapping[str, Array]
 _TOOLS = ("onnx", "onnx-ir", "numpy")
 

@@ -15,7 +15,7 @@ from onnxqat import discover
 from onnxqat.backends import schema
 from onnxqat.calibration import broken_model
 from onnxqat.errors import QatError, UsageError
-from onnxqat.graph import io, query, shapes, verify, walk
+from onnxqat.graph import bundles, io, query, shapes, verify, walk
 from onnxqat.lint._file import File
 from onnxqat.lint._model import SEVERITIES, Finding, Found, LintReport, Rule
 
@@ -79,7 +79,7 @@ def _target(model: io.ModelSource, output: str | os.PathLike[str] | None) -> Pat
     if output is not None:
         return Path(output)
     if isinstance(model, (str, os.PathLike)):
-        return Path(model).with_suffix(".fixed.onnx")
+        return bundles.outside(model).with_suffix(".fixed.onnx")
     raise UsageError("option-invalid", "a fixed model needs a file to be written to", hint="give output")
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
 
 from onnxqat.errors import ModelError, UsageError
-from onnxqat.graph import build, edit, files_read, io, shapes, walk
+from onnxqat.graph import build, bundles, edit, files_read, io, shapes, walk
 from onnxqat.parts import boundary
 from onnxqat.parts.region import Region, discard, region
 
@@ -62,7 +61,7 @@ def cut(
         inputs, outputs = inputs or found.inputs, outputs or found.outputs
     extract(model, inputs or _own_inputs(model, outputs or ()), outputs or [str(v.name) for v in model.graph.outputs])
     if output is None and isinstance(source, (str, os.PathLike)):
-        output = Path(source).with_suffix(".part.onnx")
+        output = bundles.outside(source).with_suffix(".part.onnx")
     written = io.save(model, output) if output is not None else None
     return written if isinstance(source, (str, os.PathLike)) else io.like(source, model)
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
 
 from onnxqat.errors import UsageError
-from onnxqat.graph import build, edit, files_read, io, provenance, qdq, shapes, verify, walk
+from onnxqat.graph import build, bundles, edit, files_read, io, provenance, qdq, shapes, verify, walk
 from onnxqat.graph.provenance import Provenance
 from onnxqat.parts.cut import CUT_FROM
 from onnxqat.parts.region import Region, discard, reads, region
@@ -56,7 +55,7 @@ def stitch(part: io.ModelSource, source: io.ModelSource, output: str | os.PathLi
     provenance.write(whole, origin)
     verify.verify(whole)
     if output is None and isinstance(source, (str, os.PathLike)):
-        output = Path(source).with_suffix(".stitched.onnx")
+        output = bundles.outside(source).with_suffix(".stitched.onnx")
     written = io.save(whole, output) if output is not None else None
     return written if isinstance(source, (str, os.PathLike)) else io.like(source, whole)
 

@@ -6,7 +6,7 @@ import dataclasses
 import os
 from typing import TYPE_CHECKING, Any
 
-from onnxqat.graph import provenance
+from onnxqat.graph import bundles, provenance
 from onnxqat.shell import command
 
 if TYPE_CHECKING:
@@ -77,5 +77,5 @@ def data_of(given: Any, recorded: Recorded) -> str | os.PathLike[str] | None:
 
 
 def named(path: str, word: str) -> str:
-    """A file beside `path` that says what was done."""
-    return path.removesuffix(".onnx").removesuffix(".qdq") + f".{word}.qdq.onnx"
+    """A file beside `path`, or the bundle that it lies in, that says what was done."""
+    return str(bundles.outside(path)).removesuffix(".onnx").removesuffix(".qdq") + f".{word}.qdq.onnx"

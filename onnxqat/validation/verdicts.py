@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
+from onnxqat.graph import bundles
 from onnxqat.metrics import Scored
 from onnxqat.metrics._accuracy import Accuracy
 from onnxqat.metrics._limits import AGREEMENT, LABELLED
@@ -144,9 +146,23 @@ def _deployment(report: ValidationReport, given: Given) -> Verdict:
     if target is not None and report.backend is not None and target != report.backend:
         text = f"the file is placed for {report.backend}, not for {target}"
         return Verdict("deployment", "red", text, given.place(backend=target))
+    bundle = bundles.of(given.quantized)
+    if bundle is not None and target in (None, bundle.report().get("backend")):
+        return _in_a_bundle(bundle, Path(given.quantized).name, remedy)
     if wanted is None:
         return Verdict("deployment", "amber", "written, not compiled; the file names no backend", remedy)
     return Verdict("deployment", "amber", f"written for {wanted}, not compiled", remedy)
+
+
+def _in_a_bundle(bundle: bundles.Bundle, name: str, remedy: str) -> Verdict:
+    """What the hand-off that wrote the bundle found of its file `name`."""
+    if not bundle.holds_unchanged(name):
+        return Verdict("deployment", "amber", f"the file was changed after it was put into {bundle.folder}", remedy)
+    for found in bundle.report().get("verdicts", ()):
+        if found["name"] == "deployment":
+            reason = f"a file of the bundle {bundle.folder.name}: {found['reason']}"
+            return Verdict("deployment", found["status"], reason, found["remedy"])
+    return Verdict("deployment", "amber", f"the bundle {bundle.folder} does not say what came of it", remedy)
 
 
 def _some(texts: Iterable[str]) -> str:

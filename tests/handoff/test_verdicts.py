@@ -25,6 +25,8 @@ from onnxqat.handoff._rows import matched, selected
 from onnxqat.handoff.handoff import handoff
 from onnxqat.insert import insert_qdq
 from onnxqat.metrics import Predictor
+from onnxqat.validation.remedies import Given
+from onnxqat.validation.validate import validate
 from tests.validation import tiny
 
 IMAGES = tiny.images(12)
@@ -284,3 +286,29 @@ def test_rows_that_topk_chose_are_matched() -> None:
     np.testing.assert_array_equal(found[0]["boxes"], boxes[0])
     # Another number of rows is not matched, and stays a difference.
     assert matched([{"scores": scores[:, :3]}], [{"scores": scores}], ["scores"])[1] == 0
+
+
+def test_validate_says_of_a_bundles_file_what_came_of_it(tmp_path: Path, quick: None) -> None:
+    bundle = tmp_path / "bundle"
+    made = handoff(QUANTIZED, "onnxruntime-cpu", bundle, data={"image": IMAGES}, float_model=PLAIN)
+    found = validate(PLAIN, bundle / "model.onnx", {"image": IMAGES}, use_torch=False)
+    wanted, verdict = ({v.name: v for v in report.verdicts}["deployment"] for report in (made, found))
+    assert verdict.status == wanted.status
+    assert verdict.reason == f"a file of the bundle bundle: {wanted.reason}"
+    other = validate(PLAIN, bundle / "model.onnx", {"image": IMAGES}, use_torch=False, backend="openvino-cpu")
+    assert "openvino-cpu, not compiled" in {v.name: v.reason for v in other.verdicts}["deployment"]
+    model = onnx.load(bundle / "model.onnx")
+    model.doc_string = "changed"
+    onnx.save(model, bundle / "model.onnx")
+    found = validate(PLAIN, bundle / "model.onnx", {"image": IMAGES}, use_torch=False)
+    assert "changed after" in {v.name: v.reason for v in found.verdicts}["deployment"]
+
+
+def test_what_commands_make_of_a_bundle_leaves_it_whole(tmp_path: Path, quick: None) -> None:
+    bundle = tmp_path / "bundle"
+    handoff(QUANTIZED, "onnxruntime-cpu", bundle, data={"image": IMAGES})
+    made = insert_qdq(bundle / "float.onnx", calibration={"image": IMAGES})
+    assert made.model == tmp_path / "bundle.qdq.onnx"
+    given = Given("float.onnx", str(bundle / "model.onnx"))
+    assert given.improve().endswith(f"-o {tmp_path / 'bundle.tuned.qdq.onnx'}")
+    handoff(QUANTIZED, "onnxruntime-cpu", bundle, data={"image": IMAGES})
