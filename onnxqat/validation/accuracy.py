@@ -116,7 +116,7 @@ def judge(losses: Sequence[Loss], noise: Noise | None, limits: AccuracyLimits, *
         asked: whether the user asked for these scores: then they decide, each by itself, and the worst counts.
     """
     measured = [] if noise is None else [(noise.status, noise.reason)]
-    found = [judge_loss(loss, noise, limits) for loss in losses]
+    found = [judge_loss(loss, noise, limits, asked=asked) for loss in losses]
     if not found or (not asked and losses[0].against != "labels"):
         few = bool(measured) and losses and losses[0].samples < FEWEST
         found = measured if few else [*found, *measured]
@@ -130,8 +130,15 @@ def worst(found: Iterable[Found]) -> Found:
     return max(found, key=lambda each: SEVERITY[each[0]])
 
 
-def judge_loss(loss: Loss, noise: Noise | None, limits: AccuracyLimits) -> Found:
-    """Judge one score by its loss; of few samples by what they show, beside the noise."""
+def judge_loss(loss: Loss, noise: Noise | None, limits: AccuracyLimits, *, asked: bool = False) -> Found:
+    """Judge one score by its loss; of few samples by what they show, beside the noise.
+
+    Args:
+        loss: of the score.
+        noise: of the outputs; None where it was not measured.
+        limits: what is accepted.
+        asked: whether the user asked for this score.
+    """
     if loss.limits is NOISE:
         return judge_noise(loss.after, limits, f"against the float model ({loss.run}), on {loss.samples} samples")
     if not math.isfinite(loss.before):
@@ -140,7 +147,7 @@ def judge_loss(loss: Loss, noise: Noise | None, limits: AccuracyLimits) -> Found
         )
     amber, red = loss.limits.of(loss.before, limits.max_drop)
     if loss.paired is not None:
-        return _counted(loss, loss.paired, noise, amber, red)
+        return _counted(loss, loss.paired, noise, (amber, red), asked=asked)
     few = loss.against == "labels" and loss.samples < FEWEST
     noisy = few and noise is not None and noise.status == "red"
     if loss.lost > max(red, loss.slack) or (noisy and loss.lost > red):
@@ -150,8 +157,10 @@ def judge_loss(loss: Loss, noise: Noise | None, limits: AccuracyLimits) -> Found
     return "green", _words(loss, noise, None)
 
 
-def _counted(loss: Loss, paired: Paired, noise: Noise | None, amber: float, red: float) -> Found:
-    """A share of right answers."""
+def _counted(loss: Loss, paired: Paired, noise: Noise | None, ends: tuple[float, float], *, asked: bool) -> Found:
+    """A share of right answers, which `ends`, the limits of amber and red, are for."""
+    amber, red = ends
+    noisy = noise is not None and noise.status == "red"
     past_amber, past_red = loss.lost > max(amber, loss.slack), loss.lost > max(red, loss.slack)
     status: Status = "red" if past_red else "amber" if past_amber else "green"
     limit = red if past_red else amber if past_amber else None
@@ -164,8 +173,9 @@ def _counted(loss: Loss, paired: Paired, noise: Noise | None, amber: float, red:
         return "red", f"{text}, by more than chance"
     most = f"up to {100 * paired.most_lost:.1f} points may be lost"
     if paired.tells and 100 * paired.most_lost <= red:
-        noisy = noise is not None and noise.status == "red"
         return "amber" if noisy or past_amber else "green", f"{text}; so many samples show that {most}"
+    if asked and paired.tells and noisy and not past_red:  # as of every score of the user's with few labels
+        return "amber", f"{text}; {loss.samples} samples are too few to decide: {most}"
     text = f"{bare}; {loss.samples} samples are too few to decide: {most}"
     return _with_noise("amber" if past_red else "green", text, noise)
 

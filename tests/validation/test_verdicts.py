@@ -13,7 +13,7 @@ from onnxqat.metrics import Predictor, Scored
 from onnxqat.metrics._accuracy import Accuracy
 from onnxqat.metrics._limits import AGREEMENT, COSINE, FUNCTION, LABELLED, DropLimits
 from onnxqat.metrics._paired import Paired
-from onnxqat.validation.accuracy import AccuracyLimits
+from onnxqat.validation.accuracy import AccuracyLimits, Loss, Noise, judge
 from onnxqat.validation.compare import Comparison
 from onnxqat.validation.result import DEFAULT, FLOAT, PLAIN
 from onnxqat.validation.validate import validate
@@ -226,6 +226,24 @@ def test_a_score_decides(
 ) -> None:
     found, reason = judge_accuracy([output(sqnr)], tops(0.9, 0.1), limits, [score], samples=samples)
     assert (found, said in reason) == (status, True), reason
+
+
+@pytest.mark.parametrize(
+    ("paired", "asked", "status"),
+    [
+        # Five points won, by answers that differ so often that five may be lost all the same.
+        (Paired(60, 29, lost=10, won=13, commonest=0.1), True, "amber"),
+        (Paired(60, 29, lost=10, won=13, commonest=0.1), False, "red"),
+        (Paired(60, 29, lost=10, won=13, commonest=0.5), True, "red"),  # the commonest answer would be right as often
+        (Paired(60, 23, lost=12, won=8, commonest=0.1), True, "red"),  # past its limit too
+    ],
+)
+def test_few_labels_of_a_score_that_was_asked_for(paired: Paired, asked: bool, status: Status) -> None:
+    before, after = ((paired.right + n) / paired.samples for n in (paired.lost - paired.won, 0))
+    loss = Loss("top1", "labels", before, after, before - after, LABELLED, "onnxruntime", paired.samples, paired)
+    found = judge([loss], Noise("red", 7.0, "7.0 dB"), NOBODY, asked=asked)
+    assert found is not None
+    assert (found[0], "60 samples are too few to decide" in found[1]) == (status, True), found
 
 
 def test_the_worst_of_several_scores_counts() -> None:
