@@ -29,6 +29,7 @@ from onnxqat.passes.fold_gemm_scalars import FoldGemmScalars
 from onnxqat.passes.fold_pad import FoldPad
 from onnxqat.passes.inline_functions import InlineFunctions
 from onnxqat.passes.lift_constants import LiftConstants
+from onnxqat.passes.matmul_bias_to_gemm import MatmulBiasToGemm
 from onnxqat.passes.pad_all_axes import PadAllAxes
 from onnxqat.passes.pad_counted_pools import PadCountedPools
 from onnxqat.passes.pair_captured import PairCaptured
@@ -240,6 +241,8 @@ def prepare(
         PadAllAxes(),
         FoldPad(),
     ]
+    if table.matmul_bias == "gemm":
+        steps.append(MatmulBiasToGemm(chosen.reason))
     pool = table.ops.get("AveragePool")
     if pool is not None and pool.when.get("count_include_pad", 1) == 0:
         steps.append(PadCountedPools())

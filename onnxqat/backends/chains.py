@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxqat.backends.schema import Backend, Chain
-from onnxqat.graph import batchnorm, moved, query
+from onnxqat.graph import batchnorm, linear, moved, query
 from onnxqat.types import RedundantClip
 
 SATURATED = {"Sigmoid": 8.0, "Tanh": 4.0}
@@ -30,10 +30,10 @@ class Fusion:
 
 
 def alone(node: ir.Node) -> Fusion:
-    """`node` with the BatchNormalization that is kept behind it, where there is one: it will be part of the layer."""
-    kept = batchnorm.kept_behind(node)
-    value = node.outputs[0] if kept is None else kept.outputs[0]
-    return Fusion(value, value, () if kept is None else (kept,))
+    """`node` with what is part of its layer: the bias that is added to a product, a BatchNormalization that is kept."""
+    part = linear.bias_behind(node) or batchnorm.kept_behind(node)
+    value = node.outputs[0] if part is None else part.outputs[0]
+    return Fusion(value, value, () if part is None else (part,))
 
 
 def behind(node: ir.Node, backend: Backend) -> Fusion:

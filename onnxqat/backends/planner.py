@@ -138,8 +138,9 @@ def _leave_scope(draft: Draft, scope: walk.Scope) -> None:
 
 def _produce(draft: Draft, node: ir.Node, row: OpRow, key: str) -> chains.Fusion:
     fusion = chains.behind(node, draft.backend)
-    if any(draft.selection.reason(m) for m in fusion.members):
-        fusion = chains.alone(node)
+    for shorter in (chains.alone(node), chains.Fusion(node.outputs[0], node.outputs[0], ())):
+        if any(draft.selection.reason(m) for m in fusion.members):
+            fusion = shorter
     outputs = list(node.outputs) if not fusion.members else [fusion.output]
     draft.fused.update(fusion.members)
     draft.clips.extend(fusion.redundant)

@@ -1,8 +1,7 @@
 """Backend tables: what a compiler wants quantized, with which types, and what it fuses.
 
-A table is one YAML file. ``extends: NAME`` starts from another table: mappings are merged key by key (a key with the
-value null is removed), lists and scalars replace. In place of a name may stand a path, relative to the table's folder.
-Every error names the file and the key.
+A table is one YAML file. ``extends: NAME`` (or a path, relative to the table's folder) starts from another table:
+mappings are merged key by key (a key with the value null is removed), lists and scalars replace.
 
 The classes are plain dataclasses: a table of this package, which the tests have validated, is read without pydantic,
 whose import takes longer than placing. Any other is validated against these very annotations.
@@ -60,8 +59,8 @@ class TypeRow(_Row):
     saturates for larger weights; with `saturates` in its place, all codes are used, and only channels in which that can
     happen get a larger scale. A bias has `derive: in0*in1`: int32 codes with the product of its node's input
     scales, or with ``dtype: float`` float values on that grid; its `bits` are what the accumulator takes of the codes.
-    With granularity ``block``, each `block` elements along the axis have a scale. `unsigned` gives a signed type's
-    unsigned twin, zero point 0, to activations that cannot be negative.
+    With granularity ``block``, each `block` elements along the axis have a scale. `unsigned` gives activations that
+    cannot be negative a signed type's unsigned twin.
     """
 
     dtype: str
@@ -305,18 +304,18 @@ class Fact(_Row):
 class Backend(_Row):
     """A backend table.
 
-    `first_last_bits` is the width of the first and last weighted layers (0: float); they are observed by
-    `first_last_observer`, since what suits the few bits of the other layers clips too much of 8. `pairs` says whether
-    all consumers of a tensor read one pair, or each its own. Where `moved` is ``bare``, what only moves data (the
-    operators of `passthrough`, and a Concat that is tied) carries no pair that repeats the grid of its inputs, since
-    the compiler carries the grid on. Operators of `summands` carry no pair where a sum alone reads their result: the
-    compiler adds before it rounds. Operators of `claims` it runs on codes between any two pairs, with a weight that it
-    rounds itself, so that one left in float has no pair behind it. `exact` is what ``--exact`` does: ``short`` scales,
-    for kernels that add or multiply in float, or ``odd`` sums, for those with a fixed-point factor
-    (:mod:`onnxqat.calibration.odd_sums`); then it sets `sums`. With `written_attributes`, operators get the attributes
-    that they leave at their defaults, for compilers that do not know them. `accepts` names the types of activations and
-    of weights that the compiler takes, any where it says nothing; ``int8-symmetric`` is int8 without a zero point.
-    `facts` gives the source of keys, by their path (``types.act``); one of a key counts for all below it.
+    `first_last_bits` is the width of the first and last weighted layers (0: float), which `first_last_observer`
+    observes: what suits few bits clips too much of 8. `pairs` says whether all consumers of a tensor read one pair, or
+    each its own. Where `moved` is ``bare``, what only moves data (the operators of `passthrough`, and a tied Concat)
+    carries no pair that repeats the grid of its inputs, since the compiler carries the grid on. Operators of `summands`
+    carry no pair where a sum alone reads their result: the compiler adds before it rounds. A MatMul and the Add of its
+    bias have no pair between them; ``gemm`` makes them one Gemm. Operators of `claims` it runs on codes between any two pairs, with a weight that it rounds itself, so that one
+    left in float has no pair behind it. `exact` is what ``--exact`` does: ``short`` scales, for kernels that add or
+    multiply in float, or ``odd`` sums, for those with a fixed-point factor (:mod:`onnxqat.calibration.odd_sums`); then
+    it sets `sums`. With `written_attributes`, operators get the attributes that they leave at their defaults, for
+    compilers that do not know them. `accepts` names the types of activations and of weights that the compiler takes,
+    any where it says nothing; ``int8-symmetric`` is int8 without a zero point. `facts` gives the source of keys by path
+    (``types.act``), for all below it too.
     """
 
     schema_version: Literal[1]
@@ -335,6 +334,7 @@ class Backend(_Row):
     pairs: Literal["tensor", "consumer"] = "tensor"
     moved: Literal["pair", "bare"] = "pair"
     summands: tuple[str, ...] = ()
+    matmul_bias: Literal["add", "gemm"] = "add"
     claims: tuple[str, ...] = ()
     exact: Literal["short", "odd"] = "short"
     sums: Literal["any", "odd"] = "any"

@@ -207,8 +207,9 @@ class _File:
 
     def _members(self, node: ir.Node) -> list[ir.Node]:
         """What comes behind `node` without a pair between, as far as the table fuses it."""
+        first = self._added_bias(node)
         for chain in self.table.fused:
-            value, members = node.outputs[0], list[ir.Node]()
+            value, members = (first[-1] if first else node).outputs[0], list[ir.Node]()
             for step in chain.chain[1:] if node.op_type in chain.chain[0] else ():
                 users = value.consumers()
                 if "Silu" in step and sorted(u.op_type for u in users) == ["Mul", "Sigmoid"]:
@@ -216,8 +217,17 @@ class _File:
                 elif len(users) == 1 and users[0].op_type in step:
                     members = [users[0]]
             if members:
-                return members
-        return []
+                return first + members
+        return first
+
+    @staticmethod
+    def _added_bias(node: ir.Node) -> list[ir.Node]:
+        """The Add of a constant behind a product with a stored matrix, which is the bias of that layer."""
+        users = node.outputs[0].consumers()
+        if node.op_type != "MatMul" or len(users) != 1 or users[0].op_type != "Add":
+            return []
+        constant = [v for v in users[0].inputs if v is not None and query.constant_tensor(v) is not None]
+        return [users[0]] if constant else []
 
     def _may_be_tied(self, node: ir.Node) -> bool:
         return any(chain.when == "clip_is_redundant" and node.op_type in chain.chain[1] for chain in self.table.fused)

@@ -13,9 +13,10 @@ from torch.nn import functional
 from onnxqat.bridge.fake_quantize import FakeQuantize
 from onnxqat.bridge.integer import sums, tiles
 from onnxqat.bridge.integer.unit import Unit, steps_of
+from onnxqat.bridge.lowering.linear import biased_product
 
 CONVOLUTIONS = (torch.conv1d, torch.conv2d, torch.conv3d)
-PRODUCTS = (functional.linear, torch.matmul)
+PRODUCTS = (functional.linear, torch.matmul, biased_product)
 
 
 class Layer(Unit):
@@ -88,7 +89,8 @@ class Layer(Unit):
     def active(self) -> bool:
         """See the base class; a weight of which each output channel has one scale."""
         axis = self.sources[1].axis
-        known = axis is None or (axis in (1, -1) if self.operation is torch.matmul else axis == 0)
+        columns = self.operation in PRODUCTS and self.operation is not functional.linear
+        known = axis is None or (axis in (1, -1) if columns else axis == 0)
         return known and super().active()
 
 

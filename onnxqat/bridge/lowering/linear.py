@@ -22,6 +22,11 @@ def general_product(a: torch.Tensor, b: torch.Tensor, c: Any, alpha: float, beta
     return product + added
 
 
+def biased_product(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None = None) -> torch.Tensor:
+    """``a @ b + c`` of two matrices and a row, which torch.addmm adds without another pass over memory."""
+    return torch.matmul(a, b) if c is None else torch.addmm(c, a, b)
+
+
 def gemm(n: NodeView) -> Lowered:
     """Gemm 1 to 13; the usual layer is one ``torch.nn.functional.linear``."""
     alpha, beta = n.attr("alpha", 1.0), n.attr("beta", 1.0)
@@ -29,12 +34,15 @@ def gemm(n: NodeView) -> Lowered:
     if n.attr("transA", 0):
         a = n.call(torch.t, a)
     bias_rank = n.rank(2) if c is not None else 1
-    if n.attr("transB", 0) and alpha == beta == 1.0 and bias_rank == 1 and n.is_float(0):
+    usual = alpha == beta == 1.0 and bias_rank == 1 and n.is_float(0)
+    if n.attr("transB", 0) and usual:
         return n.call(functional.linear, a, b, c)
     if n.attr("transB", 0):
         b = n.call(torch.t, b)
     if c is None and alpha == 1.0:
         return n.call(torch.matmul, a, b)
+    if usual and not n.attr("transB", 0):
+        return n.call(biased_product, a, b, c)
     return n.call(general_product, a, b, c, alpha, beta)
 
 

@@ -155,3 +155,17 @@ def test_sums_beyond_float32_are_exact() -> None:
 def test_unknown_arithmetic(model: onnx.ModelProto) -> None:
     with pytest.raises(UsageError, match="there is no arithmetic named 'integers'"):
         to_torch(model, arithmetic="integers")
+
+
+def test_products_with_added_biases_are_integer_layers() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]> rows (float[N, T, 12] x) => (float[N, T, 10] y)
+    <float[12, 24] w, float[24] b, float[24, 10] v, float[10] c> {
+        h = MatMul(x, w) s = Add(h, b) r = Relu(s) g = MatMul(r, v) y = Add(c, g) }"""
+    x = np.random.default_rng(2).standard_normal((6, 5, 12)).astype(np.float32)
+    made = networks.quantized(networks.with_weights(text), x)
+    module = integer(made)
+    assert units(module) == ["Matrix", "Matrix"]
+    with torch.no_grad():
+        np.testing.assert_array_equal(module(torch.from_numpy(x)).numpy(), networks.session(made, x)[0])
+    module(torch.from_numpy(x)).square().mean().backward()
+    assert all(p.grad is not None for name, p in module.named_parameters() if name in ("w", "b", "v", "c"))
