@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import onnx_ir as ir
 
-from onnxqat.backends import normalizations, regions
+from onnxqat.backends import fine, regions
 from onnxqat.backends.groups import Groups
 from onnxqat.backends.masks import Masks
 from onnxqat.backends.schema import Backend, OpRow, Slot
@@ -85,7 +85,7 @@ class Draft:
         self.graphs = tuple(regions.reached_graphs(model.graph))
         self.homes = {str(node.name): graph for graph in self.graphs for node in graph}
         self.data_nodes = regions.data_nodes(model.graph)
-        self.normalizations = normalizations.parts(model.graph)
+        self.fine = fine.reasons(model.graph, backend)
         self.ends = regions.first_and_last(model.graph) if backend.first_last_bits is not None else frozenset()
 
     def row(self, node: ir.Node) -> tuple[OpRow | None, str]:
@@ -127,12 +127,14 @@ class Draft:
 
     def spreads(self, node: ir.Node) -> bool:
         """Whether the output of `node` takes the parameters of its input."""
-        if node.domain or self.selection.reason(node) or node not in self.data_nodes:
+        if node.domain or self.selection.reason(node) or node not in self.data_nodes or node in self.fine:
             return False
-        if moved.is_removed(node):
-            return True
+        return self.passes(node)
+
+    def passes(self, node: ir.Node) -> bool:
+        """Whether the table lets `node` carry a grid on, or every compiler removes it."""
         names = self.backend.passthrough
-        return node.op_type in names or f"{node.op_type}/{query.mode(node)}" in names
+        return moved.is_removed(node) or node.op_type in names or f"{node.op_type}/{query.mode(node)}" in names
 
     @staticmethod
     def moves_float(node: ir.Node) -> bool:

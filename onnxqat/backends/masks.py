@@ -16,7 +16,8 @@ lowest float, and exp(-100) is 0 beside any score that counts."""
 
 BEYOND_DATA = 1e30  # larger values that a model computes or is given are masks too
 JOINS = frozenset({"Add", "Sub", "Mul", "Where"})  # what puts a mask onto numbers, or makes one: (1 - keep) * -3e38
-SOFTMAXES = frozenset({"Softmax", "LogSoftmax"})
+LIMITS = frozenset({"Max", "Min", "Clip"})  # what keeps a sum of masks within the numbers of the type
+SOFTMAXES = frozenset({"Softmax", "LogSoftmax", "Exp"})  # one that is written out is an Exp and a quotient
 MOVES = frozenset({"Cast", "Concat", "ScatterND", "ScatterElements"})  # as what the operator table calls passthrough
 
 
@@ -85,6 +86,8 @@ class Masks:
         row = ops.find("", node.op_type)
         if node.op_type in JOINS:
             inputs = list(node.inputs)
+        elif node.op_type in LIMITS:
+            return _limited(node)
         elif node.op_type == "Pad":
             inputs = [node.inputs[0], *node.inputs[2:3]]
         elif node.op_type == "MaxPool":
@@ -104,4 +107,13 @@ class Masks:
 
 def _joins_or_moves(node: ir.Node) -> bool:
     row = None if node.domain else ops.find("", node.op_type)
-    return row is not None and (node.op_type in JOINS or row.passthrough or node.op_type in MOVES)
+    return row is not None and (node.op_type in JOINS | MOVES | LIMITS or row.passthrough)
+
+
+def _limited(node: ir.Node) -> list[ir.Value]:
+    """What `node` limits; nothing where the limit itself leaves no number that is far."""
+    given = [v for v in node.inputs if v is not None]
+    constants = [c for v in given[1:] if (c := query.constant_array(v)) is not None and c.size]
+    if node.op_type != "Min" and any(float(c.min()) > -FAR for c in constants[:1]):
+        return []
+    return [v for v in given if query.constant_tensor(v) is None]

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 
 import onnx_ir as ir
 
-from onnxqat.backends import bare, biases, chains, claims, kept, refusals, regions, specs, spreading, summands
+from onnxqat.backends import bare, biases, chains, claims, kept, refusals, regions, specs, spreading, streams, summands
 from onnxqat.backends.draft import Consumer, Draft, DraftTensor
 from onnxqat.backends.schema import Backend, OpRow
 from onnxqat.backends.selection import Selection
@@ -112,7 +112,8 @@ def _meets_ties(node: ir.Node) -> bool:
 
 def _leave(draft: Draft, node: ir.Node, reason: str | None) -> None:
     if reason is None:
-        reason = draft.selection.reason(node) or f"{draft.backend.backend} has no row for {_kind(draft, node)}"
+        reason = draft.selection.reason(node) or (draft.fine.get(node) if draft.passes(node) else None)
+        reason = reason or f"{draft.backend.backend} has no row for {_kind(draft, node)}"
         if draft.spreads(node) or any(True for _ in regions.branches(node)):
             return
     claims.keep_float(draft, node)
@@ -148,7 +149,7 @@ def _produce(draft: Draft, node: ir.Node, row: OpRow, key: str) -> chains.Fusion
         slot = row.output_slot(index)
         if slot is None or slot.use is None or not draft.may_carry_pair(value):
             continue
-        if row.float_output and (regions.leaves_model(value) or _is_normalized(draft, value)):
+        if row.float_output and (regions.leaves_model(value) or _is_read_in_float(draft, value)):
             continue
         if fusion.members and refusals.is_last_probability(draft, value):
             continue
@@ -162,10 +163,21 @@ def _produce(draft: Draft, node: ir.Node, row: OpRow, key: str) -> chains.Fusion
     return fusion
 
 
-def _is_normalized(draft: Draft, value: ir.Value) -> bool:
-    """Whether only written-out normalizations read `value`: they compute in float, and rounding is what they see."""
-    users = value.consumers()
-    return bool(users) and not value.is_graph_output() and all(user in draft.normalizations for user in users)
+def _is_read_in_float(draft: Draft, value: ir.Value) -> bool:
+    """Whether only what stays in float for its values' sake reads `value`: rounding is what it would see."""
+    pending, read = [value], False
+    while pending:
+        current = pending.pop()
+        if current.is_graph_output():
+            return False
+        for user in current.consumers():
+            if draft.spreads(user):
+                pending.extend(user.outputs)
+            elif user in draft.fine or (user.op_type in streams.NORMALIZATIONS and draft.row(user)[0] is None):
+                read = True
+            else:
+                return False
+    return read
 
 
 def _shift_limits(draft: Draft, node: ir.Node, fusion: chains.Fusion) -> Iterator[ShiftLimit]:

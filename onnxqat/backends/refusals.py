@@ -23,8 +23,8 @@ def reason(draft: Draft, node: ir.Node, row: OpRow) -> str | None:
         return "its inputs have ranges too different for one scale"
     if node not in draft.data_nodes:
         return "computes shapes, indices or constants, not data"
-    if node in draft.normalizations:
-        return "part of a normalization that is written out"
+    if node in draft.fine:
+        return draft.fine[node]
     if draft.backend.first_last_bits == 0 and node in draft.ends:
         return "first or last layer"
     layer = draft.layers_in_float.get(node)

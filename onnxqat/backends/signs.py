@@ -7,9 +7,34 @@ import onnx_ir as ir
 from onnxqat.graph import query
 from onnxqat.ops import _base as ops
 
-NEVER_NEGATIVE = frozenset({"Relu", "Sigmoid", "Softmax", "HardSigmoid", "Abs", "Sqrt", "Exp", "Softplus"})
+NEVER_NEGATIVE = frozenset(
+    {
+        "Relu",
+        "Sigmoid",
+        "Softmax",
+        "HardSigmoid",
+        "Abs",
+        "Sqrt",
+        "Exp",
+        "Softplus",
+        "ReduceL1",
+        "ReduceL2",
+        "ReduceSumSquare",
+    }
+)
 KEEP_THE_SIGN = frozenset(
-    {"Add", "Mul", "Concat", "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool", "ReduceMean", "ReduceMax"}
+    {
+        "Add",
+        "Mul",
+        "Concat",
+        "MaxPool",
+        "AveragePool",
+        "GlobalAveragePool",
+        "GlobalMaxPool",
+        "ReduceMean",
+        "ReduceMax",
+        "ReduceSum",
+    }
 )
 MOVES = 64  # data movement is followed no further than this
 
@@ -30,6 +55,8 @@ def is_non_negative(value: ir.Value, depth: int = MOVES) -> bool:
     if node.op_type == "Clip":
         low = query.constant_array(node.inputs[1]) if len(node.inputs) > 1 else query.attribute(node, "min", None)
         return low is not None and bool(low >= 0)
+    if is_square(node):
+        return True
     if node.op_type in KEEP_THE_SIGN:
         return all(v is not None and is_non_negative(v, depth - 1) for v in node.inputs)
     if node.op_type == "Pad":
@@ -40,3 +67,12 @@ def is_non_negative(value: ir.Value, depth: int = MOVES) -> bool:
         source = node.inputs[0]
         return source is not None and is_non_negative(source, depth - 1)
     return False
+
+
+def is_square(node: ir.Node) -> bool:
+    """Whether `node` makes the squares of what it reads, or other even powers."""
+    if node.domain or len(node.inputs) != 2:
+        return False
+    exponent = query.constant_array(node.inputs[1]) if node.op_type == "Pow" else None
+    even = exponent is not None and bool((exponent % 2 == 0).all())
+    return even or (node.op_type == "Mul" and node.inputs[0] is node.inputs[1])

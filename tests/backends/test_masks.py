@@ -40,6 +40,20 @@ def test_in_front_of_a_softmax_fills_that_data_have_are_masks_too(text: str, fil
     assert "s" in {e.tensor for e in plan(elsewhere).edges}
 
 
+def test_a_limit_passes_a_mask_on_or_ends_it() -> None:
+    text = TEXTS[0].replace("MASK", "-1e4").replace("float[4] m", "float low = {LIMIT}, float[4] m")
+    text = text.replace("p = Softmax(s)", "r = Max(s, low) p = Softmax(r)")
+    assert not {"s", "r"} & {e.tensor for e in plan(text.replace("LIMIT", LOWEST), "qnn-htp").edges}
+    assert "r" in {e.tensor for e in plan(text.replace("LIMIT", "-20"), "qnn-htp").edges}
+
+
+def test_a_softmax_that_is_written_out_is_one() -> None:
+    text = TEXTS[0].replace("MASK", "-1e4").replace("float[4] m", "int64[1] axes = {2}, float[4] m")
+    written = "h = ReduceMax(s, axes) d = Sub(s, h) e = Exp(d) q = ReduceSum(e, axes) p = Div(e, q)"
+    found = {e.tensor for e in plan(text.replace("p = Softmax(s)", written), "qnn-htp").edges}
+    assert not {"s", "h", "d", "e", "q"} & found
+
+
 def test_a_factor_in_front_of_a_softmax_is_no_mask() -> None:
     text = """g (float[1,4,4] x) => (float[1,4,4] y) <float scale = {100}> {
         t = MatMul(x, x) s = Mul(t, scale) p = Softmax(s) y = MatMul(p, x) }"""

@@ -1,0 +1,26 @@
+"""What must not lie on a coarse grid, whatever the backend: one analysis of the graph for each kind."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from onnxqat.backends import activations, indices, normalizations, streams, tails
+from onnxqat.backends.ratios import Ratios
+from onnxqat.backends.schema import Backend
+
+NORMALIZED = "part of a normalization that is written out"
+
+
+def reasons(graph: ir.Graph, backend: Backend) -> dict[ir.Node, str]:
+    """Nodes that stay in float by what they compute, each with the reason; the first analysis that finds one gives it.
+
+    None of them is a layer with weights, but the filters of a spectrogram: integer kernels of layers stay.
+    """
+    kernels = frozenset(key.partition("/")[0] for key in backend.ops)
+    written = normalizations.parts(graph)
+    found: dict[ir.Node, str] = dict.fromkeys(written, NORMALIZED)
+    streaming = dict.fromkeys(streams.parts(graph, kernels, written), streams.REASON)
+    numbers = dict.fromkeys(indices.parts(graph), indices.REASON)
+    for those in (Ratios(graph).reasons, activations.parts(graph, kernels), numbers, tails.parts(graph), streaming):
+        found = those | found
+    return found
