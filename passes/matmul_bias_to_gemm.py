@@ -24,10 +24,11 @@ class MatmulBiasToGemm(Pass):
 
     1. An input of two axes is the Gemm's. Another goes through a Reshape to rows (``<x>_rows``, made once for all
        layers that read it), and the result through one to what it was, behind a Relu or Clip that alone reads it.
-    2. Where more than one size of the input is unknown, the second Reshape takes them from the input's Shape.
+    2. Where more than one size of the input is unknown, or their number is, the second Reshape takes them from the
+       input's Shape.
     3. The node keeps the name of the MatMul, the result that of the Add.
-    4. Left alone: a matrix that is computed or has another number of axes, an input of unknown rank, a product that
-       others read, a constant that is no row, and layers of which `left_out` is true for one of the two nodes.
+    4. Left alone: a matrix that is computed or has another number of axes, a product that others read, a constant that
+       is no row, and layers of which `left_out` is true for one of the two nodes.
 
     Tolerance: float rounding, 1e-6 of the output's range. ::
 
@@ -134,13 +135,13 @@ class _Layer:
 
     def _shape(self, x: ir.Value, name: str, width: int) -> ir.Value:
         """What the result of the layer is reshaped to: a constant where that is possible."""
-        sizes = list(x.shape or [])[:-1]
-        if sum(not isinstance(size, int) for size in sizes) <= 1:
+        sizes = None if x.shape is None else list(x.shape)[:-1]
+        if sizes is not None and sum(not isinstance(size, int) for size in sizes) <= 1:
             return self._constant(name, "shape", [*(s if isinstance(s, int) else -1 for s in sizes), width])
         bounds = [self._constant(name, what, [value]) for what, value in (("begin", 0), ("end", -1), ("width", width))]
-        rank = len(sizes) + 1
+        rank = None if sizes is None else len(sizes) + 1
         whole = self._integers("Shape", [x], f"{name}_sizes", rank)
-        outer = self._integers("Slice", [whole, *bounds[:2]], f"{name}_outer", rank - 1)
+        outer = self._integers("Slice", [whole, *bounds[:2]], f"{name}_outer", None if rank is None else rank - 1)
         return self._integers("Concat", [outer, bounds[2]], f"{name}_shape", rank, {"axis": 0})
 
     def _constant(self, name: str, what: str, values: list[int]) -> ir.Value:
@@ -149,7 +150,12 @@ class _Layer:
         )
 
     def _integers(
-        self, op_type: str, inputs: list[ir.Value], name: str, size: int, attributes: dict[str, Any] | None = None
+        self,
+        op_type: str,
+        inputs: list[ir.Value],
+        name: str,
+        size: int | None,
+        attributes: dict[str, Any] | None = None,
     ) -> ir.Value:
         made = build.node(
             op_type,

@@ -8,8 +8,8 @@ from onnxqat.backends import regions
 from onnxqat.graph import linear, query
 from onnxqat.ops import _base as ops
 
-SELECTED = "behind {}, with no layer behind it: what was selected is a result"
-DECODED = "computes places from a table of places, which steps would move, with no layer behind it"
+SELECTED = "behind {}, with no layer behind it: what was selected is a result, not a feature"
+DECODED = "computes places from a table of anchors or grid points, which coarse steps would move"
 SELECTS = frozenset({"TopK", "NonMaxSuppression"})
 LAYERS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul", "LSTM", "GRU", "RNN", "Attention", "Einsum"})
 ARITHMETIC = frozenset({"Add", "Sub", "Mul", "Div"})

@@ -10,8 +10,8 @@ from onnxqat.graph import query
 def bias_behind(product: ir.Node) -> ir.Node | None:
     """The Add of a constant row, or of one value, that alone reads the MatMul `product`; None where there is none.
 
-    The matrix is a float32 constant of two axes, and the input has at least as many axes as the row, so that the sum
-    has the shape of the product.
+    The matrix is a float32 constant of two axes. The sum has the shape of the product: the input has at least as many
+    axes as the row, which a row of one axis ensures where the rank is unknown.
     """
     if product.op_type != "MatMul" or product.domain or len(product.inputs) != 2:
         return None
@@ -24,7 +24,7 @@ def bias_behind(product: ir.Node) -> ir.Node | None:
     added = users[0]
     row = query.constant_tensor(constant_side(added)) if added.op_type == "Add" and not added.domain else None
     rank = query.rank(x)
-    if row is None or rank is None or rank < 2 or len(row.shape) > rank or query.constant_tensor(x) is not None:
+    if row is None or rank in (0, 1) or len(row.shape) > (rank or 1) or query.constant_tensor(x) is not None:
         return None
     sizes = row.shape.numpy()
     fits = row.size == 1 or (sizes[-1:] == weight.shape.numpy()[1:] and row.size == weight.shape[1])

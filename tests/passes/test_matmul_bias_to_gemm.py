@@ -6,7 +6,7 @@ import pytest
 from onnxqat.passes.matmul_bias_to_gemm import MatmulBiasToGemm
 from tests.passes.checks import check_pass
 
-# Nothing states the axes of a function's inputs; insert-qdq inlines functions first.
+# Nothing states the axes of a function's inputs, which takes their Shape; insert-qdq inlines functions first.
 
 LAYER = "float[3,2] w = {1, 2, 3, 4, 5, 6}, float[2] b = {1, -1}"
 
@@ -17,7 +17,7 @@ def test_two_axes_need_no_reshape() -> None:
         MatmulBiasToGemm(),
         f"{before} <{LAYER}> {{ h = MatMul(x, w) y = Add(b, h) }}",
         f"{before} <{LAYER}> {{ y = Gemm(x, w, b) }}",
-        inside_function="left",
+        inside_function="skip",
     )
 
 
@@ -28,7 +28,7 @@ def test_a_row_of_more_axes_becomes_one_value_a_column() -> None:
         MatmulBiasToGemm(),
         f"{before} {{ h = MatMul(x, w) y = Add(h, b) }}",
         f"{after} {{ y = Gemm(x, w, b_flat) }}",
-        inside_function="left",
+        inside_function="skip",
     )
 
 
@@ -41,7 +41,7 @@ def test_layers_of_one_input_share_its_rows() -> None:
         f"""{before} <{LAYER}, {shapes}> {{ x_rows = Reshape(x, x_rows_shape)
         y_rows = Gemm(x_rows, w, b) y = Reshape(y_rows, y_shape)
         z_rows = Gemm(x_rows, w, b) z = Reshape(z_rows, z_shape) }}""",
-        inside_function="left",
+        inside_function="skip",
     )
 
 
@@ -53,7 +53,7 @@ def test_a_limit_stays_behind_its_gemm() -> None:
         f"{before} <{LAYER}> {{ h = MatMul(x, w) s = Add(h, b) y = Relu(s) }}",
         f"""{before} <{LAYER}, {shapes}> {{ x_rows = Reshape(x, x_rows_shape)
         s_rows = Gemm(x_rows, w, b) y_rows = Relu(s_rows) y = Reshape(y_rows, y_shape) }}""",
-        inside_function="left",
+        inside_function="skip",
     )
 
 
@@ -67,7 +67,23 @@ def test_unknown_sizes_come_from_the_input() -> None:
         f"""{before} <{LAYER}, {integers}> {{ x_rows = Reshape(x, x_rows_shape) y_rows = Gemm(x_rows, w, b)
         y_sizes = Shape(x) y_outer = Slice(y_sizes, y_begin, y_end) y_shape = Concat <axis = 0> (y_outer, y_width)
         y = Reshape(y_rows, y_shape) }}""",
-        inside_function="left",
+        inside_function="skip",
+    )
+
+
+def test_an_unknown_rank_is_that_of_the_input() -> None:
+    before = "g (float[N,T,3] x) => (float[A,B,C] y)"
+    integers = """int64[2] r_rows_shape = {-1, 3}, int64[1] y_begin = {0}, int64[1] y_end = {-1},
+    int64[1] y_width = {2}"""
+    check_pass(
+        MatmulBiasToGemm(),
+        f"{before} <{LAYER}> {{ r = Neg(x) h = MatMul(r, w) y = Add(h, b) }}",
+        f"""{before} <{LAYER}, {integers}> {{ r = Neg(x) r_rows = Reshape(r, r_rows_shape)
+        y_rows = Gemm(r_rows, w, b)
+        y_sizes = Shape(r) y_outer = Slice(y_sizes, y_begin, y_end) y_shape = Concat <axis = 0> (y_outer, y_width)
+        y = Reshape(y_rows, y_shape) }}""",
+        inside_if="skip",
+        inside_function="skip",
     )
 
 
