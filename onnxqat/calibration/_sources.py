@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib
+import math
 import os
 import sys
 from abc import ABC, abstractmethod
@@ -19,8 +20,9 @@ from onnxqat.calibration import identity
 from onnxqat.calibration.identity import Identity
 from onnxqat.calibration.inputs import Feeds, InputInfo
 from onnxqat.calibration.preprocess import ImageTransform, line
-from onnxqat.errors import DataError, InputError, QatError, UsageError
+from onnxqat.errors import DataError, InputError, ModelError, QatError, UsageError
 from onnxqat.graph import files_read
+from onnxqat.trial import limits
 
 IMAGE_SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".webp")
 Annotator: TypeAlias = "Callable[[Sequence[Path], ImageTransform], npt.NDArray[Any]]"
@@ -294,10 +296,15 @@ class RandomSource(Source):
             raise DataError("data-shape", f"{self.name}: input {info} has no known rank", hint="give data instead")
         dims = [d if isinstance(d, int) else self._size(d, axis) for axis, d in enumerate(info.shape)]
         dtype = np.dtype(info.dtype)
+        if dtype.kind not in "fiub":
+            raise DataError("data-format", f"{self.name}: no random values of type {info.dtype} for input {info}")
+        if (
+            math.prod(dims) * dtype.itemsize > limits.largest_tensor()
+        ):  # before a session, which refuses it too, is there
+            text = f"{self.name}: input {info} takes more than {limits.largest_tensor() / 2**30:g} GB"
+            raise ModelError("model-too-large", text, hint=f"correct its shape, or raise the limit: {limits.MEMORY}=GB")
         if dtype.kind == "f":
             return np.asarray(rng.standard_normal(dims)).astype(dtype)
-        if dtype.kind not in "iub":
-            raise DataError("data-format", f"{self.name}: no random values of type {info.dtype} for input {info}")
         return rng.integers(0, 2, dims).astype(dtype)
 
     def _size(self, dim: str | None, axis: int) -> int:

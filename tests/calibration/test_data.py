@@ -12,7 +12,7 @@ from PIL import Image
 from onnxqat.calibration.data import Data, open_data, random_data
 from onnxqat.calibration.inputs import InputInfo
 from onnxqat.calibration.preprocess import parse
-from onnxqat.errors import DataError, UsageError
+from onnxqat.errors import DataError, ModelError, UsageError
 
 X = InputInfo("x", "float32", ("N", 4))
 ONE_BY_ONE = InputInfo("x", "float32", (1, 4))
@@ -207,6 +207,8 @@ def test_random_data() -> None:
     assert set(np.unique(first[0]["ids"])) <= {0, 1}
     with pytest.raises(DataError, match="no random values"):
         list(random_data([InputInfo("text", "object", (1,))], 1))
+    with pytest.raises(ModelError, match="more than 4 GB"):
+        list(random_data([InputInfo("x", "float32", (2**40, 8))], 1))
 
 
 def test_names() -> None:
