@@ -40,6 +40,14 @@ def test_fix(case: Case, tmp_path: Path) -> None:
         np.testing.assert_allclose(after[name], expected, rtol=0, atol=TOLERANCE.get(case.code, 0.0))
 
 
+def test_a_bias_that_no_accumulator_holds_is_left(tmp_path: Path) -> None:
+    bad = changed(bs=np.asarray([1e-3, 3e38], np.float32))
+    report = lint(bad, fix=True, output=tmp_path / "fixed.onnx")
+    message = next(f.message for f in report.findings if f.code == "bias-scale")
+    assert "e+41 times" in message
+    assert "bias-scale" not in report.fixed
+
+
 def test_nothing_is_written_where_there_is_nothing_to_mend(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     onnx.save(model(), path)

@@ -59,7 +59,7 @@ def _off_product(file: File) -> Iterator[tuple[ir.Node, Quantizer, QParams]]:
 
 def _scale(file: File) -> Iterator[Found]:
     for node, bias, grid in _off_product(file):
-        ratio = bias.qparams.scale / grid.scale
+        ratio = bias.qparams.scale.astype(np.float64) / grid.scale
         worst = float(ratio.ravel()[np.abs(np.log(ratio)).argmax()])
         yield Found(
             f"the scale of the bias is {worst:.6g} times scale of activation x scale of weight", node, bias.tensor
@@ -71,7 +71,7 @@ def _regrid(file: File, found: Sequence[Found]) -> None:
     names = build.Names(file.model)
     for node, bias, grid in list(_off_product(file)):
         values = dequantized(bias) if bias.stored else None
-        if values is None or np.abs(values / grid.scale).max(initial=0) > LARGEST:
+        if values is None or not np.abs(values.astype(np.float64) / grid.scale).max(initial=0) <= LARGEST:
             continue
         scope, name = walk.scope_of(node), str(bias.input.name)
         parameters = qdq.make_parameters(scope, names, name, grid)
