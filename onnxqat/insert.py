@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import onnx_ir as ir
@@ -42,11 +43,12 @@ from onnxqat.types import QuantPlan, Remark, first_opset
 
 if TYPE_CHECKING:
     from onnxqat.calibration.data import Data
-    from onnxqat.calibration.observers._base import BaseObserver
     from onnxqat.calibration.preprocess import Preprocess
     from onnxqat.calibration.resolve import Resolved
     from onnxqat.calibration.row_sizes import RowSizes
     from onnxqat.calibration.runner import Observed
+    from onnxqat.insertion.guard import Guarded
+    from onnxqat.insertion.placing import Calibrated
     from onnxqat.insertion.trial import Trial
 
 Rounding = Literal["nearest", "compensated"]
@@ -67,6 +69,7 @@ class InsertResult:
         quantizers: number of quantizers by role.
         trial: what a few calibration samples gave; None on random data, on data that can be read only once, and where
             onnxruntime does not run the model.
+        guard: what was done against an output below the floor; None where nothing was to do.
     """
 
     model: Any
@@ -74,6 +77,7 @@ class InsertResult:
     remarks: tuple[Remark, ...]
     quantizers: dict[str, int]
     trial: Trial | None = None
+    guard: Guarded | None = None
 
 
 @broken_model.guard("source")
@@ -95,6 +99,7 @@ def insert_qdq(
     rounding: Rounding = "nearest",
     batch_norm: BatchNorm = "fold",
     keep_io_types: bool = True,
+    guard: bool = True,
     progress: Callable[[int, int | None], None] | None = None,
 ) -> InsertResult:
     """Place and calibrate Q/DQ pairs by a backend's table; the result is in train form.
@@ -120,6 +125,8 @@ def insert_qdq(
             folds it; ``"fold"`` folds it into the weights before they are quantized.
         keep_io_types: a model in float16, bfloat16 or double is computed in float32; its inputs and outputs keep their
             types, behind a Cast, or become float32 too.
+        guard: where an output falls below 20 dB in the trial, find the quantizers that cost it and give them another
+            range, 16 bits, or float (:mod:`onnxqat.insertion.guard`); what is not finite, too.
         progress: called with batches done and their number, when known.
 
     Raises:
@@ -172,14 +179,16 @@ def insert_qdq(
         from onnxqat.calibration import equalize as equalization
 
         remarks.extend(equalization.equalize(model, table, chosen, data))
-    plan = planner.plan(model, table, chosen)
-    plan = _calibrate_and_insert(model, table, chosen, plan, data, progress, remarks, rounding)
-    describe(model, table, calibration="random" if calibration is None else "data", exact=overrides.exact)
-    provenance.write(model, origin if calibration is None else _with_data(origin, data))
-    from onnxqat.insertion import trial
+    from onnxqat.insertion import guard as guarding
 
-    tried = trial.run(original, model, data, remarks) if calibration is not None else None
-    return dataclasses.replace(_finish(source, model, output, plan, remarks), trial=tried)
+    calibrated = _calibrate(model, table, chosen, data, progress)
+    placing = functools.partial(_round_and_place, table=table, data=data, rounding=rounding)
+    watch = guarding.Guard(original, calibrated, data, overrides, placing, mends=guard)
+    made = watch.make(remarks, tries=calibration is not None)
+    describe(made.model, table, calibration="random" if calibration is None else "data", exact=overrides.exact)
+    provenance.write(made.model, origin if calibration is None else _with_data(origin, data))
+    result = _finish(source, made.model, output, made.plan, remarks)
+    return dataclasses.replace(result, trial=made.trial, guard=made.guarded)
 
 
 def prepare(
@@ -332,29 +341,39 @@ def _reachable(model: ir.Model, chosen: Selection, remarks: list[Remark]) -> Sel
     return selection.without(chosen, dict.fromkeys(nodes, reason))
 
 
-def _calibrate_and_insert(
+def _calibrate(
     model: ir.Model,
     table: schema.Backend,
     chosen: Selection,
-    plan: QuantPlan,
     data: Data,
     progress: Callable[[int, int | None], None] | None,
-    remarks: list[Remark],
-    rounding: Rounding,
-) -> QuantPlan:
+) -> Calibrated:
     from onnxqat.calibration import foreign, resolve, row_sizes, runner
+    from onnxqat.insertion.placing import Calibrated
 
+    plan = planner.plan(model, table, chosen)
     wanted = resolve.tensors_to_observe(plan)
     sizes = {str(v.name): row_sizes.RowSizes() for _, v in row_sizes.normalized_layers(model) if v.name in wanted}
     watch = {name: found.update for name, found in sizes.items()}
     observers = runner.calibrate(foreign.runnable_part(model), wanted, data, progress=progress, watch=watch)
-    plan, resolved = settle(model, table, chosen, plan, observers, sizes, remarks)
+    return Calibrated.of(model, table, chosen, plan, observers, sizes)
+
+
+def _round_and_place(
+    model: ir.Model,
+    plan: QuantPlan,
+    resolved: Resolved,
+    remarks: list[Remark],
+    *,
+    table: schema.Backend,
+    data: Data,
+    rounding: Rounding,
+) -> None:
     if rounding == "compensated":
         from onnxqat.calibration.rounding import compensate
 
         remarks.extend(compensate(model, resolved.placements, data))
     place(model, table, plan, resolved, remarks)
-    return plan
 
 
 def settle(
@@ -377,18 +396,9 @@ def settle(
         sizes: of the rows that normalized layers read.
         remarks: what is found is added.
     """
-    from onnxqat.calibration import findings, moved_ranges, resolve
+    from onnxqat.insertion.placing import Calibrated
 
-    seen: Mapping[str, BaseObserver] = observers
-    found = findings.find(model, observers, sizes)
-    remarks.extend(found.remarks)
-    if found.mixed_range or found.masked or found.left_out:
-        chosen = selection.without(chosen, found.left_out)
-        plan = planner.plan(model, table, chosen, mixed_range=found.mixed_range, masked=found.masked)
-        seen = moved_ranges.complete(observers, resolve.tensors_to_observe(plan), model)
-    resolved = resolve.resolve(plan, seen, model)
-    remarks.extend((*plan.remarks, *resolved.remarks))
-    return plan, resolved
+    return Calibrated.of(model, table, chosen, plan, observers, sizes).settle(remarks)
 
 
 def place(model: ir.Model, table: schema.Backend, plan: QuantPlan, resolved: Resolved, remarks: list[Remark]) -> None:

@@ -50,7 +50,7 @@ def shares(*, mask: bool) -> onnx.ModelProto:
 def test_what_is_not_finite_is_an_error_at_its_origin(mask: bool, tmp_path: Path) -> None:
     data = [{"x": np.random.default_rng(1).standard_normal((2, 6, 16)).astype(np.float32)} for _ in range(2)]
     with pytest.raises(CheckError) as caught:
-        onnxqat.insert_qdq(shares(mask=mask), calibration=data, output=tmp_path / "q.onnx")
+        onnxqat.insert_qdq(shares(mask=mask), calibration=data, output=tmp_path / "q.onnx", guard=False)
     assert caught.value.code == "quantized-not-finite"
     assert "tensor 's' of node 's' (Div)" in caught.value.message
     assert "--exclude 's'" in caught.value.hint

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -79,11 +79,19 @@ def run(original: ir.Model, quantized: ir.Model, data: Data, remarks: list[Remar
     Raises:
         CheckError: ``quantized-not-finite``: a value is NaN or infinite where that of the float model is finite.
     """
+    found = attempt(original, quantized, data, remarks)
+    if isinstance(found, not_finite.Origin):
+        raise refusal(found)
+    return found
+
+
+def attempt(
+    original: ir.Model, quantized: ir.Model, data: Data, remarks: list[Remark]
+) -> Trial | not_finite.Origin | None:
+    """As :func:`run`, but what is not finite is a result: where that begins."""
     if not data.repeatable:
         return None
-    feeds = next(iter(data.first(SAMPLES)))
-    dynamic = static_batch(data.inputs) is None
-    feeds = not_finite.few(feeds, SAMPLES, dynamic=dynamic)
+    feeds, dynamic = samples(data), static_batch(data.inputs) is None
     try:
         found = Session(quantized, optimize=False, what="the quantized model").run(feeds)
         wanted = Session(original, optimize=False, what="the float model").run(feeds)
@@ -96,12 +104,22 @@ def run(original: ir.Model, quantized: ir.Model, data: Data, remarks: list[Remar
         remarks.append(Remark(f"the quantized model was not run: {error.message}", source="insert"))
         return None
     if origin is not None:
-        raise CheckError(
-            "quantized-not-finite",
-            f"quantized, {origin} where those of the float model are finite",
-            hint=f"leave the node in float: --exclude {origin.node!r}, or what feeds it",
-        )
+        return origin
     return Trial(max((a.shape[0] for a in feeds.values() if a.ndim), default=1), noise, costly)
+
+
+def samples(data: Data, count: int = SAMPLES) -> dict[str, Array]:
+    """The first `count` samples of `data`, by input; a whole batch where the model prescribes its size."""
+    return not_finite.few(next(iter(data.first(count))), count, dynamic=static_batch(data.inputs) is None)
+
+
+def refusal(origin: not_finite.Origin) -> CheckError:
+    """The error for values that are not finite from `origin` on."""
+    return CheckError(
+        "quantized-not-finite",
+        f"quantized, {origin} where those of the float model are finite",
+        hint=f"leave the node in float: --exclude {origin.node!r}, or what feeds it",
+    )
 
 
 def _gone(value: Array, reference: Array) -> bool:
@@ -123,14 +141,19 @@ def sqnr(value: Array, reference: Array) -> float:
 
 def _costly(quantized: ir.Model, feeds: Mapping[str, Array]) -> tuple[tuple[str, float], ...]:
     """The quantizers of the main graph with most noise of their own, the worst first."""
+    found = {tensor: sqnr(codes, x) for tensor, x, codes in rounded(quantized, feeds)}
+    return tuple(sorted(found.items(), key=lambda entry: entry[1])[:NAMED])
+
+
+def rounded(quantized: ir.Model, feeds: Mapping[str, Array]) -> Iterator[tuple[str, Array, Array]]:
+    """What the quantizers of the main graph read, by its name, in float32, and what they make of it."""
     known = {**main_values(quantized.graph), **{str(v.name): v for v in quantized.graph.inputs}}
-    found: list[tuple[str, float]] = []
     activations: list[Quantizer] = []
     for quantizer in qdq.quantizers(quantized):
         constant = quantizer.input.const_value
         if quantizer.role == "weight" and constant is not None and not quantizer.stored:
             weight = np.asarray(constant.numpy(), np.float32)
-            found.append((quantizer.tensor, sqnr(numerics.fake_quantize(weight, quantizer.qparams), weight)))
+            yield quantizer.tensor, weight, numerics.fake_quantize(weight, quantizer.qparams)
         elif quantizer.role == "activation" and str(quantizer.input.name) in known and not quantizer.stored:
             activations.append(quantizer)
     names = [str(q.input.name) for q in activations if q.input.name not in feeds]
@@ -139,5 +162,4 @@ def _costly(quantized: ir.Model, feeds: Mapping[str, Array]) -> tuple[tuple[str,
     )
     for quantizer in activations:
         x = np.asarray(values[str(quantizer.input.name)], np.float32)
-        found.append((quantizer.tensor, sqnr(numerics.fake_quantize(x, quantizer.qparams), x)))
-    return tuple(sorted(dict(found).items(), key=lambda entry: entry[1])[:NAMED])
+        yield quantizer.tensor, x, numerics.fake_quantize(x, quantizer.qparams)

@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
+from onnxqat.report import build_guard
 from onnxqat.report.model import Cell, Column, Figure, Kind, LeftFloat, Report, Table, shown
 from onnxqat.shell import command
 from onnxqat.types import Decision, Derived, Edge, Fixed, Float, Shared
@@ -45,6 +46,7 @@ def from_insert(
         *(Figure(role, f"of {role}s" if role != "bias" else "of biases", n, "count") for role, n in counts.items()),
         Figure("float_nodes", "nodes left in float", len(plan.float_nodes), "count"),
         *_trial_figures(result.trial),
+        *build_guard.figures(result.guard),
     )
     following = command("lint", source or "MODEL.onnx", backend=plan.backend)
     if sum(counts.values()):
@@ -55,7 +57,7 @@ def from_insert(
         kind="insert-qdq",
         title=f"Quantizers for {plan.backend}",
         figures=figures,
-        tables=(_edges(plan.edges),) if explain else (),
+        tables=(*build_guard.tables(result.guard), *((_edges(plan.edges),) if explain else ())),
         remarks=result.remarks,
         files=(output,) if output else (),
         left_float=tuple(LeftFloat(node, reason) for node, reason in plan.float_nodes),

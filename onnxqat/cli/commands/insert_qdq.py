@@ -70,6 +70,11 @@ from onnxqat.cli import _options
 @click.option("--keep", is_flag=True, help="Keep quantizers that the model already has, and add what is missing.")
 @click.option("--simplify", is_flag=True, help="Run onnxsim first, and check that outputs stay the same.")
 @click.option("--equalize/--no-equalize", default=True, help="Bring unlike channels in front of a SiLU to one size.")
+@click.option(
+    "--guard/--no-guard",
+    default=True,
+    help="Relieve an output below 20 dB of the quantizers that cost it, or leave it.",
+)
 @click.option("--explain", is_flag=True, help="Print the rule behind every decision.")
 @_options.html
 @_options.as_json
@@ -102,6 +107,7 @@ def run(
     keep: bool,
     simplify: bool,
     equalize: bool,
+    guard: bool,
     explain: bool,
     html: Path | None,
     as_json: bool,
@@ -152,6 +158,7 @@ def run(
             rounding=rounding,  # type: ignore[arg-type]  # one of its names
             batch_norm=batch_norm,  # type: ignore[arg-type]
             keep_io_types=keep_io_types,
+            guard=guard,
             progress=progress,
         )
     report = build.from_insert(result, explain=explain, source=str(model), data=calibration, preprocess=preprocess)

@@ -1,0 +1,51 @@
+"""What the guard may change: nothing that the user asked for."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import onnx_ir as ir
+
+from onnxqat.backends import regions
+from onnxqat.backends.selection import Overrides, Selection
+
+
+@dataclasses.dataclass(frozen=True)
+class Allowed:
+    """Remedies that do not go against the user.
+
+    Attributes:
+        ranges: other observers.
+        types: 16 bits, and float.
+        kept: names of nodes, and of the tensors that they make, whose types the user chose.
+        why: what the user asked for where something is not allowed.
+    """
+
+    ranges: bool
+    types: bool
+    kept: frozenset[str]
+    why: str = ""
+
+
+def of(overrides: Overrides, chosen: Selection, model: ir.Model) -> Allowed:
+    """What `overrides` leave open.
+
+    A width for all nodes is the purpose of the file, whatever it costs, and nodes that are named to be quantized are.
+    """
+    bits = overrides.weight_bits is not None or overrides.activation_bits is not None
+    kept = set(chosen.widths)
+    if overrides.first_last_bits is not None:
+        kept.update(str(node.name) for node in regions.first_and_last(model.graph))
+    asked = {
+        "--bits": bits,
+        "--include": bool(overrides.include),
+        "--observer": overrides.observer is not None,
+        "--bits-of": bool(chosen.widths),
+        "--first-last-bits": overrides.first_last_bits is not None,
+    }
+    return Allowed(
+        ranges=overrides.observer is None,
+        types=not bits and not overrides.include,
+        kept=frozenset(kept),
+        why=", ".join(option for option, given in asked.items() if given),
+    )

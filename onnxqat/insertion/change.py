@@ -1,0 +1,58 @@
+"""One change of the guard, and what it brought."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Collection
+from typing import Any, Literal
+
+from onnxqat.types import Remark
+
+NAMED = 3
+"""Nodes that a sentence names."""
+
+Kind = Literal["range", "16 bits", "float"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Change:
+    """One remedy.
+
+    Attributes:
+        tensor: what the quantizer rounds.
+        kind: another range, 16 bits, or float.
+        what: in words.
+        nodes: that it is about.
+        output: the output that it is for; where values were not finite, the tensor where that began.
+        without_db: signal to noise of the output with all other changes and without this one; minus infinity where that
+            is not finite.
+        with_db: with all changes.
+        cost: integer nodes that become float.
+    """
+
+    tensor: str
+    kind: Kind
+    what: str
+    nodes: tuple[str, ...]
+    output: str = ""
+    without_db: float = -math.inf
+    with_db: float = math.inf
+    cost: int = 0
+
+    def remark(self, total: int) -> Remark:
+        """The change in a sentence; `total` is the number of integer nodes without any change."""
+        if self.without_db == -math.inf:
+            effect = f"without this, {self.output!r} is not finite where that of the float model is"
+        else:
+            effect = f"{self.output!r} has {self.without_db:.1f} dB without this and {self.with_db:.1f} dB with it"
+        cost = f"; it costs {self.cost} of {total} integer nodes" if self.kind == "float" else ""
+        return Remark(f"{self.what}: {effect}{cost}", self.nodes, "guard")
+
+
+def floated(tensor: str, nodes: Collection[str], **found: Any) -> Change:
+    """The change that leaves `tensor` without a quantizer, and therefore `nodes` in float; `found` is what it brings."""
+    names = tuple(sorted(nodes))
+    listed = ", ".join(map(repr, names[:NAMED])) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
+    what = f"{tensor!r} stays float" + (f", and with it {listed}" if names else "")
+    return Change(tensor, "float", what, names, cost=len(names), **found)

@@ -1,0 +1,193 @@
+"""The guard: where an output of a freshly quantized model falls below a floor, its culprits are found and relieved.
+
+It starts only below the floor, and is bounded by a number of runs, not by time, so that the same input gives the same
+file on every machine. All its runs go through one session (:mod:`onnxqat.insertion.switchboard`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import onnx_ir as ir
+
+from onnxqat.backends.selection import Overrides
+from onnxqat.calibration.data import Data
+from onnxqat.calibration.not_finite import Origin
+from onnxqat.calibration.resolve import Resolved
+from onnxqat.errors import ModelError
+from onnxqat.insertion import allowed, trial
+from onnxqat.insertion.change import Change
+from onnxqat.insertion.choices import NONE, Choices
+from onnxqat.insertion.placing import Calibrated
+from onnxqat.insertion.relief import Relief
+from onnxqat.insertion.trial import Trial
+from onnxqat.passes import _base
+from onnxqat.passes.raise_opset import RaiseOpset
+from onnxqat.types import QuantPlan, Remark
+from onnxqat.verdict import AMBER_SQNR
+
+RUNS = 48
+"""Runs of the switchboard at most, all rounds together."""
+
+ROUNDS = 3
+"""Files that are made at most: what is not finite is found one origin after the other."""
+
+FEWEST = 10
+"""Runs with which a round is begun."""
+
+GAIN = 1.0
+"""Decibels that all changes together have to bring; less is no reason to depart from the table."""
+
+Place = Callable[[ir.Model, QuantPlan, Resolved, list[Remark]], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Guarded:
+    """What the guard did.
+
+    Attributes:
+        before: the trial of the file as table and calibration gave it; None where that held NaN or infinities.
+        changes: in the order in which they were made; empty where nothing helped.
+        runs: of a few samples each.
+        integer_nodes: that the file had before; `cost` of a change counts those that it takes.
+    """
+
+    before: Trial | None
+    changes: tuple[Change, ...]
+    runs: int
+    integer_nodes: int
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Made:
+    """A quantized model with the plan that it follows, its trial, and what the guard did."""
+
+    model: ir.Model
+    plan: QuantPlan
+    trial: Trial | None = None
+    guarded: Guarded | None = None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _File:
+    """A quantized model, what it was made from and gave, and remarks on how it was made."""
+
+    model: ir.Model
+    plan: QuantPlan
+    resolved: Resolved
+    tried: Trial | Origin | None
+    remarks: tuple[Remark, ...] = ()
+
+
+class Guard:
+    """Makes the file, tries it, and mends it.
+
+    Args:
+        original: the float model as it was given.
+        calibrated: what the file is made from.
+        data: calibration data.
+        overrides: user choices.
+        place: inserts the quantizers of a plan into a prepared model, in place.
+        mends: whether anything is done about what the trial shows.
+    """
+
+    def __init__(
+        self, original: ir.Model, calibrated: Calibrated, data: Data, overrides: Overrides, place: Place, *, mends: bool
+    ) -> None:
+        self._original, self._calibrated, self._data, self._place = original, calibrated, data, place
+        self._allowed = allowed.of(overrides, calibrated.chosen, calibrated.model)
+        self._mends, self._runs, self._why = mends, 0, "the guard could not look at it"
+
+    def make(self, remarks: list[Remark], *, tries: bool) -> Made:
+        """The file to write; the model that was calibrated becomes it where nothing can be made twice.
+
+        Args:
+            remarks: what is found is added: each change, or why there is none.
+            tries: whether the data mean something.
+
+        Raises:
+            CheckError: ``quantized-not-finite`` where NaN and infinities stay.
+        """
+        plan, resolved = self._calibrated.settle(remarks)
+        mends = self._mends and tries and self._data.repeatable
+        model = self._calibrated.model.clone() if mends else self._calibrated.model
+        self._place(model, plan, resolved, remarks)
+        if not tries:
+            return Made(model, plan)
+        if self._mends and not mends:
+            text = "no output was looked at, since the calibration data can be read only once"
+            remarks.append(Remark(text, source="guard"))
+        first = _File(model, plan, resolved, trial.attempt(self._original, model, self._data, remarks))
+        if not mends or _is_well(first.tried):
+            return Made(model, plan, _trial(first.tried))
+        best, changes, total = self._repaired(first, remarks)
+        remarks.extend(r for r in best.remarks if r not in remarks)
+        remarks.extend(change.remark(total) for change in changes)
+        if isinstance(best.tried, Trial) and best.tried.worst < AMBER_SQNR:
+            remarks.append(Remark(f"the worst output is left at {best.tried.worst:.1f} dB: {self._why}", (), "guard"))
+        before = None if isinstance(first.tried, Origin) else first.tried
+        return Made(best.model, best.plan, _trial(best.tried), Guarded(before, tuple(changes), self._runs, total))
+
+    def _repaired(self, first: _File, remarks: list[Remark]) -> tuple[_File, Sequence[Change], int]:
+        """The best file that was found, the changes that led to it, and the integer nodes of the first."""
+        best, choices, changes, total = first, NONE, list[Change](), None
+        for _ in range(ROUNDS):
+            if RUNS - self._runs < FEWEST:
+                break
+            relief = Relief(self._calibrated, best.plan, best.resolved, choices, self._data, self._allowed, total)
+            total = relief.integer_nodes
+            try:
+                found = relief.search(best.model, best.tried, RUNS - self._runs)
+            except ModelError as error:
+                self._why = f"the guard could not run, {error.message}"
+                break
+            self._runs += relief.runs
+            remarks.extend(r for r in relief.remarks if r not in remarks)
+            self._why = relief.why
+            if not found:
+                break
+            made = self._made(relief.choices)
+            if not _is_better(made.tried, best.tried):
+                if self._allowed.types:
+                    self._why = "what relieves its quantizers does not help in the file itself, and was taken back"
+                break
+            best, choices, changes = made, relief.choices, [*changes, *found]
+            if _is_well(best.tried):
+                break
+        return best, changes, total or 0
+
+    def _made(self, choices: Choices) -> _File:
+        """The file that `choices` lead to, tried."""
+        remarks: list[Remark] = []
+        plan = self._calibrated.plan(choices)
+        resolved = self._calibrated.resolve(plan, choices)
+        model = self._calibrated.model.clone()
+        if choices.widths:
+            _base.rewrite(model, [RaiseOpset(21)])  # the first with codes of 16 bits
+        self._place(model, plan, resolved, remarks)
+        tried = trial.attempt(self._original, model, self._data, remarks)
+        return _File(model, plan, resolved, tried, (*plan.remarks, *resolved.remarks, *remarks))
+
+
+def _trial(tried: Trial | Origin | None) -> Trial | None:
+    """What goes into the result; values that are not finite are an error."""
+    if isinstance(tried, Origin):
+        raise trial.refusal(tried)
+    return tried
+
+
+def _is_well(tried: Trial | Origin | None) -> bool:
+    """Whether there is nothing to do: every output above the floor, or no way to tell."""
+    return tried is None or (isinstance(tried, Trial) and tried.worst >= AMBER_SQNR)
+
+
+def _is_better(new: Trial | Origin | None, old: Trial | Origin | None) -> bool:
+    """Whether `new` is worth what was changed: finite, another origin of what is not, or so many decibels more."""
+    if new is None:
+        return False
+    if isinstance(new, Origin):
+        return isinstance(old, Origin) and new.tensor != old.tensor
+    if not isinstance(old, Trial):
+        return True
+    return new.worst >= AMBER_SQNR or new.worst >= old.worst + GAIN

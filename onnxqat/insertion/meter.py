@@ -1,0 +1,78 @@
+"""How much more noise outputs have than a floor allows, with some quantizers on and others off."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Collection, Mapping
+
+from onnxqat.calibration.not_finite import Origin
+from onnxqat.insertion.switchboard import Switchboard
+from onnxqat.insertion.trial import Trial
+from onnxqat.types import QParams
+from onnxqat.verdict import AMBER_SQNR
+
+CORRECTION = 6.0
+"""Largest difference in decibels between a file and its switches that is corrected for: the switches lack biases, and
+weights that were rounded on data."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Excess:
+    """Noise of the output that has most of it, as a multiple of what the floor allows: 1 is on the floor.
+
+    Attributes:
+        value: the multiple; infinite where the output is not finite.
+        output: its name; of a tensor that is watched, its own.
+        decibels: signal to noise of the output.
+    """
+
+    value: float
+    output: str
+    decibels: float
+
+
+class Meter:
+    """Runs of a switchboard, counted.
+
+    Args:
+        board: the switches.
+        tried: what the file with all of them on gave; what is not finite there has to become finite, and nothing else.
+        limit: runs at most; asking for more is a mistake of the caller.
+    """
+
+    def __init__(self, board: Switchboard, tried: Trial | Origin | None, limit: int) -> None:
+        self._board, self._limit = board, limit
+        self._on = frozenset(range(len(board.placements)))
+        shares = board.noise(self._on)
+        self._allowed = {name: _allowed(name, share, tried) for name, share in shares.items()}
+        self.start = self._excess(shares)
+
+    @property
+    def left(self) -> int:
+        """Runs that are left."""
+        return self._limit - self._board.runs
+
+    def excess(self, on: Collection[int] | None = None, parameters: Mapping[int, QParams] | None = None) -> Excess:
+        """With the quantizers `on` alone (None: all), on other `parameters` where there are some."""
+        return self._excess(self._board.noise(self._on if on is None else on, parameters))
+
+    def _excess(self, shares: Mapping[str, float]) -> Excess:
+        parts = {name: share / self._allowed[name] if share else 0.0 for name, share in shares.items()}
+        name = max(parts, key=parts.__getitem__, default="")
+        share = shares.get(name, 0.0)
+        decibels = -math.inf if share == math.inf else -10 * math.log10(share) if share else math.inf
+        return Excess(parts.get(name, 0.0), name, decibels)
+
+
+def _allowed(name: str, share: float, tried: Trial | Origin | None) -> float:
+    """The share of noise that an output may have.
+
+    Where the file itself has less noise than its switches, they are allowed that much more, and the other way round.
+    """
+    if not isinstance(tried, Trial):
+        return 1.0 if share == math.inf else math.inf
+    wanted, found = AMBER_SQNR, tried.sqnr_db.get(name)
+    if found is not None and 0 < share < math.inf and math.isfinite(found):
+        wanted += min(max(-10 * math.log10(share) - found, -CORRECTION), CORRECTION)
+    return float(10 ** (-wanted / 10))

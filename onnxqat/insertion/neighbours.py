@@ -1,0 +1,86 @@
+"""The nodes for whose sake a tensor carries a pair: what makes it and what reads it, where the table has rows for them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import onnx_ir as ir
+
+from onnxqat.backends import chains, schema, selection
+from onnxqat.backends.schema import Backend
+from onnxqat.graph import query, walk
+
+WIDE_OPSET = 21  # the first whose QuantizeLinear writes codes of 16 bits
+
+
+class Neighbours:
+    """Makers and readers of tensors in a prepared model.
+
+    Args:
+        model: prepared float model.
+        table: backend table.
+    """
+
+    def __init__(self, model: ir.Model, table: Backend) -> None:
+        self._table = table
+        self.nodes = {str(node.name): node for node in walk.nodes(model)}
+        self._values = {str(v.name): v for scope in walk.scopes(model) for v in walk.values(scope)}
+        self._makers: dict[str, str] = {}
+        for name, node in self.nodes.items():
+            if self._has_row(node):
+                self._makers |= {str(v.name): name for v in (*node.outputs, chains.behind(node, table).output)}
+
+    def options(self, tensors: Collection[str]) -> list[tuple[str, ...]]:
+        """Sets of nodes that may rid `tensors`, which share one scale, of their pair when they stay float, small ones first.
+
+        What ties the tensors to each other; what reads them; what makes them; both.
+        """
+        readers = list(dict.fromkeys(name for tensor in tensors for name in self._readers(tensor)))
+        makers = list(dict.fromkeys(self._makers[tensor] for tensor in tensors if tensor in self._makers))
+        ties = [name for name in readers if self._ties(name, tensors)]
+        both = list(dict.fromkeys([*makers, *readers]))
+        found = dict.fromkeys(tuple(names) for names in (ties, readers, makers, both) if names)
+        return sorted(found, key=len)
+
+    def makers_for(self, name: str) -> tuple[str, ...]:
+        """The node `name` and what makes its inputs; empty where there is no such node."""
+        node = self.nodes.get(name)
+        if node is None:
+            return ()
+        return tuple(
+            dict.fromkeys(
+                [name, *(self._makers[str(v.name)] for v in node.inputs if v is not None and v.name in self._makers)]
+            )
+        )
+
+    def may_be_wide(self, names: Collection[str]) -> bool:
+        """Whether the table has activations of 16 bits for these nodes.
+
+        It says so itself, in a type or in what it accepts, or another table of its compiler does (``qnn-htp-a16``).
+        """
+        table = self._table
+        if table.opset[1] < WIDE_OPSET or not names:
+            return False
+        accepted = table.accepts.get("activations")
+        if accepted is not None:
+            return any(kind.startswith(("int16", "uint16")) for kind in accepted)
+        others = [schema.load(n) for n in schema.names() if n.startswith(f"{table.backend}-")]
+        for other in (table, *others):
+            activations, _ = selection.type_roles(other)
+            wide = any(other.types[kind].qtype().bits == 16 for kind in activations)
+            if wide and all(self.nodes[name].op_type in other.ops for name in names):
+                return True
+        return False
+
+    def _readers(self, tensor: str) -> list[str]:
+        value = self._values.get(tensor)
+        users = () if value is None else value.consumers()
+        return [str(node.name) for node in users if self._has_row(node)]
+
+    def _ties(self, name: str, tensors: Collection[str]) -> bool:
+        node = self.nodes[name]
+        return sum(v is not None and str(v.name) in tensors for v in (*node.inputs, *node.outputs)) > 1
+
+    def _has_row(self, node: ir.Node) -> bool:
+        keys = {node.op_type, f"{node.op_type}/{query.mode(node)}"}
+        return not node.domain and not keys.isdisjoint(self._table.ops)

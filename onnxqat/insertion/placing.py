@@ -1,0 +1,101 @@
+"""Placement of what calibration found, and placement again with other choices for single tensors and nodes."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import onnx_ir as ir
+
+from onnxqat.backends import planner, selection
+from onnxqat.backends.schema import Backend
+from onnxqat.backends.selection import Selection
+from onnxqat.calibration import findings, moved_ranges, resolve
+from onnxqat.calibration.findings import Findings
+from onnxqat.calibration.observers._base import BaseObserver
+from onnxqat.calibration.resolve import Resolved
+from onnxqat.calibration.row_sizes import RowSizes
+from onnxqat.calibration.runner import Observed
+from onnxqat.insertion.choices import NONE, Choices
+from onnxqat.types import Edge, QuantPlan, Remark, Shared, TensorSpec
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Calibrated:
+    """A prepared float model with everything that decides about its quantizers.
+
+    Attributes:
+        model: prepared float model.
+        table: backend table, user overrides applied.
+        chosen: nodes that the user took out.
+        first: what the graph alone leads to.
+        observers: of the tensors that `first` wants observed.
+        found: what the data say about the plan.
+    """
+
+    model: ir.Model
+    table: Backend
+    chosen: Selection
+    first: QuantPlan
+    observers: Observed
+    found: Findings
+
+    @classmethod
+    def of(
+        cls,
+        model: ir.Model,
+        table: Backend,
+        chosen: Selection,
+        first: QuantPlan,
+        observers: Observed,
+        sizes: dict[str, RowSizes],
+    ) -> Calibrated:
+        """Look at what was observed; `sizes` are of the rows that normalized layers read."""
+        return cls(model, table, chosen, first, observers, findings.find(model, observers, sizes))
+
+    def plan(self, choices: Choices = NONE) -> QuantPlan:
+        """The plan that graph, data and `choices` lead to."""
+        found = self.found
+        plan = self.first
+        if found.mixed_range or found.masked or found.left_out or choices.widths or choices.left_out:
+            chosen = selection.without(self.chosen, {**choices.left_out, **found.left_out})
+            chosen = dataclasses.replace(chosen, widths={**choices.widths, **chosen.widths})
+            plan = planner.plan(self.model, self.table, chosen, mixed_range=found.mixed_range, masked=found.masked)
+        return _with_observers(plan, choices) if choices.observers else plan
+
+    def resolve(self, plan: QuantPlan, choices: Choices = NONE) -> Resolved:
+        """Parameters for every edge of `plan`."""
+        return resolve.resolve(plan, self.seen(plan, choices), self.model)
+
+    def seen(self, plan: QuantPlan, choices: Choices = NONE) -> dict[str, BaseObserver]:
+        """Observers for the tensors of `plan`, those of `choices` where the plan takes them."""
+        wanted = resolve.tensors_to_observe(plan)
+        observers = {
+            **self.observers,
+            **{n: o for n, o in choices.seen.items() if n in wanted and wanted[n].observer == o.spec.observer},
+        }
+        return moved_ranges.complete(observers, wanted, self.model)
+
+    def settle(self, remarks: list[Remark]) -> tuple[QuantPlan, Resolved]:
+        """The plan that the data lead to, and its parameters; adds to `remarks`."""
+        remarks.extend(self.found.remarks)
+        plan = self.plan()
+        resolved = self.resolve(plan)
+        remarks.extend((*plan.remarks, *resolved.remarks))
+        return plan, resolved
+
+
+def _with_observers(plan: QuantPlan, choices: Choices) -> QuantPlan:
+    """`plan` with the observers of `choices`; a group, which has one range, takes one where all of it has it."""
+    groups: dict[str, set[str]] = {}
+    for edge in plan.edges:
+        root = edge.decision.root if isinstance(edge.decision, Shared) else edge.tensor
+        groups.setdefault(root, set()).add(edge.tensor)
+    agreed = {root for root, members in groups.items() if len({choices.observers.get(m) for m in members}) == 1}
+
+    def changed(edge: Edge) -> Edge:
+        observer = choices.observers.get(edge.tensor)
+        if observer is None or edge.tensor not in agreed or not isinstance(edge.decision, TensorSpec):
+            return edge
+        return dataclasses.replace(edge, decision=dataclasses.replace(edge.decision, observer=observer))
+
+    return dataclasses.replace(plan, edges=tuple(map(changed, plan.edges)))

@@ -1,0 +1,75 @@
+"""Other ranges for a quantizer: what each of a few observers makes of the same data."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from onnxqat.calibration import foreign, runner
+from onnxqat.calibration.data import Data
+from onnxqat.calibration.observers import create
+from onnxqat.calibration.observers._base import BaseObserver, NonFiniteError
+from onnxqat.calibration.weights import weight_qparams
+from onnxqat.types import QParams, TensorSpec
+
+CANDIDATES = ("minmax", "percentile", "mse", "entropy")
+"""From the widest range to those that clip."""
+
+Observers = dict[str, dict[str, BaseObserver]]
+
+
+def observe(model: ir.Model, specs: Mapping[str, TensorSpec], data: Data) -> Observers:
+    """Each of `CANDIDATES` for each tensor of `specs`, in one pass over `data`.
+
+    Tensors with masks of -inf have none: which of their numbers count is not for a histogram to say.
+    """
+    found: Observers = {
+        tensor: {name: create(dataclasses.replace(spec, observer=name)) for name in _names(spec)}
+        for tensor, spec in specs.items()
+    }
+
+    def watcher(tensor: str) -> runner.Watcher:
+        def update(value: npt.NDArray[np.float32]) -> None:
+            try:
+                for observer in found.get(tensor, {}).values():
+                    observer.update(value)
+            except NonFiniteError:
+                found.pop(tensor)
+
+        return update
+
+    plain = {tensor: dataclasses.replace(spec, observer="minmax") for tensor, spec in specs.items()}
+    runner.calibrate(foreign.runnable_part(model), plain, data, watch={tensor: watcher(tensor) for tensor in specs})
+    return found
+
+
+def of_activations(specs: Mapping[str, TensorSpec], found: Observers) -> Iterator[tuple[str, QParams]]:
+    """Observers by name, each with the parameters that it gives the tensors of `specs`, which share one scale."""
+    if not specs or not all(found.get(tensor) for tensor in specs):
+        return
+    spec = next(iter(specs.values()))
+    for name in _names(spec):
+        if name == spec.observer:
+            continue
+        wanted = dataclasses.replace(spec, observer=name)
+        first, *others = (found[tensor][name] for tensor in specs)
+        merged = first.for_spec(wanted, own=True)
+        for other in others:
+            merged.merge(other.for_spec(wanted))
+        yield name, merged.qparams()
+
+
+def of_weight(spec: TensorSpec, values: npt.NDArray[np.float32]) -> Iterator[tuple[str, QParams]]:
+    """Observers by name, each with the parameters that it gives the constant `values`."""
+    for name in _names(spec):
+        if name != spec.observer:
+            yield name, weight_qparams(values, dataclasses.replace(spec, observer=name))
+
+
+def _names(spec: TensorSpec) -> tuple[str, ...]:
+    """Candidates that count what the grid has: steps of equal size."""
+    return CANDIDATES[:2] if spec.qtype.is_float else CANDIDATES

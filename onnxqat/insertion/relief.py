@@ -1,0 +1,284 @@
+"""One round of the guard: culprits of a file, and what relieves it of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+import onnx_ir as ir
+
+from onnxqat.calibration.data import Data
+from onnxqat.calibration.not_finite import Origin
+from onnxqat.calibration.resolve import Resolved
+from onnxqat.insertion import suspicion, trial
+from onnxqat.insertion.allowed import Allowed
+from onnxqat.insertion.change import NAMED, Change, floated
+from onnxqat.insertion.choices import Choices, merged
+from onnxqat.insertion.culprits import Search, Unit
+from onnxqat.insertion.effects import Effects
+from onnxqat.insertion.meter import Excess, Meter
+from onnxqat.insertion.placing import Calibrated
+from onnxqat.insertion.remedies import Remedies, Remedy
+from onnxqat.insertion.switchboard import Switchboard
+from onnxqat.insertion.trial import Trial
+from onnxqat.types import QuantPlan, Remark
+
+SEARCH, RANGES = 0.65, 0.8
+"""Shares of the runs after which no more culprits are looked for, and no more ranges tried; the rest shows what can be
+taken back."""
+
+BATCH = 6
+"""Culprits that are relieved before more are looked for."""
+
+LEAST, EVEN = 0.1, 32
+"""A culprit alone brings this share of the noise that the floor allows, and one part in so many of all noise: where noise
+comes in smaller parts, no single quantizer is to blame."""
+
+REST = 0.5
+"""Noise of what was not looked into, as a share of what the floor allows, with which enough culprits are found."""
+
+ENOUGH = 0.25
+"""A culprit with another range is relieved where it brings this share of what the floor allows; three more may do so."""
+
+HALVED = 0.5
+"""What another range must leave of the noise of its quantizer to be worth it: 3 dB less."""
+
+SHARE, FEW = 0.25, 4
+"""Share of the integer nodes that may go float, and their number in a small model. A file that keeps its accuracy only
+with more of them is none for this table: that is a question of widths or of training, and a person's to answer."""
+
+LITTLE = 1.26
+"""A change without which noise grows by no more than this factor, 1 dB, is taken back."""
+
+SAMPLES = 4
+"""Samples of a run: half of those of the trial, which judges the file, and all of them where one may be the only one that
+is not finite."""
+
+
+class Relief:
+    """One round.
+
+    Args:
+        calibrated: what the file was made from.
+        plan: what it follows.
+        resolved: its parameters.
+        choices: those that it was made with.
+        data: calibration data.
+        allowed: what may be changed.
+        total: integer nodes before any change; None in the first round.
+
+    Attributes:
+        integer_nodes: before any change.
+        runs: that were made.
+        remarks: what is not done, and why.
+        why: what speaks for leaving an output below the floor.
+    """
+
+    def __init__(
+        self,
+        calibrated: Calibrated,
+        plan: QuantPlan,
+        resolved: Resolved,
+        choices: Choices,
+        data: Data,
+        allowed: Allowed,
+        total: int | None,
+    ) -> None:
+        self._calibrated, self._data, self._allowed, self._base = calibrated, data, allowed, choices
+        self._effects = Effects(calibrated, plan, resolved)
+        self._remedies = Remedies(calibrated, plan, self._effects, data, allowed)
+        self._float_before = {name for name, _ in calibrated.plan().float_nodes}
+        self._parts: dict[Unit, Remedy] = {}
+        self.integer_nodes = self._effects.integer_nodes if total is None else total
+        self.runs, self.remarks, self.why = 0, list[Remark](), "its quantizers alone do not show what the file does"
+
+    @property
+    def choices(self) -> Choices:
+        """What the file was made with, and all changes."""
+        return self._without(None)
+
+    def search(self, quantized: ir.Model, tried: Trial | Origin | None, limit: int) -> list[Change]:
+        """Find culprits and relieve them.
+
+        Args:
+            quantized: the file.
+            tried: what it gave.
+            limit: runs at most.
+
+        Returns:
+            The changes; empty where nothing helps.
+
+        Raises:
+            ModelError: onnxruntime does not run the model with switches.
+        """
+        feeds = trial.samples(self._data, trial.SAMPLES if isinstance(tried, Origin) else SAMPLES)
+        watched = [tried.tensor] if isinstance(tried, Origin) else []
+        model, table = self._calibrated.model, self._calibrated.table
+        board = Switchboard(model, self._effects.placements, table.pairs, feeds, watched)
+        meter = Meter(board, tried, limit)
+        if meter.start.value > 1:
+            self._relieve(meter, suspicion.expected(quantized, feeds, self._effects), limit)
+            if isinstance(tried, Origin) and not self._parts:
+                self._leave(meter, tried)
+        changes = self._needed(meter)
+        self.runs = board.runs
+        return changes
+
+    def _relieve(self, meter: Meter, expected: Mapping[Unit, float], limit: int) -> None:
+        """Look for culprits and relieve them, until the floor is reached or runs or culprits are used up."""
+        known: dict[Unit, Excess] = {}
+
+        def noise(units: Sequence[Unit]) -> float:
+            found = meter.excess([number for unit in units for number in unit])
+            if len(units) == 1:
+                known[units[0]] = found
+            return found.value
+
+        least = max(LEAST, min(meter.start.value, 1 / LEAST) / EVEN)
+        search = Search(self._effects.units, expected, noise, least)
+        culprits: list[Unit] = []
+        now = meter.start
+        while now.value > 1:
+            batch: dict[Unit, Excess] = {}
+            for unit, _ in search.more(lambda: meter.left > limit * (1 - SEARCH)):
+                batch[unit] = known[unit]
+                if search.rest <= REST or len(batch) == BATCH:
+                    break
+            if not batch:
+                break
+            culprits += batch
+            self._change_ranges(meter, batch, limit)
+            now = self._change_types(meter, batch, search.rest, now)
+        self.why = self._reason(culprits, ended=search.ended)
+
+    # ---------------------------------------------------------------- remedies
+    def _change_ranges(self, meter: Meter, culprits: dict[Unit, Excess], limit: int) -> None:
+        """Give culprits the range that leaves least of their noise; `culprits` then says what that is."""
+        if not self._allowed.ranges or any(alone.value == math.inf for alone in culprits.values()):
+            return
+        self._remedies.observe(culprits)
+        for unit, alone in culprits.items():
+            best: tuple[Excess, str, Choices] | None = None
+            for name, qparams, choices in self._remedies.ranges(unit):
+                if meter.left <= limit * (1 - RANGES):
+                    break
+                found = meter.excess(unit, dict.fromkeys(unit, qparams))
+                if best is None or found.value < best[0].value:
+                    best = found, name, choices
+            if best is None or best[0].value > HALVED * alone.value:
+                continue
+            culprits[unit] = best[0]
+            tensor = self._effects.tensors[unit][0]
+            what = f"{tensor!r} has the range that {best[1]} finds"
+            self._parts[unit] = Change(tensor, "range", what, ()), best[2]
+
+    def _change_types(self, meter: Meter, culprits: dict[Unit, Excess], rest: float, now: Excess) -> Excess:
+        """Give culprits 16 bits or leave them float, until the floor is reached; what that leads to.
+
+        Those go first that bring most noise for each node that becomes float.
+
+        Args:
+            meter: for looking where the rest should be little enough.
+            culprits: with the noise that each brings now.
+            rest: noise of what was not looked into.
+            now: before.
+        """
+        waiting = {unit: alone for unit, alone in culprits.items() if alone.value > ENOUGH}
+        looked = False
+        while waiting:
+            if sum(alone.value for alone in culprits.values()) + rest <= 1 and not looked:
+                now, looked = self._excess(meter, None), True
+                if now.value <= 1:
+                    return now
+            remedies = {unit: self._other_type(unit, alone) for unit, alone in waiting.items()}
+            found = {unit: remedy for unit, remedy in remedies.items() if remedy is not None}
+            if not found:
+                break
+            best = max(found, key=lambda unit: waiting[unit].value / (found[unit][0].cost or HALVED))
+            remedy, alone = found[best], waiting.pop(best)
+            if self._is_cheap(remedy, self._without(best), alone):
+                self._parts[best], looked = remedy, False
+                culprits[best] = dataclasses.replace(alone, value=0.0)
+        return now if looked else self._excess(meter, None)
+
+    def _other_type(self, unit: Unit, alone: Excess) -> Remedy | None:
+        """16 bits for a culprit, or float."""
+        current = self._without(unit)
+        remedy = None if alone.value == math.inf else self._remedies.wide(unit, current)
+        if remedy is not None:
+            return remedy
+        reason = f"measured: {self._effects.tensors[unit][0]!r}, quantized alone, leaves {_decibels(alone)}"
+        return self._remedies.float_(unit, current, reason)
+
+    def _leave(self, meter: Meter, origin: Origin) -> None:
+        """Leave the node in float whose result is not finite, with all that its inputs come from."""
+        around = self._remedies.around(origin.node)
+        if around and self._allowed.types:
+            reason = f"its result {origin.tensor!r} is not finite between quantizers"
+            self._parts[()] = self._remedies.leave(around, self._base, reason, origin.tensor)
+            if self._excess(meter, None).value > 1:
+                del self._parts[()]
+
+    def _is_cheap(self, remedy: Remedy, current: Choices, alone: Excess) -> bool:
+        """Whether few enough nodes are float with `remedy`; a file that is not finite is worth any number."""
+        more = self._remedies.effect(current, remedy[1]).float_nodes - self._float_before
+        limit = max(int(SHARE * self.integer_nodes), FEW)
+        if len(more) <= limit or alone.value == math.inf:
+            return True
+        text = (
+            f"{remedy[0].tensor!r} costs accuracy and stays quantized: {len(more)} of {self.integer_nodes} integer nodes "
+            f"would be float, of which the guard takes {limit} at most; choose by --exclude, or train"
+        )
+        self.remarks.append(Remark(text, remedy[0].nodes, "guard"))
+        return False
+
+    def _reason(self, culprits: Sequence[Unit], *, ended: bool) -> str:
+        """What speaks for leaving an output below the floor, where it is still there."""
+        named = ", ".join(repr(self._effects.tensors[unit][0]) for unit in culprits[:NAMED])
+        if named and not self._allowed.types:
+            return f"{self._allowed.why} keeps types as they are, also of what costs most, {named}"
+        if not ended:
+            return "the runs of the guard are used up"
+        return "nothing more helps" if named else "no quantizer alone is to blame, the noise of all adds up"
+
+    # ---------------------------------------------------------------- what is needed
+    def _needed(self, meter: Meter) -> list[Change]:
+        """Take back what makes no difference, and say of the rest what it brings."""
+        if not self._parts:
+            return []
+        reached = self._excess(meter, None)
+        without: dict[Unit, Excess] = {}
+        for unit in reversed(list(self._parts)):
+            if meter.left < 1:
+                break
+            found = self._excess(meter, unit)
+            if len(self._parts) > 1 and found.value <= max(1 if reached.value <= 1 else 0, LITTLE * reached.value):
+                del self._parts[unit]
+                reached = found
+            else:
+                without[unit] = found
+        return [self._measured(unit, without.get(unit, meter.start), reached) for unit in self._parts]
+
+    def _measured(self, unit: Unit, without: Excess, reached: Excess) -> Change:
+        """The change for `unit` with what it brings, and what it costs beside the others."""
+        change, _ = self._parts[unit]
+        found = {"output": without.output, "without_db": without.decibels, "with_db": reached.decibels}
+        if change.kind != "float":
+            return dataclasses.replace(change, **found)  # type: ignore[arg-type]
+        known = self._effects.of(self._without(unit)).float_nodes
+        return floated(change.tensor, self._effects.of(self.choices).float_nodes - known, **found)
+
+    def _excess(self, meter: Meter, without: Unit | None) -> Excess:
+        """With all changes but that for one unit."""
+        effect = self._effects.of(self._without(without))
+        return meter.excess(effect.on, effect.parameters)
+
+    def _without(self, unit: Unit | None) -> Choices:
+        parts: Iterable[Choices] = (choices for key, (_, choices) in self._parts.items() if key != unit)
+        return merged([self._base, *parts])
+
+
+def _decibels(excess: Excess) -> str:
+    where = f"{excess.output!r}"
+    return f"{where} not finite" if excess.decibels == -math.inf else f"{where} {excess.decibels:.1f} dB"

@@ -1,0 +1,150 @@
+"""What can be done for one quantizer: ranges of other observers, codes of 16 bits, or float."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Iterable, Iterator, Sequence
+
+from onnxqat.calibration import foreign, resolve, runner
+from onnxqat.calibration.data import Data
+from onnxqat.calibration.observers._base import BaseObserver
+from onnxqat.insertion import ranges
+from onnxqat.insertion.allowed import Allowed
+from onnxqat.insertion.change import Change, floated
+from onnxqat.insertion.choices import Choices, merged
+from onnxqat.insertion.culprits import Unit
+from onnxqat.insertion.effects import Effect, Effects
+from onnxqat.insertion.neighbours import Neighbours
+from onnxqat.insertion.placing import Calibrated
+from onnxqat.types import QParams, QuantPlan, TensorSpec
+
+WIDE = 16
+BYTE = 8
+FEWEST_BITS = 7
+"""Codes of fewer bits are what such a table is chosen for, and cost accuracy until they are trained; 8-bit weights in
+-64..63 have so many."""
+
+Remedy = tuple[Change, Choices]
+
+
+class Remedies:
+    """Remedies for the quantizers of a file.
+
+    Args:
+        calibrated: what the file was made from.
+        plan: what it follows.
+        effects: its quantizers.
+        data: calibration data.
+        allowed: what may be changed.
+    """
+
+    def __init__(self, calibrated: Calibrated, plan: QuantPlan, effects: Effects, data: Data, allowed: Allowed) -> None:
+        self._calibrated, self._effects, self._data, self._allowed = calibrated, effects, data, allowed
+        self._neighbours = Neighbours(calibrated.model, calibrated.table)
+        self._wanted = resolve.tensors_to_observe(plan)
+        self._observed: ranges.Observers = {}
+        self._late: dict[str, BaseObserver] = {}
+        self._bits = {
+            name: decision.qtype.bits
+            for edge in plan.edges
+            if isinstance(decision := edge.decision, TensorSpec) and decision.role == "weight"
+            for name, _ in edge.consumers or ()
+        }
+
+    def observe(self, units: Iterable[Unit]) -> None:
+        """Let all observers see the activations among `units`, in one pass over the data."""
+        specs: dict[str, TensorSpec] = {}
+        for unit in units:
+            if self._effects.spec(unit) is not None and self._effects.values(unit) is None:
+                specs |= self._tied(unit)
+        if specs:
+            self._observed |= ranges.observe(self._calibrated.model, specs, self._data)
+
+    def ranges(self, unit: Unit) -> Iterator[tuple[str, QParams, Choices]]:
+        """Observers whose range is another one, with the parameters and the choice."""
+        spec, values, tied = self._effects.spec(unit), self._effects.values(unit), self._tied(unit)
+        if spec is None:
+            return
+        if values is not None and spec.role == "weight":
+            found = ranges.of_weight(spec, values)
+        else:
+            found = ranges.of_activations(tied, self._observed)
+        known = [self._effects.placements[unit[0]].qparams]
+        for name, qparams in found:
+            if qparams.qtype == known[0].qtype and not any(map(qparams.same, known)):
+                known.append(qparams)
+                seen = {tensor: self._observed[tensor][name] for tensor in tied if tensor in self._observed}
+                yield (
+                    name,
+                    qparams,
+                    Choices(observers=dict.fromkeys(tied or self._effects.tensors[unit], name), seen=seen),
+                )
+
+    def wide(self, unit: Unit, current: Choices) -> Remedy | None:
+        """16 bits for an activation and what makes and reads it, where the table has them."""
+        spec = self._effects.spec(unit)
+        if (
+            not self._allowed.types
+            or spec is None
+            or spec.role == "weight"
+            or not FEWEST_BITS <= spec.qtype.bits < WIDE
+        ):
+            return None
+        for names in reversed(self._options(unit)):
+            if not self._neighbours.may_be_wide(names):
+                continue
+            widths = {name: (self._bits.get(name, BYTE), WIDE) for name in names}
+            choices = Choices(widths=widths)
+            effect = self.effect(current, choices)
+            before = self._effects.of(current).float_nodes
+            if not effect.on.isdisjoint(unit) or effect.float_nodes - before:
+                continue
+            tensor = self._effects.tensors[unit][0]
+            return Change(tensor, "16 bits", f"{tensor!r} has 16 bits", names), self._with_unseen(effect, choices)
+        return None
+
+    def float_(self, unit: Unit, current: Choices, reason: str) -> Remedy | None:
+        """Nodes left in float so that the quantizer goes, the fewest that do."""
+        spec = self._effects.spec(unit)
+        if not self._allowed.types or (spec is not None and spec.qtype.bits < FEWEST_BITS):
+            return None
+        found = [self.leave(names, current, reason, self._effects.tensors[unit][0]) for names in self._options(unit)]
+        rid = [r for r in found if self.effect(current, r[1]).on.isdisjoint(unit)]
+        return min(rid, key=lambda remedy: remedy[0].cost, default=None)
+
+    def leave(self, names: Sequence[str], current: Choices, reason: str, tensor: str) -> Remedy:
+        """The nodes `names` in float, with what that does to their neighbours as cost."""
+        choices = Choices(left_out=dict.fromkeys(names, reason))
+        effect = self.effect(current, choices)
+        new = effect.float_nodes - self._effects.of(current).float_nodes
+        return floated(tensor, new), self._with_unseen(effect, choices)
+
+    def around(self, name: str) -> tuple[str, ...]:
+        """A node and what makes its inputs; empty where it is none of the model, or the user chose a type."""
+        names = self._neighbours.makers_for(name)
+        return () if self._is_kept(names) else names
+
+    def effect(self, current: Choices, more: Choices) -> Effect:
+        """That of `more` on top of `current`."""
+        return self._effects.of(merged([current, more]))
+
+    def _options(self, unit: Unit) -> list[tuple[str, ...]]:
+        """Sets of nodes around a quantizer, without those whose types the user chose."""
+        options = self._neighbours.options(self._effects.tensors[unit])
+        return [names for names in options if not self._is_kept(names)]
+
+    def _is_kept(self, names: Collection[str]) -> bool:
+        made = [str(v.name) for name in names for v in self._neighbours.nodes[name].outputs]
+        return not self._allowed.kept.isdisjoint([*names, *made])
+
+    def _tied(self, unit: Unit) -> dict[str, TensorSpec]:
+        """The tensors of `unit` that have a range of their own to give, with the spec that they are observed for."""
+        return {tensor: self._wanted[tensor] for tensor in self._effects.tensors[unit] if tensor in self._wanted}
+
+    def _with_unseen(self, effect: Effect, choices: Choices) -> Choices:
+        """`choices` with ranges of tensors that only they make a quantizer read, from another pass over the data."""
+        missing = {name: spec for name, spec in effect.unseen.items() if name not in self._late}
+        if missing:
+            self._late |= runner.calibrate(foreign.runnable_part(self._calibrated.model), missing, self._data)
+        late = {name: self._late[name] for name in effect.unseen}
+        return dataclasses.replace(choices, seen={**choices.seen, **late})

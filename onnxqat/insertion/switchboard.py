@@ -1,0 +1,184 @@
+"""A float model with a switch for each quantizer: any subset of them, on any parameters, runs in one session."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from onnxqat.calibration.session import Session
+from onnxqat.graph import build, edit, qdq, walk
+from onnxqat.passes import _base
+from onnxqat.passes.place_qdq import PlaceQdq
+from onnxqat.types import Placement, QParams
+
+Array = npt.NDArray[Any]
+
+FED = frozenset({"int8", "uint8", "int16", "uint16"})
+"""Storage types whose zero points numpy has, so that a run can be given others."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Wire:
+    """Names of the constants that a run may replace; those of the parameters are None where numpy lacks their type."""
+
+    switch: str
+    scale: str | None
+    zero_point: str | None
+    dtype: str
+
+
+class Switchboard:
+    """The noise that some of the quantizers of a model bring to its outputs, against none of them.
+
+    Each pair is ``Where(switch, DequantizeLinear(QuantizeLinear(x)), x)``, whose switch, scale and zero point are
+    initializers that are inputs too, so that a run can replace them. Biases stay as they are: their steps are those of
+    the sum, far below the noise of what is summed. The first run, all switches off, gives the reference.
+
+    Args:
+        model: prepared float model; it is not changed.
+        placements: quantizers to insert; runs name them by their number in this order.
+        pairs: as of the backend table.
+        feeds: samples.
+        watched: tensors that are to be finite, besides the outputs.
+
+    Attributes:
+        runs: runs so far, that of the reference among them.
+
+    Raises:
+        ModelError: ``model-not-runnable`` and whatever else a session raises.
+    """
+
+    def __init__(
+        self,
+        model: ir.Model,
+        placements: Sequence[Placement],
+        pairs: Any,
+        feeds: Mapping[str, Array],
+        watched: Iterable[str] = (),
+    ) -> None:
+        self.placements, self.runs = tuple(placements), 0
+        self._feeds = dict(feeds)
+        switched, self._wires = _switched(model, self.placements, pairs)
+        names = {str(v.name) for scope in walk.scopes(model) for v in walk.values(scope)}
+        outputs = [str(v.name) for v in model.graph.outputs]
+        self._watched = [name for name in watched if name in names and name not in outputs]
+        self._session = Session(switched, optimize=False, tensors=self._watched, what="the model with switches")
+        self._names = [*outputs, *self._watched]
+        found = self._run(())
+        self._reference = {n: v for n, v in found.items() if v.dtype.kind == "f"}
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The outputs that hold floats, and the tensors that are watched."""
+        return tuple(self._reference)
+
+    def noise(self, on: Collection[int], parameters: Mapping[int, QParams] | None = None) -> dict[str, float]:
+        """Noise of each output with the quantizers `on`, as a share of its signal.
+
+        Infinite where a value is not finite that is so without quantizers; of a tensor that is only watched, 0
+        otherwise, and of an output whose shape depends on the quantizers as well.
+
+        Args:
+            on: numbers of placements.
+            parameters: other ones for some of them, on the same grid and of the same shape.
+        """
+        found = self._run(on, parameters or {})
+        return {name: self._share(name, found[name]) for name in self._reference}
+
+    def can_feed(self, number: int) -> bool:
+        """Whether a run can be given other parameters for this placement."""
+        wire = self._wires.get(number)
+        return wire is not None and wire.scale is not None
+
+    def _share(self, name: str, value: Array) -> float:
+        reference = self._reference[name]
+        if value.shape != reference.shape:
+            return 0.0
+        finite = np.isfinite(reference)
+        if not np.isfinite(value[finite]).all():
+            return math.inf
+        if name in self._watched:
+            return 0.0
+        x, wanted = value[finite].astype(np.float64), reference[finite].astype(np.float64)
+        signal, noise = float(np.square(wanted).sum()), float(np.square(x - wanted).sum())
+        return noise / signal if signal else math.inf if noise else 0.0
+
+    def _run(self, on: Collection[int], parameters: Mapping[int, QParams] | None = None) -> dict[str, Array]:
+        self.runs += 1
+        feeds = {wire.switch: np.asarray(number in on) for number, wire in self._wires.items()}
+        for number, qparams in (parameters or {}).items():
+            wire = self._wires.get(number)
+            if wire is not None and wire.scale is not None and wire.zero_point is not None:
+                feeds[wire.scale] = qparams.scale
+                feeds[wire.zero_point] = qparams.zero_point.astype(wire.dtype)
+        return self._session.run(self._feeds | feeds, self._names)
+
+
+def _switched(model: ir.Model, placements: Sequence[Placement], pairs: Any) -> tuple[ir.Model, dict[int, _Wire]]:
+    """A copy of `model` with the quantizers of `placements` behind switches, and the wires of each by its number."""
+    copy = model.clone()
+    # The rule of a pair is what tells which placement it came from.
+    marked = [dataclasses.replace(p, rule=str(number)) for number, p in enumerate(placements)]
+    _base.rewrite(copy, [PlaceQdq(marked, pairs)])
+    names, wires = build.Names(copy), dict[int, tuple[_Wire, list[ir.Value | None]]]()
+    for scope in list(walk.scopes(copy)):
+        for node in list(scope):
+            number = node.metadata_props.get(build.RULE, "")
+            if (
+                not qdq.is_quantize(node)
+                or not number.isdigit()
+                or node.metadata_props[build.CREATED_BY] != "place-qdq"
+            ):
+                continue
+            placement = placements[int(number)]
+            if int(number) not in wires:
+                wires[int(number)] = _wire(copy, names, placement)
+            _put_switch(scope, node, names, wires[int(number)][1])
+    return copy, {number: wire for number, (wire, _) in wires.items()}
+
+
+def _wire(model: ir.Model, names: build.Names, placement: Placement) -> tuple[_Wire, list[ir.Value | None]]:
+    """Constants of `placement` in the main graph that are inputs too: switch, scale and zero point."""
+    storage, base = placement.qparams.qtype.storage, placement.tensor
+    made: list[ir.Value | None] = [build.constant(model.graph, names.fresh(f"{base}_switch"), np.asarray(True))]
+    if storage in FED:
+        qparams = placement.qparams
+        dtype = ir.DataType[storage.upper()]
+        made.append(build.constant(model.graph, names.fresh(f"{base}_fed_scale"), qparams.scale))
+        made.append(build.constant(model.graph, names.fresh(f"{base}_fed_zero_point"), qparams.zero_point, dtype))
+    else:
+        made += [None, None]
+    model.graph.inputs.extend(v for v in made if v is not None)
+    switch, scale, zero_point = (None if v is None else str(v.name) for v in made)
+    return _Wire(str(switch), scale, zero_point, storage), made
+
+
+def _put_switch(scope: walk.Scope, quantize: ir.Node, names: build.Names, wires: list[ir.Value | None]) -> None:
+    """Let what reads the pair of `quantize` read a Where of it and of its input; its parameters become the wires."""
+    behind = quantize.outputs[0].consumers()[0]
+    dequantize = behind.outputs[0].consumers()[0] if behind.op_type == "Clip" else behind
+    for node in (quantize, dequantize):
+        for index, value in enumerate(wires[1:], start=1):
+            if value is not None:
+                node.replace_input_with(index, value)
+    old = dequantize.outputs[0]
+    uses = list(old.uses())
+    where = build.node(
+        "Where",
+        [wires[0], old, quantize.inputs[0]],
+        [names.fresh(f"{old.name}_switched")],
+        dtype=old.dtype,
+        shape=old.shape,
+        name=names.fresh(f"{old.name}_Where"),
+    )
+    scope.insert_after(dequantize, where)
+    edit.rewire(uses, where.outputs[0])
+    if old.is_graph_output():
+        edit.replace_output(scope, old, where.outputs[0])
+        edit.take_over_name(names, old, where.outputs[0], "paired")

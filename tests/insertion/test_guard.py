@@ -1,0 +1,197 @@
+"""The guard of insert_qdq: an output below the floor is relieved of the quantizers that cost it."""
+
+from collections.abc import Callable
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+import onnxqat
+from onnxqat.backends.selection import Overrides
+from onnxqat.errors import CheckError
+from onnxqat.graph import qdq
+from onnxqat.insert import InsertResult
+from onnxqat.insertion import guard as guarding
+from onnxqat.report import build, json, terminal
+from onnxqat.verdict import AMBER_SQNR
+from tests.insertion import culprits
+
+
+def insert(made: culprits.Made, backend: str = "onnxruntime-cpu", **options: object) -> InsertResult:
+    model, data = made
+    return onnxqat.insert_qdq(ir.from_proto(model), backend, calibration=data, **options)
+
+
+def quantized(result: InsertResult) -> dict[str, int]:
+    """Bits of each quantized activation."""
+    return {q.tensor: q.qparams.qtype.bits for q in qdq.quantizers(result.model) if q.role == "activation"}
+
+
+def worst(result: InsertResult) -> float:
+    assert result.trial is not None
+    return result.trial.worst
+
+
+@pytest.mark.parametrize(
+    ("made", "tensor"),
+    [(culprits.outlier_channel, "scaled"), (culprits.boxes, "box"), (culprits.in_branch, "box")],
+)
+def test_a_culprit_goes_float_with_its_reason_and_cost(made: Callable[[], culprits.Made], tensor: str) -> None:
+    plain, result = insert(made(), guard=False), insert(made())
+    assert worst(plain) < 10
+    assert plain.guard is None
+    assert worst(result) > AMBER_SQNR
+    assert result.guard is not None
+    assert tensor in quantized(plain)
+    assert tensor not in quantized(result)
+    (change,) = result.guard.changes
+    assert (change.tensor, change.kind) == (tensor, "float")
+    assert change.cost == len(change.nodes) == len(result.plan.float_nodes) - len(plain.plan.float_nodes)
+    assert change.without_db == pytest.approx(worst(plain), abs=0.5)  # biases are not on switches
+    assert change.with_db == pytest.approx(worst(result), abs=0.5)
+    (text,) = [r.message for r in result.remarks if r.source == "guard"]
+    assert f"{tensor!r} stays float" in text
+    assert f"it costs {change.cost} of {result.guard.integer_nodes} integer nodes" in text
+    reasons = dict(result.plan.float_nodes)
+    assert "measured" in reasons[change.nodes[0]]
+
+
+def test_a_weight_of_unlike_channels_goes_float_alone() -> None:
+    result = insert(culprits.depthwise(), overrides=Overrides(per_channel=False))
+    assert result.guard is not None
+    assert result.guard.before is not None
+    assert result.guard.before.worst < 10
+    assert worst(result) > AMBER_SQNR
+    assert [q.tensor for q in qdq.quantizers(result.model) if q.tensor == "unlike"] == []
+
+
+def test_a_range_that_need_not_cover_rare_values_is_cut() -> None:
+    plain, result = insert(culprits.rare_values(), guard=False), insert(culprits.rare_values())
+    assert result.guard is not None
+    assert worst(result) > AMBER_SQNR > worst(plain)
+    assert {c.kind for c in result.guard.changes} == {"range"}
+    assert result.plan.float_nodes == plain.plan.float_nodes
+    scales = [
+        {q.tensor: float(q.qparams.scale) for q in qdq.quantizers(r.model) if q.role == "activation"}
+        for r in (plain, result)
+    ]
+    for change in result.guard.changes:
+        assert scales[1][change.tensor] < scales[0][change.tensor]
+
+
+def test_16_bits_come_before_float_where_the_compiler_has_them() -> None:
+    plain = insert(culprits.boxes(), "qnn-htp", guard=False)
+    result = insert(culprits.boxes(), "qnn-htp")
+    assert result.guard is not None
+    assert worst(result) > AMBER_SQNR > worst(plain)
+    assert {c.kind for c in result.guard.changes} == {"16 bits"}
+    assert (quantized(plain)["box"], quantized(result)["box"]) == (8, 16)
+    assert result.plan.float_nodes == plain.plan.float_nodes
+    assert insert(culprits.boxes(), "rknn").guard.changes[0].kind == "float"  # type: ignore[union-attr]
+
+
+def test_what_is_not_finite_goes_float() -> None:
+    with pytest.raises(CheckError, match="'quotient'"):
+        insert(culprits.division(), guard=False)
+    result = insert(culprits.division())
+    assert result.guard is not None
+    assert result.guard.before is None
+    assert result.guard.changes[0].kind == "float"
+    assert "'quotient' is not finite" in next(r.message for r in result.remarks if r.source == "guard")
+    (values,) = _run(result, culprits.division()[1])
+    assert np.isfinite(values).all()
+
+
+def _run(result: InsertResult, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+    from onnxqat.calibration.session import Session
+
+    return list(Session(result.model, optimize=False).run(feeds).values())
+
+
+def test_what_is_not_finite_stays_an_error_where_types_are_the_users() -> None:
+    with pytest.raises(CheckError) as caught:
+        insert(culprits.division(), overrides=Overrides(weight_bits=8, activation_bits=8))
+    assert caught.value.code == "quantized-not-finite"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "option"),
+    [
+        (Overrides(weight_bits=2, activation_bits=2), "--bits"),
+        (Overrides(include=("*",)), "--include"),
+        (Overrides(node_bits=(("box", 8, 8), ("offset", 8, 8), ("delta", 8, 8))), None),
+    ],
+)
+def test_types_that_the_user_asked_for_stay(overrides: Overrides, option: str | None) -> None:
+    plain = insert(culprits.boxes(), overrides=overrides, guard=False)
+    result = insert(culprits.boxes(), overrides=overrides)
+    assert result.plan.float_nodes == plain.plan.float_nodes
+    assert quantized(result) == quantized(plain)
+    assert worst(result) < AMBER_SQNR
+    text = [r.message for r in result.remarks if r.source == "guard"][-1]
+    assert "is left at" in text
+    assert option is None or option in text
+
+
+def test_an_observer_that_the_user_named_stays() -> None:
+    result = insert(culprits.rare_values(), overrides=Overrides(observer="minmax"))
+    assert result.guard is not None
+    assert "range" not in {c.kind for c in result.guard.changes}
+
+
+def test_a_model_in_which_everything_is_coarse_keeps_most_of_its_integer_nodes() -> None:
+    """Noise of all quantizers together is no culprit: a table of few bits is not made a float model."""
+    w = culprits.Writer()
+    w.node("Conv", [w.layers("x", count=9), w.constant("last", w.random.standard_normal((4, 8, 1, 1)))], "y")
+    made = w.model([3, 8, 8], {"y": [4, 8, 8]}), {"x": culprits.images()}
+    plain, result = insert(made, "qnn-htp-w4", guard=False), insert(made, "qnn-htp-w4")
+    assert worst(plain) < AMBER_SQNR
+    assert result.guard is not None
+    more = len(result.plan.float_nodes) - len(plain.plan.float_nodes)
+    assert more <= max(result.guard.integer_nodes // 4, 4)
+    assert worst(result) >= worst(plain)
+
+
+@pytest.mark.parametrize("made", [culprits.outlier_channel, culprits.boxes, culprits.depthwise])
+def test_runs_are_bounded_and_the_file_is_the_same_each_time(
+    made: Callable[[], culprits.Made], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = insert(made()), insert(made())
+    assert first.guard is not None
+    assert first.guard == second.guard
+    assert ir.to_proto(first.model).SerializeToString() == ir.to_proto(second.model).SerializeToString()
+    assert first.guard.runs <= guarding.RUNS
+    monkeypatch.setattr(guarding, "RUNS", 14)
+    less = insert(made())
+    assert less.guard is not None
+    assert less.guard.runs <= 14
+
+
+def test_nothing_is_done_above_the_floor_and_on_data_that_are_read_once() -> None:
+    w = culprits.Writer()
+    w.node("Conv", [w.layers("x"), w.constant("last", w.random.standard_normal((4, 8, 1, 1)))], "y")
+    model = w.model([3, 8, 8], {"y": [4, 8, 8]})
+    assert insert((model, {"x": culprits.images()})).guard is None
+    once = iter([{"x": culprits.images()}])
+    result = onnxqat.insert_qdq(model, calibration=once, equalize=False)
+    assert (result.guard, result.trial) == (None, None)
+    assert "read only once" in next(r.message for r in result.remarks if r.source == "guard")
+
+
+def test_exact_stays_exact() -> None:
+    result = insert(culprits.boxes(), overrides=Overrides(exact=True))
+    assert result.guard is not None
+    assert worst(result) > AMBER_SQNR
+    assert {q.qparams.scale_bits for q in qdq.quantizers(result.model) if q.role == "activation"} == {1}
+
+
+def test_the_report_shows_what_was_changed() -> None:
+    result = insert(culprits.boxes())
+    assert result.guard is not None
+    report = build.from_insert(result)
+    text = terminal.to_text(report)
+    assert "What the guard changed" in text
+    assert "accuracy  GREEN" in text
+    (table,) = [t for t in report.tables if t.key == "guard"]
+    assert table.rows[0][:3] == ("box", "float", "offset")
+    assert '"guard"' in json.dumps(report)
