@@ -28,6 +28,9 @@ SEARCH, RANGES = 0.65, 0.8
 """Shares of the runs after which no more culprits are looked for, and no more ranges tried; the rest shows what can be
 taken back."""
 
+LAST = 2
+"""Runs that are kept for what all changes come to."""
+
 BATCH = 6
 """Culprits that are relieved before more are looked for."""
 
@@ -44,7 +47,7 @@ ENOUGH = 0.25
 HALVED = 0.5
 """What another range must leave of the noise of its quantizer to be worth it: 3 dB less."""
 
-SHARE, FEW = 0.25, 4
+SHARE, FEW = 0.25, 2
 """Share of the integer nodes that may go float, and their number in a small model. A file that keeps its accuracy only
 with more of them is none for this table: that is a question of widths or of training, and a person's to answer."""
 
@@ -185,22 +188,20 @@ class Relief:
             now: before.
         """
         waiting = {unit: alone for unit, alone in culprits.items() if alone.value > ENOUGH}
+        first = {unit: self._other_type(unit, alone) for unit, alone in waiting.items()}
+        costs = {unit: remedy[0].cost or HALVED for unit, remedy in first.items() if remedy is not None}
         looked = False
-        while waiting:
-            if sum(alone.value for alone in culprits.values()) + rest <= 1 and not looked:
+        for unit in sorted(costs, key=lambda unit: -waiting[unit].value / costs[unit]):
+            if sum(alone.value for alone in culprits.values()) + rest <= 1 and not looked and meter.left > LAST:
                 now, looked = self._excess(meter, None), True
                 if now.value <= 1:
                     return now
-            remedies = {unit: self._other_type(unit, alone) for unit, alone in waiting.items()}
-            found = {unit: remedy for unit, remedy in remedies.items() if remedy is not None}
-            if not found:
-                break
-            best = max(found, key=lambda unit: waiting[unit].value / (found[unit][0].cost or HALVED))
-            remedy, alone = found[best], waiting.pop(best)
-            if self._is_cheap(remedy, self._without(best), alone):
-                self._parts[best], looked = remedy, False
-                culprits[best] = dataclasses.replace(alone, value=0.0)
-        return now if looked else self._excess(meter, None)
+            alone = waiting[unit]
+            remedy = self._other_type(unit, alone)  # beside what was changed since
+            if remedy is not None and self._is_cheap(remedy, self._without(unit), alone):
+                self._parts[unit], looked = remedy, False
+                culprits[unit] = dataclasses.replace(alone, value=0.0)
+        return now if looked or meter.left < LAST else self._excess(meter, None)
 
     def _other_type(self, unit: Unit, alone: Excess) -> Remedy | None:
         """16 bits for a culprit, or float."""

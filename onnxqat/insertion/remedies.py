@@ -105,12 +105,17 @@ class Remedies:
 
     def float_(self, unit: Unit, current: Choices, reason: str) -> Remedy | None:
         """Nodes left in float so that the quantizer goes, the fewest that do."""
-        spec = self._effects.spec(unit)
-        if not self._allowed.types or (spec is not None and spec.qtype.bits < FEWEST_BITS):
+        if not self._allowed.types or self._bits_of(unit) < FEWEST_BITS:
             return None
-        found = [self.leave(names, current, reason, self._effects.tensors[unit][0]) for names in self._options(unit)]
-        rid = [r for r in found if self.effect(current, r[1]).on.isdisjoint(unit)]
-        return min(rid, key=lambda remedy: remedy[0].cost, default=None)
+        before = self._effects.of(current).float_nodes
+        best: Remedy | None = None
+        for names in self._options(unit):
+            choices = Choices(left_out=dict.fromkeys(names, reason))
+            effect = self.effect(current, choices)
+            change = floated(self._effects.tensors[unit][0], effect.float_nodes - before)
+            if effect.on.isdisjoint(unit) and (best is None or change.cost < best[0].cost):
+                best = change, self._with_unseen(effect, choices)
+        return best
 
     def leave(self, names: Sequence[str], current: Choices, reason: str, tensor: str) -> Remedy:
         """The nodes `names` in float, with what that does to their neighbours as cost."""
@@ -132,6 +137,10 @@ class Remedies:
         """Sets of nodes around a quantizer, without those whose types the user chose."""
         options = self._neighbours.options(self._effects.tensors[unit])
         return [names for names in options if not self._is_kept(names)]
+
+    def _bits_of(self, unit: Unit) -> int:
+        """The width of a quantizer, of the narrowest where readers want several."""
+        return min(self._effects.placements[number].qparams.qtype.bits for number in unit)
 
     def _is_kept(self, names: Collection[str]) -> bool:
         made = [str(v.name) for name in names for v in self._neighbours.nodes[name].outputs]

@@ -23,6 +23,10 @@ FED = frozenset({"int8", "uint8", "int16", "uint16"})
 """Storage types whose zero points numpy has, so that a run can be given others."""
 
 
+LOUD = 1e6
+"""Largest share of noise: that of an output that is 0 without quantizers is no number."""
+
+
 @dataclasses.dataclass(frozen=True)
 class _Wire:
     """Names of the constants that a run may replace; those of the parameters are None where numpy lacks their type."""
@@ -107,7 +111,7 @@ class Switchboard:
             return 0.0
         x, wanted = value[finite].astype(np.float64), reference[finite].astype(np.float64)
         signal, noise = float(np.square(wanted).sum()), float(np.square(x - wanted).sum())
-        return noise / signal if signal else math.inf if noise else 0.0
+        return min(noise / signal if signal else LOUD if noise else 0.0, LOUD)
 
     def _run(self, on: Collection[int], parameters: Mapping[int, QParams] | None = None) -> dict[str, Array]:
         self.runs += 1
