@@ -54,10 +54,6 @@ with more of them is none for this table: that is a question of widths or of tra
 LITTLE = 1.26
 """A change without which noise grows by no more than this factor, 1 dB, is taken back."""
 
-SAMPLES = 4
-"""Samples of a run: half of those of the trial, which judges the file, and all of them where one may be the only one that
-is not finite."""
-
 
 class Relief:
     """One round.
@@ -115,7 +111,7 @@ class Relief:
         Raises:
             ModelError: onnxruntime does not run the model with switches.
         """
-        feeds = trial.samples(self._data, trial.SAMPLES if isinstance(tried, Origin) else SAMPLES)
+        feeds = trial.samples(self._data)
         watched = [tried.tensor] if isinstance(tried, Origin) else []
         model, table = self._calibrated.model, self._calibrated.table
         board = Switchboard(model, self._effects.placements, table.pairs, feeds, watched)

@@ -108,9 +108,9 @@ def attempt(
     return Trial(max((a.shape[0] for a in feeds.values() if a.ndim), default=1), noise, costly)
 
 
-def samples(data: Data, count: int = SAMPLES) -> dict[str, Array]:
-    """The first `count` samples of `data`, by input; a whole batch where the model prescribes its size."""
-    return not_finite.few(next(iter(data.first(count))), count, dynamic=static_batch(data.inputs) is None)
+def samples(data: Data) -> dict[str, Array]:
+    """The first samples of `data`, by input; a whole batch where the model prescribes its size."""
+    return not_finite.few(next(iter(data.first(SAMPLES))), SAMPLES, dynamic=static_batch(data.inputs) is None)
 
 
 def refusal(origin: not_finite.Origin) -> CheckError:
