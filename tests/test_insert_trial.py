@@ -13,47 +13,36 @@ from onnxqat.backends.selection import Overrides
 from onnxqat.calibration import not_finite
 from onnxqat.errors import CheckError
 from onnxqat.report import build, terminal
+from tests.insertion import culprits
+from tests.insertion.culprits import Made
 from tests.validation import tiny
 
 
-def shares(*, mask: bool) -> onnx.ModelProto:
-    """(x V) / (|x W| + 0.001), whose denominator meets a code of 0; with a legitimate mask of -inf behind it."""
-    rng = np.random.default_rng(0)
-    constants = {
-        "w": rng.standard_normal((16, 6)) * 2,
-        "little": np.full((), 0.001),
-        "v": rng.standard_normal((16, 6)) / 4,
-        "least": np.full((), -np.inf),
-    }
-    nodes = [
-        helper.make_node("MatMul", ["x", "w"], ["h"], name="h"),
-        helper.make_node("Abs", ["h"], ["size"], name="size"),
-        helper.make_node("Add", ["size", "little"], ["sum"], name="sum"),
-        helper.make_node("MatMul", ["x", "v"], ["part"], name="part"),
-        helper.make_node("Div", ["part", "sum"], ["s"], name="s"),
-        helper.make_node("Where", ["keep", "s", "least"], ["masked"], name="masked"),
-        helper.make_node("Softmax", ["masked" if mask else "s"], ["y"], name="y"),
-    ]
-    keep = numpy_helper.from_array(np.tril(np.ones((6, 6), bool)), "keep")
-    graph = helper.make_graph(
-        nodes if mask else [n for n in nodes if n.name != "masked"],
-        "g",
-        [helper.make_tensor_value_info("x", 1, ["B", 6, 16])],
-        [helper.make_tensor_value_info("y", 1, ["B", 6, 6])],
-        [numpy_helper.from_array(a.astype(np.float32), n) for n, a in constants.items() if mask or n != "least"]
-        + ([keep] if mask else []),
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+def angles(*, mask: bool) -> Made:
+    """The angles of ``culprits.angles``; with a legitimate mask of -inf behind them, and a Softmax."""
+    model, data = culprits.angles()
+    if mask:
+        del model.graph.node[-1]
+        nodes = [
+            helper.make_node("Where", ["keep", "angle", "least"], ["masked"], name="masked"),
+            helper.make_node("Softmax", ["masked"], ["y"], name="y"),
+        ]
+        model.graph.node.extend(nodes)
+        model.graph.output[0].type.tensor_type.shape.dim[2].dim_value = 4
+        keep = np.tril(np.ones((3, 4), bool))
+        model.graph.initializer.append(numpy_helper.from_array(keep, "keep"))
+        model.graph.initializer.append(numpy_helper.from_array(np.full((), -np.inf, np.float32), "least"))
+    return model, data
 
 
 @pytest.mark.parametrize("mask", [False, True])
 def test_what_is_not_finite_is_an_error_at_its_origin(mask: bool, tmp_path: Path) -> None:
-    data = [{"x": np.random.default_rng(1).standard_normal((2, 6, 16)).astype(np.float32)} for _ in range(2)]
+    model, data = angles(mask=mask)
     with pytest.raises(CheckError) as caught:
-        onnxqat.insert_qdq(shares(mask=mask), calibration=data, output=tmp_path / "q.onnx", guard=False)
+        onnxqat.insert_qdq(model, calibration=data, output=tmp_path / "q.onnx", guard=False)
     assert caught.value.code == "quantized-not-finite"
-    assert "tensor 's' of node 's' (Div)" in caught.value.message
-    assert "--exclude 's'" in caught.value.hint
+    assert "tensor 'angle' of node 'angle' (Acos)" in caught.value.message
+    assert "--exclude 'angle'" in caught.value.hint
     assert not (tmp_path / "q.onnx").exists()
 
 

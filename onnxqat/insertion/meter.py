@@ -58,7 +58,7 @@ class Meter:
         return self._excess(self._board.noise(self._on if on is None else on, parameters))
 
     def _excess(self, shares: Mapping[str, float]) -> Excess:
-        parts = {name: share / self._allowed[name] if share else 0.0 for name, share in shares.items()}
+        parts = {n: share if share == math.inf else share / self._allowed[n] for n, share in shares.items()}
         name = max(parts, key=parts.__getitem__, default="")
         share = shares.get(name, 0.0)
         decibels = -math.inf if share == math.inf else -10 * math.log10(share) if share else math.inf

@@ -85,16 +85,16 @@ def rare_values() -> Made:
     return w.model([3, 8, 8], {"y": [8, 6, 6]}), {"x": data}
 
 
-def boxes() -> Made:
-    """Box centres of up to 1024 in ``box``, of which ``offset`` takes the grid off again; ``score`` is another output."""
+def cancelled() -> Made:
+    """All of ``wide`` lies near 800, which ``y`` takes off again by differences; ``score`` is another output."""
     w = Writer()
     x = w.layers("x")
-    delta = w.node("Conv", [x, w.constant("of_boxes", w.random.standard_normal((2, 8, 1, 1)) / 3)], "delta")
-    grid = w.constant("grid", np.stack(np.meshgrid(*2 * [np.arange(8) * 128]))[None])
-    box = w.node("Add", [delta, grid], "box")
-    w.node("Sub", [box, grid], "offset")
+    inputs = [x, w.constant("to_wide", w.random.standard_normal((8, 8, 1, 1)) / 3), w.constant("far", np.full(8, 800))]
+    wide = w.node("Conv", inputs, "wide")
+    weight = w.random.standard_normal((2, 4, 1, 1, 1)) * np.array([1, -1]).reshape(1, 1, 2, 1, 1)
+    w.node("Conv", [wide, w.constant("differences", weight.reshape(2, 8, 1, 1))], "y")
     w.node("Conv", [x, w.constant("of_scores", w.random.standard_normal((5, 8, 1, 1)) / 3)], "score")
-    return w.model([3, 8, 8], {"offset": [2, 8, 8], "score": [5, 8, 8]}), {"x": images()}
+    return w.model([3, 8, 8], {"y": [2, 8, 8], "score": [5, 8, 8]}), {"x": images()}
 
 
 def depthwise() -> Made:
@@ -109,40 +109,45 @@ def depthwise() -> Made:
     return w.model([3, 8, 8], {"y": [16, 8, 8]}), {"x": images()}
 
 
-def division() -> Made:
-    """``size`` comes down to 0.01, which is the code of 0 when quantized, and ``quotient`` divides by it."""
+def angles() -> Made:
+    """``cosine`` ends at 1, and a little above when quantized, where ``angle`` is not a number."""
     w = Writer()
-    random = w.random.standard_normal
-    size = w.node("Abs", [w.node("MatMul", ["x", w.constant("v", random((16, 6)) * 2)], "of_size")], "magnitude")
-    size = w.node("Add", [size, w.constant("little", 0.01)], "size")
-    part = w.node("MatMul", ["x", w.constant("u", random((16, 6)) / 4)], "part")
-    quotient = w.node("Tanh", [w.node("Div", [part, size], "quotient")], "bounded")
-    w.node("MatMul", [quotient, w.constant("last", random((6, 8)))], "y")
-    data = np.random.default_rng(1).standard_normal((32, 6, 16)).astype(np.float32)
-    return w.model([6, 16], {"y": [6, 8]}), {"x": data}
+    half = np.vstack([np.eye(4) / 2, np.zeros((4, 4))])
+    cosine = w.node("MatMul", ["x", w.constant("half", half)], "cosine")
+    angle = w.node("Acos", [cosine], "angle")
+    w.node("MatMul", [angle, w.constant("last", w.random.standard_normal((4, 6)))], "y")
+    random = np.random.default_rng(1)
+    # On the grid of x, 2 is 101.01 steps, a little less when rounded. On that of the cosine, -0.502 is 85.2 steps below
+    # 0, which becomes 85, so that the largest code is 1.0013.
+    data = np.concatenate([random.uniform(-1, 1.9, (32, 3, 4)), random.uniform(-2, 2, (32, 3, 4))], axis=-1)
+    data[0, 0] = [2, -1.004, 0.5, 0.5, 2.5245, -2.5245, 0, 0]
+    return w.model([3, 8], {"y": [3, 6]}), {"x": data.astype(np.float32)}
 
 
 def in_branch() -> Made:
-    """:func:`boxes` in a branch of an If that is always taken."""
-    model, data = boxes()
+    """:func:`cancelled` in a branch of an If that is always taken."""
+    model, data = cancelled()
     made = {n.name: n for n in model.graph.node}
-    inside = [made.pop(name) for name in ("box", "offset")]
-    value = helper.make_tensor_value_info("offset", 1, ["B", 2, 8, 8])
+    inside = [made.pop(name) for name in ("wide", "y")]
+    value = helper.make_tensor_value_info("y", 1, ["B", 2, 8, 8])
     other = helper.make_tensor_value_info("none", 1, ["B", 2, 8, 8])
     taken = helper.make_graph(inside, "taken", [], [value])
-    plain = helper.make_graph([helper.make_node("Identity", ["delta"], ["none"], name="none")], "plain", [], [other])
+    slices = [
+        numpy_helper.from_array(np.array([n], np.int64), name) for n, name in ((0, "zero"), (2, "two"), (1, "one"))
+    ]
+    cut = helper.make_node("Slice", ["relu1", "zero", "two", "one"], ["none"], name="none")
+    plain = helper.make_graph([cut], "plain", [], [other])
     choice = helper.make_node("If", ["always"], ["chosen"], name="chosen", then_branch=taken, else_branch=plain)
     compare = [
         helper.make_node("ReduceMax", ["x"], ["most"], name="most", keepdims=0),
         helper.make_node("Greater", ["most", "low"], ["always"], name="always"),
     ]
-    low = numpy_helper.from_array(np.float32(-9), "low")
     graph = helper.make_graph(
         [*made.values(), *compare, choice],
         "g",
         list(model.graph.input),
         [helper.make_tensor_value_info("chosen", 1, ["B", 2, 8, 8]), model.graph.output[1]],
-        [*model.graph.initializer, low],
+        [*model.graph.initializer, numpy_helper.from_array(np.float32(-9), "low"), *slices],
     )
     whole = helper.make_model(graph, opset_imports=list(model.opset_import), ir_version=8)
     onnx.checker.check_model(whole, full_check=True)

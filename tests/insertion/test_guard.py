@@ -34,7 +34,7 @@ def worst(result: InsertResult) -> float:
 
 @pytest.mark.parametrize(
     ("made", "tensor"),
-    [(culprits.outlier_channel, "scaled"), (culprits.boxes, "box"), (culprits.in_branch, "box")],
+    [(culprits.outlier_channel, "scaled"), (culprits.cancelled, "wide"), (culprits.in_branch, "wide")],
 )
 def test_a_culprit_goes_float_with_its_reason_and_cost(made: Callable[[], culprits.Made], tensor: str) -> None:
     plain, result = insert(made(), guard=False), insert(made())
@@ -80,25 +80,25 @@ def test_a_range_that_need_not_cover_rare_values_is_cut() -> None:
 
 
 def test_16_bits_come_before_float_where_the_compiler_has_them() -> None:
-    plain = insert(culprits.boxes(), "qnn-htp", guard=False)
-    result = insert(culprits.boxes(), "qnn-htp")
+    plain = insert(culprits.cancelled(), "qnn-htp", guard=False)
+    result = insert(culprits.cancelled(), "qnn-htp")
     assert result.guard is not None
     assert worst(result) > AMBER_SQNR > worst(plain)
     assert {c.kind for c in result.guard.changes} == {"16 bits"}
-    assert (quantized(plain)["box"], quantized(result)["box"]) == (8, 16)
+    assert (quantized(plain)["wide"], quantized(result)["wide"]) == (8, 16)
     assert result.plan.float_nodes == plain.plan.float_nodes
-    assert insert(culprits.boxes(), "rknn").guard.changes[0].kind == "float"  # type: ignore[union-attr]
+    assert insert(culprits.cancelled(), "rknn").guard.changes[0].kind == "float"  # type: ignore[union-attr]
 
 
 def test_what_is_not_finite_goes_float() -> None:
-    with pytest.raises(CheckError, match="'quotient'"):
-        insert(culprits.division(), guard=False)
-    result = insert(culprits.division())
+    with pytest.raises(CheckError, match="'angle'"):
+        insert(culprits.angles(), guard=False)
+    result = insert(culprits.angles())
     assert result.guard is not None
     assert result.guard.before is None
     assert result.guard.changes[0].kind == "float"
-    assert "'quotient' is not finite" in next(r.message for r in result.remarks if r.source == "guard")
-    (values,) = _run(result, culprits.division()[1])
+    assert "'angle' is not finite" in next(r.message for r in result.remarks if r.source == "guard")
+    (values,) = _run(result, culprits.angles()[1])
     assert np.isfinite(values).all()
 
 
@@ -110,7 +110,7 @@ def _run(result: InsertResult, feeds: dict[str, np.ndarray]) -> list[np.ndarray]
 
 def test_what_is_not_finite_stays_an_error_where_types_are_the_users() -> None:
     with pytest.raises(CheckError) as caught:
-        insert(culprits.division(), overrides=Overrides(weight_bits=8, activation_bits=8))
+        insert(culprits.angles(), overrides=Overrides(weight_bits=8, activation_bits=8))
     assert caught.value.code == "quantized-not-finite"
 
 
@@ -119,12 +119,12 @@ def test_what_is_not_finite_stays_an_error_where_types_are_the_users() -> None:
     [
         (Overrides(weight_bits=2, activation_bits=2), "--bits"),
         (Overrides(include=("*",)), "--include"),
-        (Overrides(node_bits=(("box", 8, 8), ("offset", 8, 8), ("delta", 8, 8))), None),
+        (Overrides(node_bits=(("wide", 8, 8), ("y", 8, 8))), None),
     ],
 )
 def test_types_that_the_user_asked_for_stay(overrides: Overrides, option: str | None) -> None:
-    plain = insert(culprits.boxes(), overrides=overrides, guard=False)
-    result = insert(culprits.boxes(), overrides=overrides)
+    plain = insert(culprits.cancelled(), overrides=overrides, guard=False)
+    result = insert(culprits.cancelled(), overrides=overrides)
     assert result.plan.float_nodes == plain.plan.float_nodes
     assert quantized(result) == quantized(plain)
     assert worst(result) < AMBER_SQNR
@@ -152,7 +152,7 @@ def test_a_model_in_which_everything_is_coarse_keeps_most_of_its_integer_nodes()
     assert worst(result) >= worst(plain)
 
 
-@pytest.mark.parametrize("made", [culprits.outlier_channel, culprits.boxes, culprits.depthwise])
+@pytest.mark.parametrize("made", [culprits.outlier_channel, culprits.cancelled, culprits.depthwise])
 def test_runs_are_bounded_and_the_file_is_the_same_each_time(
     made: Callable[[], culprits.Made], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -179,19 +179,19 @@ def test_nothing_is_done_above_the_floor_and_on_data_that_are_read_once() -> Non
 
 
 def test_exact_stays_exact() -> None:
-    result = insert(culprits.boxes(), overrides=Overrides(exact=True))
+    result = insert(culprits.cancelled(), overrides=Overrides(exact=True))
     assert result.guard is not None
     assert worst(result) > AMBER_SQNR
     assert {q.qparams.scale_bits for q in qdq.quantizers(result.model) if q.role == "activation"} == {1}
 
 
 def test_the_report_shows_what_was_changed() -> None:
-    result = insert(culprits.boxes())
+    result = insert(culprits.cancelled())
     assert result.guard is not None
     report = build.from_insert(result)
     text = terminal.to_text(report)
     assert "What the guard changed" in text
     assert "accuracy  GREEN" in text
     (table,) = [t for t in report.tables if t.key == "guard"]
-    assert table.rows[0][:3] == ("box", "float", "offset")
+    assert table.rows[0][:3] == ("wide", "float", "y")
     assert '"guard"' in json.dumps(report)
