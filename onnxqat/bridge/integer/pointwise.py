@@ -110,6 +110,7 @@ def _looked_up(function: Callable[[Tensor], Tensor], x: Tensor, grid: Grid) -> T
 
     def found(values: Tensor) -> Tensor:
         places = (values / grid.scale).round() + (grid.zero_point - grid.low)
+        places = places.nan_to_num(nan=0.0)  # NaN has the smallest code, as in onnxruntime
         return table.index_select(0, places.to(torch.int32).reshape(-1)).view(values.shape)
 
     return tiles.elementwise(found, x)
