@@ -17,12 +17,14 @@ class Allowed:
     Attributes:
         ranges: other observers.
         types: 16 bits, and float.
+        wide: 16 bits; with ``--exact``, rules about equal numbers are for sums of bytes.
         kept: names of nodes, and of the tensors that they make, whose types the user chose.
         why: what the user asked for where something is not allowed.
     """
 
     ranges: bool
     types: bool
+    wide: bool
     kept: frozenset[str]
     why: str = ""
 
@@ -46,6 +48,7 @@ def of(overrides: Overrides, chosen: Selection, model: ir.Model) -> Allowed:
     return Allowed(
         ranges=overrides.observer is None,
         types=not bits and not overrides.include,
+        wide=not bits and not overrides.include and not overrides.exact,
         kept=frozenset(kept),
         why=", ".join(option for option, given in asked.items() if given),
     )

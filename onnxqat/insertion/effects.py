@@ -128,7 +128,7 @@ def _same_place(old: Placement, found: Sequence[Placement]) -> QParams | None:
 
 def _readers(model: ir.Model, edges: Sequence[Edge]) -> set[str]:
     """Names of the nodes that read a quantized tensor."""
-    values = {str(v.name): v for scope in walk.scopes(model) for v in walk.values(scope)}
+    values = {str(v.name): v for scope in reversed(list(walk.scopes(model))) for v in walk.values(scope)}
     found = set[str]()
     for edge in edges:
         if edge.consumers is not None:

@@ -23,8 +23,9 @@ class Neighbours:
 
     def __init__(self, model: ir.Model, table: Backend) -> None:
         self._table = table
-        self.nodes = {str(node.name): node for node in walk.nodes(model)}
-        self._values = {str(v.name): v for scope in walk.scopes(model) for v in walk.values(scope)}
+        scopes = list(reversed(list(walk.scopes(model))))  # a function body may repeat names of the main graph
+        self.nodes = {str(node.name): node for scope in scopes for node in scope}
+        self._values = {str(v.name): v for scope in scopes for v in walk.values(scope)}
         self._makers: dict[str, str] = {}
         for name, node in self.nodes.items():
             if self._has_row(node):

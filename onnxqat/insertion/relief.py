@@ -52,7 +52,7 @@ SHARE, FEW = 0.25, 2
 with more of them is none for this table: that is a question of widths or of training, and a person's to answer."""
 
 LITTLE = 1.26
-"""A change without which noise grows by no more than this factor, 1 dB, is taken back."""
+"""Changes without which, all together, noise grows by no more than this factor, 1 dB, are taken back."""
 
 
 class Relief:
@@ -245,12 +245,13 @@ class Relief:
         if not self._parts:
             return []
         reached = self._excess(meter, None)
+        enough = max(1 if reached.value <= 1 else 0, LITTLE * reached.value)
         without: dict[Unit, Excess] = {}
         for unit in reversed(list(self._parts)):
             if meter.left < 1:
                 break
             found = self._excess(meter, unit)
-            if len(self._parts) > 1 and found.value <= max(1 if reached.value <= 1 else 0, LITTLE * reached.value):
+            if len(self._parts) > 1 and found.value <= enough:
                 del self._parts[unit]
                 reached = found
             else:

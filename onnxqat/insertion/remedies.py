@@ -84,10 +84,10 @@ class Remedies:
         """16 bits for an activation and what makes and reads it, where the table has them."""
         spec = self._effects.spec(unit)
         if (
-            not self._allowed.types
+            not self._allowed.wide
             or spec is None
             or spec.role == "weight"
-            or not FEWEST_BITS <= spec.qtype.bits < WIDE
+            or not FEWEST_BITS <= self._bits_of(unit) < WIDE
         ):
             return None
         for names in reversed(self._options(unit)):

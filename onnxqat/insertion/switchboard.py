@@ -137,7 +137,7 @@ def _switched(model: ir.Model, placements: Sequence[Placement], pairs: Any) -> t
             if (
                 not qdq.is_quantize(node)
                 or not number.isdigit()
-                or node.metadata_props[build.CREATED_BY] != "place-qdq"
+                or node.metadata_props.get(build.CREATED_BY) != PlaceQdq.name
             ):
                 continue
             placement = placements[int(number)]

@@ -178,11 +178,22 @@ def test_nothing_is_done_above_the_floor_and_on_data_that_are_read_once() -> Non
     assert "read only once" in next(r.message for r in result.remarks if r.source == "guard")
 
 
-def test_exact_stays_exact() -> None:
-    result = insert(culprits.cancelled(), overrides=Overrides(exact=True))
+@pytest.mark.parametrize("backend", ["onnxruntime-cpu", "qnn-htp"])
+def test_exact_stays_exact(backend: str) -> None:
+    result = insert(culprits.cancelled(), backend, overrides=Overrides(exact=True))
     assert result.guard is not None
     assert worst(result) > AMBER_SQNR
     assert {q.qparams.scale_bits for q in qdq.quantizers(result.model) if q.role == "activation"} == {1}
+    assert set(quantized(result).values()) == {8}
+
+
+def test_quantizers_that_the_file_had_stay() -> None:
+    model, data = culprits.cancelled()
+    first = insert((model, data), overrides=Overrides(include=("conv0",)))
+    result = onnxqat.insert_qdq(first.model, calibration=data, keep=True)
+    assert worst(result) > AMBER_SQNR
+    assert {"x", "relu1"} <= set(quantized(result))
+    assert "wide" not in quantized(result)
 
 
 def test_the_report_shows_what_was_changed() -> None:
