@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from onnxqat.insertion.placing import Calibrated
     from onnxqat.insertion.trial import Trial
 
-Rounding = Literal["nearest", "compensated"]
+Rounding = Literal["auto", "nearest", "compensated"]
 BatchNorm = Literal["fold", "keep"]
 
 PER_CHANNEL_OPSET = 13
@@ -96,10 +96,11 @@ def insert_qdq(
     keep: bool = False,
     simplify: bool = False,
     equalize: bool = True,
-    rounding: Rounding = "nearest",
+    rounding: Rounding = "auto",
     batch_norm: BatchNorm = "fold",
     keep_io_types: bool = True,
     guard: bool = True,
+    fast: bool = False,
     progress: Callable[[int, int | None], None] | None = None,
 ) -> InsertResult:
     """Place and calibrate Q/DQ pairs by a backend's table; the result is in train form.
@@ -118,8 +119,9 @@ def insert_qdq(
         keep: leave the quantizers of an already quantized model as they are, and add what is missing.
         simplify: run onnxsim first, behind a check that the function is kept.
         equalize: bring channels of very different size in front of a SiLU to one size, where calibration finds any.
-        rounding: ``"compensated"`` rounds the weights of convolutions on the calibration data
-            (:mod:`onnxqat.calibration.rounding`) and corrects biases; ``"nearest"`` leaves weights and biases.
+        rounding: ``"compensated"`` rounds the weights of layers on the calibration data
+            (:mod:`onnxqat.calibration.rounding`) and corrects biases; ``"nearest"`` leaves weights and biases; ``"auto"``
+            rounds on the data where that helps on samples that are held out.
         batch_norm: ``"keep"`` leaves a BatchNormalization in the file, to be trained: behind its layer where the
             backend's weight scales can take it up at deployment, else in front of the quantizers, where the graph
             folds it; ``"fold"`` folds it into the weights before they are quantized.
@@ -127,6 +129,7 @@ def insert_qdq(
             types, behind a Cast, or become float32 too.
         guard: where an output falls below 20 dB in the trial, find the quantizers that cost it and give them another
             range, 16 bits, or float (:mod:`onnxqat.insertion.guard`); what is not finite, too.
+        fast: neither compare ranges at the outputs of the network nor round on the data, unless `rounding` asks for it.
         progress: called with batches done and their number, when known.
 
     Raises:
@@ -144,7 +147,7 @@ def insert_qdq(
     if replace and keep:
         raise UsageError("option-invalid", "quantizers can be replaced or kept, not both")
     table = selection.apply(overrides, schema.load(backend))
-    if rounding != "nearest" and table.sums == "odd":
+    if rounding == "compensated" and table.sums == "odd":
         text = f"{table.backend} --exact rounds weights to even codes, which undoes compensated rounding"
         raise UsageError("option-invalid", text, hint="leave one of the two")
     if output is None and isinstance(source, (str, os.PathLike)):
@@ -182,6 +185,10 @@ def insert_qdq(
     from onnxqat.insertion import guard as guarding
 
     calibrated = _calibrate(model, table, chosen, data, progress)
+    if rounding == "auto" and (fast or calibration is None):
+        rounding = "nearest"
+    if not fast and calibration is not None:
+        remarks.extend(calibrated.choose_ranges(data))
     placing = functools.partial(_round_and_place, table=table, data=data, rounding=rounding)
     watch = guarding.Guard(original, calibrated, data, overrides, placing, mends=guard)
     made = watch.make(remarks, tries=calibration is not None)
@@ -369,11 +376,11 @@ def _round_and_place(
     data: Data,
     rounding: Rounding,
 ) -> None:
-    if rounding == "compensated":
-        from onnxqat.calibration.rounding import compensate
+    from onnxqat.insertion.rounding_choice import round_weights
 
-        remarks.extend(compensate(model, resolved.placements, data))
-    place(model, table, plan, resolved, remarks)
+    insert = functools.partial(place, table=table, plan=plan, resolved=resolved)
+    remarks.extend(round_weights(model, plan, resolved.placements, data, rounding, insert))
+    insert(model, remarks)
 
 
 def settle(
@@ -401,7 +408,9 @@ def settle(
     return Calibrated.of(model, table, chosen, plan, observers, sizes).settle(remarks)
 
 
-def place(model: ir.Model, table: schema.Backend, plan: QuantPlan, resolved: Resolved, remarks: list[Remark]) -> None:
+def place(
+    model: ir.Model, remarks: list[Remark], *, table: schema.Backend, plan: QuantPlan, resolved: Resolved
+) -> None:
     """Insert the quantizers of `resolved` into `model`, in place; nodes that stay in float note why."""
     if plan.odd_sums:
         from onnxqat.calibration import odd_sums

@@ -92,7 +92,7 @@ def test_a_start_for_training_is_red_and_names_what_costs_most(tmp_path: Path) -
     np.savez(tmp_path / "my data.npz", image=tiny.images())
     two = Overrides(weight_bits=2, activation_bits=2)
     data = tmp_path / "my data.npz"
-    result = onnxqat.insert_qdq(tmp_path / "model.onnx", calibration=data, overrides=two)
+    result = onnxqat.insert_qdq(tmp_path / "model.onnx", calibration=data, overrides=two, fast=True, guard=False)
     assert result.trial is not None
     assert result.trial.status == "red"
     assert len(result.trial.costly) == 3

@@ -253,7 +253,7 @@ class _Search:
             if self._enough(CALIBRATION_TIME * self.clock.seconds):
                 return
             best = self.best[2]
-            if not waiting and best is not None and variant.rounding == "nearest":
+            if not waiting and best is not None and variant.rounding == "auto":
                 following = variants.compensated(best)
                 waiting += [following] if following is not None else []
 

@@ -18,12 +18,12 @@ class Variant:
     Attributes:
         name: for the report.
         overrides: of the table.
-        rounding: of convolution weights.
+        rounding: of weights.
     """
 
     name: str
     overrides: Overrides
-    rounding: Literal["nearest", "compensated"] = "nearest"
+    rounding: Literal["auto", "compensated"] = "auto"
 
 
 def first_variants(overrides: Overrides) -> tuple[Variant, ...]:

@@ -13,24 +13,18 @@ import copy
 import dataclasses
 import functools
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
 
 import yaml
 
-from onnxqat import discover
-from onnxqat.backends import _text, shift_check
-from onnxqat.errors import BackendError
-from onnxqat.graph import files_read
+from onnxqat.backends import _text, shift_check, table_files
 from onnxqat.ops import _base as ops
 from onnxqat.types import FLOAT_STORAGE, STORAGE, QType, Role, TensorSpec
 
-FOLDER = Path(__file__).parent
 WIDTHS = (*range(2, 9), 16)
 COMPOSITES = {"Silu", "Scale"}  # recognised patterns that a fused chain may name like an operator
 SCALE_BITS = range(1, 25)
-FLOAT_OBSERVERS = ("minmax", "percentile")
-LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the first is libyaml's, ten times as fast
+FLOAT_OBSERVERS = ("auto", "minmax", "percentile")
 
 T = TypeVar("T", bound="_Row")
 
@@ -72,7 +66,7 @@ class TypeRow(_Row):
     qrange: tuple[int, int] | None = None
     scale: Literal["any", "pow2"] = "any"
     scale_bits: int | None = None
-    observer: str = "minmax"
+    observer: str = "auto"
     reduce_range: bool = False
     saturates: bool = False
     derive: Literal["in0*in1"] | None = None
@@ -146,6 +140,16 @@ class TypeRow(_Row):
         qrange = None if self.qrange is None else (0, 2 * self.qrange[1] + 1)
         return self.model_copy(update={"dtype": f"u{self.dtype}", "symmetric": False, "qrange": qrange})
 
+    def _observer(self, role: Role) -> str:
+        """What ``auto`` is: a choice by error for activations of up to 8 bits, the values themselves for weights."""
+        if self.observer != "auto":
+            return self.observer
+        if self.is_float or self.qtype().bits > 8:
+            return "minmax"  # such a grid loses next to nothing by being wide
+        if role == "weight":
+            return "mse" if self.qtype().bits < 7 else "minmax"
+        return "auto"
+
     def spec(self, role: Role, axis: int | None = None) -> TensorSpec:
         """The tensor spec; `axis` counts only with granularity ``channel`` or ``block``."""
         granularity = self.granularity if axis is not None else "tensor"
@@ -155,7 +159,7 @@ class TypeRow(_Row):
             granularity=granularity,
             axis=None if granularity == "tensor" else axis,
             scale_bits=self.scale_width(),
-            observer=self.observer,
+            observer=self._observer(role),
             role=role,
             block_size=self.block if granularity == "block" else None,
             saturates=self.saturates and self.dtype == "int8" and not self.reduce_range,
@@ -343,7 +347,7 @@ class Backend(_Row):
     accepts: dict[Literal["activations", "weights"], tuple[str, ...]] = dataclasses.field(default_factory=dict)
     facts: dict[str, Fact] = dataclasses.field(default_factory=dict)
     first_last_bits: int | None = None
-    first_last_observer: str = "minmax"
+    first_last_observer: str = "auto"
     session: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -364,12 +368,12 @@ class Backend(_Row):
 
 def names() -> list[str]:
     """Names of the built-in backends."""
-    return sorted(p.stem.replace("_", "-") for p in FOLDER.glob("*.yaml"))
+    return table_files.names()
 
 
 def stated(name: str) -> dict[str, Any]:
     """What the table's file says itself, without what it extends; `name` as for :func:`load`."""
-    return _read(_find(name))
+    return table_files.read(table_files.find(name))
 
 
 @functools.cache
@@ -380,9 +384,9 @@ def load(name: str) -> Backend:
         BackendError: ``backend-unknown`` with close matches, or with the reason why there can be none;
             ``backend-table`` naming file and key.
     """
-    path = _find(name)
-    fields = _text.fields(_merged(path, ()))
-    if path.parent == FOLDER:
+    path = table_files.find(name)
+    fields = _text.fields(table_files.merged(path))
+    if path.parent == table_files.FOLDER:
         return _built(fields)
     from onnxqat.backends import _validation
 
@@ -417,66 +421,6 @@ def _slot(fields: dict[str, Any]) -> Slot:
 
 def _tuples(fields: dict[str, Any]) -> dict[str, Any]:
     return {key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()}
-
-
-def _find(name: str, folder: Path = Path()) -> Path:
-    if name.endswith((".yaml", ".yml")):
-        path = folder / name
-        if not path.is_file():
-            raise BackendError("backend-unknown", f"{path}: no such backend table")
-        return path
-    path = FOLDER / f"{name.replace('-', '_')}.yaml"
-    if name.replace("-", "").replace("_", "").isalnum() and path.is_file():
-        return path
-    return _elsewhere(name)
-
-
-def _elsewhere(name: str) -> Path:
-    from onnxqat.backends import plugins, refused
-
-    reason = refused.REFUSED.get(name.replace("_", "-"))
-    if reason is not None:
-        raise BackendError(
-            "backend-unknown", f"{name} can have no table: {reason}", hint=f"one of: {', '.join(names())}"
-        )
-    found = plugins.find(name)
-    if found is None:
-        known = discover.unknown("backend", name, [*names(), *plugins.names()])
-        raise BackendError("backend-unknown", known.message, hint=known.hint)
-    return found
-
-
-def _merged(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
-    if path in seen:
-        raise BackendError("backend-table", f"{path}: extends: the tables extend each other in a circle")
-    raw = _read(path)
-    if not isinstance(raw.get("extends"), str):
-        return raw
-    return _overlay(_merged(_find(raw["extends"], path.parent), (*seen, path)), raw)
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        files_read.note(path, "a backend table")
-        raw = yaml.load(path.read_text(encoding="utf-8"), Loader=LOADER)
-    except (yaml.YAMLError, ValueError, RecursionError, OSError) as error:
-        detail = str(error).splitlines()[0]
-        raise BackendError("backend-table", f"{path}: not readable as YAML: {detail}") from None
-    if not isinstance(raw, dict):
-        raise BackendError("backend-table", f"{path}: a table is a mapping of keys")
-    return raw
-
-
-def _overlay(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:
-    merged = dict(base)
-    for key, value in top.items():
-        if value is None:
-            merged.pop(key, None)
-        elif isinstance(value, dict) and isinstance(merged.get(key), dict):
-            merged[key] = _overlay(merged[key], value)
-        else:
-            merged[key] = value
-    return merged
 
 
 def describe(table: Backend) -> str:

@@ -61,7 +61,9 @@ class Overrides:
         node_bits: pattern of node names as in `exclude`, width of weights and of activations, for these nodes alone;
             the last pattern that matches wins, over `first_last_bits` too.
         per_channel: granularity of weights.
-        observer: range observer of activations and weights, of the first and last layers too.
+        observer: range observer of activations and weights, of the first and last layers too: a file of
+            ``calibration/observers``, or ``"percentile P"`` with the share of values to cover.
+        activation_observer, weight_observer: the same for one of the two; they win over `observer`.
         activation_type: one of ``ACTIVATION_TYPES``.
         exact: restrict scales so that torch and every onnxruntime session give the same bits, see ``EXACT``.
         reduce_range: keep 8-bit weights in -64..63, for CPUs without VNNI.
@@ -79,6 +81,8 @@ class Overrides:
     activation_bits: int | None = None
     per_channel: bool | None = None
     observer: str | None = None
+    activation_observer: str | None = None
+    weight_observer: str | None = None
     activation_type: str | None = None
     exact: bool = False
     reduce_range: bool | None = None
@@ -227,16 +231,12 @@ def apply(overrides: Overrides, backend: Backend) -> Backend:
     """
     activations, weights = type_roles(backend)
     types = dict(backend.types)
-    if overrides.observer not in (None, *FLOAT_OBSERVERS) and any(types[n].is_float for n in (*activations, *weights)):
-        raise UsageError(
-            "option-invalid",
-            f"{overrides.observer} counts equal steps, which small floats have not",
-            hint=" or ".join(FLOAT_OBSERVERS),
-        )
     for name in activations:
-        types[name] = _activation(types[name], overrides)
+        types[name] = _activation(
+            _observed(types[name], overrides.activation_observer or overrides.observer), overrides
+        )
     for name in weights:
-        types[name] = _weight(types[name], overrides)
+        types[name] = _weight(_observed(types[name], overrides.weight_observer or overrides.observer), overrides)
     if overrides.scale_bits is not None:
         types |= _with_scale_bits(types, weights, overrides.scale_bits[0])
         types |= _with_scale_bits(types, activations, overrides.scale_bits[1])
@@ -259,8 +259,9 @@ def apply(overrides: Overrides, backend: Backend) -> Backend:
         update["fused"] = tuple(map(_exact, backend.fused))
     if overrides.exact and backend.exact == "odd":
         update |= {"sums": "odd", "checks": (*backend.checks, *_ODD_SUMS)}
-    if overrides.observer is not None:
-        update["first_last_observer"] = overrides.observer
+    observer = overrides.activation_observer or overrides.observer
+    if observer is not None:
+        update["first_last_observer"] = observer
     if overrides.first_last_bits is not None:
         update["first_last_bits"] = overrides.first_last_bits
     return backend.model_copy(update=update)
@@ -286,6 +287,18 @@ def type_roles(backend: Backend) -> tuple[set[str], set[str]]:
     return activations, weights - activations
 
 
+def _observed(row: TypeRow, observer: str | None) -> TypeRow:
+    if observer is None:
+        return row
+    if row.is_float and observer.partition(" ")[0] not in FLOAT_OBSERVERS:
+        raise UsageError(
+            "option-invalid",
+            f"{observer} counts equal steps, which small floats have not",
+            hint=" or ".join(FLOAT_OBSERVERS),
+        )
+    return row.model_copy(update={"observer": observer})
+
+
 def _activation(row: TypeRow, overrides: Overrides) -> TypeRow:
     update: dict[str, object] = {}
     if overrides.activation_type is not None:
@@ -297,8 +310,6 @@ def _activation(row: TypeRow, overrides: Overrides) -> TypeRow:
             )
         dtype, symmetric = ACTIVATION_TYPES[overrides.activation_type]
         update |= {"dtype": dtype, "symmetric": symmetric, "bits": None, "qrange": None, "unsigned": False}
-    if overrides.observer is not None:
-        update["observer"] = overrides.observer
     return _with_bits(row.model_copy(update=update), overrides.activation_bits)
 
 
@@ -310,8 +321,6 @@ def _weight(row: TypeRow, overrides: Overrides) -> TypeRow:
                 "option-invalid", "this backend's weights are quantized in blocks, not per channel or tensor"
             )
         update["granularity"] = "channel" if overrides.per_channel else "tensor"
-    if overrides.observer is not None:
-        update["observer"] = overrides.observer
     if overrides.reduce_range is not None:
         update["reduce_range"] = overrides.reduce_range
         update["saturates"] = False

@@ -184,6 +184,16 @@ class Data:
         """The first `limit` samples; at least one batch."""
         return Data(self._source, self.inputs, self._size, min(limit, self._limit or limit))
 
+    def few(self, limit: int, batch_size: int | None = None) -> Data:
+        """At most `limit` samples, or one batch; from all over a source that is sorted by class.
+
+        Args:
+            limit: number of samples.
+            batch_size: samples a batch, where the model does not fix it; None: as it is.
+        """
+        count = min(limit, self._limit or limit)
+        return Data(_chosen.spread(self._source, count), self.inputs, batch_size or self._size, count)
+
     def annotated(self, read: Annotator) -> Data | None:
         """The same samples with labels that `read` finds beside image files; None where they are no such files.
 

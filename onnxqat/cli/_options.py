@@ -211,6 +211,19 @@ def parse_pair(text: str | None, option: str) -> tuple[int, int] | None:
     return numbers[0], numbers[-1]
 
 
+def percentile_observer(observer: str | None, percentile: float | None) -> str | None:
+    """The observer of activations that the options ask for.
+
+    Raises:
+        UsageError: ``option-invalid``: two of them.
+    """
+    if percentile is None:
+        return observer
+    if observer not in (None, "percentile"):
+        raise UsageError("option-invalid", f"--percentile and --activation-observer {observer}: give one of them")
+    return f"percentile {percentile:g}"
+
+
 def parse_bits_of(texts: tuple[str, ...]) -> tuple[tuple[str, int, int], ...]:
     """``PATTERN=W,A`` as pattern and two widths.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 
-from onnxqat.backends import schema
+from onnxqat.backends import schema, selection
 from onnxqat.backends.selection import Overrides
 
 
@@ -75,10 +75,20 @@ def table_name(backend: BackendType | str) -> str:
 
 
 def table(backend: BackendType | str) -> schema.Backend:
-    """The table for `backend`.
+    """The table for `backend`, with observers that need no second look at the data.
+
+    Modules are calibrated in the user's own loop: there is nothing to compare candidate ranges on (``auto``), so that
+    ``minmax`` stands in for it.
 
     Raises:
         BackendError: ``backend-unknown`` with the reason where there can be none (``NNIE``), or with close matches;
             ``backend-table``.
     """
-    return schema.load(table_name(backend))
+    found = schema.load(table_name(backend))
+    activations, _ = selection.type_roles(found)
+    types = {
+        name: row.model_copy(update={"observer": "minmax"}) if name in activations and row.observer == "auto" else row
+        for name, row in found.types.items()
+    }
+    first_last = "minmax" if found.first_last_observer == "auto" else found.first_last_observer
+    return found.model_copy(update={"types": types, "first_last_observer": first_last})

@@ -87,7 +87,7 @@ def draft(
     groups = {edge.tensor: edge.decision.root for edge in plan.edges if isinstance(edge.decision, Shared)}
     float_model = io.to_proto(model)
     resolved = resolve.resolve(plan, _stand_ins(model, plan), model)
-    insert.place(model, table, plan, resolved, remarks)
+    insert.place(model, remarks, table=table, plan=plan, resolved=resolved)
     insert.describe(model, table, calibration="none")
     remarks.extend(plan.remarks)
     proto = io.to_proto(model)
@@ -128,7 +128,7 @@ def settle(module: OnnxModule, prepared: Prepared) -> None:
     plan, resolved = insert.settle(
         model, table, calibration.chosen, calibration.plan, observers, observing.sizes, remarks
     )
-    insert.place(model, table, plan, resolved, remarks)
+    insert.place(model, remarks, table=table, plan=plan, resolved=resolved)
     insert.describe(model, table, calibration="data")
     proto = io.to_proto(model)
     fresh = to_torch(proto, quantizer_factory=factory(*prepared.methods))

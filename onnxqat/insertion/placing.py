@@ -9,8 +9,10 @@ import onnx_ir as ir
 from onnxqat.backends import planner, selection
 from onnxqat.backends.schema import Backend
 from onnxqat.backends.selection import Selection
-from onnxqat.calibration import findings, moved_ranges, resolve
+from onnxqat.calibration import findings, moved_ranges, range_choice, resolve
+from onnxqat.calibration.data import Data
 from onnxqat.calibration.findings import Findings
+from onnxqat.calibration.observers import auto
 from onnxqat.calibration.observers._base import BaseObserver
 from onnxqat.calibration.resolve import Resolved
 from onnxqat.calibration.row_sizes import RowSizes
@@ -74,6 +76,13 @@ class Calibrated:
             **{n: o for n, o in choices.seen.items() if n in wanted and wanted[n].observer == o.spec.observer},
         }
         return moved_ranges.complete(observers, wanted, self.model)
+
+    def choose_ranges(self, data: Data) -> tuple[Remark, ...]:
+        """Let ``auto`` observers take the range that costs the network least on `data`."""
+        if not any(isinstance(observer, auto.Observer) for observer in self.observers.values()):
+            return ()
+        plan = self.plan()
+        return range_choice.choose(self.model, plan, self.seen(plan), data)
 
     def settle(self, remarks: list[Remark]) -> tuple[QuantPlan, Resolved]:
         """The plan that the data lead to, and its parameters; adds to `remarks`."""

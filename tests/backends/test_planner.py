@@ -24,7 +24,7 @@ def consumers(text: str, backend: str, tensor: str) -> tuple[tuple[str, int], ..
 def test_pairs_on_both_sides() -> None:
     found = plan(CONV_RELU)
     assert set(edges(found)) == {"x", "w", "bias", "y"}
-    assert decision(found, "x") == TensorSpec(U8, symmetric=False)
+    assert decision(found, "x") == TensorSpec(U8, symmetric=False, observer="auto")
     assert decision(found, "w") == TensorSpec(I8, granularity="channel", axis=0, role="weight", saturates=True)
     assert decision(found, "bias") == Derived("x", "w")
     assert decision(found, "y") == decision(found, "x")
@@ -37,7 +37,7 @@ def test_pairs_on_both_sides() -> None:
 def test_pairs_on_inputs_only() -> None:
     found = plan(CONV_RELU, "tensorrt")
     assert set(edges(found)) == {"x", "w", "bias"}
-    assert decision(found, "x") == TensorSpec(I8)
+    assert decision(found, "x") == TensorSpec(I8, observer="auto")
     assert decision(found, "bias") == Derived("x", "w", "float")
     assert found.redundant_clips == ()
 
@@ -91,7 +91,7 @@ def test_pass_through_spreads_both_ways() -> None:
     found = plan(text)
     assert len({root(found, t) for t in ("r", "p", "q")}) == 1
     assert {root(found, t) for t in ("t", "m", "n", "o")} == {"t"}
-    assert spec(found, "r") == spec(found, "o") == TensorSpec(U8, symmetric=False)
+    assert spec(found, "r") == spec(found, "o") == TensorSpec(U8, symmetric=False, observer="auto")
     assert edges(found)["r"][0].consumers == (("p_Transpose", 0),)
     assert set(reasons(found)) == {"r_Abs", "out_Neg"}
 
@@ -238,7 +238,7 @@ def test_a_product_whose_weight_is_computed_without_data_is_told() -> None:
 
 def test_product_of_two_activations() -> None:
     found = plan("g (float[2,2] x, float[2,2] z) => (float[2,2] y) { t = MatMul(x, z) y = Neg(t) }")
-    assert {t: spec(found, t) for t in "xzt"} == dict.fromkeys("xzt", TensorSpec(U8, symmetric=False))
+    assert {t: spec(found, t) for t in "xzt"} == dict.fromkeys("xzt", TensorSpec(U8, symmetric=False, observer="auto"))
 
 
 def test_a_row_for_some_attribute_values() -> None:
@@ -380,7 +380,7 @@ THREE = f"g (float[1,2,4,4] x) => (float[1,2,4,4] y) <{W}, {W.replace(' w ', ' v
 def test_first_and_last_layer_keep_more_bits() -> None:
     found = plan(THREE, "academic")
     assert [spec(found, t).qtype.bits for t in "xwsvtu"] == [8, 8, 4, 4, 8, 8]
-    assert [spec(found, t).observer for t in "xwsv"] == ["minmax", "minmax", "mse", "mse"]
+    assert [spec(found, t).observer for t in "xwsv"] == ["auto", "minmax", "mse", "mse"]
     found = plan(THREE, "academic", observer="percentile")
     assert {spec(found, t).observer for t in "xwsv"} == {"percentile"}
 
@@ -398,7 +398,7 @@ def test_first_and_last_layer_left_in_float() -> None:
 
 def test_a_slot_with_a_type_of_its_own_takes_the_width() -> None:
     text = f"g (float[1,2,4,4] x) => (float[1,2,4,4] y) <{W}> {{ y = ConvTranspose(x, w) }}"
-    assert spec(plan(text, "openvino-cpu"), "x") == TensorSpec(I8)
+    assert spec(plan(text, "openvino-cpu"), "x") == TensorSpec(I8, observer="auto")
     assert spec(plan(text, "openvino-cpu", activation_bits=4), "x").qtype == QType("int8", -8, 7)
     for wide in ({"activation_bits": 16}, {"activation_type": "int16"}, {"activation_type": "uint16"}):
         assert spec(plan(text, "openvino-cpu", **wide), "x").qtype == QType("int16", -32768, 32767)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from onnxqat.backends import _validation, review, schema
+from onnxqat.backends import _validation, review, schema, table_files
 from onnxqat.errors import BackendError
 from onnxqat.types import QType
 from tests.backends.planning import table_file
@@ -41,7 +41,7 @@ def test_the_built_in_tables() -> None:
 def test_every_table_loads(name: str, tmp_path: Path) -> None:
     table = schema.load(name)
     # The tables of the package are read without pydantic: that they are valid is this test's to show.
-    path = schema.FOLDER / f"{name.replace('-', '_')}.yaml"
+    path = table_files.FOLDER / f"{name.replace('-', '_')}.yaml"
     assert schema.load(table_file(tmp_path, path.read_text(encoding="utf-8"))) == table
     assert table.backend == name
     assert table.source

@@ -53,6 +53,7 @@ def gauss(*shape: int, seed: int = 0) -> Array:
 def test_names() -> None:
     assert OF_VALUES == [
         "absmax",
+        "auto",
         "clip_std",
         "entropy",
         "isotone",

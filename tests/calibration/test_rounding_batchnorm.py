@@ -24,7 +24,13 @@ DATA = {"x": correlated(32, 16, 0)}
 def inserted(backend: str, rounding: str, batch_norm: str = "keep") -> onnx.ModelProto:
     overrides = Overrides(weight_bits=4, activation_bits=8, first_last_bits=4)
     made = insert_qdq(
-        proto(TEXT), backend, calibration=DATA, overrides=overrides, rounding=rounding, batch_norm=batch_norm
+        proto(TEXT),
+        backend,
+        calibration=DATA,
+        overrides=overrides,
+        rounding=rounding,
+        batch_norm=batch_norm,
+        guard=False,
     )
     return made.model
 

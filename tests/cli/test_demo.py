@@ -8,7 +8,7 @@ from typing import Any
 import onnx
 import pytest
 
-PROOFS = ("w8a8", "w3a3", "w3a3_tuned")
+PROOFS = ("w8a8", "w2a2", "w2a2_tuned")
 
 
 @pytest.mark.slow
@@ -18,13 +18,13 @@ def test_demo(tmp_path: Path, onnxqat: Callable[..., Any]) -> None:
     done = onnxqat("demo", "-o", tmp_path / "demo", "--json")
     assert done.status == 0, done.out + done.err
     rows = {row["model"]: row for row in done.json["tables"]["states"]}
-    assert list(rows) == ["float", "w8a8", "w3a3", "w3a3 tuned"]
+    assert list(rows) == ["float", "w8a8", "w2a2", "w2a2 tuned"]
     assert rows["float"]["top1"] > 0.97
     assert rows["w8a8"]["top1"] > rows["float"]["top1"] - 0.005
-    # Measured with 1, 2 and 4 threads: calibration loses 3 to 5 points at 3 bits, training wins all but 1 back.
-    assert rows["w3a3"]["top1"] < rows["float"]["top1"] - 0.01
-    assert rows["w3a3 tuned"]["top1"] > rows["w3a3"]["top1"] + 0.01
-    assert rows["w3a3 tuned"]["top1"] > rows["float"]["top1"] - 0.015
+    # Calibration loses 30 points at 2 bits, training wins all but 3 back.
+    assert rows["w2a2"]["top1"] < rows["float"]["top1"] - 0.1
+    assert rows["w2a2 tuned"]["top1"] > rows["w2a2"]["top1"] + 0.1
+    assert rows["w2a2 tuned"]["top1"] > rows["float"]["top1"] - 0.08
     assert done.json["next_command"].endswith(f"--data {tmp_path / 'demo' / 'test.npz'}")
     assert onnxqat(*done.json["next_command"].split()[1:]).status == 0
     for name in PROOFS:

@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 import onnxqat as package
-from onnxqat.backends import schema
+from onnxqat.backends import table_files
 from onnxqat.calibration import data as sources
 from onnxqat.calibration import inputs
 from onnxqat.errors import UsageError
@@ -36,7 +36,7 @@ def kept(onnxqat: Run, *arguments: object) -> str:
 def others(qdq: Path) -> Path:
     """Further files that commands read: an array, tables, a method, a module."""
     np.save("data.npy", np.load("data.npz")["image"])
-    Path("parent.yaml").write_text((schema.FOLDER / "onnxruntime_cpu.yaml").read_text(encoding="utf-8"), "utf-8")
+    Path("parent.yaml").write_text((table_files.FOLDER / "onnxruntime_cpu.yaml").read_text(encoding="utf-8"), "utf-8")
     Path("table.yaml").write_text("schema: 1\nbackend: mine\nextends: parent.yaml\n", encoding="utf-8")
     Path("mine.py").write_text("from onnxqat.training.methods.lsq import Method\n", encoding="utf-8")
     Path("kept_data.py").write_text(

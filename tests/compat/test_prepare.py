@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 import onnxqat
+from onnxqat.backends.selection import Overrides
 from onnxqat.bridge.state import quantizers
 from onnxqat.compat import gather, qparams
 from onnxqat.compat.backend_type import TABLES, BackendType
@@ -54,7 +55,11 @@ def test_calibrating_gives_what_insert_qdq_gives(
 ) -> None:
     module = calibrated(model, backend, images)
     file = onnxqat.convert_export(module, tmp_path / "m.onnx")
-    reference = onnxqat.insert_qdq(model, backend, calibration={"image": images.numpy()}, equalize=False).model
+    overrides = Overrides(activation_observer="minmax")  # what a module has that the user calibrates
+    held = {"image": images.numpy()}
+    reference = onnxqat.insert_qdq(
+        model, backend, calibration=held, overrides=overrides, equalize=False, fast=True
+    ).model
     ours = onnx.load(file)
     assert ours.graph.node == reference.graph.node
     found, wanted = ({i.name: onnx.numpy_helper.to_array(i) for i in m.graph.initializer} for m in (ours, reference))

@@ -9,13 +9,21 @@ from typing import cast
 
 from onnxqat import discover
 from onnxqat.calibration.observers._base import BaseObserver
+from onnxqat.errors import UsageError
 from onnxqat.types import TensorSpec
 
 
 def create(spec: TensorSpec) -> BaseObserver:
-    """A fresh observer for `spec`, of the kind that ``spec.observer`` names.
+    """A fresh observer for `spec`, of the kind that ``spec.observer`` names: a file, or ``"percentile P"``.
 
     Raises:
-        UsageError: ``name-unknown``, with the closest names that exist.
+        UsageError: ``name-unknown``, with the closest names that exist; ``option-invalid`` for a percentile that is none.
     """
-    return cast(BaseObserver, discover.load(__name__, spec.observer).Observer(spec))
+    kind, _, share = spec.observer.partition(" ")
+    observer = discover.load(__name__, kind).Observer
+    if not share:
+        return cast(BaseObserver, observer(spec))
+    try:
+        return cast(BaseObserver, observer(spec, float(share)))
+    except (TypeError, ValueError) as error:
+        raise UsageError("option-invalid", f"there is no observer {spec.observer!r}: {error}") from None

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from onnxqat.validation.result import ValidationReport
 
 BACKEND = "onnxruntime-cpu"
-FEW_BITS = 3
+FEW_BITS = 2
 """Bits at which calibration alone loses points on the digits, and training wins them back, whatever the processor."""
 EPOCHS, BATCH = 12, 64
 REPORT = "report.html"
@@ -56,7 +56,7 @@ def _run(output: Path, *, as_json: bool) -> None:
     from onnxqat.report import build, html
     from onnxqat.training import digits
 
-    files = {name: output / f"{name}.onnx" for name in ("float", "w8a8", "w3a3", "w3a3_tuned")}
+    files = {name: output / f"{name}.onnx" for name in ("float", "w8a8", "w2a2", "w2a2_tuned")}
     _check_folder(output, [*files.values(), output / "test.npz"])
     atomic.make_folder(output)
     images, labels = digits.load()
@@ -65,17 +65,17 @@ def _run(output: Path, *, as_json: bool) -> None:
         phase("train a float model")
         digits.export(digits.train(images["train"], labels["train"]), files["float"])
         np.savez(data, image=images["test"], labels=labels["test"])
-        phase("insert Q/DQ pairs, 8 and 3 bits")
+        phase("insert Q/DQ pairs, 8 and 2 bits")
         _insert(files["float"], files["w8a8"], images["train"], bits=8)
-        _insert(files["float"], files["w3a3"], images["train"], bits=FEW_BITS)
-        phase("fine-tune 3 bits")
+        _insert(files["float"], files["w2a2"], images["train"], bits=FEW_BITS)
+        phase("fine-tune 2 bits")
         _finetune(files, images["train"], labels["train"])
         phase("validate")
-        proofs = {name: _prove(files, name, test) for name in ("w8a8", "w3a3", "w3a3_tuned")}
+        proofs = {name: _prove(files, name, test) for name in ("w8a8", "w2a2", "w2a2_tuned")}
         phase("hand off")
         rows = [_float_row(proofs["w8a8"]), *(_row(files, name, proofs[name], test, output) for name in proofs)]
     written = [*map(str, files.values()), str(data), *(str(output / f"bundle_{name}") for name in proofs)]
-    following = f"onnxqat validate {files['float']} {files['w3a3_tuned']} --data {data}"
+    following = f"onnxqat validate {files['float']} {files['w2a2_tuned']} --data {data}"
     report = build.from_demo(rows, files=written, next_command=following)
     page = output / REPORT
     html.write_html(report, page)
@@ -115,13 +115,13 @@ def _finetune(files: dict[str, Path], images: Any, labels: Any) -> None:
     from onnxqat.training.finetune import finetune
 
     finetune(
-        files["w3a3"],
+        files["w2a2"],
         {"image": images},
         labels=labels,
         teacher=files["float"],
         epochs=EPOCHS,
         batch_size=BATCH,
-        output=files["w3a3_tuned"],
+        output=files["w2a2_tuned"],
     )
 
 

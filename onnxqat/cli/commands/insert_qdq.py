@@ -30,7 +30,10 @@ from onnxqat.cli import _options
 @click.option(
     "--per-channel/--per-tensor", default=None, help="One scale for each channel of a weight, or one [the backend's]."
 )
-@click.option("--observer", help="Range observer: minmax, percentile, entropy, mse, ema-minmax, ... [the backend's].")
+@click.option("--observer", help="Range observer: auto, minmax, percentile, entropy, mse, ... [the backend's].")
+@click.option("--activation-observer", help="The same for activations alone.")
+@click.option("--weight-observer", help="The same for weights alone.")
+@click.option("--percentile", type=float, metavar="P", help="Ranges of activations cover this share of the values.")
 @click.option(
     "--activation-type",
     metavar="TYPE",
@@ -54,10 +57,11 @@ from onnxqat.cli import _options
 )
 @click.option(
     "--rounding",
-    type=click.Choice(["nearest", "compensated"]),
-    default="nearest",
-    help="Rounding of convolution weights: to nearest, or so that errors on the calibration data cancel.",
+    type=click.Choice(["auto", "nearest", "compensated"]),
+    default="auto",
+    help="Rounding of weights: to nearest, or so that errors on the calibration data cancel; auto: what helps.",
 )
+@click.option("--fast", is_flag=True, help="Neither compare ranges at the outputs nor round weights on the data.")
 @click.option(
     "--batch-norm",
     type=click.Choice(["fold", "keep"]),
@@ -93,6 +97,9 @@ def run(
     bits_of: tuple[str, ...],
     per_channel: bool | None,
     observer: str | None,
+    activation_observer: str | None,
+    weight_observer: str | None,
+    percentile: float | None,
     activation_type: str | None,
     reduce_range: bool | None,
     safe_range: bool,
@@ -100,6 +107,7 @@ def run(
     scale_bits: str | None,
     first_last_bits: int | None,
     rounding: str,
+    fast: bool,
     batch_norm: str,
     keep_io_types: bool,
     random_data: bool,
@@ -132,6 +140,8 @@ def run(
         activation_bits=activation_bits,
         per_channel=per_channel,
         observer=observer,
+        activation_observer=_options.percentile_observer(activation_observer, percentile),
+        weight_observer=weight_observer,
         activation_type=activation_type,
         reduce_range=reduce_range,
         safe_range=safe_range,
@@ -159,6 +169,7 @@ def run(
             batch_norm=batch_norm,  # type: ignore[arg-type]
             keep_io_types=keep_io_types,
             guard=guard,
+            fast=fast,
             progress=progress,
         )
     report = build.from_insert(result, explain=explain, source=str(model), data=calibration, preprocess=preprocess)

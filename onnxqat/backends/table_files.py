@@ -1,0 +1,99 @@
+"""Files of backend tables: found by name or path, read, and merged with what they extend."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from onnxqat import discover
+from onnxqat.errors import BackendError
+from onnxqat.graph import files_read
+
+FOLDER = Path(__file__).parent
+LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the first is libyaml's, ten times as fast
+
+
+def names() -> list[str]:
+    """Names of the built-in backends."""
+    return sorted(p.stem.replace("_", "-") for p in FOLDER.glob("*.yaml"))
+
+
+def find(name: str, folder: Path = Path()) -> Path:
+    """The file of the table `name`, or of the path `name` in `folder`.
+
+    Raises:
+        BackendError: ``backend-unknown``.
+    """
+    if name.endswith((".yaml", ".yml")):
+        path = folder / name
+        if not path.is_file():
+            raise BackendError("backend-unknown", f"{path}: no such backend table")
+        return path
+    path = FOLDER / f"{name.replace('-', '_')}.yaml"
+    if name.replace("-", "").replace("_", "").isalnum() and path.is_file():
+        return path
+    return _elsewhere(name)
+
+
+def _elsewhere(name: str) -> Path:
+    from onnxqat.backends import plugins, refused
+
+    reason = refused.REFUSED.get(name.replace("_", "-"))
+    if reason is not None:
+        raise BackendError(
+            "backend-unknown", f"{name} can have no table: {reason}", hint=f"one of: {', '.join(names())}"
+        )
+    found = plugins.find(name)
+    if found is None:
+        known = discover.unknown("backend", name, [*names(), *plugins.names()])
+        raise BackendError("backend-unknown", known.message, hint=known.hint)
+    return found
+
+
+def merged(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """What the table at `path` says with all that it extends.
+
+    Args:
+        path: YAML file.
+        seen: tables that lead here.
+
+    Raises:
+        BackendError: ``backend-table``.
+    """
+    if path in seen:
+        raise BackendError("backend-table", f"{path}: extends: the tables extend each other in a circle")
+    raw = read(path)
+    if not isinstance(raw.get("extends"), str):
+        return raw
+    return _overlay(merged(find(raw["extends"], path.parent), (*seen, path)), raw)
+
+
+def read(path: Path) -> dict[str, Any]:
+    """What the file at `path` says itself.
+
+    Raises:
+        BackendError: ``backend-table``.
+    """
+    try:
+        files_read.note(path, "a backend table")
+        raw = yaml.load(path.read_text(encoding="utf-8"), Loader=LOADER)
+    except (yaml.YAMLError, ValueError, RecursionError, OSError) as error:
+        detail = str(error).splitlines()[0]
+        raise BackendError("backend-table", f"{path}: not readable as YAML: {detail}") from None
+    if not isinstance(raw, dict):
+        raise BackendError("backend-table", f"{path}: a table is a mapping of keys")
+    return raw
+
+
+def _overlay(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:
+    result = dict(base)
+    for key, value in top.items():
+        if value is None:
+            result.pop(key, None)
+        elif isinstance(value, dict) and isinstance(result.get(key), dict):
+            result[key] = _overlay(result[key], value)
+        else:
+            result[key] = value
+    return result

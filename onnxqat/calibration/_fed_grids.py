@@ -1,0 +1,85 @@
+"""Grids as inputs of a model: tensors are fake-quantized by scales that each run gives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from onnxqat.graph import build
+from onnxqat.types import QParams
+
+_NAME = "grids"
+
+
+class FedGrids:
+    """A copy of a model with a further input, float32 (rows, 4): scale, lowest step, highest step, and 1 where it counts.
+
+    Steps are codes less the zero point, so that one subtraction and one addition are saved on every value; the result is
+    that of :func:`onnxqat.numerics.fake_quantize`.
+
+    Attributes:
+        model: the copy.
+        graph: its main graph.
+        name: of the input.
+    """
+
+    def __init__(self, model: ir.Model, rows: int) -> None:
+        self.model = model.clone()
+        self.graph = self.model.graph
+        self._names = build.Names(self.model)
+        self.name = self._names.fresh(_NAME)
+        self._grids = ir.Value(name=self.name, type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([rows, 4]))
+        self.graph.inputs.append(self._grids)
+
+    def on_grid(self, row: int, value: ir.Value) -> ir.Value:
+        """`value` on the grid of that row, or as it is where the row does not count."""
+        grid = self.node("Gather", [self._grids, self.constant(row, np.int64)], axis=0)
+        scale, low, high, counts = (self.node("Gather", [grid, self.constant(i, np.int64)], axis=0) for i in range(4))
+        on = self.node("Greater", [counts, self.constant(0, np.float32)], dtype=ir.DataType.BOOL)
+        # A branch and not a Where: of hundreds of tensors one counts in a run, and the others cost a copy.
+        inside: list[ir.Node] = []
+        outside: list[ir.Node] = []
+        steps = self._inside(inside, "Round", [self._inside(inside, "Div", [value, scale])])
+        clipped = self._inside(inside, "Min", [self._inside(inside, "Max", [steps, low]), high])
+        branches: dict[str, Any] = {
+            "then_branch": _branch(inside, self._inside(inside, "Mul", [clipped, scale])),
+            "else_branch": _branch(outside, self._inside(outside, "Identity", [value])),
+        }
+        return self.node("If", [on], **branches)
+
+    def _inside(self, nodes: list[ir.Node], op_type: str, inputs: Sequence[ir.Value]) -> ir.Value:
+        name = self._names.fresh(f"{_NAME}.{op_type}")
+        nodes.append(build.node(op_type, inputs, [name], dtype=ir.DataType.FLOAT, name=name))
+        return nodes[-1].outputs[0]
+
+    def node(
+        self, op_type: str, inputs: Sequence[ir.Value], *, dtype: ir.DataType = ir.DataType.FLOAT, **attributes: Any
+    ) -> ir.Value:
+        """The output of a new node at the end of the graph."""
+        name = self._names.fresh(f"{_NAME}.{op_type}")
+        made = build.node(op_type, inputs, [name], attributes, dtype=dtype, name=name)
+        self.graph.append(made)
+        return made.outputs[0]
+
+    def constant(self, value: float | list[int], dtype: type[np.generic]) -> ir.Value:
+        """An initializer."""
+        return build.constant(self.graph, self._names.fresh(f"{_NAME}.constant"), np.asarray(value, dtype))
+
+
+def _branch(nodes: Sequence[ir.Node], result: ir.Value) -> ir.Graph:
+    return ir.Graph([], [result], nodes=nodes, name=f"{result.name}.branch")
+
+
+def row(qparams: QParams) -> tuple[float, float, float, float]:
+    """The row that stands for per-tensor parameters."""
+    zero = int(qparams.zero_point)
+    return float(qparams.scale), qparams.qtype.quant_min - zero, qparams.qtype.quant_max - zero, 1.0
+
+
+def off(rows: int) -> npt.NDArray[np.float32]:
+    """Rows of which none counts."""
+    return np.tile(np.asarray([1, 0, 0, 0], np.float32), (rows, 1))

@@ -1,0 +1,54 @@
+"""The range of the observer that costs the network least: the choice is made by the error at its outputs."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy.typing as npt
+
+from onnxqat.calibration.observers import create
+from onnxqat.calibration.observers._base import BaseObserver
+from onnxqat.calibration.observers._histogram import HistogramObserver
+from onnxqat.types import QParams
+
+PERCENTILES = (99.999, 99.99, 99.9)
+"""Shares of the values that candidates cover: outliers of 8-bit networks are some millionths to thousandths of them."""
+
+_OTHERS = ("mse", "entropy")
+
+
+class Observer(HistogramObserver):
+    """Keeps one histogram, from which every candidate reads its range.
+
+    :mod:`onnxqat.calibration.range_choice` compares the candidates at the outputs of the network and sets :attr:`choice`. Until then, and where nothing can be compared, the range is that of ``mse``.
+
+    Attributes:
+        choice: name of a candidate.
+    """
+
+    choice: str = "mse"
+
+    def candidates(self) -> dict[str, QParams]:
+        """Parameters by the name of the candidate, the widest range first; equal ones once."""
+        found: dict[str, QParams] = {}
+        names = ("minmax", *(f"percentile {share:g}" for share in PERCENTILES), *_OTHERS)
+        for name in names:
+            qparams = self._candidate(name).qparams()
+            if not any(_same(qparams, other) for other in found.values()):
+                found[name] = qparams
+        return found
+
+    def _candidate(self, name: str) -> BaseObserver:
+        made = create(dataclasses.replace(self.spec, observer=name))
+        made.spec = self.spec
+        state = {key: value for key, value in vars(self).items() if key != "choice"}
+        vars(made).update(state)
+        return made
+
+    def _clipped(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        return self._candidate(self.choice)._clipped()  # noqa: SLF001 - another observer of the same values
+
+
+def _same(first: QParams, second: QParams) -> bool:
+    return bool((first.scale == second.scale).all() and (first.zero_point == second.zero_point).all())

@@ -1,0 +1,136 @@
+"""What a candidate range costs at the outputs of the network, tensor by tensor.
+
+What a layer makes of an error says little about what the network makes of it: on MobileNetV2 two sums of residual
+branches cause most of the noise at the logits, and the outliers that set their ranges leave no trace there. So each
+tensor is put on its grid alone; those that cost most try all their candidates. Errors of different tensors hardly go
+together, so that what is chosen for one holds beside all others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from onnxqat.calibration import _fed_grids
+from onnxqat.calibration._fed_grids import FedGrids
+from onnxqat.calibration.data import Data
+from onnxqat.calibration.inputs import Feeds
+from onnxqat.calibration.session import Session
+from onnxqat.graph import edit, query
+from onnxqat.types import QParams
+
+if TYPE_CHECKING:
+    from onnxqat.calibration.range_choice import Group
+
+VALUES = 320
+"""Output values that candidates are compared on at least; with fewer, chance decides between those that are alike."""
+
+SAMPLES = (4, 32)
+"""Least and largest number of samples for that: each costs a run of the network for each candidate."""
+
+NOISE = 0.9
+"""Share of the noise at the outputs whose tensors try all candidates; the others change little, whatever they take."""
+
+RUNS = 256
+"""Tensors that are tried at most; those further behind in larger networks keep the choice that they have."""
+
+
+def errors(model: ir.Model, groups: Sequence[Group], data: Data) -> npt.NDArray[np.float64]:
+    """Sum over the outputs of the relative squared error that the tensors of one group alone lead to.
+
+    Args:
+        model: float model that onnxruntime runs; it is not changed.
+        groups: tensors that share a range each, with a choice.
+        data: calibration data that can be read again.
+
+    Returns:
+        float64 (groups, candidates); NaN for what was not tried.
+
+    Raises:
+        ModelError: onnxruntime does not run the model.
+    """
+    found = np.full((len(groups), max(len(group.candidates) for group in groups)), np.nan)
+    network = _Network(model, groups, data)
+    if not network.outputs:
+        return found
+    tried = range(min(len(groups), RUNS))
+    alone = {row: network.error(row, groups[row].chosen) for row in tried}
+    for row in _loudest(alone):
+        group = groups[row]
+        for index, qparams in enumerate(group.candidates.values()):
+            found[row, index] = alone[row] if qparams is group.chosen else network.error(row, qparams)
+    return found
+
+
+def _loudest(noise: dict[int, float]) -> Iterable[int]:
+    """The rows that make up :data:`NOISE` of all, the worst first."""
+    finite = {row: value for row, value in noise.items() if np.isfinite(value)}
+    left = NOISE * sum(finite.values())
+    for row in sorted(finite, key=lambda r: -finite[r]):
+        if left <= 0:
+            return
+        left -= finite[row]
+        yield row
+
+
+class _Network:
+    """The float network whose tensors lie on grids that are fed, or on none.
+
+    Attributes:
+        outputs: names of the outputs that are compared.
+    """
+
+    def __init__(self, model: ir.Model, groups: Sequence[Group], data: Data) -> None:
+        grids = FedGrids(model, len(groups))
+        graph = grids.graph
+        self.outputs = [str(v.name) for v in graph.outputs if query.is_float(v) and isinstance(v.type, ir.TensorType)]
+        self._count, self._name = len(groups), grids.name
+        values = {str(v.name): v for v in [*graph.inputs, *(o for n in graph for o in n.outputs)]}
+        for row, group in enumerate(groups):
+            for name, consumers in group.members:
+                value = values.get(name)
+                uses = [] if value is None else [(n, i) for n, i in value.uses() if _reads(n, i, consumers)]
+                if value is not None and uses:
+                    edit.rewire(uses, grids.on_grid(row, value))
+        graph.sort()
+        if not self.outputs:
+            return
+        self._session = Session(grids.model, optimize=True, what="the float model with candidate ranges")
+        self._feeds: list[Feeds] = []
+        self._wanted: list[list[npt.NDArray[np.float64]]] = []
+        samples = size = 0
+        for feeds in data.few(SAMPLES[1], batch_size=SAMPLES[0]):
+            self._feeds.append(feeds)
+            self._wanted.append(self._run(feeds, _fed_grids.off(self._count)))
+            samples += max((array.shape[0] for array in feeds.values() if array.ndim), default=1)
+            size += sum(array.size for array in self._wanted[-1])
+            if samples >= SAMPLES[0] and size >= VALUES:
+                break
+        self._power = [max(sum(_power(w[i]) for w in self._wanted), 1e-30) for i in range(len(self.outputs))]
+
+    def error(self, row: int, qparams: QParams) -> float:
+        """Relative squared error, summed over the outputs, with the tensors of one row on the grid of `qparams`."""
+        grids = _fed_grids.off(self._count)
+        grids[row] = _fed_grids.row(qparams)
+        total = np.zeros(len(self.outputs))
+        for feeds, wanted in zip(self._feeds, self._wanted, strict=True):
+            values = self._run(feeds, grids)
+            total += [_power(v - w) for v, w in zip(values, wanted, strict=True)]
+        return float((total / self._power).sum())
+
+    def _run(self, feeds: Feeds, grids: npt.NDArray[np.float32]) -> list[npt.NDArray[np.float64]]:
+        values = self._session.run({**feeds, self._name: grids}, self.outputs)
+        return [values[name].astype(np.float64) for name in self.outputs]
+
+
+def _reads(node: ir.Node, index: int, consumers: frozenset[tuple[str, int]] | None) -> bool:
+    return consumers is None or (str(node.name), index) in consumers
+
+
+def _power(values: npt.NDArray[np.float64]) -> float:
+    """Sum of squares of the finite values: masks of -inf are in both."""
+    return float(np.square(values[np.isfinite(values)]).sum())

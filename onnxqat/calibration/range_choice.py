@@ -1,0 +1,135 @@
+"""The choice among the candidate ranges of ``auto`` observers, by the errors that they lead to."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from onnxqat.calibration import foreign, output_error
+from onnxqat.calibration.data import Data
+from onnxqat.calibration.observers._base import BaseObserver
+from onnxqat.calibration.observers.auto import Observer
+from onnxqat.errors import ModelError
+from onnxqat.types import QParams, QuantPlan, Remark, Shared, TensorSpec
+
+BETTER = 0.98
+"""Share of the error of a wider range that a narrower one must stay below: less is within what other samples change."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """Tensors that share a range.
+
+    Attributes:
+        roots: the observers that have the choice: one, or several that saw the same values, as in front of a Transpose
+            and behind it.
+        candidates: parameters by name, of what all members held, the widest range first.
+        members: each tensor with the (node name, input index) that read it quantized; None for all.
+    """
+
+    roots: tuple[Observer, ...]
+    candidates: dict[str, QParams]
+    members: tuple[tuple[str, frozenset[tuple[str, int]] | None], ...]
+
+    @property
+    def chosen(self) -> QParams:
+        """The parameters of the choice so far."""
+        return self.candidates.get(self.choice) or next(iter(self.candidates.values()))
+
+    @property
+    def choice(self) -> str:
+        """The name of the choice so far."""
+        return self.roots[0].choice
+
+    def take(self, name: str) -> None:
+        """Choose the candidate `name`."""
+        for root in self.roots:
+            root.choice = name
+
+
+def choose(
+    model: ir.Model, plan: QuantPlan, observers: Mapping[str, BaseObserver], data: Data | None
+) -> tuple[Remark, ...]:
+    """Let each ``auto`` observer take the candidate that costs least.
+
+    All start with the range of least squared error. Those that then cost the outputs of the network most take the
+    candidate with the least error there (:mod:`onnxqat.calibration.output_error`).
+
+    Args:
+        model: the prepared float model; it is not changed.
+        plan: which tensors get parameters, and which share them.
+        observers: of the tensors of ``resolve.tensors_to_observe(plan)``; their choice is set in place.
+        data: calibration data; without, or where it can be read only once, the choice stays ``mse``.
+
+    Returns:
+        What was chosen, or why nothing could be.
+    """
+    groups = [group for group in _groups(plan, observers) if len(group.candidates) > 1]
+    if data is None or not groups:
+        return ()
+    if not data.repeatable:
+        return (_by_mse_alone(groups, "the data can be read only once"),)
+    runnable = foreign.runnable_part(model)
+    try:
+        _take_least(groups, output_error.errors(runnable, groups, data))
+    except ModelError as error:
+        return (_by_mse_alone(groups, error.message),)
+    counts = Counter(group.choice for group in groups)
+    found = ", ".join(f"{name} {count}" for name, count in counts.most_common())
+    return (Remark(f"activation ranges by the error at the outputs: {found}", (), "calibrate"),)
+
+
+def _by_mse_alone(groups: Sequence[Group], reason: str) -> Remark:
+    return Remark(f"{len(groups)} ranges were chosen by their own mean squared error: {reason}", (), "calibrate")
+
+
+def _take_least(groups: Sequence[Group], errors: npt.NDArray[np.float64]) -> None:
+    """Choose the candidate of least error, the widest of those that are about as good; NaN leaves a choice as it is.
+
+    Args:
+        groups: tensors that share a range each.
+        errors: (groups, candidates), NaN where nothing was measured.
+    """
+    for group, row in zip(groups, errors, strict=True):
+        best = None
+        for index, error in enumerate(row[: len(group.candidates)]):
+            if np.isfinite(error) and (best is None or error < BETTER * row[best]):
+                best = index
+        if best is not None:
+            group.take(list(group.candidates)[best])
+
+
+def _groups(plan: QuantPlan, observers: Mapping[str, BaseObserver]) -> list[Group]:
+    """The groups whose root has an ``auto`` observer that saw values."""
+    members: dict[str, list[tuple[str, frozenset[tuple[str, int]] | None]]] = {}
+    for edge in plan.edges:
+        root = edge.decision.root if isinstance(edge.decision, Shared) else edge.tensor
+        if isinstance(edge.decision, (Shared, TensorSpec)) and isinstance(observers.get(root), Observer):
+            members.setdefault(root, []).append(
+                (edge.tensor, None if edge.consumers is None else frozenset(edge.consumers))
+            )
+    groups: dict[tuple[object, ...], Group] = {}
+    for root, edges in members.items():
+        observer = observers[root]
+        assert isinstance(observer, Observer)
+        merged = observer.for_spec(observer.spec, own=True)
+        for name in {name for name, _ in edges if name != root and name in observers}:
+            merged.merge(observers[name].for_spec(merged.spec))
+        assert isinstance(merged, Observer)
+        if merged.count and merged.spec.axis is None:
+            found = Group((observer,), merged.candidates(), tuple(edges))
+            same = groups.get(key := _values_of(found), found)
+            both = (*same.roots, observer), (*same.members, *edges)
+            groups[key] = found if same is found else dataclasses.replace(same, roots=both[0], members=both[1])
+    return list(groups.values())
+
+
+def _values_of(group: Group) -> tuple[object, ...]:
+    """What is the same for observers that saw the same values, and hardly ever for others."""
+    grids = ((name, q.scale.tobytes(), q.zero_point.tobytes()) for name, q in group.candidates.items())
+    return (group.roots[0].spec, group.roots[0].count, *grids)

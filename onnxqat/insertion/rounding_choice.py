@@ -1,0 +1,104 @@
+"""Rounding of weights: on calibration data where that helps on samples that it did not see."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxqat.calibration.data import Data
+from onnxqat.calibration.inputs import Feeds
+from onnxqat.calibration.rounding import compensate
+from onnxqat.calibration.session import Session
+from onnxqat.errors import DataError, ModelError
+from onnxqat.graph import batchnorm, query
+from onnxqat.types import Placement, QuantPlan, Remark
+
+Rounding = Literal["auto", "nearest", "compensated"]
+
+SHARE = 8
+"""One sample in so many is held out."""
+
+SAMPLES = 16
+"""Held-out samples that are run: whether noise at the outputs falls shows on few."""
+
+FEWEST = 4
+"""Held-out samples without which nothing can be told, so that weights keep their nearest codes."""
+
+NARROW = 7
+"""Width below which ``auto`` leaves weights alone: training or reconstruction follows there, and starts from float weights."""
+
+Insert = Callable[[ir.Model, list[Remark]], None]
+
+
+def round_weights(
+    model: ir.Model, plan: QuantPlan, placements: tuple[Placement, ...], data: Data, rounding: Rounding, insert: Insert
+) -> tuple[Remark, ...]:
+    """Put the weights of `model` on their grids, in place, or leave that to the quantizers.
+
+    Args:
+        model: prepared float model.
+        plan: what it is quantized by.
+        placements: with parameters.
+        data: calibration data.
+        rounding: ``compensated`` rounds on the data (:func:`onnxqat.calibration.rounding.compensate`), ``nearest`` does
+            nothing; ``auto`` rounds on most of the data where the outputs come closer to the float model's on the rest.
+            It leaves alone weights below 7 bits and a BatchNormalization that is kept, since training follows, and
+            weights that have to be odd.
+        insert: inserts the quantizers into a copy of `model`.
+    """
+    if rounding == "nearest":
+        return ()
+    if rounding == "compensated":
+        return compensate(model, placements, data)
+    if plan.odd_sums or not data.repeatable or batchnorm.trains_live(model):
+        return ()
+    rest, held = _split(data)
+    if sum(max((array.shape[0] for array in feeds.values() if array.ndim), default=1) for feeds in held) < FEWEST:
+        return ()
+    rounded = model.clone()
+    weights = model.graph.initializers
+    wide = [p for p in placements if p.tensor not in weights or p.qparams.qtype.bits >= NARROW]
+    remarks = compensate(rounded, wide, rest)
+    if not remarks:
+        return ()
+    try:
+        before, after = (_noise(model, candidate, held, insert) for candidate in (model.clone(), rounded.clone()))
+    except ModelError:
+        return ()  # the trial tells why
+    if not after < before:
+        return (
+            Remark("weights keep their nearest codes: rounding on data does not help on other data", (), "calibrate"),
+        )
+    for name, value in rounded.graph.initializers.items():
+        model.graph.initializers[name].const_value = value.const_value
+    return remarks
+
+
+def _split(data: Data) -> tuple[Data, list[Feeds]]:
+    """Most of the data, and a few samples of the rest; none of too few batches."""
+    rest, held = data.split(SHARE)
+    try:
+        return rest, list(held.few(SAMPLES))
+    except DataError:
+        return rest, []
+
+
+def _noise(model: ir.Model, candidate: ir.Model, held: list[Feeds], insert: Insert) -> float:
+    """Relative squared error of `candidate` with quantizers against `model`, summed over the outputs."""
+    insert(candidate, [])
+    quantized = Session(candidate, optimize=True, precise=True, what="the quantized model")
+    float_model = Session(model, optimize=True, what="the float model")
+    names = [str(v.name) for v in model.graph.outputs if query.is_float(v) and isinstance(v.type, ir.TensorType)]
+    noise, power = np.zeros(len(names)), np.zeros(len(names))
+    for feeds in held:
+        found, wanted = quantized.run(feeds, names), float_model.run(feeds, names)
+        for index, name in enumerate(names):
+            value, reference = found[name].astype(np.float64), wanted[name].astype(np.float64)
+            if value.shape == reference.shape:
+                finite = np.isfinite(value) & np.isfinite(reference)
+                noise[index] += np.square(value - reference)[finite].sum()
+                power[index] += np.square(reference)[finite].sum()
+    return float((noise / np.maximum(power, np.finfo(np.float64).tiny)).sum())

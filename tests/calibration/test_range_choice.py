@@ -1,0 +1,96 @@
+"""Ranges by the error at the outputs: outliers are cut where nothing comes of them, and kept where all does."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+
+import onnxqat
+from onnxqat.backends.selection import Overrides
+from onnxqat.graph import io, qdq
+from onnxqat.insert import InsertResult
+
+TEXT = """<ir_version: 8, opset_import: ["": 17]>
+g (float[N, 8, 6, 6] x) => (float[N, 8, 6, 6] y) { t = Relu(x) u = Conv(t, w) y = Relu(u) }"""
+
+
+def network(weight_of_outliers: float) -> onnx.ModelProto:
+    """A layer that reads channel 0, where the outliers are, with that weight."""
+    weight = np.random.default_rng(1).standard_normal((8, 8, 1, 1)).astype(np.float32)
+    weight[:, 0] = weight_of_outliers
+    model = onnx.parser.parse_model(TEXT)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
+    return model
+
+
+def samples(count: int = 24) -> np.ndarray:
+    x = np.random.default_rng(0).standard_normal((count, 8, 6, 6)).astype(np.float32)
+    x[::8, 0, 0, 0] = 60
+    return x
+
+
+def insert(model: onnx.ModelProto, data: object = None, **options: object) -> InsertResult:
+    held = {"x": samples()} if data is None else data
+    return onnxqat.insert_qdq(model, calibration=held, guard=False, **options)
+
+
+def highest(result: InsertResult) -> float:
+    """Largest value of the grid of what the layer reads."""
+    found = {q.tensor: q.qparams for q in qdq.quantizers(io.load(result.model))}["t"]
+    return float(found.scale * (found.qtype.quant_max - found.zero_point))
+
+
+@pytest.mark.parametrize("backend", ["onnxruntime-cpu", "tensorrt", "qnn-htp"])
+def test_outliers_that_nothing_comes_of_are_cut(backend: str) -> None:
+    cut, kept = (insert(network(weight), backend=backend) for weight in (0.0, 1.0))
+    assert highest(cut) < 10
+    assert highest(kept) > 55
+    assert any("by the error at the outputs" in remark.message for remark in cut.remarks)
+    widest = insert(network(0.0), backend=backend, overrides=Overrides(activation_observer="minmax"))
+    assert cut.trial is not None
+    assert widest.trial is not None
+    assert cut.trial.worst > widest.trial.worst + 10
+
+
+def test_what_nothing_can_be_compared_on() -> None:
+    fast = insert(network(0.0), fast=True)
+    assert not any("ranges" in remark.message for remark in fast.remarks)
+
+    def once() -> Iterator[np.ndarray]:
+        yield samples()
+
+    single = insert(network(0.0), once())
+    assert any(
+        "can be read only once" in remark.message and "squared error" in remark.message for remark in single.remarks
+    )
+    assert highest(single) == highest(fast)
+
+
+def test_observers_of_activations_and_weights() -> None:
+    overrides = Overrides(activation_observer="percentile 99", weight_observer="mse", weight_bits=4, per_channel=False)
+    ranges = {
+        name: {
+            q.tensor: q.qparams.scale.max() for q in qdq.quantizers(io.load(insert(network(1.0), overrides=o).model))
+        }
+        for name, o in (
+            ("both", overrides),
+            (
+                "activations",
+                Overrides(
+                    activation_observer="percentile 99", weight_observer="minmax", weight_bits=4, per_channel=False
+                ),
+            ),
+            ("widest", Overrides(observer="minmax", weight_bits=4, per_channel=False)),
+        )
+    }
+    assert ranges["both"]["t"] == ranges["activations"]["t"] < ranges["widest"]["t"]
+    assert ranges["both"]["w"] < ranges["activations"]["w"] == ranges["widest"]["w"]
+
+
+def test_a_percentile_that_is_none() -> None:
+    for name in ("percentile 20", "percentile x", "minmax 3"):
+        with pytest.raises(onnxqat.errors.UsageError, match=name) as error:
+            insert(network(1.0), overrides=Overrides(observer=name))
+        assert error.value.code == "option-invalid"

@@ -1,0 +1,78 @@
+"""Weights are rounded on the data by default, where there are enough of them to tell that it helps."""
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+
+import onnxqat
+from onnxqat.backends.selection import Overrides
+from onnxqat.passes.strip_qdq import StripQdq
+from tests.passes.checks import ort_run
+
+TEXTS = {
+    "conv": """<ir_version: 8, opset_import: ["": 17]>
+        g (float[N, 12, 5, 5] x) => (float[N, 8, 5, 5] y) { y = Conv(x, w, b) }""",
+    "gemm": """<ir_version: 8, opset_import: ["": 17]>
+        g (float[N, 12] x) => (float[N, 8] y) { y = Gemm<transB = 1>(x, w, b) }""",
+    "matmul": """<ir_version: 8, opset_import: ["": 17]>
+        g (float[N, 4, 12] x) => (float[N, 4, 8] y) { y = MatMul(x, w) }""",
+}
+SHAPES = {"conv": (8, 12, 1, 1), "gemm": (8, 12), "matmul": (12, 8)}
+SIZES = {"conv": (12, 5, 5), "gemm": (12,), "matmul": (4, 12)}
+
+
+def network(kind: str) -> onnx.ModelProto:
+    rng = np.random.default_rng(0)
+    model = onnx.parser.parse_model(TEXTS[kind])
+    for name, shape in (("w", SHAPES[kind]), ("b", (8,))):
+        if name == "w" or kind != "matmul":
+            model.graph.initializer.append(
+                onnx.numpy_helper.from_array(rng.standard_normal(shape).astype(np.float32), name)
+            )
+    return model
+
+
+def samples(kind: str, count: int, seed: int = 1) -> np.ndarray:
+    """Inputs that go together: errors of one can be made up for by others."""
+    rng = np.random.default_rng(seed)
+    size = SIZES[kind]
+    axis = 1 if kind == "conv" else len(size)
+    common = rng.standard_normal((count, *size)).mean(axis=axis, keepdims=True) * 4
+    return (common + 0.3 * rng.standard_normal((count, *size)) + 1).astype(np.float32)
+
+
+def weights_of(model: onnx.ModelProto) -> np.ndarray:
+    return next(onnx.numpy_helper.to_array(i) for i in model.graph.initializer if i.name == "w")
+
+
+def weights(model: onnx.ModelProto) -> np.ndarray:
+    return weights_of(StripQdq().run(model).model)
+
+
+@pytest.mark.parametrize("kind", list(TEXTS))
+def test_rounding_on_data_is_the_default(kind: str) -> None:
+    model, data = network(kind), {"x": samples(kind, 128)}
+    overrides = Overrides(activation_type="uint16")
+    options = {"calibration": data, "overrides": overrides, "guard": False}
+    fresh = {"x": samples(kind, 64, seed=2)}
+    wanted = ort_run(model, fresh)["y"]
+    errors = {}
+    for rounding in ("nearest", "auto"):
+        made = onnxqat.insert_qdq(model, rounding=rounding, **options).model
+        errors[rounding] = float(np.square(ort_run(made, fresh)["y"] - wanted).mean())
+    assert errors["auto"] < 0.9 * errors["nearest"]
+
+
+def test_weights_that_training_follows_for_stay() -> None:
+    made = onnxqat.insert_qdq(
+        network("conv"), calibration={"x": samples("conv", 128)}, overrides=Overrides(weight_bits=4), guard=False
+    ).model
+    np.testing.assert_array_equal(weights(made), weights_of(network("conv")))
+
+
+def test_few_samples_and_fast_leave_weights() -> None:
+    model = network("conv")
+    for count, options in ((8, {}), (128, {"fast": True})):
+        made = onnxqat.insert_qdq(model, calibration={"x": samples("conv", count)}, **options).model
+        np.testing.assert_array_equal(weights(made), weights_of(model))
