@@ -119,7 +119,7 @@ class _Network:
         total = np.zeros(len(self.outputs))
         for feeds, wanted in zip(self._feeds, self._wanted, strict=True):
             values = self._run(feeds, grids)
-            total += [_power(v - w) for v, w in zip(values, wanted, strict=True)]
+            total += [_error(v, w) for v, w in zip(values, wanted, strict=True)]
         return float((total / self._power).sum())
 
     def _run(self, feeds: Feeds, grids: npt.NDArray[np.float32]) -> list[npt.NDArray[np.float64]]:
@@ -129,6 +129,11 @@ class _Network:
 
 def _reads(node: ir.Node, index: int, consumers: frozenset[tuple[str, int]] | None) -> bool:
     return consumers is None or (str(node.name), index) in consumers
+
+
+def _error(values: npt.NDArray[np.float64], wanted: npt.NDArray[np.float64]) -> float:
+    """Squared difference; where other values were selected (NonMaxSuppression, Compress), as much as all of them."""
+    return _power(values - wanted) if values.shape == wanted.shape else _power(wanted)
 
 
 def _power(values: npt.NDArray[np.float64]) -> float:

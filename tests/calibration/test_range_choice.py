@@ -94,3 +94,14 @@ def test_a_percentile_that_is_none() -> None:
         with pytest.raises(onnxqat.errors.UsageError, match=name) as error:
             insert(network(1.0), overrides=Overrides(observer=name))
         assert error.value.code == "option-invalid"
+
+
+def test_an_output_whose_size_depends_on_the_values() -> None:
+    """A value next to 0 is selected or not: both outputs are compared, none stops calibration."""
+    text = """<ir_version: 8, opset_import: ["": 17]>
+        g (float[N, 8, 6, 6] x) => (float[M] y, float[N, 8, 6, 6] u) <float zero = {0}, int64[1] flat = {-1}> {
+        t = Relu(x) u = Conv(t, w) m = Greater(u, zero) v = Reshape(u, flat) b = Reshape(m, flat) y = Compress(v, b) }"""
+    model = onnx.parser.parse_model(text)
+    model.graph.initializer.extend(network(1.0).graph.initializer)
+    result = insert(model, {"x": samples(64)})
+    assert any("by the error at the outputs" in remark.message for remark in result.remarks)
