@@ -37,36 +37,37 @@ class FedGrids:
 
     def on_grid(self, row: int, value: ir.Value) -> ir.Value:
         """`value` on the grid of that row, or as it is where the row does not count."""
-        grid = self.node("Gather", [self._grids, self.constant(row, np.int64)], axis=0)
-        scale, low, high, counts = (self.node("Gather", [grid, self.constant(i, np.int64)], axis=0) for i in range(4))
-        on = self.node("Greater", [counts, self.constant(0, np.float32)], dtype=ir.DataType.BOOL)
+        grid = self._node("Gather", [self._grids, self._constant(row, np.int64)], axis=0)
+        scale, low, high, counts = (self._node("Gather", [grid, self._constant(i, np.int64)], axis=0) for i in range(4))
+        on = self._node("Greater", [counts, self._constant(0, np.float32)], dtype=ir.DataType.BOOL)
         # A branch and not a Where: of hundreds of tensors one counts in a run, and the others cost a copy.
         inside: list[ir.Node] = []
         outside: list[ir.Node] = []
-        steps = self._inside(inside, "Round", [self._inside(inside, "Div", [value, scale])])
-        clipped = self._inside(inside, "Min", [self._inside(inside, "Max", [steps, low]), high])
-        branches: dict[str, Any] = {
-            "then_branch": _branch(inside, self._inside(inside, "Mul", [clipped, scale])),
-            "else_branch": _branch(outside, self._inside(outside, "Identity", [value])),
-        }
-        return self.node("If", [on], **branches)
+        steps = self._node("Round", [self._node("Div", [value, scale], inside)], inside)
+        clipped = self._node("Min", [self._node("Max", [steps, low], inside), high], inside)
+        return self._node(
+            "If",
+            [on],
+            then_branch=_branch(inside, self._node("Mul", [clipped, scale], inside)),
+            else_branch=_branch(outside, self._node("Identity", [value], outside)),
+        )
 
-    def _inside(self, nodes: list[ir.Node], op_type: str, inputs: Sequence[ir.Value]) -> ir.Value:
-        name = self._names.fresh(f"{_NAME}.{op_type}")
-        nodes.append(build.node(op_type, inputs, [name], dtype=ir.DataType.FLOAT, name=name))
-        return nodes[-1].outputs[0]
-
-    def node(
-        self, op_type: str, inputs: Sequence[ir.Value], *, dtype: ir.DataType = ir.DataType.FLOAT, **attributes: Any
+    def _node(
+        self,
+        op_type: str,
+        inputs: Sequence[ir.Value],
+        nodes: list[ir.Node] | None = None,
+        *,
+        dtype: ir.DataType = ir.DataType.FLOAT,
+        **attributes: Any,
     ) -> ir.Value:
-        """The output of a new node at the end of the graph."""
+        """The output of a new node at the end of `nodes`, of the graph without."""
         name = self._names.fresh(f"{_NAME}.{op_type}")
         made = build.node(op_type, inputs, [name], attributes, dtype=dtype, name=name)
-        self.graph.append(made)
+        (self.graph if nodes is None else nodes).append(made)
         return made.outputs[0]
 
-    def constant(self, value: float | list[int], dtype: type[np.generic]) -> ir.Value:
-        """An initializer."""
+    def _constant(self, value: float, dtype: type[np.generic]) -> ir.Value:
         return build.constant(self.graph, self._names.fresh(f"{_NAME}.constant"), np.asarray(value, dtype))
 
 

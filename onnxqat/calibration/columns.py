@@ -27,16 +27,6 @@ def is_transposed(node: ir.Node) -> bool:
     return node.op_type == "MatMul" or (node.op_type == "Gemm" and not query.attribute(node, "transB", 0))
 
 
-def output_axis(node: ir.Node) -> int:
-    """Axis of the output channels in the weight of `node`."""
-    return 1 if is_transposed(node) else 0
-
-
-def outputs_of(shape: Sequence[Any], node: ir.Node) -> int:
-    """Number of output channels of a weight of `shape`."""
-    return int(shape[output_axis(node)])
-
-
 def filters_of(weight: npt.NDArray[Any], node: ir.Node) -> npt.NDArray[Any]:
     """The weight of `node` as (groups, M, D): M filters a group, D inputs each."""
     rows = weight.T if is_transposed(node) else weight.reshape(len(weight), -1)

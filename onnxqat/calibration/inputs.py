@@ -82,6 +82,11 @@ def static_batch(inputs: Sequence[InputInfo]) -> int | None:
     return size if isinstance(size, int) else None
 
 
+def samples_of(feeds: Mapping[str, npt.NDArray[Any]]) -> int:
+    """Number of samples of a batch: the largest first axis of its inputs, 1 where all are scalars."""
+    return max((len(array) for array in feeds.values() if array.ndim), default=1)
+
+
 def check_names(given: Mapping[str, object], inputs: Sequence[InputInfo], origin: str) -> None:
     """Refuse a batch whose names are not exactly the model's inputs.
 

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from onnxqat.calibration.inputs import samples_of
 from onnxqat.calibration.session import Session, main_values
 from onnxqat.graph import query
 
@@ -61,9 +62,8 @@ def origin(quantized: ir.Model, original: ir.Model, feeds: Mapping[str, Array]) 
     shared = {n for n in main_values(original.graph) if n in values}
     first = Session(quantized, optimize=False, tensors=values, what="the quantized model")
     other = Session(original, optimize=False, tensors=shared, what="the float model")
-    samples = max((a.shape[0] for a in feeds.values() if a.ndim), default=1)
     masks: set[str] = set()
-    for names in _pieces(values, samples):
+    for names in _pieces(values, samples_of(feeds)):
         found = first.run(feeds, names)
         reference = other.run(feeds, [n for n in names if n in shared])
         for name in names:

@@ -18,7 +18,8 @@ import onnx_ir as ir
 from onnxqat.calibration import _fed_grids
 from onnxqat.calibration._fed_grids import FedGrids
 from onnxqat.calibration.data import Data
-from onnxqat.calibration.inputs import Feeds
+from onnxqat.calibration.inputs import Feeds, samples_of
+from onnxqat.calibration.noise import squares
 from onnxqat.calibration.session import Session
 from onnxqat.graph import edit, query
 from onnxqat.types import QParams
@@ -106,11 +107,11 @@ class _Network:
         for feeds in data.few(SAMPLES[1], batch_size=SAMPLES[0]):
             self._feeds.append(feeds)
             self._wanted.append(self._run(feeds, _fed_grids.off(self._count)))
-            samples += max((array.shape[0] for array in feeds.values() if array.ndim), default=1)
+            samples += samples_of(feeds)
             size += sum(array.size for array in self._wanted[-1])
             if samples >= SAMPLES[0] and size >= VALUES:
                 break
-        self._power = [max(sum(_power(w[i]) for w in self._wanted), 1e-30) for i in range(len(self.outputs))]
+        self._power = [max(sum(squares(w[i], w[i])[1] for w in self._wanted), 1e-30) for i in range(len(self.outputs))]
 
     def error(self, row: int, qparams: QParams) -> float:
         """Relative squared error, summed over the outputs, with the tensors of one row on the grid of `qparams`."""
@@ -133,9 +134,4 @@ def _reads(node: ir.Node, index: int, consumers: frozenset[tuple[str, int]] | No
 
 def _error(values: npt.NDArray[np.float64], wanted: npt.NDArray[np.float64]) -> float:
     """Squared difference; where other values were selected (NonMaxSuppression, Compress), as much as all of them."""
-    return _power(values - wanted) if values.shape == wanted.shape else _power(wanted)
-
-
-def _power(values: npt.NDArray[np.float64]) -> float:
-    """Sum of squares of the finite values: masks of -inf are in both."""
-    return float(np.square(values[np.isfinite(values)]).sum())
+    return squares(values, wanted)[0] if values.shape == wanted.shape else squares(wanted, wanted)[1]

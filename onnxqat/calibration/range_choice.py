@@ -39,7 +39,7 @@ class Group:
     @property
     def chosen(self) -> QParams:
         """The parameters of the choice so far."""
-        return self.candidates.get(self.choice) or next(iter(self.candidates.values()))
+        return self.candidates[self.choice]
 
     @property
     def choice(self) -> str:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from onnxqat import numerics
+from onnxqat.backends.specs import output_axis
 from onnxqat.calibration import columns, foreign, saturation
 from onnxqat.calibration.data import Data
 from onnxqat.calibration.session import Session
@@ -104,14 +105,17 @@ def _is_candidate(node: ir.Node, grids: dict[str, QParams]) -> bool:
     if not all(private) or weight is None or str(weight.name) not in grids:
         return False
     constant, grid = query.constant_tensor(weight), grids[str(weight.name)]
-    if constant is None or constant.dtype != ir.DataType.FLOAT or grid.axis not in (None, columns.output_axis(node)):
+    if (
+        constant is None
+        or constant.dtype != ir.DataType.FLOAT
+        or (node.op_type == "MatMul" and len(constant.shape) != 2)
+    ):
         return False
-    if grid.qtype.is_float or grid.block_size or (node.op_type == "MatMul" and len(constant.shape) != 2):
+    axis = output_axis(node) % len(constant.shape)
+    if grid.axis not in (None, axis) or grid.qtype.is_float or grid.block_size:
         return False  # steps of small floats differ, and blocks cut the columns
     held = None if bias is None else query.constant_tensor(bias)
-    return bias is None or (
-        held is not None and tuple(held.shape) == (columns.outputs_of(tuple(constant.shape), node),)
-    )
+    return bias is None or (held is not None and tuple(held.shape) == (constant.shape[axis],))
 
 
 def _observe(model: ir.Model, nodes: Sequence[ir.Node], placed: Sequence[Placement], data: Data) -> list[Moments]:

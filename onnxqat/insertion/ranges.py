@@ -11,8 +11,9 @@ import onnx_ir as ir
 
 from onnxqat.calibration import foreign, runner
 from onnxqat.calibration.data import Data
-from onnxqat.calibration.observers import create
+from onnxqat.calibration.observers import auto, create
 from onnxqat.calibration.observers._base import BaseObserver, NonFiniteError
+from onnxqat.calibration.runner import Observed
 from onnxqat.calibration.weights import weight_qparams
 from onnxqat.types import QParams, TensorSpec
 
@@ -22,11 +23,30 @@ CANDIDATES = ("minmax", "percentile", "mse", "entropy")
 Observers = dict[str, dict[str, BaseObserver]]
 
 
-def observe(model: ir.Model, specs: Mapping[str, TensorSpec], data: Data) -> Observers:
-    """Each of `CANDIDATES` for each tensor of `specs`, in one pass over `data`.
+def observe(model: ir.Model, specs: Mapping[str, TensorSpec], data: Data, known: Observed) -> Observers:
+    """Each of `CANDIDATES` for each tensor of `specs`.
 
     Tensors with masks of -inf have none: which of their numbers count is not for a histogram to say.
+
+    Args:
+        model: prepared float model.
+        specs: activations, with the spec that they are observed for.
+        data: calibration data; one pass over them is made where `known` does not have all.
+        known: observers that saw them; those with a histogram are read again.
     """
+    found: Observers = {}
+    unseen: dict[str, TensorSpec] = {}
+    for tensor, spec in specs.items():
+        seen = known.get(tensor)
+        held = seen.for_spec(spec) if seen is not None and seen.spec.axis == spec.axis else None
+        if not isinstance(held, auto.Observer):
+            unseen[tensor] = spec
+        elif tensor not in known.infinite:
+            found[tensor] = {name: held.read_as(name) for name in _names(spec)}
+    return found | (_observe(model, unseen, data) if unseen else {})
+
+
+def _observe(model: ir.Model, specs: Mapping[str, TensorSpec], data: Data) -> Observers:
     found: Observers = {
         tensor: {name: create(dataclasses.replace(spec, observer=name)) for name in _names(spec)}
         for tensor, spec in specs.items()

@@ -52,13 +52,13 @@ class Remedies:
         }
 
     def observe(self, units: Iterable[Unit]) -> None:
-        """Let all observers see the activations among `units`, in one pass over the data."""
+        """Let all observers see the activations among `units`, in one pass over the data at most."""
         specs: dict[str, TensorSpec] = {}
         for unit in units:
             if self._effects.spec(unit) is not None and self._effects.values(unit) is None:
                 specs |= self._tied(unit)
         if specs:
-            self._observed |= ranges.observe(self._calibrated.model, specs, self._data)
+            self._observed |= ranges.observe(self._calibrated.model, specs, self._data, self._calibrated.observers)
 
     def ranges(self, unit: Unit) -> Iterator[tuple[str, QParams, Choices]]:
         """Observers whose range is another one, with the parameters and the choice."""

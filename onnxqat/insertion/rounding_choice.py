@@ -9,7 +9,8 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxqat.calibration.data import Data
-from onnxqat.calibration.inputs import Feeds
+from onnxqat.calibration.inputs import Feeds, samples_of
+from onnxqat.calibration.noise import squares
 from onnxqat.calibration.rounding import compensate
 from onnxqat.calibration.session import Session
 from onnxqat.errors import DataError, ModelError
@@ -56,7 +57,7 @@ def round_weights(
     if plan.odd_sums or not data.repeatable or batchnorm.trains_live(model):
         return ()
     rest, held = _split(data)
-    if sum(max((array.shape[0] for array in feeds.values() if array.ndim), default=1) for feeds in held) < FEWEST:
+    if sum(samples_of(feeds) for feeds in held) < FEWEST:
         return ()
     rounded = model.clone()
     weights = model.graph.initializers
@@ -96,9 +97,7 @@ def _noise(model: ir.Model, candidate: ir.Model, held: list[Feeds], insert: Inse
     for feeds in held:
         found, wanted = quantized.run(feeds, names), float_model.run(feeds, names)
         for index, name in enumerate(names):
-            value, reference = found[name].astype(np.float64), wanted[name].astype(np.float64)
-            if value.shape == reference.shape:
-                finite = np.isfinite(value) & np.isfinite(reference)
-                noise[index] += np.square(value - reference)[finite].sum()
-                power[index] += np.square(reference)[finite].sum()
+            if found[name].shape == wanted[name].shape:
+                more = squares(found[name], wanted[name])
+                noise[index], power[index] = noise[index] + more[0], power[index] + more[1]
     return float((noise / np.maximum(power, np.finfo(np.float64).tiny)).sum())

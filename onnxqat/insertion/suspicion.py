@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from onnxqat.calibration.noise import squares
 from onnxqat.insertion import trial
 from onnxqat.insertion.culprits import Unit
 from onnxqat.insertion.effects import Effects
@@ -45,5 +46,5 @@ def _share(x: Array, codes: Array) -> float:
 
 
 def _noise(x: Array, codes: Array) -> float:
-    signal = float(np.square(x).sum())
-    return min(float(np.square(codes - x).sum()) / signal, 1.0) if signal else 0.0
+    noise, signal = squares(codes, x)
+    return min(noise / signal, 1.0) if signal else 0.0

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from onnxqat.calibration.noise import squares
 from onnxqat.calibration.session import Session
 from onnxqat.graph import build, edit, qdq, walk
 from onnxqat.passes import _base
@@ -109,8 +110,7 @@ class Switchboard:
             return math.inf
         if name in self._watched:
             return 0.0
-        x, wanted = value[finite].astype(np.float64), reference[finite].astype(np.float64)
-        signal, noise = float(np.square(wanted).sum()), float(np.square(x - wanted).sum())
+        noise, signal = squares(value, reference)
         return min(noise / signal if signal else LOUD if noise else 0.0, LOUD)
 
     def _run(self, on: Collection[int], parameters: Mapping[int, QParams] | None = None) -> dict[str, Array]:

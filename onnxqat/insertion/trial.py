@@ -18,7 +18,8 @@ import onnx_ir as ir
 from onnxqat import numerics
 from onnxqat.calibration import not_finite
 from onnxqat.calibration.data import Data
-from onnxqat.calibration.inputs import static_batch
+from onnxqat.calibration.inputs import samples_of, static_batch
+from onnxqat.calibration.noise import squares
 from onnxqat.calibration.session import Session, main_values
 from onnxqat.errors import CheckError, ModelError
 from onnxqat.graph import qdq
@@ -105,7 +106,7 @@ def attempt(
         return None
     if origin is not None:
         return origin
-    return Trial(max((a.shape[0] for a in feeds.values() if a.ndim), default=1), noise, costly)
+    return Trial(samples_of(feeds), noise, costly)
 
 
 def samples(data: Data) -> dict[str, Array]:
@@ -131,9 +132,7 @@ def _gone(value: Array, reference: Array) -> bool:
 
 def sqnr(value: Array, reference: Array) -> float:
     """Signal to noise in dB over the values that are finite in both; infinite where they are equal."""
-    x, ref = np.asarray(value, np.float64).ravel(), np.asarray(reference, np.float64).ravel()
-    finite = np.isfinite(x) & np.isfinite(ref)
-    signal, noise = float(np.square(ref[finite]).sum()), float(np.square(x[finite] - ref[finite]).sum())
+    noise, signal = squares(value, reference)
     if not noise:
         return math.inf
     return 10 * math.log10(signal / noise) if signal else -math.inf

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from onnxqat.report.model import Column, Figure, Table
+from onnxqat.report.model import Column, Figure, Table, rows_of
 
 if TYPE_CHECKING:
     from onnxqat.insertion.guard import Guarded
@@ -35,8 +35,5 @@ def tables(guarded: Guarded | None) -> tuple[Table, ...]:
     """One row a change."""
     if guarded is None or not guarded.changes:
         return ()
-    rows = tuple(
-        (c.tensor, c.kind, c.output, c.without_db, c.with_db, c.cost, ", ".join(c.nodes)) for c in guarded.changes
-    )
     note = f"Without: all other changes alone. Integer nodes: those that become float, of {guarded.integer_nodes}."
-    return (Table("guard", "What the guard changed", _COLUMNS, rows, note=note),)
+    return (Table("guard", "What the guard changed", _COLUMNS, rows_of(guarded.changes, _COLUMNS), note=note),)

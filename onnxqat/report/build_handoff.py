@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import cast
 
 from onnxqat.handoff._base import ABSORBED
 from onnxqat.handoff._result import HandoffReport
 from onnxqat.report import build_scores
-from onnxqat.report.model import Cell, Column, Figure, LeftFloat, Report, Table
+from onnxqat.report.model import Column, Figure, LeftFloat, Report, Table, rows_of
 from onnxqat.shell import command
 
 _RUNS = {"float": "float model", "file": "file handed in", "compiled": "compiled"}
@@ -87,10 +86,8 @@ def _steps(report: HandoffReport) -> Table:
         Column("sqnr_db", "signal to noise", "decibel"),
         Column("differing_top1", "top-1 differ", "count"),
     )
-    fields = [c.key for c in columns]
-    rows = tuple(tuple(cast(Cell, getattr(c, key)) for key in fields) for c in report.outputs)
     note = f"Against the file handed in, in onnxruntime with optimizations off, on {report.samples} samples."
-    return Table("outputs", "Outputs", columns, rows, note=note)
+    return Table("outputs", "Outputs", columns, rows_of(report.outputs, columns), note=note)
 
 
 def _nodes(report: HandoffReport) -> Table:

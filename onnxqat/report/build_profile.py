@@ -5,11 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import shlex
-from typing import cast
 
 from onnxqat.report import build_scores
 from onnxqat.report.build import DATA
-from onnxqat.report.model import Cell, Column, Figure, Kind, Report, Table
+from onnxqat.report.model import Column, Figure, Kind, Report, Table, rows_of
 from onnxqat.shell import command
 from onnxqat.validation.profile import ProfileReport
 
@@ -47,7 +46,7 @@ def from_profile(report: ProfileReport) -> Report:
     scores = () if report.score is None else (report.score,)
     shown = _COLUMNS if scores else [c for c in _COLUMNS if c[0] != "alone_score"]
     columns = tuple(Column(key, title, kind, bar=key.endswith("_db")) for key, title, kind in shown)
-    rows = tuple(tuple(cast(Cell, getattr(layer, c.key)) for c in columns) for layer in report.layers)
+    rows = rows_of(report.layers, columns)
     note = (
         "Alone: the output with this quantizer on against that with none on. All on: the tensor against the float one."
     )

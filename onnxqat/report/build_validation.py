@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import cast
 
 from onnxqat.report import build_scores
-from onnxqat.report.model import Cell, Column, Figure, LeftFloat, Report, Table
+from onnxqat.report.model import Column, Figure, LeftFloat, Report, Table, rows_of
 from onnxqat.types import Remark
 from onnxqat.validation.result import DEFAULT, FLOAT, INTEGERS, PLAIN, RUNS, TORCH, ValidationReport
 
@@ -110,8 +109,7 @@ def _quantizers(report: ValidationReport) -> Table:
         Column("tie_rate", "at a tie", "share"),
         Column("saturated", "saturated", "share"),
     )
-    fields = [c.key for c in columns]
-    rows = tuple(tuple(cast(Cell, getattr(q, key)) for key in fields) for q in report.quantizers)
+    rows = rows_of(report.quantizers, columns)
     reference = report.quantizers[0].reference if report.quantizers else "torch"
     note = f"{reference} against onnxruntime with optimizations off, in graph order."
     return Table("quantizers", "Quantizers", columns, rows, shown=10, note=note)

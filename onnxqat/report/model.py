@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Iterable, Sequence
 from typing import Literal, TypeAlias
 
 from onnxqat.printing import printable
@@ -69,6 +70,15 @@ class Table:
     def __post_init__(self) -> None:
         if any(len(row) != len(self.columns) for row in self.rows):
             raise ValueError(f"table {self.key!r} has rows of other length than its {len(self.columns)} columns")
+
+
+def rows_of(items: Iterable[object], columns: Sequence[Column]) -> tuple[tuple[Cell, ...], ...]:
+    """A row for each of `items`: its attributes of the names that the keys of `columns` are, names joined by commas."""
+    return tuple(tuple(_cell(getattr(item, column.key)) for column in columns) for item in items)
+
+
+def _cell(value: Cell | tuple[str, ...]) -> Cell:
+    return ", ".join(value) if isinstance(value, tuple) else value
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from onnxqat.arithmetic import Accumulator, Rounding
 from onnxqat.calibration import broken_model
+from onnxqat.calibration.inputs import samples_of
 from onnxqat.calibration.recorded import Recorded
 from onnxqat.calibration.session import Session
 from onnxqat.graph import files_read, io
@@ -166,7 +167,7 @@ class _Work:
         """Run one."""
         found = self.integers.run(feeds)
         default, written = (session.run(feeds) for session in self._sessions)
-        self.samples += max((len(a) for a in feeds.values() if a.ndim), default=1)
+        self.samples += samples_of(feeds)
         for name, value in found.outputs.items():
             near = self._closeness.setdefault(name, (Closeness(), Closeness()))
             values, differing = self._counts.get(name, (0, 0))

@@ -1,5 +1,6 @@
 """Range observers: what they cover, and that the stream's cut does not matter."""
 
+import dataclasses
 import pickle
 from typing import Any
 
@@ -14,6 +15,7 @@ from onnxqat.calibration import observers
 from onnxqat.calibration.observers import create
 from onnxqat.calibration.observers._base import BaseObserver, NonFiniteError
 from onnxqat.calibration.observers._histogram import HistogramObserver
+from onnxqat.calibration.observers.auto import Observer as Auto
 from onnxqat.calibration.observers.mse import Observer as Mse
 from onnxqat.calibration.observers.percentile import Observer as Percentile
 from onnxqat.types import QType, TensorSpec
@@ -298,3 +300,27 @@ def test_mse_chooses_power_of_two_scales_by_error() -> None:
         for e in range(-5, 1)
     }
     assert np.log2(scale) == min(errors, key=lambda e: errors[e])
+
+
+def test_a_choice_keeps_its_grid_where_a_wider_candidate_has_the_same() -> None:
+    """Of grids that are powers of two, several candidates share one; what was chosen is still what is compared."""
+    made = observe(dataclasses.replace(spec("auto"), scale_bits=1), np.append(gauss(20000), np.float32(6)))
+    assert isinstance(made, Auto)
+    found = made.candidates()
+    assert list(found) == ["minmax", "mse"]
+    assert found[made.choice].same(made.qparams())
+    assert found["minmax"].scale == 2 * found["mse"].scale
+
+
+@pytest.mark.parametrize("name", ["minmax", "percentile", "mse", "entropy"])
+def test_one_histogram_is_read_as_each_observer(name: str) -> None:
+    x = np.append(gauss(5000), np.float32(9))
+    made = observe(spec("auto", symmetric=False), x[:70], x[70:])
+    assert isinstance(made, Auto)
+    read, own = made.read_as(name), observe(spec(name, symmetric=False), x)
+    assert type(read) is type(own)
+    assert read.spec == own.spec
+    assert read.qparams().same(own.qparams())
+    merged = read.for_spec(read.spec, own=True)
+    merged.merge(own)
+    assert merged.count == 2 * made.count == 2 * own.count

@@ -11,6 +11,16 @@ from tests.passes.checks import check_pass
 LAYER = "float[3,2] w = {1, 2, 3, 4, 5, 6}, float[2] b = {1, -1}"
 
 
+def rows_and_sizes(source: str) -> tuple[str, str]:
+    """Constants, and the nodes that make y of the rows of `source`, whose sizes are known when it is."""
+    constants = f"""int64[2] {source}_rows_shape = {{-1, 3}}, int64[1] y_begin = {{0}}, int64[1] y_end = {{-1}},
+    int64[1] y_width = {{2}}"""
+    nodes = f"""{source}_rows = Reshape({source}, {source}_rows_shape) y_rows = Gemm({source}_rows, w, b)
+    y_sizes = Shape({source}) y_outer = Slice(y_sizes, y_begin, y_end) y_shape = Concat <axis = 0> (y_outer, y_width)
+    y = Reshape(y_rows, y_shape)"""
+    return constants, nodes
+
+
 def test_two_axes_need_no_reshape() -> None:
     before = "g (float[N,3] x) => (float[N,2] y)"
     check_pass(
@@ -59,29 +69,22 @@ def test_a_limit_stays_behind_its_gemm() -> None:
 
 def test_unknown_sizes_come_from_the_input() -> None:
     before = "g (float[N,T,3] x) => (float[N,T,2] y)"
-    integers = """int64[2] x_rows_shape = {-1, 3}, int64[1] y_begin = {0}, int64[1] y_end = {-1},
-    int64[1] y_width = {2}"""
+    integers, nodes = rows_and_sizes("x")
     check_pass(
         MatmulBiasToGemm(),
         f"{before} <{LAYER}> {{ h = MatMul(x, w) y = Add(h, b) }}",
-        f"""{before} <{LAYER}, {integers}> {{ x_rows = Reshape(x, x_rows_shape) y_rows = Gemm(x_rows, w, b)
-        y_sizes = Shape(x) y_outer = Slice(y_sizes, y_begin, y_end) y_shape = Concat <axis = 0> (y_outer, y_width)
-        y = Reshape(y_rows, y_shape) }}""",
+        f"{before} <{LAYER}, {integers}> {{ {nodes} }}",
         inside_function="skip",
     )
 
 
 def test_an_unknown_rank_is_that_of_the_input() -> None:
     before = "g (float[N,T,3] x) => (float[A,B,C] y)"
-    integers = """int64[2] r_rows_shape = {-1, 3}, int64[1] y_begin = {0}, int64[1] y_end = {-1},
-    int64[1] y_width = {2}"""
+    integers, nodes = rows_and_sizes("r")
     check_pass(
         MatmulBiasToGemm(),
         f"{before} <{LAYER}> {{ r = Neg(x) h = MatMul(r, w) y = Add(h, b) }}",
-        f"""{before} <{LAYER}, {integers}> {{ r = Neg(x) r_rows = Reshape(r, r_rows_shape)
-        y_rows = Gemm(r_rows, w, b)
-        y_sizes = Shape(r) y_outer = Slice(y_sizes, y_begin, y_end) y_shape = Concat <axis = 0> (y_outer, y_width)
-        y = Reshape(y_rows, y_shape) }}""",
+        f"{before} <{LAYER}, {integers}> {{ r = Neg(x) {nodes} }}",
         inside_if="skip",
         inside_function="skip",
     )

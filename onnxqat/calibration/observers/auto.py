@@ -21,7 +21,8 @@ _OTHERS = ("mse", "entropy")
 class Observer(HistogramObserver):
     """Keeps one histogram, from which every candidate reads its range.
 
-    :mod:`onnxqat.calibration.range_choice` compares the candidates at the outputs of the network and sets :attr:`choice`. Until then, and where nothing can be compared, the range is that of ``mse``.
+    :mod:`onnxqat.calibration.range_choice` compares the candidates at the outputs of the network and sets
+    :attr:`choice`. Until then, and where nothing can be compared, the range is that of ``mse``.
 
     Attributes:
         choice: name of a candidate.
@@ -30,24 +31,28 @@ class Observer(HistogramObserver):
     choice: str = "mse"
 
     def candidates(self) -> dict[str, QParams]:
-        """Parameters by the name of the candidate, the widest range first; equal ones once."""
-        found: dict[str, QParams] = {}
-        names = ("minmax", *(f"percentile {share:g}" for share in PERCENTILES), *_OTHERS)
-        for name in names:
-            qparams = self._candidate(name).qparams()
-            if not any(_same(qparams, other) for other in found.values()):
-                found[name] = qparams
-        return found
+        """Parameters by the name of the candidate, the widest range first.
 
-    def _candidate(self, name: str) -> BaseObserver:
+        Equal ones are there once: by the name of the choice where that is one of theirs, else by the first.
+        """
+        names = ("minmax", *(f"percentile {share:g}" for share in PERCENTILES), *_OTHERS)
+        grids = {name: self.read_as(name).qparams() for name in names}
+        first = {name: next(n for n, grid in grids.items() if _same(grid, grids[name])) for name in names}
+        return {
+            self.choice if name == first.get(self.choice) else name: grid
+            for name, grid in grids.items()
+            if name == first[name]
+        }
+
+    def read_as(self, name: str) -> BaseObserver:
+        """The observer `name` of the same values, without another look at them; it shares their histogram."""
         made = create(dataclasses.replace(self.spec, observer=name))
-        made.spec = self.spec
-        state = {key: value for key, value in vars(self).items() if key != "choice"}
+        state = {key: value for key, value in vars(self).items() if key not in ("choice", "spec")}
         vars(made).update(state)
         return made
 
     def _clipped(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-        return self._candidate(self.choice)._clipped()  # noqa: SLF001 - another observer of the same values
+        return self.read_as(self.choice)._clipped()  # noqa: SLF001 - another observer of the same values
 
 
 def _same(first: QParams, second: QParams) -> bool:
