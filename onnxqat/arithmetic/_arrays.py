@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -20,14 +21,14 @@ def _is_numpy(x: Array) -> bool:
 
 def single(x: Array) -> Array:
     """`x` in float32, rounded half to even; a number, which is one of float32, as it is."""
-    if isinstance(x, float):
+    if type(x) is float:  # which np.float64 is not, though a subclass
         return x
     return x.astype(np.float32) if _is_numpy(x) else x.float()
 
 
 def double(x: Array) -> Array:
     """`x` in float64; a number as it is."""
-    if isinstance(x, float):
+    if isinstance(x, (int, float)):
         return x
     return x.astype(np.float64) if _is_numpy(x) else x.double()
 
@@ -63,3 +64,82 @@ def largest(x: Array) -> float:
     """The largest magnitude in `x`; 0 where it is empty."""
     size = x.size if _is_numpy(x) else x.numel()
     return float(abs(x).max()) if size else 0.0
+
+
+def counted(low: int, high: int, like: Array) -> Array:
+    """``low, low + 1, ... high`` in float32, where `like` is."""
+    if _is_numpy(like):
+        return np.arange(low, high + 1, dtype=np.float32)
+    torch = sys.modules["torch"]
+    return torch.arange(low, high + 1, dtype=torch.float32, device=like.device)
+
+
+def scalar(value: Any, like: Array) -> Array:
+    """`value`, a number or torch's symbol of one, in float64, where `like` is."""
+    if _is_numpy(like):
+        return np.float64(value)
+    return like.new_full((), value, dtype=sys.modules["torch"].float64)
+
+
+def exponential(x: Array) -> Array:
+    """``exp(x)`` in the type of `x`."""
+    return np.exp(x) if _is_numpy(x) else x.exp()
+
+
+def logarithm(x: Array) -> Array:
+    """``log(x)`` in the type of `x`."""
+    return np.log(x) if _is_numpy(x) else x.log()
+
+
+def floor(x: Array) -> Array:
+    """The largest whole number that is not above `x`."""
+    return np.floor(x) if _is_numpy(x) else x.floor()
+
+
+def largest_of_rows(x: Array) -> Array:
+    """The largest element along the last axis, which is kept with length 1."""
+    return x.max(-1, keepdims=True) if _is_numpy(x) else x.amax(-1, keepdim=True)
+
+
+def looked_up(table: Array, places: Array) -> Array:
+    """Elements of `table` at `places`, whole numbers in float32; NaN and what lies outside count as the nearest end.
+
+    NaN has the first place, as its code is the smallest one in onnxruntime.
+    """
+    if _is_numpy(table):
+        limited = np.nan_to_num(places, nan=0.0).clip(0, len(table) - 1)
+        return table.take(limited.astype(np.int32))
+    torch = sys.modules["torch"]
+    limited = places.nan_to_num(nan=0.0).clip(0, len(table) - 1)
+    return table.index_select(0, limited.to(torch.int32).reshape(-1)).view(places.shape)
+
+
+def added_in_order(x: Array) -> Array:
+    """The sum along the last axis, which is kept with length 1: float32, rounded behind every element, from the first on.
+
+    Of an axis whose length torch does not know while it traces, float64 adds up, which rounds once.
+    """
+    if _is_numpy(x):
+        return np.add.accumulate(x, axis=-1, dtype=np.float32)[..., -1:]
+    if not isinstance(x.shape[-1], int):
+        return single(double(x).sum(-1, keepdim=True))
+    first, *others = x.movedim(-1, 0).contiguous().unbind(0)
+    total = first if not others else first + others[0]
+    for other in others[1:]:
+        total = total + other
+    return total.unsqueeze(-1)
+
+
+def zeros_around(x: Array, pads: Sequence[tuple[int, int]]) -> Array:
+    """`x` with zeros in front of and behind its last axes, as many of each as `pads` says from the first of them on."""
+    if _is_numpy(x):
+        return np.pad(x, [(0, 0)] * (x.ndim - len(pads)) + list(pads))
+    flat = [number for pair in reversed(pads) for number in pair]
+    return sys.modules["torch"].nn.functional.pad(x, flat)
+
+
+def ones(shape: Sequence[int], like: Array) -> Array:
+    """Ones in float32, where `like` is."""
+    if _is_numpy(like):
+        return np.ones(shape, np.float32)
+    return like.new_ones(shape, dtype=sys.modules["torch"].float32)

@@ -81,6 +81,8 @@ class Arithmetic(abc.ABC):
     """
 
     name: str
+    has: frozenset[str] = frozenset()
+    """Kernels that not every target has on integers: ``softmax``, ``padded-average``."""
 
     def __init__(self, accumulator: Accumulator | None = None) -> None:
         self.accumulator = accumulator or Accumulator()
@@ -116,12 +118,16 @@ class Arithmetic(abc.ABC):
         """
 
     @abc.abstractmethod
-    def average(self, places: Iterable[Array], count: int, grid: Grid, output: Grid) -> Array:
+    def average(self, places: Iterable[Array], count: Array | int, grid: Grid, output: Grid) -> Array:
         """Steps of means over windows.
 
         Args:
             places: steps, one array a place of the window, in the order of memory.
-            count: places of a window.
+            count: places of a window; where some lie outside of the image and do not count, float32, of each window.
             grid: of the input.
             output: of the result.
         """
+
+    def softmax(self, x: Array, grid: Grid, output: Grid) -> Array:
+        """Steps of ``softmax(x)`` along the last axis, of an arithmetic that has it."""
+        raise NotImplementedError(self.name)

@@ -32,6 +32,7 @@ class Arithmetic(_base.Arithmetic):
     """
 
     name = "fixed-point"
+    has = frozenset({"padded-average"})
 
     def __init__(self, accumulator: Accumulator | None = None, rounding: Rounding = "half-away") -> None:
         super().__init__(accumulator)
@@ -55,11 +56,11 @@ class Arithmetic(_base.Arithmetic):
         ratio = double(grid_a.scale) * double(grid_b.scale) / double(output.scale)
         return output.limited(self._scaled(whole(a * b), ratio))
 
-    def global_average(self, total: Array, count: int, grid: Grid, output: Grid) -> Array:
+    def global_average(self, total: Array, count: Array | int, grid: Grid, output: Grid) -> Array:
         """See the base class; as of TFLite's Mean."""
-        return output.limited(self._scaled(whole(total), double(grid.scale) / (double(output.scale) * count)))
+        return output.limited(self._scaled(whole(total), double(grid.scale) / (double(output.scale) * double(count))))
 
-    def average(self, places: Iterable[Array], count: int, grid: Grid, output: Grid) -> Array:
+    def average(self, places: Iterable[Array], count: Array | int, grid: Grid, output: Grid) -> Array:
         """See the base class; TFLite's AveragePool has one grid on both sides, and so is a Mean here as well."""
         return self.global_average(functools.reduce(operator.add, places), count, grid, output)
 

@@ -55,8 +55,9 @@ class Arithmetic(_base.Arithmetic):
         factor = round(2**bits / count)
         return self._shifted(whole(total) * factor, _exponent(output) - _exponent(grid) + bits, output, LONGEST + bits)
 
-    def average(self, places: Iterable[Array], count: int, grid: Grid, output: Grid) -> Array:
-        """See the base class."""
+    def average(self, places: Iterable[Array], count: Array | int, grid: Grid, output: Grid) -> Array:
+        """See the base class; of windows that all count alike."""
+        assert isinstance(count, int)
         return self.global_average(functools.reduce(operator.add, places), count, grid, output)
 
     def _shifted(self, x: Array, by: Array, output: Grid, longest: int = LONGEST) -> Array:

@@ -25,7 +25,7 @@ from onnxqat.validation import machine
 from onnxqat.validation.opening import check_outputs, name_of, open_data
 
 if TYPE_CHECKING:
-    from onnxqat.bridge.integer.model import IntegerModel, Sums
+    from onnxqat.bridge.integer.model import Engine, IntegerModel, Sums
     from onnxqat.calibration.preprocess import Preprocess
 
 Array = npt.NDArray[Any]
@@ -89,6 +89,7 @@ def simulate(
     arithmetic: str = "onnxruntime",
     accumulator: Accumulator | None = None,
     rounding: Rounding | None = None,
+    engine: Engine = "torch",
     preprocess: str | Preprocess | None = None,
     batch_size: int | None = None,
     limit: int | None = LIMIT,
@@ -104,6 +105,7 @@ def simulate(
         arithmetic: ``onnxruntime``, ``fixed-point`` or ``shift`` (:mod:`onnxqat.arithmetic`).
         accumulator: where layers keep their sums; None: 32 bits that wrap around.
         rounding: None: the arithmetic's own.
+        engine: what computes: ``torch``, or ``numpy``, with the same bits, slower.
         preprocess: preprocessing line for image folders.
         batch_size: samples a batch.
         limit: largest number of samples.
@@ -127,7 +129,7 @@ def simulate(
     recorded = Recorded.of(graph, model)
     opened = open_data(graph, data, preprocess, batch_size, limit, random_data=random_data, recorded=recorded)
     work = _Work(
-        to_integer(graph, arithmetic=arithmetic, accumulator=accumulator, rounding=rounding),
+        to_integer(graph, arithmetic=arithmetic, accumulator=accumulator, rounding=rounding, engine=engine),
         Session(graph, optimize=True, precise=machine.precise(graph), what="the quantized model"),
         Session(graph, optimize=False, what="the quantized model"),
         keeps=codes is not None,

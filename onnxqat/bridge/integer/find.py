@@ -13,7 +13,7 @@ from torch.nn import functional
 from onnxqat.arithmetic import Arithmetic
 from onnxqat.bridge import module as modules
 from onnxqat.bridge.fake_quantize import FakeQuantize
-from onnxqat.bridge.integer import layers, pointwise
+from onnxqat.bridge.integer import layers, pointwise, pools, softmax
 from onnxqat.bridge.integer.unit import Step, Unit
 from onnxqat.bridge.module import OnnxModule
 
@@ -41,13 +41,15 @@ _KINDS: dict[Any, tuple[type[Unit], int]] = {
     **dict.fromkeys(layers.PRODUCTS, (layers.Matrix, 2)),
     operator.add: (pointwise.Sum, 2),
     operator.mul: (pointwise.Product, 2),
-    torch.mean: (pointwise.GlobalAverage, 1),
-    functional.avg_pool2d: (pointwise.Average, 1),
+    torch.mean: (pools.GlobalAverage, 1),
+    **dict.fromkeys(pools.POOLS, (pools.Average, 1)),
+    torch.softmax: (softmax.Softmax, 1),
     torch.sigmoid: (pointwise.Sigmoid, 0),
+    torch.tanh: (pointwise.Tanh, 0),
 }
 """Unit of each function and how many of its arguments have to lie on grids; of 0, its first one may."""
 
-_FLOAT_RESULT = (*layers.PRODUCTS, torch.sigmoid)
+_FLOAT_RESULT = (*layers.PRODUCTS, torch.sigmoid, torch.tanh)
 """Functions whose kernels may give float."""
 
 
@@ -71,7 +73,7 @@ def compute_in_integers(module: OnnxModule, arithmetic: Arithmetic) -> OnnxModul
     graph.output(graph.graph_copy(module.graph, {}))
     held = dict(module._modules)  # noqa: SLF001 - so that units are not registered with `module` too
     names = {name: name for name in module.tensor_nodes.values()}
-    for count, match in enumerate(_matches(module, graph)):
+    for count, match in enumerate(_matches(module, graph, arithmetic)):
         path = f"integer_{count}_{match.operation.name}"
         held[path] = _unit(match, arithmetic)
         names[match.last.name] = _replace(graph, match, path).name
@@ -90,7 +92,9 @@ def _unit(match: _Match, arithmetic: Arithmetic) -> Unit:
 
 def _replace(graph: fx.Graph, match: _Match, path: str) -> fx.Node:
     args: list[Any] = list(match.operation.args)
+    bias: fx.Node | None = None
     if issubclass(_KINDS[match.operation.target][0], layers.Layer) and len(match.sources) > 2:
+        bias = args[2]
         args[2] = args[2].args[0]  # the bias in front of its quantizer
     with graph.inserting_before(match.last):
         call = graph.create_node("call_module", path, tuple(args))
@@ -101,23 +105,32 @@ def _replace(graph: fx.Graph, match: _Match, path: str) -> fx.Node:
         before = node.args[0]
         graph.erase_node(node)
         if node is match.operation:
-            return call
+            break
         node = before
+    if bias is not None and not bias.users:
+        graph.erase_node(bias)
+    return call
 
 
-def _matches(module: OnnxModule, graph: fx.Graph) -> list[_Match]:
+def _matches(module: OnnxModule, graph: fx.Graph, arithmetic: Arithmetic) -> list[_Match]:
     grids: dict[fx.Node, FakeQuantize] = {}
     found = []
     for node in graph.nodes:
         quantizer = _quantizer(module, node)
         if quantizer is not None:
             grids[node] = quantizer
-        elif node.op == "call_function" and node.target in _MOVES and node.args and node.args[0] in grids:
+        elif _moves(node) and node.args[0] in grids:
             grids[node] = grids[node.args[0]]
-        match = _match(module, node, grids)
+        match = _match(module, node, grids, arithmetic)
         if match is not None:
             found.append(match)
     return found
+
+
+def _moves(node: fx.Node) -> bool:
+    if node.op != "call_function" or node.target not in _MOVES or not node.args:
+        return False
+    return node.target is not functional.pad or (len(node.args) == 2 and not node.kwargs)  # with zeros
 
 
 def _quantizer(module: OnnxModule, node: fx.Node) -> FakeQuantize | None:
@@ -127,7 +140,9 @@ def _quantizer(module: OnnxModule, node: fx.Node) -> FakeQuantize | None:
     return found if isinstance(found, FakeQuantize) else None
 
 
-def _match(module: OnnxModule, node: fx.Node, grids: dict[fx.Node, FakeQuantize]) -> _Match | None:
+def _match(
+    module: OnnxModule, node: fx.Node, grids: dict[fx.Node, FakeQuantize], arithmetic: Arithmetic
+) -> _Match | None:
     """The unit whose operation is `node`."""
     if node.op != "call_function" or node.target not in _KINDS or node.kwargs:
         return None
@@ -138,14 +153,14 @@ def _match(module: OnnxModule, node: fx.Node, grids: dict[fx.Node, FakeQuantize]
         return None
     bias = _bias(module, node)
     sources += [] if bias is None else [bias]
-    if not all(map(_fits, sources)) or not _is_known(node, bias):
+    if not all(map(_fits, sources)) or not _is_known(node, sources, bias, arithmetic):
         return None
     activations, last = list[Step](), node
     while len(last.users) == 1:
         user = next(iter(last.users))
         quantizer = _quantizer(module, user)
         if quantizer is not None:
-            return _Match(node, sources, activations, user, quantizer) if _fits(quantizer) else None
+            return _Match(node, sources, activations, user, quantizer) if _takes(quantizer) else None
         if user.op != "call_function" or user.target not in _LIMITS or user.kwargs:
             break
         function: Any = user.target
@@ -160,17 +175,23 @@ def _bias(module: OnnxModule, node: fx.Node) -> FakeQuantize | None:
     return _quantizer(module, given) if isinstance(given, fx.Node) else None
 
 
-def _is_known(node: fx.Node, bias: FakeQuantize | None) -> bool:
-    """Whether the kernel for the arguments of `node` is known: a bias on the accumulator's grid, no padding in a pool."""
+def _is_known(node: fx.Node, sources: list[FakeQuantize], bias: FakeQuantize | None, arithmetic: Arithmetic) -> bool:
+    """Whether `arithmetic` has a kernel for the arguments of `node`."""
     kind, _ = _KINDS[node.target]
-    if issubclass(kind, layers.Layer):
-        return bias is not None or len(node.args) < 3 or node.args[2] is None
-    if kind is pointwise.Average:
-        padding, up, *_ = (*node.args[3:], 0, False, None)
-        return not up and not any(padding if isinstance(padding, (list, tuple)) else [padding])
-    return True
+    if issubclass(kind, layers.Layer):  # its bias lies on the accumulator's grid
+        return sources[0].axis is None and (bias is not None or len(node.args) < 3 or node.args[2] is None)
+    if any(q.axis is not None for q in sources):
+        return False
+    if kind is softmax.Softmax:
+        return "softmax" in arithmetic.has and sources[0].quant_max - sources[0].quant_min < pointwise.CODES
+    return kind is not pools.Average or pools.is_known(node.target, node.args[1:], arithmetic)
 
 
 def _fits(q: FakeQuantize) -> bool:
     """Whether kernels know the grid: integers, not in blocks."""
     return not q.qtype.is_float and q.block_size is None and q.precision == "float32"
+
+
+def _takes(q: FakeQuantize) -> bool:
+    """Whether kernels write on the grid, which is one for the whole tensor."""
+    return _fits(q) and q.axis is None

@@ -6,13 +6,16 @@ import abc
 import functools
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from onnxqat.arithmetic import Grid
+from onnxqat.arithmetic._arrays import Array, double, largest, single
 from onnxqat.bridge.fake_quantize import FakeQuantize
-from onnxqat.bridge.integer import sums, tiles
-from onnxqat.bridge.integer.unit import Unit, steps_of
+from onnxqat.bridge.integer import numpy_sums, sums, tiles
+from onnxqat.bridge.integer.unit import Unit, as_numpy, steps_of
 from onnxqat.bridge.lowering.linear import biased_product
 
 CONVOLUTIONS = (torch.conv1d, torch.conv2d, torch.conv3d)
@@ -35,7 +38,8 @@ class Layer(Unit):
         """See the base class."""
         if not torch.is_grad_enabled():
             return self._computed(x, w, b, rest, gradient=False)[0], None
-        bias = None if b is None else self.sources[2](b)
+        # A derived quantizer passes the gradient through, and nothing needs the value that it gives.
+        bias = b if b is None or self.sources[2].derived else self.sources[2](b)
         with torch.no_grad():
             result, floating = self._computed(x, w, b, rest, gradient=True)
         return result, self.traced(floating, x, w, bias, *rest)
@@ -54,30 +58,59 @@ class Layer(Unit):
         """The dequantized result of the kernel and, for a gradient, that of the float operator."""
         of_x, of_w = self.grid(0, x.ndim), self.grid(1, w.ndim)
         total, bound = self.summed(steps_of(x, of_x), steps_of(w, of_w), rest)
-        values = [self.grid(1, 0).scale]
+        values = [of_w.scale.reshape(-1) if of_w.scale.ndim else of_w.scale]
         if b is not None:
-            codes = _codes(self.sources[2], b)
+            codes = _codes(self.sources[2], b.detach(), self.grid(2, b.ndim))
             bound += float(self.sources[2].quant_max if torch.compiler.is_compiling() else codes.abs().max())
             total = total if bound < sums.EXACT else total.double()
             values.append(codes.to(total.dtype))
         holds = bound <= self.arithmetic.accumulator.largest
-        finish = functools.partial(self._finish, of_x.scale, holds, gradient)
+        output = None if self.quantizer is None else self.output(0)
+        finish = functools.partial(self.finished, of_x.scale, output, holds=holds, gradient=gradient)
         axis = 1 if self.operation in CONVOLUTIONS else total.ndim - 1
         return tiles.by_channel(finish, axis, total, *values)
 
-    def _finish(
-        self, activation: Tensor, holds: bool, gradient: bool, total: Tensor, weight: Tensor, *bias: Tensor
-    ) -> tuple[Tensor, ...]:
-        """Of sums, with scales and codes that broadcast."""
+    def in_numpy(self, x: Array, w: Array, b: Array | None = None, *rest: Any) -> Array:
+        """See the base class."""
+        grids = [as_numpy(self.grid(index, array.ndim)) for index, array in enumerate((x, w))]
+        steps_of_x, steps_of_w = ((a / grid.scale).round() for a, grid in zip((x, w), grids, strict=True))
+        total = numpy_sums.summed(self.operation, steps_of_x, steps_of_w, rest)
+        values = [np.asarray(grids[1].scale).reshape(-1)]
+        values += [] if b is None else [_codes(self.sources[2], b, as_numpy(self.grid(2, 1)))]
+        if self.operation in CONVOLUTIONS:
+            values = [value.reshape(-1, *[1] * (total.ndim - 2)) for value in values]
+        output = None if self.quantizer is None else as_numpy(self.output(0))
+        return self.finished(grids[0].scale, output, total, *values, holds=False)[0]
+
+    def finished(
+        self,
+        activation: Array,
+        output: Grid | None,
+        total: Array,
+        weight: Array,
+        *bias: Array,
+        holds: bool,
+        gradient: bool = False,
+    ) -> tuple[Array, ...]:
+        """What comes of sums: the dequantized result of the kernel, and for a gradient that of the float operator.
+
+        Args:
+            activation: scale of the input.
+            output: grid of the result; None where the kernel gives float.
+            total: sums of products of steps, without the bias.
+            weight: scales of the weight, of a shape that broadcasts with `total`.
+            bias: its codes, where there is one, in the type of `total`.
+            holds: whether the accumulator holds every sum that there can be.
+            gradient: whether the float operator's result is wanted.
+        """
         total = total + bias[0] if bias else total
         if self.reached is not None:
-            self.reached = max(self.reached, float(total.abs().max()) if total.numel() else 0.0)
+            self.reached = max(self.reached, largest(total))
         if not holds:
             total = self.arithmetic.accumulator.hold(total, self.tensor, traced=torch.compiler.is_compiling())
-        floating = total.float() * (activation * weight) if gradient or self.quantizer is None else total
-        if self.quantizer is None:
+        floating = single(total) * (activation * weight) if gradient or output is None else total
+        if output is None:
             return floating, floating
-        output = self.output(0)
         result = self.arithmetic.requantize(total, activation, weight, output) * output.scale
         return (result, floating) if gradient else (result,)
 
@@ -141,12 +174,9 @@ class Matrix(Layer):
         return self.operation(x, w) if bias is None else self.operation(x, w, bias)
 
 
-@torch.no_grad()
-def _codes(bias: FakeQuantize, values: Tensor) -> Tensor:
+def _codes(bias: FakeQuantize, values: Array, grid: Grid) -> Array:
     """The int32 codes of a bias, in float64."""
-    grid = Unit.grid_of(bias, values.ndim)
-    codes: Tensor = (values.float() / grid.scale).round()
-    return codes.double().clamp(bias.quant_min, bias.quant_max)
+    return double((single(values) / grid.scale).round()).clip(bias.quant_min, bias.quant_max)
 
 
 def _reach(quantizer: FakeQuantize) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -14,13 +14,15 @@ from torch import fx
 from onnxqat.arithmetic import Accumulator, Arithmetic, Rounding, create
 from onnxqat.bridge.fake_quantize import FakeQuantize
 from onnxqat.bridge.importer import to_torch
+from onnxqat.bridge.integer import numpy_run
 from onnxqat.bridge.integer.layers import Layer
 from onnxqat.bridge.integer.unit import Unit
 from onnxqat.bridge.module import OnnxModule
-from onnxqat.errors import ModelError
+from onnxqat.errors import ModelError, UsageError
 from onnxqat.graph import io, quantized_forms
 
 Array = npt.NDArray[Any]
+Engine: TypeAlias = Literal["torch", "numpy"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,10 +61,11 @@ class IntegerModel:
     Attributes:
         module: the torch module that computes, in evaluation mode.
         arithmetic: of its kernels.
+        engine: what computes.
     """
 
-    def __init__(self, module: OnnxModule, arithmetic: Arithmetic) -> None:
-        self.module, self.arithmetic = module.eval(), arithmetic
+    def __init__(self, module: OnnxModule, arithmetic: Arithmetic, engine: Engine = "torch") -> None:
+        self.module, self.arithmetic, self.engine = module.eval(), arithmetic, engine
         self._layers = [unit for unit in module.modules() if isinstance(unit, Layer)]
         for layer in self._layers:
             layer.reached = 0.0
@@ -82,7 +85,7 @@ class IntegerModel:
         Raises:
             CheckError: ``accumulator-overflow``.
         """
-        recorder = _Recorder(self.module)
+        recorder = _Recorder(self.module, self.engine)
         with torch.no_grad():
             found = recorder.run(*(torch.from_numpy(np.array(feeds[name])) for name in self.module.input_names))
         outputs = found if isinstance(found, tuple) else (found,)
@@ -98,14 +101,15 @@ class IntegerModel:
 class _Recorder(fx.Interpreter):
     """Keeps the codes of what quantizers give."""
 
-    def __init__(self, module: OnnxModule) -> None:
+    def __init__(self, module: OnnxModule, engine: Engine) -> None:
         super().__init__(module)
         self.codes: dict[str, Array] = {}
+        self._in_numpy = engine == "numpy"
 
     def call_module(self, target: Any, args: Any, kwargs: Any) -> Any:
         """Run one, and keep codes."""
-        result = super().call_module(target, args, kwargs)
         held = self.fetch_attr(str(target))
+        result = numpy_run.execute(held, args, kwargs) if self._in_numpy else held(*args, **kwargs)
         quantizer = held.quantizer if isinstance(held, Unit) else held
         if isinstance(quantizer, FakeQuantize) and quantizer.role == "activation" and quantizer.block_size is None:
             grid = Unit.grid_of(quantizer, result.ndim)
@@ -120,6 +124,7 @@ def to_integer(
     arithmetic: str | Arithmetic = "onnxruntime",
     accumulator: Accumulator | None = None,
     rounding: Rounding | None = None,
+    engine: Engine = "torch",
 ) -> IntegerModel:
     """Lower a QDQ model to execution in integers.
 
@@ -131,12 +136,17 @@ def to_integer(
         arithmetic: ``onnxruntime``, ``fixed-point``, ``shift`` (:mod:`onnxqat.arithmetic`), or one that is made.
         accumulator: where layers keep their sums; None: 32 bits that wrap around.
         rounding: None: the arithmetic's own.
+        engine: ``torch``, or ``numpy``, which gives the same bits and takes longer.
 
     Raises:
         UsageError: ``name-unknown``, ``option-invalid``.
         ModelError: ``model-not-quantized``, ``model-form``, and what :func:`onnxqat.to_torch` raises.
         UnsupportedError: ``operator-unsupported``.
     """
+    if engine not in get_args(Engine):
+        raise UsageError(
+            "option-invalid", f"there is no engine {engine!r}", hint=f"one of: {', '.join(get_args(Engine))}"
+        )
     made = create(arithmetic, accumulator=accumulator, rounding=rounding) if isinstance(arithmetic, str) else arithmetic
     graph = io.load(model)
     module = to_torch(graph, arithmetic=made)
@@ -144,4 +154,4 @@ def to_integer(
         raise quantized_forms.refusal(graph, "the model") or ModelError(
             "model-not-quantized", "the model has no quantizer to compute on codes", hint="first: onnxqat insert-qdq"
         )
-    return IntegerModel(module, made)
+    return IntegerModel(module, made, engine)

@@ -1,116 +1,125 @@
-"""Sums, products and pools of codes."""
+"""Sums, products and curves of codes, element by element."""
 
 from __future__ import annotations
 
 import abc
-import itertools
-import math
-from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from onnxqat.arithmetic import Grid
-from onnxqat.bridge import rational
+from onnxqat.arithmetic import Grid, _rational
+from onnxqat.arithmetic._arrays import Array, counted, looked_up
 from onnxqat.bridge.integer import tiles
-from onnxqat.bridge.integer.unit import Unit, steps_of
+from onnxqat.bridge.integer.unit import Formula
+
+CODES = 256
+"""Largest number of codes of a grid for which results are looked up in a table; those of two operands fill 256 kB."""
+
+LEAST = CODES**2
+"""Elements from which on a table of two operands has fewer entries than there are results."""
 
 
-class Pair(Unit):
-    """Two tensors, element by element."""
+class Pair(Formula):
+    """Two tensors."""
 
-    def exact(self, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor | None]:
+    def values(self, grids: tuple[Grid, ...], output: Grid | None, *args: Any) -> Array:
         """See the base class."""
-        grids = (self.grid(0, 0), self.grid(1, 0), self.output(0))
-        result = tiles.elementwise(lambda x, y: self._values(x, y, *grids), a.detach(), b.detach())
-        return result, self.operation(a, b) if torch.is_grad_enabled() else None
+        a, b = args
+        assert output is not None
+        steps = ((a / grids[0].scale).round(), (b / grids[1].scale).round())
+        return self.kernel(*steps, grids[0], grids[1], output) * output.scale
 
-    def _values(self, a: Tensor, b: Tensor, of_a: Grid, of_b: Grid, output: Grid) -> Tensor:
-        steps = ((a / of_a.scale).round(), (b / of_b.scale).round())
-        return cast(Tensor, self.kernel(*steps, of_a, of_b, output) * output.scale)
+    def in_torch(self, grids: tuple[Grid, ...], output: Grid | None, *args: Any) -> Tensor:
+        """See the base class."""
+        a, b = args
+        if tiles.helps(args, LEAST) and all(g.high - g.low < CODES for g in grids):
+            return _of_pairs(self, grids, cast(Grid, output), a, b)
+        return tiles.elementwise(lambda x, y: self.values(grids, output, x, y), a, b)
 
     @abc.abstractmethod
-    def kernel(self, a: Tensor, b: Tensor, of_a: Grid, of_b: Grid, output: Grid) -> Tensor:
+    def kernel(self, a: Array, b: Array, of_a: Grid, of_b: Grid, output: Grid) -> Array:
         """Steps of the result."""
+
+
+def _of_pairs(unit: Pair, grids: tuple[Grid, ...], output: Grid, a: Tensor, b: Tensor) -> Tensor:
+    """What `unit` gives, looked up: kernels of two operands compute in float64, which costs more than memory does."""
+    of_a, of_b = grids
+    columns, steps = of_b.high - of_b.low + 1, [counted(g.low, g.high, a) - g.zero_point for g in grids]
+    results = unit.kernel(steps[0].unsqueeze(1), steps[1], of_a, of_b, output) * output.scale
+    table = torch.cat([results.reshape(-1), results.new_full((1,), torch.nan)])
+
+    def found(x: Tensor, y: Tensor) -> Tensor:
+        rows = (x / of_a.scale).round_().add_(of_a.zero_point - of_a.low).clamp_(0, of_a.high - of_a.low)
+        places = (y / of_b.scale).round_().add_(of_b.zero_point - of_b.low).clamp_(0, columns - 1)
+        places = places.add_(rows.mul_(columns)).nan_to_num_(nan=float(len(table) - 1))  # NaN stays NaN
+        return table.index_select(0, places.to(torch.int32).view(-1)).view(x.shape)
+
+    return tiles.elementwise(found, a, b, least=LEAST)
 
 
 class Sum(Pair):
     """Two tensors added."""
 
-    def kernel(self, a: Tensor, b: Tensor, of_a: Grid, of_b: Grid, output: Grid) -> Tensor:
+    def kernel(self, a: Array, b: Array, of_a: Grid, of_b: Grid, output: Grid) -> Array:
         """See the base class."""
-        return cast(Tensor, self.arithmetic.add(a, b, of_a, of_b, output))
+        return self.arithmetic.add(a, b, of_a, of_b, output)
 
 
 class Product(Pair):
     """Two tensors multiplied."""
 
-    def kernel(self, a: Tensor, b: Tensor, of_a: Grid, of_b: Grid, output: Grid) -> Tensor:
+    def kernel(self, a: Array, b: Array, of_a: Grid, of_b: Grid, output: Grid) -> Array:
         """See the base class."""
-        return cast(Tensor, self.arithmetic.multiply(a, b, of_a, of_b, output))
+        return self.arithmetic.multiply(a, b, of_a, of_b, output)
 
 
-class GlobalAverage(Unit):
-    """The mean of each image."""
+class Curve(Formula, abc.ABC):
+    """A function with onnxruntime's own bits; of a tensor on a grid, a table of its codes."""
 
-    def exact(self, x: Tensor, axes: Sequence[int], keep: bool = False) -> tuple[Tensor, Tensor | None]:
+    @abc.abstractmethod
+    def curve(self, x: Array) -> Array:
+        """The function of float32."""
+
+    def values(self, grids: tuple[Grid, ...], output: Grid | None, *args: Any) -> Array:
         """See the base class."""
-        grid, output = self.grid(0, 0), self.output(0)
-        total = steps_of(x.detach(), grid).double().sum(list(axes), keep)
-        count = math.prod([x.shape[axis] for axis in axes])
-        result = self.arithmetic.global_average(total, count, grid, output) * output.scale
-        return result, torch.mean(x, list(axes), keep) if torch.is_grad_enabled() else None
+        x = args[0]
+        if not grids:
+            return self._quantized(x, output)
+        return looked_up(self._table(grids[0], output, x), _places(x, grids[0]))
 
-
-class Average(Unit):
-    """The means of windows of images, without padding."""
-
-    def exact(self, x: Tensor, size: Sequence[int], stride: Sequence[int], *rest: Any) -> tuple[Tensor, Tensor | None]:
+    def in_torch(self, grids: tuple[Grid, ...], output: Grid | None, *args: Any) -> Tensor:
         """See the base class."""
-        grid, output = self.grid(0, 0), self.output(0)
-        places = _places(steps_of(x.detach(), grid), size, stride)
-        result = self.arithmetic.average(places, math.prod(size), grid, output) * output.scale
-        return result, self.operation(x, size, stride, *rest) if torch.is_grad_enabled() else None
+        x = args[0]
+        if not grids:
+            return tiles.elementwise(lambda held: self._quantized(held, output), x)
+        table = self._table(grids[0], output, x)
+        return tiles.elementwise(lambda held: looked_up(table, _places(held, grids[0])), x)
+
+    def _table(self, grid: Grid, output: Grid | None, like: Array) -> Array:
+        steps = counted(grid.low, grid.high, like) - grid.zero_point
+        return self._quantized(steps * grid.scale, output)
+
+    def _quantized(self, x: Array, output: Grid | None) -> Array:
+        values = self.curve(x)
+        return values if output is None else output.limited((values / output.scale).round()) * output.scale
 
 
-def _places(x: Tensor, size: Sequence[int], stride: Sequence[int]) -> Iterator[Tensor]:
-    """Of each place of the window, what lies there in all windows."""
-    ends = [
-        (length - window) // step * step + 1 for length, window, step in zip(x.shape[2:], size, stride, strict=True)
-    ]
-    for place in itertools.product(*(range(window) for window in size)):
-        found = x
-        for axis, (start, end, step) in enumerate(zip(place, ends, stride, strict=True), 2):
-            found = found.narrow(axis, start, end)[(slice(None),) * axis + (slice(None, None, step),)]
-        yield found
+def _places(x: Array, grid: Grid) -> Array:
+    return (x / grid.scale).round() + (grid.zero_point - grid.low)
 
 
-class Sigmoid(Unit):
-    """onnxruntime's own sigmoid; of a tensor on a grid, a table of its codes."""
+class Sigmoid(Curve):
+    """Sigmoid."""
 
-    def exact(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+    def curve(self, x: Array) -> Array:
         """See the base class."""
-        held = x.detach()
-        result = _looked_up(self._values, held, self.grid(0, 0)) if self.sources else self._values(held)
-        return result, torch.sigmoid(x) if torch.is_grad_enabled() else None
-
-    def _values(self, x: Tensor) -> Tensor:
-        values = rational.sigmoid(x)
-        if self.quantizer is None:
-            return values
-        grid = self.output(0)
-        return cast(Tensor, grid.limited((values / grid.scale).round()) * grid.scale)
+        return _rational.sigmoid(x)
 
 
-def _looked_up(function: Callable[[Tensor], Tensor], x: Tensor, grid: Grid) -> Tensor:
-    """``function(x)`` of a tensor on a `grid` per tensor, computed once for each code."""
-    codes = torch.arange(grid.low, grid.high + 1, device=x.device, dtype=torch.float32)
-    table = function((codes - grid.zero_point) * grid.scale)
+class Tanh(Curve):
+    """Tanh."""
 
-    def found(values: Tensor) -> Tensor:
-        places = (values / grid.scale).round() + (grid.zero_point - grid.low)
-        places = places.nan_to_num(nan=0.0)  # NaN has the smallest code, as in onnxruntime
-        return table.index_select(0, places.to(torch.int32).reshape(-1)).view(values.shape)
-
-    return tiles.elementwise(found, x)
+    def curve(self, x: Array) -> Array:
+        """See the base class."""
+        return _rational.tanh(x)

@@ -13,19 +13,20 @@ TILE = 2**17
 """Elements of a tile: eight arrays of float32, which a formula has alive at a time, fill a second-level cache."""
 
 
-def _helps(tensors: Sequence[Tensor]) -> bool:
+def helps(tensors: Sequence[Tensor], least: int = 4 * TILE) -> bool:
+    """Whether `tensors` have at least so many elements, lie on CPU, are alike in memory and not traced."""
     first = tensors[0]
     return (
         not torch.compiler.is_compiling()
         and first.device.type == "cpu"
-        and first.numel() >= 4 * TILE
+        and first.numel() >= least
         and all(type(t) is Tensor and t.shape == first.shape and t.stride() == first.stride() for t in tensors)
     )
 
 
-def elementwise(function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
-    """``function(*tensors)``, which works on each element alone and gives float32; no gradient."""
-    if not _helps(tensors) or not layout.is_dense(tensors[0]):
+def elementwise(function: Callable[..., Tensor], *tensors: Tensor, least: int = 4 * TILE) -> Tensor:
+    """``function(*tensors)``, which works on each element alone and gives float32; no gradient; whole below `least`."""
+    if not helps(tensors, least) or not layout.is_dense(tensors[0]):
         return function(*tensors)
     result = torch.empty_like(tensors[0], dtype=torch.float32)
     pieces = zip(*(torch.split(layout.flat(t), TILE) for t in (result, *tensors)), strict=True)
@@ -45,7 +46,7 @@ def by_channel(
         x: any shape; taken in tiles where axis is 1.
         values: shape () or (C,); `function` gets them so that they broadcast.
     """
-    if axis != 1 or x.ndim < 3 or not _helps((x,)) or not x.is_contiguous():
+    if axis != 1 or x.ndim < 3 or not helps((x,)) or not x.is_contiguous():
         return function(x, *(reference.along_axis(v, axis if v.ndim else None, x.ndim) for v in values))
     matrix = x.reshape(x.shape[0] * x.shape[1], -1)
     columns = [v.repeat(x.shape[0]).unsqueeze(1) if v.ndim else v for v in values]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from onnxqat.arithmetic import Arithmetic, Grid
+from onnxqat.arithmetic._arrays import Array
 from onnxqat.bridge.fake_quantize import FakeQuantize, instead
 from onnxqat.bridge.integer import tiles
 from onnxqat.bridge.kernels import reference
@@ -68,6 +70,10 @@ class Unit(nn.Module, abc.ABC):
     def exact(self, *args: Any) -> tuple[Tensor, Tensor | None]:
         """The dequantized result of the kernel, and what the float operator gives where a gradient is wanted."""
 
+    @abc.abstractmethod
+    def in_numpy(self, *args: Any) -> Array:
+        """The dequantized result of the kernel for numpy arrays, float32."""
+
     def forward(self, *args: Any) -> Tensor:
         """The dequantized result."""
         if not self.active():
@@ -88,7 +94,7 @@ class Unit(nn.Module, abc.ABC):
 
     def active(self) -> bool:
         """Whether all quantizers are on and quantize as the file says."""
-        return all(_is_on(q) for q in (*self.sources, self.quantizer) if q is not None)
+        return all(is_on(q) for q in (*self.sources, self.quantizer) if q is not None)
 
     def _behind(self, x: Tensor) -> Tensor:
         for function, rest in self.activations:
@@ -104,6 +110,7 @@ class Unit(nn.Module, abc.ABC):
         return self.grid_of(cast(FakeQuantize, self.quantizer), ndim)
 
     @staticmethod
+    @torch.no_grad()
     def grid_of(q: FakeQuantize, ndim: int) -> Grid:
         """The grid of `q` now, without a gradient."""
         axis = q.axis if ndim else None
@@ -112,11 +119,49 @@ class Unit(nn.Module, abc.ABC):
             zero_point = float(zero_point)  # bounds that are numbers make for faster loops
         else:
             zero_point = reference.along_axis(zero_point.to(torch.float32), axis, ndim)
-        scale = reference.along_axis(q.effective_scale().detach(), axis, ndim)
+        scale = reference.along_axis(q.effective_scale(), axis, ndim)
         return Grid(scale, zero_point, q.quant_min, q.quant_max, q.tensor)
 
 
-def _is_on(q: FakeQuantize) -> bool:
+def as_numpy(grid: Grid) -> Grid:
+    """`grid` for arrays of numpy."""
+    scale, zero_point = (v.numpy() if isinstance(v, Tensor) else v for v in (grid.scale, grid.zero_point))
+    return dataclasses.replace(grid, scale=scale, zero_point=zero_point)
+
+
+class Formula(Unit):
+    """A unit whose kernel is a formula of arrays, of numpy and torch alike."""
+
+    @abc.abstractmethod
+    def values(self, grids: tuple[Grid, ...], output: Grid | None, *args: Any) -> Array:
+        """The dequantized result of the kernel, float32.
+
+        Args:
+            grids: of the tensor arguments that lie on one, in the kind of `args`.
+            output: of the result; None where the kernel gives float.
+            args: of the operator.
+        """
+
+    def in_torch(self, grids: tuple[Grid, ...], output: Grid | None, *args: Any) -> Tensor:
+        """:meth:`values` without a gradient, by what is fastest in torch; the same bits."""
+        return cast(Tensor, self.values(grids, output, *args))
+
+    def in_numpy(self, *args: Any) -> Array:
+        """See the base class."""
+        grids = tuple(as_numpy(self.grid(index, 0)) for index in range(len(self.sources)))
+        return self.values(grids, None if self.quantizer is None else as_numpy(self.output(0)), *args)
+
+    def exact(self, *args: Any) -> tuple[Tensor, Tensor | None]:
+        """See the base class."""
+        with torch.no_grad():
+            grids = tuple(self.grid(index, 0) for index in range(len(self.sources)))
+            output = None if self.quantizer is None else self.output(0)
+            result = self.in_torch(grids, output, *(a.detach() if isinstance(a, Tensor) else a for a in args))
+        return result, self.operation(*args) if torch.is_grad_enabled() else None
+
+
+def is_on(q: FakeQuantize) -> bool:
+    """Whether `q` quantizes as the file says."""
     return q.state == "quantize" and q.calibrated and q.finer == 1 and type(q).quantize is FakeQuantize.quantize
 
 

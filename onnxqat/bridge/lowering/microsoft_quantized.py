@@ -2,7 +2,7 @@
 
 The texts of these operators leave open where is rounded. What onnxruntime's kernels do is followed: QLinearAdd,
 QLinearMul and QLinearAveragePool add the zero point before they round, the others behind; QLinearSoftmax works on a
-table of integers.
+table of exponentials (:mod:`onnxqat.arithmetic.onnxruntime`).
 """
 
 from __future__ import annotations
@@ -15,14 +15,12 @@ import torch
 from torch import fx
 from torch.nn import functional
 
+from onnxqat.arithmetic import Grid, onnxruntime
 from onnxqat.bridge.builder import Lowered, NodeView
 from onnxqat.bridge.lowering.convolution import torch_padding
 from onnxqat.bridge.lowering.integer import centre, limits, requantize
 from onnxqat.bridge.lowering.pooling import Window, all_pads, padded_max_pool
 from onnxqat.bridge.lowering.quantization import dequantize_linear, quantize_linear
-
-LARGEST_UINT32 = 2**32 - 1
-LARGEST_EXPONENTIAL = 2**23 - 1
 
 
 def com_microsoft_quantize_linear(n: NodeView) -> Lowered:
@@ -132,16 +130,12 @@ def softmax_of_codes(
     high: int,
     dtype: torch.dtype,
 ) -> torch.Tensor:
-    """Softmax over the last axis in integers: exponentials from a table, then a division that rounds halves up."""
-    limit = torch.sym_min(LARGEST_UINT32 / x.shape[-1], LARGEST_EXPONENTIAL)  # type: ignore[no-untyped-call]
-    distances = torch.arange(-255, 1, device=x.device).to(torch.float64)
-    table = torch.round(limit * torch.exp(distances * x_scale.to(torch.float64))).to(torch.int64)
-    codes = x.to(torch.int64)
-    exponentials = table[codes - codes.amax(-1, keepdim=True) + 255]
-    total = exponentials.sum(-1, keepdim=True)
-    steps = torch.floor(1.0 / y_scale.to(torch.float32)).to(torch.int64)
-    shares = torch.div(exponentials * steps + torch.div(total, 2, rounding_mode="floor"), total, rounding_mode="floor")
-    return (shares + y_zero.to(torch.int64)).clamp(low, high).to(dtype)
+    """Softmax over the last axis, by a table of exponentials."""
+    grid = Grid(x_scale.reshape(()), 0.0, low, high)
+    output = Grid(y_scale.reshape(()), y_zero.reshape(()).to(torch.float32), low, high)
+    steps = onnxruntime.Arithmetic().softmax(x.to(torch.float32), grid, output)
+    codes: torch.Tensor = (steps + output.zero_point).to(dtype)
+    return codes
 
 
 def com_microsoft_q_linear_softmax(n: NodeView) -> Lowered:

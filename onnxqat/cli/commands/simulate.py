@@ -25,6 +25,7 @@ from onnxqat.cli import _options
     help="What a sum does that needs more bits.",
 )
 @click.option("--rounding", help="half-even, half-up, half-away or truncate [the arithmetic's own].")
+@click.option("--engine", default="torch", help="What computes: torch, or numpy with the same bits, slower.")
 @click.option("--codes", type=_options.OUTPUT, help="Write the codes of each tensor to this .npz file.")
 @_options.html
 @_options.as_json
@@ -39,6 +40,7 @@ def run(
     accumulator: int,
     overflow: str,
     rounding: str | None,
+    engine: str,
     codes: Path | None,
     html: Path | None,
     as_json: bool,
@@ -62,6 +64,7 @@ def run(
             arithmetic=arithmetic,
             accumulator=Accumulator(accumulator, overflow),  # type: ignore[arg-type]
             rounding=rounding,  # type: ignore[arg-type]
+            engine=engine,  # type: ignore[arg-type]
             preprocess=preprocess,
             batch_size=batch_size,
             limit=limit,

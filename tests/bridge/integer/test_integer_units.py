@@ -11,8 +11,6 @@ import pytest
 import torch
 
 from onnxqat import to_torch, write_back
-from onnxqat.arithmetic._grid import Grid
-from onnxqat.bridge.integer import pointwise
 from onnxqat.bridge.integer.unit import Unit
 from onnxqat.bridge.module import OnnxModule
 from onnxqat.bridge.state import quantizers, set_state
@@ -171,9 +169,3 @@ def test_products_with_added_biases_are_integer_layers() -> None:
         np.testing.assert_array_equal(module(torch.from_numpy(x)).numpy(), networks.session(made, x)[0])
     module(torch.from_numpy(x)).square().mean().backward()
     assert all(p.grad is not None for name, p in module.named_parameters() if name in ("w", "b", "v", "c"))
-
-
-def test_nan_has_the_smallest_code_in_a_table() -> None:
-    grid = Grid(torch.tensor(0.5), torch.tensor(1.0), 0, 255)
-    found = pointwise._looked_up(torch.neg, torch.tensor([float("nan"), -0.5, 1.0]), grid)
-    assert found.tolist() == [0.5, 0.5, -1.0]
