@@ -19,6 +19,7 @@ class Grid:
         low: smallest code.
         high: largest code.
         tensor: its name, for messages.
+        ends: smallest and largest step that an operator in front of the quantizer leaves; None: those of the codes.
     """
 
     scale: Array
@@ -26,11 +27,13 @@ class Grid:
     low: int
     high: int
     tensor: str = ""
+    ends: tuple[Array, Array] | None = None
 
     def limited(self, steps: Array) -> Array:
         """`steps` saturated to the ends of the grid."""
-        return steps.clip(self.low - self.zero_point, self.high - self.zero_point)
+        low, high = self.ends or (self.low - self.zero_point, self.high - self.zero_point)
+        return steps.clip(low, high)
 
     def saturated(self, codes: Array) -> Array:
         """Steps of `codes`, saturated to the ends of the grid."""
-        return codes.clip(self.low, self.high) - self.zero_point
+        return self.limited(codes - self.zero_point)

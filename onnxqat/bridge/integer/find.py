@@ -34,7 +34,7 @@ _MOVES = (
 """Functions whose results are elements of their first argument, or 0."""
 
 _LIMITS = (torch.relu, functional.relu, torch.clamp)
-"""Functions that the ends of a grid repeat, so that kernels leave them to the requantization."""
+"""Functions that only move the ends of a grid, so that kernels leave them to the requantization."""
 
 _KINDS: dict[Any, tuple[type[Unit], int]] = {
     **dict.fromkeys(layers.CONVOLUTIONS, (layers.Convolution, 2)),
@@ -161,7 +161,7 @@ def _match(
         quantizer = _quantizer(module, user)
         if quantizer is not None:
             return _Match(node, sources, activations, user, quantizer) if _takes(quantizer) else None
-        if user.op != "call_function" or user.target not in _LIMITS or user.kwargs:
+        if user.op != "call_function" or user.target not in _LIMITS or user.kwargs or len(user.all_input_nodes) > 1:
             break
         function: Any = user.target
         activations.append((function, tuple(user.args[1:])))

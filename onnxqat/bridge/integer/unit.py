@@ -105,9 +105,17 @@ class Unit(nn.Module, abc.ABC):
         """Grid of source `index` for a tensor of `ndim` dimensions; with 0, in the shape of its scale."""
         return self.grid_of(self.sources[index], ndim)
 
+    @torch.no_grad()
     def output(self, ndim: int) -> Grid:
-        """Grid of the result."""
-        return self.grid_of(cast(FakeQuantize, self.quantizer), ndim)
+        """Grid of the result, which ends where the functions in front of the quantizer end, rounded to it."""
+        grid = self.grid_of(cast(FakeQuantize, self.quantizer), ndim)
+        if not self.activations:
+            return grid
+        low, high = grid.low - grid.zero_point, grid.high - grid.zero_point
+        for least, most in map(_limits, self.activations):
+            low = low if least is None else _greater(low, _steps(least, grid))
+            high = high if most is None else -_greater(-high, -_steps(most, grid))
+        return dataclasses.replace(grid, ends=(low, high))
 
     @staticmethod
     @torch.no_grad()
@@ -158,6 +166,24 @@ class Formula(Unit):
             output = None if self.quantizer is None else self.output(0)
             result = self.in_torch(grids, output, *(a.detach() if isinstance(a, Tensor) else a for a in args))
         return result, self.operation(*args) if torch.is_grad_enabled() else None
+
+
+def _limits(step: Step) -> tuple[Any, Any]:
+    """Smallest and largest value that a Relu or Clip gives; None where it has no such end."""
+    function, rest = step
+    if function in RELU:
+        return 0.0, None
+    return (*rest, None, None)[:2]
+
+
+def _steps(value: Any, grid: Grid) -> Any:
+    """`value` rounded to steps: a number where the zero point is one."""
+    steps = (value / grid.scale).round()
+    return float(steps) if isinstance(grid.zero_point, float) else steps
+
+
+def _greater(a: Any, b: Any) -> Any:
+    return torch.maximum(a, b) if isinstance(a, Tensor) else max(a, b)
 
 
 def is_on(q: FakeQuantize) -> bool:

@@ -16,6 +16,7 @@ from onnxqat.bridge.module import OnnxModule
 from onnxqat.bridge.state import quantizers, set_state
 from onnxqat.errors import UsageError
 from tests.bridge.integer import networks
+from tests.bridge.integer.one_operator import between_pairs
 
 
 @pytest.fixture(scope="module")
@@ -169,3 +170,37 @@ def test_products_with_added_biases_are_integer_layers() -> None:
         np.testing.assert_array_equal(module(torch.from_numpy(x)).numpy(), networks.session(made, x)[0])
     module(torch.from_numpy(x)).square().mean().backward()
     assert all(p.grad is not None for name, p in module.named_parameters() if name in ("w", "b", "v", "c"))
+
+
+@pytest.mark.parametrize("arithmetic", ["onnxruntime", "fixed-point"])
+def test_relu_and_clip_end_symmetric_grids(arithmetic: str) -> None:
+    """Codes of int8 with zero point 0 go below what a Relu gives, so the ends of the grid do not stand for it."""
+    made = networks.quantized(networks.kinds(), networks.images(), "tensorrt")
+    x = torch.from_numpy(networks.images(8, 4))
+    plain, module = to_torch(made), to_torch(made, arithmetic=arithmetic)
+    names = [f"{name}_dequantized" for name in ("first", "second", "sum")]
+    with torch.no_grad():
+        expected, found = (m.capture(names)(x)[1] for m in (plain, module))
+    assert found["first_dequantized"].min() == 0
+    step = float(plain.get_submodule(plain.quantizers["first"]).scale.detach())
+    assert float((found["first_dequantized"] - expected["first_dequantized"]).abs().max()) < 1.5 * step
+    for name, values in expected.items():
+        assert float((found[name] != values).float().mean()) < (0.01 if arithmetic == "onnxruntime" else 0.1)
+
+
+def test_clip_ends_a_grid_that_goes_beyond_it() -> None:
+    model = between_pairs("Add(v, v)", "N, 64", scales=(0.1, 0.11), zeros=(128, 128))
+    add = next(n for n in model.graph.node if n.op_type == "Add")
+    add.output[0] = "whole"
+    model.graph.node.insert(3, onnx.helper.make_node("Clip", ["whole", "least", "most"], ["w"]))
+    model.graph.initializer.extend(
+        onnx.numpy_helper.from_array(np.float32(v), n) for n, v in (("least", -2.0), ("most", 1.7))
+    )
+    x = torch.linspace(-4, 4, 64 * 5).reshape(5, 64)
+    for arithmetic in ("onnxruntime", "fixed-point"):
+        module = to_torch(model, arithmetic=arithmetic)
+        assert units(module) == ["Sum"]
+        found, expected = module(x).detach(), to_torch(model)(x).detach()
+        assert int(((found - expected).abs() > 1e-6).sum()) <= 3
+        assert found.max() == expected.max()
+        assert found.min() == expected.min()
