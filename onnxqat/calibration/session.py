@@ -97,6 +97,11 @@ class Session:
         self.inputs: list[InputInfo] = model_inputs.of_session(self._session.session)
         self._floats = {info.name: info.dtype for info in self.inputs if info.dtype.startswith("float")}
 
+    @property
+    def settings(self) -> Settings:
+        """What it was opened with."""
+        return self._session.settings
+
     def run(self, feeds: Mapping[str, Array], names: Sequence[str] | None = None) -> dict[str, Array]:
         """Tensors by name; without `names`, the graph's outputs. Floats are fed in the type of the input.
 

@@ -68,6 +68,7 @@ class TriedSession:
 
     Attributes:
         session: ``onnxruntime.InferenceSession``.
+        settings: what it was opened with.
 
     Raises:
         ModelError: ``runtime-failed``, ``model-too-large``.
@@ -75,7 +76,7 @@ class TriedSession:
     """
 
     def __init__(self, model: ir.Model, settings: Settings, what: str) -> None:
-        self._settings, self._what = settings, what
+        self.settings, self._what = settings, what
         with contextlib.suppress(UnavailableError):
             child().start()  # it loads onnxruntime while this process does
         import onnxruntime
@@ -110,7 +111,7 @@ class TriedSession:
     def _try_to_open(self) -> None:
         assert self._model is not None
         need, seconds = self._need(), limits.opening_seconds(sizes.weights_of(self._model))
-        options = self._settings.plain()
+        options = self.settings.plain()
         with self._explained("was opened", "", seconds):
             child().request(seconds, do="open", number=self._number, model=self._source, options=options, need=need)
 
@@ -142,7 +143,7 @@ class TriedSession:
             cure = "give the Loop in it an end" if self._loops else "try another release of onnxruntime"
             raise ModelError(
                 "runtime-failed",
-                f"onnxruntime did not finish {work} within {seconds:g} s{where} ({self._settings})",
+                f"onnxruntime did not finish {work} within {seconds:g} s{where} ({self.settings})",
                 hint=f"{cure}; {limits.SECONDS}=SECONDS, now {limits.seconds():g}, gives it more time",
             ) from None
         except RefusedError as error:
@@ -153,14 +154,14 @@ class TriedSession:
     def _failed(self, how: str, words: str) -> QatError:
         return ModelError(
             "runtime-failed",
-            f"onnxruntime {how} ({self._settings}){words}",
+            f"onnxruntime {how} ({self.settings}){words}",
             hint="onnxruntime alone ends the same way: try another release of it, or change the node that it names",
         )
 
     def _out_of_memory(self, did: str, where: str) -> QatError:
         return ModelError(
             "model-too-large",
-            f"onnxruntime ran out of the memory that it may take when {self._what} {did}{where} ({self._settings})",
+            f"onnxruntime ran out of the memory that it may take when {self._what} {did}{where} ({self.settings})",
             hint=f"correct the sizes in the model, or raise the limit: {limits.MEMORY}=GB, now "
             f"{limits.largest_tensor() / 2**30:g}",
         )

@@ -106,10 +106,13 @@ def _quantizers(report: ValidationReport) -> Table:
         Column("differing_given_input", "codes differ, same input", "count"),
         Column("differing_in_network", "codes differ, network", "count"),
         Column("largest_in_network", "largest, steps", "count"),
+        Column("differing_in_integers", "codes differ, integers", "count"),
         Column("tie_rate", "at a tie", "share"),
         Column("saturated", "saturated", "share"),
     )
     rows = rows_of(report.quantizers, columns)
     reference = report.quantizers[0].reference if report.quantizers else "torch"
-    note = f"{reference} against onnxruntime with optimizations off, in graph order."
+    note = (
+        f"{reference} against onnxruntime with optimizations off, in graph order; integers against the default session."
+    )
     return Table("quantizers", "Quantizers", columns, rows, shown=10, note=note)

@@ -43,6 +43,8 @@ class QuantizerParity:
         differing_in_network: codes that differ when each side computes its own input; None without torch.
         largest_in_network: the largest of these differences, in steps; None without torch.
         unexplained: of these, codes further apart than the two inputs are, plus one step; None without torch.
+        differing_in_integers: codes that differ between execution in integers and the kernels of the default session; None
+            where the one or the other has none.
         tie_rate: share of values within :data:`TIE_STEPS` of a rounding tie.
         saturated: share of values beyond the first or last code.
         non_finite: NaN and infinite values that onnxruntime's quantizer got, and that it hides by saturating.
@@ -58,6 +60,7 @@ class QuantizerParity:
     differing_in_network: int | None
     largest_in_network: int | None
     unexplained: int | None
+    differing_in_integers: int | None
     tie_rate: float
     saturated: float
     non_finite: int
@@ -78,6 +81,7 @@ class QuantizerMeter:
         self.elements = self.differing = self.largest = 0
         self.ties = self.saturated = self.non_finite = 0
         self.network: list[int] | None = None
+        self.integers: int | None = None
         self._apply = apply
         self._noise = Difference()
 
@@ -114,6 +118,10 @@ class QuantizerMeter:
             unexplained + int(np.count_nonzero(apart > allowed)),
         ]
 
+    def update_integers(self, mine: Array, kernel: Array) -> None:
+        """Compare what execution in integers gives behind DQ with the codes of a kernel, less the zero point."""
+        self.integers = (self.integers or 0) + int(np.count_nonzero(codes_of(mine, self.qparams) != kernel))
+
     def result(self) -> QuantizerParity:
         """What was found so far."""
         grid, count = self.qparams.qtype, max(self.elements, 1)
@@ -128,6 +136,7 @@ class QuantizerMeter:
             differing_in_network=network[0],
             largest_in_network=network[1],
             unexplained=network[2],
+            differing_in_integers=self.integers,
             tie_rate=self.ties / count,
             saturated=self.saturated / count,
             non_finite=self.non_finite,

@@ -26,6 +26,7 @@ from onnxqat.types import Remark
 from onnxqat.validation import machine, parity, parting, remedies, result, verdicts
 from onnxqat.validation.accuracy import AccuracyLimits
 from onnxqat.validation.compare import FLOAT_ROUNDING, OutputMeter, Variation
+from onnxqat.validation.kernel_codes import KernelCodes
 from onnxqat.validation.opening import check_alike, name_of, open_data
 from onnxqat.validation.remedies import Given
 from onnxqat.validation.result import (
@@ -197,6 +198,7 @@ class _Work:
                 "later: the default session runs without QDQPropagationTransformer"
             )
             remarks.append(Remark(text, source="validate"))
+        self.kernels = None if self.integers is None else self._kernel_codes(found)
         self.noise = {name: Difference() for name in self.shared}
         self.compared: dict[tuple[str, str, str], OutputMeter] = {}
         self.right: dict[str, AccuracyMeter] = {}
@@ -208,6 +210,17 @@ class _Work:
         self.original = original
         self.origin: not_finite.Origin | None = None
         self.parting: parting.Parting | None = None
+
+    def _kernel_codes(self, quantizers: Sequence[qdq.Quantizer]) -> KernelCodes | None:
+        try:
+            return KernelCodes(self.quantized, quantizers, self.default.settings)
+        except (
+            Exception
+        ) as error:  # a graph that onnxruntime wrote and does not read: outputs are compared all the same
+            reason = str(error).strip().partition("\n")[0][:200]
+            text = f"codes are not compared with those of the default session's kernels: {reason}"
+            self.remarks.append(Remark(text, source="validate"))
+            return None
 
     def batch(self, feeds: Mapping[str, Array], labels: Array | None) -> None:
         """Compare the outputs of one batch, and its inner tensors as long as fewer samples than asked were seen."""
@@ -286,6 +299,7 @@ class _Work:
             meter.update(*pair)
             if meter.source in own and meter.target in own:
                 meter.update_network(pair, (own[meter.source], own[meter.target]))
+        self._compare_integers(piece)
         for name, value in self.float.run(piece, self.shared).items():
             if name in ort and ort[name].shape == value.shape:
                 self.noise[name].update(ort[name], value)
@@ -293,6 +307,14 @@ class _Work:
             return
         if parting.worst(own, ort, [*self.inner, *self.outputs]) > FLOAT_ROUNDING:
             self.parting = parting.locate(self.quantized, self.torch, piece, first)
+
+    def _compare_integers(self, piece: Mapping[str, Array]) -> None:
+        if self.integers is None or self.kernels is None:
+            return
+        meters = [m for m in self.meters if m.target in self.kernels.tensors & self.integers.known]
+        mine, kernels = self.integers.run(piece, [m.target for m in meters]), self.kernels.run(piece)
+        for meter in meters:
+            meter.update_integers(mine[meter.target], kernels[meter.target])
 
     def _paired(self, run: str) -> Paired | None:
         return None if run == FLOAT else pair(self.right[FLOAT].answers(), self.right[run].answers())

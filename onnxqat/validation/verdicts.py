@@ -12,6 +12,7 @@ from onnxqat.metrics._accuracy import Accuracy
 from onnxqat.metrics._limits import AGREEMENT, LABELLED
 from onnxqat.validation.accuracy import AccuracyLimits, Found, Loss, Noise, judge, judge_noise
 from onnxqat.validation.compare import Comparison
+from onnxqat.validation.parity import QuantizerParity
 from onnxqat.validation.remedies import Given
 from onnxqat.validation.result import DEFAULT, FLOAT, PLAIN, RUNS, TORCH, ValidationReport, integers
 from onnxqat.verdict import SEVERITY, Verdict
@@ -130,7 +131,18 @@ def _parity(report: ValidationReport, failures: Sequence[str], given: Given) -> 
     if counted is not None:
         unequal, count = counted
         text += f"; in integers, {unequal or 'none'} of {count} values differ from those of the default session"
+        text += _codes(report.quantizers)
     return Verdict("parity", "green", text)
+
+
+def _codes(quantizers: Sequence[QuantizerParity]) -> str:
+    """The same of the codes of all tensors that its kernels give."""
+    found = {q.tensor: q.differing_in_integers for q in quantizers if q.differing_in_integers is not None}
+    if not found:
+        return ""
+    count = sum(q.elements for q in quantizers if q.tensor in found)
+    first = next((f", first in {tensor!r}" for tensor, differing in found.items() if differing), "")
+    return f", and {sum(found.values()) or 'none'} of {count} codes in {len(found)} tensors{first}"
 
 
 def _accuracy(broken: Sequence[str], found: Found, given: Given) -> Verdict:

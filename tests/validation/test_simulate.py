@@ -14,6 +14,8 @@ from onnxqat.calibration.session import Session
 from onnxqat.errors import CheckError, ModelError
 from onnxqat.graph import io
 from onnxqat.report import build_simulate, terminal
+from onnxqat.validation import verdicts
+from onnxqat.validation.parity import QuantizerParity
 from tests.bridge.integer import networks
 
 
@@ -77,3 +79,25 @@ def test_validate_says_that_the_session_computes_these_integers(model: onnx.Mode
     (parity,) = (v for v in report.verdicts if v.name == "parity")
     assert parity.status == "green"
     assert f"in integers, none of {found[0].elements + found[1].elements} values differ" in parity.reason
+    codes = {q.tensor: q.differing_in_integers for q in report.quantizers}
+    assert set(codes.values()) == {0}
+    assert {"x", "first", "third", "gate", "sum", "windows", "mean"} <= codes.keys()
+    assert f"and none of {sum(q.elements for q in report.quantizers)} codes in {len(codes)} tensors" in parity.reason
+
+
+def test_validate_names_the_first_tensor_whose_codes_the_session_gives_otherwise() -> None:
+    def parity(tensor: str, differing: int | None) -> QuantizerParity:
+        return QuantizerParity(tensor, "uint8 0..255", "torch", 100, 0, 0, 0, 0, 0, differing, 0.0, 0.0, 0, 40.0)
+
+    text = verdicts._codes([parity("a", 0), parity("b", None), parity("c", 3), parity("d", 1)])
+    assert text == ", and 4 of 300 codes in 3 tensors, first in 'c'"
+    assert verdicts._codes([parity("b", None)]) == ""
+
+
+def test_codes_of_int8_files_are_those_of_the_kernels() -> None:
+    """The optimizer of a session makes such tensors uint8; where it leaves layers in float, so are codes behind them."""
+    model = networks.quantized(networks.kinds(), networks.images(), "tensorrt")
+    report = onnxqat.validate(networks.kinds(), model, {"x": networks.images(8, 3)})
+    found = [q.differing_in_integers for q in report.quantizers if q.differing_in_integers is not None]
+    assert found
+    assert sum(found) <= 8
