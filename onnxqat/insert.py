@@ -184,7 +184,9 @@ def insert_qdq(
         remarks.extend(equalization.equalize(model, table, chosen, data))
     from onnxqat.insertion import guard as guarding
 
-    calibrated = _calibrate(model, table, chosen, data, progress)
+    # Random numbers say nothing of how large codes get, and --safe-range takes no data's word for it.
+    trusts_data = calibration is not None and not overrides.safe_range
+    calibrated = _calibrate(model, table, chosen, data, progress, watches_peaks=trusts_data)
     if rounding == "auto" and (fast or calibration is None):
         rounding = "nearest"
     if not fast and calibration is not None:
@@ -354,16 +356,19 @@ def _calibrate(
     chosen: Selection,
     data: Data,
     progress: Callable[[int, int | None], None] | None,
+    *,
+    watches_peaks: bool,
 ) -> Calibrated:
-    from onnxqat.calibration import foreign, resolve, row_sizes, runner
+    from onnxqat.calibration import channel_peaks, foreign, resolve, row_sizes, runner
     from onnxqat.insertion.placing import Calibrated
 
     plan = planner.plan(model, table, chosen)
     wanted = resolve.tensors_to_observe(plan)
     sizes = {str(v.name): row_sizes.RowSizes() for _, v in row_sizes.normalized_layers(model) if v.name in wanted}
-    watch = {name: found.update for name, found in sizes.items()}
+    peaks = channel_peaks.of_plan(plan, model) if watches_peaks else {}
+    watch = runner.watchers({name: seen for name, seen in peaks.items() if name in wanted}, sizes)
     observers = runner.calibrate(foreign.runnable_part(model), wanted, data, progress=progress, watch=watch)
-    return Calibrated.of(model, table, chosen, plan, observers, sizes)
+    return Calibrated.of(model, table, chosen, plan, observers, sizes, peaks)
 
 
 def _round_and_place(
@@ -379,7 +384,7 @@ def _round_and_place(
     from onnxqat.insertion.rounding_choice import round_weights
 
     insert = functools.partial(place, table=table, plan=plan, resolved=resolved)
-    remarks.extend(round_weights(model, plan, resolved.placements, data, rounding, insert))
+    remarks.extend(round_weights(model, plan, resolved, data, rounding, insert))
     insert(model, remarks)
 
 
@@ -421,14 +426,18 @@ def place(
     remarks.extend(_base.rewrite(model, steps).remarks)
     edit.remove_unused(model)
     remarks.extend(_opset.too_new(model, table.backend, table.opset[1]))
-    _note_float(model, plan)
+    _note(model, plan, resolved)
 
 
-def _note_float(model: ir.Model, plan: QuantPlan) -> None:
-    """Each node that stays in float says why, for ``explain`` and ``lint``: the data's and the user's say is in it."""
+def _note(model: ir.Model, plan: QuantPlan, resolved: Resolved) -> None:
+    """Each node says why it stays in float, or what its weights rely on, for ``explain`` and ``lint``: the data say it."""
+    from onnxqat.calibration import largest_codes
+
     reasons = dict(plan.float_nodes)
     for node in walk.nodes(model):
         reason = reasons.get(query.label(node))
+        if str(node.name) in resolved.largest_codes:
+            largest_codes.note(node, resolved.largest_codes[str(node.name)])
         if reason is not None:
             node.metadata_props[build.LEFT_FLOAT] = reason
 

@@ -67,7 +67,7 @@ class Overrides:
         activation_type: one of ``ACTIVATION_TYPES``.
         exact: restrict scales so that torch and every onnxruntime session give the same bits, see ``EXACT``.
         reduce_range: keep 8-bit weights in -64..63, for CPUs without VNNI.
-        safe_range: use all codes of 8-bit weights, and raise the scales of the channels in which products could
+        safe_range: use all codes of 8-bit weights, and raise the scales of the channels in which products of any codes could
             saturate there.
         scale_bits: significant bits of weight and activation scales at a width of 8, see ``TypeRow``; 24 leaves them
             free.

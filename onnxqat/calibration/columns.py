@@ -40,12 +40,13 @@ def weight_of(filters: npt.NDArray[Any], node: ir.Node, shape: tuple[int, ...]) 
     return np.ascontiguousarray(rows.T if is_transposed(node) else rows).reshape(shape)
 
 
-def columns_of(x: npt.NDArray[Any], node: ir.Node, places: int = POSITIONS) -> npt.NDArray[Any]:
+def columns_of(x: npt.NDArray[Any], node: ir.Node, shape: Sequence[int], places: int = POSITIONS) -> npt.NDArray[Any]:
     """What the filters of a layer are multiplied with at some places of its output, as it does.
 
     Args:
         x: the layer's first input, float32 (N, C, ...) of a Conv, (..., D) of a Gemm or MatMul.
         node: the layer.
+        shape: of its weight.
         places: how many places of a sample are taken at most.
 
     Returns:
@@ -53,9 +54,7 @@ def columns_of(x: npt.NDArray[Any], node: ir.Node, places: int = POSITIONS) -> n
     """
     if node.op_type != "Conv":
         return _rows_of(x, places)
-    weight = query.constant_array(node.inputs[1])
-    assert weight is not None
-    kernel, rank = weight.shape[2:], weight.ndim - 2
+    kernel, rank = shape[2:], len(shape) - 2
     groups = groups_of(node)
     strides = [int(s) for s in query.attribute(node, "strides", [1] * rank)]
     dilations = [int(d) for d in query.attribute(node, "dilations", [1] * rank)]

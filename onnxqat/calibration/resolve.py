@@ -11,6 +11,8 @@ import onnx_ir as ir
 
 from onnxqat import numerics
 from onnxqat.calibration import midpoints, odd_sums, saturation, shifts
+from onnxqat.calibration.channel_peaks import Peaks
+from onnxqat.calibration.largest_codes import ByNode
 from onnxqat.calibration.observers._base import BaseObserver
 from onnxqat.calibration.weights import weight_qparams
 from onnxqat.graph import query, walk
@@ -35,20 +37,31 @@ BIAS_CODE_MARGIN = 1 - 2.0**-23  # float32 rounding of the quotient
 
 @dataclasses.dataclass(frozen=True)
 class Resolved:
-    """A plan with parameters."""
+    """A plan with parameters.
+
+    Attributes:
+        placements: quantizers.
+        biases: what is put on the grids of accumulators.
+        remarks: what was found on the way.
+        largest_codes: that inputs of layers were taken to have, so that their sums do not saturate.
+    """
 
     placements: tuple[Placement, ...]
     biases: tuple[BiasPlacement, ...]
     remarks: tuple[Remark, ...]
+    largest_codes: ByNode = dataclasses.field(default_factory=dict)
 
 
-def resolve(plan: QuantPlan, observers: Mapping[str, BaseObserver], model: ir.Model) -> Resolved:
+def resolve(
+    plan: QuantPlan, observers: Mapping[str, BaseObserver], model: ir.Model, peaks: Peaks | None = None
+) -> Resolved:
     """Parameters for every edge of `plan`.
 
     Args:
         plan: of :func:`onnxqat.backends.planner.plan`.
         observers: one for each activation tensor that the plan gives a TensorSpec or ties to one.
         model: the prepared float model; constants are read from it.
+        peaks: how large the inputs of layers get whose kernels saturate.
     """
     remarks: list[Remark] = []
     constants = {name: np.asarray(t.numpy()) for name, t in _constants(model, plan)}
@@ -56,7 +69,7 @@ def resolve(plan: QuantPlan, observers: Mapping[str, BaseObserver], model: ir.Mo
     placements = [p for edge in plan.edges if (p := _place(edge, roots, observers, constants, remarks)) is not None]
     placements = _cut_saturated(plan, placements, observers)
     placements, clip_remarks = _tie_needed_clips(plan, placements)
-    placements, range_remarks = saturation.keep_in_limits(plan, placements, constants, model)
+    placements, largest, range_remarks = saturation.keep_in_limits(plan, placements, constants, model, peaks or {})
     placements, bias_remarks = _keep_bias_in_range(plan, placements, constants)
     if plan.odd_sums:
         placements = midpoints.center(plan, placements)
@@ -69,7 +82,10 @@ def resolve(plan: QuantPlan, observers: Mapping[str, BaseObserver], model: ir.Mo
         if isinstance(edge.decision, Derived) and edge.consumers
     )
     return Resolved(
-        tuple(placements), biases, tuple(remarks + clip_remarks + range_remarks + bias_remarks + shift_remarks)
+        tuple(placements),
+        biases,
+        tuple(remarks + clip_remarks + range_remarks + bias_remarks + shift_remarks),
+        largest,
     )
 
 

@@ -14,6 +14,7 @@ from onnxqat import numerics
 from onnxqat.backends.specs import output_axis
 from onnxqat.calibration import columns, foreign, saturation
 from onnxqat.calibration.data import Data
+from onnxqat.calibration.largest_codes import ByNode, LargestCodes, input_grid
 from onnxqat.calibration.session import Session
 from onnxqat.graph import batchnorm, build, query
 from onnxqat.passes import compute_batchnorm
@@ -60,7 +61,9 @@ class Moments:
         self.count += columns.shape[1]
 
 
-def compensate(model: ir.Model, placements: Iterable[Placement], data: Data) -> tuple[Remark, ...]:
+def compensate(
+    model: ir.Model, placements: Iterable[Placement], data: Data, largest: ByNode | None = None
+) -> tuple[Remark, ...]:
     """Put the weights of layers on their grids in `model`, in place, with as little error at the output as possible.
 
     A nearest code minimizes the error of a weight. What counts is the error of the layer: inputs that go together let
@@ -83,6 +86,7 @@ def compensate(model: ir.Model, placements: Iterable[Placement], data: Data) -> 
         model: prepared float model.
         placements: with the parameters of the weights.
         data: calibration data; without repetition nothing is done, and a remark says so.
+        largest: codes for which the nearest codes of weights keep sums from saturating, and the chosen ones have to.
     """
     placed = list(placements)
     grids = {p.tensor: p.qparams for p in placed if p.group is None}
@@ -93,7 +97,7 @@ def compensate(model: ir.Model, placements: Iterable[Placement], data: Data) -> 
         text = "weights were rounded to the nearest code: the calibration data can be read only once"
         return (Remark(text, (), "calibrate"),)
     for node, moments in zip(nodes, _observe(model, nodes, placed, data), strict=True):
-        _round(node, grids[str(node.inputs[1].name)], moments)  # type: ignore[union-attr]
+        _round(node, grids[str(node.inputs[1].name)], moments, (largest or {}).get(str(node.name)))  # type: ignore[union-attr]
     return (Remark(f"weights of {len(nodes)} layers were rounded on calibration data", (), "calibrate"),)
 
 
@@ -132,16 +136,21 @@ def _observe(model: ir.Model, nodes: Sequence[ir.Node], placed: Sequence[Placeme
         for node, name, grid, moment in zip(nodes, names, grids, moments, strict=True):
             if name in values and values[name].size:
                 places = min(max(-(-COLUMNS * moment.first.shape[1] // samples), FEWEST), columns.POSITIONS)
-                found = columns.columns_of(values[name], node, places)
+                found = columns.columns_of(values[name], node, _shape(node), places)
                 moment.add(found if grid is None else numerics.fake_quantize(found, grid))
     return moments
 
 
 def _grid_of_input(node: ir.Node, placed: Sequence[Placement]) -> QParams | None:
     """Parameters of the activation that `node` reads; None where it is read in float."""
-    name, use = str(node.inputs[0].name), (str(node.name), 0)  # type: ignore[union-attr]
-    found = [p for p in placed if p.tensor == name and (p.consumers is None or use in p.consumers)]
-    return found[0].qparams if found and found[0].qparams.axis is None and not found[0].qparams.qtype.is_float else None
+    grid = input_grid(node, placed)
+    return None if grid is None or grid.axis is not None or grid.qtype.is_float else grid
+
+
+def _shape(node: ir.Node) -> tuple[int, ...]:
+    weight = query.constant_array(node.inputs[1])
+    assert weight is not None
+    return weight.shape
 
 
 def _empty(node: ir.Node) -> Moments:
@@ -152,7 +161,7 @@ def _empty(node: ir.Node) -> Moments:
     return Moments(np.zeros((groups, inputs)), second)
 
 
-def _round(node: ir.Node, grid: QParams, moments: Moments) -> None:
+def _round(node: ir.Node, grid: QParams, moments: Moments, largest: LargestCodes | None) -> None:
     if not moments.count:
         return
     weight, bias = node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else None
@@ -173,7 +182,7 @@ def _round(node: ir.Node, grid: QParams, moments: Moments) -> None:
         if bias is not None or behind is not None:
             second -= mean[:, :, None] * mean[:, None, :]
         other = rounded(rows, scale, ends, second)
-        codes = _cheaper(rows, scale, codes, _unsaturated(node, values.shape, codes, zero, other), second)
+        codes = _cheaper(rows, scale, codes, _unsaturated(node, values.shape, codes, zero, other, largest), second)
     written = columns.weight_of(codes + zero, node, values.shape).astype(np.int64)
     new = numerics.dequantize(written, grid)
     weight.const_value = build.tensor(new, ir.DataType.FLOAT, weight.name)
@@ -186,17 +195,21 @@ def _round(node: ir.Node, grid: QParams, moments: Moments) -> None:
         compute_batchnorm.follow(node, new, lost)
 
 
-def _unsaturated(node: ir.Node, shape: tuple[int, ...], nearest: Doubles, zero: Any, other: Doubles) -> Doubles:
+def _unsaturated(
+    node: ir.Node,
+    shape: tuple[int, ...],
+    nearest: Doubles,
+    zero: Any,
+    other: Doubles,
+    largest: LargestCodes | None,
+) -> Doubles:
     """`other` without the filters whose products could saturate, where those of `nearest` cannot."""
-    worst = [
-        saturation.worst_pairs(rows).reshape(codes.shape[:2])
-        for codes in (nearest, other)
-        if (rows := saturation.products(node, columns.weight_of(codes + zero, node, shape))) is not None
-    ]
-    if not worst:
+    both = (columns.weight_of(codes + zero, node, shape) for codes in (nearest, other))
+    before, after = (saturation.worst_pairs(node, codes, largest) for codes in both)
+    if before is None or after is None:
         return other
-    limit = saturation.LIMIT / saturation.LARGEST_ACTIVATION
-    return np.where(((worst[0] <= limit) & (worst[1] > limit))[:, :, None], nearest, other)
+    worse = (before <= saturation.LIMIT) & (after > saturation.LIMIT)
+    return np.where(worse.reshape(*other.shape[:2], 1), nearest, other)
 
 
 def _mean_behind(node: ir.Node) -> ir.Value | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -106,6 +106,27 @@ def calibrate(
         Remark(f"tensor {name!r} never held a value: its range is zero", (name,), "calibrate") for name in unseen
     ]
     return Observed(observers, [*source.remarks, *remarks], done, frozenset(infinite & observers.keys()))
+
+
+class Watching(Protocol):
+    """Something that sees values beside the observers."""
+
+    def update(self, values: npt.NDArray[Any], /) -> None:
+        """Take in the values of one batch."""
+
+
+def watchers(*watched: Mapping[str, Watching]) -> dict[str, Watcher]:
+    """What :func:`calibrate` takes as `watch`, from several that watch tensors by name."""
+
+    def all_of(found: Sequence[Watching]) -> Watcher:
+        def update(values: npt.NDArray[Any]) -> None:
+            for each in found:
+                each.update(values)
+
+        return update
+
+    names = dict.fromkeys(name for each in watched for name in each)
+    return {name: all_of([each[name] for each in watched if name in each]) for name in names}
 
 
 def _observers(tensors: Mapping[str, TensorSpec], groups: Mapping[str, str]) -> dict[str, BaseObserver]:

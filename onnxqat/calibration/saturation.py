@@ -7,19 +7,25 @@ and then by input channel, a matrix product by its rows (onnxruntime/core/mlas/l
 ``ConvSymKernelAvx2``). Depthwise kernels multiply into 32 bits.
 
 Halving all weights (7 bits) avoids that in every case and costs every channel a bit. Only channels whose neighbours can
-pass the limit need a larger scale, and only by as much as they pass it.
+pass the limit need a larger scale, and only by as much as they pass it. How large the codes of the activations get is
+taken from calibration data where there are some (:mod:`onnxqat.calibration.largest_codes`): most channels stay far below
+the end of the grid.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import math
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
 from onnxqat import numerics
+from onnxqat.calibration import largest_codes
+from onnxqat.calibration.channel_peaks import Peaks
+from onnxqat.calibration.largest_codes import LargestCodes
 from onnxqat.graph import query, walk
 from onnxqat.graph.qdq import Quantizer
 from onnxqat.types import Placement, QParams, QuantPlan, Remark, TensorSpec
@@ -30,10 +36,11 @@ LIMIT = 2**15 - 1
 """The largest sum of two products; the smallest is one less, which is not made use of."""
 
 LARGEST_ACTIVATION = 255
-"""Codes of int8 activations are moved by 128 for these kernels."""
+"""The largest code that any activation can have; those of int8 are moved by 128 for these kernels."""
 
-_ROUNDS = 8
-"""How often a scale is raised at most: rounding can leave a pair one code too large after the first time."""
+_ROUNDS, _STEP = 16, 1.002
+"""How often a scale is raised at most, and by how much at least: rounding can leave a pair up to half a code of each too
+large after the first time, 0.8 % of the limit, and some multiples of a very small step would change no code."""
 
 Array = npt.NDArray[np.float64]
 
@@ -51,47 +58,104 @@ def products(node: ir.Node, weight: np.ndarray) -> np.ndarray | None:
         return np.moveaxis(weight, 1, -1).reshape(len(weight), -1)
     if weight.ndim < 2:
         return None
-    transposed = node.op_type == "Gemm" and query.attribute(node, "transB", 0)
-    return np.asarray(weight if transposed else np.moveaxis(weight, -2, -1)).reshape(
-        -1, weight.shape[-1 if transposed else -2]
-    )
+    rows = weight if _is_transposed(node) else np.moveaxis(weight, -2, -1)
+    return np.asarray(rows).reshape(-1, rows.shape[-1])
 
 
-def worst_pairs(rows: np.ndarray) -> Array:
-    """The largest sum of two neighbouring codes of one sign in each row, shape (rows,).
+def _is_transposed(node: ir.Node) -> bool:
+    return node.op_type == "Gemm" and bool(query.attribute(node, "transB", 0))
+
+
+def worst_pairs(node: ir.Node, codes: np.ndarray, largest: LargestCodes | None = None) -> Array | None:
+    """The largest sum of two neighbouring products of one sign in each row of :func:`products`; None where it has none.
+
+    Args:
+        node: Conv, Gemm or MatMul.
+        codes: of its weight.
+        largest: as of :func:`pair_bounds`.
+    """
+    bounds = pair_bounds(node, codes, largest)
+    return None if bounds is None else np.asarray(bounds.max(1, initial=0.0))
+
+
+def pair_bounds(node: ir.Node, codes: np.ndarray, largest: LargestCodes | None = None) -> Array | None:
+    """How large the sum of each two neighbours of :func:`products` can get, (rows, pairs); None where it has none.
 
     Neighbours of different signs add up to less, as codes of activations are not negative.
+
+    Args:
+        node: Conv, Gemm or MatMul.
+        codes: of its weight.
+        largest: of its input; without, or where it is of another size, any code of :data:`LARGEST_ACTIVATION` counts.
     """
-    codes = rows.astype(np.float64)
-    codes = np.pad(codes, ((0, 0), (0, codes.shape[1] % 2)))
-    pairs = codes.reshape(len(codes), -1, 2)
-    above, below = np.maximum(pairs, 0).sum(-1), np.maximum(-pairs, 0).sum(-1)
-    return np.asarray(np.maximum(above, below).max(1, initial=0.0))
+    rows = products(node, codes)
+    if rows is None:
+        return None
+    tops, sums = _limits(node, codes.shape, largest)
+    pairs, tops = (_in_pairs(np.broadcast_to(x, rows.shape).astype(np.float64)) for x in (rows, tops))
+    above, below = (_largest_sum(np.maximum(signed, 0), tops, sums) for signed in (pairs, -pairs))
+    return np.asarray(np.maximum(above, below))
 
 
-def unsaturated(node: ir.Node, weight: np.ndarray, qparams: QParams, largest: int = LARGEST_ACTIVATION) -> QParams:
+def _in_pairs(rows: Array) -> Array:
+    return np.pad(rows, ((0, 0), (0, rows.shape[1] % 2))).reshape(len(rows), -1, 2)
+
+
+def _largest_sum(weights: Array, tops: Array, sums: np.ndarray | None) -> Array:
+    """The largest ``a1 * w1 + a2 * w2`` with codes up to `tops` and, where that is known, ``a1 + a2`` up to `sums`.
+
+    Args:
+        weights: (rows, pairs, 2), at least 0.
+        tops: (rows, pairs, 2).
+        sums: broadcastable to (rows, pairs).
+    """
+    if sums is None:
+        return np.asarray((weights * tops).sum(-1))
+    # The larger weight gets the larger code, and the other what the sum leaves.
+    swapped = weights[..., 1] > weights[..., 0]
+    large, small = (np.where(swapped, weights[..., 1 - i], weights[..., i]) for i in (0, 1))
+    first, second = (np.where(swapped, tops[..., 1 - i], tops[..., i]) for i in (0, 1))
+    return np.asarray(large * first + small * np.clip(sums - first, 0, second))
+
+
+def _limits(
+    node: ir.Node, shape: tuple[int, ...], largest: LargestCodes | None
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """The largest code at each product of a weight of `shape`, and the largest sum of each pair where that is known."""
+    convolves = node.op_type == "Conv"
+    filters, inputs = (shape[0], shape[1]) if convolves else (1, shape[-1 if _is_transposed(node) else -2])
+    groups = int(query.attribute(node, "group", 1)) if convolves else 1
+    if largest is None or largest.channels.size != inputs * groups or filters % groups:
+        return np.asarray(LARGEST_ACTIVATION), None
+    # The channels follow each other at each place of the window.
+    places = math.prod(shape[2:]) if convolves else 1
+    # With an odd number of channels, pairs reach from one place to the next.
+    known = [largest.channels] if inputs % 2 else [largest.channels, largest.sums]
+    tops, *sums = (
+        np.tile(np.repeat(codes.reshape(groups, -1), filters // groups, axis=0), (1, places)) for codes in known
+    )
+    return tops, sums[0] if sums else None
+
+
+def unsaturated(node: ir.Node, weight: np.ndarray, qparams: QParams, largest: LargestCodes | None = None) -> QParams:
     """`qparams` with scales raised where products of `weight` could saturate, by no more than it takes.
 
     Args:
         node: the layer that reads the weight.
         weight: float32, its constant.
         qparams: of the weight, int8.
-        largest: largest unsigned code of the activation.
+        largest: as of :func:`worst_pairs`.
     """
-    allowed = LIMIT / largest
     for _ in range(_ROUNDS):
-        rows = products(node, numerics.quantize(weight, qparams))
-        if rows is None:
+        worst = worst_pairs(node, numerics.quantize(weight, qparams), largest)
+        if worst is None or (worst <= LIMIT).all():
             return qparams
-        worst = worst_pairs(rows)
-        if (worst <= allowed).all():
-            return qparams
-        qparams = _raised(qparams, worst, allowed)
+        qparams = _raised(qparams, worst)
     return qparams
 
 
-def _raised(qparams: QParams, worst: Array, allowed: float) -> QParams:
-    factor = np.maximum(worst / allowed, 1.0)
+def _raised(qparams: QParams, worst: Array) -> QParams:
+    factor = np.where(worst > LIMIT, np.maximum(worst / LIMIT, _STEP), 1.0)
     if qparams.axis is None:
         factor = factor.max()
     elif factor.shape != qparams.scale.shape:  # rows of a stack of matrices
@@ -101,65 +165,111 @@ def _raised(qparams: QParams, worst: Array, allowed: float) -> QParams:
     return dataclasses.replace(qparams, scale=scale)
 
 
-def saturating(node: ir.Node, codes: np.ndarray, largest: int = LARGEST_ACTIVATION) -> int:
+def saturating(node: ir.Node, codes: np.ndarray, largest: LargestCodes | None = None) -> int:
     """In how many output channels of `node` products of the int8 `codes` of its weight can saturate."""
-    rows = products(node, codes)
-    return 0 if rows is None else int((worst_pairs(rows) > LIMIT / largest).sum())
+    worst = worst_pairs(node, codes, largest)
+    return 0 if worst is None else int((worst > LIMIT).sum())
 
 
 def channels(quantizer: Quantizer) -> int:
-    """In how many output channels of the layers that read a weight products of its codes can saturate."""
-    qparams, held = quantizer.qparams, query.constant_array(quantizer.input)
-    if quantizer.role != "weight" or qparams.qtype.storage != "int8" or held is None:
+    """In how many output channels of the layers that read a weight products of its codes can saturate.
+
+    Layers whose note says how large the codes of their input get are held to that.
+    """
+    codes = codes_of(quantizer)
+    if codes is None:
         return 0
-    if qparams.axis is not None and (qparams.block_size or held.shape[qparams.axis] != qparams.scale.size):
-        return 0
-    codes = held if quantizer.stored else numerics.quantize(held, qparams)
     readers = (node for value in quantizer.outputs for node in value.consumers())
     known = (node for node in readers if node.op_type in LAYERS and not node.domain)
-    return max((saturating(node, codes) for node in known), default=0)
+    return max((saturating(node, codes, largest_codes.noted(node)) for node in known), default=0)
+
+
+def codes_of(quantizer: Quantizer) -> np.ndarray | None:
+    """The int8 codes of a constant weight; None for anything else, and where its parameters do not fit."""
+    qparams, held = quantizer.qparams, query.constant_array(quantizer.input)
+    if quantizer.role != "weight" or qparams.qtype.storage != "int8" or held is None:
+        return None
+    if qparams.axis is not None and (qparams.block_size or held.shape[qparams.axis] != qparams.scale.size):
+        return None
+    return held if quantizer.stored else numerics.quantize(held, qparams)
 
 
 def keep_in_limits(
-    plan: QuantPlan, placements: list[Placement], constants: Mapping[str, np.ndarray], model: ir.Model
-) -> tuple[list[Placement], list[Remark]]:
+    plan: QuantPlan,
+    placements: list[Placement],
+    constants: Mapping[str, np.ndarray],
+    model: ir.Model,
+    peaks: Peaks,
+) -> tuple[list[Placement], dict[str, LargestCodes], list[Remark]]:
     """`placements` with the scales of weights raised where their products could saturate, and what was done.
+
+    Layers whose input has 16 bits run in other kernels, which have no such limit.
 
     Args:
         plan: weights whose spec says that their kernels saturate.
         placements: with parameters.
         constants: values of the weights by name.
         model: the float model.
+        peaks: how large inputs get, of those that are known; others may have any code.
+
+    Returns:
+        The placements, the largest codes that inputs of layers were taken to have, and remarks.
     """
     wanted = {e.tensor for e in plan.edges if isinstance(e.decision, TensorSpec) and e.decision.saturates}
-    if not wanted:
-        return placements, []
-    readers = _readers(model)
-    kept, raised, channels, layers = list(placements), 0, 0, 0
+    readers = _readers(model, wanted, placements) if wanted else {}
+    largest = largest_codes.of_layers([n for nodes in readers.values() for n in nodes], placements, peaks)
+    kept, done = list(placements), _Raised()
     for index, placement in enumerate(placements):
-        weight = constants.get(placement.tensor) if placement.tensor in wanted else None
+        weight = constants.get(placement.tensor) if placement.tensor in readers else None
         if weight is None or placement.qparams.qtype.storage != "int8":
             continue
-        qparams = placement.qparams
-        for node in readers.get(placement.tensor, ()):
-            qparams = unsaturated(node, np.asarray(weight, np.float32), qparams)
-        changed = int((qparams.scale > placement.qparams.scale).sum())
+        values, qparams, strict = np.asarray(weight, np.float32), placement.qparams, placement.qparams
+        for node in readers[placement.tensor]:
+            qparams = unsaturated(node, values, qparams, largest.get(str(node.name)))
+            strict = unsaturated(node, values, strict)
         kept[index] = dataclasses.replace(placement, qparams=qparams)
-        raised, channels, layers = raised + changed, channels + qparams.scale.size, layers + bool(changed)
-    if not raised:
-        return placements, []
-    text = (
-        f"{raised} of {channels} weight scales, in {layers} layers, were raised so that no product of 8-bit codes saturates "
-        "on processors without VNNI"
-    )
-    return kept, [Remark(text, source="resolve")]
+        done.add(placement.qparams, qparams, strict)
+    return kept, largest, done.remarks()
 
 
-def _readers(model: ir.Model) -> dict[str, list[ir.Node]]:
-    """The layers that read each weight, by its name."""
+@dataclasses.dataclass
+class _Raised:
+    """Counts of scales: all, those raised, those that any activation would ask for, and layers with a raised one."""
+
+    all: int = 0
+    raised: int = 0
+    strict: int = 0
+    layers: int = 0
+
+    def add(self, before: QParams, after: QParams, strict: QParams) -> None:
+        changed = int((after.scale > before.scale).sum())
+        self.all, self.raised = self.all + before.scale.size, self.raised + changed
+        self.strict, self.layers = self.strict + int((strict.scale > before.scale).sum()), self.layers + bool(changed)
+
+    def remarks(self) -> list[Remark]:
+        if not self.strict:
+            return []
+        text = (
+            f"{self.raised} of {self.all} weight scales, in {self.layers} layers, were raised so that no product of 8-bit "
+            "codes saturates on processors without VNNI"
+        )
+        if self.raised < self.strict:
+            text += (
+                f", as long as no input is beyond {largest_codes.MARGIN:g} times what its channel had in the calibration data; "
+                f"--safe-range raises {self.strict}, for any data"
+            )
+        return [Remark(text, source="resolve")]
+
+
+def _readers(model: ir.Model, weights: Collection[str], placements: Sequence[Placement]) -> dict[str, list[ir.Node]]:
+    """The layers that read each of `weights`, by its name, but those whose input has 16 bits."""
     found: dict[str, list[ir.Node]] = {}
     for node in walk.nodes(model):
         weight = node.inputs[1] if node.op_type in LAYERS and not node.domain and len(node.inputs) > 1 else None
-        if weight is not None:
+        if weight is None or weight.name not in weights:
+            continue
+        grid = largest_codes.input_grid(node, placements)
+        # Without a pair of its own, the input has the codes that were moved there.
+        if grid is None or largest_codes.is_byte(grid):
             found.setdefault(str(weight.name), []).append(node)
     return found

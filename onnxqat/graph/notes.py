@@ -18,6 +18,7 @@ from onnxqat.types import QParams, QType
 BIAS_GRID = "onnxqat.bias_grid"  # on a node whose float bias lies on the grid of its accumulator
 SCALE_BITS = "onnxqat.scale_bits"  # on the nodes of a quantizer whose scale is kept to so many significant bits
 PRESCRIBED = "onnxqat.prescribed"  # on the nodes of a quantizer whose parameters the target has built in
+LARGEST_CODES = "onnxqat.largest_codes"  # on a layer: the codes of its input for which its sums do not saturate
 QUANT_MIN, QUANT_MAX = "onnxqat.quant_min", "onnxqat.quant_max"
 _WHOLE_MANTISSA = 24  # bits of float32's significand: the note can state no more
 

@@ -10,6 +10,7 @@ from onnxqat.backends import planner, selection
 from onnxqat.backends.schema import Backend
 from onnxqat.backends.selection import Selection
 from onnxqat.calibration import findings, moved_ranges, range_choice, resolve
+from onnxqat.calibration.channel_peaks import Peaks
 from onnxqat.calibration.data import Data
 from onnxqat.calibration.findings import Findings
 from onnxqat.calibration.observers import auto
@@ -32,6 +33,7 @@ class Calibrated:
         first: what the graph alone leads to.
         observers: of the tensors that `first` wants observed.
         found: what the data say about the plan.
+        peaks: how large the inputs of layers get whose kernels saturate.
     """
 
     model: ir.Model
@@ -40,6 +42,7 @@ class Calibrated:
     first: QuantPlan
     observers: Observed
     found: Findings
+    peaks: Peaks
 
     @classmethod
     def of(
@@ -50,9 +53,10 @@ class Calibrated:
         first: QuantPlan,
         observers: Observed,
         sizes: dict[str, RowSizes],
+        peaks: Peaks | None = None,
     ) -> Calibrated:
         """Look at what was observed; `sizes` are of the rows that normalized layers read."""
-        return cls(model, table, chosen, first, observers, findings.find(model, observers, sizes))
+        return cls(model, table, chosen, first, observers, findings.find(model, observers, sizes), peaks or {})
 
     def plan(self, choices: Choices = NONE) -> QuantPlan:
         """The plan that graph, data and `choices` lead to."""
@@ -66,7 +70,7 @@ class Calibrated:
 
     def resolve(self, plan: QuantPlan, choices: Choices = NONE) -> Resolved:
         """Parameters for every edge of `plan`."""
-        return resolve.resolve(plan, self.seen(plan, choices), self.model)
+        return resolve.resolve(plan, self.seen(plan, choices), self.model, self.peaks)
 
     def seen(self, plan: QuantPlan, choices: Choices = NONE) -> dict[str, BaseObserver]:
         """Observers for the tensors of `plan`, those of `choices` where the plan takes them."""

@@ -11,11 +11,12 @@ import onnx_ir as ir
 from onnxqat.calibration.data import Data
 from onnxqat.calibration.inputs import Feeds, samples_of
 from onnxqat.calibration.noise import squares
+from onnxqat.calibration.resolve import Resolved
 from onnxqat.calibration.rounding import compensate
 from onnxqat.calibration.session import Session
 from onnxqat.errors import DataError, ModelError
 from onnxqat.graph import batchnorm, query
-from onnxqat.types import Placement, QuantPlan, Remark
+from onnxqat.types import QuantPlan, Remark
 
 Rounding = Literal["auto", "nearest", "compensated"]
 
@@ -35,14 +36,14 @@ Insert = Callable[[ir.Model, list[Remark]], None]
 
 
 def round_weights(
-    model: ir.Model, plan: QuantPlan, placements: tuple[Placement, ...], data: Data, rounding: Rounding, insert: Insert
+    model: ir.Model, plan: QuantPlan, resolved: Resolved, data: Data, rounding: Rounding, insert: Insert
 ) -> tuple[Remark, ...]:
     """Put the weights of `model` on their grids, in place, or leave that to the quantizers.
 
     Args:
         model: prepared float model.
         plan: what it is quantized by.
-        placements: with parameters.
+        resolved: its parameters.
         data: calibration data.
         rounding: ``compensated`` rounds on the data (:func:`onnxqat.calibration.rounding.compensate`), ``nearest`` does
             nothing; ``auto`` rounds on most of the data where the outputs come closer to the float model's on the rest.
@@ -53,7 +54,7 @@ def round_weights(
     if rounding == "nearest":
         return ()
     if rounding == "compensated":
-        return compensate(model, placements, data)
+        return compensate(model, resolved.placements, data, resolved.largest_codes)
     if plan.odd_sums or not data.repeatable or batchnorm.trains_live(model):
         return ()
     rest, held = _split(data)
@@ -61,8 +62,8 @@ def round_weights(
         return ()
     rounded = model.clone()
     weights = model.graph.initializers
-    wide = [p for p in placements if p.tensor not in weights or p.qparams.qtype.bits >= NARROW]
-    remarks = compensate(rounded, wide, rest)
+    wide = [p for p in resolved.placements if p.tensor not in weights or p.qparams.qtype.bits >= NARROW]
+    remarks = compensate(rounded, wide, rest, resolved.largest_codes)
     if not remarks:
         return ()
     try:

@@ -42,13 +42,16 @@ def precise(model: ir.Model) -> bool:
     So it is on a processor that saturates, for a file whose table is that of a compiler for other processors: one that
     does not keep weights in -64..63. A file without a table, or with one that is not here, is taken as it is.
     """
-    if not saturates():
-        return False
+    return saturates() and not meant(model)
+
+
+def meant(model: ir.Model) -> bool:
+    """Whether `model` is for processors that saturate: its table says so, or this is one and no table says otherwise."""
     try:
         table = schema.load(model.metadata_props.get("onnxqat.backend", ""))
     except QatError:
-        return False
-    return not any(kind.reduce_range or kind.saturates for kind in table.types.values())
+        return saturates()
+    return any(kind.reduce_range or kind.saturates for kind in table.types.values())
 
 
 def saturation(model: ir.Model, *, precise: bool = False) -> list[Remark]:

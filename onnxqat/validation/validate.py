@@ -23,7 +23,7 @@ from onnxqat.metrics._accuracy import AccuracyMeter
 from onnxqat.metrics._closeness import Difference
 from onnxqat.metrics._paired import Paired, pair
 from onnxqat.types import Remark
-from onnxqat.validation import machine, parity, parting, remedies, result, verdicts
+from onnxqat.validation import machine, parity, parting, remedies, result, saturated_sums, verdicts
 from onnxqat.validation.accuracy import AccuracyLimits
 from onnxqat.validation.compare import FLOAT_ROUNDING, OutputMeter, Variation
 from onnxqat.validation.kernel_codes import KernelCodes
@@ -199,6 +199,7 @@ class _Work:
             )
             remarks.append(Remark(text, source="validate"))
         self.kernels = None if self.integers is None else self._kernel_codes(found)
+        self.sums = saturated_sums.meters(quantized) if machine.meant(quantized) else []
         self.noise = {name: Difference() for name in self.shared}
         self.compared: dict[tuple[str, str, str], OutputMeter] = {}
         self.right: dict[str, AccuracyMeter] = {}
@@ -300,6 +301,7 @@ class _Work:
             if meter.source in own and meter.target in own:
                 meter.update_network(pair, (own[meter.source], own[meter.target]))
         self._compare_integers(piece)
+        saturated_sums.update(self.sums, ort)
         for name, value in self.float.run(piece, self.shared).items():
             if name in ort and ort[name].shape == value.shape:
                 self.noise[name].update(ort[name], value)
@@ -369,5 +371,5 @@ class _Work:
             float_nodes=tuple(_float_nodes(self.quantized.graph)),
             scores=scores,
             failures=(),
-            remarks=tuple(self.remarks),
+            remarks=(*self.remarks, *saturated_sums.remarks(self.sums, self.tensor_samples)),
         )

@@ -52,7 +52,7 @@ def test_columns_times_filters_is_the_convolution(
     weight, x = rng.normal(size=shape), rng.normal(size=(2, *size)).astype(np.float32)
     model = convolution(weight, size, bias=False, **attributes)
     node = ir.from_proto(model).graph[0]
-    columns = columns_of(x, node)
+    columns = columns_of(x, node, shape)
     groups = attributes.get("group", 1)
     filters = weight.reshape(groups, shape[0] // groups, -1)
     expected = ort_run(model, {"x": x})["y"]

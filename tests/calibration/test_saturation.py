@@ -75,23 +75,24 @@ def test_no_product_saturates_and_no_scale_is_raised_for_nothing(
         if rows is None or unsafe is None:  # depthwise
             np.testing.assert_array_equal(scale, free)
             continue
-        worst = np.broadcast_to(saturation.worst_pairs(unsafe), (len(unsafe),))
-        could = worst > saturation.LIMIT / 255
+        worst = saturation.worst_pairs(node, before)
+        could = worst > saturation.LIMIT
         raised += int(np.sum(scale > free))
         if per_channel:
             np.testing.assert_array_equal(scale > free, could)
-            assert (scale <= free * np.maximum(worst / 128, 1) * 1.02).all()
+            assert (scale <= free * np.maximum(worst / saturation.LIMIT, 1) * 1.02).all()
         everything = np.where(rows > 0, 255, 0)
         np.testing.assert_array_equal(saturated_sums(everything, rows), (everything * rows).sum(1))
     assert raised
     (told,) = (r for r in safe.remarks if "saturates" in r.message)
     assert told.message.startswith(f"{raised} of ")
+    assert "calibration" not in told.message
     assert not [r for r in full.remarks if "no product" in r.message]
 
 
 def test_the_model_of_the_kernel_saturates_full_range_weights() -> None:
     rows = np.array([[127, 127, -5, 3, 9]])
-    assert saturation.worst_pairs(rows).tolist() == [254]
+    assert saturation.worst_pairs(ir.Node("", "MatMul", []), rows.T).tolist() == [254 * 255]
     assert saturated_sums(np.full((1, 5), 255), rows)[0] == 32767 + 255 * (-2 + 9)
 
 

@@ -45,7 +45,7 @@ from onnxqat.cli import _options
 @click.option(
     "--safe-range",
     is_flag=True,
-    help="8-bit weights in all codes, with larger scales where products could saturate without VNNI.",
+    help="8-bit weights in all codes, with larger scales where products of any inputs could saturate without VNNI.",
 )
 @click.option("--exact", is_flag=True, help="Restrict scales so that torch and onnxruntime give the same bits.")
 @click.option("--scale-bits", metavar="W,A", help="Significant bits of scales at 8 bits, 1 to 24; 24 leaves them free.")

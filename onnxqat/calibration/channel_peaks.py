@@ -1,0 +1,71 @@
+"""How large the inputs of a layer get, channel by channel, in the calibration data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from onnxqat.calibration.columns import LAYERS
+from onnxqat.graph import query, walk
+from onnxqat.types import FloatArray, QuantPlan, TensorSpec
+
+
+class ChannelPeaks:
+    """How large the channels of a tensor get, and each two neighbours together at one place.
+
+    Args:
+        axis: of the channels: 1 for a convolution, -1 for a product of matrices.
+
+    Attributes:
+        highest: largest value of each channel, float32 (C,); empty before any data.
+        sums: largest sum of channels 0 and 1, 2 and 3, ..., where values below 0 count as 0, float32 (C // 2,); empty
+            where C is odd.
+    """
+
+    def __init__(self, axis: int) -> None:
+        self.axis = axis
+        self.highest: FloatArray = np.empty(0, np.float32)
+        self.sums: FloatArray = np.empty(0, np.float32)
+
+    def update(self, values: npt.NDArray[np.generic]) -> None:
+        """Take in the values of one batch; an empty array changes nothing."""
+        if values.size == 0:
+            return
+        axis = self.axis % values.ndim
+        others = tuple(i for i in range(values.ndim) if i != axis)
+        found = values.max(axis=others).astype(np.float32)
+        self.highest = np.maximum(self.highest, found) if self.highest.size else found
+        if len(found) % 2 == 0:
+            pairs = values.reshape(*values.shape[:axis], -1, 2, *values.shape[axis + 1 :])
+            first, second = (np.maximum(np.take(pairs, i, axis + 1), 0) for i in (0, 1))
+            sums = (first + second).max(axis=others).astype(np.float32)
+            self.sums = np.maximum(self.sums, sums) if self.sums.size else sums
+
+
+Peaks = Mapping[str, ChannelPeaks]
+
+
+def of_plan(plan: QuantPlan, model: ir.Model) -> dict[str, ChannelPeaks]:
+    """What is to watch where weights are quantized whose products saturate: the inputs of their layers, by name.
+
+    Args:
+        plan: it says which weights do.
+        model: prepared float model.
+    """
+    saturating = {e.tensor for e in plan.edges if isinstance(e.decision, TensorSpec) and e.decision.saturates}
+    found: dict[str, ChannelPeaks] = {}
+    for node in walk.nodes(model):
+        if node.domain or node.op_type not in LAYERS or query.attribute(node, "transA", 0):
+            continue
+        value, weight = node.inputs[:2]
+        if value is not None and weight is not None and weight.name in saturating:
+            found.setdefault(str(value.name), ChannelPeaks(input_axis(node)))
+    return found
+
+
+def input_axis(node: ir.Node) -> int:
+    """Axis of the input of a layer that its filters sum over."""
+    return 1 if node.op_type == "Conv" else -1
