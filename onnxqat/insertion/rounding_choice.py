@@ -29,16 +29,13 @@ SAMPLES = 16
 FEWEST = 4
 """Held-out samples without which nothing can be told, so that weights keep their nearest codes."""
 
-NARROW = 7
-"""Width below which ``auto`` leaves weights alone: training or reconstruction follows there, and starts from float weights."""
-
 Insert = Callable[[ir.Model, list[Remark]], None]
 
 
 def round_weights(
     model: ir.Model, plan: QuantPlan, resolved: Resolved, data: Data, rounding: Rounding, insert: Insert
 ) -> tuple[Remark, ...]:
-    """Put the weights of `model` on their grids, in place, or leave that to the quantizers.
+    """Move the weights of `model`, in place, to where the quantizers round them best, or leave them.
 
     Args:
         model: prepared float model.
@@ -47,8 +44,7 @@ def round_weights(
         data: calibration data.
         rounding: ``compensated`` rounds on the data (:func:`onnxqat.calibration.rounding.compensate`), ``nearest`` does
             nothing; ``auto`` rounds on most of the data where the outputs come closer to the float model's on the rest.
-            It leaves alone weights below 7 bits and a BatchNormalization that is kept, since training follows, and
-            weights that have to be odd.
+            It leaves alone a BatchNormalization that is kept, since training follows, and weights that have to be odd.
         insert: inserts the quantizers into a copy of `model`.
     """
     if rounding == "nearest":
@@ -61,9 +57,7 @@ def round_weights(
     if sum(samples_of(feeds) for feeds in held) < FEWEST:
         return ()
     rounded = model.clone()
-    weights = model.graph.initializers
-    wide = [p for p in resolved.placements if p.tensor not in weights or p.qparams.qtype.bits >= NARROW]
-    remarks = compensate(rounded, wide, rest, resolved.largest_codes)
+    remarks = compensate(rounded, resolved.placements, rest, resolved.largest_codes)
     if not remarks:
         return ()
     try:

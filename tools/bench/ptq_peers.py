@@ -1,0 +1,271 @@
+"""Post-training quantization of every scored network: onnxqat's defaults beside other tools' defaults.
+
+    python tools/bench/ptq_peers.py run --tool TOOL [--backend NAME] [--per-tensor] [--python PATH] [NETWORK ...]
+    python tools/bench/ptq_peers.py table
+
+TOOL is onnxqat, onnxruntime, onnxsim, nncf or quark; another tool's packages may live in an environment of their own,
+named by ``--python``. All tools see the same calibration samples. Each file is scored in onnxruntime's default session
+(`session.x64quantprecision`, so that the figures are those of kernels that do not saturate), and each row has the
+metric of float and file, the number of samples, the agreement of their answers, the signal to noise of the first
+output in dB, and the seconds that the tool took. Rows are kept in runs/ptq_peers/rows.jsonl.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+import _shared
+
+RUNS = _shared.ROOT / "runs" / "ptq_peers"
+NETWORKS = {
+    "resnet20": ("resnet20_cifar10_bn", "cifar10", 256),
+    "resnet8": ("resnet8_cifar10", "cifar10-raw", 256),
+    "resnet56": ("resnet56_cifar10_bn", "cifar10", 256),
+    "dscnn": ("dscnn_kws", "kws", 200),
+    "mobilenetv1": ("mobilenetv1_025_vww", "vww", 128),
+    "mobilenetv2": ("mobilenetv2_imagenet_bn", "imagenet", 100),
+    "efficientnet": ("efficientnet_lite0_imagenet", "imagenet-lite", 100),
+    "yolox": ("yolox_nano_coco_416", "yolox", 100),
+    "nanodet": ("nanodet_coco_320", "nanodet", 100),
+    "minilm": ("minilm", "stsb", 128),
+}
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    run = commands.add_parser("run")
+    run.add_argument("networks", nargs="*", choices=[*NETWORKS, []])
+    run.add_argument("--tool", default="onnxqat", choices=["onnxqat", *TOOLS])
+    run.add_argument("--backend", default="onnxruntime-cpu")
+    run.add_argument("--per-tensor", action="store_true")
+    run.add_argument("--option", action="append", default=[], help="a further option of insert-qdq")
+    run.add_argument("--python", default=sys.executable, help="interpreter that has the tool")
+    run.add_argument("--limit", type=int, help="score this many samples")
+    commands.add_parser("table")
+    quantize = commands.add_parser("quantize")  # inside of the tool's interpreter
+    quantize.add_argument("tool")
+    quantize.add_argument("paths", nargs=3)
+    quantize.add_argument("--per-tensor", action="store_true")
+    arguments = parser.parse_args()
+    if arguments.command == "quantize":
+        TOOLS[arguments.tool](*map(Path, arguments.paths), not arguments.per_tensor)
+    elif arguments.command == "table":
+        print_table()
+    else:
+        for network in arguments.networks or NETWORKS:
+            print(json.dumps(row(network, arguments)), flush=True)
+
+
+# ------------------------------------------------------------------ one row
+def row(network: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Quantize and score one network with one tool."""
+    model, task, count = NETWORKS[network]
+    source = RUNS / "minilm.onnx" if network == "minilm" else _shared.MODELS / f"{model}.onnx"
+    form = arguments.backend if arguments.tool == "onnxqat" else arguments.tool
+    form += " per tensor" * arguments.per_tensor + " ".join(["", *arguments.option])
+    data = calibration(network, task, count, source)
+    output = RUNS / f"{network}.{form.replace(' ', '_')}.onnx"
+    start = time.monotonic()
+    quantized(source, data, output, arguments)
+    found: dict[str, Any] = {"network": network, "form": form, "seconds": round(time.monotonic() - start, 1)}
+    found |= compared(task, source, output, arguments.limit)
+    RUNS.mkdir(parents=True, exist_ok=True)
+    with (RUNS / "rows.jsonl").open("a") as rows:
+        rows.write(json.dumps(found) + "\n")
+    return found
+
+
+def calibration(network: str, task: str, count: int, source: Path) -> Path:
+    """Calibration inputs in an npz file under the model's input names; for detectors they are scored images."""
+    path = RUNS / f"{network}.calibration.npz"
+    if path.exists():
+        return path
+    import onnx
+
+    RUNS.mkdir(parents=True, exist_ok=True)
+    names = [value.name for value in onnx.load(source).graph.input]
+    suite = _shared.scorer()
+    if task == "stsb":
+        with np.load(suite.DATA / "stsb_train_minilm_tokens.npz") as archive:
+            ids = archive["ids"][:count, 0].astype(np.int64)
+        feeds = {name: ids if "input_ids" in name else (ids > 0).astype(np.int64) for name in names}
+    elif task in ("yolox", "nanodet"):
+        images = [suite.detector_input(task, image)[0] for image, *_ in suite.coco128()]
+        feeds = {names[0]: np.concatenate(images[:count])}
+    else:
+        feeds = {names[0]: suite.PREPROCESS[task](suite.split(task)[0][:count])}
+    np.savez(path, **feeds)
+    return path
+
+
+def quantized(source: Path, data: Path, output: Path, arguments: argparse.Namespace) -> None:
+    """Write the file of one tool, each in a process of its own."""
+    if arguments.tool == "onnxqat":
+        command = [arguments.python, "-m", "onnxqat", "insert-qdq", source, "--backend", arguments.backend]
+        command += ["--data", data, "-o", output, "--replace", *arguments.option]
+        command += ["--per-tensor"] * arguments.per_tensor
+    else:
+        command = [arguments.python, __file__, "quantize", arguments.tool, source, data, output]
+        command += ["--per-tensor"] * arguments.per_tensor
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"{' '.join(str(part) for part in command)}\n{done.stdout[-2000:]}\n{done.stderr[-3000:]}")
+
+
+def compared(task: str, source: Path, output: Path, limit: int | None) -> dict[str, Any]:
+    """Metric of both files, and their outputs beside each other."""
+    reference, before = outputs(task, source, limit)
+    given, after = outputs(task, output, limit)
+    answers = len(reference) if task in ("yolox", "nanodet", "stsb") else sum(len(part) for part in reference)
+    found: dict[str, Any] = {
+        "float": before,
+        "metric": after,
+        "n": answers,
+        "dB": decibels(reference, given),
+    }
+    if task not in ("yolox", "nanodet", "stsb"):
+        same = [(a.argmax(1) == b.argmax(1)).sum() for a, b in zip(reference, given, strict=True)]
+        found["agreement"] = round(100 * float(sum(same)) / answers, 2)
+    return found
+
+
+def outputs(task: str, path: Path, limit: int | None) -> tuple[list[np.ndarray], float]:
+    """First output of every run of the scorer, and the metric."""
+    suite = _shared.scorer()
+    recorded: list[np.ndarray] = []
+    suite.session = lambda *_: Recording(path, recorded)
+    return recorded, _shared.figure(suite.score(task, path, limit))
+
+
+class Recording:
+    """A session of onnxruntime that keeps its first outputs."""
+
+    def __init__(self, path: Path, recorded: list[np.ndarray]) -> None:
+        import onnxruntime as ort
+
+        options = ort.SessionOptions()
+        options.log_severity_level = 3
+        options.add_session_config_entry("session.x64quantprecision", "1")
+        options.intra_op_num_threads = 1
+        self.session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        self.recorded = recorded
+
+    def get_inputs(self) -> Any:
+        """Inputs of the session."""
+        return self.session.get_inputs()
+
+    def run(self, names: Any, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+        """Run one batch."""
+        found: list[np.ndarray] = self.session.run(names, feeds)
+        self.recorded.append(found[0])
+        return found
+
+
+def decibels(reference: list[np.ndarray], given: list[np.ndarray]) -> float:
+    """Signal to noise of all values of the first output, in dB."""
+    signal = sum(float((a.astype(np.float64) ** 2).sum()) for a in reference)
+    noise = sum(float(((a.astype(np.float64) - b) ** 2).sum()) for a, b in zip(reference, given, strict=True))
+    return round(10 * math.log10(signal / max(noise, 1e-30)), 1)
+
+
+# ------------------------------------------------------------------ other tools, each at its defaults
+def batches(data: Path, size: int = 1) -> list[dict[str, np.ndarray]]:
+    """The calibration file as feeds of `size` samples."""
+    with np.load(data) as archive:
+        arrays = dict(archive)
+    count = len(next(iter(arrays.values())))
+    return [{name: array[i : i + size] for name, array in arrays.items()} for i in range(0, count, size)]
+
+
+def reader(data: Path) -> Any:
+    """A calibration reader in onnxruntime's shape."""
+
+    class Reader:
+        def __init__(self) -> None:
+            self.left = iter(batches(data))
+
+        def get_next(self) -> dict[str, np.ndarray] | None:
+            return next(self.left, None)
+
+        def rewind(self) -> None:
+            self.left = iter(batches(data))
+
+    return Reader()
+
+
+def onnxruntime_file(source: Path, data: Path, output: Path, per_channel: bool) -> None:
+    """Quantize as onnxruntime's guide says: pre-processing, QDQ, min-max, its default types."""
+    from onnxruntime.quantization import QuantFormat, quantize_static
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    prepared = output.with_suffix(".prepared.onnx")
+    quant_pre_process(source, prepared, skip_symbolic_shape=True)
+    quantize_static(prepared, output, reader(data), quant_format=QuantFormat.QDQ, per_channel=per_channel)
+
+
+def onnxsim_file(source: Path, data: Path, output: Path, per_channel: bool) -> None:
+    """Quantize with the range of each tensor picked by the tool."""
+    import onnx
+    import onnxsim
+
+    feeds = batches(data)
+    model = onnxsim.quantize_static(
+        onnxsim.simplify(str(source))[0],
+        calibration_data=feeds,
+        full_graph=True,
+        method="auto",
+        per_channel=per_channel,
+    )
+    onnx.save(model, output)
+
+
+def nncf_file(source: Path, data: Path, output: Path, per_channel: bool) -> None:
+    """Quantize by `nncf.quantize` with its defaults; the choice of channel or tensor is its own."""
+    import nncf
+    import onnx
+
+    feeds = batches(data)
+    onnx.save(nncf.quantize(onnx.load(source), nncf.Dataset(feeds), subset_size=len(feeds)), output)
+
+
+def quark_file(source: Path, data: Path, output: Path, per_channel: bool) -> None:
+    """Quantize with the default 8-bit configuration; it has one scale for a tensor unless told otherwise."""
+    from quark.onnx import ModelQuantizer
+    from quark.onnx.quantization.config import Config, get_default_config
+
+    settings = get_default_config("A8W8")
+    settings.per_channel = per_channel
+    ModelQuantizer(Config(global_quant_config=settings)).quantize_model(str(source), str(output), reader(data))
+
+
+TOOLS = {"onnxruntime": onnxruntime_file, "onnxsim": onnxsim_file, "nncf": nncf_file, "quark": quark_file}
+
+
+# ------------------------------------------------------------------ the table
+def print_table() -> None:
+    """Print the newest row of each network and form."""
+    newest: dict[tuple[str, str], dict[str, Any]] = {}
+    for line in (RUNS / "rows.jsonl").read_text().splitlines():
+        found = json.loads(line)
+        newest[found["network"], found["form"]] = found
+    print("| Network | File | Float | Quantized | Lost | n | Agreement | dB | Seconds |\n|---|---|---|---|---|---|---|---|---|")
+    for (network, form), found in sorted(newest.items()):
+        cells = [found["float"], found["metric"], round(found["float"] - found["metric"], 4), found["n"]]
+        cells += [found.get("agreement", ""), found["dB"], found["seconds"]]
+        print(f"| {network} | {form} | " + " | ".join(str(cell) for cell in cells) + " |")
+
+
+if __name__ == "__main__":
+    main()
