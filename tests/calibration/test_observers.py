@@ -312,6 +312,26 @@ def test_a_choice_keeps_its_grid_where_a_wider_candidate_has_the_same() -> None:
     assert found["minmax"].scale == 2 * found["mse"].scale
 
 
+@pytest.mark.parametrize("name", ["mse", "auto"])
+def test_a_range_is_searched_once_until_values_come(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan is resolved many times, and each search costs some milliseconds."""
+    searches: list[object] = []
+    search = Mse._error
+
+    def counted(self: Mse) -> Any:
+        searches.append(self)
+        return search(self)
+
+    monkeypatch.setattr(Mse, "_error", counted)
+    made = observe(spec(name), gauss(500))
+    first, again = made.qparams(), made.qparams()
+    assert first.same(again)
+    assert len(searches) == 1
+    made.update(3 * gauss(500))
+    assert made.qparams().scale > first.scale
+    assert len(searches) == 2
+
+
 @pytest.mark.parametrize("name", ["minmax", "percentile", "mse", "entropy"])
 def test_one_histogram_is_read_as_each_observer(name: str) -> None:
     x = np.append(gauss(5000), np.float32(9))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Hashable
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,7 @@ class BaseObserver(ABC):
         self.low: FloatArray = np.empty(0, np.float32)
         self.high: FloatArray = np.empty(0, np.float32)
         self.count = 0
+        self._ranges: dict[Hashable, tuple[npt.NDArray[Any], npt.NDArray[Any]]] = {}
 
     def update(self, x: npt.NDArray[Any]) -> None:
         """Take in the values of `x`: any shape, float16, float32 or float64; an empty array changes nothing.
@@ -67,6 +69,7 @@ class BaseObserver(ABC):
             high = np.asarray(rows.max(axis=1).astype(np.float32))
         if not (np.isfinite(low).all() and np.isfinite(high).all()):
             raise NonFiniteError("NaN or infinity among the observed values")
+        self._ranges.clear()
         self._widen(low, high)
         self.count += rows.shape[1]
         self._accumulate(rows)
@@ -89,6 +92,7 @@ class BaseObserver(ABC):
             raise ValueError("only observers of the same kind and spec can be merged")
         if not other.count:
             return
+        self._ranges.clear()
         self._widen(other.low, other.high)
         self.count += other.count
         self._absorb(other)
@@ -99,7 +103,11 @@ class BaseObserver(ABC):
         Before any data: zeros of shape (), or of shape (0,) per channel.
         """
         if self.count:
-            low, high = self._clipped()
+            # Kept until further values come: a search takes some milliseconds, and a plan is resolved many times.
+            key = self._rule()
+            if key not in self._ranges:
+                self._ranges[key] = self._clipped()
+            low, high = self._ranges[key]
         else:
             low = high = np.zeros(1 if self.spec.axis is None else 0)
         low = np.asarray(low, np.float32)
@@ -122,6 +130,10 @@ class BaseObserver(ABC):
     def scale_bits(self) -> int | None:
         """Significant bits of scales, None for any; an observer may be stricter than its spec."""
         return self.spec.scale_bits
+
+    def _rule(self) -> tuple[Hashable, ...]:
+        """All that :meth:`range` depends on beside the values."""
+        return type(self), self.spec
 
     def _widen(self, low: FloatArray, high: FloatArray) -> None:
         if not self.count:

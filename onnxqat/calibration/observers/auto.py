@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Hashable
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from onnxqat.calibration.observers import create
@@ -51,8 +53,12 @@ class Observer(HistogramObserver):
         vars(made).update(state)
         return made
 
+    def _rule(self) -> tuple[Hashable, ...]:
+        return (*super()._rule(), self.choice)
+
     def _clipped(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-        return self.read_as(self.choice)._clipped()  # noqa: SLF001 - another observer of the same values
+        low, high = self.read_as(self.choice).range()
+        return np.atleast_1d(low), np.atleast_1d(high)
 
 
 def _same(first: QParams, second: QParams) -> bool:
