@@ -260,7 +260,9 @@ def print_table() -> None:
     for line in (RUNS / "rows.jsonl").read_text().splitlines():
         found = json.loads(line)
         newest[found["network"], found["form"]] = found
-    print("| Network | File | Float | Quantized | Lost | n | Agreement | dB | Seconds |\n|---|---|---|---|---|---|---|---|---|")
+    print(
+        "| Network | File | Float | Quantized | Lost | n | Agreement | dB | Seconds |\n|---|---|---|---|---|---|---|---|---|"
+    )
     for (network, form), found in sorted(newest.items()):
         cells = [found["float"], found["metric"], round(found["float"] - found["metric"], 4), found["n"]]
         cells += [found.get("agreement", ""), found["dB"], found["seconds"]]
