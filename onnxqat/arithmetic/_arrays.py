@@ -143,3 +143,10 @@ def ones(shape: Sequence[int], like: Array) -> Array:
     if _is_numpy(like):
         return np.ones(shape, np.float32)
     return like.new_ones(shape, dtype=sys.modules["torch"].float32)
+
+
+def product(a: Array, b: Array, into: Array | None = None) -> Array:
+    """``a * b``, written to `into` where there is one; no gradient then."""
+    if into is None:
+        return a * b
+    return np.multiply(a, b, out=into) if _is_numpy(a) else sys.modules["torch"].mul(a, b, out=into)

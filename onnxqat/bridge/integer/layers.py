@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import functools
+from collections.abc import Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -12,10 +13,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from onnxqat.arithmetic import Grid
-from onnxqat.arithmetic._arrays import Array, double, largest, single
+from onnxqat.arithmetic._arrays import Array, double, largest, product, single
 from onnxqat.bridge.fake_quantize import FakeQuantize
 from onnxqat.bridge.integer import numpy_sums, sums, tiles
 from onnxqat.bridge.integer.unit import Unit, as_numpy, steps_of
+from onnxqat.bridge.kernels.reference import SMALLEST_SCALE
 from onnxqat.bridge.lowering.linear import biased_product
 
 CONVOLUTIONS = (torch.conv1d, torch.conv2d, torch.conv3d)
@@ -41,11 +43,13 @@ class Layer(Unit):
         # A derived quantizer passes the gradient through, and nothing needs the value that it gives.
         bias = b if b is None or self.sources[2].derived else self.sources[2](b)
         with torch.no_grad():
-            result, floating = self._computed(x, w, b, rest, gradient=True)
-        return result, self.traced(floating, x, w, bias, *rest)
+            result, *floating = self._computed(x, w, b, rest, gradient=True)
+        return result, self.traced(floating[0] if floating else result, x, w, bias, *rest)
 
     @abc.abstractmethod
-    def summed(self, x: Tensor, w: Tensor, rest: tuple[Any, ...]) -> tuple[Tensor, float]:
+    def summed(
+        self, x: Tensor, w: Tensor, bias: tuple[Tensor, float] | None, rest: tuple[Any, ...]
+    ) -> tuple[Tensor, float]:
         """Sums of products of steps and a bound on them, see :func:`sums.in_parts`."""
 
     @abc.abstractmethod
@@ -57,30 +61,35 @@ class Layer(Unit):
     ) -> tuple[Tensor, ...]:
         """The dequantized result of the kernel and, for a gradient, that of the float operator."""
         of_x, of_w = self.grid(0, x.ndim), self.grid(1, w.ndim)
-        total, bound = self.summed(steps_of(x, of_x), steps_of(w, of_w), rest)
-        values = [of_w.scale.reshape(-1) if of_w.scale.ndim else of_w.scale]
+        bias = None
         if b is not None:
-            codes = _codes(self.sources[2], b.detach(), self.grid(2, b.ndim))
-            bound += float(self.sources[2].quant_max if torch.compiler.is_compiling() else codes.abs().max())
-            total = total if bound < sums.EXACT else total.double()
-            values.append(codes.to(total.dtype))
+            codes = _codes(self.sources[2], b.detach(), self._scale_of_bias(of_x.scale, of_w.scale))
+            bias = (codes, float(self.sources[2].quant_max if torch.compiler.is_compiling() else codes.abs().max()))
+        total, bound = self.summed(steps_of(x, of_x), steps_of(w, of_w), bias, rest)
         holds = bound <= self.arithmetic.accumulator.largest
         output = None if self.quantizer is None else self.output(0)
         finish = functools.partial(self.finished, of_x.scale, output, holds=holds, gradient=gradient)
         axis = 1 if self.operation in CONVOLUTIONS else total.ndim - 1
-        return tiles.by_channel(finish, axis, total, *values)
+        scale = of_w.scale.reshape(-1) if of_w.scale.ndim else of_w.scale
+        return tiles.by_channel(finish, axis, total, scale, results=2 if gradient and output is not None else 1)
 
     def in_numpy(self, x: Array, w: Array, b: Array | None = None, *rest: Any) -> Array:
         """See the base class."""
         grids = [as_numpy(self.grid(index, array.ndim)) for index, array in enumerate((x, w))]
         steps_of_x, steps_of_w = ((a / grid.scale).round() for a, grid in zip((x, w), grids, strict=True))
         total = numpy_sums.summed(self.operation, steps_of_x, steps_of_w, rest)
-        values = [np.asarray(grids[1].scale).reshape(-1)]
-        values += [] if b is None else [_codes(self.sources[2], b, as_numpy(self.grid(2, 1)))]
-        if self.operation in CONVOLUTIONS:
-            values = [value.reshape(-1, *[1] * (total.ndim - 2)) for value in values]
+        along = [-1, *[1] * (total.ndim - 2 if self.operation in CONVOLUTIONS else 0)]
+        if b is not None:
+            scale = self._scale_of_bias(*(grid.scale for grid in grids))
+            total = total + _codes(self.sources[2], b, scale).reshape(along)
         output = None if self.quantizer is None else as_numpy(self.output(0))
-        return self.finished(grids[0].scale, output, total, *values, holds=False)[0]
+        return self.finished(grids[0].scale, output, total, np.reshape(grids[1].scale, along), holds=False)[0]
+
+    def _scale_of_bias(self, activation: Array, weight: Array) -> Array:
+        if self.sources[2].derived:
+            return (activation * weight.reshape(-1)).clip(SMALLEST_SCALE, None)
+        scale = self.sources[2].effective_scale().detach()
+        return scale if isinstance(activation, Tensor) else scale.numpy()
 
     def finished(
         self,
@@ -88,31 +97,33 @@ class Layer(Unit):
         output: Grid | None,
         total: Array,
         weight: Array,
-        *bias: Array,
+        *,
         holds: bool,
         gradient: bool = False,
+        into: Sequence[Array | None] = (None, None),
     ) -> tuple[Array, ...]:
         """What comes of sums: the dequantized result of the kernel, and for a gradient that of the float operator.
+
+        Where the kernel gives float, these are one.
 
         Args:
             activation: scale of the input.
             output: grid of the result; None where the kernel gives float.
-            total: sums of products of steps, without the bias.
+            total: sums of products of steps and bias.
             weight: scales of the weight, of a shape that broadcasts with `total`.
-            bias: its codes, where there is one, in the type of `total`.
             holds: whether the accumulator holds every sum that there can be.
             gradient: whether the float operator's result is wanted.
+            into: arrays that take the results.
         """
-        total = total + bias[0] if bias else total
         if self.reached is not None:
             self.reached = max(self.reached, largest(total))
         if not holds:
             total = self.arithmetic.accumulator.hold(total, self.tensor, traced=torch.compiler.is_compiling())
-        floating = single(total) * (activation * weight) if gradient or output is None else total
         if output is None:
-            return floating, floating
-        result = self.arithmetic.requantize(total, activation, weight, output) * output.scale
-        return (result, floating) if gradient else (result,)
+            return (product(single(total), activation * weight, into[0]),)
+        steps = self.arithmetic.requantize(total, activation, weight, output)
+        result = product(steps, output.scale, into[0])
+        return (result, product(single(total), activation * weight, into[1])) if gradient else (result,)
 
     def plain(self, x: Tensor, w: Tensor, b: Tensor | None = None, *rest: Any) -> Tensor:
         """See the base class."""
@@ -130,11 +141,13 @@ class Layer(Unit):
 class Convolution(Layer):
     """Conv."""
 
-    def summed(self, x: Tensor, w: Tensor, rest: tuple[Any, ...]) -> tuple[Tensor, float]:
+    def summed(
+        self, x: Tensor, w: Tensor, bias: tuple[Tensor, float] | None, rest: tuple[Any, ...]
+    ) -> tuple[Tensor, float]:
         """See the base class."""
         axes = (1, 1) if rest[-1] == 1 else None  # the last argument is the number of groups
         reach = (_reach(self.sources[0]), _reach(self.sources[1]))
-        return sums.in_parts(lambda a, b: self.operation(a, b, None, *rest), x, w, axes, reach)
+        return sums.in_parts(lambda a, b, c: self.operation(a, b, c, *rest), x, w, bias, axes, reach)
 
     def traced(self, floating: Tensor, x: Tensor, w: Tensor, bias: Tensor | None, *rest: Any) -> Tensor:
         """See the base class."""
@@ -163,20 +176,25 @@ class _Convolution(torch.autograd.Function):
 class Matrix(Layer):
     """Gemm and MatMul."""
 
-    def summed(self, x: Tensor, w: Tensor, rest: tuple[Any, ...]) -> tuple[Tensor, float]:
+    def summed(
+        self, x: Tensor, w: Tensor, bias: tuple[Tensor, float] | None, rest: tuple[Any, ...]
+    ) -> tuple[Tensor, float]:
         """See the base class."""
         axis = w.ndim - (1 if self.operation is functional.linear else 2)
         reach = (_reach(self.sources[0]), _reach(self.sources[1]))
-        return sums.in_parts(self.operation, x, w, (x.ndim - 1, axis), reach)
+        return sums.in_parts(self._product, x, w, bias, (x.ndim - 1, axis), reach)
 
     def traced(self, floating: Tensor, x: Tensor, w: Tensor, bias: Tensor | None, *rest: Any) -> Tensor:
         """See the base class; matrix products are small beside convolutions, so this one is computed again."""
+        return self._product(x, w, bias)
+
+    def _product(self, x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
         return self.operation(x, w) if bias is None else self.operation(x, w, bias)
 
 
-def _codes(bias: FakeQuantize, values: Array, grid: Grid) -> Array:
+def _codes(bias: FakeQuantize, values: Array, scale: Array) -> Array:
     """The int32 codes of a bias, in float64."""
-    return double((single(values) / grid.scale).round()).clip(bias.quant_min, bias.quant_max)
+    return double((single(values) / scale).round()).clip(bias.quant_min, bias.quant_max)
 
 
 def _reach(quantizer: FakeQuantize) -> float:

@@ -35,27 +35,35 @@ def elementwise(function: Callable[..., Tensor], *tensors: Tensor, least: int = 
     return result
 
 
+def quotients(x: Tensor, scale: Tensor) -> Tensor:
+    """``x / scale`` rounded to whole numbers, with one number as the scale; no gradient."""
+    if not helps((x,)) or not layout.is_dense(x):
+        return (x / scale).round_()
+    result = torch.empty_like(x, dtype=torch.float32)
+    for made, given in zip(*(torch.split(layout.flat(t), TILE) for t in (result, x)), strict=True):
+        torch.div(given, scale, out=made).round_()
+    return result
+
+
 def by_channel(
-    function: Callable[..., tuple[Tensor, ...]], axis: int, x: Tensor, *values: Tensor
+    function: Callable[..., tuple[Tensor, ...]], axis: int, x: Tensor, *values: Tensor, results: int
 ) -> tuple[Tensor, ...]:
     """``function(x, *values)`` with values of each channel, which works on each element alone.
 
     Args:
-        function: gives float32 tensors.
+        function: gives float32 tensors; it writes them to those of its argument ``into`` where it gets that.
         axis: of the channels of `x`.
         x: any shape; taken in tiles where axis is 1.
         values: shape () or (C,); `function` gets them so that they broadcast.
+        results: how many tensors `function` gives.
     """
     if axis != 1 or x.ndim < 3 or not helps((x,)) or not x.is_contiguous():
         return function(x, *(reference.along_axis(v, axis if v.ndim else None, x.ndim) for v in values))
     matrix = x.reshape(x.shape[0] * x.shape[1], -1)
     columns = [v.repeat(x.shape[0]).unsqueeze(1) if v.ndim else v for v in values]
     rows = max(1, TILE // matrix.shape[1])
-    made: list[Tensor] = []
+    made = [torch.empty_like(matrix, dtype=torch.float32) for _ in range(results)]
     for start in range(0, len(matrix), rows):
         part = slice(start, start + rows)
-        found = function(matrix[part], *(c[part] if c.ndim else c for c in columns))
-        made = made or [torch.empty_like(matrix, dtype=torch.float32) for _ in found]
-        for whole, piece in zip(made, found, strict=True):
-            whole[part] = piece
+        function(matrix[part], *(c[part] if c.ndim else c for c in columns), into=[whole[part] for whole in made])
     return tuple(each.view(x.shape) for each in made)

@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -178,8 +179,9 @@ def _limits(step: Step) -> tuple[Any, Any]:
 
 def _steps(value: Any, grid: Grid) -> Any:
     """`value` rounded to steps: a number where the zero point is one."""
-    steps = (value / grid.scale).round()
-    return float(steps) if isinstance(grid.zero_point, float) else steps
+    if not isinstance(grid.zero_point, float):
+        return (value / grid.scale).round()
+    return float(np.rint(np.float32(value) / np.float32(grid.scale))) if value else 0.0
 
 
 def _greater(a: Any, b: Any) -> Any:
@@ -217,4 +219,4 @@ def steps_of(x: Tensor, grid: Grid) -> Tensor:
 def _rounded(x: Tensor, scale: Tensor) -> Tensor:
     if scale.ndim:
         return (x / scale).round()
-    return tiles.elementwise(lambda values: (values / scale).round(), x)
+    return tiles.quotients(x, scale)
