@@ -139,10 +139,9 @@ def insert_qdq(
         UsageError: ``pattern-no-match``, ``option-invalid``.
         CheckError: ``quantized-not-finite``: NaN or infinities where the float model has none; nothing is written.
     """
-    if rounding not in get_args(Rounding):
-        raise UsageError("option-invalid", f"there is no rounding {rounding!r}", hint=", ".join(get_args(Rounding)))
-    if batch_norm not in get_args(BatchNorm):
-        raise UsageError("option-invalid", f"batch_norm is {batch_norm!r}", hint=", ".join(get_args(BatchNorm)))
+    for name, choice, choices in (("rounding", rounding, Rounding), ("batch_norm", batch_norm, BatchNorm)):
+        if choice not in get_args(choices):
+            raise UsageError("option-invalid", f"{name} is {choice!r}", hint=", ".join(get_args(choices)))
     overrides = overrides or Overrides()
     if replace and keep:
         raise UsageError("option-invalid", "quantizers can be replaced or kept, not both")
@@ -182,6 +181,7 @@ def insert_qdq(
         from onnxqat.calibration import equalize as equalization
 
         remarks.extend(equalization.equalize(model, table, chosen, data))
+    from onnxqat.insertion import exactness
     from onnxqat.insertion import guard as guarding
 
     # Random numbers say nothing of how large codes get, and --safe-range takes no data's word for it.
@@ -190,6 +190,7 @@ def insert_qdq(
     if rounding == "auto" and (fast or calibration is None):
         rounding = "nearest"
     if not fast and calibration is not None:
+        remarks.extend(exactness.cost(original, calibrated, (backend, overrides), data, place))
         remarks.extend(calibrated.choose_ranges(data))
     placing = functools.partial(_round_and_place, table=table, data=data, rounding=rounding)
     watch = guarding.Guard(original, calibrated, data, overrides, placing, mends=guard)

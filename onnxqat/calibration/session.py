@@ -42,6 +42,7 @@ class Session:
             branch that does not run is empty.
         what: what messages call the model.
         custom_ops: shared libraries with custom operators.
+        threads: that share the work of an operator; 0 is one a core.
 
     Attributes:
         inputs: what must be fed.
@@ -67,12 +68,13 @@ class Session:
         tensors: Iterable[str] = (),
         what: str = "the model",
         custom_ops: Sequence[str] = (),
+        threads: int = 0,
     ) -> None:
         self.what = what
         self.output_names = tuple(str(v.name) for v in model.graph.outputs)
         sizes.check(model, what)
         entries = {"session.x64quantprecision": "1"} if precise else {}
-        settings = Settings(optimize, entries, (*custom_ops, *user_ops.libraries()))
+        settings = Settings(optimize, entries, (*custom_ops, *user_ops.libraries()), threads=threads)
         extended, self._outputs = _with_outputs(model, tensors)
         if precise:
             unshared.unshare(extended)

@@ -40,12 +40,14 @@ class Settings:
         entries: of the session's configuration.
         libraries: of custom operators.
         without: optimizers that are left out.
+        threads: that share the work of an operator; 0 is one a core.
     """
 
     optimize: bool
     entries: Mapping[str, str] = dataclasses.field(default_factory=dict)
     libraries: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
+    threads: int = 0
 
     def __str__(self) -> str:
         parts = ["default graph optimizations" if self.optimize else "graph optimizations off"]
@@ -55,7 +57,10 @@ class Settings:
     def plain(self) -> dict[str, Any]:
         """The form that :mod:`onnxqat.trial.child` reads."""
         level = "ORT_ENABLE_ALL" if self.optimize else "ORT_DISABLE_ALL"
-        return {"level": level, **{name: getattr(self, name) for name in ("entries", "libraries", "without")}}
+        return {
+            "level": level,
+            **{name: getattr(self, name) for name in ("entries", "libraries", "without", "threads")},
+        }
 
 
 class TriedSession:

@@ -85,13 +85,14 @@ def session_arguments(model: bytes | str, options: dict[str, Any]) -> dict[str, 
     Args:
         model: bytes or path.
         options: ``level`` (a name of GraphOptimizationLevel), ``entries`` (of the session's configuration), ``libraries``
-            (of custom operators) and ``without`` (names of optimizers that are left out).
+            (of custom operators), ``without`` (names of optimizers that are left out) and ``threads`` (0: one a core).
     """
     import onnxruntime
 
     made = onnxruntime.SessionOptions()
     made.log_severity_level = FATAL_ONLY
     made.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, options["level"])
+    made.intra_op_num_threads = options["threads"]
     for key, value in options["entries"].items():
         made.add_session_config_entry(key, value)
     for library in options["libraries"]:

@@ -1,0 +1,103 @@
+"""What ``--exact`` costs, beside the same file with free scales: decibels on a few samples, and time where that says something."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from onnxqat.backends import planner, schema, selection
+from onnxqat.backends.selection import Overrides
+from onnxqat.calibration import not_finite
+from onnxqat.calibration.data import Data
+from onnxqat.calibration.inputs import samples_of, static_batch
+from onnxqat.calibration.session import Session
+from onnxqat.errors import ModelError
+from onnxqat.insertion import trial
+from onnxqat.insertion.placing import Calibrated
+from onnxqat.types import Remark
+
+Array = npt.NDArray[Any]
+
+ROUNDS, SECONDS = 100, 2.0
+"""Runs of each file on one sample at most, and time after which no further is begun: the fastest of some tells enough."""
+
+Place = Callable[..., None]
+"""Of a model and remarks, in place, with the keywords ``table``, ``plan`` and ``resolved``."""
+
+
+def cost(
+    original: ir.Model, calibrated: Calibrated, asked: tuple[str, Overrides], data: Data, place: Place
+) -> tuple[Remark, ...]:
+    """Compare the file of `calibrated` with that of the same ranges without the restrictions of ``--exact``.
+
+    Both have the nearest codes, so that what is compared is scales and pairs alone. Time is that of onnxruntime's default
+    session, and is taken for tables of processors such as run it.
+
+    Args:
+        original: the float model as it was given.
+        calibrated: what the exact file is made from; its model is not changed.
+        asked: backend table and user choices that led to it.
+        data: calibration data.
+        place: inserts quantizers.
+
+    Returns:
+        A remark; none without ``--exact``, where the data can be read only once, or where onnxruntime does not run a file.
+    """
+    backend, overrides = asked
+    if not overrides.exact or not data.repeatable:
+        return ()
+    free = selection.apply(dataclasses.replace(overrides, exact=False), schema.load(backend))
+    feeds = trial.samples(data)
+    other = dataclasses.replace(calibrated, table=free, first=planner.plan(calibrated.model, free, calibrated.chosen))
+    try:
+        wanted = Session(original, optimize=True, what="the float model").run(feeds)
+        sessions = [_session(each, place) for each in (calibrated, other)]
+        exact, plain = (_worst(session.run(feeds), wanted) for session in sessions)
+    except ModelError:
+        return ()  # the trial tells why
+    if not np.isfinite([exact, plain]).all():
+        return ()
+    text = (
+        f"--exact costs {max(plain - exact, 0.0):.1f} dB: the worst output has {exact:.1f} dB, and {plain:.1f} with free "
+        f"scales, on {samples_of(feeds)} calibration samples"
+    )
+    if any(kind.saturates or kind.reduce_range for kind in free.types.values()):
+        one = not_finite.few(feeds, 1, dynamic=static_batch(data.inputs) is None)
+        percent = round(100 * (_times(sessions, one) - 1))
+        text += f"; onnxruntime takes {abs(percent)} % {'more' if percent >= 0 else 'less'} time for a sample on this machine"
+    return (Remark(text, (), "insert"),)
+
+
+def _session(calibrated: Calibrated, place: Place) -> Session:
+    """The default session of the file that `calibrated` leads to."""
+    model, plan = calibrated.model.clone(), calibrated.plan()
+    place(model, [], table=calibrated.table, plan=plan, resolved=calibrated.resolve(plan))
+    return Session(model, optimize=True, what="the quantized model", threads=1)
+
+
+def _worst(found: Mapping[str, Array], wanted: Mapping[str, Array]) -> float:
+    alike = (n for n, w in wanted.items() if w.dtype.kind == "f" and w.shape == found[n].shape)
+    return min((trial.sqnr(found[n], wanted[n]) for n in alike), default=np.inf)
+
+
+def _times(sessions: Sequence[Session], feeds: Mapping[str, Array]) -> float:
+    """How much longer the first takes than the second.
+
+    They run in this thread and take turns, and its processor time counts, so that other work on the machine does not.
+    """
+    taken: list[list[float]] = [[] for _ in sessions]
+    begin = time.thread_time()
+    for _ in range(ROUNDS):
+        for session, times in zip(sessions, taken, strict=True):
+            start = time.thread_time()
+            session.run(feeds)
+            times.append(time.thread_time() - start)
+        if time.thread_time() - begin > SECONDS:
+            break
+    return min(taken[0]) / min(taken[1])
