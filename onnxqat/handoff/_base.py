@@ -108,6 +108,7 @@ class BaseCompiler(abc.ABC):
         integer_kernels: operators that it has an integer kernel for, with spaces between; every other is float
             whatever surrounds it.
         runs_numbers: whether outputs come back on a machine without the target.
+        arithmetic: how its integer kernels round (:mod:`onnxqat.arithmetic`), where that is known to the last bit.
         traces: whether a second compilation for differences by node tells more than the first.
     """
 
@@ -116,6 +117,7 @@ class BaseCompiler(abc.ABC):
     extra: str | None = None
     integer_kernels: str = ""
     runs_numbers = True
+    arithmetic: str | None = None
     traces = True
 
     def __init_subclass__(cls) -> None:

@@ -36,6 +36,9 @@ class Judged:
 def judge_output(check: OutputCheck, own_db: float, max_steps: float, max_beyond: float, compiler: str) -> Judged:
     """Compare one output with the file handed in, on whatever samples were run.
 
+    An output whose every value is that of execution in integers is green: the file, as integers compute it, whatever ties
+    of floats make of it. Any other:
+
     1. At most a share of `max_beyond` of the values further than `max_steps` steps: green.
     2. Beyond that, while noise is at most a hundredth of the signal or what quantization itself makes explains it, and in no
        case more than a tenth: amber, it is rounding that adds up from layer to layer.
@@ -50,6 +53,8 @@ def judge_output(check: OutputCheck, own_db: float, max_steps: float, max_beyond
         compiler: its name.
     """
     name = f"output {check.output!r}"
+    if check.unlike_integers == 0 and check.differing:
+        return Judged("green", f"{name}: each of {check.elements} values is that of execution in integers")
     if check.only_ties:
         text = (
             f"{name}: {check.differing} of {check.elements} values are one step off: it differs only by rounding ties"

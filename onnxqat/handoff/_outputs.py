@@ -37,6 +37,8 @@ class OutputCheck:
         sqnr_db: signal to noise of the output against the reference; infinite where they are equal, minus infinity where
             NaN or infinity stands against a number.
         samples: rows of the first axis over all batches.
+        unlike_integers: values that are not those of execution in integers with the compiler's arithmetic; None where that
+            is not known.
     """
 
     output: str
@@ -50,6 +52,7 @@ class OutputCheck:
     differing_top1: int | None
     sqnr_db: float
     samples: int
+    unlike_integers: int | None = None
 
     @property
     def only_ties(self) -> bool:

@@ -34,6 +34,7 @@ from onnxqat.handoff._choice import compiler_of
 from onnxqat.handoff._deploy import deploy_form, float_form
 from onnxqat.handoff._environment_compiler import EnvironmentCompiler
 from onnxqat.handoff._finite import broken
+from onnxqat.handoff._integers import against_integers
 from onnxqat.handoff._judgement import RUNS, Computed, Judged, accuracy, deployment, judge_output
 from onnxqat.handoff._outputs import ROUNDING_STEPS, OutputCheck, check_outputs, output_quantizers
 from onnxqat.handoff._process import compile_in_process
@@ -197,6 +198,7 @@ def _make(job: _Job, target: Path, command: list[str], tick: Callable[[], None])
         if result is not None and result.outputs:
             found = _in_order(job, result.outputs, reference)
             checks = check_outputs(found, reference, output_quantizers(job.train), job.limits.max_steps)
+            checks = against_integers(checks, result.outputs, job.train, job.compiler, job.batches)
         judged = _judge(checks, reference, job)
         failures = [] if same else ["the deploy form does not give the bits of the file handed in, in onnxruntime"]
         failures += _refusals(deploy, job.table) if result is None else _wrong(judged, result, job)

@@ -85,8 +85,11 @@ def _steps(report: HandoffReport) -> Table:
         Column("beyond", "beyond the limit", "share"),
         Column("sqnr_db", "signal to noise", "decibel"),
         Column("differing_top1", "top-1 differ", "count"),
+        Column("unlike_integers", "unlike integers", "count"),
     )
     note = f"Against the file handed in, in onnxruntime with optimizations off, on {report.samples} samples."
+    if any(c.unlike_integers is not None for c in report.outputs):
+        note += " Unlike integers: values that are not those of execution in integers."
     return Table("outputs", "Outputs", columns, rows_of(report.outputs, columns), note=note)
 
 

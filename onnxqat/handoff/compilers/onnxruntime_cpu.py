@@ -25,6 +25,7 @@ class Compiler(_base.BaseCompiler):
     """
 
     package = "onnxruntime"
+    arithmetic = "onnxruntime"
     integer_kernels = """
         Conv Gemm MatMul Add Mul Concat MaxPool AveragePool GlobalAveragePool LeakyRelu Sigmoid Softmax Reshape
         Transpose Flatten Squeeze Unsqueeze Slice Split Gather Tile Expand Resize DepthToSpace
