@@ -15,10 +15,10 @@ import onnxqat
 from onnxqat.backends import planner, schema, selection
 from onnxqat.backends.selection import Overrides, Selection
 from onnxqat.calibration import broken_model
-from onnxqat.errors import BackendError, DataError, UsageError
+from onnxqat.errors import BackendError, UsageError
 from onnxqat.graph import build, bundles, edit, files_read, io, provenance, qdq, query, shapes, walk
 from onnxqat.graph.provenance import Provenance
-from onnxqat.insertion import kept_batchnorm
+from onnxqat.insertion import kept_batchnorm, needed_data
 from onnxqat.passes import _base, _opset, compute_batchnorm
 from onnxqat.passes._held_quantizers import settle_quantizers
 from onnxqat.passes.batchnorm_to_affine import BatchnormToAffine
@@ -108,7 +108,7 @@ def insert_qdq(
     Args:
         source: float model: path, onnx.ModelProto, onnx_ir.Model or onnx_graphsurgeon.Graph; it is not changed.
         backend: name of a backend table, or path of one.
-        calibration: what :func:`onnxqat.calibration.data.open_data` takes.
+        calibration: what :func:`onnxqat.calibration.data.open_data` takes; tables of weights alone need none.
         output: file to write; for a path, ``<name>.qdq.onnx`` beside it by default.
         overrides: user choices that win over the table.
         preprocess: preprocessing line for image folders.
@@ -134,7 +134,7 @@ def insert_qdq(
 
     Raises:
         ModelError: ``model-already-quantized``, ``model-form``, and everything that :func:`onnxqat.graph.io.load` raises.
-        DataError: ``data-missing`` without calibration data.
+        DataError: ``data-missing`` without calibration data where an activation is quantized.
         BackendError: ``backend-unknown``, ``backend-table``, ``backend-opset``.
         UsageError: ``pattern-no-match``, ``option-invalid``.
         CheckError: ``quantized-not-finite``: NaN or infinities where the float model has none; nothing is written.
@@ -168,14 +168,8 @@ def insert_qdq(
         keep_io_types=keep_io_types,
     )
     chosen = _reachable(model, chosen, remarks)
-    if calibration is not None and random_data:
-        raise UsageError("option-invalid", "there are both calibration data and --random-data", hint="give one of them")
-    if calibration is None and not random_data:
-        raise DataError(
-            "data-missing",
-            "there is no calibration data",
-            hint="give --calibration, or --random-data to try the placement without meaningful ranges",
-        )
+    given = {"calibration": calibration, "random_data": random_data, "rounding": rounding}
+    remarks.extend(needed_data.check(model, table, chosen, **given))
     data = _open(model, calibration, preprocess, batch_size, limit)
     if equalize and calibration is not None:
         from onnxqat.calibration import equalize as equalization
@@ -195,7 +189,12 @@ def insert_qdq(
     placing = functools.partial(_round_and_place, table=table, data=data, rounding=rounding)
     watch = guarding.Guard(original, calibrated, data, overrides, placing, mends=guard)
     made = watch.make(remarks, tries=calibration is not None)
-    describe(made.model, table, calibration="random" if calibration is None else "data", exact=overrides.exact)
+    describe(
+        made.model,
+        table,
+        calibration="random" if random_data else "none" if calibration is None else "data",
+        exact=overrides.exact,
+    )
     provenance.write(made.model, origin if calibration is None else _with_data(origin, data))
     result = _finish(source, made.model, output, made.plan, remarks)
     return dataclasses.replace(result, trial=made.trial, guard=made.guarded)

@@ -1,0 +1,49 @@
+"""Whether quantizers need calibration data: those of activations do, those of weights do not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnx_ir as ir
+
+from onnxqat.backends import planner
+from onnxqat.backends.schema import Backend
+from onnxqat.backends.selection import Selection
+from onnxqat.errors import DataError, UsageError
+from onnxqat.types import Remark
+
+
+def check(
+    model: ir.Model, table: Backend, chosen: Selection, *, calibration: Any, random_data: bool, rounding: str
+) -> tuple[Remark, ...]:
+    """Refuse to go on where data are missing, or where there are two kinds.
+
+    Args:
+        model: prepared float model.
+        table: backend table, user overrides applied.
+        chosen: nodes that the user took out.
+        calibration: what was given; None without.
+        random_data: whether random numbers stand in.
+        rounding: of weights.
+
+    Returns:
+        A remark where nothing was given and nothing is needed.
+
+    Raises:
+        DataError: ``data-missing``.
+        UsageError: ``option-invalid``.
+    """
+    from onnxqat.calibration import resolve
+
+    if calibration is not None and random_data:
+        raise UsageError("option-invalid", "there are both calibration data and --random-data", hint="give one of them")
+    if calibration is not None or random_data:
+        return ()
+    hint = "give --calibration, or --random-data to try the placement without meaningful ranges"
+    if rounding == "compensated":
+        raise DataError("data-missing", "there is no data to round weights on", hint=hint)
+    observed = resolve.tensors_to_observe(planner.plan(model, table, chosen))
+    if observed:
+        text = f"there is no calibration data, and ranges of {len(observed)} activations are needed"
+        raise DataError("data-missing", text, hint=hint)
+    return (Remark("no activation is quantized, so that no data are needed", source="calibrate"),)
