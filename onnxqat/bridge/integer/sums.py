@@ -16,6 +16,9 @@ from onnxqat.bridge.kernels.reference import along_axis
 EXACT = 2**24
 """Whole numbers up to here are exact in float32."""
 
+SHORT = 2**8
+"""Whole numbers up to here are exact in TF32 and bfloat16, in which torch multiplies float32 where the user lets it."""
+
 Axes = tuple[int, int]
 """The axis of the input and of the weight over which products are summed."""
 
@@ -45,7 +48,7 @@ def in_parts(
     if bias is None:
         return _products(operation, x, w, bound, axes, reach), bound
     codes, largest = bias
-    if bound + largest < EXACT:
+    if bound + largest < EXACT and max(reach) <= SHORT:
         return operation(x, w, codes.float()), bound + largest
     total = _products(operation, x, w, bound, axes, reach).double()
     channels = 1 if x.ndim > 2 and axes in (None, (1, 1)) else total.ndim - 1  # of a convolution, or the last axis
@@ -60,10 +63,11 @@ def _products(
     axes: Axes | None,
     reach: tuple[float, float],
 ) -> Tensor:
-    """Without a bias; in float64 where the sums could pass :data:`EXACT`."""
-    if bound < EXACT:
+    """Without a bias; in float64 where the sums could pass :data:`EXACT`, or steps :data:`SHORT`."""
+    long = max(reach) > SHORT
+    if bound < EXACT and not long:
         return operation(x, w, None)
-    count = 1 if axes is None else _parts(w.detach(), axes, reach)
+    count = 1 if axes is None or long else _parts(w.detach(), axes, reach)
     if axes is None or count == 1:
         return operation(x.double(), w.double(), None)
     pairs = zip(x.tensor_split(count, axes[0]), w.tensor_split(count, axes[1]), strict=True)

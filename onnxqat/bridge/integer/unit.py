@@ -76,9 +76,16 @@ class Unit(nn.Module, abc.ABC):
         """The dequantized result of the kernel for numpy arrays, float32."""
 
     def forward(self, *args: Any) -> Tensor:
-        """The dequantized result."""
-        if not self.active():
+        """The dequantized result; of tensors of another type than float32, which does not hold all codes, in float."""
+        if not self.active() or any(isinstance(a, Tensor) and a.dtype is not torch.float32 for a in args):
             return self._behind(self.plain(*args))
+        device = args[0].device.type
+        if torch.is_autocast_enabled(device):  # sums of codes are no more exact in half precision
+            with torch.autocast(device, enabled=False):
+                return self._on_codes(*args)
+        return self._on_codes(*args)
+
+    def _on_codes(self, *args: Any) -> Tensor:
         result, floating = self.exact(*args)
         if floating is None:
             return result

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from onnxqat import to_torch, write_back
+from onnxqat.bridge.integer import sums
 from onnxqat.bridge.integer.unit import Unit
 from onnxqat.bridge.module import OnnxModule
 from onnxqat.bridge.state import quantizers, set_state
@@ -204,3 +205,34 @@ def test_clip_ends_a_grid_that_goes_beyond_it() -> None:
         assert int(((found - expected).abs() > 1e-6).sum()) <= 3
         assert found.max() == expected.max()
         assert found.min() == expected.min()
+
+
+def test_autocast_leaves_codes_alone(model: onnx.ModelProto) -> None:
+    module, x = integer(model), torch.from_numpy(networks.images(8, 4))
+    expected = module(x)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = module(x)
+        found[0].square().mean().backward()
+    for mine, theirs in zip(found, expected, strict=True):
+        assert torch.equal(mine, theirs)
+
+
+def test_other_types_compute_in_float(model: onnx.ModelProto) -> None:
+    x = torch.from_numpy(networks.images(8, 4)).double()
+    for mine, theirs in zip(integer(model).double()(x), to_torch(model).double()(x), strict=True):
+        assert torch.equal(mine, theirs)
+
+
+@pytest.mark.parametrize(("reach", "kind"), [(255.0, torch.float32), (256.0, torch.float32), (65535.0, torch.float64)])
+def test_products_of_long_steps_are_summed_in_float64(reach: float, kind: torch.dtype) -> None:
+    """In float32, torch multiplies them in TF32 or bfloat16 where a user lets it."""
+    x, w, bias = torch.ones(2, 3), torch.ones(3, 1), (torch.ones(1, dtype=torch.float64), 1.0)
+    seen = []
+
+    def operation(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None) -> torch.Tensor:
+        seen.append(a.dtype)
+        return a @ b if c is None else a @ b + c
+
+    totals = [sums.in_parts(operation, x, w, given, (1, 0), (reach, 1.0))[0] for given in (None, bias)]
+    assert seen == [kind, kind]
+    assert [total.unique().tolist() for total in totals] == [[3.0], [4.0]]
