@@ -121,14 +121,22 @@ def check_regular(path: str | os.PathLike[str]) -> None:
     """Refuse to read what is no file: a pipe that nobody writes to keeps its reader waiting, and a device has no end.
 
     Raises:
-        OSError: `path` is a pipe, a socket or a device, except the one that is always empty.
+        OSError: `path` is a pipe, a socket or a device, except the one that is always empty, or made by the kernel as
+            it is read.
     """
     try:
-        mode = os.stat(path).st_mode
+        found = os.stat(path)
+        is_made = stat.S_ISREG(found.st_mode) and not found.st_size and _has_no_storage(path)
     except (OSError, ValueError):
         return  # whoever opens it says so
-    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or os.path.samefile(path, os.devnull)):
+    is_file = stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)
+    if is_made or not (is_file or os.path.samefile(path, os.devnull)):
         raise OSError(errno.ESPIPE, "a pipe or a device, not a file", os.fspath(path))
+
+
+def _has_no_storage(path: str | os.PathLike[str]) -> bool:
+    """Tell if `path` lies in a file system of no blocks, as /proc: a file of size 0 there may have any content."""
+    return hasattr(os, "statvfs") and os.statvfs(path).f_blocks == 0  # Windows has no such file systems
 
 
 def note_all(paths: Iterable[str | os.PathLike[str]], what: str) -> None:
