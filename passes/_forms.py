@@ -10,7 +10,7 @@ from onnxqat.graph import qdq, query
 
 TENSOR = "onnxqat.tensor"
 
-SUFFIX = "_quantized"
+SUFFIX = f"_{qdq.STORED_CODES}"
 
 
 def float_name(quantizer: qdq.Quantizer) -> str:

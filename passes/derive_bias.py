@@ -28,12 +28,12 @@ class DeriveBias(Pass):
 
     Before::
 
-        y = Conv(x_dequantized, w_dequantized, b)
+        y = Conv(x_DequantizeLinear_Output, w_DequantizeLinear_Output, b)
 
     After::
 
-        b_dequantized = DequantizeLinear(b_quantized, b_scale, b_zero_point)
-        y = Conv(x_dequantized, w_dequantized, b_dequantized)
+        b_DequantizeLinear_Output = DequantizeLinear(b_quantized, b_scale, b_zero_point)
+        y = Conv(x_DequantizeLinear_Output, w_DequantizeLinear_Output, b_DequantizeLinear_Output)
     """
 
     def __init__(self, biases: Sequence[BiasPlacement]) -> None:

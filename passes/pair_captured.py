@@ -27,8 +27,8 @@ class PairCaptured(Pass):
     Tolerance: none, since every value lies on the grid already. ::
 
         d = DequantizeLinear(q, s, z)   t = Transpose(d)   y = If (c) <then_branch = { u = Pow(t, e) } ...>
-        d = DequantizeLinear(q, s, z)   t = Transpose(d)   t_quantized = QuantizeLinear(t, s, z)
-        t_dequantized = DequantizeLinear(t_quantized, s, z)   y = If (c) <then_branch = { u = Pow(t_dequantized, e) } ...>
+        d = DequantizeLinear(q, s, z)   t = Transpose(d)   t_QuantizeLinear_Output = QuantizeLinear(t, s, z)
+        t_DequantizeLinear_Output = DequantizeLinear(t_QuantizeLinear_Output, s, z)   y = If (c) <then_branch = { u = Pow(t_DequantizeLinear_Output, e) } ...>
     """
 
     def rewrite(self, model: ir.Model, context: Context) -> Rewrite:

@@ -18,7 +18,7 @@ class PlaceQdq(Pass):
 
     1. Without named consumers every reader of the tensor, in inner scopes too, reads the dequantized tensor.
     2. A graph output keeps its name: the dequantized tensor takes it, the float tensor is renamed to
-       ``<name>_unquantized``.
+       ``<name>_QuantizeLinear_Input``.
     3. Quantizers of one group share the constants of the group's first quantizer.
     4. Consumers named in a control-flow body get a pair there, since kernels are fused within one graph. The constants
        of pairs in several scopes lie in the main graph.
@@ -35,9 +35,9 @@ class PlaceQdq(Pass):
     After, with one placement on ``x``::
 
         agraph (float[N] x) => (float[N] y) <float x_scale, int8 x_zero_point> {
-            x_quantized = QuantizeLinear(x, x_scale, x_zero_point)
-            x_dequantized = DequantizeLinear(x_quantized, x_scale, x_zero_point)
-            y = Relu(x_dequantized)
+            x_QuantizeLinear_Output = QuantizeLinear(x, x_scale, x_zero_point)
+            x_DequantizeLinear_Output = DequantizeLinear(x_QuantizeLinear_Output, x_scale, x_zero_point)
+            y = Relu(x_DequantizeLinear_Output)
         }
     """
 
@@ -135,7 +135,7 @@ class _Placing:
         edit.rewire(uses, output)
         if names_output and placement.consumers is None and source.is_graph_output():
             edit.replace_output(scope, source, output)
-            edit.take_over_name(self.names, source, output, "unquantized")
+            edit.take_over_name(self.names, source, output, qdq.UNQUANTIZED)
 
     def _parameters(self, placement: Placement, scope: walk.Scope) -> qdq.Parameters:
         """The constants of the placement's group: in the scope of its pairs, or where all their scopes see them."""

@@ -188,7 +188,7 @@ class _Scope:
             made = build.node(
                 qdq.DEQUANTIZE,
                 [codes, scale] if zero is None else [codes, scale, zero],
-                [self.names.fresh(f"{base.removesuffix(QUANTIZED)}_dequantized")],
+                [self.names.fresh(f"{base.removesuffix(QUANTIZED)}_{qdq.DEQUANTIZED}")],
                 {} if axis is None else {"axis": axis},
                 dtype=ir.DataType.FLOAT,
                 shape=codes.shape,

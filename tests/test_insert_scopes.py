@@ -59,7 +59,7 @@ def test_a_branch_is_an_integer_graph_of_its_own() -> None:
         (conv,) = [n for n in graph.node if n.op_type == "Conv"]
         assert [inside.get(name) for name in conv.input[:2]] == ["DequantizeLinear", "DequantizeLinear"]
     tied = {q.tensor: str(q.scales[0].name) for q in qdq.quantizers(io.load(found))}
-    assert tied["t"] == tied["r_unquantized"]  # a pair behind the If repeats the one in the branch
+    assert tied["t"] == tied["r_QuantizeLinear_Input"]  # a pair behind the If repeats the one in the branch
 
 
 def test_a_branch_that_no_batch_takes_stays_float() -> None:
@@ -117,7 +117,7 @@ def test_each_call_of_a_function_has_ranges_of_its_own() -> None:
     assert not result.model.functions
     assert result.quantizers == {"activation": 5, "weight": 2, "bias": 0}
     scales = {q.tensor: float(q.qparams.scale) for q in qdq.quantizers(io.load(result.model)) if q.role == "activation"}
-    assert {"x", "m", "t", "m_2", "y_unquantized"} == set(scales)
+    assert {"x", "m", "t", "m_2", "y_QuantizeLinear_Input"} == set(scales)
     assert scales["m"] != scales["m_2"]
     assert "onnxqat.left_out" not in str(result.model)
 

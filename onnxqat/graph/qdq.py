@@ -23,6 +23,9 @@ from onnxqat.types import FLOAT_STORAGE, STORAGE, Precision, QParams, QType, Rol
 
 QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 DOMAINS = ("", "com.microsoft")
+# Endings of new tensors, those of onnxruntime's quantizer: its debugger (qdq_loss_debug) finds tensors by them.
+UNQUANTIZED, DEQUANTIZED = f"{QUANTIZE}_Input", f"{DEQUANTIZE}_Output"
+CODES, STORED_CODES = f"{QUANTIZE}_Output", "quantized"
 PRECISION_OPSET = 23  # from here on the type of the scale decides what the quotient is rounded to
 
 
@@ -442,14 +445,15 @@ def insert_pair(
             stamp=stamp,
         )
 
-    chain = [make(QUANTIZE, value, "quantized", dtype, inputs, axis)]
+    codes = CODES if query.constant_tensor(value) is None else STORED_CODES
+    chain = [make(QUANTIZE, value, codes, dtype, inputs, axis)]
     if qparams.qtype.needs_clip:
         bounds = [
             build.constant(scope, names.fresh(f"{base}_{end}"), np.asarray(code), dtype)
             for end, code in (("quant_min", qparams.qtype.quant_min), ("quant_max", qparams.qtype.quant_max))
         ]
         chain.append(make("Clip", chain[-1].outputs[0], "clipped", dtype, bounds, {}))
-    chain.append(make(DEQUANTIZE, chain[-1].outputs[0], "dequantized", ir.DataType.FLOAT, inputs, axis))
+    chain.append(make(DEQUANTIZE, chain[-1].outputs[0], DEQUANTIZED, ir.DataType.FLOAT, inputs, axis))
     if after is not None:
         scope.insert_after(after, chain)
     elif before is not None:
@@ -476,11 +480,11 @@ def insert_stored(
         The dequantized value, of the shape of `codes`.
     """
     base, dtype = str(source.name), ir.DataType[qparams.qtype.storage.upper()]
-    stored = build.constant(scope, names.fresh(f"{base}_quantized"), codes, dtype, before=before)
+    stored = build.constant(scope, names.fresh(f"{base}_{STORED_CODES}"), codes, dtype, before=before)
     dequantize = build.node(
         DEQUANTIZE,
         [stored, parameters.scale, parameters.zero_point],
-        [names.fresh(f"{base}_dequantized")],
+        [names.fresh(f"{base}_{DEQUANTIZED}")],
         _axis_attributes(qparams),
         dtype=ir.DataType.FLOAT,
         shape=ir.Shape(codes.shape),

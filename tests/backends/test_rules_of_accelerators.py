@@ -48,7 +48,7 @@ def test_prescribed_parameters_in_front_of_a_tied_concat() -> None:
 def test_the_conversion_pair_stands_behind_the_first() -> None:
     found = quantizers(inserted(GATE, "litert-int8"))
     own = found["s"][0]
-    (second,) = found["s_dequantized"]
+    (second,) = found["s_DequantizeLinear_Output"]
     (joined,) = found["b"]
     assert second.qparams.same(joined.qparams)
     assert second.qparams.same(found["c"][0].qparams)
@@ -128,7 +128,7 @@ def test_a_bias_with_a_scale_of_its_own() -> None:
 
 def test_a_bias_of_few_bits_raises_the_weight_scale() -> None:
     text = f"g (float[1,2,4,4] x) => (float[1,2,4,4] out) <{W.replace('0.1', '5000')}> {{ out = Conv(x, w, bias) }}"
-    (bias,) = quantizers(inserted(text, "esp-dl-s3"))["bias_dequantized"]
+    (bias,) = quantizers(inserted(text, "esp-dl-s3"))["bias_DequantizeLinear_Output"]
     codes = np.asarray(bias.input.const_value.numpy())  # type: ignore[union-attr]
     assert 2**18 <= np.abs(codes).max() < 2**19
     assert (np.frexp(bias.qparams.scale)[0] == 0.5).all()
@@ -167,11 +167,11 @@ def test_a_pair_for_each_consumer(tmp_path: Path) -> None:
     onnx.checker.check_model(made, full_check=True)
     assert [v.name for v in made.graph.output] == ["out", "a"]
     found = quantizers(made)
-    assert len(found["a_unquantized"]) == 3
-    assert len({q.scales[0].name for q in found["a_unquantized"]}) == 1
+    assert len(found["a_QuantizeLinear_Input"]) == 3
+    assert len({q.scales[0].name for q in found["a_QuantizeLinear_Input"]}) == 1
     assert all(len(q.outputs) == 1 and len(q.outputs[0].uses()) <= 1 for qs in found.values() for q in qs)
     once = quantizers(inserted(text, "litert-int8"))
-    assert len(once["a_unquantized"]) == 1
+    assert len(once["a_QuantizeLinear_Input"]) == 1
 
 
 # ------------------------------------------------------------------ options that do not fit
@@ -291,7 +291,7 @@ def test_a_channel_of_next_to_nothing_stays_within_the_reach_of_htp() -> None:
     positions = {}
     for backend in ("qnn-htp", "onnxruntime-cpu"):
         found = quantizers(insert_qdq(model, backend, calibration=data, overrides=Overrides(scale_bits=(24, 24))).model)
-        x, weights, y = (found[name][0].qparams.scale for name in ("x", "w", "y_unquantized"))
+        x, weights, y = (found[name][0].qparams.scale for name in ("x", "w", "y_QuantizeLinear_Input"))
         positions[backend] = -np.log2(x * weights / y)
     assert positions["onnxruntime-cpu"][1] > 40
     assert 15 < positions["qnn-htp"][1] <= 16.001

@@ -34,8 +34,8 @@ def test_what_is_in_front_is_quantized(backend: str) -> None:
     result = insert_qdq(model(), backend, calibration=DATA)
     onnx.checker.check_model(result.model)
     reads = {n.name: n.input[0] for n in result.model.graph.node if n.op_type in ("Conv", "Special")}
-    assert reads["first"] == "x_dequantized"
-    assert reads["beside"].startswith("h_dequantized")
+    assert reads["first"] == "x_DequantizeLinear_Output"
+    assert reads["beside"].startswith("h_DequantizeLinear_Output")
     assert reads["behind"] == "k"
     assert dict(result.plan.float_nodes)["behind"] == "follows vendor.plugin:Special, which calibration cannot run"
     (remark,) = [r for r in result.remarks if "vendor.plugin:Special" in r.message and r.nodes]

@@ -58,7 +58,7 @@ def layers(made: onnx.ModelProto) -> list[tuple[str, list[qdq.Quantizer]]]:
 
 def test_factors_are_powers_of_two_and_sums_are_odd(made: onnx.ModelProto) -> None:
     found = layers(made)
-    assert [name for name, _ in found] == ["c", "d", "e", "f", "y_unquantized"]
+    assert [name for name, _ in found] == ["c", "d", "e", "f", "y_QuantizeLinear_Input"]
     for name, (x, weight, bias, result) in found:
         factor = weight.qparams.scale.astype(np.float64) * x.qparams.scale / result.qparams.scale
         # float32 holds a third to 24 bits
@@ -94,7 +94,7 @@ def test_a_clip_at_six_is_left_to_the_quantizer(made: onnx.ModelProto) -> None:
     """3 * 2**-7: a power of two would reach 7.97, and HTP drops the Clip all the same."""
     (clipped,) = (q for q in qdq.quantizers(io.load(made)) if q.tensor == "r")
     assert clipped.qparams.scale == 3 / 128
-    assert "c_quantized" not in {o for n in made.graph.node for o in n.output}
+    assert "c_QuantizeLinear_Output" not in {o for n in made.graph.node for o in n.output}
 
 
 def test_no_sum_lies_between_two_codes(made: onnx.ModelProto) -> None:

@@ -192,7 +192,7 @@ def test_every_option_of_insert_qdq(folder: Path, onnxqat: Run) -> None:
 def test_include(folder: Path, onnxqat: Run) -> None:
     assert onnxqat("insert-qdq", "model.onnx", "-c", "data.npz", "--include", "head").status == 0
     tensors = {q.tensor for q in quantizers.quantizers(io.load(folder / "model.qdq.onnx"))}
-    assert tensors == {"f", "v", "c_dequantized"}
+    assert tensors == {"f", "v", "c_DequantizeLinear_Output"}
 
 
 def test_random_data(folder: Path, onnxqat: Run) -> None:

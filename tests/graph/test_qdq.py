@@ -91,12 +91,12 @@ def test_inserted_quantizers_are_found_again(grid: QType, per_channel: bool) -> 
     assert {name: q.role for name, q in found.items()} == {
         "x": "activation",
         "w": "weight",
-        "b_dequantized": "bias",
-        "y_unquantized": "activation",
+        "b_DequantizeLinear_Output": "bias",
+        "y_QuantizeLinear_Input": "activation",
     }
     assert found["w"].qparams.qtype == grid
     assert found["w"].qparams.axis == (0 if per_channel else None)
-    bias = found["b_dequantized"]
+    bias = found["b_DequantizeLinear_Output"]
     assert bias.derived_from == (found["x"], found["w"])
 
 

@@ -42,8 +42,8 @@ def test_int32() -> None:
         CONV,
         f"""{HEAD} <{CONSTANTS}, float[2] b_scale = {{0.125, 0.0625}}, int32[2] b_zero_point = {{0, 0}},
         int32[2] b_quantized = {{2, -3}}> {{ {PAIRS}
-        b_dequantized = DequantizeLinear<axis = 0>(b_quantized, b_scale, b_zero_point)
-        y = Conv(x_d, w_d, b_dequantized) }}""",
+        b_DequantizeLinear_Output = DequantizeLinear<axis = 0>(b_quantized, b_scale, b_zero_point)
+        y = Conv(x_d, w_d, b_DequantizeLinear_Output) }}""",
         atol=0.0625,
         inside_if="skip",
         inside_function="skip",

@@ -26,7 +26,7 @@ def test_deploy_stores_integers(grid: QType, per_channel: bool) -> None:
     model = quantized(grid, per_channel=per_channel)
     result = run_checked(DeployForm(), model, 0.0).model
     found = {q.tensor: q for q in qdq.quantizers(io.load(result))}
-    assert found["w_dequantized"].stored
+    assert found["w_DequantizeLinear_Output"].stored
     assert "w" not in constants(result.graph)
     tensor = next(i for i in result.graph.initializer if i.name == "w_quantized")
     assert tensor.data_type == onnx.TensorProto.DataType.Value(grid.storage.upper())

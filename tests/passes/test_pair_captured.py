@@ -65,8 +65,8 @@ def test_other_readers_stay() -> None:
 
 
 def test_the_new_pair_reads_the_constants_of_the_first() -> None:
-    pair = "t_quantized = QuantizeLinear(t, s, z) t_dequantized = DequantizeLinear(t_quantized, s, z)"
-    after = text(MOVES["transpose"], IF.replace("(t)", "(t_dequantized)"), pair)
+    pair = "t_QuantizeLinear_Output = QuantizeLinear(t, s, z) t_DequantizeLinear_Output = DequantizeLinear(t_QuantizeLinear_Output, s, z)"
+    after = text(MOVES["transpose"], IF.replace("(t)", "(t_DequantizeLinear_Output)"), pair)
     check_pass(PairCaptured(), text(MOVES["transpose"]), after, inside_if="skip")
 
 

@@ -42,9 +42,9 @@ def test_every_reader() -> None:
     expect(
         place("g (float[N] x) => (float[N] y) { a = Neg(x) b = Abs(x) y = Add(a, b) }", Placement("x", COARSE, "r")),
         f"""g (float[N] x) => (float[N] y) <{S}, {Z}> {{
-        x_quantized = QuantizeLinear(x, x_scale, x_zero_point)
-        x_dequantized = DequantizeLinear(x_quantized, x_scale, x_zero_point)
-        a = Neg(x_dequantized) b = Abs(x_dequantized) y = Add(a, b) }}""",
+        x_QuantizeLinear_Output = QuantizeLinear(x, x_scale, x_zero_point)
+        x_DequantizeLinear_Output = DequantizeLinear(x_QuantizeLinear_Output, x_scale, x_zero_point)
+        a = Neg(x_DequantizeLinear_Output) b = Abs(x_DequantizeLinear_Output) y = Add(a, b) }}""",
     )
 
 
@@ -54,24 +54,24 @@ def test_some_readers() -> None:
     expect(
         model,
         f"""g (float[N] x) => (float[N] y) <{S}, {Z}> {{
-        x_quantized = QuantizeLinear(x, x_scale, x_zero_point)
-        x_dequantized = DequantizeLinear(x_quantized, x_scale, x_zero_point)
-        a = Neg(x_dequantized) b = Abs(x) y = Add(a, b) }}""",
+        x_QuantizeLinear_Output = QuantizeLinear(x, x_scale, x_zero_point)
+        x_DequantizeLinear_Output = DequantizeLinear(x_QuantizeLinear_Output, x_scale, x_zero_point)
+        a = Neg(x_DequantizeLinear_Output) b = Abs(x) y = Add(a, b) }}""",
     )
 
 
 def test_one_of_two_inputs_of_a_node() -> None:
     model = place('g (float[N] x) => (float[N] y) { ["n"] y = Add(x, x) }', Placement("x", COARSE, "r", (("n", 1),)))
-    assert list(model.graph.node[-1].input) == ["x", "x_dequantized"]
+    assert list(model.graph.node[-1].input) == ["x", "x_DequantizeLinear_Output"]
 
 
 def test_graph_output_keeps_its_name() -> None:
     expect(
         place("g (float[N] x) => (float[N] y) { y = Neg(x) }", Placement("y", COARSE, "r")),
         """g (float[N] x) => (float[N] y) <float y_scale = {0.5}, int8 y_zero_point = {3}> {
-        y_unquantized = Neg(x)
-        y_quantized = QuantizeLinear(y_unquantized, y_scale, y_zero_point)
-        y = DequantizeLinear(y_quantized, y_scale, y_zero_point) }""",
+        y_QuantizeLinear_Input = Neg(x)
+        y_QuantizeLinear_Output = QuantizeLinear(y_QuantizeLinear_Input, y_scale, y_zero_point)
+        y = DequantizeLinear(y_QuantizeLinear_Output, y_scale, y_zero_point) }""",
     )
 
 
@@ -87,10 +87,10 @@ def test_narrow_grid_has_a_clip() -> None:
         model,
         """g (float[N] x) => (float[N] y) <float x_scale = {0.25}, uint8 x_zero_point = {8}, uint8 x_quant_min = {0},
         uint8 x_quant_max = {15}> {
-        x_quantized = QuantizeLinear(x, x_scale, x_zero_point)
-        x_clipped = Clip(x_quantized, x_quant_min, x_quant_max)
-        x_dequantized = DequantizeLinear(x_clipped, x_scale, x_zero_point)
-        y = Neg(x_dequantized) }""",
+        x_QuantizeLinear_Output = QuantizeLinear(x, x_scale, x_zero_point)
+        x_clipped = Clip(x_QuantizeLinear_Output, x_quant_min, x_quant_max)
+        x_DequantizeLinear_Output = DequantizeLinear(x_clipped, x_scale, x_zero_point)
+        y = Neg(x_DequantizeLinear_Output) }""",
     )
     feeds = random_feeds(model, 0, size=50)
     np.testing.assert_array_equal(ort_run(model, feeds)["y"], -numerics.fake_quantize(feeds["x"], FINE))
@@ -146,10 +146,10 @@ def test_who_made_it_and_why() -> None:
 
 
 def test_names_that_are_taken() -> None:
-    text = "g (float[N] x) => (float[N] y, float[N] x_quantized) <float x_scale = {9}> { y = Mul(x, x_scale) x_quantized = Neg(x) }"
+    text = "g (float[N] x) => (float[N] y, float[N] x_QuantizeLinear_Output) <float x_scale = {9}> { y = Mul(x, x_scale) x_QuantizeLinear_Output = Neg(x) }"
     model = place(text, Placement("x", COARSE, "r"))
     assert {i.name for i in model.graph.initializer} > {"x_scale"}
-    assert [v.name for v in model.graph.output] == ["y", "x_quantized"]
+    assert [v.name for v in model.graph.output] == ["y", "x_QuantizeLinear_Output"]
 
 
 @pytest.mark.parametrize("wrap", [in_if, in_function])
@@ -179,9 +179,9 @@ def test_a_pair_in_the_branch_that_reads_it() -> None:
     model = place(text, Placement("a", COARSE, "r", (("n", 0),)))
     (inner,) = [a.g for a in model.graph.node[-1].attribute if a.name == "then_branch"]
     assert [(list(n.input), list(n.output)) for n in inner.node] == [
-        (["a", "a_scale", "a_zero_point"], ["a_quantized"]),
-        (["a_quantized", "a_scale", "a_zero_point"], ["a_dequantized"]),
-        (["a_dequantized"], ["r"]),
+        (["a", "a_scale", "a_zero_point"], ["a_QuantizeLinear_Output"]),
+        (["a_QuantizeLinear_Output", "a_scale", "a_zero_point"], ["a_DequantizeLinear_Output"]),
+        (["a_DequantizeLinear_Output"], ["r"]),
     ]
     assert {i.name for i in inner.initializer} == {"a_scale", "a_zero_point"}
     assert [n.op_type for n in model.graph.node] == ["Neg", "If"]
@@ -222,7 +222,7 @@ def test_a_tensor_that_an_inner_scope_reads() -> None:
         y = If(c) <then_branch = t () => (float[N] r) { r = Abs(a) }, else_branch = e () => (float[N] s) { s = Exp(a) }> }"""
     model = place(text, Placement("a", COARSE, "r"))
     inner = [g.node[0].input[0] for g in (a.g for a in model.graph.node[-1].attribute)]
-    assert inner == ["a_dequantized", "a_dequantized"]
+    assert inner == ["a_DequantizeLinear_Output", "a_DequantizeLinear_Output"]
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,8 @@ def test_a_product_of_matrices() -> None:
         q = QuantizeLinear(x, s, z) y = QLinearMatMul(q, s, z, w, s, z, s, z) }}""",
         f"""g (float[2,2] x) => (uint8[2,2] y) <{GRID}, uint8[2,2] w = {{1, 2, 3, 4}}> {{
         q = QuantizeLinear(x, s, z)
-        q_dequantized = DequantizeLinear(q, s, z) w_dequantized = DequantizeLinear(w, s, z)
-        y_float = MatMul(q_dequantized, w_dequantized) y = QuantizeLinear(y_float, s, z) }}""",
+        q_DequantizeLinear_Output = DequantizeLinear(q, s, z) w_DequantizeLinear_Output = DequantizeLinear(w, s, z)
+        y_float = MatMul(q_DequantizeLinear_Output, w_DequantizeLinear_Output) y = QuantizeLinear(y_float, s, z) }}""",
     )
 
 
@@ -39,10 +39,10 @@ def test_the_bias_gets_the_product_of_the_scales() -> None:
         f"""g (float[1,1,2,2] x) => (float[1,2,2,2] y)
         <{GRID}, int8[2,1,1,1] w = {{1, -2}}, float[2] ws = {{0.5, 0.25}}, int8[2] wz = {{0, 0}}, int32[2] b = {{4, -8}},
         float[2] b_scale = {{0.25, 0.125}}, int32[2] b_zero_point = {{0, 0}}> {{
-        q = QuantizeLinear(x, s, z) q_dequantized = DequantizeLinear(q, s, z)
-        w_dequantized = DequantizeLinear <axis = 0> (w, ws, wz)
-        b_dequantized = DequantizeLinear <axis = 0> (b, b_scale, b_zero_point)
-        c_float = Conv(q_dequantized, w_dequantized, b_dequantized)
+        q = QuantizeLinear(x, s, z) q_DequantizeLinear_Output = DequantizeLinear(q, s, z)
+        w_DequantizeLinear_Output = DequantizeLinear <axis = 0> (w, ws, wz)
+        b_DequantizeLinear_Output = DequantizeLinear <axis = 0> (b, b_scale, b_zero_point)
+        c_float = Conv(q_DequantizeLinear_Output, w_DequantizeLinear_Output, b_DequantizeLinear_Output)
         c = QuantizeLinear(c_float, s, z) y = DequantizeLinear(c, s, z) }}""",
     )
 
@@ -53,8 +53,8 @@ def test_data_movement_stands_between_pairs() -> None:
         f"""g (float[1,1,4,4] x) => (float[1,1,2,2] y) <{GRID}> {{
         q = QuantizeLinear(x, s, z) p = MaxPool <kernel_shape = [2,2], strides = [2,2]> (q) y = DequantizeLinear(p, s, z) }}""",
         f"""g (float[1,1,4,4] x) => (float[1,1,2,2] y) <{GRID}> {{
-        q = QuantizeLinear(x, s, z) q_dequantized = DequantizeLinear(q, s, z)
-        p_float = MaxPool <kernel_shape = [2,2], strides = [2,2]> (q_dequantized)
+        q = QuantizeLinear(x, s, z) q_DequantizeLinear_Output = DequantizeLinear(q, s, z)
+        p_float = MaxPool <kernel_shape = [2,2], strides = [2,2]> (q_DequantizeLinear_Output)
         p = QuantizeLinear(p_float, s, z) y = DequantizeLinear(p, s, z) }}""",
     )
 
@@ -65,9 +65,9 @@ def test_a_pad_fills_with_the_float_of_its_code() -> None:
         f"""g (float[2] x) => (uint8[4] y) <{GRID}, int64[2] pads = {{1, 1}}> {{
         q = QuantizeLinear(x, s, z) y = Pad(q, pads) }}""",
         f"""g (float[2] x) => (uint8[4] y) <{GRID}, int64[2] pads = {{1, 1}}, uint8 y_fill = {{0}}> {{
-        q = QuantizeLinear(x, s, z) q_dequantized = DequantizeLinear(q, s, z)
-        y_fill_dequantized = DequantizeLinear(y_fill, s, z)
-        y_float = Pad(q_dequantized, pads, y_fill_dequantized) y = QuantizeLinear(y_float, s, z) }}""",
+        q = QuantizeLinear(x, s, z) q_DequantizeLinear_Output = DequantizeLinear(q, s, z)
+        y_fill_DequantizeLinear_Output = DequantizeLinear(y_fill, s, z)
+        y_float = Pad(q_DequantizeLinear_Output, pads, y_fill_DequantizeLinear_Output) y = QuantizeLinear(y_float, s, z) }}""",
     )
 
 
@@ -79,10 +79,10 @@ def test_codes_that_are_read_on_two_grids_become_two_constants() -> None:
         f"""g (float[2,2] x) => (uint8[2,2] y, uint8[2,2] v)
         <{GRID}, float t = {{0.25}}, uint8[2,2] w = {{1, 2, 3, 4}}, uint8[2,2] w_1 = {{1, 2, 3, 4}}> {{
         q = QuantizeLinear(x, s, z)
-        q_dequantized = DequantizeLinear(q, s, z) w_dequantized = DequantizeLinear(w, s, z)
-        y_float = MatMul(q_dequantized, w_dequantized) y = QuantizeLinear(y_float, s, z)
-        w_dequantized_1 = DequantizeLinear(w_1, t, z)
-        v_float = MatMul(q_dequantized, w_dequantized_1) v = QuantizeLinear(v_float, s, z) }}""",
+        q_DequantizeLinear_Output = DequantizeLinear(q, s, z) w_DequantizeLinear_Output = DequantizeLinear(w, s, z)
+        y_float = MatMul(q_DequantizeLinear_Output, w_DequantizeLinear_Output) y = QuantizeLinear(y_float, s, z)
+        w_DequantizeLinear_Output_1 = DequantizeLinear(w_1, t, z)
+        v_float = MatMul(q_DequantizeLinear_Output, w_DequantizeLinear_Output_1) v = QuantizeLinear(v_float, s, z) }}""",
     )
 
 
@@ -186,8 +186,8 @@ def test_a_selection_between_two_grids(kind: str) -> None:
         QoperatorToQdq(),
         text + " w = com.microsoft.QLinearWhere(c, q, s, z, p, t, u, r, o) y = DequantizeLinear(w, r, o) }",
         text
-        + """ q_dequantized = DequantizeLinear(q, s, z) p_dequantized = DequantizeLinear(p, t, u)
-        w_float = Where(c, q_dequantized, p_dequantized)
+        + """ q_DequantizeLinear_Output = DequantizeLinear(q, s, z) p_DequantizeLinear_Output = DequantizeLinear(p, t, u)
+        w_float = Where(c, q_DequantizeLinear_Output, p_DequantizeLinear_Output)
         w = QuantizeLinear(w_float, r, o) y = DequantizeLinear(w, r, o) }""",
     )
 
