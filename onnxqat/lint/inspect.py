@@ -187,6 +187,8 @@ def macs(node: ir.Node) -> int | None:
         return math.prod(y) * math.prod(weight[1:])
     if node.op_type == "ConvTranspose":
         return math.prod(x) * math.prod(weight[1:])
+    if node.op_type == "Gemm" and len(x) == 1:  # onnxruntime takes it for a row, and for a column with transA
+        return math.prod(y) * (1 if query.attribute(node, "transA", 0) else x[0])
     if node.op_type == "Gemm":
         return math.prod(y) * x[0 if query.attribute(node, "transA", 0) else 1]
     return math.prod(y) * x[-1]

@@ -81,6 +81,12 @@ def test_shapes_that_are_unknown_give_no_figure_and_inner_graphs_count() -> None
     assert found.macs == 1  # every dimension is open and counts as 1
 
 
+@pytest.mark.parametrize(("transposed", "size"), [(0, 3), (1, 1)])
+def test_a_vector_into_gemm_is_a_row_or_transposed_a_column(transposed: int, size: int) -> None:
+    text = f"{HEADER} g (float[3] x, float[{size}, 4] w) => (float[{3 if transposed else 1}, 4] y) {{ y = Gemm <transA = {transposed}> (x, w) }}"
+    assert onnxqat.inspect(parser.parse_model(text)).macs == 12
+
+
 def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     onnx.save(tiny.pair()[1], tmp_path / "m.onnx")
     assert main.run(["inspect", str(tmp_path / "m.onnx")]) == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import onnx_ir as ir
@@ -21,6 +22,16 @@ def softmax_2d(x: torch.Tensor, axis: int, log: bool) -> torch.Tensor:
 def sloped_relu(x: torch.Tensor, slope: torch.Tensor) -> torch.Tensor:
     """PRelu with a slope that broadcasts to `x`."""
     return torch.where(x < 0, x * slope, x)
+
+
+def leaky_relu_of(x: torch.Tensor, alpha: float) -> torch.Tensor:
+    """LeakyRelu; torch multiplies 0 by the slope too, which is NaN for an infinite one and 0 in onnxruntime."""
+    return functional.leaky_relu(x, alpha) if math.isfinite(alpha) else torch.where(x >= 0, x, x * alpha)
+
+
+def elu_of(x: torch.Tensor, alpha: float) -> torch.Tensor:
+    """Elu; torch multiplies 0 by `alpha` too, which is NaN for an infinite one and 0 in onnxruntime."""
+    return functional.elu(x, alpha) if math.isfinite(alpha) else torch.where(x >= 0, x, alpha * torch.expm1(x))
 
 
 def thresholded_relu_of(x: torch.Tensor, alpha: float) -> torch.Tensor:
@@ -77,7 +88,7 @@ def _bound(n: NodeView, index: int) -> float | int | None:
 
 def leaky_relu(n: NodeView) -> Lowered:
     """LeakyRelu 6 to 16."""
-    return n.call(functional.leaky_relu, n.tensor(0), n.attr("alpha", 0.01))
+    return n.call(leaky_relu_of, n.tensor(0), n.attr("alpha", 0.01))
 
 
 def channel_relu(x: torch.Tensor, slope: torch.Tensor) -> torch.Tensor:
@@ -94,7 +105,7 @@ def p_relu(n: NodeView) -> Lowered:
 
 def elu(n: NodeView) -> Lowered:
     """Elu 6 to 22."""
-    return n.call(functional.elu, n.tensor(0), n.attr("alpha", 1.0))
+    return n.call(elu_of, n.tensor(0), n.attr("alpha", 1.0))
 
 
 def scaled_elu(x: torch.Tensor, alpha: float, gamma: float) -> torch.Tensor:

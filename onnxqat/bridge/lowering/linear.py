@@ -31,7 +31,9 @@ def gemm(n: NodeView) -> Lowered:
     """Gemm 1 to 13; the usual layer is one ``torch.nn.functional.linear``."""
     alpha, beta = n.attr("alpha", 1.0), n.attr("beta", 1.0)
     a, b, c = n.tensor(0), n.tensor(1), n.optional(2)
-    if n.attr("transA", 0):
+    if n.rank(0) == 1:  # which ONNX does not have: onnxruntime takes it for a row, and for a column with transA
+        a = n.call(torch.reshape, a, (-1, 1) if n.attr("transA", 0) else (1, -1))
+    elif n.attr("transA", 0):
         a = n.call(torch.t, a)
     bias_rank = n.rank(2) if c is not None else 1
     usual = alpha == beta == 1.0 and bias_rank == 1 and n.is_float(0)

@@ -17,6 +17,7 @@ from torch.nn import functional
 
 from onnxqat.arithmetic import Grid, onnxruntime
 from onnxqat.bridge.builder import Lowered, NodeView
+from onnxqat.bridge.lowering.activation import leaky_relu_of
 from onnxqat.bridge.lowering.convolution import torch_padding
 from onnxqat.bridge.lowering.integer import centre, limits, requantize
 from onnxqat.bridge.lowering.pooling import Window, all_pads, padded_max_pool
@@ -117,7 +118,7 @@ def com_microsoft_q_linear_sigmoid(n: NodeView) -> Lowered:
 def com_microsoft_q_linear_leaky_relu(n: NodeView) -> Lowered:
     """QLinearLeakyRelu 1."""
     x = n.call(to_values, n.tensor(0), n.buffer(1), _parameter(n, 2))
-    y = n.call(functional.leaky_relu, x, n.attr("alpha", 0.01))
+    y = n.call(leaky_relu_of, x, n.attr("alpha", 0.01))
     return n.call(to_codes, y, n.buffer(3), _parameter(n, 4), *limits(n, n.dtype(0)))
 
 

@@ -11,7 +11,14 @@ from torch import fx
 from torch.nn import functional
 
 from onnxqat.bridge.builder import Lowered, NodeView
-from onnxqat.bridge.lowering.activation import linear_clamp, scaled_elu, scaled_swish, thresholded_relu_of
+from onnxqat.bridge.lowering.activation import (
+    elu_of,
+    leaky_relu_of,
+    linear_clamp,
+    scaled_elu,
+    scaled_swish,
+    thresholded_relu_of,
+)
 from onnxqat.bridge.lowering.convolution import conv
 from onnxqat.bridge.lowering.linear import gemm
 from onnxqat.bridge.lowering.microsoft_quantized import to_values
@@ -231,9 +238,9 @@ def _activated(n: NodeView, y: Any, name: str, parameters: Sequence[float | None
         function = plain[name]
         return y if function is None else n.call(function, y)
     if name == "LeakyRelu":
-        return n.call(functional.leaky_relu, y, 0.01 if a is None else a)
+        return n.call(leaky_relu_of, y, 0.01 if a is None else a)
     if name == "Elu":
-        return n.call(functional.elu, y, 1.0 if a is None else a)
+        return n.call(elu_of, y, 1.0 if a is None else a)
     if name == "HardSigmoid":
         return n.call(linear_clamp, y, 0.2 if a is None else a, 0.5 if b is None else b)
     if name == "Clip":

@@ -26,6 +26,8 @@ INDICES: dict[int, Any] = {
 }
 AVERAGE: dict[int, Any] = {1: functional.avg_pool1d, 2: functional.avg_pool2d, 3: functional.avg_pool3d}
 
+LARGEST = 2**31 - 1  # torch's pooling counts in 32 bits
+
 
 class Window:
     """The attributes of a pooling node, defaults filled in."""
@@ -40,6 +42,8 @@ class Window:
         self.strides: list[int] = n.attr("strides") or [1] * self.rank
         self.dilations: list[int] = n.attr("dilations") or [1] * self.rank
         self.pads: list[int] = n.attr("pads") or [0] * 2 * self.rank
+        if max(map(abs, (*self.kernel, *self.strides, *self.dilations, *self.pads))) > LARGEST:
+            raise n.refuse(f"an attribute above {LARGEST}")
         self.ceil = bool(n.attr("ceil_mode", 0))
         auto_pad = n.attr("auto_pad", "NOTSET")
         if auto_pad == "VALID":

@@ -15,15 +15,12 @@ from torch import fx
 from torch.nn import functional
 
 from onnxqat.bridge.builder import Lowered, NodeView
+from onnxqat.bridge.lowering.activation import elu_of, leaky_relu_of
 from onnxqat.bridge.lowering.indexing import reversed_sequences
 
 
 def _affine(x: torch.Tensor, alpha: float, beta: float) -> torch.Tensor:
     return alpha * x + beta
-
-
-def _leaky_relu(x: torch.Tensor, alpha: float) -> torch.Tensor:
-    return functional.leaky_relu(x, alpha)
 
 
 def _thresholded_relu(x: torch.Tensor, alpha: float) -> torch.Tensor:
@@ -38,10 +35,6 @@ def _hard_sigmoid(x: torch.Tensor, alpha: float, beta: float) -> torch.Tensor:
     return (alpha * x + beta).clamp(0, 1)
 
 
-def _elu(x: torch.Tensor, alpha: float) -> torch.Tensor:
-    return functional.elu(x, alpha)
-
-
 # Function, default of alpha, default of beta: None where the function does not take it, NaN where ONNX states none.
 ACTIVATIONS: dict[str, tuple[Any, float | None, float | None]] = {
     "relu": (torch.relu, None, None),
@@ -50,11 +43,11 @@ ACTIVATIONS: dict[str, tuple[Any, float | None, float | None]] = {
     "softsign": (functional.softsign, None, None),
     "softplus": (functional.softplus, None, None),
     "affine": (_affine, math.nan, math.nan),
-    "leakyrelu": (_leaky_relu, 0.01, None),
+    "leakyrelu": (leaky_relu_of, 0.01, None),
     "thresholdedrelu": (_thresholded_relu, 1.0, None),
     "scaledtanh": (_scaled_tanh, math.nan, math.nan),
     "hardsigmoid": (_hard_sigmoid, 0.2, 0.5),
-    "elu": (_elu, 1.0, None),
+    "elu": (elu_of, 1.0, None),
 }
 Activation: TypeAlias = "tuple[str, tuple[float, ...]]"  # name and parameters
 USUAL = {"RNN": ["tanh"], "GRU": ["sigmoid", "tanh"], "LSTM": ["sigmoid", "tanh", "tanh"]}

@@ -17,3 +17,12 @@ def test_default_attributes_of_float64(op_type) -> None:
     found = parity.run_module(to_torch(model), inputs)[0]
     wanted = parity.session(model).run(None, inputs)[0]
     np.testing.assert_allclose(found, wanted, rtol=1e-14)
+
+
+@pytest.mark.parametrize("op_type", ["Elu", "LeakyRelu"])
+def test_an_infinite_slope_leaves_zero_alone(op_type) -> None:
+    inputs = {"x": np.linspace(-3, 3, 13, dtype=np.float32)}
+    model = one_node.make(op_type, inputs, alpha=float("inf"))
+    (found,) = parity.run_module(to_torch(model), inputs)
+    (wanted,) = parity.session(model).run(None, inputs)
+    np.testing.assert_array_equal(found, wanted)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from onnx import TensorProto
+from onnx import TensorProto, parser
 
 from onnxqat.bridge.importer import to_torch
 from tests.bridge import lowering_checks, one_node, parity
@@ -80,3 +80,14 @@ def test_products_export() -> None:
     lowering_checks.exports("Det", {"x": normal(3, 4, 4)}, {"x": (0,)}, {"x": normal(2, 4, 4)}, opset=11)
     given, other = {"a": normal(3, 4, 5), "b": normal(3, 5, 2)}, {"a": normal(2, 4, 5), "b": normal(2, 5, 2)}
     lowering_checks.exports("Einsum", given, {"a": (0,), "b": (0,)}, other, opset=12, equation="bij,bjk->bik")
+
+
+@pytest.mark.parametrize(("transposed", "size"), [(0, 3), (1, 1)])
+def test_a_vector_is_a_row_or_transposed_a_column(transposed: int, size: int) -> None:
+    model = parser.parse_model(  # a rank that onnxruntime does not infer: others it refuses
+        f"""<ir_version: 8, opset_import: ["" : 13]>
+        g (float[3] x, float[n] like, float[{size}, 4] w) => (float[r, 4] y) {{
+            s = Shape(like) a = Reshape(x, s) y = Gemm <transA = {transposed}> (a, w)
+        }}"""
+    )
+    parity.check(model, {"x": normal(3), "like": normal(3), "w": normal(size, 4)})

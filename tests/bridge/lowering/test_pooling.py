@@ -8,6 +8,7 @@ import torch
 from onnx import TensorProto
 
 from onnxqat.bridge.importer import to_torch
+from onnxqat.errors import UnsupportedError
 from tests.bridge import lowering_checks, one_node, parity
 
 RANDOM = np.random.default_rng(0)
@@ -142,3 +143,10 @@ def test_a_module_that_takes_maxima_pickles(rank) -> None:
 def test_the_largest_of_an_empty_batch_is_empty() -> None:
     empty = np.zeros((0, 0, 0, 0), np.float32)  # what a Loop of no iterations gives
     parity.check(one_node.make("GlobalMaxPool", {"x": empty}, shapes={"x": [None] * 4}), {"x": empty})
+
+
+@pytest.mark.parametrize("op_type", ["MaxPool", "AveragePool", "LpPool"])
+def test_a_stride_that_torch_cannot_count_is_refused(op_type) -> None:
+    model = one_node.make(op_type, {"x": image([4, 4])}, kernel_shape=[2, 2], strides=[2**40, 1])
+    with pytest.raises(UnsupportedError, match="an attribute above 2147483647"):
+        to_torch(model)
