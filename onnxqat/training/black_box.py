@@ -282,7 +282,7 @@ def _read_seen(path: Path) -> tuple[list[Seen], Finding]:
             seen.append(Seen(batch, target, RandomState.read(drawn, value.random.model_dump(exclude_none=True))))
     except (KeyError, ValueError) as error:
         raise _damaged(path, f"it is damaged: {error}") from None
-    return seen, Finding(document.found.kind, document.found.name)
+    return seen, Finding(**document.found.model_dump())
 
 
 def _damaged(path: Path, message: str) -> InputError:

@@ -94,6 +94,7 @@ class Place(Document):
 
     kind: Kind
     name: str
+    sample: int | None = None
 
 
 class Pass(Document):

@@ -14,7 +14,9 @@ from onnxqat.graph.blame import MASK, Blame
 from onnxqat.training.distributed.tensors import is_sharded, local
 from onnxqat.training.step import Seen, Step
 
-Kind = Literal["input", "parameter", "scale", "tensor", "gradient", "nothing"]
+Kind = Literal["input", "teacher", "parameter", "scale", "tensor", "gradient", "nothing"]
+
+LARGEST_TARGET = 1e19  # the square of a larger difference is infinite in float32
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,15 +25,19 @@ class Finding:
 
     Attributes:
         kind: what it is: a gradient is that of a tensor or parameter, in the order of the backward pass.
-        name: its name in the ONNX file, or the submodule's where a module is no graph.
+        name: its name in the ONNX file, or the submodule's where a module is no graph; of a teacher, the output's.
+        sample: number in the batch, of what a teacher says.
     """
 
     kind: Kind
     name: str = ""
+    sample: int | None = None
 
     def __str__(self) -> str:
         return {
             "input": f"input {self.name!r} is not finite",
+            "teacher": f"output {self.name!r} of the teacher, the float model, is not finite, or too large for float32, "
+            f"for sample {self.sample} of the batch",
             "parameter": f"parameter {self.name!r} is not finite",
             "scale": f"the scale of tensor {self.name!r} is not finite",
             "tensor": f"tensor {self.name!r} is the first that is not finite",
@@ -41,7 +47,9 @@ class Finding:
 
 
 def find(step: Step, seen: Sequence[Seen]) -> Finding:
-    """Name what is not finite, in the order in which to suspect it: inputs, parameters, tensors, gradients, masks.
+    """Name what is not finite, in the order in which to suspect it.
+
+    Inputs, what the teacher says, parameters, tensors, gradients, masks; then what the teacher says that is too large.
 
     Tensors come in graph order; constants, inputs and tensors of -inf are masks (:mod:`onnxqat.graph.blame`).
     The forward passes are run again with the random numbers that they had. Of a model in shards, where a forward pass
@@ -55,7 +63,7 @@ def find(step: Step, seen: Sequence[Seen]) -> Finding:
         for name, value in one.batch.inputs.items():
             if _broken(value):
                 return Finding("input", name)
-    found = _parameters(step.module)
+    found = _of_teacher(step, seen, _broken) or _parameters(step.module)
     if any(is_sharded(p) for p in step.module.parameters()):
         return found or Finding("nothing")
     blame = Blame()
@@ -65,7 +73,32 @@ def find(step: Step, seen: Sequence[Seen]) -> Finding:
         return _of_tensor(blame)
     for one in seen if found is None else ():
         found = found or _gradients(step, one)
-    return found or _of_tensor(blame)
+    found = found or _of_tensor(blame)
+    return (_of_teacher(step, seen, _too_large) if found.kind == "nothing" else None) or found
+
+
+def _of_teacher(step: Step, seen: Sequence[Seen], is_bad: Callable[[Tensor], bool]) -> Finding | None:
+    """The first output of a teacher that `is_bad`, and the sample."""
+    names = getattr(step.module, "output_names", ())
+    for one in seen:
+        for teacher in _teachers(one.target):
+            for index, value in enumerate(teacher):
+                if is_bad(value):
+                    name = names[index] if index < len(names) else str(index)
+                    sample = next((i for i, row in enumerate(value) if is_bad(row)), 0) if value.ndim else 0
+                    return Finding("teacher", name, sample)
+    return None
+
+
+def _teachers(target: Any) -> list[Sequence[Tensor]]:
+    """What each teacher says, where there may be several."""
+    if target is None:
+        return []
+    return [target] if all(isinstance(value, Tensor) for value in target) else list(target)
+
+
+def _too_large(value: Tensor) -> bool:
+    return value.is_floating_point() and bool((value.abs() > LARGEST_TARGET).any())
 
 
 def _of_tensor(blame: Blame) -> Finding:

@@ -172,8 +172,11 @@ class Steps:
             what = f"the norm of the gradients is {record.gradient_norm}"
         here = f"of process {self.step.world.rank}, " if self.step.world.size > 1 else ""
         left_out = f", after {self.progress.skipped} steps that were left out" if self.progress.skipped else ""
+        remedy = "lower the learning rate, or that of the scales, or lengthen the warm-up"
+        if finding.kind == "teacher":
+            remedy = "no learning rate helps: look at the teacher, and at its input, in float"
         return QatError(
             "training-diverged",
             f"{what} at step {record.step - 1}; {here}{finding}{left_out}",
-            hint=f"lower the learning rate, or that of the scales, or lengthen the warm-up{kept}",
+            hint=f"{remedy}{kept}",
         )

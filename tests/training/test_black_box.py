@@ -79,6 +79,25 @@ def test_a_tensor_that_overflows_is_named(tmp_path: Path) -> None:
     assert (again.finding.kind, again.finding.name, again.same) == ("tensor", "logits", True)
 
 
+@pytest.mark.parametrize("value", [float("nan"), 1e25])
+def test_a_teacher_that_is_at_fault_is_named_with_the_sample(tmp_path: Path, value: float) -> None:
+    x, _ = images(16)
+
+    class Teacher(nn.Module):
+        """Says `value` to the fourth sample of each batch."""
+
+        def forward(self, x: Tensor) -> Tensor:
+            said = torch.zeros(len(x), 3)
+            said[3] = value
+            return said
+
+    given = options(teacher=Teacher(), labels=None, loss=Loss(distance="mse"))
+    with pytest.raises(QatError, match=r"output .logits. of the teacher, the float model, .* for sample 3") as error:
+        finetune(convolutional(), x, black_box=tmp_path / "box", **given)
+    assert "look at the teacher" in error.value.hint
+    assert replay(tmp_path / "box", convolutional()).same
+
+
 class Steep(torch.autograd.Function):
     """The identity, with a gradient that is not finite where labels say so."""
 
