@@ -122,9 +122,9 @@ class Tuning:
         drop = -math.inf if self.judge is None else _drop(self.judge, module)
         if drop > self.target_drop:
             return -drop
-        from onnxqat.bridge.write_back import write_back
+        from onnxqat.bridge.write_back import put_back
 
-        file = self.deploy(write_back(module, start, start.with_name("scored.onnx")))
+        file = self.deploy(put_back(module, start, start.with_name("scored.onnx")))
         return -max(drop, self.drop_of(file))
 
     def _finetune(

@@ -35,6 +35,7 @@ from onnxqat.bridge.integer.find import compute_in_integers
 from onnxqat.bridge.lowering.normalization import BatchNorm
 from onnxqat.bridge.module import Capture, OnnxModule, capture
 from onnxqat.bridge.quantizer_modules import QuantizerFactory
+from onnxqat.bridge.seen_samples import SeenSamples
 from onnxqat.bridge.values import Const
 from onnxqat.calibration import broken_model
 from onnxqat.errors import UnsupportedError
@@ -157,6 +158,7 @@ class _Importer:
         }
         module = modules.make(self.store.root, builder.graph, attributes).eval()
         frozen_constants.freeze_constants(module, self.model)
+        module.register_forward_pre_hook(SeenSamples())
         return module
 
     def lower_scope(self, builder: Builder, graph: ir.Graph) -> None:

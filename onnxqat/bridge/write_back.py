@@ -22,7 +22,7 @@ from onnx import external_data_helper
 from torch import Tensor, nn
 
 from onnxqat import numerics
-from onnxqat.bridge import grid_notes, kept_start, values
+from onnxqat.bridge import far_from_start, grid_notes, kept_start, seen_samples, values
 from onnxqat.bridge.constant_slots import PackedSlot, Slot, ir_slots, proto_slots
 from onnxqat.bridge.derived_fake_quantize import DerivedFakeQuantize
 from onnxqat.bridge.fake_quantize import FakeQuantize
@@ -72,7 +72,8 @@ def write_back(
         metadata: more ``metadata_props``, written when anything changed.
         score: write the better one of `model` and what training made of it, by this score, which onnxruntime's outputs
             get: a name as ``"top1"``, ``"module:function"`` or a function (docs/metrics.md). Where training did not
-            help, `model` is written as it is, and a ``TrainingDidNotHelpWarning`` says so. None: what was trained.
+            help, `model` is written as it is, and a ``TrainingDidNotHelpWarning`` says so. None: what was trained, and
+            a ``TrainedFarAwayWarning`` where that has little to do with `model` on samples that it was trained on.
         data: samples for `score` that training did not see, with labels: a path, arrays, or a data source.
 
     Returns:
@@ -86,8 +87,29 @@ def write_back(
         ModelError: the model cannot be read, or the output not written.
         DataError: `data` cannot be read, or lacks what `score` needs.
     """
-    if score is not None and not _helped(module, model, metadata, score, data):
-        return kept_start.write_start(model, output)
+    if score is not None:
+        helped = _helped(module, model, metadata, score, data)
+        return put_back(module, model, output, metadata=metadata) if helped else kept_start.write_start(model, output)
+    batches = seen_samples.seen_by(module)
+    start = io.load(model) if batches else None  # before `output`, which may be the same file, is written
+    written = put_back(module, model, output, metadata=metadata)
+    if start is not None:
+        far_from_start.warn_where_far(start, written, batches)
+    return written
+
+
+def put_back(
+    module: nn.Module,
+    model: io.ModelSource,
+    output: str | os.PathLike[str] | None = None,
+    *,
+    metadata: Mapping[str, str] | None = None,
+) -> Any:
+    """Do what :func:`write_back` does without a score, for callers that know what training made of the model.
+
+    Raises:
+        QatError: as :func:`write_back`.
+    """
     source = _Source.of(module)
     properties = {FINETUNED: "true", **(metadata or {})}
     if isinstance(model, (str, os.PathLike)):
@@ -116,7 +138,7 @@ def _helped(
     with tempfile.TemporaryDirectory(prefix="onnxqat-") as folder:
         trained = Path(folder) / "trained.onnx"
         try:
-            write_back(module, model, trained, metadata=metadata)
+            put_back(module, model, trained, metadata=metadata)
         except QatError as error:
             return kept_start.diverged(error)
         return kept_start.helped(model, trained, score, data)

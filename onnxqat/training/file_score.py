@@ -9,7 +9,7 @@ from typing import Any
 import onnx_ir as ir
 from torch import nn
 
-from onnxqat.bridge.write_back import write_back
+from onnxqat.bridge.write_back import put_back
 from onnxqat.calibration.data import Data
 from onnxqat.errors import UsageError
 from onnxqat.metrics import Predictor, Score, ScoreSource, resolve
@@ -36,7 +36,7 @@ class FileScore:
         Raises:
             UsageError: ``score-failed``, ``score-output``.
         """
-        written = FoldQuantizedBatchnorm().run(write_back(module, self._graph)).model
+        written = FoldQuantizedBatchnorm().run(put_back(module, self._graph)).model
         return self.score(Predictor.of(written, name="the trained model"))
 
 

@@ -17,7 +17,7 @@ from onnxqat.bridge.module import OnnxModule
 from onnxqat.bridge.relu_fusion import fuse_relu
 from onnxqat.bridge.remade_batch_norm import remake_batch_norm
 from onnxqat.bridge.repeated_quantizers import skip_repeated
-from onnxqat.bridge.write_back import write_back
+from onnxqat.bridge.write_back import put_back
 from onnxqat.calibration.recorded import remarks_on_float
 from onnxqat.errors import UsageError
 from onnxqat.graph import io
@@ -285,7 +285,7 @@ def _written(world: World, module: nn.Module, source: Source, model: Any, given:
     """The tuned model, of the kind that was given; one process writes it to a file."""
     if world.writer or not isinstance(model, (str, os.PathLike)):
         output = given.output if world.writer else None
-        tuned = write_back(module, source.target, output, metadata={"onnxqat.method": methods.key_of(given.method)})
+        tuned = put_back(module, source.target, output, metadata={"onnxqat.method": methods.key_of(given.method)})
         return source.like_given(tuned, output)
     return Path(given.output or "")
 

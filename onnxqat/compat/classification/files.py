@@ -12,7 +12,7 @@ import onnx
 import torch
 from torch import nn
 
-from onnxqat.bridge.write_back import write_back
+from onnxqat.bridge.write_back import put_back
 from onnxqat.compat.classification.settings import Settings
 from onnxqat.compat.deploy import convert_export
 from onnxqat.errors import InputError
@@ -53,7 +53,7 @@ class Files:
     def write_onnx(self, module: nn.Module, float_model: onnx.ModelProto | None, *, best: bool) -> None:
         """The model as it is now; `float_model` is what a float run fills in."""
         if float_model is not None:
-            written = write_back(module, float_model)
+            written = put_back(module, float_model)
             io.save(written, self.last)
         else:
             convert_export(

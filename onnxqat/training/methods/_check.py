@@ -22,7 +22,7 @@ from onnxqat.bridge.fake_quantize import FakeQuantize
 from onnxqat.bridge.importer import to_torch
 from onnxqat.bridge.module import OnnxModule
 from onnxqat.bridge.state import quantizers, set_state
-from onnxqat.bridge.write_back import write_back
+from onnxqat.bridge.write_back import put_back
 from onnxqat.calibration.session import Session
 from onnxqat.graph import io
 from onnxqat.training import methods, optimizers
@@ -235,7 +235,7 @@ def _export(name: str, *, stored: bool) -> None:
     network = _network(name, stored=stored).train()
     _train(network)
     network.eval()
-    tuned: onnx.ModelProto = write_back(network, model)
+    tuned: onnx.ModelProto = put_back(network, model)
     if tuned == model:
         raise _BrokenError(f"{STEPS} steps of training changed nothing in the file")
     x = _trial.data(STEPS + 1)[-1]
@@ -248,7 +248,7 @@ def _export(name: str, *, stored: bool) -> None:
     distance = float(np.abs(by_runtime - wanted.numpy()).max())
     if not distance <= CLOSE * float(wanted.abs().max()):
         raise _BrokenError(f"onnxruntime computes something else, by up to {distance:.3g}")
-    again: Any = write_back(to_torch(tuned), tuned)
+    again: Any = put_back(to_torch(tuned), tuned)
     if again != tuned:
         raise _BrokenError("the file that was written is changed by an import and write-back without training")
 

@@ -15,7 +15,7 @@ from torch import Tensor, fx
 from onnxqat.bridge.importer import to_torch
 from onnxqat.bridge.module import OnnxModule
 from onnxqat.bridge.state import quantizers, state
-from onnxqat.bridge.write_back import write_back
+from onnxqat.bridge.write_back import put_back
 from onnxqat.calibration import broken_model
 from onnxqat.calibration.inputs import of_graph
 from onnxqat.calibration.preprocess import Preprocess, parse
@@ -166,7 +166,7 @@ def reconstruct(
     with placement.seeded(seed, place), scratch() as folder:
         run = _Run(module, held, settings, place, folder)
         reports = run.all(chosen.order, progress)
-    tuned = write_back(module.cpu(), file.target, output, metadata={"onnxqat.method": recipe})
+    tuned = put_back(module.cpu(), file.target, output, metadata={"onnxqat.method": recipe})
     tuned = file.like_given(tuned, output)
     count = sum(_size(batch) for batch in held)
     seconds = time.perf_counter() - start

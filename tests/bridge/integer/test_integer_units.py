@@ -179,12 +179,15 @@ def test_relu_and_clip_end_symmetric_grids(arithmetic: str) -> None:
     made = networks.quantized(networks.kinds(), networks.images(), "tensorrt")
     x = torch.from_numpy(networks.images(8, 4))
     plain, module = to_torch(made), to_torch(made, arithmetic=arithmetic)
-    names = [f"{name}_dequantized" for name in ("first", "second", "sum")]
+    names = [f"{name}_DequantizeLinear_Output" for name in ("first", "second", "sum")]
     with torch.no_grad():
         expected, found = (m.capture(names)(x)[1] for m in (plain, module))
-    assert found["first_dequantized"].min() == 0
+    assert found["first_DequantizeLinear_Output"].min() == 0
     step = float(plain.get_submodule(plain.quantizers["first"]).scale.detach())
-    assert float((found["first_dequantized"] - expected["first_dequantized"]).abs().max()) < 1.5 * step
+    assert (
+        float((found["first_DequantizeLinear_Output"] - expected["first_DequantizeLinear_Output"]).abs().max())
+        < 1.5 * step
+    )
     for name, values in expected.items():
         assert float((found[name] != values).float().mean()) < (0.01 if arithmetic == "onnxruntime" else 0.1)
 
