@@ -17,6 +17,7 @@ from onnxqat import metrics
 from onnxqat.auto import variants
 from onnxqat.auto.budget import Budget
 from onnxqat.auto.judge import LARGEST_SAMPLES, TARGETS, Judge, Measure
+from onnxqat.auto.rebuilding import rebuild
 from onnxqat.auto.tuning import Tuning
 from onnxqat.auto.variants import Variant
 from onnxqat.backends.selection import Overrides
@@ -258,13 +259,13 @@ class _Search:
                 waiting += [following] if following is not None else []
 
     def tune(self, seed: int, device: str | None) -> None:
-        """Fine-tune the best so far."""
+        """Fine-tune the best so far; where that is not enough, reconstruct it with the time that is left."""
         if importlib.util.find_spec("torch") is None:
             self._remark("torch is not installed: nothing was fine-tuned (pip install 'onnxqat[train]')")
             return
-        _, start, variant = self.best
+        _, calibrated, variant = self.best
         began = time.monotonic()
-        start, kept = self._with_batch_norm(start, variant)
+        start, kept = self._with_batch_norm(calibrated, variant)
         first = next(iter(self.training.labelled()))
 
         def deploy(trained: Path) -> Path:
@@ -283,11 +284,26 @@ class _Search:
         )
         target = self.folder / "tuned.onnx"
         self.tell("fine-tune")
-        tuned = tuning.run(start, target, self.clock, reserve=2 * max(a.seconds for a, _, _ in self.attempts))
+        reserve = 2 * max(a.seconds for a, _, _ in self.attempts)
+        tuned = tuning.run(start, target, self.clock, reserve=reserve)
         self.remarks.extend(() if tuned.remark is None else (tuned.remark,))
         self.cut_short = tuned.cut_short
         if tuned.trained:
             self._judge("fine-tuned", deploy(target), None, began)
+        if not self._enough(self.clock.seconds - reserve):
+            self._rebuild(calibrated, reserve, seed, device)
+
+    def _rebuild(self, start: Path, reserve: float, seed: int, device: str | None) -> None:
+        """Reconstruct the best of the calibrated files."""
+        self.tell("reconstruct")
+        began, target = time.monotonic(), self.folder / "reconstructed.onnx"
+        try:
+            done = rebuild(start, target, self.training, self.clock, reserve=reserve, seed=seed, device=device)
+        except QatError as error:
+            self._remark(f"nothing was reconstructed: {error.message}")
+            return
+        if done:
+            self._judge("reconstructed", target, None, began)
 
     def _with_batch_norm(self, start: Path, variant: Variant | None) -> tuple[Path, bool]:
         """`start`, or at few bits the same with BatchNormalization kept, where model and table have it."""

@@ -17,7 +17,7 @@ import pytest
 
 import onnxqat
 from onnxqat.auto import budget as budgets
-from onnxqat.auto import tuning
+from onnxqat.auto import rebuilding, tuning
 from onnxqat.auto.budget import Budget
 from onnxqat.auto.judge import FEWEST_TOP1, Judge
 from onnxqat.backends.selection import Overrides
@@ -125,6 +125,7 @@ def test_trains_where_calibration_is_not_enough(
     model: onnx.ModelProto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tuning, "MOST_STEPS_UNLABELLED", 40)
+    monkeypatch.setattr(rebuilding, "MOST", 100)
     given = {"image": data(model, 200)["image"]}
     result = onnxqat.auto(
         model, "academic", data=given, output=tmp_path, overrides=BITS, target_drop=0.0, budget=3600.0
@@ -132,10 +133,11 @@ def test_trains_where_calibration_is_not_enough(
     names = [a.name for a in result.attempts]
     assert names[:3] == ["calibrated", "observer mse", "observer percentile"]
     assert names[3].endswith("compensated rounding")
-    assert (names[4], result.chosen) == ("fine-tuned", "fine-tuned")
+    assert names[4:] == ["fine-tuned", "reconstructed"]  # one hour is enough for both
+    assert result.chosen in names[4:]
     assert result.drop == min(a.drop for a in result.attempts) < min(a.drop for a in result.attempts[:4])
     assert not result.passed
-    assert result.failures[-1].startswith("the best of 5 attempts loses")
+    assert result.failures[-1].startswith("the best of 6 attempts loses")
     # What was judged in torch while training is what onnxruntime makes of the file.
     held = {"image": given["image"][4::5]}
     found = judge(model, held).drop(Session(ir.load(result.model), optimize=False).run)
