@@ -23,12 +23,14 @@ class ChannelPeaks:
         highest: largest value of each channel, float32 (C,); empty before any data.
         sums: largest sum of channels 0 and 1, 2 and 3, ..., where values below 0 count as 0, float32 (C // 2,); empty
             where C is odd.
+        count: values that each channel had.
     """
 
     def __init__(self, axis: int) -> None:
         self.axis = axis
         self.highest: FloatArray = np.empty(0, np.float32)
         self.sums: FloatArray = np.empty(0, np.float32)
+        self.count = 0
 
     def update(self, values: npt.NDArray[np.generic]) -> None:
         """Take in the values of one batch; an empty array changes nothing."""
@@ -37,6 +39,7 @@ class ChannelPeaks:
         axis = self.axis % values.ndim
         others = tuple(i for i in range(values.ndim) if i != axis)
         found = values.max(axis=others).astype(np.float32)
+        self.count += values.size // len(found)
         self.highest = np.maximum(self.highest, found) if self.highest.size else found
         if len(found) % 2 == 0:
             pairs = values.reshape(*values.shape[:axis], -1, 2, *values.shape[axis + 1 :])

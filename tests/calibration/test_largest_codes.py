@@ -33,8 +33,8 @@ layers (float[N, 6, 6, 6] x) => (float[N, 5] y)
 
 
 def images(seed: int = 0, size: float = 1.0) -> np.ndarray:
-    """Channels of very different size: the grid ends where that of the largest does."""
-    x = np.random.default_rng(seed).standard_normal((24, 6, 6, 6)) * size
+    """Channels of very different size, whose grid ends where the largest does, at enough places to go by."""
+    x = np.random.default_rng(seed).standard_normal((300, 6, 6, 6)) * size
     return (x * np.array([4, 1, 0.5, 0.5, 0.2, 0.2]).reshape(1, 6, 1, 1)).astype(np.float32)
 
 
@@ -130,7 +130,11 @@ def test_int8_codes_are_moved_and_nothing_is_below_zero() -> None:
     x = ir.Value(name="x")
     node = ir.Node("", "Conv", [x, ir.Value(name="w")], name="n")
     grid = QParams(np.float32(0.1), np.int8(-20), QType.of(8, signed=True))
-    found = largest_codes.of_layers([node], [Placement("x", grid, "")], {"x": peaks})["n"]
+    placed = [Placement("x", grid, "")]
+    assert peaks.count == 4
+    assert largest_codes.of_layers([node], placed, {"x": peaks}) == {}  # too few values to go by
+    peaks.count = largest_codes.FEW
+    found = largest_codes.of_layers([node], placed, {"x": peaks})["n"]
     assert found.channels.tolist() == [128 - 20 + 30, 128 - 20]
     assert found.sums.tolist() == [2 * (128 - 20) + 30 + 1]
     largest_codes.note(node, found)

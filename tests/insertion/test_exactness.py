@@ -10,8 +10,8 @@ from onnxqat.insert import InsertResult
 from tests.bridge.integer import networks
 from tests.calibration.test_largest_codes import TEXT, images
 
-ROUNDING = 1.0
-"""Decibels by which the default session, with its int32 biases, may differ from the file as written."""
+ROUNDING = 1.5
+"""Decibels by which the default session, with its int32 biases, may differ from the file as written at 40 dB."""
 
 
 def insert(backend: str, *, exact: bool, fast: bool) -> InsertResult:
