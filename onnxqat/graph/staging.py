@@ -13,6 +13,7 @@ import re
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +21,7 @@ SUFFIX = ".part"
 _OURS = re.compile(r"\.?onnxqat-[a-z0-9_]{8}\.part")  # as `tempfile.mkdtemp` names them
 # Inside of a staging folder: what is being made, and a folder that was moved out of the way of it, under its own name.
 NEW, REPLACED = "new", "replaced"
+REMOVALS, REMOVAL_PAUSE = 20, 0.05  # one second: a killed compiler ends within it, and the next run tries again
 
 
 @contextlib.contextmanager
@@ -61,9 +63,9 @@ def _folder(parent: Path, prefix: str) -> Iterator[Path]:
         yield new
     finally:
         try:
-            shutil.rmtree(folder, ignore_errors=True)
+            _remove(folder)
         except BaseException:  # a signal that came while the folder was being removed
-            shutil.rmtree(folder, ignore_errors=True)
+            _remove(folder)
             raise
         finally:
             if lock is not None:
@@ -101,9 +103,18 @@ def remove_dead(parent: Path) -> None:
             return
         try:
             _put_back(folder / REPLACED, parent)
-            shutil.rmtree(folder, ignore_errors=True)
+            _remove(folder)
         finally:
             os.close(lock)
+
+
+def _remove(folder: Path) -> None:
+    """Remove `folder`; a process that is just being ended may still write into it, so more than once."""
+    for _ in range(REMOVALS):
+        shutil.rmtree(folder, ignore_errors=True)
+        if not folder.exists():
+            return
+        time.sleep(REMOVAL_PAUSE)
 
 
 def holds(path: str | os.PathLike[str]) -> bool:
