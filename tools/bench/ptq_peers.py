@@ -205,13 +205,25 @@ def reader(data: Path) -> Any:
     return Reader()
 
 
+def raised(source: Path, output: Path) -> Path:
+    """`source` at opset 13, where per-channel scales begin; at its own where that is newer."""
+    import onnx
+
+    model = onnx.load(source)
+    if model.opset_import[0].version >= 13:
+        return source
+    path = output.with_suffix(".opset13.onnx")
+    onnx.save(onnx.version_converter.convert_version(model, 13), path)
+    return path
+
+
 def onnxruntime_file(source: Path, data: Path, output: Path, per_channel: bool) -> None:
     """Quantize as onnxruntime's guide says: pre-processing, QDQ, min-max, its default types."""
     from onnxruntime.quantization import QuantFormat, quantize_static
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
     prepared = output.with_suffix(".prepared.onnx")
-    quant_pre_process(source, prepared, skip_symbolic_shape=True)
+    quant_pre_process(raised(source, output), prepared, skip_symbolic_shape=True)
     quantize_static(prepared, output, reader(data), quant_format=QuantFormat.QDQ, per_channel=per_channel)
 
 
@@ -222,7 +234,7 @@ def onnxsim_file(source: Path, data: Path, output: Path, per_channel: bool) -> N
 
     feeds = batches(data)
     model = onnxsim.quantize_static(
-        onnxsim.simplify(str(source))[0],
+        onnxsim.simplify(str(raised(source, output)))[0],
         calibration_data=feeds,
         full_graph=True,
         method="auto",
@@ -237,7 +249,7 @@ def nncf_file(source: Path, data: Path, output: Path, per_channel: bool) -> None
     import onnx
 
     feeds = batches(data)
-    onnx.save(nncf.quantize(onnx.load(source), nncf.Dataset(feeds), subset_size=len(feeds)), output)
+    onnx.save(nncf.quantize(onnx.load(raised(source, output)), nncf.Dataset(feeds), subset_size=len(feeds)), output)
 
 
 def quark_file(source: Path, data: Path, output: Path, per_channel: bool) -> None:
@@ -247,7 +259,7 @@ def quark_file(source: Path, data: Path, output: Path, per_channel: bool) -> Non
 
     settings = get_default_config("A8W8")
     settings.per_channel = per_channel
-    ModelQuantizer(Config(global_quant_config=settings)).quantize_model(str(source), str(output), reader(data))
+    ModelQuantizer(Config(global_quant_config=settings)).quantize_model(str(raised(source, output)), str(output), reader(data))
 
 
 TOOLS = {"onnxruntime": onnxruntime_file, "onnxsim": onnxsim_file, "nncf": nncf_file, "quark": quark_file}
