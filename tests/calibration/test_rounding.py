@@ -1,4 +1,4 @@
-"""Rounding on data: inputs as Conv sees them, less error at the output, nothing moved off the grid."""
+"""Rounding on data: inputs as Conv sees them, less error at the output, weights near the float ones."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -10,10 +10,12 @@ import pytest
 from onnx import helper, numpy_helper
 
 import onnxqat
+from onnxqat import numerics
 from onnxqat.backends.selection import Overrides
 from onnxqat.calibration.columns import columns_of
-from onnxqat.calibration.rounding import rounded
+from onnxqat.calibration.rounding import Moments, made_up, rounded
 from onnxqat.errors import UsageError
+from onnxqat.types import QParams, QType
 from tests.passes.checks import ort_run
 
 
@@ -131,3 +133,29 @@ def test_data_that_can_be_read_once() -> None:
 def test_unknown_rounding() -> None:
     with pytest.raises(UsageError, match="stochastic"):
         onnxqat.insert_qdq(convolution(np.ones((2, 2, 1, 1)), (2, 4, 4)), random_data=True, rounding="stochastic")  # type: ignore[arg-type]
+
+
+def test_weights_make_up_for_what_rounding_takes_from_the_inputs() -> None:
+    """Half of what 2-bit codes lose of inputs that go together is in the codes of the other inputs."""
+    grid = QParams(np.float32(0.7), np.int64(0), QType.of(2, signed=False))
+    values = np.maximum(correlated(64, 8, 0), 0).transpose(0, 2, 3, 1).reshape(1, -1, 8)
+    moments = Moments(np.zeros((1, 8)), np.zeros((1, 8)), np.zeros((1, 8, 8)), np.zeros((1, 8, 8)))
+    moments.add(values, grid)
+    averages = moments.averages(centred=True)
+    assert averages is not None
+    rows = np.random.default_rng(3).normal(size=(1, 5, 8))
+    fresh = np.clip(np.maximum(correlated(64, 8, 9), 0).transpose(0, 2, 3, 1).reshape(-1, 8), 0, 2.1)
+    inputs = numerics.fake_quantize(fresh, grid)
+    wanted = fresh @ rows[0].T
+    noise = [(wanted - inputs @ w[0].T).var(axis=0).sum() for w in (rows, rows + made_up(rows, *averages))]
+    assert noise[1] < 0.75 * noise[0]
+
+
+def test_what_is_clipped_is_not_made_up_for() -> None:
+    grid = QParams(np.float32(0.01), np.int64(0), QType.of(8, signed=False))
+    values = np.repeat(np.float32([[1.0, 50.0]]), 16, axis=0)[None]  # 50 is far beyond 2.55
+    moments = Moments(np.zeros((1, 2)), np.zeros((1, 2)), np.zeros((1, 2, 2)), np.zeros((1, 2, 2)))
+    moments.add(values, grid)
+    averages = moments.averages(centred=False)
+    assert averages is not None
+    np.testing.assert_allclose(made_up(np.ones((1, 1, 2)), *averages), 0, atol=1e-6)

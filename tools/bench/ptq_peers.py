@@ -259,7 +259,9 @@ def quark_file(source: Path, data: Path, output: Path, per_channel: bool) -> Non
 
     settings = get_default_config("A8W8")
     settings.per_channel = per_channel
-    ModelQuantizer(Config(global_quant_config=settings)).quantize_model(str(raised(source, output)), str(output), reader(data))
+    ModelQuantizer(Config(global_quant_config=settings)).quantize_model(
+        str(raised(source, output)), str(output), reader(data)
+    )
 
 
 TOOLS = {"onnxruntime": onnxruntime_file, "onnxsim": onnxsim_file, "nncf": nncf_file, "quark": quark_file}
