@@ -15,7 +15,7 @@ from onnxqat.calibration.resolve import Resolved
 from onnxqat.calibration.rounding import compensate
 from onnxqat.calibration.session import Session
 from onnxqat.errors import DataError, ModelError
-from onnxqat.graph import batchnorm, query
+from onnxqat.graph import query
 from onnxqat.types import QuantPlan, Remark
 
 Rounding = Literal["auto", "nearest", "compensated"]
@@ -44,14 +44,14 @@ def round_weights(
         data: calibration data.
         rounding: ``compensated`` rounds on the data (:func:`onnxqat.calibration.rounding.compensate`), ``nearest`` does
             nothing; ``auto`` rounds on most of the data where the outputs come closer to the float model's on the rest.
-            It leaves alone a BatchNormalization that is kept, since training follows, and weights that have to be odd.
+            It leaves alone weights that have to be odd.
         insert: inserts the quantizers into a copy of `model`.
     """
     if rounding == "nearest":
         return ()
     if rounding == "compensated":
         return compensate(model, resolved.placements, data, resolved.largest_codes)
-    if plan.odd_sums or not data.repeatable or batchnorm.trains_live(model):
+    if plan.odd_sums or not data.repeatable:
         return ()
     rest, held = _split(data)
     if sum(samples_of(feeds) for feeds in held) < FEWEST:
