@@ -12,7 +12,7 @@ import onnx_ir as ir
 from torch import nn
 
 from onnxqat.bridge.module import OnnxModule
-from onnxqat.bridge.write_back import write_back
+from onnxqat.bridge.write_back import put_back
 from onnxqat.calibration import data, foreign
 from onnxqat.calibration.inputs import of_graph
 from onnxqat.calibration.session import Session
@@ -148,7 +148,7 @@ def written(model: nn.Module) -> onnx.ModelProto:
     """
     module, prepared = prepared_part(model)
     metadata = {"onnxqat.method": " ".join(dict.fromkeys(prepared.methods))}
-    proto = write_back(module, prepared.qdq_model, metadata=metadata)
+    proto = put_back(module, prepared.qdq_model, metadata=metadata)  # each epoch, whose score is the caller's
     assert isinstance(proto, onnx.ModelProto)
     return proto
 

@@ -92,7 +92,7 @@ def test_inserted_quantizers_are_found_again(grid: QType, per_channel: bool) -> 
         "x": "activation",
         "w": "weight",
         "b_DequantizeLinear_Output": "bias",
-        "y_QuantizeLinear_Input": "activation",
+        "y_unquantized": "activation",
     }
     assert found["w"].qparams.qtype == grid
     assert found["w"].qparams.axis == (0 if per_channel else None)
