@@ -8,7 +8,7 @@ together, so that what is chosen for one holds beside all others.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -40,30 +40,23 @@ RUNS = 256
 """Tensors that are tried at most; those further behind in larger networks keep the choice that they have."""
 
 
-def errors(model: ir.Model, groups: Sequence[Group], data: Data) -> npt.NDArray[np.float64]:
-    """Sum over the outputs of the relative squared error that the tensors of one group alone lead to.
+def errors(network: Network, groups: Sequence[Group]) -> npt.NDArray[np.float64]:
+    """Error that the tensors of one group alone lead to, by candidate.
 
     Args:
-        model: float model that onnxruntime runs; it is not changed.
+        network: made for `groups`.
         groups: tensors that share a range each, with a choice.
-        data: calibration data that can be read again.
 
     Returns:
         float64 (groups, candidates); NaN for what was not tried.
-
-    Raises:
-        ModelError: onnxruntime does not run the model.
     """
     found = np.full((len(groups), max(len(group.candidates) for group in groups)), np.nan)
-    network = _Network(model, groups, data)
-    if not network.outputs:
-        return found
     tried = range(min(len(groups), RUNS))
-    alone = {row: network.error(row, groups[row].chosen) for row in tried}
+    alone = {row: network.error({row: groups[row].chosen}) for row in tried}
     for row in _loudest(alone):
         group = groups[row]
         for index, qparams in enumerate(group.candidates.values()):
-            found[row, index] = alone[row] if qparams is group.chosen else network.error(row, qparams)
+            found[row, index] = alone[row] if qparams is group.chosen else network.error({row: qparams})
     return found
 
 
@@ -78,11 +71,19 @@ def _loudest(noise: dict[int, float]) -> Iterable[int]:
         yield row
 
 
-class _Network:
+class Network:
     """The float network whose tensors lie on grids that are fed, or on none.
 
+    Args:
+        model: float model that onnxruntime runs; it is not changed.
+        groups: tensors that share a range each.
+        data: calibration data that can be read again.
+
     Attributes:
-        outputs: names of the outputs that are compared.
+        outputs: names of the outputs that are compared; without any there is no error to tell.
+
+    Raises:
+        ModelError: onnxruntime does not run the model.
     """
 
     def __init__(self, model: ir.Model, groups: Sequence[Group], data: Data) -> None:
@@ -113,10 +114,11 @@ class _Network:
                 break
         self._power = [max(sum(squares(w[i], w[i])[1] for w in self._wanted), 1e-30) for i in range(len(self.outputs))]
 
-    def error(self, row: int, qparams: QParams) -> float:
-        """Relative squared error, summed over the outputs, with the tensors of one row on the grid of `qparams`."""
+    def error(self, on: Mapping[int, QParams]) -> float:
+        """Relative squared error, summed over the outputs, with the tensors of the groups `on`, by number, on grids."""
         grids = _fed_grids.off(self._count)
-        grids[row] = _fed_grids.row(qparams)
+        for row, qparams in on.items():
+            grids[row] = _fed_grids.row(qparams)
         total = np.zeros(len(self.outputs))
         for feeds, wanted in zip(self._feeds, self._wanted, strict=True):
             values = self._run(feeds, grids)

@@ -13,7 +13,7 @@ import onnx_ir as ir
 from onnxqat.calibration import foreign, output_error
 from onnxqat.calibration.data import Data
 from onnxqat.calibration.observers._base import BaseObserver
-from onnxqat.calibration.observers.auto import Observer
+from onnxqat.calibration.observers.auto import NAMES, Observer
 from onnxqat.errors import ModelError
 from onnxqat.types import QParams, QuantPlan, Remark, Shared, TensorSpec
 
@@ -28,26 +28,32 @@ class Group:
     Attributes:
         roots: the observers that have the choice: one, or several that saw the same values, as in front of a Transpose
             and behind it.
-        candidates: parameters by name, of what all members held, the widest range first.
+        values: an observer of what all members held.
+        candidates: parameters by name, the widest range first, equal ones once.
         members: each tensor with the (node name, input index) that read it quantized; None for all.
     """
 
     roots: tuple[Observer, ...]
+    values: Observer
     candidates: dict[str, QParams]
     members: tuple[tuple[str, frozenset[tuple[str, int]] | None], ...]
 
     @property
     def chosen(self) -> QParams:
         """The parameters of the choice so far."""
-        return self.candidates[self.choice]
+        return self.grid(self.choice)
 
     @property
     def choice(self) -> str:
         """The name of the choice so far."""
         return self.roots[0].choice
 
+    def grid(self, name: str) -> QParams:
+        """The parameters of the observer `name`, which may equal those of a candidate of another name."""
+        return self.candidates.get(name) or self.values.read_as(name).qparams()
+
     def take(self, name: str) -> None:
-        """Choose the candidate `name`."""
+        """Choose the observer `name`."""
         for root in self.roots:
             root.choice = name
 
@@ -58,7 +64,8 @@ def choose(
     """Let each ``auto`` observer take the candidate that costs least.
 
     All start with the range of least squared error. Those that then cost the outputs of the network most take the
-    candidate with the least error there (:mod:`onnxqat.calibration.output_error`).
+    candidate with the least error there (:mod:`onnxqat.calibration.output_error`). Where one observer for all of them
+    does better than that, all have it.
 
     Args:
         model: the prepared float model; it is not changed.
@@ -76,7 +83,10 @@ def choose(
         return (_by_mse_alone(groups, "the data can be read only once"),)
     runnable = foreign.runnable_part(model)
     try:
-        _take_least(groups, output_error.errors(runnable, groups, data))
+        network = output_error.Network(runnable, groups, data)
+        if network.outputs:
+            _take_least(groups, output_error.errors(network, groups))
+            _take_one_for_all(groups, network)
     except ModelError as error:
         return (_by_mse_alone(groups, error.message),)
     counts = Counter(group.choice for group in groups)
@@ -104,6 +114,24 @@ def _take_least(groups: Sequence[Group], errors: npt.NDArray[np.float64]) -> Non
             group.take(list(group.candidates)[best])
 
 
+def _take_one_for_all(groups: Sequence[Group], network: output_error.Network) -> None:
+    """Choose one observer for all groups where that leaves less error with all of them on their grids.
+
+    What is least for each tensor alone need not be for all together: with few bits the errors are no small change any
+    more (ResNet-20, W4A4, 512 images: 7.5 dB at the logits, and 9.1 with one percentile for all).
+    """
+    numbered = dict(enumerate(groups))
+    least = network.error({row: group.chosen for row, group in numbered.items()})
+    best = None
+    for name in NAMES:
+        error = network.error({row: group.grid(name) for row, group in numbered.items()})
+        if error < BETTER * least:
+            least, best = error, name
+    if best is not None:
+        for group in groups:
+            group.take(best)
+
+
 def _groups(plan: QuantPlan, observers: Mapping[str, BaseObserver]) -> list[Group]:
     """The groups whose root has an ``auto`` observer that saw values."""
     members: dict[str, list[tuple[str, frozenset[tuple[str, int]] | None]]] = {}
@@ -122,7 +150,7 @@ def _groups(plan: QuantPlan, observers: Mapping[str, BaseObserver]) -> list[Grou
             merged.merge(observers[name].for_spec(merged.spec))
         assert isinstance(merged, Observer)
         if merged.count and merged.spec.axis is None:
-            found = Group((observer,), merged.candidates(), tuple(edges))
+            found = Group((observer,), merged, merged.candidates(), tuple(edges))
             same = groups.get(key := _values_of(found), found)
             both = (*same.roots, observer), (*same.members, *edges)
             groups[key] = found if same is found else dataclasses.replace(same, roots=both[0], members=both[1])

@@ -1,6 +1,6 @@
 """Ranges by the error at the outputs: outliers are cut where nothing comes of them, and kept where all does."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import onnx
@@ -9,6 +9,7 @@ import pytest
 
 import onnxqat
 from onnxqat.backends.selection import Overrides
+from onnxqat.calibration import output_error, range_choice
 from onnxqat.graph import io, qdq
 from onnxqat.insert import InsertResult
 
@@ -52,6 +53,18 @@ def test_outliers_that_nothing_comes_of_are_cut(backend: str) -> None:
     assert cut.trial is not None
     assert widest.trial is not None
     assert cut.trial.worst > widest.trial.worst + 10
+
+
+def test_one_observer_for_all_where_that_is_better_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranges that were chosen one by one go where all together leave more error than one observer does."""
+
+    def widest(_: output_error.Network, groups: Sequence[range_choice.Group]) -> np.ndarray:
+        sizes = [len(group.candidates) for group in groups]
+        return np.array([[*range(size), *[np.nan] * (max(sizes) - size)] for size in sizes], np.float64)
+
+    monkeypatch.setattr(output_error, "errors", widest)
+    assert highest(insert(network(0.0))) < 10
+    assert highest(insert(network(1.0))) > 55
 
 
 def test_what_nothing_can_be_compared_on() -> None:

@@ -17,7 +17,8 @@ from onnxqat.types import QParams
 PERCENTILES = (99.999, 99.99, 99.9)
 """Shares of the values that candidates cover: outliers of 8-bit networks are some millionths to thousandths of them."""
 
-_OTHERS = ("mse", "entropy")
+NAMES = ("minmax", *(f"percentile {share:g}" for share in PERCENTILES), "mse", "entropy")
+"""The observers that candidates come of."""
 
 
 class Observer(HistogramObserver):
@@ -37,9 +38,8 @@ class Observer(HistogramObserver):
 
         Equal ones are there once: by the name of the choice where that is one of theirs, else by the first.
         """
-        names = ("minmax", *(f"percentile {share:g}" for share in PERCENTILES), *_OTHERS)
-        grids = {name: self.read_as(name).qparams() for name in names}
-        first = {name: next(n for n, grid in grids.items() if _same(grid, grids[name])) for name in names}
+        grids = {name: self.read_as(name).qparams() for name in NAMES}
+        first = {name: next(n for n, grid in grids.items() if _same(grid, grids[name])) for name in NAMES}
         return {
             self.choice if name == first.get(self.choice) else name: grid
             for name, grid in grids.items()
