@@ -15,7 +15,7 @@ from onnxqat.calibration.resolve import Resolved
 from onnxqat.calibration.rounding import compensate
 from onnxqat.calibration.session import Session
 from onnxqat.errors import DataError, ModelError
-from onnxqat.graph import query
+from onnxqat.graph import batchnorm, query
 from onnxqat.types import QuantPlan, Remark
 
 Rounding = Literal["auto", "nearest", "compensated"]
@@ -28,6 +28,15 @@ SAMPLES = 16
 
 FEWEST = 4
 """Held-out samples without which nothing can be told, so that weights keep their nearest codes."""
+
+NARROW = 7
+"""Width below which ``auto`` leaves weights alone: training and reconstruction follow there, and where they have no other
+teacher they imitate the float function of the file, which moved weights change."""
+
+FOR_TRAINING = (
+    f"weights below {NARROW} bits keep their nearest codes, as training and reconstruction start from them; where none "
+    "follows, --rounding compensated makes a better file"
+)
 
 Insert = Callable[[ir.Model, list[Remark]], None]
 
@@ -44,33 +53,36 @@ def round_weights(
         data: calibration data.
         rounding: ``compensated`` rounds on the data (:func:`onnxqat.calibration.rounding.compensate`), ``nearest`` does
             nothing; ``auto`` rounds on most of the data where the outputs come closer to the float model's on the rest.
-            It leaves alone weights that have to be odd.
+            It leaves alone weights below 7 bits and a BatchNormalization that is kept, since training follows, and
+            weights that have to be odd.
         insert: inserts the quantizers into a copy of `model`.
     """
     if rounding == "nearest":
         return ()
     if rounding == "compensated":
         return compensate(model, resolved.placements, data, resolved.largest_codes)
-    if plan.odd_sums or not data.repeatable:
+    if plan.odd_sums or not data.repeatable or batchnorm.trains_live(model):
         return ()
     rest, held = _split(data)
     if sum(samples_of(feeds) for feeds in held) < FEWEST:
         return ()
     rounded = model.clone()
-    remarks = compensate(rounded, resolved.placements, rest, resolved.largest_codes)
+    weights = model.graph.initializers
+    wide = [p for p in resolved.placements if p.tensor not in weights or p.qparams.qtype.bits >= NARROW]
+    left = (Remark(FOR_TRAINING, (), "calibrate"),) if len(wide) < len(resolved.placements) else ()
+    remarks = compensate(rounded, wide, rest, resolved.largest_codes)
     if not remarks:
-        return ()
+        return left
     try:
         before, after = (_noise(model, candidate, held, insert) for candidate in (model.clone(), rounded.clone()))
     except ModelError:
-        return ()  # the trial tells why
+        return left  # the trial tells why
     if not after < before:
-        return (
-            Remark("weights keep their nearest codes: rounding on data does not help on other data", (), "calibrate"),
-        )
+        text = "weights keep their nearest codes: rounding on data does not help on other data"
+        return (*left, Remark(text, (), "calibrate"))
     for name, value in rounded.graph.initializers.items():
         model.graph.initializers[name].const_value = value.const_value
-    return remarks
+    return (*left, *remarks)
 
 
 def _split(data: Data) -> tuple[Data, list[Feeds]]:

@@ -64,13 +64,24 @@ def test_rounding_on_data_is_the_default(kind: str) -> None:
     assert errors["auto"] < 0.9 * errors["nearest"]
 
 
+def test_weights_that_training_follows_for_stay() -> None:
+    made = onnxqat.insert_qdq(
+        network("conv"), calibration={"x": samples("conv", 128)}, overrides=Overrides(weight_bits=4), guard=False
+    )
+    np.testing.assert_array_equal(weights(made.model), weights_of(network("conv")))
+    assert any("--rounding compensated" in remark.message for remark in made.remarks)
+
+
 @pytest.mark.parametrize("bits", [2, 4])
 def test_narrow_weights_stay_near_the_float_ones(bits: int) -> None:
     """Training starts from them: each is within its code, and most are as they were."""
     model = network("conv")
     options = {"calibration": {"x": samples("conv", 128)}, "guard": False}
-    made = onnxqat.insert_qdq(model, overrides=Overrides(weight_bits=bits), **options).model
-    fast = onnxqat.insert_qdq(model, overrides=Overrides(weight_bits=bits), fast=True, **options).model
+    overrides = Overrides(weight_bits=bits)
+    made, fast = (
+        onnxqat.insert_qdq(model, overrides=overrides, rounding=name, **options).model
+        for name in ("compensated", "nearest")
+    )
     fresh = {"x": samples("conv", 64, seed=2)}
     noise = [np.square(ort_run(m, fresh)["y"] - ort_run(model, fresh)["y"]).mean() for m in (made, fast)]
     assert noise[0] < 0.8 * noise[1]
