@@ -18,6 +18,7 @@ from onnxqat.bridge.integer import numpy_run
 from onnxqat.bridge.integer.layers import Layer
 from onnxqat.bridge.integer.unit import Unit
 from onnxqat.bridge.module import OnnxModule
+from onnxqat.calibration._sources import as_array
 from onnxqat.errors import ModelError, UsageError
 from onnxqat.graph import io, quantized_forms
 
@@ -30,7 +31,7 @@ class Run:
     """What one batch gave.
 
     Attributes:
-        outputs: graph outputs by name.
+        outputs: graph outputs by name, without sequences, which have no numbers of their own.
         codes: int64 codes by tensor, of every tensor that is quantized, weights and biases aside.
     """
 
@@ -89,8 +90,8 @@ class IntegerModel:
         with torch.no_grad():
             found = recorder.run(*(torch.from_numpy(np.array(feeds[name])) for name in self.module.input_names))
         outputs = found if isinstance(found, tuple) else (found,)
-        named = zip(self.module.output_names, (value.numpy() for value in outputs), strict=True)
-        return Run(dict(named), recorder.codes)
+        named = zip(self.module.output_names, outputs, strict=True)
+        return Run({name: as_array(v) for name, v in named if not isinstance(v, list)}, recorder.codes)
 
     def sums(self) -> tuple[Sums, ...]:
         """How far the sums of each layer have reached."""
