@@ -49,6 +49,7 @@ def start(arguments: argparse.Namespace, calibrated_on: np.ndarray, output: Path
         output=output,
         overrides=overrides,
         batch_norm=arguments.batch_norm,
+        rounding=arguments.rounding,
     )
     return output
 
@@ -70,6 +71,7 @@ def main() -> None:
     parser.add_argument("--backend", default="academic")
     parser.add_argument("--bits", default="4,4")
     parser.add_argument("--batch-norm", default="fold", choices=["fold", "keep"])
+    parser.add_argument("--rounding", default="auto", choices=["auto", "nearest", "compensated"])
     parser.add_argument("--observer")
     parser.add_argument("--first-last-bits", type=int)
     parser.add_argument("--steps", type=int, default=200)
