@@ -21,6 +21,10 @@ BETTER = 0.98
 """Share of the error of a wider range that a narrower one must stay below: less is within what other samples change."""
 
 
+DROWNED = 0.5
+"""Error at an output, as a share of its power, from which less of it tells nothing: zeros everywhere have 1."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Group:
     """Tensors that share a range.
@@ -125,7 +129,7 @@ def _take_one_for_all(groups: Sequence[Group], network: output_error.Network) ->
     best = None
     for name in NAMES:
         error = network.error({row: group.grid(name) for row, group in numbered.items()})
-        if error < BETTER * least:
+        if error < min(BETTER * least, DROWNED * len(network.outputs)):
             least, best = error, name
     if best is not None:
         for group in groups:
