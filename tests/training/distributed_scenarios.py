@@ -4,6 +4,7 @@ Each scenario returns arrays; process R writes those of scenario NAME to ``FOLDE
 functions in one process.
 """
 
+import faulthandler
 import os
 import signal
 import sys
@@ -37,6 +38,9 @@ from tests.training.test_in_float32 import X
 from tests.training.test_in_float32 import half as half_network
 
 Arrays = dict[str, npt.NDArray[Any]]
+
+HANGS = 200
+"""Seconds after which a process says where it waits, and ends: before the test that started it kills it."""
 
 SAMPLES, EPOCHS = 61, 3
 """Batches of 8 and a last one of 5: no two processes get the same number of samples."""
@@ -345,5 +349,6 @@ def main(folder: Path) -> None:
 
 if __name__ == "__main__":
     warnings.simplefilter("error")
+    faulthandler.dump_traceback_later(HANGS, exit=True)  # says where each process waits
     torch.set_num_threads(1)
     main(Path(sys.argv[1]))
