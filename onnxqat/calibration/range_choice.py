@@ -20,7 +20,6 @@ from onnxqat.types import QParams, QuantPlan, Remark, Shared, TensorSpec
 BETTER = 0.98
 """Share of the error of a wider range that a narrower one must stay below: less is within what other samples change."""
 
-
 DROWNED = 0.5
 """Error at an output, as a share of its power, from which less of it tells nothing: zeros everywhere have 1."""
 

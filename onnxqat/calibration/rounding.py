@@ -35,7 +35,8 @@ DAMPING = 1e-3
 """Share of the mean input power that is added to each input's own, so that the moments can be inverted."""
 
 REGULARIZATION = 1e-2
-"""The same where weights follow what rounding took from the inputs: of a thousandth, others samples keep less."""
+"""The same where weights follow what rounding took from the inputs. ResNet-20 at 4 bits is as good with a tenth of it, so
+that the steadier solution costs nothing."""
 
 SAMPLES = 128
 """Samples that are run: what moments lack after so many, further places and not further samples give."""
