@@ -2,8 +2,8 @@
 
 What a layer makes of an error says little about what the network makes of it: on MobileNetV2 two sums of residual
 branches cause most of the noise at the logits, and the outliers that set their ranges leave no trace there. So each
-tensor is put on its grid alone; those that cost most try all their candidates. At 8 bits errors of different tensors hardly go
-together, so that what is chosen for one holds beside all others; with few bits they do, which
+tensor is put on its grid alone; those that cost most try all their candidates. At 8 bits errors of different tensors
+hardly go together, so that what is chosen for one holds beside all others; with few bits they do, which
 :mod:`onnxqat.calibration.range_choice` looks at last.
 """
 
