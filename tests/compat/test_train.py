@@ -3,7 +3,6 @@
 import json
 import re
 import shlex
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -32,6 +31,7 @@ from onnxqat.errors import DataError, QatError, UsageError
 from onnxqat.report import build_train
 from onnxqat.training.schedules import cosine
 from tests.backends.planning import proto, weight
+from tests.held_port import held_port
 
 CLASSES = ("bright", "dark", "left")
 TEXT = f"""<ir_version: 8, opset_import: ["" : 17]>
@@ -399,33 +399,20 @@ def test_two_processes_train_like_one(
     trained: Callable[..., tuple[Result, list[str]]], images: Path, tmp_path: Path
 ) -> None:
     """``--world-size 2`` with two ranks on this machine: the weights of one process within rounding."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
     arguments = ["--data", str(images), "--model-path", str(images / "net.onnx"), "-nc", "3", "-j", "0", "-b", "16"]
-    arguments += [
-        "--epochs",
-        "1",
-        "--lr",
-        "0.003",
-        "--sched",
-        "constant",
-        "-o",
-        str(tmp_path / "two"),
-        "--world-size",
-        "2",
-    ]
-    arguments += ["--dist-url", f"tcp://127.0.0.1:{port}", "--json"]
-    running = [
-        subprocess.Popen(
-            [sys.executable, "-m", "onnxqat", "train", *arguments, "--rank", str(rank)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    said = [process.communicate(timeout=300) for process in running]
+    arguments += ["--epochs", "1", "--lr", "0.003", "--sched", "constant", "-o", str(tmp_path / "two")]
+    with held_port() as port:
+        arguments += ["--world-size", "2", "--dist-url", f"tcp://127.0.0.1:{port}", "--json"]
+        running = [
+            subprocess.Popen(
+                [sys.executable, "-m", "onnxqat", "train", *arguments, "--rank", str(rank)],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for rank in range(2)
+        ]
+        said = [process.communicate(timeout=300) for process in running]
     assert [process.returncode for process in running] == [0, 0], said
     trained(epochs=1)
     files = [tmp_path / name / "net_checkpoint.pth" for name in ("out", "two")]

@@ -4,10 +4,10 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +26,7 @@ from onnxqat.training.batches import Batch
 from onnxqat.training.distributed import join
 from onnxqat.training.distributed.shards import part, rounds, shard, shard_scored, slices
 from onnxqat.training.world import World
+from tests.held_port import held_port
 from tests.source_tree import REPOSITORY
 from tests.torch_releases import OLD
 from tests.training import distributed_scenarios as scenarios
@@ -43,31 +44,31 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def two(*arguments: str) -> list[subprocess.CompletedProcess[str]]:
-    """Run Python with `arguments` as process 0 and process 1, and wait for both."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = str(found.getsockname()[1])
-    running = [
-        subprocess.Popen(
-            [sys.executable, *arguments],
-            env=environment(RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=port),
-            cwd=REPOSITORY,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    done = []
+    """Run Python with `arguments` as process 0 and process 1, and wait for both; what hangs is killed."""
+    with held_port() as port:
+        running = [
+            subprocess.Popen(
+                [sys.executable, *arguments],
+                env=environment(RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)),
+                cwd=REPOSITORY,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for rank in range(2)
+        ]
+        with ThreadPoolExecutor() as readers:  # a full pipe of one would hold both up
+            return list(readers.map(ended, running))
+
+
+def ended(process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
+    """What `process` said, and how it ended."""
     try:
-        for process in running:
-            output, errors = process.communicate(timeout=SECONDS)
-            done.append(subprocess.CompletedProcess(process.args, process.returncode, output, errors))
-    finally:
-        for process in running:
-            process.kill()
-            process.communicate()  # closes its pipes; what is left open fails whatever test comes next
-    return done
+        output, errors = process.communicate(timeout=SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        output, errors = process.communicate()  # closes its pipes; what is left open fails whatever test comes next
+    return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
 
 
 @pytest.fixture(scope="module")
@@ -78,8 +79,9 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("two")
     scenarios.tuned(folder=folder / "of_one", stop=True)
     left, killed = two("-m", "tests.training.distributed_scenarios", str(folder))
-    assert left.returncode == 0, left.stderr
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    said = f"process 0:\n{left.stderr}\nprocess 1:\n{killed.stderr}"
+    assert left.returncode == 0, said
+    assert killed.returncode == -signal.SIGKILL, said
     yield folder
     shutil.rmtree(folder)
 
