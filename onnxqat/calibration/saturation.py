@@ -53,13 +53,22 @@ def products(node: ir.Node, weight: np.ndarray) -> np.ndarray | None:
         weight: its constant, or anything of the same shape.
     """
     if node.op_type == "Conv":
-        if weight.ndim < 3 or weight.shape[1] == 1:
+        if weight.ndim < 3 or _is_depthwise(node, weight):
             return None
         return np.moveaxis(weight, 1, -1).reshape(len(weight), -1)
     if weight.ndim < 2:
         return None
     rows = weight if _is_transposed(node) else np.moveaxis(weight, -2, -1)
     return np.asarray(rows).reshape(-1, rows.shape[-1])
+
+
+def _is_depthwise(node: ir.Node, weight: np.ndarray) -> bool:
+    """Whether a kernel of its own computes a convolution: one input and one output channel a group (``QLinearConv``).
+
+    The first layer of a network for grey images, and groups with several filters, have one input as well and go through
+    the matrix product.
+    """
+    return weight.shape[1] == 1 and len(weight) == int(query.attribute(node, "group", 1))
 
 
 def _is_transposed(node: ir.Node) -> bool:

@@ -107,6 +107,17 @@ def test_order_of_products() -> None:
     assert saturation.products(ir.Node("", "MatMul", []), np.zeros((4, 3, 2))).shape == (8, 3)
 
 
+@pytest.mark.parametrize(
+    ("filters", "group", "is_depthwise"), [(8, 8, True), (1, 1, True), (8, 1, False), (16, 8, False)]
+)
+def test_one_input_channel_makes_no_depthwise_convolution(filters: int, group: int, is_depthwise: bool) -> None:
+    """Measured in onnxruntime on a processor without VNNI: only one filter a channel has a kernel that does not saturate."""
+    conv = ir.Node("", "Conv", [], [ir.AttrInt64("group", group)])
+    codes = np.full((filters, 1, 3, 3), 127)
+    assert (saturation.products(conv, codes) is None) == is_depthwise
+    assert saturation.saturating(conv, codes) == (0 if is_depthwise else filters)
+
+
 def test_the_remark_of_a_machine_counts_the_channels(
     float_model: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch
 ) -> None:
