@@ -10,7 +10,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from onnxqat import discover
-from onnxqat.calibration import branch_tensors, found_masks, origin
+from onnxqat.calibration import branch_tensors, broken_data, found_masks, origin
 from onnxqat.calibration import inputs as model_inputs
 from onnxqat.calibration.data import DataSource, open_data
 from onnxqat.calibration.inputs import Feeds
@@ -219,9 +219,9 @@ def _error(
     """Return the error for a tensor that cannot be observed, which names the first cause of it that there is."""
     if not isinstance(refused.reason, NonFiniteError):
         return UsageError("option-invalid", f"tensor {refused.name!r} cannot be observed: {refused.reason}")
-    for name, given in feeds.items():
-        if given.dtype.kind == "f" and name not in infinite and not np.isfinite(given).all():
-            return DataError("data-non-finite", f"{batch}: input {name!r} has NaN or infinity{_where(given)}")
+    found = broken_data.error(feeds, batch, but=infinite)
+    if found is not None:
+        return found
     constant = next((v for v in model.graph.initializers.values() if _is_broken(v)), None)
     if constant is not None:
         return DataError(
@@ -233,7 +233,7 @@ def _error(
     source = f", which comes from tensor {first!r}" if first not in (None, refused.name) else ", from finite inputs"
     return DataError(
         "data-non-finite",
-        f"{batch}: tensor {refused.name!r} has NaN or infinity{_where(refused.value)}{source}",
+        f"{batch}: tensor {refused.name!r} has NaN or infinity{broken_data.in_sample(refused.value)}{source}",
         hint="the float model overflows there: leave the tensor in float, or check the preprocessing",
     )
 
@@ -241,11 +241,3 @@ def _error(
 def _is_broken(value: ir.Value) -> bool:
     constant = query.constant_array(value)
     return constant is not None and blame.is_broken(constant)
-
-
-def _where(value: npt.NDArray[Any]) -> str:
-    if value.ndim == 0:
-        return ""
-    with np.errstate(over="ignore"):
-        bad = ~np.isfinite(value.astype(np.float32)).reshape(len(value), -1).all(axis=1)
-    return f" in sample {int(np.argmax(bad))}"

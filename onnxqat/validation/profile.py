@@ -12,7 +12,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from onnxqat import metrics
-from onnxqat.calibration import broken_model
+from onnxqat.calibration import broken_data, broken_model
 from onnxqat.calibration import preprocess as lines
 from onnxqat.calibration._sources import as_array
 from onnxqat.calibration.recorded import Recorded, remarks_on_float
@@ -153,7 +153,7 @@ def profile(
     reference = metrics.Predictor.of_session(work.session, float_model)
     chosen = None if score is None else metrics.resolve(score, data=opened, reference=reference, labels=labels)
     for done, (feeds, _) in enumerate(opened.labelled(), start=1):
-        work.batch(feeds)
+        work.batch(feeds, f"batch {done - 1} of {opened.name}")
         if progress is not None:
             progress(done, opened.batches)
     scored = None
@@ -254,10 +254,11 @@ class _Work:
 
         return metrics.Predictor(run, self.session.inputs, self.session.output_names, name=name)
 
-    def batch(self, feeds: Mapping[str, Array]) -> None:
+    def batch(self, feeds: Mapping[str, Array], called: str) -> None:
         """Measure on one batch."""
-        outputs, tensors = self._run(feeds, on=self.all)
         plain, off = self._run(feeds, on=())
+        broken_data.check(feeds, plain, called)
+        outputs, tensors = self._run(feeds, on=self.all)
         references = dict(feeds) | self.session.run(feeds, self.shared)
         self._add(self.outputs, outputs, plain)
         for meter in self.meters:

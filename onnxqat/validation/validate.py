@@ -12,7 +12,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from onnxqat import metrics
-from onnxqat.calibration import broken_model, not_finite
+from onnxqat.calibration import broken_data, broken_model, not_finite
 from onnxqat.calibration import inputs as model_inputs
 from onnxqat.calibration import preprocess as lines
 from onnxqat.calibration.recorded import Recorded, remarks_on_float
@@ -114,7 +114,8 @@ def validate(
     Raises:
         ModelError: ``model-not-quantized``, ``model-invalid`` (the two have other inputs or outputs),
             ``model-not-runnable``, and what :func:`onnxqat.graph.io.load` raises.
-        DataError: ``data-missing`` without data; and what the data source raises.
+        DataError: ``data-missing`` without data; ``data-non-finite`` where that leaves the float model without a result;
+            and what the data source raises.
         UsageError: ``name-unknown``, ``score-failed``, ``score-output``.
     """
     original, quantized = io.load(float_model), io.load(qdq_model)
@@ -132,7 +133,7 @@ def validate(
     accepted = AccuracyLimits(max_drop, min_sqnr)
     accepted.check(chosen)
     for done, (feeds, right) in enumerate(opened.labelled(), start=1):
-        work.batch(feeds, right)
+        work.batch(feeds, right, f"batch {done - 1} of {opened.name}")
         if progress is not None:
             progress(done, opened.batches)
     found = tuple(metrics.compare(each, work.predictors(float_model, qdq_model)) for each in chosen)
@@ -223,9 +224,11 @@ class _Work:
             self.remarks.append(Remark(text, source="validate"))
             return None
 
-    def batch(self, feeds: Mapping[str, Array], labels: Array | None) -> None:
+    def batch(self, feeds: Mapping[str, Array], labels: Array | None, called: str) -> None:
         """Compare the outputs of one batch, and its inner tensors as long as fewer samples than asked were seen."""
-        runs: Runs = {FLOAT: self.float.run(feeds), PLAIN: self.plain.run(feeds), DEFAULT: self.default.run(feeds)}
+        runs: Runs = {FLOAT: self.float.run(feeds)}
+        broken_data.check(feeds, runs[FLOAT], called)
+        runs |= {PLAIN: self.plain.run(feeds), DEFAULT: self.default.run(feeds)}
         if self.torch is not None:
             runs[TORCH] = self.torch.run(feeds)
         first = next(iter(runs[FLOAT].values()))

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from onnxqat.insert import insert_qdq
 from onnxqat.metrics import Predictor
 from onnxqat.numerics import fake_quantize
 from onnxqat.validation import machine, parity, torch_run
+from onnxqat.validation.profile import profile
 from onnxqat.validation.result import DEFAULT, FLOAT, PLAIN, TORCH
 from onnxqat.validation.result import broken as not_finite
 from onnxqat.validation.validate import validate
@@ -217,6 +219,27 @@ def test_ties_and_saturation_are_counted() -> None:
     assert found.tie_rate == pytest.approx(2 / 6)
     assert found.saturated == pytest.approx(2 / 6)
     assert 0 < zero < 255
+
+
+def test_nan_has_no_code() -> None:
+    """Runtimes give it one of their own, the bridge keeps it: what is counted is that a quantizer gets it."""
+    quantizer = next(q for q in qdq.quantizers(io.load(tiny.pair()[1])) if q.tensor == "image")
+    meter = parity.QuantizerMeter(quantizer, lambda x: np.where(np.isnan(x), x, fake_quantize(x, quantizer.qparams)))
+    x = np.array([np.nan, np.inf, 1.0], np.float32)
+    written = fake_quantize(np.array([-1e9, np.inf, 1.0], np.float32), quantizer.qparams)
+    meter.update(x, written)
+    meter.update_network((x, written), (x, np.array([np.nan, *written[1:]])))
+    found = meter.result()
+    assert (found.non_finite, found.differing_given_input, found.differing_in_network) == (2, 0, 0)
+
+
+@pytest.mark.parametrize("compare", [validate, profile])
+def test_data_that_are_not_finite_are_blamed(pair: Pair, compare: Callable[..., Any]) -> None:
+    images = tiny.images(4)
+    images[2, 0, 0, 0] = np.nan
+    with pytest.raises(DataError, match=r"batch 1 of .*: input 'image' has NaN or infinity in sample 0") as caught:
+        compare(*pair, {"image": images}, batch_size=2)
+    assert caught.value.code == "data-non-finite"
 
 
 @pytest.mark.parametrize(("moved", "unexplained"), [(0.4, 0), (3.0, 0), (0.0, 1)])
