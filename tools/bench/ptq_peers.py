@@ -132,7 +132,7 @@ def quantized(source: Path, data: Path, output: Path, arguments: argparse.Namesp
 
 def compared(task: str, source: Path, output: Path, limit: int | None) -> dict[str, Any]:
     """Metric of both files, and their outputs beside each other."""
-    reference, before = outputs(task, source, limit)
+    reference, before = float_outputs(task, source, limit)
     given, after = outputs(task, output, limit)
     answers = len(reference) if task in ("yolox", "nanodet", "stsb") else sum(len(part) for part in reference)
     found: dict[str, Any] = {
@@ -145,6 +145,17 @@ def compared(task: str, source: Path, output: Path, limit: int | None) -> dict[s
         same = [(a.argmax(1) == b.argmax(1)).sum() for a, b in zip(reference, given, strict=True)]
         found["agreement"] = round(100 * float(sum(same)) / answers, 2)
     return found
+
+
+def float_outputs(task: str, source: Path, limit: int | None) -> tuple[list[np.ndarray], float]:
+    """:func:`outputs` of the float file, which all rows of a network are held against: run once and kept."""
+    path = RUNS / f"{source.stem}.{task}.{limit or 'all'}.float.npz"
+    if not path.exists():
+        found, metric = outputs(task, source, limit)
+        np.savez(path, metric, *found)
+    with np.load(path) as archive:
+        metric, *found = (archive[name] for name in archive.files)
+    return found, float(metric)
 
 
 def outputs(task: str, path: Path, limit: int | None) -> tuple[list[np.ndarray], float]:
