@@ -7,7 +7,8 @@ TOOL is onnxqat, onnxruntime, onnxsim, nncf or quark; another tool's packages ma
 named by ``--python``. All tools see the same calibration samples. Each file is scored in onnxruntime's default session
 (`session.x64quantprecision`, so that the figures are those of kernels that do not saturate), and each row has the
 metric of float and file, the number of samples, the agreement of their answers, the signal to noise of the first
-output in dB, and the CPU seconds that the tool took. Rows are kept in runs/ptq_peers/rows.jsonl.
+output in dB, and the CPU seconds that the tool took. Rows are kept in
+runs/ptq_peers/rows.jsonl, beside the files and what the tools said.
 """
 
 from __future__ import annotations
@@ -126,6 +127,7 @@ def quantized(source: Path, data: Path, output: Path, arguments: argparse.Namesp
         command = [arguments.python, __file__, "quantize", arguments.tool, source, data, output]
         command += ["--per-tensor"] * arguments.per_tensor
     done = subprocess.run([str(part) for part in command], capture_output=True, text=True)
+    output.with_suffix(".txt").write_text(done.stdout + done.stderr)
     if done.returncode:
         sys.exit(f"{' '.join(str(part) for part in command)}\n{done.stdout[-2000:]}\n{done.stderr[-3000:]}")
 
