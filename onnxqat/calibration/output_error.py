@@ -10,7 +10,7 @@ hardly go together, so that what is chosen for one holds beside all others; with
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,9 +20,9 @@ from onnxqat.calibration import _fed_grids
 from onnxqat.calibration._fed_grids import FedGrids
 from onnxqat.calibration.data import Data
 from onnxqat.calibration.inputs import Feeds, samples_of
-from onnxqat.calibration.noise import squares
+from onnxqat.calibration.output_parts import Shares
 from onnxqat.calibration.session import Session
-from onnxqat.graph import edit, query
+from onnxqat.graph import edit
 from onnxqat.types import QParams
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class Network:
         data: calibration data that can be read again.
 
     Attributes:
-        outputs: names of the outputs that are compared; without any there is no error to tell.
+        parts: how many parts the outputs have that are compared; without any there is no error to tell.
 
     Raises:
         ModelError: onnxruntime does not run the model.
@@ -90,7 +90,8 @@ class Network:
     def __init__(self, model: ir.Model, groups: Sequence[Group], data: Data) -> None:
         grids = FedGrids(model, len(groups))
         graph = grids.graph
-        self.outputs = [str(v.name) for v in graph.outputs if query.is_float(v) and isinstance(v.type, ir.TensorType)]
+        self._shares = Shares(model)
+        self.parts = self._shares.count
         self._count, self._name = len(groups), grids.name
         values = {str(v.name): v for v in [*graph.inputs, *(o for n in graph for o in n.outputs)]}
         for row, group in enumerate(groups):
@@ -100,41 +101,30 @@ class Network:
                 if value is not None and uses:
                     edit.rewire(uses, grids.on_grid(row, value))
         graph.sort()
-        if not self.outputs:
+        if not self.parts:
             return
         self._session = Session(grids.model, optimize=True, what="the float model with candidate ranges")
         self._feeds: list[Feeds] = []
-        self._wanted: list[list[npt.NDArray[np.float64]]] = []
         samples = size = 0
         for feeds in data.few(SAMPLES[1], batch_size=SAMPLES[0]):
             self._feeds.append(feeds)
-            self._wanted.append(self._run(feeds, _fed_grids.off(self._count)))
+            wanted = self._run(feeds, _fed_grids.off(self._count))
+            self._shares.expect(feeds, wanted)
             samples += samples_of(feeds)
-            size += sum(array.size for array in self._wanted[-1])
+            size += sum(array.size for array in wanted.values())
             if samples >= SAMPLES[0] and size >= VALUES:
                 break
-        self._power = [max(sum(squares(w[i], w[i])[1] for w in self._wanted), 1e-30) for i in range(len(self.outputs))]
 
     def error(self, on: Mapping[int, QParams]) -> float:
         """Relative squared error, summed over the outputs, with the tensors of the groups `on`, by number, on grids."""
         grids = _fed_grids.off(self._count)
         for row, qparams in on.items():
             grids[row] = _fed_grids.row(qparams)
-        total = np.zeros(len(self.outputs))
-        for feeds, wanted in zip(self._feeds, self._wanted, strict=True):
-            values = self._run(feeds, grids)
-            total += [_error(v, w) for v, w in zip(values, wanted, strict=True)]
-        return float((total / self._power).sum())
+        return self._shares.of(self._run(feeds, grids) for feeds in self._feeds)
 
-    def _run(self, feeds: Feeds, grids: npt.NDArray[np.float32]) -> list[npt.NDArray[np.float64]]:
-        values = self._session.run({**feeds, self._name: grids}, self.outputs)
-        return [values[name].astype(np.float64) for name in self.outputs]
+    def _run(self, feeds: Feeds, grids: npt.NDArray[np.float32]) -> dict[str, npt.NDArray[Any]]:
+        return self._session.run({**feeds, self._name: grids}, self._shares.names)
 
 
 def _reads(node: ir.Node, index: int, consumers: frozenset[tuple[str, int]] | None) -> bool:
     return consumers is None or (str(node.name), index) in consumers
-
-
-def _error(values: npt.NDArray[np.float64], wanted: npt.NDArray[np.float64]) -> float:
-    """Squared difference; where other values were selected (NonMaxSuppression, Compress), as much as all of them."""
-    return squares(values, wanted)[0] if values.shape == wanted.shape else squares(wanted, wanted)[1]

@@ -87,7 +87,7 @@ def choose(
     runnable = foreign.runnable_part(model)
     try:
         network = output_error.Network(runnable, groups, data)
-        if network.outputs:
+        if network.parts:
             _take_least(groups, output_error.errors(network, groups))
             _take_one_for_all(groups, network)
     except ModelError as error:
@@ -128,7 +128,7 @@ def _take_one_for_all(groups: Sequence[Group], network: output_error.Network) ->
     best = None
     for name in NAMES:
         error = network.error({row: group.grid(name) for row, group in numbered.items()})
-        if error < min(BETTER * least, DROWNED * len(network.outputs)):
+        if error < min(BETTER * least, DROWNED * network.parts):
             least, best = error, name
     if best is not None:
         for group in groups:

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal
 
-import numpy as np
 import onnx_ir as ir
 
 from onnxqat.calibration.data import Data
 from onnxqat.calibration.inputs import Feeds, samples_of
-from onnxqat.calibration.noise import squares
+from onnxqat.calibration.output_parts import Shares
 from onnxqat.calibration.resolve import Resolved
 from onnxqat.calibration.rounding import compensate
 from onnxqat.calibration.session import Session
 from onnxqat.errors import DataError, ModelError
-from onnxqat.graph import batchnorm, query
+from onnxqat.graph import batchnorm
 from onnxqat.types import QuantPlan, Remark
 
 Rounding = Literal["auto", "nearest", "compensated"]
@@ -99,12 +98,7 @@ def _noise(model: ir.Model, candidate: ir.Model, held: list[Feeds], insert: Inse
     insert(candidate, [])
     quantized = Session(candidate, optimize=True, precise=True, what="the quantized model")
     float_model = Session(model, optimize=True, what="the float model")
-    names = [str(v.name) for v in model.graph.outputs if query.is_float(v) and isinstance(v.type, ir.TensorType)]
-    noise, power = np.zeros(len(names)), np.zeros(len(names))
+    shares = Shares(model)
     for feeds in held:
-        found, wanted = quantized.run(feeds, names), float_model.run(feeds, names)
-        for index, name in enumerate(names):
-            if found[name].shape == wanted[name].shape:
-                more = squares(found[name], wanted[name])
-                noise[index], power[index] = noise[index] + more[0], power[index] + more[1]
-    return float((noise / np.maximum(power, np.finfo(np.float64).tiny)).sum())
+        shares.expect(feeds, float_model.run(feeds, shares.names))
+    return shares.of(quantized.run(feeds, shares.names) for feeds in held)

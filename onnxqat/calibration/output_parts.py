@@ -1,0 +1,182 @@
+"""Parts of an output that a network computes apart and then only joins, such as boxes and scores of a detector.
+
+Errors are told as shares of the signal. In one output with large boxes and small scores that share would be one of the
+boxes alone, whatever becomes of the scores; so each part is held against its own signal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from onnxqat.calibration.inputs import Feeds
+from onnxqat.calibration.session import Session
+from onnxqat.graph import build, edit, moved, query
+
+Array = npt.NDArray[Any]
+
+TINY = 1e-30
+"""Stands for no signal at all, so that a share is a number."""
+
+_Kind = tuple[object, frozenset[ir.Value]]
+"""What tensors have in common, and the tensors."""
+
+
+class Parts:
+    """Which part each value of the float outputs of a model belongs to.
+
+    Args:
+        model: float model that onnxruntime runs; it is not changed.
+
+    Attributes:
+        count: of parts by output; 1 where nothing is joined, or only what is alike: the scales of a detector, whose
+            scores are one part and whose boxes are another.
+    """
+
+    def __init__(self, model: ir.Model) -> None:
+        found = {str(v.name): _kinds(v) for v in model.graph.outputs if query.is_float(v)}
+        self.count = {name: len(kinds) for name, kinds in found.items()}
+        joined = {name: kinds for name, kinds in found.items() if len(kinds) > 1}
+        tensors = list(dict.fromkeys(str(v.name) for kinds in joined.values() for _, values in kinds for v in values))
+        self._numbers = {
+            name: np.asarray(
+                [next((i for i, (_, values) in enumerate(kinds) if t in _names(values)), 0) for t in tensors]
+            )
+            for name, kinds in joined.items()
+        }
+        if joined:
+            labelled = model.clone()
+            _label(labelled, tensors, list(joined))
+            self._session = Session(labelled, optimize=False, what="the model with the parts of its outputs")
+
+    def labels(self, feeds: Feeds) -> dict[str, npt.NDArray[np.int64]]:
+        """The number of the part that each value belongs to, by output, for outputs of several parts."""
+        if not self._numbers:
+            return {}
+        found = self._session.run(feeds, list(self._numbers))
+        return {name: numbers[found[name].astype(np.int64)] for name, numbers in self._numbers.items()}
+
+
+class Shares:
+    """Noise at the outputs of a model as a share of their signal, summed over all parts of all outputs.
+
+    Args:
+        model: float model that onnxruntime runs; it is not changed.
+
+    Attributes:
+        names: of the outputs that are compared; without any there is no noise to tell.
+        count: of their parts; zeros everywhere are that much noise.
+    """
+
+    def __init__(self, model: ir.Model) -> None:
+        tensors = [v for v in model.graph.outputs if query.is_float(v) and isinstance(v.type, ir.TensorType)]
+        self.names = [str(v.name) for v in tensors]
+        self._parts = Parts(model)
+        self.count = sum(self._parts.count[name] for name in self.names)
+        self._wanted: list[dict[str, Array]] = []
+        self._labels: list[dict[str, npt.NDArray[np.int64]]] = []
+
+    def expect(self, feeds: Feeds, wanted: Mapping[str, Array]) -> None:
+        """Take `wanted` for the outputs that the next `feeds` should lead to."""
+        self._wanted.append({name: np.asarray(wanted[name], np.float64) for name in self.names})
+        self._labels.append(self._parts.labels(feeds))
+
+    def of(self, found: Iterable[Mapping[str, Array]]) -> float:
+        """The share that is noise in `found`, outputs for all feeds in turn.
+
+        Where other values were selected than expected (NonMaxSuppression, Compress), all of them are noise.
+        """
+        noise, power = ({name: np.zeros(self._parts.count[name]) for name in self.names} for _ in range(2))
+        for values, wanted, labels in zip(found, self._wanted, self._labels, strict=True):
+            for name, reference in wanted.items():
+                x = np.asarray(values[name], np.float64)
+                x = x if x.shape == reference.shape else np.zeros_like(reference)
+                numbers = labels.get(name, np.zeros(reference.shape, np.int64))
+                finite = np.isfinite(x) & np.isfinite(reference)  # masks of -inf are in both, and are no noise
+                for total, part in ((noise, reference - x), (power, reference)):
+                    total[name] += np.bincount(numbers[finite], np.square(part[finite]), len(total[name]))
+        return float(sum((noise[name] / np.maximum(power[name], TINY)).sum() for name in self.names))
+
+
+def _kinds(output: ir.Value) -> tuple[_Kind, ...]:
+    """Tensors whose elements `output` consists of, alike ones together."""
+    found: dict[ir.Value, tuple[_Kind, ...]] = {}
+    for value in _sources_first(output):
+        parts = _sources(value)
+        found[value] = _joined([found[part] for part in parts]) if parts else ((_likeness(value), frozenset((value,))),)
+    return found[output]
+
+
+def _joined(parts: list[tuple[_Kind, ...]]) -> tuple[_Kind, ...]:
+    """Parts that are alike become one, element by element; others stand beside each other, but for common tensors."""
+    likeness = [tuple(like for like, _ in kinds) for kinds in parts]
+    if len(set(likeness)) == 1:
+        return tuple(
+            (like, frozenset().union(*(kinds[index][1] for kinds in parts))) for index, like in enumerate(likeness[0])
+        )
+    apart: list[_Kind] = []
+    for like, values in (kind for kinds in parts for kind in kinds):
+        same = [kind for kind in apart if kind[1] & values]
+        apart = [kind for kind in apart if kind not in same]
+        apart.append((like, values.union(*(others for _, others in same))))
+    return tuple(apart)
+
+
+def _likeness(value: ir.Value) -> object:
+    """What the same branch of a head has in common at several scales: the operator, and how many channels."""
+    node, shape = value.producer(), value.shape
+    channels = shape[1] if shape is not None and len(shape) > 1 and isinstance(shape[1], int) else None
+    return None if node is None else (node.domain, node.op_type), channels
+
+
+def _sources(value: ir.Value) -> list[ir.Value]:
+    node = value.producer()
+    return [] if node is None else moved.sources(node)
+
+
+def _sources_first(output: ir.Value) -> Iterator[ir.Value]:
+    """`output` and what it is moved from, each value once and behind its sources."""
+    waiting, seen = [(output, False)], set[ir.Value]()
+    while waiting:
+        value, done = waiting.pop()
+        if done:
+            yield value
+        elif value not in seen:
+            seen.add(value)
+            waiting += [(value, True), *((part, False) for part in _sources(value))]
+
+
+def _names(values: frozenset[ir.Value]) -> set[str]:
+    return {str(v.name) for v in values}
+
+
+def _label(model: ir.Model, tensors: list[str], joined: list[str]) -> None:
+    """Let the outputs `joined` of `model` hold the numbers of the `tensors` that their elements come from."""
+    names, graph = build.Names(model), model.graph
+    values = {
+        str(v.name): v for v in [*graph.inputs, *graph.initializers.values(), *(o for n in graph for o in n.outputs)]
+    }
+    moves = {v.producer() for o in graph.outputs if o.name in joined for v in _sources_first(o) if _sources(v)}
+    for number, name in enumerate(tensors):
+        value = values[name]
+        uses = [(n, i) for n, i in value.uses() if n in moves and any(value is part for part in moved.sources(n))]
+        edit.rewire(uses, _filled(graph, names, value, number))
+    graph.sort()
+
+
+def _filled(graph: ir.Graph, names: build.Names, value: ir.Value, number: int) -> ir.Value:
+    """`number` in the shape of `value`."""
+    base = f"{value.name}_part"
+    shape = build.node(
+        "Shape", [value], [names.fresh(f"{base}_shape")], dtype=ir.DataType.INT64, name=names.fresh(base)
+    )
+    filler = {"value": build.tensor(np.asarray([number]), value.dtype)}
+    made = build.node(
+        "ConstantOfShape", shape.outputs, [names.fresh(base)], filler, dtype=value.dtype, name=names.fresh(base)
+    )
+    graph.extend([shape, made])
+    return made.outputs[0]
