@@ -39,7 +39,8 @@ def angles(*, mask: bool) -> Made:
 def test_what_is_not_finite_is_an_error_at_its_origin(mask: bool, tmp_path: Path) -> None:
     model, data = angles(mask=mask)
     with pytest.raises(CheckError) as caught:
-        onnxqat.insert_qdq(model, calibration=data, output=tmp_path / "q.onnx", guard=False)
+        plain = Overrides(activation_observer="minmax")
+        onnxqat.insert_qdq(model, calibration=data, output=tmp_path / "q.onnx", overrides=plain, guard=False)
     assert caught.value.code == "quantized-not-finite"
     assert "tensor 'angle' of node 'angle' (Acos)" in caught.value.message
     assert "--exclude 'angle'" in caught.value.hint
@@ -85,6 +86,29 @@ def test_a_good_file_is_green() -> None:
     text = terminal.to_text(build.from_insert(result))
     assert "accuracy  GREEN" in text
     assert "signal to noise of logits" in text
+
+
+@pytest.mark.parametrize(("size", "samples"), [(1, 8), (3, 6), (16, 16)])
+def test_a_prescribed_batch_size_leaves_no_sample_out(size: int, samples: int) -> None:
+    model = tiny.pair()[0]
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_value = size
+    result = onnxqat.insert_qdq(model, calibration={"image": tiny.images(48)}, fast=True)
+    assert result.trial is not None
+    assert (result.trial.samples, result.trial.status) == (samples, "green")
+
+
+def test_the_guard_sees_all_batches() -> None:
+    """Its culprit does no harm in the first batch, which is all that a model of batch size 1 takes at once."""
+    model, data = culprits.angles()
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_value = 1
+    x = data["x"].copy()
+    x[[0, 1]] = x[[1, 0]]
+    plain = Overrides(activation_observer="minmax")
+    result = onnxqat.insert_qdq(model, calibration={"x": x}, overrides=plain)
+    assert result.guard is not None
+    assert result.guard.changes
 
 
 def test_a_start_for_training_is_red_and_names_what_costs_most(tmp_path: Path) -> None:

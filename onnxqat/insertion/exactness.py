@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from onnxqat.backends import planner, schema, selection
 from onnxqat.backends.selection import Overrides
-from onnxqat.calibration import not_finite
+from onnxqat.calibration import joined_runs, not_finite
 from onnxqat.calibration.data import Data
 from onnxqat.calibration.inputs import samples_of, static_batch
 from onnxqat.calibration.session import Session
@@ -53,22 +53,22 @@ def cost(
     if not overrides.exact or not data.repeatable:
         return ()
     free = selection.apply(dataclasses.replace(overrides, exact=False), schema.load(backend))
-    feeds = trial.samples(data)
+    batches = trial.samples(data)
     other = dataclasses.replace(calibrated, table=free, first=planner.plan(calibrated.model, free, calibrated.chosen))
     try:
-        wanted = Session(original, optimize=True, what="the float model").run(feeds)
+        wanted = joined_runs.run(Session(original, optimize=True, what="the float model"), batches)
         sessions = [_session(each, place) for each in (calibrated, other)]
-        exact, plain = (_worst(session.run(feeds), wanted) for session in sessions)
+        exact, plain = (_worst(joined_runs.run(session, batches), wanted) for session in sessions)
     except ModelError:
         return ()  # the trial tells why
     if not np.isfinite([exact, plain]).all():
         return ()
     text = (
         f"--exact costs {max(plain - exact, 0.0):.1f} dB: the worst output has {exact:.1f} dB, and {plain:.1f} with free "
-        f"scales, on {samples_of(feeds)} calibration samples"
+        f"scales, on {sum(map(samples_of, batches))} calibration samples"
     )
     if any(kind.saturates or kind.reduce_range for kind in free.types.values()):
-        one = not_finite.few(feeds, 1, dynamic=static_batch(data.inputs) is None)
+        one = not_finite.few(batches[0], 1, dynamic=static_batch(data.inputs) is None)
         percent = round(100 * (_times(sessions, one) - 1))
         text += f"; onnxruntime takes {abs(percent)} % {'more' if percent >= 0 else 'less'} time for a sample on this machine"
     return (Remark(text, (), "insert"),)

@@ -111,13 +111,13 @@ class Relief:
         Raises:
             ModelError: onnxruntime does not run the model with switches.
         """
-        feeds = trial.samples(self._data)
+        batches = trial.samples(self._data)
         watched = [tried.tensor] if isinstance(tried, Origin) else []
         model, table = self._calibrated.model, self._calibrated.table
-        board = Switchboard(model, self._effects.placements, table.pairs, feeds, watched)
+        board = Switchboard(model, self._effects.placements, table.pairs, batches, watched)
         meter = Meter(board, tried, limit)
         if meter.start.value > 1:
-            self._relieve(meter, suspicion.expected(quantized, feeds, self._effects), limit)
+            self._relieve(meter, suspicion.expected(quantized, batches, self._effects), limit)
             if isinstance(tried, Origin) and not self._parts:
                 self._leave(meter, tried)
         changes = self._needed(meter)

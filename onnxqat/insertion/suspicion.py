@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from onnxqat.calibration.inputs import Feeds
 from onnxqat.calibration.noise import squares
 from onnxqat.insertion import trial
 from onnxqat.insertion.culprits import Unit
@@ -20,17 +21,17 @@ BULK = 99.0
 all others is no noise to speak of."""
 
 
-def expected(quantized: ir.Model, feeds: Mapping[str, Array], effects: Effects) -> dict[Unit, float]:
+def expected(quantized: ir.Model, batches: Sequence[Feeds], effects: Effects) -> dict[Unit, float]:
     """Noise of each quantizer as a share of its tensor, or of the bulk of its values where that is more.
 
     Those of which nothing is known, in branches of If, are taken for the middle of the others.
 
     Args:
         quantized: the file.
-        feeds: samples.
+        batches: samples.
         effects: the quantizers.
     """
-    known = {tensor: _share(x, codes) for tensor, x, codes in trial.rounded(quantized, feeds)}
+    known = {tensor: _share(x, codes) for tensor, x, codes in trial.rounded(quantized, batches)}
     middle = float(np.median(list(known.values()))) if known else 0.0
     return {unit: max(known.get(tensor, middle) for tensor in tensors) for unit, tensors in effects.tensors.items()}
 

@@ -11,6 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from onnxqat.calibration import joined_runs
+from onnxqat.calibration.inputs import Feeds
 from onnxqat.calibration.noise import squares
 from onnxqat.calibration.session import Session
 from onnxqat.graph import build, edit, qdq, walk
@@ -49,7 +51,7 @@ class Switchboard:
         model: prepared float model; it is not changed.
         placements: quantizers to insert; runs name them by their number in this order.
         pairs: as of the backend table.
-        feeds: samples.
+        batches: samples.
         watched: tensors that are to be finite, besides the outputs.
 
     Attributes:
@@ -64,11 +66,11 @@ class Switchboard:
         model: ir.Model,
         placements: Sequence[Placement],
         pairs: Any,
-        feeds: Mapping[str, Array],
+        batches: Sequence[Feeds],
         watched: Iterable[str] = (),
     ) -> None:
         self.placements, self.runs = tuple(placements), 0
-        self._feeds = dict(feeds)
+        self._batches = list(batches)
         switched, self._wires = _switched(model, self.placements, pairs)
         names = {str(v.name) for scope in walk.scopes(model) for v in walk.values(scope)}
         outputs = [str(v.name) for v in model.graph.outputs]
@@ -121,7 +123,7 @@ class Switchboard:
             if wire is not None and wire.scale is not None and wire.zero_point is not None:
                 feeds[wire.scale] = qparams.scale
                 feeds[wire.zero_point] = qparams.zero_point.astype(wire.dtype)
-        return self._session.run(self._feeds | feeds, self._names)
+        return joined_runs.run(self._session, [{**batch, **feeds} for batch in self._batches], self._names)
 
 
 def _switched(model: ir.Model, placements: Sequence[Placement], pairs: Any) -> tuple[ir.Model, dict[int, _Wire]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,9 +16,9 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from onnxqat import numerics
-from onnxqat.calibration import not_finite
+from onnxqat.calibration import joined_runs, not_finite
 from onnxqat.calibration.data import Data
-from onnxqat.calibration.inputs import samples_of, static_batch
+from onnxqat.calibration.inputs import Feeds, samples_of, static_batch
 from onnxqat.calibration.noise import squares
 from onnxqat.calibration.session import Session, main_values
 from onnxqat.errors import CheckError, ModelError
@@ -92,26 +92,38 @@ def attempt(
     """As :func:`run`, but what is not finite is a result: where that begins."""
     if not data.repeatable:
         return None
-    feeds, dynamic = samples(data), static_batch(data.inputs) is None
+    batches = samples(data)
     try:
-        found = Session(quantized, optimize=False, what="the quantized model").run(feeds)
-        wanted = Session(original, optimize=False, what="the float model").run(feeds)
-        origin = not_finite.origin(quantized, original, not_finite.few(feeds, FEW, dynamic=dynamic))
+        found = joined_runs.run(Session(quantized, optimize=False, what="the quantized model"), batches)
+        wanted = joined_runs.run(Session(original, optimize=False, what="the float model"), batches)
+        origin = _origin(quantized, original, _first(batches, FEW, data))
         if origin is None and any(_gone(found[n], w) for n, w in wanted.items()):
-            origin = not_finite.origin(quantized, original, feeds)
+            origin = _origin(quantized, original, batches)
         noise = {n: sqnr(found[n], w) for n, w in wanted.items() if w.dtype.kind == "f" and w.shape == found[n].shape}
-        costly = _costly(quantized, feeds) if min(noise.values(), default=math.inf) < AMBER_SQNR else ()
+        costly = _costly(quantized, batches) if min(noise.values(), default=math.inf) < AMBER_SQNR else ()
     except ModelError as error:
         remarks.append(Remark(f"the quantized model was not run: {error.message}", source="insert"))
         return None
     if origin is not None:
         return origin
-    return Trial(samples_of(feeds), noise, costly)
+    return Trial(sum(map(samples_of, batches)), noise, costly)
 
 
-def samples(data: Data) -> dict[str, Array]:
-    """The first samples of `data`, by input; a whole batch where the model prescribes its size."""
-    return not_finite.few(next(iter(data.first(SAMPLES))), SAMPLES, dynamic=static_batch(data.inputs) is None)
+def samples(data: Data) -> list[Feeds]:
+    """The first samples of `data`, in one batch where the model takes them together."""
+    return _first(data.first(SAMPLES), SAMPLES, data)
+
+
+def _first(batches: Iterable[Feeds], count: int, data: Data) -> list[Feeds]:
+    """At least `count` samples of `batches`, no more where the model does not prescribe the size of a batch."""
+    found: list[Feeds] = []
+    left = count
+    for feeds in batches:
+        found.append(not_finite.few(feeds, left, dynamic=static_batch(data.inputs) is None))
+        left -= samples_of(found[-1])
+        if left <= 0:
+            break
+    return found
 
 
 def refusal(origin: not_finite.Origin) -> CheckError:
@@ -121,6 +133,10 @@ def refusal(origin: not_finite.Origin) -> CheckError:
         f"quantized, {origin} where those of the float model are finite",
         hint=f"leave the node in float: --exclude {origin.node!r}, or what feeds it",
     )
+
+
+def _origin(quantized: ir.Model, original: ir.Model, batches: Iterable[Feeds]) -> not_finite.Origin | None:
+    return next(filter(None, (not_finite.origin(quantized, original, feeds) for feeds in batches)), None)
 
 
 def _gone(value: Array, reference: Array) -> bool:
@@ -138,13 +154,13 @@ def sqnr(value: Array, reference: Array) -> float:
     return 10 * math.log10(signal / noise) if signal else -math.inf
 
 
-def _costly(quantized: ir.Model, feeds: Mapping[str, Array]) -> tuple[tuple[str, float], ...]:
+def _costly(quantized: ir.Model, batches: Sequence[Feeds]) -> tuple[tuple[str, float], ...]:
     """The quantizers of the main graph with most noise of their own, the worst first."""
-    found = {tensor: sqnr(codes, x) for tensor, x, codes in rounded(quantized, feeds)}
+    found = {tensor: sqnr(codes, x) for tensor, x, codes in rounded(quantized, batches)}
     return tuple(sorted(found.items(), key=lambda entry: entry[1])[:NAMED])
 
 
-def rounded(quantized: ir.Model, feeds: Mapping[str, Array]) -> Iterator[tuple[str, Array, Array]]:
+def rounded(quantized: ir.Model, batches: Sequence[Feeds]) -> Iterator[tuple[str, Array, Array]]:
     """What the quantizers of the main graph read, by its name, in float32, and what they make of it."""
     known = {**main_values(quantized.graph), **{str(v.name): v for v in quantized.graph.inputs}}
     activations: list[Quantizer] = []
@@ -155,10 +171,9 @@ def rounded(quantized: ir.Model, feeds: Mapping[str, Array]) -> Iterator[tuple[s
             yield quantizer.tensor, weight, numerics.fake_quantize(weight, quantizer.qparams)
         elif quantizer.role == "activation" and str(quantizer.input.name) in known and not quantizer.stored:
             activations.append(quantizer)
-    names = [str(q.input.name) for q in activations if q.input.name not in feeds]
-    values = dict(feeds) | Session(quantized, optimize=False, tensors=names, what="the quantized model").run(
-        feeds, names
-    )
+    names = [str(q.input.name) for q in activations if q.input.name not in batches[0]]
+    session = Session(quantized, optimize=False, tensors=names, what="the quantized model")
+    values = joined_runs.joined(batches) | joined_runs.run(session, batches, names)
     for quantizer in activations:
         x = np.asarray(values[str(quantizer.input.name)], np.float32)
         yield quantizer.tensor, x, numerics.fake_quantize(x, quantizer.qparams)
