@@ -38,8 +38,8 @@ def angles(*, mask: bool) -> Made:
 @pytest.mark.parametrize("mask", [False, True])
 def test_what_is_not_finite_is_an_error_at_its_origin(mask: bool, tmp_path: Path) -> None:
     model, data = angles(mask=mask)
+    plain = Overrides(activation_observer="minmax")
     with pytest.raises(CheckError) as caught:
-        plain = Overrides(activation_observer="minmax")
         onnxqat.insert_qdq(model, calibration=data, output=tmp_path / "q.onnx", overrides=plain, guard=False)
     assert caught.value.code == "quantized-not-finite"
     assert "tensor 'angle' of node 'angle' (Acos)" in caught.value.message
