@@ -31,6 +31,8 @@ def report(result: Result, settings: Settings) -> Report:
         Figure("top5", "Acc@5", scores.top5 / 100, "share"),
         Figure("loss", "validation loss", scores.loss, "number"),
     ]
+    if result.start is not None:
+        figures.insert(0, Figure("start_top1", "Acc@1 before training", result.start / 100, "share"))
     shipped = result.file
     if result.best is not None and (shipped is None or shipped.samples != scores.samples):
         figures.append(Figure("best_top1", "Acc@1 of the best epoch", result.best / 100, "share"))

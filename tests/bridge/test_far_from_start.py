@@ -12,7 +12,7 @@ import torch
 from onnx import helper, numpy_helper
 
 import onnxqat
-from onnxqat.bridge import seen_samples
+from onnxqat.bridge import far_from_start, seen_samples
 from onnxqat.bridge.far_from_start import TrainedFarAwayWarning
 
 X = np.random.default_rng(0).standard_normal((48, 6)).astype(np.float32)
@@ -61,7 +61,17 @@ def test_a_model_that_learned_is_not(tmp_path: Path) -> None:
         onnxqat.write_back(trained(path, 1.05), path, path)
 
 
-def test_what_is_kept_of_training(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("others", "is_far"), [(14, True), (4, False)])
+def test_how_many_may_get_another_class(others: int, is_far: bool) -> None:
+    """Of 100 samples: a ResNet-20 that lost 22 points of top-1 has 14, a network that learned a few."""
+    wanted = np.eye(3, dtype=np.float32)[np.arange(100) % 3]
+    after = wanted.copy()
+    after[:others] = np.roll(after[:others], 1, axis=1)
+    assert (far_from_start._far([wanted], [wanted], [after]) is not None) == is_far
+
+
+def test_what_is_kept_of_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seen_samples, "MOST_SAMPLES", 64)
     module = onnxqat.to_torch(start(tmp_path / "m.onnx", classes=True))
     with torch.no_grad():
         module(torch.from_numpy(X))

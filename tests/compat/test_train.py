@@ -22,7 +22,9 @@ from onnxqat.calibration.inputs import InputInfo
 from onnxqat.cli import main
 from onnxqat.cli.commands import train as command
 from onnxqat.compat.classification import material, processes
+from onnxqat.compat.classification import run as run_module
 from onnxqat.compat.classification.epochs import Shifted
+from onnxqat.compat.classification.evaluation import Scores
 from onnxqat.compat.classification.files import Files
 from onnxqat.compat.classification.meters import Meters, correct
 from onnxqat.compat.classification.run import Result, run
@@ -239,6 +241,18 @@ def test_the_score_is_that_of_the_file_that_is_written(
     # The file that was written is evaluated at any --batch-size, although its batch is 1.
     again, _ = trained(model_path=str(file), evaluate=True, batch_size=256)
     assert again.scores.top1 == pytest.approx(found)
+
+
+def test_a_run_that_did_not_help_says_so(
+    trained: Callable[..., tuple[Result, list[str]]], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = iter((90.0, 80.0))
+    monkeypatch.setattr(run_module, "measure", lambda *_: Scores(top1=next(found, 80.0), samples=24))
+    result, _ = trained(epochs=1)
+    assert (result.start, result.best) == (90.0, 80.0)
+    assert "training did not help: Acc@1 was 90.000 before the first step and is 80.000" in caplog.text
+    figures = {figure.key: figure.value for figure in build_train.report(result, Settings(data="x")).figures}
+    assert figures["start_top1"] == 0.9
 
 
 def test_the_opset_is_checked_before_training(

@@ -65,6 +65,7 @@ class Result:
         written: the files.
         file: scores in onnxruntime, graph optimizations off, of the best epoch's QDQ file, or of the one that is evaluated;
             None where there is none.
+        start: top-1 before the first step in percent; None where nothing was trained, or an earlier run began.
     """
 
     scores: Scores
@@ -72,6 +73,7 @@ class Result:
     written: tuple[Path, ...]
     profile: ProfileReport | None = None
     file: Scores | None = None
+    start: float | None = None
 
 
 @files_read.guard
@@ -98,6 +100,7 @@ class _Run:
         self.files = Files(settings)
         self.log = Log(self.files.log if world.writer else None)
         self.best: float | None = None
+        self.start: float | None = None
         resume = settings.resume
         self.held = outputs.read_checkpoint(Path(resume)) if resume and not resume.endswith(".onnx") else None
         self.float_model: onnx.ModelProto | None = None
@@ -128,7 +131,8 @@ class _Run:
         written = tuple(path for path in paths if path.exists())
         for path in written:  # by this process or another one of the run
             files_read.adopt(path)
-        return Result(self.scores, self.best, written, self._profile(module, initial, material), self._file(material))
+        profile, file = self._profile(module, initial, material), self._file(material)
+        return Result(self.scores, self.best, written, profile, file, self.start)
 
     # ------------------------------------------------------------ start
     def _start(self) -> tuple[OnnxModule, onnx.ModelProto, Material]:
@@ -243,6 +247,13 @@ class _Run:
             self.world.barrier()
         loop.run(resume=self.held is not None)
         self.best = epochs.best
+        if self.start is not None and self.best is not None and self.best < self.start:
+            _log.warning(
+                "training did not help: Acc@1 was %.3f before the first step and is %.3f after the best epoch; "
+                "take a smaller --lr, or train longer",
+                self.start,
+                self.best,
+            )
         self.world.barrier()
         if self.world.writer:
             self.files.clean()
@@ -291,6 +302,8 @@ class _Run:
 
     def _epoch_score(self, module: nn.Module, material: Material) -> float:
         self.scores = self._epoch_score_of(module, material)
+        if self.start is None and self.held is None:  # the loop's first question
+            self.start = self.scores.top1
         return self.scores.top1
 
     def _epoch_score_of(self, module: nn.Module, material: Material) -> Scores:
