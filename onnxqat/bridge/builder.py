@@ -390,6 +390,8 @@ class NodeView:
         found = self.ints(index) if not self.is_float(index) else self.floats(index)
         if isinstance(found, fx.Node):
             return self.builder.emit("call_function", operator.getitem, (found, 0))
+        if not found:
+            raise self.refuse(f"input {index} is empty, where a number is due")
         return found[0]
 
     def floats(self, index: int) -> list[values.Number] | fx.Node:

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from onnxqat.bridge.importer import to_torch
+from onnxqat.errors import UnsupportedError
 from tests.bridge import parity
 
 X = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
@@ -54,6 +55,14 @@ def test_a_branch_on_a_shape_reads_no_tensor(length: int) -> None:
     module = parity.check(model, {"x": np.ones((length, 4), np.float32)})
     assert ".tolist" not in module.code
     assert "torch.lt" not in module.code
+
+
+def test_an_empty_count_is_refused() -> None:
+    """The checker takes it; onnxruntime reads beyond its end."""
+    body = "<body = b (int64 i, bool g, float[3, 4] s) => (bool h, float[3, 4] t) { h = Identity(g)  t = Neg(s) }>"
+    model = parse(f"n = Constant<value = int64[0] {{}}>() y = Loop(n, , x) {body}")
+    with pytest.raises(UnsupportedError, match=r"Loop \(input 0 is empty"):
+        to_torch(model)
 
 
 @pytest.mark.parametrize("limit", [0, 1, 2, 100])
