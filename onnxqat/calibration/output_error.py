@@ -34,13 +34,6 @@ VALUES = 320
 SAMPLES = (4, 32)
 """Least and largest number of samples for that: each costs a run of the network for each candidate."""
 
-MORE = 16
-"""Samples on which the best candidates of a tensor are compared again: on the first few, chance has its say where a
-rounding falls the same way over whole areas, as in the borders of letterboxed images."""
-
-RIVAL = 2.0
-"""Multiple of the least error on the first samples up to which a candidate is tried on more."""
-
 NOISE = 0.9
 """Share of the noise at the outputs whose tensors try all candidates; the others change little, whatever they take."""
 
@@ -62,23 +55,10 @@ def errors(network: Network, groups: Sequence[Group]) -> npt.NDArray[np.float64]
     tried = range(min(len(groups), RUNS))
     alone = {row: network.error({row: groups[row].chosen}) for row in tried}
     for row in _loudest(alone):
-        for index, error in _compared(network, groups[row], row).items():
-            found[row, index] = error
+        group = groups[row]
+        for index, qparams in enumerate(group.candidates.values()):
+            found[row, index] = alone[row] if qparams is group.chosen else network.error({row: qparams})
     return found
-
-
-def _compared(network: Network, group: Group, row: int) -> dict[int, float]:
-    """Errors of candidates of a group by number: on all samples, for those that are near the best on the first.
-
-    The widest is among them: what it does not cut may come in later samples.
-    """
-    grids = dict(enumerate(group.candidates.values()))
-    first = {index: network.error({row: grid}) for index, grid in grids.items()}
-    if not network.has_more:
-        return first
-    least = min(first.values())
-    rivals = [index for index, error in first.items() if index == 0 or error <= RIVAL * least]
-    return {index: network.error({row: grids[index]}, more=True) for index in rivals}
 
 
 def _loudest(noise: dict[int, float]) -> Iterable[int]:
@@ -125,36 +105,22 @@ class Network:
             return
         self._session = Session(grids.model, optimize=True, what="the float model with candidate ranges")
         self._feeds: list[Feeds] = []
-        self._first = samples = size = 0
+        samples = size = 0
         for feeds in data.few(SAMPLES[1], batch_size=SAMPLES[0]):
             self._feeds.append(feeds)
             wanted = self._run(feeds, _fed_grids.off(self._count))
             self._shares.expect(feeds, wanted)
             samples += samples_of(feeds)
             size += sum(array.size for array in wanted.values())
-            enough = samples >= SAMPLES[0] and size >= VALUES
-            if enough and not self._first:
-                self._first = len(self._feeds)
-            if enough and samples >= MORE:
+            if samples >= SAMPLES[0] and size >= VALUES:
                 break
 
-    @property
-    def has_more(self) -> bool:
-        """Whether there are samples behind the first."""
-        return 0 < self._first < len(self._feeds)
-
-    def error(self, on: Mapping[int, QParams], *, more: bool = False) -> float:
-        """Relative squared error, summed over the outputs, with the tensors of the groups `on`, by number, on grids.
-
-        Args:
-            on: parameters by number of the group.
-            more: on all samples, not on the first few alone.
-        """
+    def error(self, on: Mapping[int, QParams]) -> float:
+        """Relative squared error, summed over the outputs, with the tensors of the groups `on`, by number, on grids."""
         grids = _fed_grids.off(self._count)
         for row, qparams in on.items():
             grids[row] = _fed_grids.row(qparams)
-        feeds = self._feeds if more else self._feeds[: self._first or None]
-        return self._shares.of(self._run(batch, grids) for batch in feeds)
+        return self._shares.of(self._run(feeds, grids) for feeds in self._feeds)
 
     def _run(self, feeds: Feeds, grids: npt.NDArray[np.float32]) -> dict[str, npt.NDArray[Any]]:
         return self._session.run({**feeds, self._name: grids}, self._shares.names)

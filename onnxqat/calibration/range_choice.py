@@ -124,10 +124,10 @@ def _take_one_for_all(groups: Sequence[Group], network: output_error.Network) ->
     more (ResNet-20, W4A4, 512 images: 7.5 dB at the logits, and 9.1 with one percentile for all).
     """
     numbered = dict(enumerate(groups))
-    least = network.error({row: group.chosen for row, group in numbered.items()}, more=True)
+    least = network.error({row: group.chosen for row, group in numbered.items()})
     best = None
     for name in NAMES:
-        error = network.error({row: group.grid(name) for row, group in numbered.items()}, more=True)
+        error = network.error({row: group.grid(name) for row, group in numbered.items()})
         if error < min(BETTER * least, DROWNED * network.parts):
             least, best = error, name
     if best is not None:
