@@ -22,6 +22,10 @@ Array = npt.NDArray[Any]
 TINY = 1e-30
 """Stands for no signal at all, so that a share is a number."""
 
+MOST = 256
+"""Tensors of an output, or kinds of them at one Concat, beyond which it counts as a whole: no head has so many, and looking
+at each pair of them would take minutes."""
+
 _Kind = tuple[object, frozenset[ir.Value]]
 """What tensors have in common, and the tensors."""
 
@@ -108,7 +112,12 @@ def _kinds(output: ir.Value) -> tuple[_Kind, ...]:
     for value in _sources_first(output):
         parts = _sources(value)
         found[value] = _joined([found[part] for part in parts]) if parts else ((_likeness(value), frozenset((value,))),)
-    return found[output]
+    kinds = found[output]
+    return _one(kinds) if sum(len(values) for _, values in kinds) > MOST else kinds
+
+
+def _one(kinds: Iterable[_Kind]) -> tuple[_Kind, ...]:
+    return ((None, frozenset().union(*(values for _, values in kinds))),)
 
 
 def _joined(parts: list[tuple[_Kind, ...]]) -> tuple[_Kind, ...]:
@@ -118,6 +127,8 @@ def _joined(parts: list[tuple[_Kind, ...]]) -> tuple[_Kind, ...]:
         return tuple(
             (like, frozenset().union(*(kinds[index][1] for kinds in parts))) for index, like in enumerate(likeness[0])
         )
+    if sum(map(len, parts)) > MOST:
+        return _one(kind for kinds in parts for kind in kinds)
     apart: list[_Kind] = []
     for like, values in (kind for kinds in parts for kind in kinds):
         same = [kind for kind in apart if kind[1] & values]
@@ -160,10 +171,11 @@ def _label(model: ir.Model, tensors: list[str], joined: list[str]) -> None:
     values = {
         str(v.name): v for v in [*graph.inputs, *graph.initializers.values(), *(o for n in graph for o in n.outputs)]
     }
-    moves = {v.producer() for o in graph.outputs if o.name in joined for v in _sources_first(o) if _sources(v)}
+    inside = (v for o in graph.outputs if o.name in joined for v in _sources_first(o))
+    read = {v.producer(): set(parts) for v in inside if (parts := _sources(v))}
     for number, name in enumerate(tensors):
         value = values[name]
-        uses = [(n, i) for n, i in value.uses() if n in moves and any(value is part for part in moved.sources(n))]
+        uses = [(n, i) for n, i in value.uses() if value in read.get(n, ())]
         edit.rewire(uses, _filled(graph, names, value, number))
     graph.sort()
 

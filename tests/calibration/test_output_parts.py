@@ -63,6 +63,18 @@ def test_what_is_a_part(body: str, parts: int) -> None:
     assert {len(np.unique(array)) for array in labels.values()} == ({parts} if parts > 1 else set())
 
 
+@pytest.mark.parametrize("alike", [False, True])
+def test_a_wide_output_counts_as_a_whole(alike: bool) -> None:
+    """Of a thousand tensors, alike or not, none is a part of a head."""
+    names = [f"t{number}" for number in range(1000)]
+    made = " ".join(f"{name} = {'Relu' if alike or number % 2 else 'Neg'}(x)" for number, name in enumerate(names))
+    joins = f"s = Concat<axis = 1>({', '.join(names)}) y = Concat<axis = 1>(s, x)"
+    model = parsed(f'<ir_version: 8, opset_import: ["": 17]> g (float[N, 4] x) => (float[N, M] y) {{ {made} {joins} }}')
+    parts = Parts(model)
+    assert parts.count == {"y": 1}
+    assert parts.labels({"x": np.ones((1, 4), np.float32)}) == {}
+
+
 def test_each_part_is_held_against_its_own_signal() -> None:
     """Zeros in place of one column of small scores are as much noise as zeros in place of all boxes."""
     shares = Shares(head())
