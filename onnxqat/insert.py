@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from onnxqat.insertion.trial import Trial
 
 Rounding = Literal["auto", "nearest", "compensated"]
-BatchNorm = Literal["fold", "keep"]
+BatchNorm = Literal["auto", "fold", "keep"]
 
 PER_CHANNEL_OPSET = 13
 RANDOM_BATCHES = 4
@@ -97,7 +97,7 @@ def insert_qdq(
     simplify: bool = False,
     equalize: bool = True,
     rounding: Rounding = "auto",
-    batch_norm: BatchNorm = "fold",
+    batch_norm: BatchNorm = "auto",
     keep_io_types: bool = True,
     guard: bool = True,
     fast: bool = False,
@@ -124,7 +124,8 @@ def insert_qdq(
             rounds on the data where that helps on samples that are held out.
         batch_norm: ``"keep"`` leaves a BatchNormalization in the file, to be trained: behind its layer where the
             backend's weight scales can take it up at deployment, else in front of the quantizers, where the graph
-            folds it; ``"fold"`` folds it into the weights before they are quantized.
+            folds it; ``"fold"`` folds it into the weights before they are quantized; ``"auto"`` keeps it where weights have
+            3 bits or fewer and it can go behind its layer, and folds it elsewhere.
         keep_io_types: a model in float16, bfloat16 or double is computed in float32; its inputs and outputs keep their
             types, behind a Cast, or become float32 too.
         guard: where an output falls below 20 dB in the trial, find the quantizers that cost it and give them another
@@ -186,7 +187,8 @@ def insert_qdq(
     if not fast and calibration is not None:
         remarks.extend(exactness.cost(original, calibrated, (backend, overrides), data, place))
         remarks.extend(calibrated.choose_ranges(data))
-    placing = functools.partial(_round_and_place, table=table, data=data, rounding=rounding)
+    has_file = bool(origin.float_model)
+    placing = functools.partial(_round_and_place, table=table, data=data, rounding=rounding, has_file=has_file)
     watch = guarding.Guard(original, calibrated, data, overrides, placing, mends=guard)
     made = watch.make(remarks, tries=calibration is not None)
     describe(
@@ -243,14 +245,15 @@ def prepare(
         from onnxqat.passes.simplify import Simplify
 
         # In float32 the check of the function that it makes has kernels for every operator.
-        first = [first[-1], Simplify(keep_batchnorm=batch_norm == "keep"), *first]
+        first = [first[-1], Simplify(keep_batchnorm=batch_norm != "fold"), *first]
     remarks.extend(_base.rewrite(model, first).remarks)
     chosen = selection.unmark(model, chosen)
     shapes.infer(model)  # types tell the next passes what is worth folding
+    if batch_norm == "auto":
+        keeps = not overrides.exact and kept_batchnorm.is_worth_it(model, table, remarks)
+        batch_norm = "keep" if keeps else "fold"
     if batch_norm == "keep":
         kept_batchnorm.keep(model, table, chosen, remarks, exact=overrides.exact, compute=compute)
-    else:
-        remarks.extend(kept_batchnorm.advice(model, table))
     steps: list[_base.Pass] = [
         LiftConstants(),
         FoldBatchnorm(),
@@ -380,11 +383,12 @@ def _round_and_place(
     table: schema.Backend,
     data: Data,
     rounding: Rounding,
+    has_file: bool,
 ) -> None:
     from onnxqat.insertion.rounding_choice import round_weights
 
     insert = functools.partial(place, table=table, plan=plan, resolved=resolved)
-    remarks.extend(round_weights(model, plan, resolved, data, rounding, insert))
+    remarks.extend(round_weights(model, plan, resolved, data, rounding, insert, has_file=has_file))
     insert(model, remarks)
 
 

@@ -321,6 +321,7 @@ class _Search:
                 calibration=self.calibration,
                 output=path,
                 overrides=variant.overrides,
+                rounding=variant.rounding,
                 batch_norm="keep",
             )
         except QatError as error:

@@ -16,7 +16,7 @@ from onnxqat.calibration import columns, foreign, saturation
 from onnxqat.calibration.data import Data
 from onnxqat.calibration.largest_codes import ByNode, LargestCodes, input_grid
 from onnxqat.calibration.session import Session
-from onnxqat.graph import batchnorm, build, query
+from onnxqat.graph import batchnorm, build, notes, query
 from onnxqat.passes import compute_batchnorm
 from onnxqat.types import Placement, QParams, Remark
 
@@ -112,7 +112,7 @@ def compensate(
     in front of the quantizers (:mod:`onnxqat.passes.compute_batchnorm`) follows: the weight in front of folding and beta
     become those that fold to what was found.
 
-    Costs a pass over the data. Left as they are: weights or biases that other nodes read too, computed biases, stacks
+    Costs a pass over the data; the model notes that it was done (``notes.ROUNDING``). Left as they are: weights or biases that other nodes read too, computed biases, stacks
     of matrices.
 
     Args:
@@ -131,6 +131,7 @@ def compensate(
         return (Remark(text, (), "calibrate"),)
     for node, moments in zip(nodes, _observe(model, nodes, placed, data), strict=True):
         _round(node, grids[str(node.inputs[1].name)], moments, (largest or {}).get(str(node.name)))  # type: ignore[union-attr]
+    model.metadata_props[notes.ROUNDING] = "compensated"
     return (Remark(f"weights of {len(nodes)} layers were rounded on calibration data", (), "calibrate"),)
 
 

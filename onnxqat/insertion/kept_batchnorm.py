@@ -17,16 +17,23 @@ FEW_BITS = 3
 """Up to here folded weights train badly: a ResNet-20 at 2 bits ends at 65 % after 200 steps, with what is kept at 84 %."""
 
 
-def advice(model: ir.Model, table: schema.Backend) -> list[Remark]:
-    """A remark where weights are so narrow that what is folded now would be missed in training."""
+def is_worth_it(model: ir.Model, table: schema.Backend, remarks: list[Remark]) -> bool:
+    """Tell if weights are so narrow that a BatchNormalization which is folded now would be missed in training.
+
+    Args:
+        model: float model.
+        table: backend table, user overrides applied.
+        remarks: one is added where it is.
+    """
     _, weights = selection.type_roles(table)
     bits = min((table.types[name].qtype().bits for name in weights if table.types[name].observed), default=8)
     layers = [(n, batchnorm.layer(n)) for n in walk.nodes(model) if batchnorm.is_batchnorm(n)]
     nodes = tuple(query.label(n) for n, layer in layers if layer is not None and not batchnorms.refusal(table, layer))
     if bits > FEW_BITS or not nodes:
-        return []
-    text = f"weights of {bits} bits train much better where BatchNormalization is kept: --batch-norm keep"
-    return [Remark(text, nodes, "prepare")]
+        return False
+    text = f"BatchNormalization is kept, since weights of {bits} bits are trained: handoff folds it, or fold-batchnorm"
+    remarks.append(Remark(text, nodes, "prepare"))
+    return True
 
 
 def keep(

@@ -14,7 +14,7 @@ from onnxqat.calibration.resolve import Resolved
 from onnxqat.calibration.rounding import compensate
 from onnxqat.calibration.session import Session
 from onnxqat.errors import DataError, ModelError
-from onnxqat.graph import batchnorm
+from onnxqat.graph import batchnorm, notes, query
 from onnxqat.types import QuantPlan, Remark
 
 Rounding = Literal["auto", "nearest", "compensated"]
@@ -28,20 +28,23 @@ SAMPLES = 16
 FEWEST = 4
 """Held-out samples without which nothing can be told, so that weights keep their nearest codes."""
 
-NARROW = 7
-"""Width below which ``auto`` leaves weights alone: training and reconstruction follow there, and where they have no other
-teacher they imitate the float function of the file, which moved weights change."""
-
 FOR_TRAINING = (
-    f"weights below {NARROW} bits keep their nearest codes, as training and reconstruction start from them; where none "
-    "follows, --rounding compensated makes a better file"
+    f"weights below {notes.NARROW} bits keep their nearest codes, since a model in memory has no file that training and "
+    'reconstruction could take for their teacher; where none follows, rounding="compensated" makes a better file'
 )
 
 Insert = Callable[[ir.Model, list[Remark]], None]
 
 
 def round_weights(
-    model: ir.Model, plan: QuantPlan, resolved: Resolved, data: Data, rounding: Rounding, insert: Insert
+    model: ir.Model,
+    plan: QuantPlan,
+    resolved: Resolved,
+    data: Data,
+    rounding: Rounding,
+    insert: Insert,
+    *,
+    has_file: bool,
 ) -> tuple[Remark, ...]:
     """Move the weights of `model`, in place, to where the quantizers round them best, or leave them.
 
@@ -52,22 +55,25 @@ def round_weights(
         data: calibration data.
         rounding: ``compensated`` rounds on the data (:func:`onnxqat.calibration.rounding.compensate`), ``nearest`` does
             nothing; ``auto`` rounds on most of the data where the outputs come closer to the float model's on the rest.
-            It leaves alone weights below 7 bits and a BatchNormalization that is kept, since training follows, and
-            weights that have to be odd.
+            It leaves alone weights that have to be odd and, without a file of the float model, weights below 7 bits and
+            a BatchNormalization that is kept.
         insert: inserts the quantizers into a copy of `model`.
+        has_file: the quantized file will tell from which file of a float model it was made.
     """
     if rounding == "nearest":
         return ()
     if rounding == "compensated":
         return compensate(model, resolved.placements, data, resolved.largest_codes)
-    if plan.odd_sums or not data.repeatable or batchnorm.trains_live(model):
+    if plan.odd_sums or not data.repeatable or (batchnorm.trains_live(model) and not has_file):
         return ()
     rest, held = _split(data)
     if sum(samples_of(feeds) for feeds in held) < FEWEST:
         return ()
     rounded = model.clone()
     weights = model.graph.initializers
-    wide = [p for p in resolved.placements if p.tensor not in weights or p.qparams.qtype.bits >= NARROW]
+    wide = [
+        p for p in resolved.placements if has_file or p.tensor not in weights or p.qparams.qtype.bits >= notes.NARROW
+    ]
     left = (Remark(FOR_TRAINING, (), "calibrate"),) if len(wide) < len(resolved.placements) else ()
     remarks = compensate(rounded, wide, rest, resolved.largest_codes)
     if not remarks:
@@ -81,6 +87,7 @@ def round_weights(
         return (*left, Remark(text, (), "calibrate"))
     for name, value in rounded.graph.initializers.items():
         model.graph.initializers[name].const_value = value.const_value
+    model.metadata_props.update(rounded.metadata_props)
     return (*left, *remarks)
 
 

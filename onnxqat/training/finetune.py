@@ -93,8 +93,9 @@ def finetune(
 ) -> FinetuneResult:
     """Train weights and scales of a QDQ model through its quantizers and write them back into it.
 
-    Learns from labels, from a teacher, or from both (`loss` mixes them). With neither, the teacher is the model
-    itself with its quantizers off, which works on a hundred unlabelled samples.
+    Learns from labels, from a teacher, or from both (`loss` mixes them). With neither, the teacher is the float
+    model that the file was made from, where its file is found (:mod:`onnxqat.training.original`), else the model itself
+    with its quantizers off; a hundred unlabelled samples are enough.
 
     Args:
         model: QDQ model: path, onnx.ModelProto, onnx_ir.Model or onnx_graphsurgeon.Graph; it is not changed.

@@ -23,6 +23,7 @@ from onnxqat.errors import UsageError
 from onnxqat.graph import io
 from onnxqat.training import batch_norm as batch_norms
 from onnxqat.training import file_score, holdout, material, methods, optimizers, outcome, placement, roles, schedules
+from onnxqat.training import original as originals
 from onnxqat.training.checkpoint import Progress
 from onnxqat.training.distributed.blocks import Blocks, InFloat32
 from onnxqat.training.distributed.join import joined
@@ -36,6 +37,7 @@ from onnxqat.training.material import Material
 from onnxqat.training.method_penalty import MethodPenalty
 from onnxqat.training.moving_average import MovingAverage
 from onnxqat.training.options import Options
+from onnxqat.training.original import Original
 from onnxqat.training.output_weights import Measure, Weighted
 from onnxqat.training.part import Part
 from onnxqat.training.result import FinetuneResult, choose
@@ -60,8 +62,10 @@ def run(model: io.ModelSource, data: Any, given: Options) -> FinetuneResult:
     given = dataclasses.replace(given, batch_norm=batch_norms.resolve(given.batch_norm, graph))
     module = _student(graph, given)
     whole = _material(model, graph, data, given)
-    scored = _scored(graph, whole, given)
-    teachers = roles.teachers_of(given.teacher, module, has_labels=whole.has_labels)
+    unguided = given.teacher is None and given.features is None and not whole.has_labels
+    original = originals.find(graph, model) if unguided else Original()
+    scored = _scored(graph, whole, given, original)
+    teachers = original.teachers or roles.teachers_of(given.teacher, module, has_labels=whole.has_labels)
     check_inputs(teachers, graph)
     with joined(given.device, strategy=given.distributed, timeout=given.distributed_timeout) as (world, place):
         part = material.sharded(whole, world, own=isinstance(data, Sharded))
@@ -106,7 +110,7 @@ def run(model: io.ModelSource, data: Any, given: Options) -> FinetuneResult:
         flat,
         written=written,
         seconds=seconds,
-        remarks=(*source.remarks, *whole.remarks, *_other_teacher(graph, given), *told),
+        remarks=(*source.remarks, *whole.remarks, *original.remarks, *_other_teacher(graph, given), *told),
         score=scored.score.name if scored is not None else "loss" if given.by_loss else "evaluate",
         scored_samples=sum(map(holdout.size, whole.scored)),
         held_out=whole.held_out,
@@ -139,12 +143,13 @@ def _material(model: io.ModelSource, graph: ir.Model, data: Any, given: Options)
     )
 
 
-def _scored(graph: ir.Model, data: Material, given: Options) -> FileScore | None:
+def _scored(graph: ir.Model, data: Material, given: Options, original: Original) -> FileScore | None:
     """The score of the file, where the user gives one."""
     if given.score is None:
         return None
     labels = file_score.place_of(given.labels)
-    return file_score.of_run(given.score, graph, data=data.judged, teacher=given.teacher, labels=labels)
+    teacher = original.path if given.teacher is None else given.teacher
+    return file_score.of_run(given.score, graph, data=data.judged, teacher=teacher, labels=labels)
 
 
 def _weighted(

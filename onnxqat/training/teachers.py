@@ -35,8 +35,8 @@ class Guide(nn.Module):
     def __init__(self, module: OnnxModule, student: OnnxModule) -> None:
         super().__init__()
         self.module = module
-        self._inputs = _places("inputs", module.input_names, student.input_names)
-        self._outputs = _places("outputs", student.output_names, module.output_names)
+        self._inputs = places("inputs", module.input_names, student.input_names)
+        self._outputs = places("outputs", student.output_names, module.output_names)
         self._count = len(module.output_names)
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
@@ -46,8 +46,17 @@ class Guide(nn.Module):
         return (*(found[place] for place in self._outputs), *found[self._count :])
 
 
-def _places(what: str, wanted: Sequence[str], there: Sequence[str]) -> list[int]:
-    """Where each of `wanted` is in `there`."""
+def places(what: str, wanted: Sequence[str], there: Sequence[str]) -> list[int]:
+    """Where each of `wanted` is in `there`: by name where all are there, else by position.
+
+    Args:
+        what: what they are, for the error.
+        wanted: names in the order that is asked for.
+        there: names in the order that there is.
+
+    Raises:
+        UsageError: ``option-invalid`` where neither fits.
+    """
     if set(wanted) <= set(there):
         return [list(there).index(name) for name in wanted]
     if len(wanted) == len(there):
@@ -129,8 +138,8 @@ def check_inputs(given: Sequence[Given], student: ir.Model) -> None:
     for teacher in given:
         if not teacher.inputs:
             continue
-        places = _places("inputs", [i.name for i in teacher.inputs], [i.name for i in theirs])
-        for wanted, there in zip(teacher.inputs, (theirs[place] for place in places), strict=True):
+        order = places("inputs", [i.name for i in teacher.inputs], [i.name for i in theirs])
+        for wanted, there in zip(teacher.inputs, (theirs[place] for place in order), strict=True):
             one, two = wanted.shape, there.shape
             if one is None or two is None:
                 continue

@@ -1,5 +1,7 @@
 """Weights are rounded on the data by default, where there are enough of them to tell that it helps."""
 
+from pathlib import Path
+
 import numpy as np
 import onnx
 import onnx.parser
@@ -7,6 +9,7 @@ import pytest
 
 import onnxqat
 from onnxqat.backends.selection import Overrides
+from onnxqat.graph import notes
 from onnxqat.passes.strip_qdq import StripQdq
 from tests.passes.checks import ort_run
 
@@ -64,12 +67,23 @@ def test_rounding_on_data_is_the_default(kind: str) -> None:
     assert errors["auto"] < 0.9 * errors["nearest"]
 
 
-def test_weights_that_training_follows_for_stay() -> None:
+def test_narrow_weights_of_a_model_in_memory_stay() -> None:
+    """Training would have no file of the float model to take for its teacher."""
     made = onnxqat.insert_qdq(
         network("conv"), calibration={"x": samples("conv", 128)}, overrides=Overrides(weight_bits=4), guard=False
     )
     np.testing.assert_array_equal(weights(made.model), weights_of(network("conv")))
-    assert any("--rounding compensated" in remark.message for remark in made.remarks)
+    assert any('rounding="compensated"' in remark.message for remark in made.remarks)
+    assert all(entry.key != notes.ROUNDING for entry in made.model.metadata_props)
+
+
+def test_narrow_weights_of_a_file_are_rounded_on_the_data(tmp_path: Path) -> None:
+    path = tmp_path / "float.onnx"
+    onnx.save(network("conv"), path)
+    options = {"calibration": {"x": samples("conv", 128)}, "overrides": Overrides(weight_bits=4), "guard": False}
+    made = onnx.load(onnxqat.insert_qdq(path, **options).model)
+    assert not np.array_equal(weights(made), weights_of(network("conv")))
+    assert {entry.key: entry.value for entry in made.metadata_props}[notes.ROUNDING] == "compensated"
 
 
 @pytest.mark.parametrize("bits", [2, 4])

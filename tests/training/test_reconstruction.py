@@ -1,5 +1,6 @@
 """Block-wise reconstruction: where a graph is cut, what is learned, what is kept, and that the file has it."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from onnxqat.training import methods
 from onnxqat.training.reconstruction import cache
 from onnxqat.training.reconstruction.blocks import regions
 from onnxqat.training.reconstruction.execution import GraphRunner
+from onnxqat.training.reconstruction.float_values import FloatValues
 from onnxqat.training.reconstruction.reconstruct import reconstruct
 
 Array = npt.NDArray[Any]
@@ -186,3 +188,54 @@ def test_a_recurrent_layer_is_a_layer_and_the_shape_of_what_it_gives_is_none(rec
     qdq = insert_qdq(model, "academic", calibration=data, overrides=overrides).model
     result = reconstruct(qdq, data, recipe=recipe, iterations=30)
     assert [sorted(block.layers) for block in result.blocks] == [["r", "w"], ["h"]]
+
+
+def test_blocks_imitate_the_float_file_and_not_the_rounded_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Weights that were rounded on data compute another function when quantizers are off."""
+    monkeypatch.setattr(sys.modules[__name__], "RANDOM", np.random.default_rng(4))
+    path, model = tmp_path / "float.onnx", network()
+    onnx.save(model, path)
+    made = insert_qdq(
+        path, calibration={"x": DATA}, overrides=Overrides(weight_bits=3), rounding="compensated", guard=False
+    ).model
+    wanted = run(model, DATA)
+    before = float(np.square(run(onnx.load(made), DATA) - wanted).mean())
+    result = reconstruct(made, {"x": DATA}, iterations=60, output=tmp_path / "found.qdq.onnx")
+    assert sum("the teacher is" in remark.message for remark in result.remarks) == 1
+    found = run(onnx.load(result.model), DATA)
+    assert float(np.square(found - wanted).mean()) < 1.2 * before  # against itself it ends at 30 times as much
+    moved = path.rename(tmp_path / "elsewhere.onnx")
+    with pytest.raises(UsageError, match="give the float model as the teacher"):
+        reconstruct(made, {"x": DATA}, iterations=60, output=tmp_path / "none.qdq.onnx")
+    result = reconstruct(made, {"x": DATA}, teacher=moved, iterations=60, output=tmp_path / "given.qdq.onnx")
+    assert np.array_equal(run(onnx.load(result.model), DATA), found)
+
+
+def test_a_tensor_that_means_something_else_in_the_float_file_is_no_target() -> None:
+    """A pass may scale the channels of a tensor and keep its name."""
+    model = network()
+    scaled = onnx.ModelProto()
+    scaled.CopyFrom(model)
+    for initializer in scaled.graph.initializer:
+        if initializer.name in ("w1", "b1"):  # of c1 alone, which a Relu and a Conv read
+            initializer.CopyFrom(
+                onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(initializer) * 4, initializer.name)
+            )
+    module, teacher = to_torch(model), to_torch(scaled)
+    batches = [(torch.from_numpy(DATA[:8]),)]
+    runner = GraphRunner(module, batches[0])
+    nodes = {n.meta.get("onnx_name"): n for n in runner.nodes}
+    found = {}
+    for name in ("a", "r1"):
+        found[nodes[name]] = cache.Cache(1, Path())
+        (value,) = runner.run(
+            runner.between(runner.inputs, [nodes[name]]), {runner.inputs[0]: batches[0][0]}, [nodes[name]]
+        )
+        found[nodes[name]].store(0, value + 0.001)
+    before = {name: found[nodes[name]].batch(0, torch.device("cpu")) for name in ("a", "r1")}
+    FloatValues(teacher, runner, batches).replace(found, torch.device("cpu"))
+    after = {name: found[nodes[name]].batch(0, torch.device("cpu")) for name in ("a", "r1")}
+    torch.testing.assert_close(after["a"], before["a"] - 0.001)
+    assert torch.equal(after["r1"], before["r1"])

@@ -115,7 +115,8 @@ def run(
 
     MODEL is a QDQ ONNX file, of this or any other tool.
 
-    Learns from labels, from a teacher or from both; with neither, from the model with its quantizers off.
+    Learns from labels, from a teacher or from both; with neither, from the float model that it was
+    made from, where that is found, else from the model with its quantizers off.
 
     Example: onnxqat finetune model.qdq.onnx --data images/ --teacher model.onnx -o tuned.qdq.onnx
     """

@@ -64,9 +64,9 @@ from onnxqat.cli import _options
 @click.option("--fast", is_flag=True, help="Neither compare ranges at the outputs nor round weights on the data.")
 @click.option(
     "--batch-norm",
-    type=click.Choice(["fold", "keep"]),
-    default="fold",
-    help="Fold BatchNormalization into the weights, or keep it, to be trained.",
+    type=click.Choice(["auto", "fold", "keep"]),
+    default="auto",
+    help="Fold BatchNormalization into the weights, or keep it, to be trained; auto keeps it up to 3 bits.",
 )
 @_options.keep_io_types
 @_options.random_data

@@ -13,6 +13,9 @@ from onnxqat.cli import _options
 @click.argument("model", type=_options.PATH)
 @_options.data
 @_options.preprocess
+@click.option(
+    "--teacher", type=_options.PATH, help="Float ONNX file whose tensors to imitate [the one MODEL was made from]."
+)
 @click.option("-o", "--output", type=_options.OUTPUT, help="File to write [MODEL.reconstructed.onnx].")
 @click.option(
     "--recipe",
@@ -38,6 +41,7 @@ def run(
     model: Path,
     data: str | None,
     preprocess: str | None,
+    teacher: Path | None,
     output: Path | None,
     recipe: str,
     samples: int,
@@ -67,6 +71,7 @@ def run(
             model,
             data,
             preprocess=preprocess,
+            teacher=teacher,
             recipe=recipe,  # type: ignore[arg-type]  # reconstruct refuses others by name
             samples=samples,
             batch_size=batch_size,

@@ -24,10 +24,12 @@ from onnxqat.errors import DataError, ModelError, UsageError
 from onnxqat.graph import io
 from onnxqat.graph.staging import scratch
 from onnxqat.training import batches, methods, placement
+from onnxqat.training import original as originals
 from onnxqat.training.in_float32 import Source
 from onnxqat.training.reconstruction.blocks import Block, Order, Region, regions
 from onnxqat.training.reconstruction.cache import Cache
 from onnxqat.training.reconstruction.execution import GraphRunner
+from onnxqat.training.reconstruction.float_values import FloatValues
 from onnxqat.training.reconstruction.optimize import Samples, Settings, learn
 from onnxqat.types import Remark
 
@@ -97,6 +99,7 @@ def reconstruct(
     data: Any,
     *,
     preprocess: str | Preprocess | None = None,
+    teacher: Any = None,
     recipe: Recipe = "qdrop",
     samples: int = 512,
     batch_size: int = 32,
@@ -119,6 +122,8 @@ def reconstruct(
             changed.
         data: what :func:`onnxqat.training.batches.make` takes; labels are not looked at.
         preprocess: preprocessing line for a folder of images.
+        teacher: float model whose tensors the blocks imitate, as far as they are in the file by name; None: the one that
+            the file was made from where it is found, else the file with its quantizers off.
         recipe: ``"adaround"``: layer by layer, activations as calibrated (Nagel et al., ICML 2020); ``"brecq"``: block
             by block, scales of activations learn too (Li et al., ICLR 2021); ``"qdrop"``: so that half of the
             activations stay float at random (Wei et al., ICLR 2022).
@@ -155,6 +160,8 @@ def reconstruct(
         raise DataError("data-missing", "there is no data", hint="give --data")
     source = batches.make(data, None, inputs, batch_size=batch_size, seed=seed, preprocess=line, recorded=recorded)
     remarks.extend(batches.remarks_of(source))
+    original = originals.given(teacher, graph) if teacher is not None else originals.find(graph, model)
+    remarks.extend(original.remarks)
     held = _batches(source, module, samples)
     settings = Settings(
         iterations=iterations,
@@ -164,7 +171,7 @@ def reconstruct(
         seed=seed,
     )
     with placement.seeded(seed, place), scratch() as folder:
-        run = _Run(module, held, settings, place, folder)
+        run = _Run(module, held, settings, place, folder, original.module)
         reports = run.all(chosen.order, progress)
     tuned = put_back(module.cpu(), file.target, output, metadata={"onnxqat.method": recipe})
     tuned = file.like_given(tuned, output)
@@ -229,6 +236,7 @@ class _Run:
         settings: Settings,
         device: torch.device,
         folder: Path,
+        teacher: OnnxModule | None,
     ) -> None:
         self.module, self.settings, self.device, self.folder = module, settings, device, folder
         self.count = len(held)
@@ -238,6 +246,7 @@ class _Run:
         for index, batch in enumerate(held):
             for node, value in zip(self.runner.inputs, batch, strict=True):
                 self.quantized[node].store(index, value)
+        self.theirs = None if teacher is None else FloatValues(teacher.to(device), self.runner, held)
 
     def all(self, order: Order, progress: Callable[[int, int | None], None] | None) -> list[BlockReport]:
         """Learn every block and move on."""
@@ -263,16 +272,23 @@ class _Run:
     def _learn(self, region: Region, block: Block) -> BlockReport:
         same = block.entries == region.entries
         quantized = self.quantized if same else self._values(region, block.entries, self.quantized)
-        floating = self.floating if same else self._values(region, block.entries, self.floating, as_float=True)
-        target = self._values(region, (block.exit,), self.floating, as_float=True)[block.exit]
+        floating = self.floating if same else self._in_float(region, block.entries)
+        target = self._in_float(region, (block.exit,))[block.exit]
         samples = Samples([quantized[n] for n in block.entries], [floating[n] for n in block.entries], target)
         before, after = learn(self.runner, block, samples, self.settings, self.device)
         return BlockReport(block.name, tuple(q.tensor for q in block.layers), before, after)
 
     def _advance(self, region: Region) -> None:
         quantized = self._values(region, region.exits, self.quantized)
-        self.floating = self._values(region, region.exits, self.floating, as_float=True)
+        self.floating = self._in_float(region, region.exits)
         self.quantized = quantized
+
+    def _in_float(self, region: Region, nodes: Sequence[fx.Node]) -> dict[fx.Node, Cache]:
+        """What the float network gives at `nodes`: the teacher where it has them, else the module without quantizers."""
+        found = self._values(region, nodes, self.floating, as_float=True)
+        if self.theirs is not None:
+            self.theirs.replace(found, self.device)
+        return found
 
     @torch.no_grad()
     def _values(
