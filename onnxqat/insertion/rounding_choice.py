@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Literal
 
 import onnx_ir as ir
 
 from onnxqat.calibration.data import Data
 from onnxqat.calibration.inputs import Feeds, samples_of
+from onnxqat.calibration.moments import Insert
 from onnxqat.calibration.output_parts import Shares
 from onnxqat.calibration.resolve import Resolved
 from onnxqat.calibration.rounding import compensate
 from onnxqat.calibration.session import Session
 from onnxqat.errors import DataError, ModelError
 from onnxqat.graph import batchnorm, notes, query
-from onnxqat.types import QuantPlan, Remark
+from onnxqat.types import Placement, QuantPlan, Remark
 
 Rounding = Literal["auto", "nearest", "compensated"]
 
@@ -32,8 +33,6 @@ FOR_TRAINING = (
     f"weights below {notes.NARROW} bits keep their nearest codes, since a model in memory has no file that training and "
     'reconstruction could take for their teacher; where none follows, rounding="compensated" makes a better file'
 )
-
-Insert = Callable[[ir.Model, list[Remark]], None]
 
 
 def round_weights(
@@ -63,7 +62,7 @@ def round_weights(
     if rounding == "nearest":
         return ()
     if rounding == "compensated":
-        return compensate(model, resolved.placements, data, resolved.largest_codes)
+        return compensate(model, resolved.placements, data, resolved.largest_codes, _turns(resolved.placements, insert))
     if plan.odd_sums or not data.repeatable or (batchnorm.trains_live(model) and not has_file):
         return ()
     rest, held = _split(data)
@@ -75,7 +74,7 @@ def round_weights(
         p for p in resolved.placements if has_file or p.tensor not in weights or p.qparams.qtype.bits >= notes.NARROW
     ]
     left = (Remark(FOR_TRAINING, (), "calibrate"),) if len(wide) < len(resolved.placements) else ()
-    remarks = compensate(rounded, wide, rest, resolved.largest_codes)
+    remarks = compensate(rounded, wide, rest, resolved.largest_codes, _turns(wide, insert))
     if not remarks:
         return left
     try:
@@ -89,6 +88,14 @@ def round_weights(
         model.graph.initializers[name].const_value = value.const_value
     model.metadata_props.update(rounded.metadata_props)
     return (*left, *remarks)
+
+
+def _turns(placements: Sequence[Placement], insert: Insert) -> Insert | None:
+    """`insert` where grids are narrow, for layers to be rounded one behind the other.
+
+    At 8 bits, what each costs those behind it is small beside the time that running a deep network for each would take.
+    """
+    return insert if any(p.qparams.qtype.bits < notes.NARROW for p in placements) else None
 
 
 def _split(data: Data) -> tuple[Data, list[Feeds]]:

@@ -70,7 +70,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--backend", default="academic")
     parser.add_argument("--bits", default="4,4")
-    parser.add_argument("--batch-norm", default="fold", choices=["fold", "keep"])
+    parser.add_argument("--batch-norm", default="auto", choices=["auto", "fold", "keep"])
     parser.add_argument("--rounding", default="auto", choices=["auto", "nearest", "compensated"])
     parser.add_argument("--observer")
     parser.add_argument("--first-last-bits", type=int)

@@ -1,0 +1,212 @@
+"""Moments of what the filters of layers are multiplied with, on calibration data."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from onnxqat import numerics
+from onnxqat.calibration import columns, foreign
+from onnxqat.calibration.data import Data
+from onnxqat.calibration.largest_codes import input_grid
+from onnxqat.calibration.session import Session
+from onnxqat.graph import edit, query
+from onnxqat.types import Placement, QParams, Remark
+
+Doubles = npt.NDArray[np.float64]
+
+Insert = Callable[[ir.Model, list[Remark]], None]
+
+COLUMNS = 8
+"""Places that are looked at for each input of a filter: moments of so many are as good as those of all."""
+
+FEWEST = 16
+"""Places of a sample that are looked at however many samples there are."""
+
+LARGEST = 2048
+"""Inputs of a filter up to which errors are weighed against each other; larger filters get their bias corrected only."""
+
+SAMPLES = 128
+"""Samples that are run: what moments lack after so many, further places and not further samples give."""
+
+MOST = 512
+"""Samples that are run layer after layer, where errors of all layers in front are made up for: fewer are learned by heart.
+ResNet-20, W4A4: 9.6 dB with 128, 11.5 with 512."""
+
+RUNS = 10240
+"""Samples times stages that are run layer after layer at most, so that a deep network takes minutes; 16 samples at least."""
+
+
+@dataclasses.dataclass
+class Moments:
+    """Moments of what the filters of a group are multiplied with, summed over places.
+
+    Attributes:
+        first: of the inputs as they are in the quantized model, float64 (groups, D) with D inputs of a filter.
+        taken: of what quantization took from them, the same shape.
+        second: of the inputs, float64 (groups, D, D); None where D is over :data:`LARGEST`.
+        cross: of what was taken (rows) and the inputs (columns), float64 (groups, D, D); None where nothing was.
+        count: number of places.
+    """
+
+    first: Doubles
+    taken: Doubles
+    second: Doubles | None
+    cross: Doubles | None = None
+    count: int = 0
+
+    @staticmethod
+    def of(node: ir.Node) -> Moments:
+        """None yet, for the filters of `node`."""
+        groups, _, inputs = columns.filters_of(_weight(node), node).shape
+        second = np.zeros((groups, inputs, inputs)) if inputs <= LARGEST else None
+        return Moments(np.zeros((groups, inputs)), np.zeros((groups, inputs)), second)
+
+    def add(self, inputs: npt.NDArray[Any], taken: npt.NDArray[Any] | None = None) -> None:
+        """Take in `inputs`, float32 (groups, places, D), and what was `taken` from each; None is nothing."""
+        self.first += inputs.sum(axis=1, dtype=np.float64)
+        self.count += inputs.shape[1]
+        if self.second is not None:
+            self.second += inputs.transpose(0, 2, 1) @ inputs
+        if taken is None:
+            return
+        self.taken += taken.sum(axis=1, dtype=np.float64)
+        if self.second is not None:
+            self.cross = np.zeros_like(self.second) if self.cross is None else self.cross
+            self.cross += taken.transpose(0, 2, 1) @ inputs
+
+    def averages(self, *, centred: bool) -> tuple[Doubles, Doubles | None] | None:
+        """Mean `second` and `cross`, about the means where `centred`; None for filters that are too large."""
+        if self.second is None:
+            return None
+        mean, taken = self.first / self.count, self.taken / self.count
+        second, cross = self.second / self.count, None if self.cross is None else self.cross / self.count
+        if centred:
+            second -= mean[:, :, None] * mean[:, None, :]
+            if cross is not None:
+                cross -= taken[:, :, None] * mean[:, None, :]
+        return second, cross
+
+
+def alone(model: ir.Model, nodes: Sequence[ir.Node], placed: Sequence[Placement], data: Data) -> list[Moments]:
+    """Moments of each layer behind the quantizer of its input alone, all of them in one pass over the data.
+
+    Nothing counts as taken. What 8 bits round off is next to nothing, and a range that clips a value was chosen because the
+    network does not miss it: a bias that made up for it would move all other values (MobileNetV2 ends at 14.5 dB with
+    that, and at 21.6 without).
+
+    Args:
+        model: prepared float model.
+        nodes: layers of it.
+        placed: quantizers with their parameters.
+        data: calibration data.
+    """
+    names = [str(node.inputs[0].name) for node in nodes]  # type: ignore[union-attr]
+    fed = {info.name for info in data.inputs}
+    fetched = [n for n in dict.fromkeys(names) if n not in fed]
+    session = Session(foreign.runnable_part(model), optimize=True, tensors=fetched)
+    grids = [_grid_of_input(node, placed) for node in nodes]
+    moments = [Moments.of(node) for node in nodes]
+    some = data.few(SAMPLES)
+    samples = some.samples or 1
+    for feeds in some:
+        values = {**feeds, **session.run(feeds, fetched)}
+        for node, name, grid, moment in zip(nodes, names, grids, moments, strict=True):
+            if name in values and values[name].size:
+                found = _columns(values[name], node, samples)
+                moment.add(found if grid is None else numerics.fake_quantize(found, grid))
+    return moments
+
+
+def in_turn(
+    model: ir.Model, nodes: Sequence[ir.Node], insert: Insert, data: Data
+) -> Iterator[tuple[list[ir.Node], list[Moments]]]:
+    """Moments of layers behind all that is quantized in front of them, stage by stage.
+
+    The layers of a stage do not read each other's results. The caller changes their weights in `model` before it asks for
+    the next stage, which then runs behind them.
+
+    Args:
+        model: prepared float model; what is inserted goes into copies.
+        nodes: layers of it.
+        insert: inserts quantizers into a copy of `model`.
+        data: calibration data.
+    """
+    stages, original = _stages(nodes), model.clone()
+    some = data.few(min(MOST, max(RUNS // max(len(stages), 1), FEWEST)))
+    samples = some.samples or 1
+    for stage in stages:
+        quantized = model.clone()
+        insert(quantized, [])
+        theirs = {
+            str(node.name): str(node.inputs[0].name) for node in quantized.graph if node.inputs and node.inputs[0]
+        }
+        ours = [str(node.inputs[0].name) for node in stage]  # type: ignore[union-attr]
+        behind = [theirs.get(str(node.name), "") for node in stage]
+        runs = _Up(original, ours, optimize=True), _Up(quantized, behind, optimize=False)
+        moments = [Moments.of(node) for node in stage]
+        for feeds in some:
+            wanted, found = (run(feeds) for run in runs)
+            for node, moment, one, two in zip(stage, moments, ours, behind, strict=True):
+                if wanted[one].size and wanted[one].shape == found[two].shape:
+                    inputs = _columns(found[two], node, samples)
+                    moment.add(inputs, _columns(wanted[one], node, samples) - inputs)
+        yield stage, moments
+
+
+class _Up:
+    """A model up to some of its tensors, inputs among them."""
+
+    def __init__(self, model: ir.Model, names: Sequence[str], *, optimize: bool) -> None:
+        part = foreign.runnable_part(model).clone()
+        inputs = {str(v.name) for v in part.graph.inputs}
+        values = {str(v.name): v for node in part.graph for v in node.outputs}
+        self._fed = [name for name in names if name in inputs]
+        self._names = [n for n in dict.fromkeys(names) if n not in inputs]
+        part.graph.outputs.clear()
+        part.graph.outputs.extend(values[name] for name in self._names)
+        edit.remove_unused(part)
+        self._session = Session(part, optimize=optimize) if self._names else None
+
+    def __call__(self, feeds: Any) -> dict[str, npt.NDArray[Any]]:
+        found = {} if self._session is None else self._session.run(feeds, self._names)
+        return {**{name: feeds[name] for name in self._fed}, **found}
+
+
+def _stages(nodes: Sequence[ir.Node]) -> list[list[ir.Node]]:
+    """Layers by the longest chain of layers in front of them."""
+    depth, chosen = dict[int, int](), set(map(id, nodes))
+    graph = nodes[0].graph if nodes else None
+    stages: list[list[ir.Node]] = []
+    for node in graph or ():
+        below = max((depth.get(id(value.producer()), 0) for value in node.inputs if value is not None), default=0)
+        if id(node) in chosen:
+            stages.extend([] for _ in range(below + 1 - len(stages)))
+            stages[below].append(node)
+            below += 1
+        depth[id(node)] = below
+    return stages
+
+
+def _columns(values: npt.NDArray[Any], node: ir.Node, samples: int) -> npt.NDArray[Any]:
+    weight = _weight(node)
+    inputs = columns.filters_of(weight, node).shape[2]
+    places = min(max(-(-COLUMNS * inputs // samples), FEWEST), columns.POSITIONS)
+    return columns.columns_of(values, node, weight.shape, places)
+
+
+def _grid_of_input(node: ir.Node, placed: Sequence[Placement]) -> QParams | None:
+    """Parameters of the activation that `node` reads; None where it is read in float."""
+    grid = input_grid(node, placed)
+    return None if grid is None or grid.axis is not None or grid.qtype.is_float else grid
+
+
+def _weight(node: ir.Node) -> npt.NDArray[Any]:
+    weight = query.constant_array(node.inputs[1])
+    assert weight is not None
+    return weight

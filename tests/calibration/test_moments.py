@@ -1,0 +1,81 @@
+"""Layers are rounded one behind the other where grids are narrow: each sees what those in front of it leave."""
+
+import numpy as np
+import onnx
+import onnx.parser
+import onnx_ir as ir
+import pytest
+
+import onnxqat
+from onnxqat.backends.selection import Overrides
+from onnxqat.calibration import moments
+from onnxqat.calibration.data import open_data
+from onnxqat.calibration.inputs import of_graph
+from onnxqat.insertion import rounding_choice
+from tests.passes.checks import ort_run
+
+TEXT = """<ir_version: 8, opset_import: ["": 17]>
+    g (float[N, 8, 6, 6] x) => (float[N, 8, 6, 6] y) {
+        [c1] a = Conv <pads = [1, 1, 1, 1]> (x, w1, b1)
+        r = Relu (a)
+        [c2] b = Conv <pads = [1, 1, 1, 1]> (r, w2, b2)
+        [c3] c = Conv (r, w3, b3)
+        s = Add (b, c)
+        t = Relu (s)
+        [c4] y = Conv <pads = [1, 1, 1, 1]> (t, w4, b4)
+    }"""
+
+
+def network() -> onnx.ModelProto:
+    rng = np.random.default_rng(0)
+    model = onnx.parser.parse_model(TEXT)
+    for index, size in enumerate((3, 3, 1, 3), start=1):
+        weight = rng.standard_normal((8, 8, size, size)) / np.sqrt(8 * size * size)
+        for name, value in ((f"w{index}", weight), (f"b{index}", rng.standard_normal(8) / 10)):
+            model.graph.initializer.append(onnx.numpy_helper.from_array(value.astype(np.float32), name))
+    return model
+
+
+def samples(count: int, seed: int) -> np.ndarray:
+    """Channels that go together, so that the error of one can be made up for by others."""
+    rng = np.random.default_rng(seed)
+    mixed = np.einsum(
+        "ck,nkhw->nchw", np.random.default_rng(9).standard_normal((8, 3)), rng.standard_normal((count, 3, 6, 6))
+    )
+    return (mixed + 0.1 * rng.standard_normal(mixed.shape)).astype(np.float32)
+
+
+def test_stages_follow_the_chains_of_layers() -> None:
+    model = ir.from_proto(network())
+    layers = [node for node in model.graph if node.op_type == "Conv"]
+    data = open_data({"x": samples(8, 1)}, of_graph(model.graph), batch_size=8)
+    found = moments.in_turn(model, layers, lambda copy, remarks: None, data)
+    assert [[node.name for node in stage] for stage, _ in found] == [["c1"], ["c2", "c3"], ["c4"]]
+
+
+def test_nothing_is_taken_from_layers_that_stand_behind_no_quantizer() -> None:
+    model = ir.from_proto(network())
+    layers = [node for node in model.graph if node.op_type == "Conv"]
+    data = open_data({"x": samples(8, 1)}, of_graph(model.graph), batch_size=8)
+    alone = moments.alone(model, layers, (), data)
+    in_turn = [each for _, found in moments.in_turn(model, layers, lambda copy, remarks: None, data) for each in found]
+    for one, two in zip(alone, in_turn, strict=True):
+        assert one.count == two.count
+        np.testing.assert_allclose(one.first, two.first, rtol=1e-4, atol=1e-3)
+        np.testing.assert_allclose(two.taken, 0, atol=1e-3)
+
+
+def test_what_layers_in_front_lose_is_made_up_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, fresh = network(), {"x": samples(64, 2)}
+    wanted = ort_run(model, fresh)["y"]
+    overrides = Overrides(weight_bits=2, activation_bits=4)
+
+    def error() -> float:
+        made = onnxqat.insert_qdq(
+            model, calibration={"x": samples(256, 1)}, overrides=overrides, rounding="compensated", guard=False
+        )
+        return float(np.square(ort_run(made.model, fresh)["y"] - wanted).mean())
+
+    in_turn = error()
+    monkeypatch.setattr(rounding_choice, "_turns", lambda placements, insert: None)
+    assert in_turn < 0.9 * error()
