@@ -15,7 +15,7 @@ from onnxqat.calibration.resolve import Resolved
 from onnxqat.calibration.rounding import compensate
 from onnxqat.calibration.session import Session
 from onnxqat.errors import DataError, ModelError
-from onnxqat.graph import batchnorm, notes, query
+from onnxqat.graph import batchnorm, notes
 from onnxqat.types import Placement, QuantPlan, Remark
 
 Rounding = Literal["auto", "nearest", "compensated"]
