@@ -142,10 +142,11 @@ def test_onnxsim_leaves_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("bits", "mode", "told"), [(2, "fold", True), (3, "fold", True), (4, "fold", False), (2, "keep", False)]
+    ("bits", "mode", "kept"), [(2, "auto", 3), (3, "auto", 3), (4, "auto", 0), (2, "fold", 0), (4, "keep", 3)]
 )
-def test_folding_at_few_bits_is_remarked_on(bits: int, mode: str, told: bool) -> None:
+def test_few_bits_keep_it_by_default(bits: int, mode: str, kept: int) -> None:
     overrides = Overrides(weight_bits=bits, activation_bits=bits)
     result = insert_qdq(proto(TEXT), "academic", calibration=DATA, overrides=overrides, batch_norm=mode)  # type: ignore[arg-type]
-    found = [r for r in result.remarks if "train much better" in r.message]
-    assert [r.nodes for r in found] == ([("bn1", "bn2", "bn3")] if told else [])
+    assert Counter(n.op_type for n in result.model.graph.node)["BatchNormalization"] == kept
+    found = [r for r in result.remarks if "weights of" in r.message and "handoff folds it" in r.message]
+    assert [r.nodes for r in found] == ([("bn1", "bn2", "bn3")] if kept and mode == "auto" else [])

@@ -298,7 +298,16 @@ class _Search:
         self.tell("reconstruct")
         began, target = time.monotonic(), self.folder / "reconstructed.onnx"
         try:
-            done = rebuild(start, target, self.training, self.clock, reserve=reserve, seed=seed, device=device)
+            done = rebuild(
+                start,
+                target,
+                self.training,
+                self.original,
+                self.clock,
+                reserve=reserve,
+                seed=seed,
+                device=device,
+            )
         except QatError as error:
             self._remark(f"nothing was reconstructed: {error.message}")
             return

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onnxqat.auto.budget import Budget
+from onnxqat.graph import io
 
 if TYPE_CHECKING:
     from onnxqat.calibration.data import Data
@@ -26,7 +27,15 @@ class _TimeIsOverError(Exception):
 
 
 def rebuild(
-    start: Path, output: Path, data: Data, budget: Budget, *, reserve: float, seed: int, device: str | None
+    start: Path,
+    output: Path,
+    data: Data,
+    teacher: io.ModelSource,
+    budget: Budget,
+    *,
+    reserve: float,
+    seed: int,
+    device: str | None,
 ) -> bool:
     """Reconstruct `start` into `output`, unless that leaves less than `reserve` seconds of `budget`.
 
@@ -34,6 +43,7 @@ def rebuild(
         start: a calibrated QDQ model with float weights.
         output: file to write.
         data: training samples; labels are not looked at.
+        teacher: the float model.
         budget: of the whole search.
         reserve: seconds that are needed afterwards.
         seed: of :func:`onnxqat.reconstruct`.
@@ -52,7 +62,8 @@ def rebuild(
             raise _TimeIsOverError
 
     def run(iterations: int) -> None:
-        reconstruct(start, data, iterations=iterations, seed=seed, device=device, output=output, progress=watch)
+        steps = {"iterations": iterations, "seed": seed, "device": device}
+        reconstruct(start, data, teacher=teacher, output=output, progress=watch, **steps)  # type: ignore[arg-type]
 
     began = time.monotonic()
     try:
