@@ -349,6 +349,7 @@ class _Search:
                 output=path,
                 overrides=variant.overrides,
                 rounding=variant.rounding,
+                batch_norm="fold",
             )
         except QatError as error:
             if not self.attempts:

@@ -53,7 +53,7 @@ def compensate(
     in front of the quantizers (:mod:`onnxqat.passes.compute_batchnorm`) follows: the weight in front of folding and beta
     become those that fold to what was found.
 
-    Costs a pass over the data; the model notes that it was done (``notes.ROUNDING``). Left as they are: weights or biases that other nodes read too, computed biases, stacks
+    Costs a pass over the data; the model notes that it was done (``notes.ROUNDED_BITS``). Left as they are: weights or biases that other nodes read too, computed biases, stacks
     of matrices.
 
     Args:
@@ -77,7 +77,9 @@ def compensate(
         for node, moment in zip(stage, moments, strict=True):
             grid, codes = grids[str(node.inputs[1].name)], (largest or {}).get(str(node.name))  # type: ignore[union-attr]
             _round(node, grid, moment, codes, shifts=insert is not None)
-    model.metadata_props[notes.ROUNDING] = "compensated"
+    rounded_grids = [grids[str(node.inputs[1].name)] for node in nodes]  # type: ignore[union-attr]
+    made_up_for = rounded_grids if insert is None else [p.qparams for p in placed]
+    model.metadata_props[notes.ROUNDED_BITS] = str(min(grid.qtype.bits for grid in made_up_for))
     return (Remark(f"weights of {len(nodes)} layers were rounded on calibration data", (), "calibrate"),)
 
 

@@ -19,7 +19,9 @@ BIAS_GRID = "onnxqat.bias_grid"  # on a node whose float bias lies on the grid o
 SCALE_BITS = "onnxqat.scale_bits"  # on the nodes of a quantizer whose scale is kept to so many significant bits
 PRESCRIBED = "onnxqat.prescribed"  # on the nodes of a quantizer whose parameters the target has built in
 LARGEST_CODES = "onnxqat.largest_codes"  # on a layer: the codes of its input for which its sums do not saturate
-ROUNDING = "onnxqat.rounding"  # on a model: its weights were rounded on calibration data
+ROUNDED_BITS = (
+    "onnxqat.rounded_bits"  # on a model: the least width that rounding of weights on calibration data made up for
+)
 QUANT_MIN, QUANT_MAX = "onnxqat.quant_min", "onnxqat.quant_max"
 NARROW = 7
 """Width below which weights that were rounded on data compute another function without their quantizers: a network of five
@@ -78,3 +80,9 @@ def has_bias_on(node: ir.Node, accumulator: QParams) -> bool:
     snapped = numerics.fake_quantize(given, accumulator)
     # A product of a code and the scale is rounded once, in the type of the bias.
     return bool(np.allclose(snapped, given, rtol=float(np.finfo(values.dtype).eps), atol=0.0))
+
+
+def moves_function(model: ir.Model) -> bool:
+    """Tell if `model` without its quantizers computes another function, since narrow weights were rounded on data."""
+    text = model.metadata_props.get(ROUNDED_BITS, "")
+    return text.isdigit() and len(text) < 3 and int(text) < NARROW

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from onnxqat.bridge.module import OnnxModule
 from onnxqat.errors import QatError, UsageError
-from onnxqat.graph import io, notes, provenance, qdq
+from onnxqat.graph import io, notes, provenance
 from onnxqat.training import teachers
 from onnxqat.training.teachers import Given
 from onnxqat.types import Remark
@@ -78,7 +78,7 @@ def find(graph: ir.Model, source: Any) -> Original:
 def _without(graph: ir.Model, why: str, *, says: bool = False) -> Original:
     """The file as its own teacher, where it can be one; `says` that, where the float model was expected to teach."""
     name = provenance.of(graph).float_model or "the float model that the file was made from"
-    if notes.ROUNDING in graph.metadata_props and _narrowest(graph) < notes.NARROW:
+    if notes.moves_function(graph):
         raise UsageError(
             "option-invalid",
             f"there is no teacher: the file's own weights were rounded on calibration data, and {name} {why}",
@@ -87,11 +87,6 @@ def _without(graph: ir.Model, why: str, *, says: bool = False) -> Original:
     return Original(
         remarks=(_remark(f"the teacher is the file with its quantizers off: {name} {why}"),) if says else ()
     )
-
-
-def _narrowest(graph: ir.Model) -> int:
-    """Least number of bits of a weight."""
-    return min((q.qparams.qtype.bits for q in qdq.quantizers(graph, every=True) if q.role == "weight"), default=8)
 
 
 def _remark(text: str) -> Remark:

@@ -68,14 +68,29 @@ def test_nothing_is_taken_from_layers_that_stand_behind_no_quantizer() -> None:
 def test_what_layers_in_front_lose_is_made_up_for(monkeypatch: pytest.MonkeyPatch) -> None:
     model, fresh = network(), {"x": samples(64, 2)}
     wanted = ort_run(model, fresh)["y"]
-    overrides = Overrides(weight_bits=2, activation_bits=4)
-
-    def error() -> float:
+    errors = {}
+    for name, turns in (("in turn", lambda placements, insert: insert), ("alone", lambda placements, insert: None)):
+        monkeypatch.setattr(rounding_choice, "_turns", turns)
         made = onnxqat.insert_qdq(
-            model, calibration={"x": samples(256, 1)}, overrides=overrides, rounding="compensated", guard=False
+            model,
+            calibration={"x": samples(256, 1)},
+            overrides=Overrides(weight_bits=2),
+            rounding="compensated",
+            guard=False,
         )
-        return float(np.square(ort_run(made.model, fresh)["y"] - wanted).mean())
+        errors[name] = float(np.square(ort_run(made.model, fresh)["y"] - wanted).mean())
+    assert errors["in turn"] < 0.9 * errors["alone"]
 
-    in_turn = error()
-    monkeypatch.setattr(rounding_choice, "_turns", lambda placements, insert: None)
-    assert in_turn < 0.9 * error()
+
+@pytest.mark.parametrize(("bits", "in_turn"), [(8, False), (6, True), (4, True), (3, False), (2, False)])
+def test_which_widths_are_rounded_in_turn(bits: int, in_turn: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    monkeypatch.setattr(rounding_choice, "compensate", lambda *given: seen.append(given[-1]) or ())
+    onnxqat.insert_qdq(
+        network(),
+        calibration={"x": samples(64, 1)},
+        overrides=Overrides(weight_bits=bits),
+        rounding="compensated",
+        guard=False,
+    )
+    assert [insert is not None for insert in seen] == [in_turn]

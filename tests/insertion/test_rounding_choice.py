@@ -74,7 +74,7 @@ def test_narrow_weights_of_a_model_in_memory_stay() -> None:
     )
     np.testing.assert_array_equal(weights(made.model), weights_of(network("conv")))
     assert any('rounding="compensated"' in remark.message for remark in made.remarks)
-    assert all(entry.key != notes.ROUNDING for entry in made.model.metadata_props)
+    assert all(entry.key != notes.ROUNDED_BITS for entry in made.model.metadata_props)
 
 
 def test_narrow_weights_of_a_file_are_rounded_on_the_data(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_narrow_weights_of_a_file_are_rounded_on_the_data(tmp_path: Path) -> Non
     options = {"calibration": {"x": samples("conv", 128)}, "overrides": Overrides(weight_bits=4), "guard": False}
     made = onnx.load(onnxqat.insert_qdq(path, **options).model)
     assert not np.array_equal(weights(made), weights_of(network("conv")))
-    assert {entry.key: entry.value for entry in made.metadata_props}[notes.ROUNDING] == "compensated"
+    assert {entry.key: entry.value for entry in made.metadata_props}[notes.ROUNDED_BITS] == "4"
 
 
 @pytest.mark.parametrize("bits", [2, 4])

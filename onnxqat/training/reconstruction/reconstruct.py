@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import os
 import time
@@ -9,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+import numpy as np
 import torch
 from torch import Tensor, fx
 
@@ -173,6 +175,7 @@ def reconstruct(
     with placement.seeded(seed, place), scratch() as folder:
         run = _Run(module, held, settings, place, folder, original.module)
         reports = run.all(chosen.order, progress)
+        remarks.extend(run.remarks)
     tuned = put_back(module.cpu(), file.target, output, metadata={"onnxqat.method": recipe})
     tuned = file.like_given(tuned, output)
     count = sum(_size(batch) for batch in held)
@@ -242,14 +245,48 @@ class _Run:
         self.count = len(held)
         self.runner = GraphRunner(module, [value.to(device) for value in held[0]])
         self.quantized = {node: self._cache() for node in self.runner.inputs}
-        self.floating = self.quantized
+        self.floating = self.inputs = self.quantized
         for index, batch in enumerate(held):
             for node, value in zip(self.runner.inputs, batch, strict=True):
                 self.quantized[node].store(index, value)
         self.theirs = None if teacher is None else FloatValues(teacher.to(device), self.runner, held)
+        self.remarks: list[Remark] = []
 
     def all(self, order: Order, progress: Callable[[int, int | None], None] | None) -> list[BlockReport]:
-        """Learn every block and move on."""
+        """Learn every block and move on; leave the module as it was where its outputs are no better for it.
+
+        What a block gains can be lost behind it: a layer that made up for the error of those in front does so no more.
+        """
+        kept = copy.deepcopy(self.module.state_dict())
+        whole = Region(tuple(self.runner.inputs), tuple(filter(self.runner.is_float, self.runner.outputs)), ())
+        wanted = self._in_float(whole, whole.exits)
+        before = self._error(whole, wanted)
+        reports = self._learn_all(order, progress)
+        after = self._error(whole, wanted)
+        if after > before:
+            self.module.load_state_dict(kept)
+            text = (
+                f"the file is as it was: the error at its outputs, {100 * before:.3g} % of the signal, was "
+                f"{100 * after:.3g} % with what the blocks had learned"
+            )
+            self.remarks.append(Remark(text, source="reconstruct"))
+            reports = [dataclasses.replace(report, after=report.before) for report in reports]
+        return reports
+
+    def _error(self, whole: Region, wanted: dict[fx.Node, Cache]) -> float:
+        """Squared error at the outputs of the quantized module, relative to the power of each, on all samples."""
+        start = {node: self.inputs[node] for node in whole.entries}
+        total = 0.0
+        for node, cache in self._values(whole, whole.exits, start).items():
+            noise, power = 0.0, float(np.finfo(np.float64).tiny)
+            for index in range(self.count):
+                target = wanted[node].batch(index, self.device).double()
+                noise += float((cache.batch(index, self.device).double() - target).square().sum())
+                power += float(target.square().sum())
+            total += noise / power
+        return total
+
+    def _learn_all(self, order: Order, progress: Callable[[int, int | None], None] | None) -> list[BlockReport]:
         cut = regions(self.runner, order)
         total = sum(len(region.blocks) for region in cut)
         reports: list[BlockReport] = []
