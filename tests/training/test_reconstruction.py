@@ -20,6 +20,7 @@ from onnxqat.passes._base import rewrite
 from onnxqat.passes.deploy_form import DeployForm
 from onnxqat.training import methods
 from onnxqat.training.reconstruction import cache
+from onnxqat.training.reconstruction import reconstruct as reconstruction
 from onnxqat.training.reconstruction.blocks import regions
 from onnxqat.training.reconstruction.execution import GraphRunner
 from onnxqat.training.reconstruction.float_values import FloatValues
@@ -239,3 +240,14 @@ def test_a_tensor_that_means_something_else_in_the_float_file_is_no_target() -> 
     after = {name: found[nodes[name]].batch(0, torch.device("cpu")) for name in ("a", "r1")}
     torch.testing.assert_close(after["a"], before["a"] - 0.001)
     assert torch.equal(after["r1"], before["r1"])
+
+
+def test_what_the_outputs_are_worse_for_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What blocks gain can be lost behind them."""
+    model = quantized(network())
+    errors = iter((0.1, 0.2))
+    monkeypatch.setattr(reconstruction._Run, "_error", lambda run, whole, wanted: next(errors))
+    result = reconstruct(model, {"x": DATA}, iterations=20, batch_size=16)
+    np.testing.assert_array_equal(run(result.model, DATA), run(model, DATA))
+    assert not any(block.kept for block in result.blocks)
+    assert any("the file is as it was" in remark.message for remark in result.remarks)
