@@ -62,8 +62,7 @@ def run(model: io.ModelSource, data: Any, given: Options) -> FinetuneResult:
     given = dataclasses.replace(given, batch_norm=batch_norms.resolve(given.batch_norm, graph))
     module = _student(graph, given)
     whole = _material(model, graph, data, given)
-    unguided = given.teacher is None and given.features is None and not whole.has_labels
-    original = originals.find(graph, model) if unguided else Original()
+    original = _original(graph, model, whole, given)
     scored = _scored(graph, whole, given, original)
     teachers = original.teachers or roles.teachers_of(given.teacher, module, has_labels=whole.has_labels)
     check_inputs(teachers, graph)
@@ -71,9 +70,7 @@ def run(model: io.ModelSource, data: Any, given: Options) -> FinetuneResult:
         part = material.sharded(whole, world, own=isinstance(data, Sharded))
         for each in (module, *(one.module for one in teachers)):
             each.to(place)
-        compared = given.features
-        if not (compared is None or isinstance(compared, Features)):
-            compared = Features(compared)
+        compared = _compared(given)
         lesson = roles.lesson(module, teachers, loss=given.loss, outputs=output_kind(graph), features=compared)
         trained = world.place(module)
         if isinstance(trained, Blocks):
@@ -141,6 +138,18 @@ def _material(model: io.ModelSource, graph: ir.Model, data: Any, given: Options)
         hold_out=given.by_loss or file_score.is_metric(given.score),
         origin=model,
     )
+
+
+def _original(graph: ir.Model, model: io.ModelSource, data: Material, given: Options) -> Original:
+    """The float model that the file was made from, where it is to teach."""
+    guided = given.teacher is not None or given.features is not None or data.has_labels
+    return Original() if guided else originals.find(graph, model)
+
+
+def _compared(given: Options) -> Features | None:
+    """Inner tensors to compare."""
+    features = given.features
+    return features if features is None or isinstance(features, Features) else Features(features)
 
 
 def _scored(graph: ir.Model, data: Material, given: Options, original: Original) -> FileScore | None:
