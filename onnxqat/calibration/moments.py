@@ -153,21 +153,21 @@ def in_turn(
         for feeds in some:
             wanted, found = (run(feeds) for run in runs)
             for node, moment, one, two in zip(stage, moments, ours, behind, strict=True):
-                if wanted[one].size and wanted[one].shape == found[two].shape:
+                if one in wanted and two in found and wanted[one].size and wanted[one].shape == found[two].shape:
                     inputs = _columns(found[two], node, samples)
                     moment.add(inputs, _columns(wanted[one], node, samples) - inputs)
         yield stage, moments
 
 
 class _Up:
-    """A model up to some of its tensors, inputs among them."""
+    """A model up to some of its tensors, inputs among them; those that it has not, or that onnxruntime cannot run, are left out."""
 
     def __init__(self, model: ir.Model, names: Sequence[str], *, optimize: bool) -> None:
         part = foreign.runnable_part(model).clone()
         inputs = {str(v.name) for v in part.graph.inputs}
         values = {str(v.name): v for node in part.graph for v in node.outputs}
         self._fed = [name for name in names if name in inputs]
-        self._names = [n for n in dict.fromkeys(names) if n not in inputs]
+        self._names = [name for name in dict.fromkeys(names) if name in values]
         part.graph.outputs.clear()
         part.graph.outputs.extend(values[name] for name in self._names)
         edit.remove_unused(part)
