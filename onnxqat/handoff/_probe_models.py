@@ -274,7 +274,9 @@ class _Writer:
         row = self.weight_type
         channel = axis if row.granularity == "channel" else None
         others = tuple(i for i in range(values.ndim) if channel is None or i != channel)
-        low, high = values.min(axis=others), values.max(axis=others)
+        # Half of the codes: two products of 64 and 255 stay below 2**15, so that no kernel's sum of them saturates.
+        spare = 2 if row.saturates else 1
+        low, high = spare * values.min(axis=others), spare * values.max(axis=others)
         qparams = numerics.from_range(
             low, high, row.qtype(), symmetric=True, axis=channel, scale_bits=row.scale_width()
         )
