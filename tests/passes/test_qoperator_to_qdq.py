@@ -146,6 +146,7 @@ def quantized(network: str, folder: Path, *, per_channel: bool) -> onnx.ModelPro
         per_channel=per_channel,
         activation_type=QuantType.QUInt8,
         weight_type=QuantType.QInt8,
+        reduce_range=True,  # with which products saturate on no processor
     )
     return onnx.load(folder / "quantized.onnx")
 
