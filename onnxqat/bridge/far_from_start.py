@@ -28,6 +28,9 @@ OTHER_CLASSES = 0.1
 is remarked on: on samples of their own, networks that learn well leave it for a few in a hundred. A ResNet-20 that SGD
 took from 91.4 to 92.1 % leaves it for one in 800, one that AdamW at 1e-3 took to 69.3 % for 14 in a hundred."""
 
+ERRORS = 1.0
+"""Standard errors of such a share that come on top, so that two of a few samples are no reason."""
+
 OTHER_VALUES = 0.5
 """The same for outputs that are no classes: squared error in parts of the variance. A constant has 1."""
 
@@ -92,7 +95,8 @@ def _far(wanted: Sequence[Array], before: Sequence[Array], after: Sequence[Array
     if any({a.dtype.kind for a in of} != {"f"} or len({a.shape for a in of}) > 1 for of in pairs):
         return None
     is_class = all(a.ndim == 2 and a.shape[1] > 1 for a in wanted)
-    measure, limit = (_other_classes, OTHER_CLASSES) if is_class else (_error, OTHER_VALUES)
+    error = np.sqrt(OTHER_CLASSES * (1 - OTHER_CLASSES) / sum(map(len, wanted)))
+    measure, limit = (_other_classes, OTHER_CLASSES + ERRORS * error) if is_class else (_error, OTHER_VALUES)
     was, now = measure(before, wanted), measure(after, wanted)
     if not np.isfinite(was) or now - was < limit:
         return None
