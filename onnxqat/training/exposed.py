@@ -28,15 +28,30 @@ def expose(module: nn.Module, names: Sequence[str]) -> nn.Module:
     return _of_graph(module, names) if isinstance(module, OnnxModule) else _Hooked(module, names)
 
 
-def _of_graph(module: OnnxModule, names: Sequence[str]) -> OnnxModule:
+def only(module: OnnxModule, names: Sequence[str]) -> OnnxModule:
+    """A view of `module` whose forward returns the tensors called `names` alone, and computes nothing behind them.
+
+    Args:
+        module: of :func:`onnxqat.to_torch`.
+        names: of tensors in the ONNX file.
+
+    Raises:
+        UsageError: ``name-unknown``.
+    """
+    return _of_graph(module, names, outputs=False)
+
+
+def _of_graph(module: OnnxModule, names: Sequence[str], *, outputs: bool = True) -> OnnxModule:
     for name in names:
         if name not in module.tensor_nodes:
             raise unknown("tensor", name, sorted(module.tensor_nodes))
     graph, copies = fx.Graph(), dict[fx.Node, fx.Node]()
-    outputs = graph.graph_copy(module.graph, copies)
+    copied = graph.graph_copy(module.graph, copies)
     by_name = {old.name: new for old, new in copies.items()}
-    results: tuple[Any, ...] = outputs if isinstance(outputs, tuple) else (outputs,)
-    graph.output((*results, *(by_name[module.tensor_nodes[name]] for name in names)))
+    results: tuple[Any, ...] = copied if isinstance(copied, tuple) else (copied,)
+    graph.output((*(results if outputs else ()), *(by_name[module.tensor_nodes[name]] for name in names)))
+    if not outputs:
+        graph.eliminate_dead_code(is_impure_node=lambda node: node.op in ("placeholder", "output"))
     view = make(module, graph, {})
     view.train(module.training)
     return view

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, fx
 
 from onnxqat.bridge.fake_quantize import FakeQuantize
-from onnxqat.bridge.module import OnnxModule, make
+from onnxqat.bridge.module import OnnxModule
+from onnxqat.training import exposed
 from onnxqat.training.reconstruction.cache import Cache
 from onnxqat.training.reconstruction.execution import GraphRunner
 from onnxqat.training.teachers import places
@@ -46,7 +47,7 @@ class FloatValues:
         names = {node: name for node in found if (name := self._name(node)) is not None}
         if not names:
             return
-        view = _up_to(self._module, list(names.values()))
+        view = exposed.only(self._module, list(names.values()))
         alike = set(names)
         for index, batch in enumerate(self._batches):
             values = view(*(batch[place].to(device) for place in self._inputs))
@@ -66,18 +67,6 @@ class FloatValues:
             if not isinstance(self._runner.submodule(node), FakeQuantize) or not isinstance(source, fx.Node):
                 return None
             node = source
-
-
-def _up_to(module: OnnxModule, names: Sequence[str]) -> OnnxModule:
-    """A view of `module` that computes the tensors `names` and nothing behind them."""
-    graph, copies = fx.Graph(), dict[fx.Node, fx.Node]()
-    graph.graph_copy(module.graph, copies)
-    by_name = {old.name: new for old, new in copies.items()}
-    graph.output(tuple(by_name[module.tensor_nodes[name]] for name in names))
-    graph.eliminate_dead_code(is_impure_node=lambda node: node.op in ("placeholder", "output"))
-    view = make(module, graph, {})
-    view.train(module.training)
-    return view
 
 
 def _is_alike(own: Tensor, theirs: Tensor) -> bool:
