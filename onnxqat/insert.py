@@ -249,11 +249,12 @@ def prepare(
     remarks.extend(_base.rewrite(model, first).remarks)
     chosen = selection.unmark(model, chosen)
     shapes.infer(model)  # types tell the next passes what is worth folding
+    asked = batch_norm == "keep"
     if batch_norm == "auto":
         keeps = not overrides.exact and kept_batchnorm.is_worth_it(model, table, remarks)
         batch_norm = "keep" if keeps else "fold"
     if batch_norm == "keep":
-        kept_batchnorm.keep(model, table, chosen, remarks, exact=overrides.exact, compute=compute)
+        kept_batchnorm.keep(model, table, chosen, remarks, exact=overrides.exact, compute=compute, asked=asked)
     steps: list[_base.Pass] = [
         LiftConstants(),
         FoldBatchnorm(),

@@ -1,4 +1,4 @@
-"""Notes on the nodes of quantizers, and one on the model, in their metadata: hints about what the file holds, which its values overrule.
+"""Notes on quantizers, layers and the model, in their metadata: hints about what the file holds, which its values overrule.
 
 A file may have been edited, by hand or by a tool that knows nothing of them, so that a note that contradicts the constants
 beside it is as if it were not there: runtimes compute with the constants.

@@ -37,7 +37,14 @@ def is_worth_it(model: ir.Model, table: schema.Backend, remarks: list[Remark]) -
 
 
 def keep(
-    model: ir.Model, table: schema.Backend, chosen: Selection, remarks: list[Remark], *, exact: bool, compute: bool
+    model: ir.Model,
+    table: schema.Backend,
+    chosen: Selection,
+    remarks: list[Remark],
+    *,
+    exact: bool,
+    compute: bool,
+    asked: bool = True,
 ) -> None:
     """Keep the BatchNormalizations of `model`, in place, that the weight scales of `table` can take up at deployment.
 
@@ -48,6 +55,8 @@ def keep(
         remarks: what is found is added.
         exact: the user wants equal numbers, for which all are folded.
         compute: where weight scales cannot take one up, note it at its layer, for the graph to fold it.
+
+        asked: the user asked for it; where it is a default, none that can be kept is no error.
 
     Raises:
         UsageError: ``option-invalid`` where none can be kept, for another reason than the user's choice of nodes.
@@ -66,7 +75,7 @@ def keep(
             noted |= reason is None
             found |= {} if reason is None else {id(layer): reason}
     remarks.extend(_base.rewrite(model, [KeepBatchnorm(refusal)]).remarks)
-    if noted or any(map(batchnorm.is_kept, walk.nodes(model))):
+    if not asked or noted or any(map(batchnorm.is_kept, walk.nodes(model))):
         return
     of_user = {*chosen.left_out.values(), *chosen.outputs.values(), None}
     refused = [reason for _, layer, _ in _behind_layers(model) if (reason := refusal(layer)) not in of_user]
