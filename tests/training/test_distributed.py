@@ -310,20 +310,24 @@ def test_torchrun(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are listed under /proc on Linux only")
-def test_no_thread_of_the_group_outlives_the_run() -> None:
+@pytest.mark.parametrize("strategy", ["ddp", pytest.param("fsdp", marks=pytest.mark.skipif(OLD, reason="needs torch 2.7"))])
+def test_no_thread_of_the_group_outlives_the_run(strategy: str) -> None:
     """One that is alive when the interpreter ends aborts the process where it then asks for Python's lock."""
     program = """
-import gc, os, torch
+import atexit, sys
 from pathlib import Path
+
+def listed():
+    names = [(task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir()]
+    print([name for name in names if "gloo" in name])
+
+atexit.register(listed)  # the first to be registered runs last
 from tests.training.test_finetune import data, network
 from onnxqat.training.finetune import finetune
 x, y = data(16)
-finetune(network(quantized=True), x, labels=y, epochs=2, device="cpu", learning_rate=0.01)
-gc.collect()
-names = [(task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir()]
-print([name for name in names if "gloo" in name])
+finetune(network(quantized=True), x, labels=y, epochs=2, device="cpu", learning_rate=0.01, distributed=sys.argv[1])
 """
-    for done in two("-c", program):
+    for done in two("-c", program, strategy):
         assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import datetime
 import functools
+import gc
 import importlib
 import itertools
 import os
@@ -117,6 +119,9 @@ def _rendezvous(rank: int, size: int, timeout: datetime.timedelta) -> Any:
     """The store that the environment names; process 0 keeps it as long as it lives, for a second run to meet there."""
     store, _, _ = next(iter(rendezvous("env://", rank, size, timeout=timeout)))
     store.set_timeout(timeout)
+    # DistributedDataParallel is part of cycles and holds its closed group until they are collected. Left to the end of
+    # the interpreter, the group's threads ask for Python's lock when nobody gives it any more, which aborts the process.
+    atexit.register(gc.collect)
     return store
 
 

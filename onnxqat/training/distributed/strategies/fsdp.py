@@ -7,6 +7,7 @@ pass only.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import inspect
 from collections.abc import Iterator, Sequence
@@ -47,6 +48,9 @@ class Strategy(Group):
         sync(module)
         blocks = Blocks(module, block_bytes=self.block_bytes)
         mesh = init_device_mesh(self.device.type, (dist.get_world_size(),))
+        # Caches of torch hold the mesh as long as the interpreter lives, and the mesh of newer releases holds its group,
+        # whose threads must end before: see `join._rendezvous`.
+        atexit.register(vars(mesh).get("_pg_registry", {}).clear)
         ignored = set(blocks.parameters()) - set(blocks.divisible())
         for part in (*blocks.blocks, blocks):
             fully_shard(part, mesh=mesh, reshard_after_forward=True, ignored_params=ignored)
