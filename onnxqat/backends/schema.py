@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 import yaml
 
+from onnxqat import arithmetic
 from onnxqat.backends import _text, shift_check, table_files
 from onnxqat.ops import _base as ops
 from onnxqat.types import FLOAT_STORAGE, STORAGE, QType, Role, TensorSpec
@@ -317,7 +318,8 @@ class Backend(_Row):
     left in float has no pair behind it. `exact` is what ``--exact`` does: ``short`` scales, for kernels that add or
     multiply in float, or ``odd`` sums, for those with a fixed-point factor (:mod:`onnxqat.calibration.odd_sums`); then
     it sets `sums`. With `written_attributes`, operators get the attributes that they leave at their defaults, for
-    compilers that do not know them. `accepts` names the types of activations and of weights that the compiler takes,
+    compilers that do not know them. `arithmetic` is what the integer kernels compute, where that is known to the last bit
+    (:mod:`onnxqat.arithmetic`): training computes it. `accepts` names the types of activations and of weights that the compiler takes,
     any where it says nothing; ``int8-symmetric`` is int8 without a zero point. `facts` gives the source of keys by path
     (``types.act``), for all below it too.
     """
@@ -344,6 +346,7 @@ class Backend(_Row):
     sums: Literal["any", "odd"] = "any"
     checks: tuple[Check, ...] = ()
     written_attributes: bool = False
+    arithmetic: str | None = None
     accepts: dict[Literal["activations", "weights"], tuple[str, ...]] = dataclasses.field(default_factory=dict)
     facts: dict[str, Fact] = dataclasses.field(default_factory=dict)
     first_last_bits: int | None = None
@@ -357,6 +360,9 @@ class Backend(_Row):
                     raise ValueError(f"ops.{op} uses type {slot.use!r}, which `types` does not define")
                 if slot.dtype is not None and slot.dtype not in STORAGE:
                     raise ValueError(f"ops.{op} has dtype {slot.dtype!r}, which is none of {', '.join(STORAGE)}")
+        if self.arithmetic is not None and self.arithmetic not in arithmetic.names():
+            known = ", ".join(arithmetic.names())
+            raise ValueError(f"arithmetic {self.arithmetic!r} is none of {known}")
         if self.first_last_bits is not None and self.first_last_bits not in (0, *WIDTHS):
             raise ValueError(f"first_last_bits is {self.first_last_bits}, which is none of 0, 2 to 8, 16")
         chained = {o for c in self.fused for step in c.chain for o in step}

@@ -137,6 +137,7 @@ def from_finetune(result: Any, *, following: str = "") -> Report:
         _figure(result, "best_epoch", "from epoch", "count")
         if getattr(result, "best_score", None) is not None
         else None,
+        _figure(result, "arithmetic", "arithmetic", "text"),
         _figure(result, "steps", "steps", "count"),
         Figure("first_loss", "training loss of the first epoch", losses[0], "number") if losses else None,
         Figure("last_loss", "training loss of the last epoch", losses[-1], "number") if losses else None,

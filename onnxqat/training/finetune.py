@@ -63,7 +63,7 @@ def finetune(
     batch_norm: batch_norms.Choice = "auto",
     reestimate_batch_norm: int | None = None,
     grad_bits: int | None = None,
-    arithmetic: str = "float",
+    arithmetic: str | None = None,
     precision: Precision = "float32",
     accumulate: int = 1,
     compile: bool | str = False,
@@ -141,8 +141,10 @@ def finetune(
             scored, and before it is written; None: keep those that training gathered.
         grad_bits: width of the gradients that flow back into layers with quantized weights, rounded at random
             (:mod:`onnxqat.training.gradients`); None leaves them float.
-        arithmetic: ``"float"``, or what the kernels of the target compute from codes, such as ``"onnxruntime"``
-            (:mod:`onnxqat.arithmetic`): the run trains and scores what the chip computes. In float32, not in shards.
+        arithmetic: what operators compute: on dequantized values (``"float"``), or on codes as the kernels of the
+            target do, such as ``"onnxruntime"`` (:mod:`onnxqat.arithmetic`): the run trains and scores what the chip
+            computes, in float32, not in shards. None: what the backend table of the file says, else ``"float"``, as in
+            half precision, compiled, in shards and where inner tensors are compared.
         precision: ``"bfloat16"`` or ``"float16"``: autocast around the model; quantizers compute in float32.
         accumulate: batches that make one step.
         compile: through ``torch.compile``; a name is that of a backend of it.

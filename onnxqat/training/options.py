@@ -62,7 +62,7 @@ class Options:
     batch_norm: batch_norms.Choice = "auto"
     reestimate_batch_norm: int | None = None
     grad_bits: int | None = None
-    arithmetic: str = "float"
+    arithmetic: str | None = None
     precision: Precision = "float32"
     accumulate: int = 1
     compile: bool | str = False
@@ -150,7 +150,7 @@ class Options:
                 f"labels in {self.labels} are for a metric",
                 hint="name one, as in score='coco-map'; labels to train on are an array, or lie in the data",
             )
-        if self.arithmetic != "float" and self.precision != "float32":
+        if self.arithmetic not in (None, "float") and self.precision != "float32":
             raise UsageError(
                 "option-invalid",
                 f"arithmetic {self.arithmetic!r} with precision {self.precision!r}, which does not hold all codes",

@@ -26,6 +26,7 @@ class FinetuneResult:
         score: what the score is: ``"evaluate"``, a function of the caller, or ``"loss"``, minus the loss.
         scored_samples: samples that ``"loss"`` is the mean over; 0 with another score.
         held_out: whether training does not see these.
+        arithmetic: what operators computed, in training and for the score.
         written: which weights were written: ``"best"``, ``"start"`` when no epoch scored higher, and where nothing
             could be scored ``"average"`` or ``"last"``.
         limited_scales: how often a step would have more than doubled or less than halved a scale; more than a few
@@ -50,6 +51,7 @@ class FinetuneResult:
     score: str = "loss"
     scored_samples: int = 0
     held_out: bool = False
+    arithmetic: str = "float"
 
     @property
     def helped(self) -> bool | None:

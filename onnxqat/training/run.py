@@ -22,7 +22,18 @@ from onnxqat.calibration.recorded import remarks_on_float
 from onnxqat.errors import UsageError
 from onnxqat.graph import io
 from onnxqat.training import batch_norm as batch_norms
-from onnxqat.training import file_score, holdout, material, methods, optimizers, outcome, placement, roles, schedules
+from onnxqat.training import (
+    file_score,
+    holdout,
+    material,
+    methods,
+    optimizers,
+    outcome,
+    placement,
+    roles,
+    schedules,
+    target_arithmetic,
+)
 from onnxqat.training import original as originals
 from onnxqat.training.checkpoint import Progress
 from onnxqat.training.distributed.blocks import Blocks, InFloat32
@@ -59,7 +70,7 @@ def run(model: io.ModelSource, data: Any, given: Options) -> FinetuneResult:
     given.check()
     source = Source(model)
     graph = source.graph
-    given = dataclasses.replace(given, batch_norm=batch_norms.resolve(given.batch_norm, graph))
+    given = _resolved(given, graph)
     module = _student(graph, given)
     whole = _material(model, graph, data, given)
     original = _original(graph, model, whole, given)
@@ -111,8 +122,22 @@ def run(model: io.ModelSource, data: Any, given: Options) -> FinetuneResult:
         score=scored.score.name if scored is not None else "loss" if given.by_loss else "evaluate",
         scored_samples=sum(map(holdout.size, whole.scored)),
         held_out=whole.held_out,
+        arithmetic=given.arithmetic or target_arithmetic.FLOAT,
         **_summary(fitted.progress),
     )
+
+
+def _resolved(given: Options, graph: ir.Model) -> Options:
+    """`given` with what follows from the file."""
+    arithmetic = target_arithmetic.resolve(
+        given.arithmetic,
+        graph,
+        precision=given.precision,
+        compiled=bool(given.compile),
+        distributed=given.distributed,
+        inner=given.features is not None,
+    )
+    return dataclasses.replace(given, batch_norm=batch_norms.resolve(given.batch_norm, graph), arithmetic=arithmetic)
 
 
 def _student(graph: ir.Model, given: Options) -> OnnxModule:
@@ -121,7 +146,7 @@ def _student(graph: ir.Model, given: Options) -> OnnxModule:
         given.method,
         grad_bits=given.grad_bits,
         batch_norm=given.batch_norm,
-        arithmetic=given.arithmetic,
+        arithmetic=given.arithmetic or target_arithmetic.FLOAT,
     )
 
 

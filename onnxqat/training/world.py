@@ -19,10 +19,12 @@ class World:
         rank: number of this process.
         size: how many there are.
         scaler_type: scaler of the loss in float16.
+        in_shards: whether a process holds parts of weights only.
     """
 
     rank = 0
     size = 1
+    in_shards = False
     scaler_type = torch.amp.GradScaler
 
     @property

@@ -310,7 +310,9 @@ def test_torchrun(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are listed under /proc on Linux only")
-@pytest.mark.parametrize("strategy", ["ddp", pytest.param("fsdp", marks=pytest.mark.skipif(OLD, reason="needs torch 2.7"))])
+@pytest.mark.parametrize(
+    "strategy", ["ddp", pytest.param("fsdp", marks=pytest.mark.skipif(OLD, reason="needs torch 2.7"))]
+)
 def test_no_thread_of_the_group_outlives_the_run(strategy: str) -> None:
     """One that is alive when the interpreter ends aborts the process where it then asks for Python's lock."""
     program = """

@@ -70,8 +70,8 @@ class _Announcement:
 )
 @click.option(
     "--arithmetic",
-    default="float",
-    help="What operators compute: float, or from codes as a target does: onnxruntime, fixed-point, shift.",
+    help="What operators compute: float, or from codes as a target does: onnxruntime, fixed-point, shift "
+    "[what the file's backend says].",
 )
 @click.option("--seed", type=_options.SEED, default=0, help="Seed of sample order and torch.")
 @_options.device
@@ -102,7 +102,7 @@ def run(
     objectives: dict[str, Any],
     batch_norm: str,
     reestimate_batch_norm: int | None,
-    arithmetic: str,
+    arithmetic: str | None,
     seed: int,
     device: str | None,
     execution: dict[str, Any],

@@ -33,6 +33,7 @@ class Strategy(Group):
 
     block_bytes = BLOCK_BYTES
     scaler_type = ShardedScaler
+    in_shards = True
 
     def place(self, module: nn.Module) -> nn.Module:
         """`module` in blocks, with the values of process 0, of which this process keeps its part.
