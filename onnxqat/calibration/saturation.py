@@ -23,10 +23,10 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from onnxqat import numerics
-from onnxqat.calibration import largest_codes
+from onnxqat.calibration import integer_layers, largest_codes
 from onnxqat.calibration.channel_peaks import Peaks
 from onnxqat.calibration.largest_codes import LargestCodes
-from onnxqat.graph import query, walk
+from onnxqat.graph import qdq, query, walk
 from onnxqat.graph.qdq import Quantizer
 from onnxqat.types import Placement, QParams, QuantPlan, Remark, TensorSpec
 
@@ -185,12 +185,29 @@ def channels(quantizer: Quantizer) -> int:
 
     Layers whose note says how large the codes of their input get are held to that.
     """
+    return max((count for _, count in _readers_of(quantizer)), default=0)
+
+
+def _readers_of(quantizer: Quantizer) -> list[tuple[ir.Node, int]]:
     codes = codes_of(quantizer)
     if codes is None:
-        return 0
+        return []
     readers = (node for value in quantizer.outputs for node in value.consumers())
     known = (node for node in readers if node.op_type in LAYERS and not node.domain)
-    return max((saturating(node, codes, largest_codes.noted(node)) for node in known), default=0)
+    return [(node, saturating(node, codes, largest_codes.noted(node))) for node in known]
+
+
+def channels_on_codes(node: ir.Node) -> int:
+    """The same of an operator on codes; 0 for any other."""
+    layer = integer_layers.of(node)
+    return 0 if layer is None else saturating(layer.plain, layer.weight)
+
+
+def layers(model: ir.Model) -> list[tuple[ir.Node, int]]:
+    """The layers of `model` in which products can saturate, each with the number of their output channels that can."""
+    found = [pair for quantizer in qdq.quantizers(model) for pair in _readers_of(quantizer)]
+    found += [(node, channels_on_codes(node)) for node in walk.nodes(model)]
+    return [(node, count) for node, count in found if count]
 
 
 def codes_of(quantizer: Quantizer) -> np.ndarray | None:

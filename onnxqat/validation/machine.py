@@ -9,12 +9,11 @@ from pathlib import Path
 import onnx_ir as ir
 
 from onnxqat.backends import schema
-from onnxqat.calibration.saturation import channels
+from onnxqat.calibration.saturation import layers
 from onnxqat.errors import QatError
-from onnxqat.graph import qdq
+from onnxqat.graph import query
 from onnxqat.types import Remark
 
-SAFE_CODE = 64
 _VECTOR_NEURAL = {"avx512_vnni", "avx_vnni", "avx_vnni_int8", "amx_int8"}
 
 
@@ -40,17 +39,17 @@ def precise(model: ir.Model) -> bool:
     """Whether integer kernels must not saturate, for their numbers to say something of the compiler of `model`.
 
     So it is on a processor that saturates, for a file whose table is that of a compiler for other processors: one that
-    does not keep weights in -64..63. A file without a table, or with one that is not here, is taken as it is.
+    does not keep products from saturating. A file without a table, or with one that is not here, is taken as it is.
     """
     return saturates() and not meant(model)
 
 
 def meant(model: ir.Model) -> bool:
-    """Whether `model` is for processors that saturate: its table says so, or this is one and no table says otherwise."""
+    """Whether `model` is for processors that saturate, some of them: its table says so, or no table says otherwise."""
     try:
         table = schema.load(model.metadata_props.get("onnxqat.backend", ""))
     except QatError:
-        return saturates()
+        return True
     return any(kind.reduce_range or kind.saturates for kind in table.types.values())
 
 
@@ -61,7 +60,7 @@ def saturation(model: ir.Model, *, precise: bool = False) -> list[Remark]:
         model: the QDQ model.
         precise: the session that is meant does not use these kernels, see :func:`precise`.
     """
-    wide = {q.tensor: count for q in qdq.quantizers(model) if (count := channels(q))} if saturates() else {}
+    wide = layers(model) if saturates() else []
     if not wide:
         return []
     if precise:
@@ -73,7 +72,7 @@ def saturation(model: ir.Model, *, precise: bool = False) -> list[Remark]:
         return [Remark(text, source="machine")]
     text = (
         f"this processor has no VNNI: integer kernels add products of 8-bit weights at 16 bits, which can saturate in "
-        f"{sum(wide.values())} channels of {len(wide)} layers ({next(iter(wide))!r}, ...); insert-qdq --safe-range raises "
-        "the scales of such channels, and onnxruntime's session option session.x64quantprecision=1 avoids it"
+        f"{sum(count for _, count in wide)} channels of {len(wide)} layers; insert-qdq --safe-range raises the scales of "
+        "such channels, and onnxruntime's session option session.x64quantprecision=1 avoids it"
     )
-    return [Remark(text, source="machine")]
+    return [Remark(text, tuple(query.label(node) for node, _ in wide), "machine")]

@@ -7,23 +7,52 @@ processor, from the codes, as the instruction would add them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from onnxqat.calibration import columns, largest_codes, saturation
+from onnxqat.calibration import columns, integer_layers, largest_codes, saturation
 from onnxqat.calibration.channel_peaks import input_axis
 from onnxqat.calibration.largest_codes import LargestCodes
-from onnxqat.graph import qdq, query
-from onnxqat.graph.qdq import Quantizer
-from onnxqat.types import Remark
+from onnxqat.graph import qdq, query, walk
+from onnxqat.types import QParams, Remark
 from onnxqat.validation import parity
 
 Array = npt.NDArray[Any]
 SMALLEST = -(2**15)
+_BYTES = {ir.DataType.INT8: "int8", ir.DataType.UINT8: "uint8"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """A tensor that tells the codes which a layer reads.
+
+    Attributes:
+        name: of the tensor.
+        zero_point: of the codes.
+        storage: int8 or uint8.
+        grid: on which the tensor lies, dequantized; None where it holds the codes.
+    """
+
+    name: str
+    zero_point: int
+    storage: str
+    grid: QParams | None = None
+
+    @property
+    def shift(self) -> int:
+        """What the kernel's codes, at least 0, are above those less their zero point."""
+        return self.zero_point + (largest_codes.SHIFT if self.storage == "int8" else 0)
+
+    def steps(self, values: Array) -> npt.NDArray[np.int64]:
+        """The codes less their zero point."""
+        if self.grid is not None:
+            return parity.codes_of(values, self.grid)
+        return np.asarray(values.astype(np.int64) - self.zero_point)
 
 
 class SumMeter:
@@ -31,50 +60,48 @@ class SumMeter:
 
     Args:
         node: the layer.
-        activation: quantizer of its input.
+        plain: the same, or the float layer that adds the products of an operator on codes.
+        source: of the codes of its input.
         codes: int8 codes of its weight.
 
     Attributes:
-        source: name of the dequantized input.
         count: sums that left 16 bits.
         channels: output channels in which some did.
     """
 
-    def __init__(self, node: ir.Node, activation: Quantizer, codes: Array) -> None:
-        self.node, self.source = node, str(activation.outputs[0].name)
-        self._grid, self._codes = activation.qparams, codes
-        self._shift = int(self._grid.zero_point) + (largest_codes.SHIFT if self._grid.qtype.storage == "int8" else 0)
+    def __init__(self, node: ir.Node, plain: ir.Node, source: Source, codes: Array) -> None:
+        self.node, self.plain, self.source, self._codes = node, plain, source, codes
         self.count, self.channels = 0, set[int]()
 
-    def update(self, dequantized: Array) -> None:
-        """Count in one batch of the layer's input."""
-        steps = parity.codes_of(dequantized, self._grid)
+    def update(self, values: Array) -> None:
+        """Count in one batch of the source."""
+        steps = self.source.steps(values)
         if not steps.size:
             return
-        bounds = saturation.pair_bounds(self.node, self._codes, self._largest(steps))
+        bounds = saturation.pair_bounds(self.plain, self._codes, self._largest(steps))
         if bounds is None or not (bounds > saturation.LIMIT).any():
             return
         rows, pairs = np.nonzero(bounds > saturation.LIMIT)
-        for sample in steps if self.node.op_type == "Conv" else [steps]:
-            self._count(sample[None] if self.node.op_type == "Conv" else sample, rows, pairs)
+        for sample in steps if self.plain.op_type == "Conv" else [steps]:
+            self._count(sample[None] if self.plain.op_type == "Conv" else sample, rows, pairs)
 
     def _largest(self, steps: npt.NDArray[np.int64]) -> LargestCodes:
         """The largest codes of these very values; padding has the code of 0."""
-        moved = np.moveaxis(steps, input_axis(self.node), 0)
+        moved = np.moveaxis(steps, input_axis(self.plain), 0)
         flat = np.maximum(moved.reshape(len(moved), -1), 0)
         sums = flat[0::2] + flat[1::2] if len(flat) % 2 == 0 else flat[:0]
-        return LargestCodes(flat.max(1) + self._shift, sums.max(1, initial=0) + 2 * self._shift)
+        return LargestCodes(flat.max(1) + self.source.shift, sums.max(1, initial=0) + 2 * self.source.shift)
 
     def _count(self, steps: npt.NDArray[np.int64], rows: Array, pairs: Array) -> None:
         """Add what `pairs` of the filters `rows` come to at all places of one input."""
-        shape = self._codes.shape
-        found = columns.columns_of(steps.astype(np.float32), self.node, shape, places=steps.size) + self._shift
-        weights = saturation.products(self.node, self._codes)
-        order = saturation.products(self.node, np.arange(self._codes.size).reshape(shape))
+        shape, node = self._codes.shape, self.plain
+        found = columns.columns_of(steps.astype(np.float32), node, shape, places=steps.size) + self.source.shift
+        weights = saturation.products(node, self._codes)
+        order = saturation.products(node, np.arange(self._codes.size).reshape(shape))
         assert weights is not None
         assert order is not None
         # Filters have their inputs in the order of the columns, and products in that of the kernel.
-        places = order[0] if self.node.op_type == "Conv" else np.arange(weights.shape[1])
+        places = order[0] if node.op_type == "Conv" else np.arange(weights.shape[1])
         filters = len(weights) // len(found)
         for row, pair in zip(rows, pairs, strict=True):
             which = slice(2 * pair, 2 * pair + 2)
@@ -84,43 +111,124 @@ class SumMeter:
             self.channels |= {int(row)} if outside else set()
 
 
-def meters(model: ir.Model) -> list[SumMeter]:
-    """A meter for each layer of the main graph whose sums could leave 16 bits, if its input had any code."""
-    by_output = qdq.by_output(qdq.quantizers(model))
-    found = []
-    for node in model.graph:
-        if node.op_type not in saturation.LAYERS or node.domain or query.attribute(node, "transA", 0):
-            continue
-        activation, weight = (by_output.get(id(value)) for value in node.inputs[:2])
-        codes = None if weight is None else saturation.codes_of(weight)
-        if activation is None or activation.stored or codes is None or (node.op_type != "Conv" and codes.ndim != 2):
-            continue
-        if largest_codes.is_byte(activation.qparams) and saturation.saturating(node, codes):
-            found.append(SumMeter(node, activation, codes))
-    return found
+@dataclasses.dataclass(frozen=True)
+class Watched:
+    """Layers whose sums could leave 16 bits, if their input had any code.
 
+    Attributes:
+        meters: of those that are counted.
+        others: those that are not: in bodies of If, Loop or Scan, products of stacks of matrices, and those whose zero
+            point is known only as the file runs.
+    """
 
-def update(watched: Sequence[SumMeter], values: Mapping[str, Array]) -> None:
-    """Let all meters see their tensor, those that have one among `values`."""
-    for meter in watched:
-        if meter.source in values:
-            meter.update(values[meter.source])
+    meters: tuple[SumMeter, ...] = ()
+    others: tuple[ir.Node, ...] = ()
 
+    @property
+    def codes(self) -> list[str]:
+        """The tensors of codes that :meth:`update` wants besides the dequantized inputs, those that nodes make."""
+        return [m.source.name for m in self.meters if m.source.grid is None]
 
-def remarks(watched: Sequence[SumMeter], samples: int) -> list[Remark]:
-    """What was counted on so many samples; nothing for a file that cannot saturate, whatever its inputs."""
-    if not watched or not samples:
-        return []
-    hit = [meter for meter in watched if meter.count]
-    if not hit:
+    def update(self, values: Mapping[str, Array]) -> None:
+        """Let all meters see their tensor, those that have one among `values`."""
+        for meter in self.meters:
+            if meter.source.name in values:
+                meter.update(values[meter.source.name])
+
+    def remarks(self, samples: int) -> list[Remark]:
+        """What was counted on so many samples; nothing for a file that cannot saturate, whatever its inputs."""
+        found = [self._counted(samples)] if self.meters and samples else []
+        if self.others and samples:
+            text = (
+                f"sums of two 8-bit products can leave 16 bits in {len(self.others)} layers in which they were not "
+                "counted, and saturate on processors without VNNI"
+            )
+            found.append(Remark(text, tuple(map(query.label, self.others)), "machine"))
+        return found
+
+    def _counted(self, samples: int) -> Remark:
+        hit = [meter for meter in self.meters if meter.count]
+        if not hit:
+            so = "" if self.others else ", so that processors without VNNI compute the same"
+            text = (
+                f"no sum of two 8-bit products leaves 16 bits on {samples} samples{so}; other inputs could make "
+                f"{len(self.meters)} layers do so"
+            )
+            return Remark(text, source="machine")
         text = (
-            f"no sum of two 8-bit products leaves 16 bits on {samples} samples, so that processors without VNNI compute "
-            f"the same; other inputs could make {len(watched)} layers do so"
+            f"{sum(m.count for m in hit)} sums of two 8-bit products leave 16 bits on {samples} samples, in "
+            f"{sum(len(m.channels) for m in hit)} channels of {len(hit)} layers, and saturate on processors without "
+            "VNNI: calibrate on more samples, or insert-qdq --safe-range raises the scales for any input"
         )
-        return [Remark(text, source="machine")]
-    text = (
-        f"{sum(m.count for m in hit)} sums of two 8-bit products leave 16 bits on {samples} samples, in "
-        f"{sum(len(m.channels) for m in hit)} channels of {len(hit)} layers, and saturate on processors without VNNI: "
-        "calibrate on more samples, or insert-qdq --safe-range raises the scales for any input"
+        return Remark(text, tuple(query.label(meter.node) for meter in hit), "machine")
+
+
+def watch(model: ir.Model) -> Watched:
+    """The layers of `model` to count in, and those that can not be counted in."""
+    by_output = qdq.by_output(qdq.quantizers(model))
+    main = {id(node) for node in model.graph}
+    meters, others = list[SumMeter](), list[ir.Node]()
+    for node in walk.nodes(model):
+        layer = integer_layers.of(node)
+        plain, weight = (node, _weight(node, by_output)) if layer is None else (layer.plain, layer.weight)
+        if weight is None or not saturation.saturating(plain, weight):
+            continue
+        if layer is None and not _reads_bytes(node, by_output):
+            continue
+        source = _of_pair(node, by_output) if layer is None else _of_codes(layer.codes, layer.zero_point)
+        stack = (plain.op_type != "Conv" and weight.ndim != 2) or query.attribute(plain, "transA", 0)
+        if source is None or stack or id(node) not in main:
+            others.append(node)
+        else:
+            meters.append(SumMeter(node, plain, source, weight))
+    return Watched(tuple(meters), tuple(others))
+
+
+def _weight(node: ir.Node, by_output: Mapping[int, qdq.Quantizer]) -> Array | None:
+    if node.op_type not in saturation.LAYERS or node.domain or len(node.inputs) < 2:
+        return None
+    weight = by_output.get(id(node.inputs[1]))
+    return None if weight is None else saturation.codes_of(weight)
+
+
+def _reads_bytes(node: ir.Node, by_output: Mapping[int, qdq.Quantizer]) -> bool:
+    """Whether the input of a layer comes out of a DequantizeLinear of codes of 8 bits that are no constant."""
+    pair = by_output.get(id(node.inputs[0]))
+    if pair is not None:
+        return not pair.stored and largest_codes.is_byte(pair.qparams)
+    codes, zero = _dequantized(node)
+    return codes is not None and query.constant_tensor(codes) is None and _storage(codes, zero) != ""
+
+
+def _dequantized(node: ir.Node) -> tuple[ir.Value | None, ir.Value | None]:
+    """Codes and zero point of the DequantizeLinear in front of a layer, both None without."""
+    maker = None if node.inputs[0] is None else node.inputs[0].producer()
+    if maker is None or not qdq.is_dequantize(maker):
+        return None, None
+    return maker.inputs[0], maker.inputs[2] if len(maker.inputs) > 2 else None
+
+
+def _of_pair(node: ir.Node, by_output: Mapping[int, qdq.Quantizer]) -> Source | None:
+    value = node.inputs[0]
+    assert value is not None
+    pair = by_output.get(id(value))
+    if pair is None:  # its scale is computed
+        return _of_codes(*_dequantized(node))
+    zero = pair.qparams.zero_point
+    return (
+        Source(str(value.name), int(zero.flat[0]), pair.qparams.qtype.storage, pair.qparams) if zero.size == 1 else None
     )
-    return [Remark(text, tuple(query.label(meter.node) for meter in hit), "machine")]
+
+
+def _of_codes(codes: ir.Value | None, zero: ir.Value | None) -> Source | None:
+    found = np.zeros(1, np.uint8) if zero is None else query.constant_array(zero)
+    storage = _storage(codes, zero)
+    if codes is None or storage == "" or found is None or found.size != 1:
+        return None
+    return Source(str(codes.name), int(found.flat[0]), storage)
+
+
+def _storage(codes: ir.Value | None, zero: ir.Value | None) -> str:
+    """int8 or uint8; empty for other codes. QuantizeLinear without a zero point gives uint8."""
+    known = [v.dtype for v in (zero, codes) if v is not None and v.dtype is not None]
+    return _BYTES.get(known[0], "") if known else "uint8"

@@ -191,7 +191,10 @@ class _Work:
         if self.float.converted:
             text = "onnxruntime does not run the float model in its own type: it is computed in float32"
             remarks.append(Remark(text, source="validate"))
-        self.plain = Session(quantized, optimize=False, tensors=self.inner, what="the quantized model")
+        self.sums = saturated_sums.watch(quantized) if machine.meant(quantized) else saturated_sums.Watched()
+        made = main_values(quantized.graph)
+        self.watched = [name for name in dict.fromkeys((*self.inner, *self.sums.codes)) if name in made]
+        self.plain = Session(quantized, optimize=False, tensors=self.watched, what="the quantized model")
         self.default = Session(quantized, optimize=True, precise=machine.precise(quantized), what="the quantized model")
         if self.default.unmoved:
             text = (
@@ -200,7 +203,6 @@ class _Work:
             )
             remarks.append(Remark(text, source="validate"))
         self.kernels = None if self.integers is None else self._kernel_codes(found)
-        self.sums = saturated_sums.meters(quantized) if machine.meant(quantized) else []
         self.noise = {name: Difference() for name in self.shared}
         self.compared: dict[tuple[str, str, str], OutputMeter] = {}
         self.right: dict[str, AccuracyMeter] = {}
@@ -291,12 +293,12 @@ class _Work:
 
     def _samples_that_fit(self, one: Mapping[str, Array]) -> int:
         # Both runs hold the tensors, and comparing them makes copies in float64 and int64.
-        held = sum(a.nbytes for a in self.plain.run(one, self.inner).values()) * 2
+        held = sum(a.nbytes for a in self.plain.run(one, self.watched).values()) * 2
         held += sum(a.nbytes for a in self.float.run(one, self.shared).values())
         return max(1, PIECE_BYTES // max(held, 1))
 
     def _compare_piece(self, piece: Mapping[str, Array], first: int) -> None:
-        ort = dict(piece) | self.plain.run(piece, list(dict.fromkeys([*self.inner, *self.outputs])))
+        ort = dict(piece) | self.plain.run(piece, list(dict.fromkeys([*self.watched, *self.outputs])))
         own = dict(piece) | self.torch.run(piece, self.inner) if self.torch is not None else {}
         for meter in self.meters:
             pair = (ort[meter.source], ort[meter.target])
@@ -304,7 +306,7 @@ class _Work:
             if meter.source in own and meter.target in own:
                 meter.update_network(pair, (own[meter.source], own[meter.target]))
         self._compare_integers(piece)
-        saturated_sums.update(self.sums, ort)
+        self.sums.update(ort)
         for name, value in self.float.run(piece, self.shared).items():
             if name in ort and ort[name].shape == value.shape:
                 self.noise[name].update(ort[name], value)
@@ -374,5 +376,5 @@ class _Work:
             float_nodes=tuple(_float_nodes(self.quantized.graph)),
             scores=scores,
             failures=(),
-            remarks=(*self.remarks, *saturated_sums.remarks(self.sums, self.tensor_samples)),
+            remarks=(*self.remarks, *self.sums.remarks(self.tensor_samples)),
         )

@@ -123,6 +123,7 @@ def test_the_remark_of_a_machine_counts_the_channels(
 ) -> None:
     monkeypatch.setattr(machine, "saturates", lambda: True)
     (remark,) = machine.saturation(io.load(quantized(float_model, reduce_range=False).model))
-    assert "channels of 3 layers ('w1', ...)" in remark.message
+    assert "channels of 3 layers;" in remark.message
+    assert len(remark.nodes) == 3
     for safe in ({"safe_range": True}, {"reduce_range": True}):
         assert machine.saturation(io.load(quantized(float_model, **safe).model)) == []

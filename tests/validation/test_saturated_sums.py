@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
+import onnx
+import onnx.parser
 import onnx_ir as ir
 import pytest
+from onnx import numpy_helper
 
 import onnxqat
 from onnxqat import numerics
 from onnxqat.backends.selection import Overrides
 from onnxqat.calibration import saturation
+from onnxqat.calibration.session import Session
 from onnxqat.graph import io, notes, qdq
 from onnxqat.validation import machine, saturated_sums
 from tests.bridge.integer import networks
@@ -77,7 +83,7 @@ def test_the_count_is_that_of_every_place(kind: str, storage: str) -> None:
         fast=True,
     ).model
     graph = io.load(model)
-    (meter,) = saturated_sums.meters(graph)
+    (meter,) = saturated_sums.watch(graph).meters
     meter.update(numerics.fake_quantize(x, _grid(graph)))
     codes = numerics.quantize(x, _grid(graph)).astype(np.int64) + (128 if storage == "int8" else 0)
     zero = int(_grid(graph).zero_point) + (128 if storage == "int8" else 0)
@@ -107,6 +113,112 @@ def test_validate_counts_and_lint_reads_the_note() -> None:
         del node.metadata_props[:]
         node.metadata_props.extend(kept)
     assert [f for f in onnxqat.lint(made, "onnxruntime-cpu").findings if f.code == "target-width"]
+
+
+CODES = {
+    "QLinearConv": ("4, 5, 5", (6, 4, 3, 3), "r = QLinearConv<pads = [1, 0, 1, 0]>(q, s, z, w, t, o, s, z)"),
+    "QLinearMatMul": ("9", (9, 6), "r = QLinearMatMul(q, s, z, w, t, o, s, z)"),
+    "QGemm": ("9", (6, 9), "r = com.microsoft.QGemm<transB = 1>(q, s, z, w, t, o, , s, z)"),
+    "MatMulInteger": ("9", (9, 6), "i = MatMulInteger(q, w, z) f = Cast<to = 1>(i) r = QuantizeLinear(f, s, z)"),
+    "ConvInteger": (
+        "4, 5, 5",
+        (6, 4, 3, 3),
+        "i = ConvInteger(q, w, z) f = Cast<to = 1>(i) r = QuantizeLinear(f, s, z)",
+    ),
+    "of a computed scale": (
+        "9",
+        (9, 6),
+        """n = Neg(s) e = Neg(n) p = QuantizeLinear(x, e, z) v = DequantizeLinear(p, e, z) u = DequantizeLinear(w, t, o)
+        m = MatMul(v, u) r = QuantizeLinear(m, s, z)""",
+    ),
+}
+"""Layers of whose input no quantizer tells the codes: sizes of a sample, shape of the weight, nodes."""
+
+
+def on_codes(kind: str) -> onnx.ModelProto:
+    sample, shape, nodes = CODES[kind]
+    rank = ", ".join(["N"] * len(shape))
+    model = onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
+        g (float[N, {sample}] x) => (float[{rank}] y)
+        <float s = {{0.02}}, float t = {{0.01}}, uint8 z = {{100}}, int8 o = {{0}}> {{
+        q = QuantizeLinear(x, s, z) {nodes} y = DequantizeLinear(r, s, z) }}""")
+    codes = np.random.default_rng(1).integers(-127, 128, shape, np.int8)
+    model.graph.initializer.append(numpy_helper.from_array(codes, "w"))
+    return model
+
+
+def values(kind: str, seed: int = 0) -> np.ndarray:
+    sample = [int(size) for size in CODES[kind][0].split(",")]
+    return np.random.default_rng(seed).uniform(-1, 3, [20, *sample]).astype(np.float32)
+
+
+@pytest.mark.parametrize("kind", list(CODES))
+def test_sums_of_codes_are_counted(kind: str) -> None:
+    model, x = on_codes(kind), values(kind)
+    watched = saturated_sums.watch(io.load(model))
+    assert watched.others == ()
+    (meter,) = watched.meters
+    (weight,) = (numpy_helper.to_array(i) for i in model.graph.initializer if i.name == "w")
+    codes = np.clip(np.rint(x / np.float32(0.02)) + 100, 0, 255).astype(np.uint8)
+    watched.update({watched.codes[0]: codes})
+    assert meter.count == by_hand(meter.plain, codes.astype(np.int64), 100, weight.astype(np.int64)) > 0
+
+
+@pytest.mark.parametrize("kind", list(CODES))
+def test_lint_and_validate_name_layers_on_codes(kind: str) -> None:
+    model, x = on_codes(kind), values(kind)
+    layer = next(n.output[0] for n in model.graph.node if n.op_type in kind or n.op_type == "MatMul")
+    report = onnxqat.validate(model, model, {"x": x}, use_torch=False)
+    (remark,) = (r for r in report.remarks if "leave 16 bits on 20 samples" in r.message)
+    assert [layer in name for name in remark.nodes] == [True]
+    if "computed" not in kind:  # pairs are held to the table edge by edge
+        found = [f for f in onnxqat.lint(model, "onnxruntime-cpu").findings if f.code == "target-width"]
+        assert [(layer in f.node, f.severity) for f in found] == [(True, "warning")]
+    assert not [f for f in onnxqat.lint(model, "tensorrt").findings if f.code == "target-width"]
+
+
+def test_no_promise_for_layers_that_are_not_counted() -> None:
+    model = on_codes("MatMulInteger")
+    known = next(n for n in model.graph.node if n.op_type == "MatMulInteger")
+    known.input[2] = "zero"  # known only as the file runs
+    model.graph.node.insert(0, onnx.helper.make_node("Identity", ["z"], ["zero"]))
+    model.graph.node.insert(0, onnx.helper.make_node("Max", ["z", "z"], ["zz"]))
+    model.graph.node[1].input[0] = "zz"
+    remarks = onnxqat.validate(model, model, {"x": values("MatMulInteger")}, use_torch=False).remarks
+    assert any("in 1 layers in which they were not counted" in r.message for r in remarks)
+    assert not any("compute the same" in r.message for r in remarks)
+
+
+def test_what_is_told_of_a_file_is_the_same_on_every_processor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Codes decide, not the kernels of this machine: a file of no table, and one of a target without a compiler."""
+    told = []
+    table = tmp_path / "narrow.yaml"
+    table.write_text("schema: 1\nbackend: narrow\nextends: academic\n", encoding="utf-8")
+    model = networks.with_weights(TEXT)
+    made = onnxqat.insert_qdq(model, str(table), calibration={"x": images()}, fast=True).model
+    for node in made.graph.node:
+        del node.metadata_props[:]
+    for saturates in (True, False):
+        monkeypatch.setattr(machine, "saturates", lambda saturates=saturates: saturates)
+        foreign = onnxqat.validate(on_codes("QGemm"), on_codes("QGemm"), {"x": values("QGemm")}, use_torch=False)
+        bundle = onnxqat.handoff(made, str(table), tmp_path / f"bundle{saturates}", data={"x": images()})
+        found = onnxqat.lint(made, str(table)).findings
+        assert any(f.code == "target-width" for f in found)
+        counted = [r.message for r in foreign.remarks if "leave 16 bits" in r.message]
+        assert counted
+        told.append((counted, found, bundle.failures))
+    assert told[0] == told[1]
+
+
+def test_what_saturates_nowhere_is_the_same_in_both_kinds_of_kernels() -> None:
+    """The count on codes is what sessions do: the option for exact kernels changes nothing where no sum was counted."""
+    kind = "QLinearMatMul"
+    model, x = on_codes(kind), values(kind)
+    (weight,) = (i for i in model.graph.initializer if i.name == "w")
+    weight.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(weight) // 2, "w"))
+    assert saturated_sums.watch(io.load(model)) == saturated_sums.Watched()
+    default = Session(io.load(model), optimize=True).run({"x": x})["y"]
+    np.testing.assert_array_equal(default, networks.session(model, x)[0])
 
 
 def _remark(report: onnxqat.validation.result.ValidationReport) -> str:

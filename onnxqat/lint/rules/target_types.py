@@ -14,7 +14,9 @@ from onnxqat.lint._file import File, constant_values
 from onnxqat.lint._model import Found, Rule
 from onnxqat.lint._target import Compared, compared
 from onnxqat.types import Fixed, TensorSpec
-from onnxqat.validation import machine
+
+SEVEN_BITS = (-64, 63)
+"""Codes of which no two products saturate, as a table's `reduce_range` has them."""
 
 
 def _pairs(file: File, *, weights: bool | None = None) -> Iterator[tuple[Compared, Quantizer, TensorSpec]]:
@@ -89,21 +91,32 @@ def _width(file: File) -> Iterator[Found]:
             continue
         channels = saturation.channels(quantizer) if spec.saturates else 0
         if channels:
-            text = f"products of codes saturate in {channels} channels on processors without VNNI"
-            text += ", such as this one" if machine.saturates() else ""
-            yield Found(text, place.node, quantizer.tensor, "error" if machine.saturates() else None)
+            yield Found(_saturating(channels), place.node, quantizer.tensor)
         if want.quant_min <= have.quant_min and have.quant_max <= want.quant_max:
             continue
         used = _used(quantizer)
         if used is not None and want.quant_min <= used[0] and used[1] <= want.quant_max:
             continue
-        seven = (want.quant_min, want.quant_max) == (-machine.SAFE_CODE, machine.SAFE_CODE - 1)
         low, high = used or (have.quant_min, have.quant_max)
         text = f"codes {low}..{high}; the table of {_name(file)} has {want.quant_min}..{want.quant_max}"
-        if seven:
-            here = "this one among them: " if machine.saturates() else ""
-            text += f", since processors without VNNI ({here}saturating 16-bit sums) give other results"
-        yield Found(text, place.node, quantizer.tensor, "error" if seven and machine.saturates() else None)
+        if (want.quant_min, want.quant_max) == SEVEN_BITS:
+            text += ", since processors without VNNI (saturating 16-bit sums) give other results"
+        yield Found(text, place.node, quantizer.tensor)
+    yield from _width_on_codes(file)
+
+
+def _width_on_codes(file: File) -> Iterator[Found]:
+    """The same of operators on codes, for which a table has no rows."""
+    if file.table is None or not any(kind.saturates or kind.reduce_range for kind in file.table.types.values()):
+        return
+    for node in file.nodes:
+        channels = saturation.channels_on_codes(node)
+        if channels:
+            yield Found(_saturating(channels), node)
+
+
+def _saturating(channels: int) -> str:
+    return f"products of codes saturate in {channels} channel{'s'[: channels > 1]} on processors without VNNI"
 
 
 def _used(quantizer: Quantizer) -> tuple[int, int] | None:
