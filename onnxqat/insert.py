@@ -18,7 +18,7 @@ from onnxqat.calibration import broken_model
 from onnxqat.errors import BackendError, UsageError
 from onnxqat.graph import build, bundles, edit, files_read, io, provenance, qdq, query, shapes, walk
 from onnxqat.graph.provenance import Provenance
-from onnxqat.insertion import kept_batchnorm, needed_data
+from onnxqat.insertion import kept_batchnorm, kept_weights, needed_data
 from onnxqat.passes import _base, _opset, compute_batchnorm
 from onnxqat.passes._held_quantizers import settle_quantizers
 from onnxqat.passes.batchnorm_to_affine import BatchnormToAffine
@@ -170,7 +170,7 @@ def insert_qdq(
     )
     chosen = _reachable(model, chosen, remarks)
     given = {"calibration": calibration, "random_data": random_data, "rounding": rounding}
-    remarks.extend(needed_data.check(model, table, chosen, **given))
+    remarks.extend((*kept_weights.remarks(original, table), *needed_data.check(model, table, chosen, **given)))
     data = _open(model, calibration, preprocess, batch_size, limit)
     if equalize and calibration is not None:
         from onnxqat.calibration import equalize as equalization

@@ -253,11 +253,16 @@ def test_keep(backend: str) -> None:
     assert content(again.model) == content(result.model)
 
 
-def test_keep_tells_of_wide_weights() -> None:
-    source, data = proto(PARTLY.replace("60, -60", "127, -60")), {"x": np.ones((1, 2, 6, 6), np.float32)}
-    for text, expected in ((source, True), (proto(PARTLY), False)):
-        result = insert_qdq(text, calibration=data, keep=True)
-        assert any("kept: on CPUs without VNNI" in r.message for r in result.remarks) is expected
+def test_keep_tells_of_weights_that_saturate() -> None:
+    data = {"x": np.ones((1, 2, 6, 6), np.float32)}
+    # Products with weights of different signs make up for each other.
+    for first, expected in (("100, 60", True), ("127, -60", False), ("60, -60", False)):
+        result = insert_qdq(proto(PARTLY.replace("60, -60", first)), calibration=data, keep=True)
+        found = [r for r in result.remarks if "were kept as they are" in r.message]
+        assert bool(found) is expected
+        assert all("in 1 channels of 1 layers" in r.message and len(r.nodes) == 1 for r in found)
+    other = insert_qdq(proto(PARTLY.replace("60, -60", "100, 60")), "tensorrt", calibration=data, keep=True)
+    assert not any("were kept as they are" in r.message for r in other.remarks)
 
 
 def test_keep_or_replace() -> None:

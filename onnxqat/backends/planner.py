@@ -86,7 +86,7 @@ def _visit(draft: Draft, node: ir.Node) -> None:
     if reason is not None:
         _leave(draft, node, reason)
         return
-    draft.remarks.extend((*kept.remarks(node, row, draft.backend), *refusals.without_data(draft, node)))
+    draft.remarks.extend(refusals.without_data(draft, node))
     found = {i: specs.of_input(draft, node, row, i) for i, _ in enumerate(node.inputs)}
     decisions = {i: decision for i, decision in found.items() if decision is not None}
     for index, decision in decisions.items():
