@@ -109,20 +109,25 @@ class Guard:
         Raises:
             CheckError: ``quantized-not-finite`` where NaN and infinities stay.
         """
-        plan, resolved = self._calibrated.settle(remarks)
+        own: list[Remark] = []  # of this file, which another may take the place of
+        plan, resolved = self._calibrated.settle(own)
         mends = self._mends and tries and self._data.repeatable
         model = self._calibrated.model.clone() if mends else self._calibrated.model
-        self._place(model, plan, resolved, remarks)
+        self._place(model, plan, resolved, own)
         if not tries:
+            remarks.extend(own)
             return Made(model, plan)
         if self._mends and not mends:
             text = "no output was looked at, since the calibration data can be read only once"
-            remarks.append(Remark(text, source="guard"))
-        first = _File(model, plan, resolved, trial.attempt(self._original, model, self._data, remarks))
+            own.append(Remark(text, source="guard"))
+        tried = trial.attempt(self._original, model, self._data, own)
+        first = _File(model, plan, resolved, tried, tuple(own))
         if not mends or _is_well(first.tried):
+            remarks.extend(own)
             return Made(model, plan, _trial(first.tried))
-        best, changes, total = self._repaired(first, remarks)
-        remarks.extend(r for r in best.remarks if r not in remarks)
+        noticed: list[Remark] = []
+        best, changes, total = self._repaired(first, noticed)
+        remarks.extend(dict.fromkeys((*self._calibrated.found.remarks, *best.remarks, *noticed)))
         remarks.extend(change.remark(total) for change in changes)
         if isinstance(best.tried, Trial) and best.tried.worst < AMBER_SQNR:
             remarks.append(Remark(f"the worst output is left at {best.tried.worst:.1f} dB: {self._why}", (), "guard"))

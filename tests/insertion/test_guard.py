@@ -53,6 +53,7 @@ def test_a_culprit_goes_float_with_its_reason_and_cost(made: Callable[[], culpri
     (text,) = [r.message for r in result.remarks if r.source == "guard"]
     assert f"{tensor!r} stays float" in text
     assert f"it costs {change.cost} of {result.guard.integer_nodes} integer nodes" in text
+    assert len([r for r in result.remarks if "weight scales" in r.message]) == 1  # of the file that is written
     reasons = dict(result.plan.float_nodes)
     assert "measured" in reasons[change.nodes[0]]
 
