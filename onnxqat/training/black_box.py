@@ -29,6 +29,7 @@ from onnxqat.training.execution import Execution
 from onnxqat.training.losses import Loss, Objective
 from onnxqat.training.non_finite import Finding, find
 from onnxqat.training.random_state import RandomState
+from onnxqat.training.relevance import DifferenceWeights
 from onnxqat.training.step import Seen, Step
 
 if TYPE_CHECKING:
@@ -215,7 +216,7 @@ def _no_loss(outputs: Sequence[Tensor], labels: Tensor | None, target: Any) -> T
 def _fields(loss: Loss) -> dict[str, Any]:
     """The fields of `loss` as JSON values."""
     fields = dataclasses.asdict(dataclasses.replace(loss, weights=()))
-    held = [None if weight is None else weight.tolist() for weight in loss.weights]
+    held = [None if weights is None else weights.fields() for weights in loss.weights]
     return {**fields, "weights": held}
 
 
@@ -224,9 +225,9 @@ def _objective(folder: Path, fields: Any) -> Loss | None:
         return None
     try:
         held = fields.get("weights", ())
-        weights = tuple(None if weight is None else torch.tensor(weight) for weight in held)
+        weights = tuple(None if weights is None else DifferenceWeights.made(weights) for weights in held)
         return Loss(**{**fields, "weights": weights})
-    except (TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise _damaged(folder, f"its loss cannot be made: {error}") from None
 
 

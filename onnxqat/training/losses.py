@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from onnxqat.errors import DataError, UsageError
+from onnxqat.training.relevance import DifferenceWeights
 
 Distance = Literal["auto", "kl", "mse"]
 OutputKind = Literal["logits", "probabilities"]
@@ -64,7 +65,7 @@ class Loss:
     outputs: OutputKind = "logits"
     teacher_outputs: OutputKind | None = None
     label_smoothing: float = 0.0
-    weights: tuple[Tensor | None, ...] = dataclasses.field(default=(), repr=False, compare=False)
+    weights: tuple[DifferenceWeights | None, ...] = dataclasses.field(default=(), repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.alpha <= 1.0:
@@ -160,7 +161,9 @@ class Loss:
             return self._divergence(student, target)
         if _is_classifier(outputs) and self.outputs != self._kind_of_teacher:
             return relative_error(_probabilities(student, self.outputs), _probabilities(target, self._kind_of_teacher))
-        return torch.stack([relative_error(s.float(), t.float(), weight=w) for s, t, w in found]).mean()
+        return torch.stack(
+            [relative_error(s.float(), t.float(), weight=None if w is None else w.of(t)) for s, t, w in found]
+        ).mean()
 
     def diverges(self, outputs: Sequence[Tensor]) -> bool:
         """Tell if the distance to the teacher is the KL divergence, for what the student returned."""

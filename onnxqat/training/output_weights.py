@@ -10,22 +10,25 @@ before training, and what the quantized model does not transmit yet counts littl
   that is mostly noise counts less the noisier it is, so that many of them do not outvote a few that carry the
   information, and still something, so that it does not drift;
 * an output is divided by the mean of ``P / N``, so the best constant has an error of 1 in each output, 0 at least 1,
-  and the teacher 0.
+  and the teacher 0;
+* places of a detector count as much as there is an object (:mod:`onnxqat.training.relevance`), in ``P`` and ``E`` too.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
 
+from onnxqat.training import relevance as relevances
 from onnxqat.training.batches import Batch
 from onnxqat.training.execution import Execution
 from onnxqat.training.features import FeatureLoss
 from onnxqat.training.holdout import size
 from onnxqat.training.losses import Loss, Objective, channel_axes
+from onnxqat.training.relevance import DifferenceWeights, Relevance
 from onnxqat.training.step import ask, call
 from onnxqat.training.teachers import CouncilLoss
 from onnxqat.training.world import World
@@ -37,7 +40,10 @@ FEW = 8
 """Fewest samples whose variance at one element counts; fewer are taken together with the positions of a channel."""
 
 LARGEST = 2**22
-"""Values of one sample of an output up to which sums of each are held: 32 bytes a value, 128 MiB."""
+"""Values of one sample of an output up to which sums of each are held: 40 bytes a value, 160 MiB."""
+
+HELD = 2**25
+"""Values of an output that are held, to see where its objects are: with the teacher's 256 MiB."""
 
 _NOISE = 4.0  # a channel counts in full up to an error of half its variance: 4 E**2 / P equals P there
 _DEAD = 1000.0  # a channel without any variance has an error of a thousandth at the start
@@ -46,49 +52,85 @@ _RARE = 1e-4  # probabilities share a unit: a class that is next to never seen c
 
 
 class Moments:
-    """Sums over samples of an output: of the teacher's values, their squares, and squared differences of the student.
+    """Sums over samples of an output: of weights, the teacher's values, their squares, and squares of the differences.
 
     Args:
         shape: of the output for one sample.
         device: where they are held.
+        total: the sum of a tensor over all processes.
     """
 
-    def __init__(self, shape: Sequence[int], device: torch.device) -> None:
+    def __init__(self, shape: Sequence[int], device: torch.device, total: Callable[[Tensor], Tensor]) -> None:
         self.count = torch.zeros((), dtype=torch.float64, device=device)
+        self.outside = torch.zeros(tuple(shape), dtype=torch.float64, device=device)
         self.sums = torch.zeros((4, *shape), dtype=torch.float64, device=device)
+        self._total = total
+        self._held: list[tuple[Tensor, Tensor]] = []
+        self._room = HELD if len(shape) > 1 else 0  # boxes and scores of many places have two dimensions or more
 
     def add(self, student: Tensor, teacher: Tensor) -> None:
         """Take in samples (N, ...)."""
-        s, t = student.double(), teacher.double()
-        self.count += len(t)
-        outside = ((t < 0) | (t > 1)).double()
-        self.sums += torch.stack([t.sum(0), t.square().sum(0), (s - t).square().sum(0), outside.sum(0)])
+        self.count += len(teacher)
+        self.outside += ((teacher < 0) | (teacher > 1)).double().sum(0)
+        self.sums += _sums(student, teacher, None)
+        if teacher.numel() <= self._room:
+            self._held.append((student, teacher))
+            self._room -= teacher.numel()
 
-    def weights(self) -> tuple[Tensor, float]:
-        """Find the weights of the squared differences.
+    def weights(self) -> tuple[DifferenceWeights, float]:
+        """Find the weights of the squared differences, the same in all processes.
 
         Returns:
-            float32 that broadcasts to (N, ...); and the weighted mean error of the student, below 1 where it is nearer
-            to the teacher than any constant is.
+            Them; and the weighted mean error of the student, below 1 where it is nearer to the teacher than any constant
+            is.
         """
-        mean, square, error, outside = self.sums / self.count.clamp_min(1)
-        count = int(self.count)
-        axis = _axis(square, count)
-        varies = square - mean.square()
-        if count < FEW:
-            varies = square - _by_channel(mean, axis).square()
-        own, noise = _by_channel(square, axis), _by_channel(error, axis)
-        power = _by_channel(varies, axis)
-        if not bool((power > _ROUNDING * own).any()):  # a constant teacher: the error itself is the only unit
-            unit = next(float(x) for x in (noise.mean(), own.mean(), torch.ones(())) if float(x) > 0)
-            return torch.full_like(power, 1 / unit).float().unsqueeze(0), 0.0
+        count, outside, sums = (self._total(x) for x in (self.count, self.outside, self.sums))
+        axis = _axis(sums[2] / count.clamp_min(1), int(count))
         scores = _by_channel(outside, axis) == 0
-        power = torch.maximum(power, _ROUNDING * own)
-        power = torch.maximum(power, torch.where(scores, _RARE, _ROUNDING) * _mean_of_kind(power, scores))
-        noisy = torch.minimum(_NOISE * noise.square() / power, _DEAD * noise)
-        norm = torch.maximum(power, noisy)
-        weight = 1 / (norm * (power / norm).mean())
-        return weight.clamp_max(torch.finfo(torch.float32).max).float().unsqueeze(0), float((noise * weight).mean())
+        held = self._total(count.new_tensor(sum(len(teacher) for _, teacher in self._held)))
+        relevance = None
+        if axis is not None and float(held):
+            places = [teacher for _, teacher in self._held]
+            relevance = relevances.find(places, axis + 1, scores.flatten(), self._total)
+        if relevance is not None:
+            parts = [_sums(student, teacher, relevance) for student, teacher in self._held]
+            sums, count = self._total(sum(parts, torch.zeros_like(self.sums))), held
+        weight, error = _of_channels(sums, scores, axis, few=int(count) < FEW)
+        unit = _by_channel(sums[0] / count.clamp_min(1), axis)  # mean weight of the places
+        by_channel = (weight / unit).clamp_max(torch.finfo(torch.float32).max).float().unsqueeze(0)
+        return DifferenceWeights(by_channel, relevance), error
+
+
+def _sums(student: Tensor, teacher: Tensor, relevance: Relevance | None) -> Tensor:
+    """Sums over samples, of weights by themselves, with the teacher's values, their squares and squared differences."""
+    s, t = student.double(), teacher.double()
+    weight = torch.ones_like(t) if relevance is None else relevance.of(teacher).double()
+    return torch.stack([(weight * x).sum(0) for x in (torch.ones_like(t), t, t.square(), (s - t).square())])
+
+
+def _of_channels(sums: Tensor, scores: Tensor, axis: int | None, *, few: bool) -> tuple[Tensor, float]:
+    """Weights of channels in the mean of squared differences that are weighted by place, and what it is at the start.
+
+    Args:
+        sums: see :func:`_sums`.
+        scores: which channels are probabilities; of the shape of a sample, with sizes of 1 but for the channels.
+        axis: of channels in a sample.
+        few: there are too few samples for the variance at one element.
+    """
+    weight, value, square, error = sums
+    whole = _by_channel(weight, axis)
+    own, noise = (_by_channel(x, axis) / whole for x in (square, error))
+    mean = _by_channel(value, axis) / whole if few else value / weight.clamp_min(torch.finfo(torch.float64).tiny)
+    power = _by_channel(square - 2 * mean * value + mean.square() * weight, axis) / whole
+    if not bool((power > _ROUNDING * own).any()):  # a constant teacher: the error itself is the only unit
+        unit = next(float(x) for x in (noise.mean(), own.mean(), torch.ones(())) if float(x) > 0)
+        return torch.full_like(power, 1 / unit), 0.0
+    power = torch.maximum(power, _ROUNDING * own)
+    power = torch.maximum(power, torch.where(scores, _RARE, _ROUNDING) * _mean_of_kind(power, scores))
+    noisy = torch.minimum(_NOISE * noise.square() / power, _DEAD * noise)
+    norm = torch.maximum(power, noisy)
+    found = 1 / (norm * (power / norm).mean())
+    return found, float((noise * found).mean())
 
 
 def _axis(square: Tensor, count: int) -> int | None:
@@ -167,7 +209,14 @@ class Measure:
             ):
                 return Weighted(loss)
             for member, found, target in zip(members, moments, teachers, strict=True):
-                _add(found, _own(member, student), _own(member, target), size(batch), counts=bool(batch.weight))
+                _add(
+                    found,
+                    _own(member, student),
+                    _own(member, target),
+                    size(batch),
+                    self.world.total,
+                    counts=bool(batch.weight),
+                )
             if seen >= SAMPLES:
                 break
         known = [self._weights(found) for found in moments]
@@ -186,17 +235,13 @@ class Measure:
             student = call(self.forward, held, self.names)
         return student, list(target) if several else [target]
 
-    def _weights(self, found: dict[int, Moments | None]) -> list[tuple[Tensor | None, float]]:
-        results: list[tuple[Tensor | None, float]] = []
+    def _weights(self, found: dict[int, Moments | None]) -> list[tuple[DifferenceWeights | None, float]]:
+        results: list[tuple[DifferenceWeights | None, float]] = []
         for index in range(len(found)):
             moments = found[index]
             # Processes may see other shapes: what one of them cannot add up, none uses.
             lost = self.world.total(torch.tensor(float(moments is None), device=self.device))
-            if moments is None or float(lost):
-                results.append((None, 0.0))
-                continue
-            moments.count, moments.sums = self.world.total(moments.count), self.world.total(moments.sums)
-            results.append(moments.weights())
+            results.append((None, 0.0) if moments is None or float(lost) else moments.weights())
         return results
 
 
@@ -211,7 +256,7 @@ def _own(loss: Objective, outputs: Sequence[Tensor]) -> Sequence[Tensor]:
     return outputs[: -len(loss.pairs)] if isinstance(loss, FeatureLoss) else outputs
 
 
-def _told(loss: Objective, weights: tuple[Tensor | None, ...]) -> Objective:
+def _told(loss: Objective, weights: tuple[DifferenceWeights | None, ...]) -> Objective:
     if isinstance(loss, FeatureLoss):
         return dataclasses.replace(loss, base=_told(loss.base, weights))
     assert isinstance(loss, Loss)
@@ -223,6 +268,7 @@ def _add(
     student: Sequence[Tensor],
     teacher: Sequence[Tensor],
     samples: int,
+    total: Callable[[Tensor], Tensor],
     *,
     counts: bool,
 ) -> None:
@@ -234,7 +280,7 @@ def _add(
         if not fits:
             found[index] = None
             continue
-        moments = found.setdefault(index, Moments(t.shape[1:], t.device))
+        moments = found.setdefault(index, Moments(t.shape[1:], t.device, total))
         if moments is None or moments.sums.shape[1:] != t.shape[1:]:
             found[index] = None
         elif counts:

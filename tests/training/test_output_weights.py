@@ -77,6 +77,11 @@ def measured(loss: Objective, teacher: list[Tensor], student: list[Tensor], size
     return measure.weighted(loss, batches(size))
 
 
+def by_channel(loss: Loss) -> Tensor:
+    assert loss.weights[0] is not None
+    return loss.weights[0].by_channel
+
+
 def mean(loss: Objective, outputs: list[Tensor], teacher: list[Tensor], size: int) -> float:
     """The loss as a run sees it, batch by batch."""
     numbers = [batch.inputs["number"] for batch in batches(size)]
@@ -90,8 +95,10 @@ def test_no_constant_beats_the_calibrated_network(kind: str, size: int) -> None:
     teacher, student = ([pair[side] for pair in heads()[kind]] for side in (0, 1))
     found = measured(Loss(distance="mse"), teacher, student, size)
     start = mean(found.loss, student, teacher, size)
-    # The best of all constants is the mean at each element, and has a loss of 1 by the choice of the weights.
-    constant = [t.mean(0, keepdim=True).expand_as(t) for t in teacher]
+    # The best of all constants is the weighted mean at each element, and has a loss of 1 by the choice of the weights.
+    assert isinstance(found.loss, Loss)
+    held = [w.of(t).expand_as(t) for w, t in zip(found.loss.weights, teacher, strict=True) if w is not None]
+    constant = [((w * t).sum(0) / w.sum(0)).expand_as(t) for w, t in zip(held, teacher, strict=True)]
     assert mean(found.loss, constant, teacher, size) == pytest.approx(1.0, rel=1e-3)
     assert mean(found.loss, [torch.zeros_like(t) for t in teacher], teacher, size) > 0.999
     assert start < 0.5
@@ -155,7 +162,7 @@ def test_features_and_councils_are_measured_on_their_outputs() -> None:
     featured = measured(FeatureLoss(Loss(), Features(["f"]), (("f", "f"),)), [dense, inner], [near, inner], 8).loss
     assert isinstance(featured, FeatureLoss)
     assert isinstance(featured.base, Loss)
-    assert torch.equal(featured.base.weights[0], alone.weights[0])  # type: ignore[arg-type]
+    assert torch.equal(by_channel(featured.base), by_channel(alone))
     place = torch.device("cpu")
     council = Council([Table([dense]), Table([2 * dense])])
     measure = Measure(Table([near]), council, ("number",), Execution(), place, World())
@@ -164,8 +171,8 @@ def test_features_and_councils_are_measured_on_their_outputs() -> None:
     first, second = both.losses
     assert isinstance(first, Loss)
     assert isinstance(second, Loss)
-    assert torch.equal(first.weights[0], alone.weights[0])  # type: ignore[arg-type]
-    assert not torch.equal(second.weights[0], alone.weights[0])  # type: ignore[arg-type]
+    assert torch.equal(by_channel(first), by_channel(alone))
+    assert not torch.equal(by_channel(second), by_channel(alone))
 
 
 def test_what_is_read_ahead_is_trained_on_too() -> None:
