@@ -55,7 +55,6 @@ def keep(
         remarks: what is found is added.
         exact: the user wants equal numbers, for which all are folded.
         compute: where weight scales cannot take one up, note it at its layer, for the graph to fold it.
-
         asked: the user asked for it; where it is a default, none that can be kept is no error.
 
     Raises:
