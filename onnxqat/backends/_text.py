@@ -1,6 +1,6 @@
-"""What a table's author writes, and the fields of the table's classes: short forms of slots and chains, keys.
+"""Conversion between a table's YAML keys with short forms of slots and chains, and the fields of its classes.
 
-What is not of the expected form is handed on as it is: validation says what is wrong with it.
+Values of an unexpected form are passed through unchanged: validation reports them.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _chain(row: Any) -> Any:
 
 
 def key(path: tuple[int | str, ...]) -> str:
-    """Where a field lies, as the table's author knows it: ``ops.Conv.in.1``."""
+    """Path of a field in the keys of the YAML file, such as ``ops.Conv.in.1``."""
     inside = {"ops": ROW_KEYS, "fused": CHAIN_KEYS}.get(str(path[0]), KEYS) if path else {}
     return ".".join(inside.get(str(part), str(part)) for part in path)
 

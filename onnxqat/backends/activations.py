@@ -50,7 +50,7 @@ def _source(node: ir.Node, sources: dict[ir.Value, ir.Value]) -> ir.Value | None
 
 
 def _is_bias(node: ir.Node) -> bool:
-    """Whether `node` adds the bias of a product, which is part of that layer."""
+    """Check whether `node` is the Add of a matrix product's bias, which belongs to that layer."""
     makers = [v.producer() for v in node.inputs if v is not None]
     return node.op_type == "Add" and any(p is not None and linear.bias_behind(p) is node for p in makers)
 

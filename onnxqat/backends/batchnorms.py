@@ -1,4 +1,4 @@
-"""Whether a backend's weight scales can take up the factor of a BatchNormalization, which differs from channel to channel."""
+"""Check whether a backend's weight scales can absorb the per-channel factor of a BatchNormalization."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ CLIPS = frozenset({"Relu", "Clip"})
 
 
 def keep_float(draft: Draft, node: ir.Node) -> None:
-    """Let what `node`, left in float, makes carry no pair, where the table says that the compiler claims its operator.
+    """Keep pairs off the outputs of `node`, left in float, if the table says that the compiler claims its operator.
 
     onnxruntime rounds the float weight of a convolution that reads codes and whose result is rounded, with one scale
     for all channels, and has integer kernels for pools that count padding otherwise: what is float in the file is so
@@ -33,7 +33,7 @@ def _passes(draft: Draft, node: ir.Node) -> bool:
 
 
 def _reads_codes(draft: Draft, node: ir.Node) -> bool:
-    """Whether the first input of `node` may come to carry a pair, by its producer or for another reader."""
+    """Check whether the first input of `node` may get a pair, placed by its producer or for another consumer."""
     reader, value = node, node.inputs[0]
     while value is not None and value not in draft.unpaired:
         tensor, producer = draft.tensors.get(str(value.name)), value.producer()
@@ -54,7 +54,7 @@ def _may_want(draft: Draft, node: ir.Node) -> bool:
 
 
 def _is_computed(node: ir.Node) -> bool:
-    """Whether the weight of `node` is no constant, which no compiler rounds."""
+    """Check whether a weight of `node` is computed: no compiler rounds such a weight."""
     row = ops.find("", node.op_type)
     weights = [v for i, v in enumerate(node.inputs) if v is not None and row is not None and row.role(i) == "weight"]
     return any(query.constant_tensor(v) is None for v in weights)

@@ -1,4 +1,4 @@
-"""What is known while a plan is made: tensors with the decisions for them, groups, and facts about the graph."""
+"""State of the planner: tensors with their decisions, groups of tied tensors, and facts about the graph."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ Consumer = tuple[str, int]
 
 @dataclasses.dataclass
 class DraftTensor:
-    """What is known of one tensor while planning.
+    """One tensor with the decisions of its producer and consumers while planning.
 
     Attributes:
         value: the tensor.
-        produced: decision and rule where its producer's row gives it parameters.
+        produced: decision and rule, if the row of its producer gives it parameters.
         slot: the slot of that row.
-        wanted: consumers by the decision that they want.
+        wanted: consumers, grouped by the decision that they ask for.
         rules: the rule behind each of those.
         converted: consumers that read the grid of a group which the tensor itself does not lie on: (root, rule).
     """
@@ -118,7 +118,7 @@ class Draft:
         self.wants[str(node.name), index] = decision
 
     def may_carry_pair(self, value: ir.Value) -> bool:
-        """Whether a pair behind the producer of `value` is possible and wanted by the backend."""
+        """Check whether a pair behind the producer of `value` is possible and wanted by the backend."""
         if value.dtype not in (None, ir.DataType.FLOAT) or any(map(qdq.is_quantize, value.consumers())):
             return False
         if value.name in self.masked or value in self.unpaired:
@@ -126,19 +126,19 @@ class Draft:
         return self.backend.io.outputs == "quantize" or not regions.leaves_model(value)
 
     def spreads(self, node: ir.Node) -> bool:
-        """Whether the output of `node` takes the parameters of its input."""
+        """Check whether the output of `node` takes over the parameters of its input."""
         if node.domain or self.selection.reason(node) or node not in self.data_nodes or node in self.fine:
             return False
         return self.passes(node)
 
     def passes(self, node: ir.Node) -> bool:
-        """Whether the table lets `node` carry a grid on, or every compiler removes it."""
+        """Check whether the table lists `node` as passthrough, or every compiler removes it."""
         names = self.backend.passthrough
         return moved.is_removed(node) or node.op_type in names or f"{node.op_type}/{query.mode(node)}" in names
 
     @staticmethod
     def moves_float(node: ir.Node) -> bool:
-        """Whether what `node` moves is float data, not a constant."""
+        """Check whether `node` moves float32 data that is not a constant."""
         source = node.inputs[0]
         return source is not None and source.dtype == ir.DataType.FLOAT and query.constant_tensor(source) is None
 

@@ -1,4 +1,4 @@
-"""What must not lie on a coarse grid, whatever the backend: one analysis of the graph for each kind."""
+"""Nodes whose tensors need more than a coarse grid on every backend: one analysis of the graph for each kind."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NORMALIZED = "part of a normalization that is written out"
 
 
 def reasons(graph: ir.Graph, backend: Backend) -> dict[ir.Node, str]:
-    """Nodes that stay in float by what they compute, each with the reason; the first analysis that finds one gives it.
+    """Nodes that stay in float because of their computation, with the reason of the first analysis that finds them.
 
     None of them is a layer with weights, but the filters of a spectrogram: integer kernels of layers stay.
     """

@@ -39,7 +39,7 @@ def parts(graph: ir.Graph) -> frozenset[ir.Node]:
 
 
 def _counts(node: ir.Node) -> bool:
-    """Whether `node` makes floats of computed integers."""
+    """Check whether `node` converts computed integers to float."""
     source = node.inputs[0] if node.inputs else None
     if node.domain or node.op_type not in regions.CONVERSIONS or source is None:
         return False

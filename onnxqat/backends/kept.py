@@ -1,4 +1,4 @@
-"""Quantizers that the file has already, where they are kept: placement goes on around them."""
+"""Quantizers that the file already has and that are kept: placement works around them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from onnxqat.graph import qdq
 
 
 def is_of_quantizer(node: ir.Node) -> bool:
-    """Whether `node` belongs to such a quantizer."""
+    """Check whether `node` is part of a quantizer: QuantizeLinear, DequantizeLinear or a Clip between the two."""
     clips = node.op_type == "Clip" and node.inputs[0] is not None and qdq.is_quantize(node.inputs[0].producer())
     return clips or qdq.is_quantize(node) or qdq.is_dequantize(node)

@@ -1,4 +1,4 @@
-"""Tensors that carry a mask: numbers beside -inf or the lowest float, which no scale fits both of."""
+"""Tensors that carry a mask: data together with -inf or the lowest float, which no scale can represent both of."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ MOVES = frozenset({"Cast", "Concat", "ScatterND", "ScatterElements"})  # as what
 
 
 def is_mask(values: np.ndarray) -> bool:
-    """Whether constant `values` are those of a mask, or otherwise not finite."""
+    """Check whether constant `values` are not all finite, or reach :data:`LARGEST` in magnitude."""
     return not np.isfinite(values).all() or float(np.abs(values).max(initial=0.0)) >= LARGEST
 
 
 def _is_far(node: ir.Node, values: np.ndarray) -> bool:
-    """Whether a constant in front of a Softmax has numbers that only a mask has there; a factor of 100 is a scale."""
+    """Check whether a constant in front of a Softmax reaches the size of a mask, -:data:`FAR`, or :data:`FAR` if subtracted."""
     low = float(values.min(initial=0.0))
     return low <= -FAR or (node.op_type == "Sub" and float(values.max(initial=0.0)) >= FAR)
 
@@ -36,8 +36,8 @@ class Masks:
     """Find the values of a graph that are computed from a mask by sums, products, selection and data movement alone.
 
     A mask is a constant of such numbers, what a Pad or a ConstantOfShape fills with, or a tensor named in `known`; on
-    the way to a Softmax, where scores are small, also a constant of numbers from -:data:`FAR` down. What is found of a value is kept, so that asking for all values of a graph visits each once: the graph must not change
-    in between.
+    the way to a Softmax, where scores are small, also a constant of numbers from -:data:`FAR` down. Results are cached,
+    so that each value of a graph is visited once: the graph must not change in between.
 
     Args:
         known: names of tensors that are masks.
@@ -73,7 +73,7 @@ class Masks:
         return carries and _is_far(node, constant) and any(map(self._leads_to_softmax, node.outputs))
 
     def _leads_to_softmax(self, value: ir.Value) -> bool:
-        """Whether a Softmax reads `value`, behind sums, products, selection and data movement alone."""
+        """Check whether only sums, products, selection and data movement separate `value` from a Softmax."""
         if value not in self._scores:
             self._scores[value] = regions.leads_to(value, SOFTMAXES, _joins_or_moves)
         return self._scores[value]
@@ -111,7 +111,7 @@ def _joins_or_moves(node: ir.Node) -> bool:
 
 
 def _limited(node: ir.Node) -> list[ir.Value]:
-    """What `node` limits; nothing where the limit itself leaves no number that is far."""
+    """Computed inputs of a Max, Min or Clip; empty if its lower limit is above -:data:`FAR`, which ends a mask."""
     given = [v for v in node.inputs if v is not None]
     constants = [c for v in given[1:] if (c := query.constant_array(v)) is not None and c.size]
     if node.op_type != "Min" and any(float(c.min()) > -FAR for c in constants[:1]):

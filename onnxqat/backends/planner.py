@@ -104,7 +104,7 @@ def _visit(draft: Draft, node: ir.Node) -> None:
 
 
 def _meets_ties(node: ir.Node) -> bool:
-    """Whether a mean may lie half-way between two codes: one of an odd number of values never does."""
+    """Check whether a mean of codes may be a tie: with an odd number of values in every window none is."""
     windows = math.prod(query.attribute(node, "kernel_shape", [2]))
     padded = any(query.attribute(node, "pads", [])) or query.attribute(node, "auto_pad", "NOTSET") != "NOTSET"
     return windows % 2 == 0 or (padded and not query.attribute(node, "count_include_pad", 0))
@@ -164,7 +164,7 @@ def _produce(draft: Draft, node: ir.Node, row: OpRow, key: str) -> chains.Fusion
 
 
 def _is_read_in_float(draft: Draft, value: ir.Value) -> bool:
-    """Whether only what stays in float for its values' sake reads `value`: rounding is what it would see."""
+    """Check whether all consumers of `value`, behind data movement, are nodes in float that need its exact values."""
     pending, read = [value], False
     while pending:
         current = pending.pop()

@@ -58,12 +58,12 @@ class Ratios:
             pending.extend(v for v in _sources(maker) if _is_computed(v))
 
     def _feeds_layer(self, value: ir.Value) -> bool:
-        """Whether a layer with weights reads `value` too, whose integer kernel needs it on a grid."""
+        """Check whether `value` also feeds a layer with weights, whose integer kernel needs it on a grid."""
         return any(user.op_type in LAYERS and user not in self.reasons for user in value.consumers())
 
 
 def _read_relatively(node: ir.Node) -> Iterator[ir.Value]:
-    """What `node` divides by, or takes a logarithm, a root or a power below 1 of."""
+    """Yield the float input of `node` whose relative error counts: a divisor, or what Log, Sqrt or Pow below 1 takes."""
     if node.domain:
         return
     index = {"Log": 0, "Reciprocal": 0, "Sqrt": 0, "Div": 1}.get(node.op_type)
@@ -80,7 +80,7 @@ def _is_computed(value: ir.Value) -> bool:
 
 
 def _sources(node: ir.Node) -> list[ir.Value]:
-    """What of the inputs of `node` has to be as exact as its result."""
+    """Inputs of `node` that need the relative precision of its result."""
     if node.domain:
         return []
     inputs = [v for v in node.inputs if v is not None]
@@ -103,9 +103,9 @@ def _is_exp(value: ir.Value) -> bool:
 
 
 def _is_of_energies(layer: ir.Node) -> bool:
-    """Whether `layer` sums energies, as the filters of a spectrogram do: squares in, no negative weight or bias.
+    """Check whether `layer` sums energies, as the filters of a spectrogram do: squares in, no negative weight or bias.
 
-    Its result spans the decades that its input spans. Other layers end the way: their results cancel.
+    Its result spans as many decades as its input. Other layers end the walk: their sums cancel.
     """
     weights = [query.constant_array(v) for v in layer.inputs[1:] if v is not None]
     data = layer.inputs[0]

@@ -15,7 +15,7 @@ from onnxqat.types import Remark
 
 
 def reason(draft: Draft, node: ir.Node, row: OpRow) -> str | None:
-    """What speaks against quantizing `node`, or None."""
+    """Reason why `node` must not be quantized, None if it may be."""
     chosen = draft.selection.reason(node)
     if chosen is not None:
         return chosen
@@ -71,7 +71,7 @@ def _of_probabilities(draft: Draft, node: ir.Node, row: OpRow) -> str | None:
 
 
 def is_last_probability(draft: Draft, value: ir.Value) -> bool:
-    """Whether `value` is a probability that leaves the graph, at the end of a fused chain, and is to be in fine steps."""
+    """Check whether `value`, the end of a fused chain, is a probability that leaves the graph and stays float there."""
     node = value.producer()
     if node is None or draft.backend.io.probabilities != "float":
         return False
@@ -95,7 +95,7 @@ def without_data(draft: Draft, node: ir.Node) -> Iterator[Remark]:
 
 
 def _made(value: ir.Value) -> str:
-    """How a tensor that is not constant comes about."""
+    """Text for a remark that names the producer of a tensor that is not constant."""
     producer = value.producer()
     if producer is None:
         return f"{value.name!r} is an input, not constant"

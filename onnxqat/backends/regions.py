@@ -126,19 +126,19 @@ def _frontier(
 
 # ------------------------------------------------------------------ walks over data movement
 def leaves_model(value: ir.Value) -> bool:
-    """Whether `value` is an output of the main graph (or of an opaque body), by itself or as what an If returns."""
+    """Check whether `value` is an output of the main graph (or of an opaque body), itself or returned by an If."""
     return any(v.is_graph_output() and not _is_branch_output(v) for v in _walk([value], _returned_as))
 
 
 def leads_to_output(value: ir.Value) -> bool:
-    """Whether only data movement separates `value` from an output of the model."""
+    """Check whether only data movement separates `value` from an output of the model."""
     return any(map(leaves_model, _walk([value], _moved_to)))
 
 
 def joins_probabilities(node: ir.Node) -> bool:
-    """Whether `node` leads to a graph output, and only data movement separates it from an operator of bounded range.
+    """Check whether only data movement separates `node` from a graph output and from an operator of bounded range.
 
-    A detector's last Concat is such: its one scale would have to suit boxes and scores alike.
+    The last Concat of a detector is an example: its one scale would have to fit boxes and scores alike.
     """
     if not any(map(leads_to_output, node.outputs)):
         return False
@@ -180,7 +180,7 @@ def _returned_as(value: ir.Value) -> Iterator[ir.Value]:
 
 
 def returned_by(value: ir.Value) -> Iterator[ir.Value]:
-    """Where `value` is an output of an If: the outputs of the branches that it stands for."""
+    """Yield the branch outputs that `value`, an output of an If, returns; nothing for other values."""
     node = value.producer()
     if node is not None:
         yield from (v for branch in branches(node) if (v := branch.outputs[value.index() or 0]) is not None)
@@ -202,7 +202,7 @@ def _is_bounded(value: ir.Value) -> bool:
 
 
 def leads_to(value: ir.Value, operators: frozenset[str], passes: Callable[[ir.Node], bool]) -> bool:
-    """Whether one of ONNX's `operators` reads `value`, directly or behind nodes that `passes` accepts."""
+    """Check whether one of ONNX's `operators` reads `value`, directly or behind nodes that `passes` accepts."""
     pending, seen = [value], {value}
     while pending:
         for user in pending.pop().consumers():

@@ -1,4 +1,4 @@
-"""What a valid table may be asked: statements without a source, types that nothing uses, doubtful data movement."""
+"""Review of a valid table: statements without a source, unused types, doubtful data movement."""
 
 from __future__ import annotations
 

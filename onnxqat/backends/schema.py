@@ -98,12 +98,12 @@ class TypeRow(_Row):
 
     @property
     def is_float(self) -> bool:
-        """Whether the grid is that of a small float type."""
+        """Check whether the codes are of a small float type instead of integers."""
         return self.dtype in FLOAT_STORAGE
 
     @property
     def observed(self) -> bool:
-        """Whether the tensor gets a pair of its own: not a bias that is derived or left float."""
+        """Check whether the tensor gets a pair of its own: not a bias that is derived or left float."""
         return self.derive is None and self.dtype != "float"
 
     def qtype(self) -> QType:
@@ -127,7 +127,7 @@ class TypeRow(_Row):
         return None if self.scale_bits is None or width > 8 else min(self.scale_bits + (8 - width) // 2, 24)
 
     def with_bits(self, bits: int) -> TypeRow:
-        """The same type, `bits` wide, in the 8- or 16-bit storage type of its sign; a type of 2 or 4 bits keeps its own."""
+        """The same type, `bits` wide, in the 8- or 16-bit storage of its sign; a type of 2 or 4 bits keeps its own."""
         if self.dtype in ("int2", "uint2", "int4", "uint4") and self.qtype().bits == bits:
             return self
         sign = "int" if self.dtype.startswith("int") else "uint"
@@ -142,7 +142,7 @@ class TypeRow(_Row):
         return self.model_copy(update={"dtype": f"u{self.dtype}", "symmetric": False, "qrange": qrange})
 
     def _observer(self, role: Role) -> str:
-        """What ``auto`` is: a choice by error for activations of up to 8 bits, the values themselves for weights."""
+        """Observer of a tensor in `role`; ``auto`` of weights and of wide or float types is resolved to minmax or mse."""
         if self.observer != "auto":
             return self.observer
         if self.is_float or self.qtype().bits > 8:
@@ -185,7 +185,7 @@ class FixedValue(_Row):
 
 @dataclasses.dataclass(frozen=True)
 class Slot(_Row):
-    """What an operator's input or output is quantized with: a type, its channel axis, or fixed parameters.
+    """Quantization of an operator's input or output: a type, its channel axis, or fixed parameters.
 
     In a table ``act``, ``act...`` (every input from here on), ``wt@0``, ``wt@N`` (the output channel, whatever
     transposition), ``wt@K`` (the axis that is summed over), ``-`` (not quantized), or a mapping.
@@ -255,9 +255,9 @@ class Chain(_Row):
 
 @dataclasses.dataclass(frozen=True)
 class InputOutput(_Row):
-    """Whether graph inputs and outputs carry Q/DQ, and probabilities that leave the graph too.
+    """Q/DQ of graph inputs, graph outputs and probabilities that leave the graph: quantized or float.
 
-    8 bits are coarse for a probability, so that a backend which can leave it in float should.
+    8 bits are coarse for a probability: a backend that can leave it in float should.
     """
 
     inputs: Literal["quantize", "float"] = "quantize"
@@ -294,10 +294,10 @@ class Check(_Row):
 
 @dataclasses.dataclass(frozen=True)
 class Fact(_Row):
-    """Where a key's value comes from.
+    """Source of the value of a key.
 
-    `status`: ``run`` (seen with the toolchain itself), ``document`` (the vendor says so), ``inferred``, or
-    ``unverified`` (nothing public says so; a choice had to be made).
+    `status`: ``run`` (observed with the toolchain itself), ``document`` (stated by the vendor), ``inferred``, or
+    ``unverified`` (without a public source; a choice had to be made).
     """
 
     source: str
@@ -378,7 +378,7 @@ def names() -> list[str]:
 
 
 def stated(name: str) -> dict[str, Any]:
-    """What the table's file says itself, without what it extends; `name` as for :func:`load`."""
+    """Keys of the table's own file, without inherited ones; `name` as for :func:`load`."""
     return table_files.read(table_files.find(name))
 
 

@@ -1,4 +1,4 @@
-"""What the user asked for beyond the table: nodes left out or alone, widths, granularity, observer, types."""
+"""User overrides of a table: excluded or included nodes, bit widths, granularity, observer, types."""
 
 from __future__ import annotations
 
@@ -342,7 +342,7 @@ def _check_accepted(backend: Backend, role: Literal["activations", "weights"], r
 
 
 def _choice(backend: Backend, accepted: str) -> str:
-    """How a type is asked for: a float type by a table of its own, as none is a choice of `--activation-type`."""
+    """Name of an accepted type for an error text; float types name the ``--backend`` whose table has them."""
     if accepted.removesuffix("-symmetric") in ACTIVATION_TYPES or not accepted.startswith("float"):
         return accepted
     tables = [name for name in schema.names() if name.startswith(f"{backend.backend}-")]

@@ -1,4 +1,4 @@
-"""Which tensors cannot be negative, as far as the graph alone tells."""
+"""Tensors that cannot be negative, as far as the graph alone shows."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ MOVES = 64  # data movement is followed no further than this
 
 
 def is_non_negative(value: ir.Value, depth: int = MOVES) -> bool:
-    """Whether every element of `value` is at least 0, whatever the model's inputs are."""
+    """Check whether every element of `value` is at least 0 for all inputs of the model."""
     constant = query.constant_array(value)
     if constant is not None:
         return constant.dtype.kind == "f" and bool(constant.size) and bool((constant >= 0).all())
@@ -70,7 +70,7 @@ def is_non_negative(value: ir.Value, depth: int = MOVES) -> bool:
 
 
 def is_square(node: ir.Node) -> bool:
-    """Whether `node` makes the squares of what it reads, or other even powers."""
+    """Check whether `node` computes squares or other even powers of its input."""
     if node.domain or len(node.inputs) != 2:
         return False
     exponent = query.constant_array(node.inputs[1]) if node.op_type == "Pow" else None

@@ -15,7 +15,7 @@ from onnxqat.types import Decision, Fixed, QParams, Role, TensorSpec
 
 
 def of_input(draft: Draft, node: ir.Node, row: OpRow, index: int) -> Decision | None:
-    """How `row` wants input `index` of `node`, None where it takes no part in quantization."""
+    """Decision of `row` for input `index` of `node`, None if that input takes no part in quantization."""
     slot, value = row.input_slot(index), node.inputs[index]
     if slot is None or slot.use is None or value is None or not draft.backend.types[slot.use].observed:
         return None
@@ -34,7 +34,7 @@ def of_input(draft: Draft, node: ir.Node, row: OpRow, index: int) -> Decision | 
 
 
 def of_output(draft: Draft, node: ir.Node, slot: Slot, value: ir.Value, *, fused: bool) -> Decision:
-    """How `slot` wants the output `value` of `node`, which comes from behind an activation where that is `fused`."""
+    """Decision of `slot` for the output `value` of `node`; fixed parameters only without a `fused` activation."""
     found = spec(draft, node, slot, value, "activation", None)
     return fixed(draft, slot, found) if slot.fixed is not None and not fused else found
 

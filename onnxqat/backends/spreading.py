@@ -12,7 +12,10 @@ from onnxqat.types import Decision, Fixed, Float, QType, Remark, TensorSpec
 
 
 def settle(draft: Draft) -> None:
-    """What everything reads on one other grid lies on that from the start, without a second pair behind the first."""
+    """Quantize a tensor with its consumers' spec if all of them, also behind data movement, want the same one.
+
+    This avoids a second, requantizing pair, for example between an 8-bit and a 4-bit layer.
+    """
     for tensor in draft.tensors.values():
         wanted = _read_as(draft, tensor.value) if tensor.produced is not None else None
         if tensor.produced is None or wanted is None or same_grid(tensor.produced[0], wanted):
@@ -24,7 +27,7 @@ def settle(draft: Draft) -> None:
 
 
 def _read_as(draft: Draft, value: ir.Value) -> TensorSpec | None:
-    """The one spec with which every reader of `value`, behind data movement too, wants it; None without such."""
+    """The one spec that all consumers of `value` want, also those behind data movement; None if they differ."""
     if value.is_graph_output() or not query.reads(value):
         return None
     found: set[Decision | None] = set()
@@ -37,7 +40,7 @@ def _read_as(draft: Draft, value: ir.Value) -> TensorSpec | None:
 
 
 def _is_read(value: ir.Value) -> bool:
-    """Whether anything takes the numbers of `value`: the mask of a Dropout and a part of a Split may have no reader."""
+    """Check whether float `value` has a consumer: a part of a Split may have none."""
     return value.dtype == ir.DataType.FLOAT and (value.is_graph_output() or query.reads(value) > 0)
 
 
@@ -66,7 +69,7 @@ def _remark(draft: Draft, first: str, second: str) -> None:
 
 
 def spread(draft: Draft) -> None:
-    """Through data movement, forward in graph order, then backward, until nothing changes."""
+    """Spread parameters through data movement, forward in graph order, then backward, until nothing changes."""
     candidates = [n for graph in draft.graphs for n in graph if draft.spreads(n) and draft.moves_float(n)]
     changed = True
     while changed:
@@ -96,10 +99,10 @@ def _spread_node(draft: Draft, node: ir.Node) -> None:
 
 
 def tie_widest(draft: Draft) -> None:
-    """What a Concat of mixed ranges returns, where something wants it quantized, lies on the grid of its widest input.
+    """Tie the output of a Concat of mixed ranges to its widest input, whose range is about the same.
 
-    That range is about the same. HTP drops the pair in front where both are quantized, so that with a grid of its own
-    values beyond the calibrated range would end on other codes than the file's.
+    HTP drops the pair in front if both are quantized: with a grid of its own for the output, values beyond the
+    calibrated range would get other codes than in the file.
     """
     for graph in draft.graphs:
         for node in graph:
@@ -109,7 +112,7 @@ def tie_widest(draft: Draft) -> None:
 
 
 def tie_branches(draft: Draft) -> None:
-    """What an If returns lies on the grid of what its branches return: a pair behind it then changes nothing."""
+    """Tie the outputs of an If to those of its branches: a pair behind the If then changes nothing."""
     for graph in draft.graphs:
         for value in (v for node in graph for v in node.outputs):
             for inner in regions.returned_by(value):
@@ -118,7 +121,7 @@ def tie_branches(draft: Draft) -> None:
 
 
 def same_grid(produced: Decision, wanted: Decision) -> bool:
-    """Whether a tensor that is already on the produced grid needs no second pair for a consumer."""
+    """Check whether a tensor on the produced grid needs no second pair for the wanted one: same type, or float."""
     qtypes: list[QType | None] = [None, None]
     for index, decision in enumerate((produced, wanted)):
         if isinstance(decision, TensorSpec):

@@ -50,7 +50,7 @@ def _is_added_to(draft: Draft, node: ir.Node, index: int) -> bool:
 
 
 def _is_broadcast(first: ir.Value, second: ir.Value) -> bool:
-    """Whether the shapes are known to differ; of a Pad by a computed amount they are not known."""
+    """Check whether the shapes are known to differ; unknown sizes (a Pad by a computed amount) do not count."""
     if first.shape is None or second.shape is None:
         return False
     if len(first.shape) != len(second.shape):

@@ -53,7 +53,7 @@ def _elsewhere(name: str) -> Path:
 
 
 def merged(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """What the table at `path` says with all that it extends.
+    """Return the keys of the table at `path`, merged with those of the tables that it extends.
 
     Args:
         path: YAML file.
@@ -71,7 +71,7 @@ def merged(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """What the file at `path` says itself.
+    """Return the keys of the file at `path` alone.
 
     Raises:
         BackendError: ``backend-table``.

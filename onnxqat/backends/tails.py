@@ -1,4 +1,4 @@
-"""What comes behind the last layer and is no feature any more: selected rows, and boxes that are computed from places."""
+"""Nodes behind the last layer that compute no features: selection of rows, and boxes decoded from anchor grids."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def parts(graph: ir.Graph) -> dict[ir.Node, str]:
     1. What depends on a TopK or NonMaxSuppression, where no layer with weights comes behind. A decoder behind a TopK
        goes on as any network does.
     2. Where no such layer comes behind: sums and products with a constant that differs along two axes or more, which is
-       a table of anchors or of grid points and not a factor a channel, with what leads to them element by element and
-       everything behind them.
+       a table of anchors or of grid points and not a per-channel factor, with the elementwise nodes that lead to them
+       and everything behind them.
     """
     order = list(regions.in_order(graph))
     behind = _in_front_of_layers(order)
@@ -63,7 +63,7 @@ def _is_opaque(node: ir.Node) -> bool:
 
 
 def _reads_places(node: ir.Node) -> bool:
-    """Whether `node` computes with a constant that differs along two axes or more, and is not a layer's bias."""
+    """Check whether `node` computes with a constant of two or more axes above size 1 that is not a layer's bias."""
     if node.domain or node.op_type not in ARITHMETIC:
         return False
     constants = [t for v in node.inputs if (t := query.constant_tensor(v)) is not None]
