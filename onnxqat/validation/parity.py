@@ -90,7 +90,7 @@ class QuantizerMeter:
         x = np.asarray(source, np.float32)
         own = numerics.fake_quantize(x, self.qparams) if self._apply is None else self._apply(x)
         apart = np.abs(codes_of(own, self.qparams) - codes_of(target, self.qparams))
-        apart[np.isnan(x)] = 0  # ONNX gives NaN no code; that there is one is counted below
+        apart = np.where(np.isnan(x), 0, apart)  # ONNX gives NaN no code; that there is one is counted below
         self.elements += x.size
         self.differing += int(np.count_nonzero(apart))
         self.largest = max(self.largest, int(apart.max(initial=0)))
@@ -110,7 +110,7 @@ class QuantizerMeter:
         """Compare in the network: each side's tensors in front of Q and behind DQ."""
         differing, largest, unexplained = self.network or [0, 0, 0]
         apart = np.abs(codes_of(torch[1], self.qparams) - codes_of(ort[1], self.qparams))
-        apart[np.isnan(ort[0])] = 0
+        apart = np.where(np.isnan(ort[0]), 0, apart)
         with np.errstate(invalid="ignore"):
             moved = np.abs(np.asarray(torch[0], np.float64) - np.asarray(ort[0], np.float64))
         allowed = moved / _along(self.qparams.scale, self.qparams, apart.ndim) + 1

@@ -233,6 +233,18 @@ def test_nan_has_no_code() -> None:
     assert (found.non_finite, found.differing_given_input, found.differing_in_network) == (2, 0, 0)
 
 
+@pytest.mark.parametrize("value", [np.nan, 1.0])
+def test_a_scalar_is_compared_as_well(value: float) -> None:
+    quantizer = next(q for q in qdq.quantizers(io.load(tiny.pair()[1])) if q.tensor == "image")
+    meter = parity.QuantizerMeter(quantizer, None)
+    x = np.array(value, np.float32)
+    written = fake_quantize(np.array(1.0, np.float32), quantizer.qparams)
+    meter.update(x, written)
+    meter.update_network((x, written), (x, written))
+    found = meter.result()
+    assert (found.elements, found.differing_given_input, found.differing_in_network) == (1, 0, 0)
+
+
 @pytest.mark.parametrize("compare", [validate, profile])
 def test_data_that_are_not_finite_are_blamed(pair: Pair, compare: Callable[..., Any]) -> None:
     images = tiny.images(4)
