@@ -12,6 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from onnxqat.calibration._arrays import split_labels
 from onnxqat.calibration.data import Data
 from onnxqat.calibration.inputs import Feeds, InputInfo, check_names, fitted, static_batch
 from onnxqat.calibration.preprocess import Preprocess
@@ -237,7 +238,8 @@ def make(
     """Batches of `data`.
 
     1. An object with ``epoch`` and ``steps`` (:class:`Batches`): as it is.
-    2. A mapping of arrays, or one array for a model with one input; `labels` go with them: shuffled.
+    2. A mapping of arrays, or one array for a model with one input; `labels` go with them, or lie in the mapping as
+       in a ``.npz`` file: shuffled.
     3. A path, as :func:`onnxqat.calibration.data.open_data` reads it: shuffled.
     4. An iterable or a callable that gives batches, ``inputs`` or ``(inputs, labels)``: in its own order.
 
@@ -263,6 +265,8 @@ def make(
             raise DataError("data-input-name", f"one array for {len(inputs)} inputs", hint="pass a mapping")
         data = {inputs[0].name: data}
     if isinstance(data, Mapping):
+        data, own = split_labels(data, inputs)
+        labels = own if labels is None else labels
         return ArrayBatches(data, labels, inputs, batch_size=batch_size, seed=seed)
     if labels is not None:
         raise UsageError("option-invalid", "labels go with arrays; an iterable yields (inputs, labels)")

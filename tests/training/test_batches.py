@@ -41,6 +41,14 @@ def test_arrays_are_shuffled_with_the_seed() -> None:
         assert torch.equal(batch.inputs["x"][:, 0], 3.0 * batch.labels)
 
 
+@pytest.mark.parametrize("key", ["labels", "label", "y"])
+def test_labels_may_lie_beside_the_inputs(key: str) -> None:
+    for source in (make({"x": X, key: Y}), make({"x": X, key: np.zeros(10, np.int64)}, Y)):
+        for batch in source.epoch(0):
+            assert batch.labels is not None
+            assert torch.equal(batch.inputs["x"][:, 0], 3.0 * batch.labels)
+
+
 def test_a_prescribed_batch_size_holds() -> None:
     source = make(X, inputs=FIXED, batch_size=7)
     assert source.steps == 2
