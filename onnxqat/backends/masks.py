@@ -27,7 +27,7 @@ def is_mask(values: np.ndarray) -> bool:
 
 
 def _is_far(node: ir.Node, values: np.ndarray) -> bool:
-    """Check whether a constant in front of a Softmax reaches the size of a mask, -:data:`FAR`, or :data:`FAR` if subtracted."""
+    """Check whether a constant in front of a Softmax reaches -:data:`FAR`, or :data:`FAR` where it is subtracted."""
     low = float(values.min(initial=0.0))
     return low <= -FAR or (node.op_type == "Sub" and float(values.max(initial=0.0)) >= FAR)
 

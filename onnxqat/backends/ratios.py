@@ -63,7 +63,7 @@ class Ratios:
 
 
 def _read_relatively(node: ir.Node) -> Iterator[ir.Value]:
-    """Yield the float input of `node` whose relative error counts: a divisor, or what Log, Sqrt or Pow below 1 takes."""
+    """Yield the float input of `node` whose relative error counts: a divisor, or the argument of Log, Sqrt or Pow."""
     if node.domain:
         return
     index = {"Log": 0, "Reciprocal": 0, "Sqrt": 0, "Div": 1}.get(node.op_type)

@@ -142,7 +142,7 @@ class TypeRow(_Row):
         return self.model_copy(update={"dtype": f"u{self.dtype}", "symmetric": False, "qrange": qrange})
 
     def _observer(self, role: Role) -> str:
-        """Observer of a tensor in `role`; ``auto`` of weights and of wide or float types is resolved to minmax or mse."""
+        """Observer of a tensor in `role`; ``auto`` of weights and of wide or float types becomes minmax or mse."""
         if self.observer != "auto":
             return self.observer
         if self.is_float or self.qtype().bits > 8:

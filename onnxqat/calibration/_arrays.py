@@ -29,7 +29,7 @@ UNREADABLE = (OSError, ValueError, EOFError, OverflowError, MemoryError)  # the 
 
 
 class Arrays(Source):
-    """One array an input, samples along the first axis.
+    """One array per input, samples along the first axis.
 
     Where an array has one axis more than its input, a sample is a whole feed: it goes alone, and the arrays that
     have a batch axis are cut to one.
@@ -71,7 +71,7 @@ class Arrays(Source):
             yield RawBatch(feeds, labels, f"{self.name}, sample {start}")
 
     def identity(self) -> Identity:
-        """Of the values, whether they lie in a file or in memory."""
+        """Identity of the values, the same for a file and for arrays in memory but for the name."""
         return Identity("" if self._path is None else self._path.name, identity.of_arrays(self._arrays))
 
     def pick(self, indices: Sequence[int]) -> RawBatch | None:
@@ -94,7 +94,7 @@ class ArchiveFolder(Source):
         self.known_batches = len(files)
 
     def identity(self) -> Identity:
-        """Of names, sizes and some of the files."""
+        """Identity from the names and sizes of all files and the contents of some."""
         return Identity(self._folder.resolve().name, identity.of_files(self._folder, self._files))
 
     def batches(self, size: int) -> Iterator[RawBatch]:
@@ -165,7 +165,7 @@ def read_npy(path: Path) -> npt.NDArray[Any]:
 
 
 def _unreadable(path: Path, error: Exception) -> DataError:
-    """What is wrong with the file; what is wrong with the machine goes on as it is."""
+    """Return an error on the contents of the file; raise `error` again if the machine is to blame (memory, I/O)."""
     if isinstance(error, OSError) and error.errno in _OF_MACHINE:
         raise error
     return DataError("data-format", f"{path}: cannot be read as numpy data: {error}")

@@ -1,4 +1,4 @@
-"""Where batches come from, before they are checked and cut: image folders, functions, iterables, random numbers."""
+"""Sources of batches, before these are checked and cut: image folders, functions, iterables, random numbers."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ class ImageFolder(Source):
         return RawBatch({self._info.name: np.stack(images)}, labels, str(files[0]))
 
     def identity(self) -> Identity:
-        """Of names, sizes and some of the files."""
+        """Identity from the names and sizes of all files, the contents of some, and the preprocessing."""
         sha256 = identity.of_files(self._folder, self._files)
         return Identity(self._folder.resolve().name, sha256, line(self.transform.steps))
 

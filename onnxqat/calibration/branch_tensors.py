@@ -10,7 +10,7 @@ from onnxqat.graph import build, walk
 
 
 def observable(model: ir.Model) -> dict[str, ir.Value]:
-    """What a session can return, by name: inputs, initializers, and what nodes make, in branches of If too."""
+    """Values that a session can return, by name: inputs, initializers and outputs of nodes, in branches of If too."""
     main = model.graph
     list(walk.scopes(model))  # notes whose branch each graph is
     made = (v for graph in regions.reached_graphs(main) for node in graph for v in node.outputs)

@@ -77,7 +77,7 @@ def blames(*models: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
 
 def _refusal(source: io.ModelSource) -> ModelError | None:
-    """What onnxruntime says against the model, where that is what ONNX's rules say."""
+    """Error of onnxruntime on the unoptimized model, None if it runs or onnxruntime merely lacks something."""
     from onnxqat.calibration.session import Session
 
     try:

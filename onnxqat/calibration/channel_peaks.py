@@ -1,4 +1,4 @@
-"""How large the inputs of a layer get, channel by channel, in the calibration data."""
+"""Largest values per input channel of a layer in the calibration data."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from onnxqat.types import FloatArray, QuantPlan, TensorSpec
 
 
 class ChannelPeaks:
-    """How large the channels of a tensor get, and each two neighbours together at one place.
+    """Largest values per channel of a tensor, and largest sums of two neighbouring channels at one place.
 
     Args:
         axis: of the channels: 1 for a convolution, -1 for a product of matrices.
@@ -52,10 +52,10 @@ Peaks = Mapping[str, ChannelPeaks]
 
 
 def of_plan(plan: QuantPlan, model: ir.Model) -> dict[str, ChannelPeaks]:
-    """What is to watch where weights are quantized whose products saturate: the inputs of their layers, by name.
+    """Return a :class:`ChannelPeaks` for the input of every layer whose weight can make products saturate, by name.
 
     Args:
-        plan: it says which weights do.
+        plan: its specs say which weights these are (``saturates``).
         model: prepared float model.
     """
     saturating = {e.tensor for e in plan.edges if isinstance(e.decision, TensorSpec) and e.decision.saturates}

@@ -1,4 +1,4 @@
-"""What the filters of a layer are multiplied with, as a matrix, and the filters in the same order."""
+"""Layers as matrix products: the columns of the input (im2col), and the filters in the same order."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def groups_of(node: ir.Node) -> int:
 
 
 def is_transposed(node: ir.Node) -> bool:
-    """Whether the weight of `node` has its inputs on the first axis: (D, M) as MatMul has it, and Gemm without transB."""
+    """Check whether the weight of `node` is (D, M), inputs first: that of MatMul, and of Gemm without transB."""
     return node.op_type == "MatMul" or (node.op_type == "Gemm" and not query.attribute(node, "transB", 0))
 
 
@@ -41,13 +41,13 @@ def weight_of(filters: npt.NDArray[Any], node: ir.Node, shape: tuple[int, ...]) 
 
 
 def columns_of(x: npt.NDArray[Any], node: ir.Node, shape: Sequence[int], places: int = POSITIONS) -> npt.NDArray[Any]:
-    """What the filters of a layer are multiplied with at some places of its output, as it does.
+    """Return the input columns (im2col) that the filters of a layer multiply, at a sample of its output places.
 
     Args:
         x: the layer's first input, float32 (N, C, ...) of a Conv, (..., D) of a Gemm or MatMul.
         node: the layer.
         shape: of its weight.
-        places: how many places of a sample are taken at most.
+        places: largest number of places per sample.
 
     Returns:
         float32 (groups, N * places, D), D in the order of :func:`filters_of`.

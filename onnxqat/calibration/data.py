@@ -80,7 +80,7 @@ class Data:
 
     @property
     def repeatable(self) -> bool:
-        """Whether the data can be read more than once; a bare generator cannot."""
+        """True if the data can be read more than once; a bare generator cannot."""
         return self._source.repeatable
 
     def identity(self) -> Identity:
@@ -150,7 +150,7 @@ class Data:
 
     @property
     def numbered(self) -> bool:
-        """Whether :meth:`pick` can read single samples."""
+        """True if :meth:`pick` can read single samples."""
         return self._source.numbered
 
     @property
@@ -255,7 +255,7 @@ class Data:
 
 
 class _Repeats:
-    """Whether every sample so far equals the first; stops comparing at the first that does not."""
+    """Detector of data whose samples are all equal; it stops comparing at the first that differs."""
 
     def __init__(self) -> None:
         self._first: Feeds | None = None

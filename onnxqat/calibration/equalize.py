@@ -46,5 +46,5 @@ def equalize(model: ir.Model, table: Backend, chosen: Selection, data: Data) -> 
 
 
 def _fuses_product(table: Backend) -> bool:
-    """Whether the backend computes a SiLU and a product by constants as part of the convolution in front."""
+    """Check whether the backend fuses a SiLU and a product by constants into the convolution in front."""
     return any("Conv" in c.chain[0] and ("Silu",) in c.chain and ("Scale",) in c.chain for c in table.fused)

@@ -1,4 +1,4 @@
-"""What calibration finds out that no look at the graph tells, and that changes the plan."""
+"""Findings of calibration that change the plan and that the graph alone does not show."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ ROWS = "the rows that it reads differ too much in size for one scale, and a norm
 
 @dataclasses.dataclass(frozen=True)
 class Findings:
-    """What to plan with.
+    """Changes that the plan has to make for what the data showed.
 
     Attributes:
         left_out: node name to the reason why it stays float.
-        mixed_range: Concat nodes whose inputs have ranges too different for one scale, each with the widest of them.
+        mixed_range: Concat nodes whose inputs have ranges too different for one scale, each with the widest input.
         masked: names of tensors that are masks.
-        remarks: what is worth knowing, those of the runner included.
+        remarks: for the report, those of the runner included.
     """
 
     left_out: dict[str, str]
@@ -35,7 +35,7 @@ class Findings:
 
 
 def find(model: ir.Model, observers: Observed, sizes: dict[str, RowSizes]) -> Findings:
-    """Look at what the float `model` did with the calibration data.
+    """Derive findings from the observers and row sizes that the float `model` filled on the calibration data.
 
     Args:
         model: as it was planned for.
@@ -59,6 +59,6 @@ def find(model: ir.Model, observers: Observed, sizes: dict[str, RowSizes]) -> Fi
 
 
 def _never_ran(branch: ir.Graph, observers: Observed) -> bool:
-    """Whether tensors of `branch` were observed and none ever held a value: its ranges would be made up."""
+    """Check whether tensors of `branch` were observed but never held a value: ranges for them would be invented."""
     seen = [observers[str(v.name)].count for node in branch for v in node.outputs if str(v.name) in observers]
     return bool(seen) and not any(seen)

@@ -28,7 +28,7 @@ def dependents(model: ir.Model) -> list[ir.Node]:
 
 
 def _is_foreign(node: ir.Node, model: ir.Model) -> bool:
-    """Whether onnxruntime lacks the operator; with libraries of the user's it is taken to have all."""
+    """Check whether onnxruntime lacks the operator; with custom-operator libraries none is assumed to be missing."""
     return (
         not custom_ops.libraries()
         and node.domain not in RUNTIME_DOMAINS

@@ -23,7 +23,7 @@ RANKED = frozenset({"Softmax", "LogSoftmax"})
 
 
 def hides(values: npt.NDArray[Any]) -> bool:
-    """Whether `values` are -inf beside at most one number, as a mask that is given to a model is."""
+    """Check whether `values` hold -inf and at most one distinct finite number, like a mask that is a model input."""
     finite = values[np.isfinite(values)]
     return bool(finite.size < values.size and not is_broken(values) and (finite == finite[:1]).all())
 

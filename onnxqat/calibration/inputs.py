@@ -1,4 +1,4 @@
-"""What a model takes in, and whether a batch fits it."""
+"""Inputs of a model, and checks that a batch fits them."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def fitted(
 
 
 def _other_size(expected: tuple[int | str | None, ...], *, images: bool) -> str:
-    """What to do about another size: images are resized, arrays are made anew."""
+    """Hint for a wrong size: resize images by ``--preprocess``, make arrays anew."""
     if not images:
         return "give arrays of the input's shape; only folders of images are resized, by --preprocess"
     sizes = [size for size in expected[1:] if isinstance(size, int) and size > 4]
@@ -159,7 +159,7 @@ def _other_size(expected: tuple[int | str | None, ...], *, images: bool) -> str:
 
 
 def _other_layout(found: tuple[int, ...], expected: tuple[int | str | None, ...]) -> str:
-    """What to do where channels are at the other end of an image; nothing where it is not that."""
+    """Hint for images with channels at the wrong end (NHWC for NCHW); empty if that is not the defect."""
     for name, order in (("last", (0, 3, 1, 2)), ("first", (0, 2, 3, 1))):
         if len(found) == len(expected) == len(order):
             moved = [found[axis] for axis in order]

@@ -14,12 +14,12 @@ MICROSOFT = "com.microsoft"
 
 @dataclasses.dataclass(frozen=True)
 class Inputs:
-    """Where an operator on codes has what it multiplies.
+    """Input indices of the factors of an integer operator, such as QLinearConv.
 
     Attributes:
-        op_type: the float layer that adds the same products.
+        op_type: the float layer that computes the same sum of products.
         weight: index of the codes of the weight.
-        codes: index of the codes of the activation; None where the operator makes them itself.
+        codes: index of the codes of the activation; None if the operator quantizes it itself.
         zero_point: index of their zero point.
     """
 

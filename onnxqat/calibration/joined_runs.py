@@ -15,7 +15,7 @@ Array = npt.NDArray[Any]
 
 
 def run(session: Session, batches: Sequence[Feeds], names: Sequence[str] | None = None) -> dict[str, Array]:
-    """What :meth:`Session.run` gives for each of the batches, joined; of one batch, just that."""
+    """Run `session` on each batch and join the results of :meth:`Session.run`."""
     return joined([session.run(feeds, names) for feeds in batches])
 
 

@@ -19,7 +19,7 @@ from onnxqat.graph import notes
 from onnxqat.types import IntArray, Placement, QParams
 
 MARGIN = 1.5
-"""How much larger than in the calibration data the values of a channel, and sums of two, are taken to be.
+"""Factor by which values of a channel, and sums of two, are assumed to exceed those of the calibration data.
 
 With 1.25, 7 sums of two products leave 16 bits in 500 other images of a ResNet-20 and 141 in 100 of a MobileNetV2; with
 1.5, none in 1,000 and about 7 in 200; with 2, next to no channel is spared.
@@ -33,12 +33,12 @@ other images.
 """
 
 SHIFT = 128
-"""Codes of int8 activations are moved by so much for these kernels, so that all are at least 0."""
+"""Offset that these kernels add to codes of int8 activations, so that all are at least 0."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LargestCodes:
-    """What is known of the codes that a layer reads, as its kernel has them: at least 0.
+    """Upper bounds of the codes that a layer reads, shifted to unsigned (at least 0) as its kernel has them.
 
     Attributes:
         channels: largest code of each input channel, int64 (C,).
@@ -91,7 +91,7 @@ def input_grid(node: ir.Node, placements: Sequence[Placement]) -> QParams | None
 
 
 def is_byte(grid: QParams) -> bool:
-    """Whether codes on `grid` are bytes."""
+    """Check whether codes on `grid` are stored in 8 bits."""
     return grid.qtype.storage in ("int8", "uint8")
 
 
@@ -102,7 +102,7 @@ def note(node: ir.Node, codes: LargestCodes) -> None:
 
 
 def noted(node: ir.Node) -> LargestCodes | None:
-    """What the note of a layer says; None without."""
+    """Read the largest codes from the note of a layer; None without a valid note."""
     try:
         halves = [bytes.fromhex(half) for half in node.metadata_props.get(notes.LARGEST_CODES, "").split(" ")]
         channels, sums = (np.frombuffer(half, "<u2").astype(np.int64) for half in halves)

@@ -1,10 +1,10 @@
 """Grids for means and products that integer kernels round as QuantizeLinear does.
 
-What a pool of averages, an interpolating Resize or a product computes lies on a fraction of its output's step, half-way
-between two codes every so often; fixed-point kernels round that up, QuantizeLinear to even. Where the output's step is
-by 1/2048 coarser than a power of two times the input's, what was half-way lies a little nearer to zero for both of
-them. HTP's factor has 11 bits, which hold it: onnxruntime-qnn 2.7, simulator, 0 of 3,200 codes of a Resize to twice the
-size differ, of 5 % without, and 0 of 65,536 products with the zero point of an operand in the middle, of 1 % without.
+Results of an average pool, an interpolating Resize or a product are often ties, half-way between two output codes:
+fixed-point kernels round these up, QuantizeLinear to even. With an output scale of (1 + 1/2048) times a power of two
+times the input scale, results that were ties lie a little nearer to zero, and both round them alike. HTP's multiplier
+has 11 bits, enough for this factor. Measured with onnxruntime-qnn 2.7, simulator: 0 of 3,200 codes of a Resize to twice
+the size differ (5 % without), and 0 of 65,536 products with one centred zero point (1 % without).
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from onnxqat.types import Decision, Fixed, Placement, QuantPlan, TensorSpec
 
 APART = 2.0**-11
 APART_BITS = 11
-FARTHEST = 64  # times, which tied grids that lead back to themselves end at
+FARTHEST = 64  # limit of the number of times a grid is set apart: ties can make a cycle, which would not end
 
 
 def center(plan: QuantPlan, placements: list[Placement]) -> list[Placement]:
-    """`placements` with the zero points of what is multiplied in the middle; scales cover as much as before but a step.
+    """Recentre the zero points of multiplied activations at mid-range.
 
-    The product of two codes, less their zero points, then fits 16 bits, which HTP's kernel needs to be exact; it is
-    enough that one of the two is in the middle. So constants stay, and what has prescribed parameters or a fixed range,
-    as a Sigmoid's result.
+    HTP multiplies ``(q - zero_point)`` in 16 bits and is exact only if one factor is centred. The scale grows by a
+    power of two where needed, so that the representable range shrinks by at most one code. Constants and tensors with
+    prescribed or fixed parameters (Sigmoid) are left unchanged.
     """
     kept = {e.tensor for e in plan.edges if isinstance(e.decision, Fixed) or _is_constant(e.decision)}
     factors = {name for found in plan.midpoints if len(found.inputs) > 1 for name in found.inputs} - kept
@@ -47,7 +47,7 @@ def _centered(placement: Placement) -> Placement:
 
 
 def set_apart(plan: QuantPlan, placements: list[Placement]) -> list[Placement]:
-    """`placements` with the grids of `plan.midpoints` set apart from those of their inputs.
+    """Set the grids of `plan.midpoints` apart from those of their inputs, by a factor of 1 + 1/2048.
 
     A mean of means is set apart twice. Tensors of one group stay tied, so that a group with an input and its mean in it
     meets ties as before; so does a prescribed grid.
@@ -65,7 +65,7 @@ def set_apart(plan: QuantPlan, placements: list[Placement]) -> list[Placement]:
         if before and behind is not None and not behind.prescribed and _grid(behind) not in before:
             edges.append((before, _grid(behind)))
     times: dict[str, int] = {}
-    for _ in edges:  # the longest chain has as many links
+    for _ in edges:  # as many rounds as the longest chain can have links
         for before, output in edges:
             found_times = 1 + sum(times.get(grid, 0) for grid in before)
             times[output] = min(max(times.get(output, 0), found_times), FARTHEST)

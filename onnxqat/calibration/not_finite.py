@@ -25,7 +25,7 @@ PIECE_BYTES = 2**28
 
 @dataclasses.dataclass(frozen=True)
 class Origin:
-    """Where values stop being finite.
+    """Origin of values that are not finite.
 
     Attributes:
         tensor: the first such tensor in graph order.
@@ -76,7 +76,7 @@ def origin(quantized: ir.Model, original: ir.Model, feeds: Mapping[str, Array]) 
 
 
 def _carries(value: ir.Value, masks: set[str], original: ir.Graph) -> bool:
-    """Whether the infinities of `value` are those of a tensor of `masks`, or of a constant that `original` has too."""
+    """Check whether `value` gets its infinities from a tensor of `masks` or from a constant that `original` has too."""
     node = value.producer()
     names = {v.name for v in (() if node is None else node.inputs) if v is not None}
     constants = (query.constant_array(v) for name, v in original.initializers.items() if name in names)

@@ -79,7 +79,7 @@ def whole_shifts(plan: QuantPlan, placements: list[Placement], constants: Mappin
 
 
 def _nearest(values: FloatArray, qparams: QParams, ratio: float) -> Scales:
-    """Of the scales ``2**-k / ratio`` on both sides of those of `qparams`, the better one for each channel."""
+    """Scale ``2**-k / ratio`` per channel, next above or below that of `qparams`, with the smaller squared error."""
     shift = np.ceil(np.log2(qparams.scale.astype(np.float64) * ratio) - 1e-6)
     coarse, fine = 2.0**shift / ratio, 2.0 ** (shift - 1) / ratio
     errors = [_squared_errors(values, dataclasses.replace(qparams, scale=s.astype(np.float32))) for s in (coarse, fine)]

@@ -17,9 +17,9 @@ LAYOUT = "NhwcTransformer"
 
 
 def optimized(model: ir.Model, settings: Settings) -> ir.Model:
-    """What the default graph optimizations make of `model`, which a session has already opened.
+    """Apply onnxruntime's default graph optimizations to `model`, which a session has already opened.
 
-    Kernels are those of this processor. Tensors keep the names that they have in `model`, where they are left.
+    Kernels are those of this processor. Tensors that remain keep their names.
 
     Args:
         model: it is not changed.

@@ -1,4 +1,4 @@
-"""What a candidate range costs at the outputs of the network, tensor by tensor.
+"""Error at the outputs of the network for each candidate range of each tensor.
 
 What a layer makes of an error says little about what the network makes of it: on MobileNetV2 two sums of residual
 branches cause most of the noise at the logits, and the outliers that set their ranges leave no trace there. So each

@@ -31,7 +31,7 @@ _Kind = tuple[object, frozenset[ir.Value]]
 
 
 class Parts:
-    """Which part each value of the float outputs of a model belongs to.
+    """Assignment of the values of a model's float outputs to the parts that are joined in them.
 
     Args:
         model: float model that onnxruntime runs; it is not changed.
@@ -138,7 +138,7 @@ def _joined(parts: list[tuple[_Kind, ...]]) -> tuple[_Kind, ...]:
 
 
 def _likeness(value: ir.Value) -> object:
-    """What the same branch of a head has in common at several scales: the operator, and how many channels."""
+    """Key that the same branch of a head has at all scales: operator and number of channels."""
     node, shape = value.producer(), value.shape
     channels = shape[1] if shape is not None and len(shape) > 1 and isinstance(shape[1], int) else None
     return None if node is None else (node.domain, node.op_type), channels

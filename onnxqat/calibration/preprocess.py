@@ -65,7 +65,7 @@ class Preprocess:
 
     @property
     def plain(self) -> bool:
-        """Whether pixel values stay the integers 0 to 255."""
+        """True if pixel values stay the integers 0 to 255."""
         return self.scale == 1 and set(self.mean) == {0.0} and set(self.std) == {1.0}
 
 
@@ -205,7 +205,7 @@ _PARSERS: dict[str, tuple[Callable[[str], object], str]] = {
 
 @dataclasses.dataclass(frozen=True)
 class Placed:
-    """Where an image lies in a sample; sizes are (width, height) in pixels.
+    """Position of an image in a sample; sizes are (width, height) in pixels.
 
     Attributes:
         inner: size of the whole image after scaling.
@@ -272,7 +272,7 @@ class ImageTransform:
         return np.ascontiguousarray(pixels, self.dtype)
 
     def placed(self, width: int, height: int) -> Placed:
-        """Where the pixels of an image of this size lie in the sample.
+        """Return the position of an image of this size in the sample.
 
         Raises:
             UsageError: ``option-invalid``: a size is to be the model's, which is dynamic.

@@ -161,6 +161,6 @@ def _groups(plan: QuantPlan, observers: Mapping[str, BaseObserver]) -> list[Grou
 
 
 def _values_of(group: Group) -> tuple[object, ...]:
-    """What is the same for observers that saw the same values, and hardly ever for others."""
+    """Key that is equal for observers that saw the same values, and hardly ever for others."""
     grids = ((name, q.scale.tobytes(), q.zero_point.tobytes()) for name, q in group.candidates.items())
     return (group.roots[0].spec, group.roots[0].count, *grids)

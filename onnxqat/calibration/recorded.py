@@ -24,7 +24,7 @@ LARGEST_SIDE = 2**13
 
 @dataclasses.dataclass(frozen=True)
 class Recorded:
-    """What a QDQ file says of its origin.
+    """Record of a QDQ file's origin.
 
     Attributes:
         provenance: the file's entries.

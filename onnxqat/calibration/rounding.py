@@ -142,7 +142,7 @@ def _round(node: ir.Node, grid: QParams, moments: Moments, largest: LargestCodes
 
 
 def made_up(rows: Doubles, second: Doubles, cross: Doubles) -> Doubles:
-    """What weights change by so that the quantized inputs stand in for what was taken from them: least squares.
+    """Least-squares change of the weights that compensates, at the layer's output, for what the inputs lost.
 
     Args:
         rows: weights (groups, M, D).
@@ -226,6 +226,6 @@ def rounded(rows: Doubles, scale: Doubles, ends: tuple[Any, Any], second: Double
 
 
 def _cheaper(rows: Doubles, scale: Doubles, nearest: Doubles, other: Doubles, second: Doubles) -> Doubles:
-    """Of two codings, filter by filter, the one with the smaller mean squared error at the output."""
+    """Choose between two codings per filter: the one with the smaller mean squared error at the output."""
     costs = [np.einsum("gmd,gmd->gm", error @ second, error) for error in (rows - c * scale for c in (nearest, other))]
     return np.where((costs[1] < costs[0])[:, :, None], other, nearest)

@@ -23,7 +23,7 @@ SMALL_SHARE = 0.05  # of the rows; fewer are padding or outliers
 
 
 class RowSizes:
-    """How the largest magnitudes of the rows of a tensor, along its last axis, are distributed; rows of zeros aside."""
+    """Histogram of the binary exponents of the largest magnitude per row (last axis) of a tensor, without rows of zeros."""
 
     def __init__(self) -> None:
         self.counts: Counter[int] = Counter()
@@ -57,7 +57,7 @@ def normalized_layers(model: ir.Model) -> Iterator[tuple[ir.Node, ir.Value]]:
 
 
 def _is_normalized(node: ir.Node, inside: frozenset[ir.Node]) -> bool:
-    """Whether only normalizations read what `node` makes, by itself or behind a bias."""
+    """Check whether only normalizations read the output of `node`, directly or behind a bias."""
     output = node.outputs[0]
     users = output.consumers()
     if not users or output.is_graph_output():

@@ -116,7 +116,7 @@ class Watching(Protocol):
 
 
 def watchers(*watched: Mapping[str, Watching]) -> dict[str, Watcher]:
-    """What :func:`calibrate` takes as `watch`, from several that watch tensors by name."""
+    """Combine watchers of tensors by name into the `watch` argument of :func:`calibrate`."""
 
     def all_of(found: Sequence[Watching]) -> Watcher:
         def update(values: npt.NDArray[Any]) -> None:

@@ -63,7 +63,7 @@ def products(node: ir.Node, weight: np.ndarray) -> np.ndarray | None:
 
 
 def _is_depthwise(node: ir.Node, weight: np.ndarray) -> bool:
-    """Whether a kernel of its own computes a convolution: one input and one output channel a group (``QLinearConv``).
+    """Check whether a convolution has one input and one output channel per group: ``QLinearConv`` has a kernel for it.
 
     The first layer of a network for grey images, and groups with several filters, have one input as well and go through
     the matrix product.
@@ -88,14 +88,14 @@ def worst_pairs(node: ir.Node, codes: np.ndarray, largest: LargestCodes | None =
 
 
 def pair_bounds(node: ir.Node, codes: np.ndarray, largest: LargestCodes | None = None) -> Array | None:
-    """How large the sum of each two neighbours of :func:`products` can get, (rows, pairs); None where it has none.
+    """Largest magnitude of the sum of two neighbours of :func:`products`, (rows, pairs); None without products.
 
     Neighbours of different signs add up to less, as codes of activations are not negative.
 
     Args:
         node: Conv, Gemm or MatMul.
         codes: of its weight.
-        largest: of its input; without, or where it is of another size, any code of :data:`LARGEST_ACTIVATION` counts.
+        largest: of its input; if missing or of another size, :data:`LARGEST_ACTIVATION` for every code.
     """
     rows = products(node, codes)
     if rows is None:

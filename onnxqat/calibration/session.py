@@ -101,7 +101,7 @@ class Session:
 
     @property
     def settings(self) -> Settings:
-        """What it was opened with."""
+        """Settings that the session was opened with."""
         return self._session.settings
 
     def run(self, feeds: Mapping[str, Array], names: Sequence[str] | None = None) -> dict[str, Array]:

@@ -45,7 +45,7 @@ class _Term:
 
 
 class Ends:
-    """Where in a list of placements the quantizers of a limit's node are; None for what is not quantized, or derived."""
+    """Index, in a list of placements, of the quantizers at inputs and output of a limit's node; None without one."""
 
     def __init__(self, plan: QuantPlan, placements: list[Placement]) -> None:
         self.tensors = [p.tensor for p in placements]
@@ -54,13 +54,13 @@ class Ends:
         self.derived = {e.consumers[0] for e in plan.edges if isinstance(e.decision, Derived) and e.consumers}
 
     def input(self, limit: ShiftLimit, index: int) -> int | None:
-        """Position of the quantizer of input `index`."""
+        """Index of the quantizer of input `index`; None if that is not quantized or a derived bias."""
         if (limit.node, index) in self.derived:
             return None
         return self.by_use.get((limit.node, index), self.by_tensor.get(limit.inputs[index]))
 
     def output(self, limit: ShiftLimit) -> int | None:
-        """Position of the quantizer behind the node and what is fused with it."""
+        """Index of the quantizer behind the node and the nodes fused with it; None if there is none."""
         if limit.output in self.by_tensor:
             return self.by_tensor[limit.output]
         return next((i for i, tensor in enumerate(self.tensors) if tensor == limit.output), None)
@@ -74,7 +74,7 @@ class _Shifter:
         self.coarser: dict[str, None] = {}
 
     def enforce(self, limit: ShiftLimit) -> bool:
-        """Coarsen one tensor so that `limit` holds; whether anything had to be, and could be, done."""
+        """Coarsen one tensor so that `limit` holds; return True if that was necessary and possible."""
         terms = self._terms(limit)
         excess = _excess(limit, terms)
         if excess is None:
@@ -89,7 +89,7 @@ class _Shifter:
         return True
 
     def remarks(self, limits: tuple[ShiftLimit, ...]) -> Iterator[Remark]:
-        """What was changed, and which limits do not hold all the same."""
+        """Yield remarks on the scales that were changed and on the limits that still do not hold."""
         if self.coarser:
             names = ", ".join(map(repr, list(self.coarser)[:5])) + (", ..." if len(self.coarser) > 5 else "")
             yield Remark(f"scales of {names} were made coarser for the backend's shifter", (), "resolve")

@@ -33,14 +33,14 @@ _OUT_OF_MEMORY = ("bad allocation", "bad_alloc", "Failed to allocate memory", "U
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What a session is opened with.
+    """Settings of a session.
 
     Attributes:
         optimize: the default graph optimizations; none without.
-        entries: of the session's configuration.
+        entries: session configuration entries.
         libraries: of custom operators.
-        without: optimizers that are left out.
-        threads: that share the work of an operator; 0 is one a core.
+        without: disabled optimizers.
+        threads: number of intra-op threads; 0 is one per core.
     """
 
     optimize: bool

@@ -110,7 +110,7 @@ def _squared_errors(rows: npt.NDArray[Any], qparams: QParams) -> npt.NDArray[np.
 
 
 def _put_on_grid(rows: npt.NDArray[np.float32], qparams: QParams, out: npt.NDArray[np.float32]) -> None:
-    """What :func:`onnxqat.numerics.fake_quantize` gives on a grid of integers, without its float64 and int64 arrays."""
+    """Write the result of :func:`onnxqat.numerics.fake_quantize` on an integer grid to `out`, without wider arrays."""
     scale, zero_point = qparams.scale.reshape(-1, 1), qparams.zero_point.reshape(-1, 1).astype(np.float32)
     with np.errstate(over="ignore"):
         np.divide(rows, scale, out=out)

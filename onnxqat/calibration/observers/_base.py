@@ -1,4 +1,4 @@
-"""What all observers have in common: rows per channel, exact minimum and maximum, merging, parameters."""
+"""Base class of all observers: rows per channel, exact minimum and maximum, merging, parameters."""
 
 from __future__ import annotations
 

@@ -59,4 +59,4 @@ class MovingAverageObserver(BaseObserver):
 
     @abstractmethod
     def _ends(self, rows: npt.NDArray[Any]) -> Ends:
-        """What to cover of one batch, shape (C,) each."""
+        """Lower and upper end of the range for one batch, shape (C,) each."""

@@ -12,7 +12,7 @@ from onnxqat.calibration.observers._moving_average import Ends, MovingAverageObs
 
 
 class Observer(MovingAverageObserver):
-    """What ``mse`` finds for each batch alone, averaged."""
+    """Moving average of the range that ``mse`` finds for each batch alone."""
 
     def _ends(self, rows: npt.NDArray[Any]) -> Ends:
         of_batch = mse.Observer(dataclasses.replace(self.spec, granularity="channel", axis=0, block_size=None))

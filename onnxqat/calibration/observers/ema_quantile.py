@@ -12,7 +12,7 @@ from onnxqat.types import TensorSpec
 
 
 class Observer(MovingAverageObserver):
-    """Of each batch, minimum to maximum cut at ``-q .. q``, where `quantile` of the magnitudes are at most ``q``.
+    """Moving average of each batch's range, clipped to ``-q .. q`` with ``q`` the `quantile` of the magnitudes.
 
     MQBench reads ``q`` from a histogram of 2048 bins; here it is exact.
 
