@@ -69,7 +69,7 @@ def target(path: Path) -> Path:
 
 
 def is_device(path: Path) -> bool:
-    """Whether `path` is something like /dev/null or a pipe, whose place no file must take."""
+    """Check whether `path` is a device or pipe, such as /dev/null, which must not be replaced by a file."""
     return path.exists() and not path.is_file() and not path.is_dir()
 
 
@@ -247,7 +247,7 @@ def _put_folder(staged: Path, output: Path, check: Callable[[Path], None]) -> No
 
 
 def _exchanged(one: Path, other: Path) -> bool:
-    """Whether the two names could be exchanged in one step."""
+    """Exchange the two names in one step; return False where the system cannot."""
     library: Any = None if sys.platform == "win32" else ctypes.CDLL(None, use_errno=True)
     names = os.fsencode(one), os.fsencode(other)
     if hasattr(library, "renameat2"):

@@ -12,20 +12,20 @@ LAYERS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 
 
 def is_batchnorm(node: ir.Node) -> bool:
-    """Whether `node` is ONNX's BatchNormalization."""
+    """Check whether `node` is ONNX's BatchNormalization."""
     return node.op_type == "BatchNormalization" and node.domain == ""
 
 
 def is_kept(node: ir.Node) -> bool:
-    """Whether `node` is a BatchNormalization that placement kept."""
+    """Check whether `node` is a BatchNormalization that placement kept."""
     return is_batchnorm(node) and KEPT in node.metadata_props
 
 
 def trains_live(model: ir.Model) -> bool:
-    """Whether BatchNormalization of `model` was kept by placement, to be trained with the statistics of the batch.
+    """Check whether placement kept BatchNormalization in `model`, to be trained with the statistics of the batch.
 
-    A file of another tool holds one that it did not fold, most often with pairs around it: what was calibrated are its
-    outputs by the stored statistics, and those of a batch move them off the grid that was chosen for them.
+    Files of other tools may hold unfolded ones too, most often with pairs around them. Their outputs were calibrated
+    with the stored statistics: those of a batch would move them off the grid that was chosen for them.
     """
     return any(KEPT in node.metadata_props for node in walk.nodes(model))
 

@@ -31,12 +31,12 @@ class Bundle:
     listed: dict[str, str]
 
     def holds_unchanged(self, name: str) -> bool:
-        """Whether the file `name` is there as the manifest lists it."""
+        """Check whether the file `name` exists with the digest that the manifest lists."""
         path = self.folder / name
         return is_regular(path) and digest(path) == self.listed.get(name)
 
     def report(self) -> dict[str, Any]:
-        """What the hand-off found; empty where it was changed."""
+        """Report of the hand-off; empty if the file is missing or was changed."""
         return _json(self.folder / REPORT) or {} if self.holds_unchanged(REPORT) else {}
 
 
@@ -75,7 +75,7 @@ def digest(path: Path) -> str:
 
 
 def is_regular(path: Path) -> bool:
-    """Whether `path` is a file, and no link to one."""
+    """Check whether `path` is a regular file, and no link to one."""
     try:
         return stat.S_ISREG(path.lstat().st_mode)
     except OSError:

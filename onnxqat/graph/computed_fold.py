@@ -59,7 +59,7 @@ class ComputedFold:
     rounding: tuple[ir.Node, ...]
 
     def constants(self) -> tuple[ir.Value, ...]:
-        """What the two are computed from."""
+        """Constants that weight and bias are computed from: weight, gamma, beta, mean, variance, epsilon."""
         return self.weight, self.gamma, self.beta, self.mean, self.variance, self.epsilon
 
     def folded(self) -> tuple[np.ndarray, np.ndarray]:
@@ -85,12 +85,12 @@ def fold(weight: np.ndarray, vectors: Sequence[np.ndarray], shape: tuple[int, ..
 
 
 def is_computed(layer: ir.Node) -> bool:
-    """Whether `layer` carries the note."""
+    """Check whether `layer` carries the note."""
     return layer.metadata_props.get(KEPT) == COMPUTED
 
 
 def find(layer: ir.Node) -> ComputedFold | None:
-    """What the arithmetic in front of `layer` is; None without the note, and where another tool has changed it."""
+    """Match the arithmetic in front of `layer`; None without the note, and where another tool has changed it."""
     if not is_computed(layer) or len(layer.inputs) < 3:
         return None
     scaled = _made_by(_unquantized(layer.inputs[1]), "Mul")
@@ -133,7 +133,7 @@ def every(model: ir.Model) -> list[ComputedFold]:
 
 
 def held(quantizer: qdq.Quantizer) -> np.ndarray | None:
-    """What a quantizer of a constant reads: the constant, or the folded weight or bias; None for anything else."""
+    """Values of the constant, or of the folded weight or bias, that `quantizer` reads; None for anything else."""
     found = query.constant_array(quantizer.input)
     if found is not None or quantizer.role == "activation":
         return found
@@ -158,7 +158,7 @@ def _made_by(value: ir.Value | None, operator: str) -> ir.Node | None:
 
 
 def _unquantized(value: ir.Value | None) -> ir.Value | None:
-    """What the quantizer that makes `value` reads; `value` itself where none does."""
+    """Input of the quantizer that makes `value`; `value` itself if none does."""
     node = None if value is None else value.producer()
     while node is not None and (qdq.is_dequantize(node) or qdq.is_quantize(node) or node.op_type == "Clip"):
         value = node.inputs[0]

@@ -33,7 +33,7 @@ def tensors(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
 
 
 def has_external_data(proto: onnx.ModelProto) -> bool:
-    """Whether any tensor's data lies outside the protobuf."""
+    """Check whether any tensor has its data outside the protobuf."""
     return any(t.data_location == onnx.TensorProto.EXTERNAL for t in tensors(proto))
 
 

@@ -44,7 +44,7 @@ class _Group:
 
 @dataclasses.dataclass
 class _Command:
-    """What one command reads and writes; outputs by their real paths, with the path as given and a name."""
+    """Files that one command reads and writes; outputs by their real paths, with the path as given and a name."""
 
     groups: list[_Group] = dataclasses.field(default_factory=list)
     planned: dict[str, tuple[str, str]] = dataclasses.field(default_factory=dict)

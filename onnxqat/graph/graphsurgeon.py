@@ -31,7 +31,7 @@ LOST_ATTRIBUTES = {
 
 
 def is_graph(obj: object) -> bool:
-    """Whether `obj` is an onnx_graphsurgeon Graph; the package is not imported to find out that it is not."""
+    """Check whether `obj` is an onnx_graphsurgeon Graph, without importing the package for other objects."""
     if not any(c.__module__.partition(".")[0] == "onnx_graphsurgeon" for c in type(obj).__mro__):
         return False
     import onnx_graphsurgeon

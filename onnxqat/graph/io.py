@@ -130,7 +130,7 @@ def read_proto(path: Path) -> onnx.ModelProto:
 
 
 def _models_in(folder: Path, name: str = "") -> str:
-    """What to do where `name` is no file in `folder`: the closest one, or those that there are."""
+    """Hint for a `name` that is no file in `folder`: the closest name, or the models that exist."""
     if not folder.is_dir():
         return f"there is no folder {folder}"
     found = sorted(str(path) for path in folder.glob("*.onnx"))
@@ -282,7 +282,7 @@ def _relaxed(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _is_unchecked(op_type: str, opset: int) -> bool:
-    """Whether runtimes take an operator that `opset` lacks, or no longer has."""
+    """Check whether runtimes accept an operator that `opset` lacks or has deprecated."""
     try:
         return bool(onnx.defs.get_schema(op_type, opset, "").deprecated)
     except onnx.defs.SchemaError:

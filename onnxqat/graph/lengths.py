@@ -1,4 +1,4 @@
-"""How long the vectors get that onnx writes out while it infers shapes, without writing them.
+"""Lengths of the vectors that onnx would write out while it infers shapes, computed without writing them.
 
 Each element takes onnx about a hundred bytes. Forty Concat of a vector with itself make 10**12 of them, and so does a
 Range to a number that forty Add have doubled.

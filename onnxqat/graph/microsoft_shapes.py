@@ -33,7 +33,7 @@ _LOCK = threading.Lock()
 
 @dataclasses.dataclass(frozen=True)
 class _Context:
-    """What an inference rule reads and writes."""
+    """Inputs, attributes and outputs of a node, as an inference rule reads and writes them."""
 
     inner: Any
 
@@ -110,7 +110,7 @@ def _ranked(index: int = 0, *, kind: int | None = None, kept: Sequence[int] = ()
 
 
 def _broadcast(*indices: int, kind: int) -> Rule:
-    """An output of the rank of the largest of the inputs; of its shape where the others have none of their own."""
+    """Rule for elementwise operators: rank of the highest-rank input, and its shape if all others broadcast to it."""
 
     def rule(context: _Context) -> None:
         shapes = [context.shape(i) for i in indices]
@@ -263,7 +263,7 @@ def _pairs(context: _Context) -> None:
 
 
 def _points(context: _Context) -> None:
-    """Where input 1 has coordinates of input 0 along its last axis."""
+    """Infer the output of a gather whose input 1 holds coordinates of input 0 along its last axis (GatherND)."""
     x, indices = context.shape(0), context.shape(1)
     if x is not None and indices is not None and indices[-1].dim_value:
         context.give(0, context.kind(0), [*indices[:-1], *x[indices[-1].dim_value :]])

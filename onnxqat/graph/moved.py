@@ -1,4 +1,4 @@
-"""What lies on a quantizer's grid without a pair of its own, because an operator only moved it there."""
+"""Tensors on a quantizer's grid without a pair of their own, because data movement carried the values there."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def sources(node: ir.Node) -> list[ir.Value]:
 
 
 def is_removed(node: ir.Node) -> bool:
-    """Whether `node` gives its first input unchanged, so that every compiler removes it before it looks at pairs.
+    """Check whether `node` returns its first input unchanged: every compiler removes it before it looks at pairs.
 
     Identity, Dropout at inference, a Cast to the type that its input has, and a Concat, Max, Min, Mean or Sum of one
     input. Dropout in a mode that is computed, or constantly on, computes.

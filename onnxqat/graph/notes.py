@@ -67,11 +67,11 @@ def grid(dequantize: ir.Node, qparams: QParams) -> QParams:
 
 
 def has_bias_on(node: ir.Node, accumulator: QParams) -> bool:
-    """Whether the note of `node` says that its constant bias lies on `accumulator`, and it does.
+    """Check whether a note says that the constant bias of `node` lies on `accumulator`, and its values still do.
 
     Args:
         node: Conv, ConvTranspose or Gemm.
-        accumulator: the grid, per tensor or with one scale for each element of the bias.
+        accumulator: the grid, per tensor or with one scale per element of the bias.
     """
     values = query.constant_array(node.inputs[2]) if BIAS_GRID in node.metadata_props else None
     if values is None or values.dtype.kind != "f":

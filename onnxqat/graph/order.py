@@ -61,7 +61,7 @@ def _bodies(nodes: Iterable[onnx.NodeProto]) -> list[onnx.GraphProto]:
 
 
 def is_sorted(graph: ir.Graph) -> bool:
-    """Whether no node of a graph in memory, its bodies apart, reads what a later one makes."""
+    """Check whether the nodes of a graph in memory, not of its bodies, are in topological order."""
     pending = {id(value) for node in graph for value in node.outputs}
     for node in graph:
         if any(id(value) in pending for value in node.inputs):

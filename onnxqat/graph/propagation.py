@@ -1,4 +1,4 @@
-"""Whether onnx may propagate values while it infers shapes: it writes vectors of whole numbers out, element by element.
+"""Limits of onnx's data propagation in shape inference, which writes out vectors of integers element by element.
 
 One of 10**12 elements, which a Range, an Expand or an input can state in a few bytes, takes all memory and does not end.
 """
@@ -18,7 +18,7 @@ _WHOLE = (TensorProto.INT64, TensorProto.INT32)
 
 
 def is_safe(proto: onnx.ModelProto) -> bool:
-    """Whether no vector of whole numbers gets longer than :data:`LARGEST`, by what follows without propagation.
+    """Check that no vector of integers gets longer than :data:`LARGEST`, by shape inference without propagation.
 
     Args:
         proto: with types and shapes of its inputs; weights may be left out.

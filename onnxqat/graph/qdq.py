@@ -55,12 +55,12 @@ class Quantizer:
 
     @property
     def stored(self) -> bool:
-        """Whether the file holds integers (deploy form) instead of a float tensor."""
+        """True if the file holds integers (deploy form) instead of a float tensor."""
         return self.quantize is None
 
     @property
     def prescribed(self) -> bool:
-        """Whether the target has the parameters built in, so that training leaves them alone."""
+        """True if the target has the parameters built in, so that training leaves them unchanged."""
         return any(PRESCRIBED in node.metadata_props for node in self.nodes)
 
     @property
@@ -90,17 +90,17 @@ class Quantizer:
 
 
 def is_quantize(node: ir.Node | None) -> bool:
-    """Whether `node` is a QuantizeLinear of ONNX or com.microsoft."""
+    """Check whether `node` is a QuantizeLinear of ONNX or com.microsoft."""
     return node is not None and node.op_type == QUANTIZE and node.domain in DOMAINS
 
 
 def is_dequantize(node: ir.Node | None) -> bool:
-    """Whether `node` is a DequantizeLinear of ONNX or com.microsoft."""
+    """Check whether `node` is a DequantizeLinear of ONNX or com.microsoft."""
     return node is not None and node.op_type == DEQUANTIZE and node.domain in DOMAINS
 
 
 def is_quantized(model: ir.Model) -> bool:
-    """Whether any scope holds a QuantizeLinear or DequantizeLinear."""
+    """Check whether any scope holds a QuantizeLinear or DequantizeLinear."""
     return any(is_quantize(n) or is_dequantize(n) for n in walk.nodes(model))
 
 
@@ -197,7 +197,7 @@ def _match_stored(dequantize: ir.Node) -> Quantizer | None:
 
 
 def _precision(quantize: ir.Node, opset: int) -> Precision | None:
-    """What the quotient is rounded to: float32, and from version 23 on what the node or the scale's type says."""
+    """Type that x / scale is rounded to: float32, from version 23 on the `precision` attribute or the scale's type."""
     if quantize.domain or (quantize.version or opset) < PRECISION_OPSET:
         return "float32"
     scale = quantize.inputs[1]
@@ -259,7 +259,7 @@ def _qparams(node: ir.Node, clip: ir.Node | None) -> QParams | None:
 
 
 def _fits(value: ir.Value | None, scales: tuple[int, ...], axis: int, block: int) -> bool:
-    """Whether there is one scale for each index of `axis`, or one for each block along it, as far as sizes are known."""
+    """Check whether there is one scale per index of `axis`, or per block along it, as far as sizes are known."""
     sizes = value.shape if value is not None else None
     if sizes is None:
         return True
@@ -334,7 +334,7 @@ def _resolve_sources(q: Quantizer, readable: dict[int, Quantizer]) -> None:
 
 
 def _has_accumulator(*sources: Quantizer | None) -> bool:
-    """Whether products of the two grids are integers times one scale a channel."""
+    """Check whether products of the two grids are integers times one scale per channel."""
     return not any(q is not None and (q.qparams.block_size or q.qparams.qtype.is_float) for q in sources)
 
 

@@ -45,12 +45,12 @@ TOOLS = {
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """How a model is quantized.
+    """Form in which a model is quantized.
 
     Attributes:
         kind: ``"qdq"``, ``"qoperator"``, ``"dynamic"`` or ``"vendor"``.
-        operators: the operators that tell, each once, with their domain where that is a vendor's.
-        tool: that writes them; empty where that is not known.
+        operators: the operators that show it, each once, with their domain where that is a vendor's.
+        tool: the tool that writes them; empty if unknown.
     """
 
     kind: Kind

@@ -1,4 +1,4 @@
-"""What must hold of each QuantizeLinear and DequantizeLinear, as a table of small checks: in a user's file, and after a pass."""
+"""Table of small checks that each QuantizeLinear and DequantizeLinear must pass, in a user's file and after a pass."""
 
 from __future__ import annotations
 

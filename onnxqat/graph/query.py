@@ -52,12 +52,12 @@ def constant_array(value: ir.Value | None) -> np.ndarray | None:
 
 
 def is_float(value: ir.Value | None) -> bool:
-    """Whether the element type of `value` is known to be a float type that can be quantized."""
+    """Check whether the element type of `value` is known to be a float type that can be quantized."""
     return value is not None and value.dtype in FLOATS
 
 
 def reads(value: ir.Value) -> int:
-    """How many inputs of nodes read `value`; ``value.uses()`` copies them all, thousands where pairs share a scale."""
+    """Number of node inputs that read `value`; ``value.uses()`` would copy all, thousands for a scale of many pairs."""
     return len(value._uses)  # noqa: SLF001
 
 
@@ -106,7 +106,7 @@ def _function_of(model: ir.Model, scope: walk.Scope) -> ir.Function | None:
 
 
 def label(node: ir.Node) -> str:
-    """How messages call a node: its name, or its operator and first output where it has none."""
+    """Name of a node in messages: its own name, or its operator and first output if it has none."""
     if node.name:
         return node.name
     output = node.outputs[0].name if node.outputs else "?"

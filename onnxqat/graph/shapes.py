@@ -29,7 +29,7 @@ def infer(model: ir.Model) -> None:
 
 
 def may_propagate(model: ir.Model) -> bool:
-    """Whether onnx may propagate numbers while it infers the shapes of `model`, see :mod:`onnxqat.graph.propagation`."""
+    """Check whether onnx may propagate data while it infers shapes of `model`, see :mod:`onnxqat.graph.propagation`."""
     try:
         return propagation.is_safe(_light(model))
     except Exception as error:  # as of inference itself, which then has less to go by
@@ -73,7 +73,7 @@ def mend(model: ir.Model) -> tuple[str, ...]:
 
 
 def _contradicts(stated: ir.Shape | None, follows: ir.Shape, symbols: set[str]) -> bool:
-    """Whether both cannot hold; a number where the name of an input's dimension follows holds for one size only."""
+    """Check whether two shapes contradict; a number where an input has a symbolic dimension does, too."""
     if stated is None:
         return False
     if len(stated) != len(follows):

@@ -1,4 +1,4 @@
-"""How much memory the tensors of a model take, by the shapes that follow from the file, before anything computes them.
+"""Memory that the tensors of a model take, from the shapes that follow from the file, before anything is computed.
 
 A file of one kilobyte can state a ConstantOfShape of a terabyte, or double a vector forty times.
 """
@@ -108,7 +108,7 @@ def _constants(model: ir.Model) -> Iterator[ir.TensorProtocol]:
 
 
 def _constant_results(model: ir.Model) -> Iterator[ir.Value]:
-    """What nodes of the main graph compute from constants and known sizes alone, which runtimes do before they run it."""
+    """Yield the outputs of main-graph nodes that follow from constants and known sizes: runtimes fold them at load."""
     constant = {id(v) for v in model.graph.initializers.values() if not v.is_graph_input()}
     for node in model.graph:
         known = node.op_type in ("Shape", "Size") and query.static_shape(node.inputs[0]) is not None

@@ -118,12 +118,12 @@ def _remove(folder: Path) -> None:
 
 
 def holds(path: str | os.PathLike[str]) -> bool:
-    """Whether `path` lies in a staging folder: it is a command's own, and gone at the end of the block."""
+    """Check whether `path` is in a staging folder: it belongs to a command, and is removed at the end of the block."""
     return any(_OURS.fullmatch(part) for part in Path(path).parts)
 
 
 def _is_own_folder(entry: os.DirEntry[str]) -> bool:
-    """Whether `entry` is a folder of this user, and no link to one."""
+    """Check whether `entry` is a folder of this user, and no link to one."""
     owner = getattr(os, "getuid", lambda: 0)()
     return entry.is_dir(follow_symlinks=False) and entry.stat(follow_symlinks=False).st_uid == owner
 

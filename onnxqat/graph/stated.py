@@ -1,4 +1,4 @@
-"""What a file states of its tensors, where its data or the ONNX specification say otherwise."""
+"""Corrections of types and shapes that a file states, where its data or the ONNX specification say otherwise."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def verify(model: ir.Model, repeated: frozenset[str] = frozenset()) -> None:
 
 
 class _Scopes:
-    """What is visible at the place that is being checked."""
+    """Values that are visible at the place that is being checked."""
 
     def __init__(self, repeated: frozenset[str]) -> None:
         self.repeated = repeated
