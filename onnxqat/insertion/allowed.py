@@ -1,4 +1,4 @@
-"""What the guard may change: nothing that the user asked for."""
+"""Changes that the guard may make: none that the user's options rule out."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Allowed:
 
 
 def of(overrides: Overrides, chosen: Selection, model: ir.Model) -> Allowed:
-    """What `overrides` leave open.
+    """Return the changes that `overrides` leave to the guard.
 
-    A width for all nodes is the purpose of the file, whatever it costs, and nodes that are named to be quantized are.
+    A width for all nodes is the purpose of the file, whatever it costs, and so are nodes named to be quantized.
     """
     bits = overrides.weight_bits is not None or overrides.activation_bits is not None
     kept = set(chosen.widths)

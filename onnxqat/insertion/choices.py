@@ -10,12 +10,12 @@ from onnxqat.calibration.observers._base import BaseObserver
 
 @dataclasses.dataclass(frozen=True)
 class Choices:
-    """What is to be otherwise than table, user and calibration say.
+    """Deviations from table, user and calibration.
 
     Attributes:
-        observers: of tensors by name, the name of the observer whose range they get.
+        observers: tensor name to the name of the observer whose range it gets.
         seen: an observer of that kind for each of these tensors that is an activation.
-        widths: of nodes by name, bits of weights and of activations.
+        widths: node name to bits of weights and of activations.
         left_out: names of nodes that stay float, each with the reason.
     """
 

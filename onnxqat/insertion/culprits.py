@@ -71,7 +71,7 @@ class Search:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing is left to look into."""
+        """True if the queue of suspects is empty."""
         return not self._queue
 
     def _push(self, group: list[Unit], noise: float, *, measured: bool) -> None:
@@ -89,7 +89,7 @@ class Search:
 
 
 def _half(weights: Sequence[float]) -> int:
-    """How many of `weights` come closest to half of their sum; at least 1, and not all."""
+    """Number of leading `weights` whose sum comes closest to half of the total; at least 1, and not all."""
     total, best, cut = 0.0, math.inf, 1
     for number, weight in enumerate(weights[:-1], start=1):
         total += weight

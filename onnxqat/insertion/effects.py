@@ -1,4 +1,4 @@
-"""What choices do to the quantizers of a switchboard: which stay on, with which parameters, and which nodes go float."""
+"""Effects of choices on a switchboard: quantizers that stay on, their parameters, and nodes that become float."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from onnxqat.types import Derived, Edge, Fixed, Float, Placement, QParams, Quant
 
 @dataclasses.dataclass(frozen=True)
 class Effect:
-    """What some choices lead to.
+    """Effect of some choices.
 
     Attributes:
-        plan: with them.
+        plan: the plan with them.
         on: numbers of the placements that are there with them, on the same grid.
         parameters: those that changed, by number.
         unseen: tensors that want a range with them and were never observed, with their specs.
@@ -97,7 +97,7 @@ class Effects:
         return Effect(plan, frozenset(on), parameters, unseen)
 
     def _weight(self, old: Placement, spec: TensorSpec, choices: Choices) -> QParams:
-        """What a weight has: the range of another observer, or its old parameters with all that was done to them."""
+        """Parameters of a weight: by the chosen observer, else the old ones with all corrections made to them."""
         values = query.constant_array(self._constants.get(old.tensor))
         if values is None or choices.observers.get(old.tensor) != spec.observer:
             return old.qparams
@@ -115,7 +115,7 @@ def _is_activation(edge: Edge) -> bool:
 
 
 def _needs(edge: Edge, tensors: Mapping[str, TensorSpec]) -> bool:
-    """Whether the parameters of `edge` come of one of `tensors`."""
+    """Check whether the parameters of `edge` come from one of `tensors`."""
     root = edge.decision.root if isinstance(edge.decision, Shared) else edge.tensor
     return root in tensors or edge.tensor in tensors
 

@@ -1,4 +1,4 @@
-"""What ``--exact`` costs, beside the same file with free scales: decibels on a few samples, and time where that says something."""
+"""Cost of ``--exact`` against the same file with free scales: decibels on a few samples, and time if it is telling."""
 
 from __future__ import annotations
 
@@ -89,9 +89,9 @@ def _worst(found: Mapping[str, Array], wanted: Mapping[str, Array]) -> float:
 
 
 def _times(sessions: Sequence[Session], feeds: Mapping[str, Array]) -> float:
-    """How much longer the first takes than the second.
+    """Ratio of the run time of the first session to that of the second.
 
-    They run in this thread and take turns, and its processor time counts, so that other work on the machine does not.
+    Both take turns in this thread, and its processor time is measured: other work on the machine does not count.
     """
     taken: list[list[float]] = [[] for _ in sessions]
     begin = time.thread_time()

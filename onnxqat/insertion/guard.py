@@ -44,13 +44,13 @@ Place = Callable[[ir.Model, QuantPlan, Resolved, list[Remark]], None]
 
 @dataclasses.dataclass(frozen=True)
 class Guarded:
-    """What the guard did.
+    """Result of the guard.
 
     Attributes:
         before: the trial of the file as table and calibration gave it; None where that held NaN or infinities.
         changes: in the order in which they were made; empty where nothing helped.
-        runs: of a few samples each.
-        integer_nodes: that the file had before; `cost` of a change counts those that it takes.
+        runs: number of runs, of a few samples each.
+        integer_nodes: integer nodes of the file before; `cost` of a change is the number that it takes from them.
     """
 
     before: Trial | None
@@ -176,19 +176,19 @@ class Guard:
 
 
 def _trial(tried: Trial | Origin | None) -> Trial | None:
-    """What goes into the result; values that are not finite are an error."""
+    """Return the trial for the result; raise an error if values were not finite."""
     if isinstance(tried, Origin):
         raise trial.refusal(tried)
     return tried
 
 
 def _is_well(tried: Trial | Origin | None) -> bool:
-    """Whether there is nothing to do: every output above the floor, or no way to tell."""
+    """Check whether nothing is to be done: every output is above the floor, or there was no trial."""
     return tried is None or (isinstance(tried, Trial) and tried.worst >= AMBER_SQNR)
 
 
 def _is_better(new: Trial | Origin | None, old: Trial | Origin | None) -> bool:
-    """Whether `new` is worth what was changed: finite, another origin of what is not, or so many decibels more."""
+    """Check whether `new` justifies the changes: finite, above the floor, :data:`GAIN` more, or a new origin."""
     if new is None:
         return False
     if isinstance(new, Origin):

@@ -11,11 +11,11 @@ from onnxqat.types import Remark
 
 
 def remarks(model: ir.Model, table: Backend) -> list[Remark]:
-    """What a user should know of the quantizers of `model`: their scales are the user's, and are not raised.
+    """Return a remark on kept weights whose products can saturate: their scales are the user's, and are not raised.
 
     Args:
         model: with the quantizers that are kept, before any are placed.
-        table: what they are to run on.
+        table: the backend that they are to run on.
     """
     if not any(kind.saturates or kind.reduce_range for kind in table.types.values()):
         return []

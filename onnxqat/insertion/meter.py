@@ -1,4 +1,4 @@
-"""How much more noise outputs have than a floor allows, with some quantizers on and others off."""
+"""Noise of the outputs relative to what a floor allows, with some quantizers on and others off."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether quantizers need calibration data: those of activations do, those of weights do not."""
+"""Check that there is calibration data if quantizers need it: those of activations do, those of weights do not."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from onnxqat.types import Remark
 def check(
     model: ir.Model, table: Backend, chosen: Selection, *, calibration: Any, random_data: bool, rounding: str
 ) -> tuple[Remark, ...]:
-    """Refuse to go on where data are missing, or where there are two kinds.
+    """Raise an error if data are missing, or if there are two kinds.
 
     Args:
         model: prepared float model.

@@ -55,9 +55,9 @@ class Neighbours:
         )
 
     def may_be_wide(self, names: Collection[str]) -> bool:
-        """Whether the table has activations of 16 bits for these nodes.
+        """Check whether the backend has 16-bit activations for these nodes.
 
-        It says so itself, in a type or in what it accepts, or another table of its compiler does (``qnn-htp-a16``).
+        Its table says so, in a type or in those that it accepts, or another one of the compiler does (``qnn-htp-a16``).
         """
         table = self._table
         if table.opset[1] < WIDE_OPSET or not names:

@@ -71,7 +71,7 @@ class Relief:
         integer_nodes: before any change.
         runs: that were made.
         remarks: what is not done, and why.
-        why: what speaks for leaving an output below the floor.
+        why: reason why an output stays below the floor.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class Relief:
 
     @property
     def choices(self) -> Choices:
-        """What the file was made with, and all changes."""
+        """Choices that the file was made with, and all changes."""
         return self._without(None)
 
     def search(self, quantized: ir.Model, tried: Trial | Origin | None, limit: int) -> list[Change]:
@@ -218,7 +218,7 @@ class Relief:
                 del self._parts[()]
 
     def _is_cheap(self, remedy: Remedy, current: Choices, alone: Excess) -> bool:
-        """Whether few enough nodes are float with `remedy`; a file that is not finite is worth any number."""
+        """Check whether few enough nodes become float with `remedy`; no limit if outputs are not finite."""
         more = self._remedies.effect(current, remedy[1]).float_nodes - self._float_before
         limit = max(int(SHARE * self.integer_nodes), FEW)
         if len(more) <= limit or alone.value == math.inf:
@@ -231,7 +231,7 @@ class Relief:
         return False
 
     def _reason(self, culprits: Sequence[Unit], *, ended: bool) -> str:
-        """What speaks for leaving an output below the floor, where it is still there."""
+        """Reason why an output stays below the floor."""
         named = ", ".join(repr(self._effects.tensors[unit][0]) for unit in culprits[:NAMED])
         if named and not self._allowed.types:
             return f"{self._allowed.why} keeps types as they are, also of what costs most, {named}"

@@ -1,4 +1,4 @@
-"""What can be done for one quantizer: ranges of other observers, codes of 16 bits, or float."""
+"""Remedies for one quantizer: ranges of other observers, codes of 16 bits, or float."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a search for culprits looks first: the noise that each quantizer brings to its own tensor."""
+"""Order in which a search for culprits looks at quantizers: by the noise that each adds to its own tensor."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ class Switchboard:
         return {name: self._share(name, found[name]) for name in self._reference}
 
     def can_feed(self, number: int) -> bool:
-        """Whether a run can be given other parameters for this placement."""
+        """Check whether a run can be given other parameters for this placement."""
         wire = self._wires.get(number)
         return wire is not None and wire.scale is not None
 

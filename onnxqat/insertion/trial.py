@@ -161,7 +161,7 @@ def _costly(quantized: ir.Model, batches: Sequence[Feeds]) -> tuple[tuple[str, f
 
 
 def rounded(quantized: ir.Model, batches: Sequence[Feeds]) -> Iterator[tuple[str, Array, Array]]:
-    """What the quantizers of the main graph read, by its name, in float32, and what they make of it."""
+    """Yield (tensor name, input, fake-quantized input), in float32, for each quantizer of the main graph."""
     known = {**main_values(quantized.graph), **{str(v.name): v for v in quantized.graph.inputs}}
     activations: list[Quantizer] = []
     for quantizer in qdq.quantizers(quantized):
