@@ -1,4 +1,4 @@
-"""What a pass is, and how passes are run."""
+"""Base class of passes, and functions that run them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from onnxqat.types import Remark
 
 @dataclasses.dataclass
 class Context:
-    """What passes of one run share.
+    """State that the passes of one run share.
 
     Attributes:
         names: fresh names of the model that is being rewritten.

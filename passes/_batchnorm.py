@@ -19,7 +19,7 @@ class Affine:
 
 
 def affine(node: ir.Node) -> Affine | str:
-    """What a BatchNormalization computes, or the reason why that is not a constant affine function."""
+    """Return factor and offset of a BatchNormalization, or the reason why it is not a constant affine function."""
     if query.attribute(node, "training_mode", 0):
         return "BatchNormalization in training mode computes its statistics from the batch"
     if not query.attribute(node, "spatial", 1):

@@ -1,4 +1,4 @@
-"""What several passes do: collect remarks, exchange a constant, let one value take over from another."""
+"""Edits that several passes share: collect remarks, exchange a constant, let one value take over from another."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from onnxqat.types import Remark
 
 
 class Log:
-    """What a pass did and what it left alone, grouped by message so that 100 folded nodes are one remark."""
+    """Log of what a pass changed and left alone, grouped by message so that 100 folded nodes are one remark."""
 
     def __init__(self) -> None:
         self.changed = False
         self._nodes: dict[str, dict[str, None]] = {}  # names once each, in order
 
     def did(self, message: str, *nodes: ir.Node | str) -> None:
-        """Something was rewritten."""
+        """Note a rewrite."""
         self.changed = True
         self.left(message, *nodes)
 
     def left(self, message: str, *nodes: ir.Node | str) -> None:
-        """Something was left alone; `message` says why."""
+        """Note that `nodes` were left alone; `message` says why."""
         names = [node if isinstance(node, str) else query.label(node) for node in nodes]
         self._nodes.setdefault(message, {}).update(dict.fromkeys(names))
 
     def result(self) -> Rewrite:
-        """What ``Pass.rewrite`` returns."""
+        """Result for ``Pass.rewrite``, with one remark per message."""
         return Rewrite(self.changed, tuple(Remark(message, tuple(nodes)) for message, nodes in self._nodes.items()))
 
 
@@ -64,7 +64,7 @@ def as_gemm(scope: walk.Scope, matmul: ir.Node, stamp: dict[str, str]) -> ir.Nod
 
 
 def is_private(value: ir.Value) -> bool:
-    """Whether exactly one node input reads `value` and it is no graph output."""
+    """Check whether exactly one node input reads `value` and it is no graph output."""
     return query.reads(value) == 1 and not value.is_graph_output()
 
 

@@ -25,11 +25,11 @@ _BROADCASTS = BROADCASTS | _COMPARISONS | {"Max", "Min", "Pow"}
 
 
 def is_foldable(node: ir.Node, *, weights: bool = False) -> bool:
-    """Whether `node` is an operator that :func:`evaluate` knows and has one output and no formal attributes.
+    """Check whether `node` is an operator that :func:`evaluate` knows, with one output and no attribute references.
 
     Args:
         node: any node.
-        weights: with what only weights are computed with.
+        weights: also accept :data:`WEIGHTS`, operators that occur in the computation of weights alone.
     """
     return (
         node.domain == ""

@@ -1,4 +1,4 @@
-"""What the two forms of a QDQ file remember about a stored constant, on its DequantizeLinear."""
+"""Records about a stored constant, on its DequantizeLinear, for the way between train and deploy form."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def dequantized(quantizer: qdq.Quantizer) -> np.ndarray | None:
 
 
 def is_float32(quantizer: qdq.Quantizer) -> bool:
-    """Whether float tensor and scales are float32, the arithmetic of ``onnxqat.numerics``."""
+    """Check whether float tensor and scales are float32, the arithmetic of ``onnxqat.numerics``."""
     values = [*quantizer.scales, *([] if quantizer.stored else [quantizer.input])]
     return all(_dtype(v) in (None, ir.DataType.FLOAT) for v in values)
 

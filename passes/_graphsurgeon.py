@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class GsPass(Pass):
-    """What `fn` does to the onnx_graphsurgeon Graph of the model.
+    """Run `fn` on the onnx_graphsurgeon Graph of the model.
 
     1. `fn` gets a private graph and edits it, or returns another one.
     2. Metadata and doc strings, which graphsurgeon drops, are put back on the model and on values and nodes whose

@@ -49,7 +49,7 @@ def integer_arithmetic(model: ir.Model, types: Collection[ir.DataType], type_of:
 
 
 def _goes_on(node: ir.Node, type_of: TypeOf) -> bool:
-    """Whether a node takes what was computed in half precision to another float type."""
+    """Check whether `node` reads float16 and returns another float type."""
     reads = any(type_of(v) is ir.DataType.FLOAT16 for v in node.inputs)
     return reads and any(type_of(v) in _DATA and type_of(v) is not ir.DataType.FLOAT16 for v in node.outputs)
 

@@ -89,7 +89,7 @@ def _node_opset(node: ir.Node, current: int) -> int:
 
 
 def _signature(schema: onnx.defs.OpSchema) -> tuple[object, ...]:
-    """What a version states but for types and words."""
+    """Attributes and input/output options of a schema version, without types and descriptions."""
     attributes = {
         name: (str(a.type), a.required, a.default_value.SerializeToString()) for name, a in schema.attributes.items()
     }
@@ -97,7 +97,7 @@ def _signature(schema: onnx.defs.OpSchema) -> tuple[object, ...]:
 
 
 def _takes(schema: onnx.defs.OpSchema, node: ir.Node) -> bool:
-    """Whether `schema` is for the types of `node`; the corners of pools with ceil_mode were put into other words."""
+    """Check whether `schema` accepts the types of `node`; False for ceil_mode, of which only the words changed."""
     if query.attribute(node, "ceil_mode", 0):
         return False
     for formal, values in ((schema.inputs, node.inputs), (schema.outputs, node.outputs)):

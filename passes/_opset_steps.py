@@ -1,6 +1,6 @@
-"""What changed in the ai.onnx operators from one schema version to the next: one small rewriting each.
+"""Steps of the ai.onnx operators from one schema version to the next: one small rewriting each.
 
-A step that is not listed is taken as it is where the two schemas are compatible on paper (:func:`is_compatible`), and
+Nodes are left unchanged at a step that is not listed if the two schemas are compatible (:func:`is_compatible`), and
 refused otherwise.
 """
 

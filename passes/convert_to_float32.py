@@ -68,7 +68,7 @@ class ConvertToFloat32(Pass):
 
 
 def other_floats(model: ir.Model) -> frozenset[ir.DataType]:
-    """Which of float16, bfloat16 and double a model holds, by what it states: inputs, outputs, constants, attributes."""
+    """Return those of float16, bfloat16 and double that a model states: in inputs, outputs, constants, attributes."""
     found = set[ir.DataType]()
     for scope in walk.scopes(model):
         found.update(kind for value in walk.values(scope) if (kind := _element(value.type)) is not None)
@@ -219,7 +219,7 @@ class _Conversion:
         value.type = _converted(value.type)
 
     def _split(self, value: ir.Value) -> list[tuple[ir.Node, int]] | None:
-        """Who reads a constant in float32; None where all of them do, or nobody reads it at all."""
+        """Uses of a constant by nodes that are converted; None if all uses are, or if there is none."""
         others = [(node, index) for node, index in value.uses() if id(node) not in self.stays]
         return None if len(others) == query.reads(value) else others
 
@@ -294,7 +294,7 @@ class _Conversion:
         return ir.DataType.FLOAT if kind in OTHERS else kind
 
     def _changes_nothing(self, node: ir.Node) -> bool:
-        """Whether `node` is a Cast between two types of which one was another, and which are the same now."""
+        """Check whether `node` is a Cast from or to a converted type that is float32 to float32 now."""
         if not _is_cast(node) or not OTHERS & {self._kind(node.inputs[0]), self._kind(node.outputs[0])}:
             return False
         target = self._now(node.inputs[1]) if node.op_type == "CastLike" else int(query.attribute(node, "to", 0))
@@ -327,7 +327,7 @@ def _is_cast(node: ir.Node) -> bool:
 
 
 def _float32(array: np.ndarray) -> tuple[np.ndarray, bool]:
-    """`array` in float32, and whether it holds what float32 cannot: what is finite stays so, and so does what is not 0."""
+    """Convert `array` to float32, return whether values were clipped: finite ones stay finite, and non-zero ones so."""
     with np.errstate(over="ignore", under="ignore"):
         found = array.astype(np.float32)
     if array.dtype != np.float64:
@@ -340,7 +340,7 @@ def _float32(array: np.ndarray) -> tuple[np.ndarray, bool]:
 
 
 def convert(model: ir.Model, *, keep_io_types: bool = True) -> ir.Model:
-    """A copy of `model` in float32, or `model` itself where it is already; errors as of the pass."""
+    """Return a copy of `model` in float32, or `model` itself if it is already; errors as of the pass."""
     if not other_floats(model):
         return model
     copy: ir.Model = ConvertToFloat32(keep_io_types=keep_io_types).run(model).model

@@ -101,7 +101,7 @@ def _takes_padding(node: ir.Node, index: int, amounts: list[int]) -> bool:
 
 
 def _keeps_a_number(pool: ir.Node, amounts: list[int]) -> bool:
-    """Whether MaxPool `pool` with `amounts` more of padding has a number in every window, and nothing but values as result."""
+    """Check whether MaxPool `pool`, padded by `amounts` more, has data in every window, and no indices as output."""
     if any(pool.attributes[name].is_ref() for name in ("kernel_shape", "ceil_mode") if name in pool.attributes):
         return False
     kernel = [int(n) for n in query.attribute(pool, "kernel_shape", [])]

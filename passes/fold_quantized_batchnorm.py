@@ -102,7 +102,7 @@ def _candidates(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Change:
-    """What the layer gets: parameters, codes and float values of its weight, and a bias, float32 (C,)."""
+    """Change of a layer: parameters, codes and float values of its weight, and a bias, float32 (C,)."""
 
     qparams: QParams
     codes: np.ndarray

@@ -134,7 +134,7 @@ class _Layer:
         self.scope.insert_after(limit, reshape)
 
     def _shape(self, x: ir.Value, name: str, width: int) -> ir.Value:
-        """What the result of the layer is reshaped to: a constant where that is possible."""
+        """Shape that the result of the layer is reshaped to: a constant where that is possible."""
         sizes = None if x.shape is None else list(x.shape)[:-1]
         if sizes is not None and sum(not isinstance(size, int) for size in sizes) <= 1:
             return self._constant(name, "shape", [*(s if isinstance(s, int) else -1 for s in sizes), width])

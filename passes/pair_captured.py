@@ -50,7 +50,7 @@ class PairCaptured(Pass):
 
 
 def _is_crossed(node: ir.Node) -> bool:
-    """Whether `node`, or the one in front of those that are removed, is one of those that pairs are moved over."""
+    """Check whether onnxruntime moves pairs over `node`, or the node in front of removable ones such as Identity."""
     made: ir.Node | None = node
     while made is not None and moved.is_removed(made):
         source = made.inputs[0]

@@ -167,7 +167,7 @@ def _uses(placement: Placement, nodes: dict[str, ir.Node]) -> list[tuple[ir.Node
 
 
 def _is_placed(value: ir.Value, placement: Placement) -> bool:
-    """Whether all of `value` is quantized so: by what reads it or, at a graph output, by what gives it its name."""
+    """Check whether `value` is quantized so already: by a consumer or, at a graph output, by its producer."""
     producer = value.producer()
     if producer is not None and qdq.is_dequantize(producer) and _has_parameters(producer, placement):
         return True

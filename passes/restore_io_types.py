@@ -16,10 +16,10 @@ NOTE = "onnxqat.io_types"  # in the model's metadata between note_io_types and t
 
 
 class RestoreIoTypes(Pass):
-    """What :func:`note_io_types` noted is true again: inputs are read through a Cast, outputs are made by one.
+    """Restore the types of :func:`note_io_types`: inputs are read through a Cast, outputs are made by one.
 
-    This is for what looks at a model between the two: a tensor that leaves the graph is an output to it, and not
-    something that a Cast reads.
+    Passes between the two see a float32 model: a tensor that leaves the graph is an output to them, and not the input
+    of a Cast.
 
     1. An input of another type than float32 is read as ``<input>_float32``; an output is made from
        ``<output>_float32``. The note goes.

@@ -21,7 +21,7 @@ SEEDS = (0, 1)
 
 
 class Simplify(Pass):
-    """What onnxsim makes of the model, where that is checked to be the same function.
+    """Simplify the model with onnxsim, and check that it is the same function.
 
     1. Constant folding, shape inference and fusions of onnxsim; metadata is put back where names survive.
     2. Refused with ``simplify-changed-function``: another number of Q/DQ nodes, other inputs or outputs, other
