@@ -1,10 +1,10 @@
-"""Where the network ends and pre- and post-processing begin.
+"""Boundary between the network and its pre- and post-processing.
 
-The network is what has weights: convolutions, matrix products with a constant, recurrent layers, embeddings. *Post-processing*
-is what comes behind the last of them and hangs together with a step that selects (TopK, NonMaxSuppression, ArgMax,
-NonZero, ...): the decoding of boxes in front of it and the gathering behind it belong to it. A Softmax at the end of a
-classifier is none. *Pre-processing* is what comes in front of the first of them, behind a step that decodes: a Cast from
-integers, a Resize, an operator of another domain.
+The network is the part with weights: convolutions, matrix products with a constant, recurrent layers, embeddings.
+*Post-processing* lies behind the last of them and is connected with a step that selects (TopK, NonMaxSuppression,
+ArgMax, NonZero, ...): the decoding of boxes in front of that step and the gathering behind it belong to it. A Softmax
+at the end of a classifier does not. *Pre-processing* lies in front of the first of them, behind a step that decodes: a
+Cast from integers, a Resize, an operator of another domain.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _inside(node: ir.Node, model: ir.Model, *, in_function: bool = False) -> Ite
 
 
 def _is_layer(node: ir.Node, in_function: bool) -> bool:
-    """Whether it has weights; those of a function come in through its inputs."""
+    """Check whether `node` has weights; those of a function come in through its inputs."""
     row = _base.find(node.domain, node.op_type)
     if row is None:
         return False
@@ -104,7 +104,7 @@ def _is_layer(node: ir.Node, in_function: bool) -> bool:
 
 
 def _is_constant(value: ir.Value | None) -> bool:
-    """Whether a value follows from constants alone, as a weight behind Q and DQ does."""
+    """Check whether a value follows from constants alone, as a weight behind Q and DQ does."""
     producer = None if value is None else value.producer()
     if value is None or producer is None:
         return value is not None and value.const_value is not None  # a default that a caller may override included
@@ -170,7 +170,7 @@ def _crossing(kept: Iterable[ir.Node], tail: set[int], graph: ir.Graph) -> list[
 
 
 def _starts(model: ir.Model, head: set[int], outputs: Sequence[str]) -> list[str]:
-    """What the network reads of the head, and the graph inputs that it reads itself."""
+    """Names of the network's inputs: values of the head that it reads, and graph inputs that it reads itself."""
     graph = model.graph
     values = {str(v.name): v for v in walk.values(graph)}
     found: dict[str, None] = {}

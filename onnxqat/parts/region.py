@@ -14,7 +14,7 @@ from onnxqat.graph import walk
 
 @dataclasses.dataclass(frozen=True)
 class Region:
-    """What computes `outputs` from `inputs`.
+    """Nodes that compute `outputs` from `inputs`.
 
     Attributes:
         inputs: where it starts, in the order asked for.
