@@ -23,7 +23,7 @@ SMALL_SHARE = 0.05  # of the rows; fewer are padding or outliers
 
 
 class RowSizes:
-    """Histogram of the binary exponents of the largest magnitude per row (last axis) of a tensor, without rows of zeros."""
+    """Histogram of the binary exponent of the largest magnitude per row (last axis) of a tensor; zero rows left out."""
 
     def __init__(self) -> None:
         self.counts: Counter[int] = Counter()
