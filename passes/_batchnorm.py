@@ -41,7 +41,7 @@ def affine(node: ir.Node) -> Affine | str:
 
 
 def layer_bias(layer: ir.Node, channels: int) -> np.ndarray | None:
-    """float64 (channels,): what a layer adds; None where that is no constant row."""
+    """Bias of a layer, float64 (channels,), zeros without one; None if it is not a constant of that size."""
     value = layer.inputs[2] if len(layer.inputs) > 2 else None
     if value is None:
         return np.zeros(channels)

@@ -16,7 +16,7 @@ _DATA = frozenset(kind for kind in ir.DataType if "FLOAT" in kind.name or kind i
 
 
 def integer_arithmetic(model: ir.Model, types: Collection[ir.DataType], type_of: TypeOf) -> frozenset[int]:
-    """The nodes, by identity, that compute in one of `types` on what comes from integers and constants alone.
+    """The nodes, by identity, that compute in one of `types` on values from integers and constants alone.
 
     Nodes that hand each other a value of these types belong together. They serve integers when no float value enters
     them but constants, none of the types leaves the graph, and no node among them has a weight, a quantizer, a body, or

@@ -1,4 +1,4 @@
-"""The lowest ai.onnx opset and IR version that say what a model says."""
+"""The lowest ai.onnx opset and IR version that can express a model."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def lowest_opset(model: ir.Model) -> int:
 
     That is the version that its schema has, or where versions from 21 on only added types, as most did, the one before
     them, for a node of older types. QuantizeLinear and DequantizeLinear are judged by their contents instead, since each newer version only added
-    types and attributes: 8 bits with one scale need 10, a scale a channel 13, 4 and 16 bits 21, 2 bits 25.
+    types and attributes: 8 bits with one scale need 10, a scale per channel 13, 4 and 16 bits 21, 2 bits 25.
     """
     current = query.opset(model)
     return max((_node_opset(node, current) for node in _nodes(model)), default=current)

@@ -85,9 +85,9 @@ def note(scope: walk.Scope, node: ir.Node) -> str | None:
 
 
 def follow(layer: ir.Node, weight: np.ndarray, added: np.ndarray) -> None:
-    """Change what was noted at `layer` so that it folds to other values; nothing where nothing was noted.
+    """Change the parts noted at `layer` so that they fold to other values; do nothing without a note.
 
-    Where the factor is too small to divide by, the weight in front of folding stays.
+    Where the factor is too small to divide by, the unfolded weight stays.
 
     Args:
         layer: with the folded weight.
@@ -106,7 +106,7 @@ def follow(layer: ir.Node, weight: np.ndarray, added: np.ndarray) -> None:
 
 
 def _beside(layer: ir.Node, weight: tuple[int, ...]) -> tuple[int, ...] | None:
-    """The shape in which one factor an output channel multiplies the weight, None where none does."""
+    """Shape that broadcasts one factor per output channel over the weight; None if there is none."""
     shape = [1] * len(weight)
     groups = int(query.attribute(layer, "group", 1)) if layer.op_type == "ConvTranspose" else 1
     if groups == 1:
@@ -120,12 +120,12 @@ def _beside(layer: ir.Node, weight: tuple[int, ...]) -> tuple[int, ...] | None:
 
 
 class ComputeBatchnorm(Pass):
-    """The folded weight and bias of a quantized layer become what the graph computes from the parts of before folding.
+    """Compute the folded weight and bias of quantized layers in the graph, from the parts before folding.
 
-    Which layers: those at which `note` has noted the parts, in memory. Their weights and biases have been planned,
-    calibrated and quantized as the folded ones that they are, and are the same after this pass, to float rounding.
+    Layers are those at which `note` has noted the parts, in memory. Their weights and biases have been planned,
+    calibrated and quantized in folded form, and are the same after this pass, to float rounding.
 
-    1. What the weight's quantizer reads becomes ``weight * Reshape(gamma / Sqrt(variance + epsilon))``.
+    1. The input of the weight's quantizer becomes ``weight * Reshape(gamma / Sqrt(variance + epsilon))``.
     2. The bias becomes ``beta - mean * factor``: in front of its quantizer where it has one, and rounded to the grid
        of the accumulator by ``Round(bias / s) * s``, ``s`` the product of the two scales, where it was on that.
     3. Left folded, with the reason: a weight that is not quantized, or that something else changed after folding,
@@ -139,7 +139,7 @@ class ComputeBatchnorm(Pass):
     """
 
     def rewrite(self, model: ir.Model, context: Context) -> Rewrite:
-        """Take apart what was noted; see the class."""
+        """Replace folded constants by their computation; see the class."""
         log = Log()
         readable = qdq.by_output(qdq.quantizers(model, every=True))
         for scope in walk.scopes(model):

@@ -155,7 +155,7 @@ class _Conversion:
         return id(node) not in self.stays and id(node) not in self.border
 
     def _check(self, node: ir.Node) -> None:
-        """Refuse what has no meaning in float32."""
+        """Refuse operators without a meaning in float32."""
         if node.op_type == "BitCast" and node.domain == "" and id(node) not in self.stays:
             kinds = (self._kind(node.inputs[0]), ir.DataType(int(query.attribute(node, "to", 1))))
             if OTHERS & set(kinds):

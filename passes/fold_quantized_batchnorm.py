@@ -31,7 +31,7 @@ class FoldQuantizedBatchnorm(Pass):
     With ``f = gamma / sqrt(variance + epsilon)`` the scale of an output channel becomes ``scale * |f|`` and the bias
     ``(b - mean) * f + beta``, computed in float64 and stored in float32. Nothing divides by gamma.
 
-    1. Conv, ConvTranspose and Gemm, with one weight scale an output channel, in train or deploy form. MatMul of two
+    1. Conv, ConvTranspose and Gemm, with one weight scale per output channel, in train or deploy form. MatMul of two
        matrices becomes a Gemm, which has a bias.
     2. Codes stay; where f is negative they change their sign. A channel with f = 0 gets the codes of zero and the
        middle scale of the others.
@@ -46,8 +46,8 @@ class FoldQuantizedBatchnorm(Pass):
        channel with negative f (-8 of -8..7); parameters that are computed; a layer output that something else
        reads; Gemm with alpha or beta; what float32 cannot hold.
 
-    Tolerance: float rounding, 1e-5 of the output's range, with ``bias="float"``; half an accumulator step a channel
-    more with a bias on the grid. ::
+    Tolerance: float rounding, 1e-5 of the output's range, with ``bias="float"``; half an accumulator step per
+    channel more with a bias on the grid. ::
 
         c = Conv(x_dequantized, DequantizeLinear(q, s, z))   y = BatchNormalization(c, gamma, beta, mean, variance)
         y = Conv(x_dequantized, DequantizeLinear(q, s * |f|, z), conv_bias)
@@ -173,7 +173,7 @@ def _refusal(layer: ir.Node, weight: qdq.Quantizer, function: Affine) -> str | N
 
 
 def _bias(layer: ir.Node, readable: dict[int, qdq.Quantizer], channels: int) -> np.ndarray | str:
-    """float64: what the layer adds, one value a channel."""
+    """Return the bias of the layer, float64 (C,), or the reason why it cannot be read."""
     value = layer.inputs[2] if len(layer.inputs) > 2 else None
     if value is None:
         return np.zeros(channels)

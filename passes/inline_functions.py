@@ -112,7 +112,7 @@ def _inline(model: ir.Model, chosen: set[ir.OperatorIdentifier], context: Contex
 
 
 def _give_outputs_a_node(function: ir.Function, context: Context) -> None:
-    """An output that is an input becomes an Identity of it: what a call returns has a name of its own."""
+    """Put an Identity behind an input that is an output too: the result of a call has a name of its own."""
     inputs = {id(v) for v in function.inputs}
     for index, value in enumerate(function.outputs):
         if id(value) in inputs:

@@ -42,7 +42,7 @@ class KeepBatchnorm(Pass):
         self.refusal = refusal or (lambda _: None)
 
     def rewrite(self, model: ir.Model, context: Context) -> Rewrite:
-        """Note what is kept; see the class."""
+        """Note the nodes that are kept; see the class."""
         log = Log()
         for scope in walk.scopes(model):
             for node in list(scope):

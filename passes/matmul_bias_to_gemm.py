@@ -105,7 +105,7 @@ class _Layer:
         return rows[x]
 
     def _restore(self, x: ir.Value, made: ir.Value, width: int) -> None:
-        """Give `made`, or what a Relu or Clip makes of it, the axes of `x` again, under the name of what it was."""
+        """Reshape `made`, or a Relu or Clip of it, to the axes of `x`, under the name of the former result."""
         last = self.added.outputs[0]
         limit = last.consumers()[0] if is_private(last) else None
         if limit is not None and (limit.op_type not in LIMITS or limit.domain or limit.graph is not self.added.graph):

@@ -1,4 +1,4 @@
-"""The model's ai.onnx opset raised to what a later step needs."""
+"""Raise the model's ai.onnx opset to the one that a later step needs."""
 
 from __future__ import annotations
 

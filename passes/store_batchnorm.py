@@ -41,7 +41,7 @@ class StoreBatchnorm(Pass):
         self.bias = bias
 
     def rewrite(self, model: ir.Model, context: Context) -> Rewrite:
-        """Store what is computed; see the class."""
+        """Store the computed constants; see the class."""
         log = Log()
         layers = [node for node in walk.nodes(model) if computed_fold.is_computed(node)]
         on_grid: list[ir.Node] = []

@@ -56,7 +56,7 @@ def _is_bias(node: ir.Node) -> bool:
 
 
 def _connected(nodes: list[ir.Node], kernels: Collection[str]) -> set[ir.Node]:
-    """Those of `nodes`, in graph order, that lead to a curve without a kernel, come from one, or meet what does."""
+    """Return those of `nodes`, in graph order, that depend on a curve without a kernel or lead to such a node."""
     inside = set(nodes)
     found: set[ir.Node] = set()
     for node in nodes:

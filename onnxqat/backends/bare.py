@@ -1,4 +1,4 @@
-"""Pairs that repeat the grid of what was moved, left out for compilers that carry the grid on by themselves."""
+"""Pairs behind data movement that repeat its input's grid, left out for compilers that carry the grid on themselves."""
 
 from __future__ import annotations
 

@@ -16,9 +16,9 @@ OF_SCALES = frozenset({ROUNDED, SHARED, EXACT})
 
 
 def refusal(backend: Backend, layer: ir.Node) -> str | None:
-    """Why the BatchNormalization behind `layer` is to be folded before anything is quantized; None to keep it.
+    """Reason to fold the BatchNormalization behind `layer` before anything is quantized; None to keep it.
 
-    Scales of few significant bits are no reason: they make sums exact, which the normalization behind them ends.
+    Scales of few significant bits are no reason: they serve exact sums, which the normalization ends anyway.
     """
     row = backend.ops.get(layer.op_type)
     slot = row.input_slot(1) if row is not None else None

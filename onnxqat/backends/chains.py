@@ -30,14 +30,14 @@ class Fusion:
 
 
 def alone(node: ir.Node) -> Fusion:
-    """`node` with what is part of its layer: the bias that is added to a product, a BatchNormalization that is kept."""
+    """Fuse `node` with the rest of its layer: the Add of a product's bias, or a kept BatchNormalization."""
     part = linear.bias_behind(node) or batchnorm.kept_behind(node)
     value = node.outputs[0] if part is None else part.outputs[0]
     return Fusion(value, value, () if part is None else (part,))
 
 
 def behind(node: ir.Node, backend: Backend) -> Fusion:
-    """The longest chain of `backend` that starts at `node`; what :func:`alone` gives where there is none."""
+    """The longest chain of `backend` that starts at `node`; the result of :func:`alone` if there is none."""
     best = alone(node)
     for chain in backend.fused:
         found = None if chain.when == "exact" else _follow(node, chain)
@@ -85,7 +85,7 @@ def _follow(node: ir.Node, chain: Chain) -> Fusion | None:
 
 
 def _removed_behind(value: ir.Value) -> ir.Node | None:
-    """The node that alone reads `value` and that every compiler removes, so that it fuses what is on both sides."""
+    """The only consumer of `value`, if every compiler removes it and so can fuse the nodes on both sides."""
     users = value.consumers()
     if value.is_graph_output() or len(users) != 1 or users[0].graph is not value.graph:
         return None
@@ -128,7 +128,7 @@ def silu_behind(value: ir.Value) -> tuple[ir.Node, ir.Node] | None:
 
 
 def _scale_behind(value: ir.Value) -> ir.Node | None:
-    """The Mul by a constant that alone reads `value`, such as one factor a channel."""
+    """The only consumer of `value`, if it is a Mul by a constant, such as one factor per channel."""
     users = [n for n in value.consumers() if n.graph is value.graph]
     if value.is_graph_output() or len(value.consumers()) != 1 or not users or users[0].op_type != "Mul":
         return None

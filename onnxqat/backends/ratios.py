@@ -1,4 +1,4 @@
-"""Tensors whose small values count as much as their large ones: what is divided by, or what a Log or a root reads."""
+"""Tensors whose small values count as much as their large ones: divisors, and arguments of logarithms and roots."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ it changes the quotient by no more than that grid would change the quotient itse
 
 
 class Ratios:
-    """Find those tensors, walking back from what reads them.
+    """Find those tensors, walking back from their consumers.
 
     On the way are sums and products, powers, limits, data movement and sums over axes; a layer with weights ends it, in
     front or behind, and so does the sum of 1 (or another constant from :data:`ENOUGH` on) and what cannot be negative. What an Exp makes

@@ -1,4 +1,4 @@
-"""Why a node stays float although the table has a row for its operator."""
+"""Reasons why a node stays float although the table has a row for its operator."""
 
 from __future__ import annotations
 

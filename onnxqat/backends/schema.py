@@ -1,4 +1,4 @@
-"""Backend tables: what a compiler wants quantized, with which types, and what it fuses.
+"""Backend tables: the tensors that a compiler wants quantized, their types, and the operators that it fuses.
 
 A table is one YAML file. ``extends: NAME`` (or a path, relative to the table's folder) starts from another table:
 mappings are merged key by key (a key with the value null is removed), lists and scalars replace.
@@ -47,7 +47,7 @@ class TypeRow(_Row):
     """A named tensor type.
 
     `dtype` is the ONNX storage type or ``float``; `bits` below the storage width gives a narrower grid inside it.
-    ``scale: pow2`` restricts scales to powers of two. `scale_bits` restricts them to so many significant bits at a
+    ``scale: pow2`` restricts scales to powers of two. `scale_bits` restricts them to that many significant bits at a
     width of 8, to one more for every two bits less, and leaves them free above 8 bits: products of short codes and
     short scales sum up without rounding (see :func:`onnxqat.numerics.shorten`).
     `reduce_range` keeps 8-bit weights in -64..63: CPUs without VNNI add pairs of u8 x s8 products in 16 bits, which
@@ -430,7 +430,7 @@ def _tuples(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def describe(table: Backend) -> str:
-    """`table` with everything that it inherits written out, as YAML that extends nothing; what is unverified first."""
+    """YAML of `table` with inherited keys written out, so that it extends nothing; unverified facts come first."""
     found = _text.keys(table.model_copy(update={"extends": None}))
     text = yaml.safe_dump(found, sort_keys=False, width=120, default_flow_style=None, allow_unicode=True).rstrip()
     heading = [] if table.extends is None else [f"# with all that it takes over from {table.extends}"]

@@ -109,7 +109,7 @@ class Selection:
         return next((self.widths[str(name)] for name in names if name and str(name) in self.widths), None)
 
     def reason(self, node: ir.Node) -> str | None:
-        """Why `node` is left in float, or None."""
+        """Reason why `node` is left in float, or None."""
         if node.name in self.left_out:
             return self.left_out[node.name]
         made = (self.outputs.get(str(v.name)) for v in node.outputs)

@@ -1,4 +1,4 @@
-"""From a table's slot and a node to the spec of a tensor: type, widths, channel axis, prescribed parameters."""
+"""Specs of tensors from the table's slot and the node: type, widths, channel axis, prescribed parameters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of backend tables: found by name or path, read, and merged with what they extend."""
+"""Files of backend tables: found by name or path, read, and merged with the tables that they extend."""
 
 from __future__ import annotations
 

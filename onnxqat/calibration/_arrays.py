@@ -98,14 +98,14 @@ class ArchiveFolder(Source):
         return Identity(self._folder.resolve().name, identity.of_files(self._folder, self._files))
 
     def batches(self, size: int) -> Iterator[RawBatch]:
-        """One batch a file, in the order of the names."""
+        """One batch per file, in the order of the names."""
         for path in self._files:
             feeds, labels = split_labels(read_npz(path), self._inputs)
             yield RawBatch({k: np.array(a) for k, a in feeds.items()}, labels, str(path))
 
 
 def _mapped_file(array: Any) -> str | None:
-    """The file that `array`, or what it is a view of, is mapped from; None where it is in memory."""
+    """The file that `array`, or its base, is mapped from; None if it is in memory."""
     while array is not None and not isinstance(array, np.memmap):
         array = getattr(array, "base", None)
     return None if array is None or array.filename is None else os.fspath(array.filename)

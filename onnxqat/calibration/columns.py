@@ -28,7 +28,7 @@ def is_transposed(node: ir.Node) -> bool:
 
 
 def filters_of(weight: npt.NDArray[Any], node: ir.Node) -> npt.NDArray[Any]:
-    """The weight of `node` as (groups, M, D): M filters a group, D inputs each."""
+    """The weight of `node` as (groups, M, D): M filters per group, D inputs each."""
     rows = weight.T if is_transposed(node) else weight.reshape(len(weight), -1)
     groups = groups_of(node)
     return rows.reshape(groups, len(rows) // groups, -1)

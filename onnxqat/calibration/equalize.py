@@ -19,8 +19,8 @@ _PER_CHANNEL = TensorSpec(QType.of(8, signed=False), symmetric=False, granularit
 def equalize(model: ir.Model, table: Backend, chosen: Selection, data: Data) -> tuple[Remark, ...]:
     """Run :class:`~onnxqat.passes.equalize_silu.EqualizeSilu` on the main graph of `model`, in place.
 
-    Costs a pass over the data where the graph has a place for it. It is left out where weights of convolutions have one
-    scale a tensor, which the factors could spread further, and where the data can be read only once.
+    Costs a pass over the data where the graph has a place for it. It is left out where weights of convolutions have
+    one scale per tensor, whose range the factors could widen, and where the data can be read only once.
 
     Args:
         model: prepared float model.

@@ -1,4 +1,4 @@
-"""Moments of what the filters of layers are multiplied with, on calibration data."""
+"""Moments of the input columns that the filters of layers multiply, on calibration data."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ RUNS = 10240
 
 @dataclasses.dataclass
 class Moments:
-    """Moments of what the filters of a group are multiplied with, summed over places.
+    """Moments of the inputs that the filters of a group multiply, summed over places.
 
     Attributes:
         first: of the inputs as they are in the quantized model, float64 (groups, D) with D inputs of a filter.
-        taken: of what quantization took from them, the same shape.
+        taken: of the part that quantization removed from them, the same shape.
         second: of the inputs, float64 (groups, D, D); None where D is over :data:`LARGEST`.
-        cross: of what was taken (rows) and the inputs (columns), float64 (groups, D, D); None where nothing was.
+        cross: of the removed part (rows) and the inputs (columns), float64 (groups, D, D); None if nothing was removed.
         count: number of places.
     """
 
@@ -68,7 +68,7 @@ class Moments:
         return Moments(np.zeros((groups, inputs)), np.zeros((groups, inputs)), second)
 
     def add(self, inputs: npt.NDArray[Any], taken: npt.NDArray[Any] | None = None) -> None:
-        """Take in `inputs`, float32 (groups, places, D), and what was `taken` from each; None is nothing."""
+        """Add `inputs`, float32 (groups, places, D), and the part `taken` from each; None is nothing."""
         self.first += inputs.sum(axis=1, dtype=np.float64)
         self.count += inputs.shape[1]
         if self.second is not None:

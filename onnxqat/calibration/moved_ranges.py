@@ -1,4 +1,4 @@
-"""Ranges of tensors that nobody observed: their operator states it, or only moved there what was observed."""
+"""Ranges of tensors that were not observed: stated by their operator, or those of observed tensors moved there."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def complete(
 
 
 def _sources(value: ir.Value, observers: Mapping[str, BaseObserver], spec: TensorSpec) -> list[BaseObserver]:
-    """The observers of what is moved into `value`; empty where something of it has no known range."""
+    """Observers of the tensors whose data is moved into `value`; empty if the range of one is unknown."""
     if value.name in observers:
         return [observers[str(value.name)]]
     node = value.producer()

@@ -1,4 +1,4 @@
-"""From an image file to a model input, as one readable line says.
+"""Preprocessing from an image file to a model input, stated in one readable line.
 
 ``resize=256,crop=224,rgb,scale=1/255,mean=0.485:0.456:0.406,std=0.229:0.224:0.225,layout=nchw``
 """
@@ -46,7 +46,7 @@ class Preprocess:
         crop: cut this size out of the middle; what the image lacks is black.
         interpolation: how resize and letterbox sample; they smooth when they shrink, as Pillow and torchvision do.
         scale: factor of the pixel values 0 to 255.
-        mean: subtracted after scaling, one number or one a channel.
+        mean: subtracted after scaling, one number or one per channel.
         std: divided by after that.
         layout: order of the axes; default: where the input's 1, 3 or 4 channels are, else nchw.
     """

@@ -1,4 +1,4 @@
-"""Data by what a QDQ file records of its calibration: the default of later commands, and remarks where they differ."""
+"""Calibration data that a QDQ file records: the default of later commands, with remarks on other data."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Recorded:
 
     @staticmethod
     def of(model: ir.Model, source: Any = None) -> Recorded:
-        """That of `model`, which was loaded from `source`."""
+        """Read the record of `model`, which was loaded from `source`."""
         return Recorded(provenance.of(model), source)
 
     def data_or(self, given: Any, remarks: list[Remark]) -> Any:

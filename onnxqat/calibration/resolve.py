@@ -1,4 +1,4 @@
-"""From a plan and observed ranges to parameters: merge groups, honour redundant clips, keep biases inside int32."""
+"""Parameters from a plan and observed ranges: merge groups, honour redundant clips, keep biases inside int32."""
 
 from __future__ import annotations
 

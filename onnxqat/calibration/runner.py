@@ -109,7 +109,7 @@ def calibrate(
 
 
 class Watching(Protocol):
-    """Something that sees values beside the observers."""
+    """Watcher that sees the same values as the observers."""
 
     def update(self, values: npt.NDArray[Any], /) -> None:
         """Take in the values of one batch."""
@@ -130,7 +130,7 @@ def watchers(*watched: Mapping[str, Watching]) -> dict[str, Watcher]:
 
 
 def _observers(tensors: Mapping[str, TensorSpec], groups: Mapping[str, str]) -> dict[str, BaseObserver]:
-    """One observer a group, in the order of the names."""
+    """One observer per group, in the order of the names."""
     made: dict[str, BaseObserver] = {}
     observers = {}
     names = [*tensors, *(name for name in groups if name not in tensors)]
@@ -196,7 +196,7 @@ def _observe(
 
 
 def _update(observer: BaseObserver, name: str, value: npt.NDArray[Any], infinite: set[str]) -> None:
-    """Show `value` to `observer`; of a mask of -inf, and of what comes of one, only the numbers."""
+    """Update `observer` with `value`; of a mask of -inf, and of tensors computed from one, with the finite values."""
     try:
         observer.update(value)
     except NonFiniteError as error:

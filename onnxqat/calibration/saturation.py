@@ -46,7 +46,7 @@ Array = npt.NDArray[np.float64]
 
 
 def products(node: ir.Node, weight: np.ndarray) -> np.ndarray | None:
-    """`weight` as rows, one an output channel, in the order in which kernels add its products; None for depthwise ones.
+    """Reshape `weight` to a row per output channel, in the order in which kernels add products; None if depthwise.
 
     Args:
         node: Conv, Gemm or MatMul.
@@ -175,15 +175,15 @@ def _raised(qparams: QParams, worst: Array) -> QParams:
 
 
 def saturating(node: ir.Node, codes: np.ndarray, largest: LargestCodes | None = None) -> int:
-    """In how many output channels of `node` products of the int8 `codes` of its weight can saturate."""
+    """Number of output channels of `node` in which products of the int8 `codes` of its weight can saturate."""
     worst = worst_pairs(node, codes, largest)
     return 0 if worst is None else int((worst > LIMIT).sum())
 
 
 def channels(quantizer: Quantizer) -> int:
-    """In how many output channels of the layers that read a weight products of its codes can saturate.
+    """Largest number, over the layers that read a weight, of output channels in which its products can saturate.
 
-    Layers whose note says how large the codes of their input get are held to that.
+    The largest input codes are those of the layer's note where it has one.
     """
     return max((count for _, count in _readers_of(quantizer)), default=0)
 
@@ -198,7 +198,7 @@ def _readers_of(quantizer: Quantizer) -> list[tuple[ir.Node, int]]:
 
 
 def channels_on_codes(node: ir.Node) -> int:
-    """The same of an operator on codes; 0 for any other."""
+    """Number of output channels of an integer operator in which products can saturate; 0 for other operators."""
     layer = integer_layers.of(node)
     return 0 if layer is None else saturating(layer.plain, layer.weight)
 
@@ -227,7 +227,7 @@ def keep_in_limits(
     model: ir.Model,
     peaks: Peaks,
 ) -> tuple[list[Placement], dict[str, LargestCodes], list[Remark]]:
-    """`placements` with the scales of weights raised where their products could saturate, and what was done.
+    """Raise the scales of weights whose products could saturate.
 
     Layers whose input has 16 bits run in other kernels, which have no such limit.
 
@@ -236,7 +236,7 @@ def keep_in_limits(
         placements: with parameters.
         constants: values of the weights by name.
         model: the float model.
-        peaks: how large inputs get, of those that are known; others may have any code.
+        peaks: largest inputs of the layers that were watched; others may have any code.
 
     Returns:
         The placements, the largest codes that inputs of layers were taken to have, and remarks.

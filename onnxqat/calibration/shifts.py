@@ -1,8 +1,8 @@
-"""Keep scales within what a backend's shifter can do, where its table states limits.
+"""Keep scales within the limits of a backend's shifter, where its table states them.
 
-An integer kernel multiplies its accumulator by ``scale of the inputs / scale of the output``, a shift of so many bits
-to the right; hardware has so many positions and no more. Where a sum of positions (``-log2(scale)``) is out of range,
-scales become coarser, by whole powers of two, and never finer: nothing that was covered saturates.
+An integer kernel multiplies its accumulator by ``scale of the inputs / scale of the output``: with powers of two a
+right shift, of which hardware has a limited number of positions. Where a sum of positions (``-log2(scale)``) is out of
+range, scales become coarser, by whole powers of two, and never finer: nothing that was covered saturates.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Positions = npt.NDArray[np.float64]
 
 
 def keep_in_limits(plan: QuantPlan, placements: list[Placement]) -> tuple[list[Placement], list[Remark]]:
-    """`placements` with scales coarse enough for every limit of `plan`, and remarks on what was changed or cannot be.
+    """Coarsen the scales of `placements` for every limit of `plan`; return them with remarks on changes and failures.
 
     Tensors of one group stay tied, and prescribed parameters stay as they are.
     """
@@ -146,7 +146,7 @@ def _has(inputs: list[int | None], what: str) -> bool:
 
 
 def _excess(limit: ShiftLimit, terms: list[_Term]) -> tuple[Positions, int] | None:
-    """By how many bits the sum is out of range, and the sign of the terms that must become coarser; None inside."""
+    """Bits by which the sum is out of range, and the sign of the terms that must become coarser; None if in range."""
     if not terms:
         return None
     total = np.asarray(sum((t.sign * t.position for t in terms), np.zeros(())))

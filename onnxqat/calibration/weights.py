@@ -24,7 +24,7 @@ def weight_qparams(values: npt.NDArray[Any], spec: TensorSpec) -> QParams:
 
     1. ``mse``: the error is that of the values themselves where a channel has at most 8192 of them, else that of
        their histogram.
-    2. ``entropy`` with fewer than 4096 values a channel is ``mse``: a divergence between histograms that are
+    2. ``entropy`` with fewer than 4096 values per channel is ``mse``: a divergence between histograms that are
        nearly empty says nothing.
     3. ``minmax``, ``percentile`` and any other: the observer, shown `values` once.
 
@@ -85,7 +85,7 @@ def _in_blocks(values: npt.NDArray[Any], spec: TensorSpec) -> QParams:
 
 
 def _better(rows: npt.NDArray[Any], first: QParams, second: QParams) -> QParams:
-    """For each channel the one of two scales with the smaller squared error on `rows` (C, L)."""
+    """Choose, per channel, the one of two scales with the smaller squared error on `rows` (C, L)."""
     closer = _squared_errors(rows, second) < _squared_errors(rows, first)
     scale = np.where(closer.reshape(first.scale.shape), second.scale, first.scale)
     return dataclasses.replace(first, scale=np.asarray(scale, np.float32))

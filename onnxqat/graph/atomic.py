@@ -64,7 +64,7 @@ def make_folder(path: Path) -> None:
 
 
 def target(path: Path) -> Path:
-    """The file that `path` means: what a link points to is written, and the link stays."""
+    """Resolve `path` if it is a link, so that its target is written and the link stays."""
     return Path(os.path.realpath(path)) if path.is_symlink() else path
 
 

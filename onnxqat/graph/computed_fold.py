@@ -39,7 +39,7 @@ class ComputedFold:
         gamma, beta, mean, variance: float32 (C,) constants.
         epsilon: float32 constant, one value.
         momentum: share of the old statistics that stays, as of ONNX.
-        folded_weight: what the weight's quantizer reads.
+        folded_weight: input of the weight's quantizer.
         folded_bias: beta - mean * factor, in front of any rounding.
         arithmetic: the nodes that compute the two, in order.
         rounding: the nodes that put the bias on the grid of the accumulator; empty where that is not done.
@@ -167,7 +167,7 @@ def _unquantized(value: ir.Value | None) -> ir.Value | None:
 
 
 def _unrounded(value: ir.Value | None) -> tuple[tuple[ir.Node, ...], ir.Value | None]:
-    """The nodes that put a bias on a grid, and what they read."""
+    """Return the nodes that round a bias to a grid, and their input."""
     multiplied = _made_by(value, "Mul")
     rounded = _made_by(None if multiplied is None else multiplied.inputs[0], "Round")
     divided = _made_by(None if rounded is None else rounded.inputs[0], "Div")

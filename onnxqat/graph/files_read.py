@@ -64,7 +64,7 @@ _RUNNING: ContextVar[_Command | None] = ContextVar("onnxqat.graph.files_read", d
 
 @contextlib.contextmanager
 def guarded() -> Iterator[None]:
-    """A command: what is read in the block is kept from what is written in it. A command within one is part of it.
+    """Run a block as a command: it must not write over files that it reads. A command within one is part of it.
 
     Raises:
         InputError: ``code-exited``: of :func:`onnxqat.exits.refused`; ``input-changed``: something went wrong, and a file
@@ -118,7 +118,7 @@ def note(path: str | os.PathLike[str], what: str) -> None:
 
 
 def check_regular(path: str | os.PathLike[str]) -> None:
-    """Refuse to read what is no file: a pipe that nobody writes to keeps its reader waiting, and a device has no end.
+    """Refuse to read pipes and devices: a pipe that nobody writes to keeps its reader waiting, and a device has no end.
 
     Raises:
         OSError: `path` is a pipe, a socket or a device, except the one that is always empty, or made by the kernel as
@@ -140,7 +140,7 @@ def _has_no_storage(path: str | os.PathLike[str]) -> bool:
 
 
 def note_all(paths: Iterable[str | os.PathLike[str]], what: str) -> None:
-    """Remember many files that are read at some time, as :func:`note` does; whoever opens one looks at what it is.
+    """Remember many files that will be read, as :func:`note` does, without a look at them: their readers check them.
 
     Raises:
         UsageError: ``option-invalid``: one of them is an output too.

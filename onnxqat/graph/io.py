@@ -156,7 +156,7 @@ def _from_proto(proto: onnx.ModelProto, name: str, path: Path | None) -> ir.Mode
 
 
 def _put_in_order(proto: onnx.ModelProto, name: str) -> None:
-    """Sort the main graph, as onnxruntime does; refuse what is out of order elsewhere, as it does too."""
+    """Sort the main graph, as onnxruntime does; refuse other graphs that are out of order, as it does too."""
     if order.early_read(proto.graph.node) is not None:
         nodes = order.sort(proto.graph.node)
         if nodes is None:
@@ -257,7 +257,7 @@ def _check_with_onnx(proto: onnx.ModelProto) -> None:
 
 
 def _relaxed(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy without what the checker refuses and runtimes accept.
+    """Return a copy without the parts that the checker refuses and runtimes accept.
 
     That is: inputs and outputs without a shape, omitted outputs, initializers that IR version 3 wants among the inputs,
     the long name of ONNX's domain, operators of a later opset, and those that are deprecated and still defined.

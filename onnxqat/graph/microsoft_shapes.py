@@ -81,7 +81,7 @@ def _dimension(value: int | None = None) -> Dimension:
 
 
 def _unknown(shape: Shape) -> Shape:
-    """As many dimensions, none of them known."""
+    """Shape of the same rank with all dimensions unknown."""
     return None if shape is None else [_dimension() for _ in shape]
 
 

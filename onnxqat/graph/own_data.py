@@ -27,7 +27,7 @@ def name_for(model: Path, data: Path) -> str:
 
 
 def _stem(model: Path) -> str:
-    """The model's name without what no location of external data may hold: colons, backslashes, and what is no text."""
+    """File name of the model, with an underscore for each character that a location of external data must not hold."""
     return re.sub(r"[^\w.+=@,() -]", "_", model.name)[:_LONGEST]
 
 
@@ -61,7 +61,7 @@ def _files(folder: Path) -> list[str]:
 
 
 def _named_in(graph: Path, names: Collection[str]) -> set[str]:
-    """Those of `names` that stand in the file `graph`; all where it cannot be read."""
+    """Return those of `names` that occur in the file `graph`; all if it cannot be read."""
     try:
         with graph.open("rb") as file:
             if os.fstat(file.fileno()).st_size == 0:

@@ -17,7 +17,7 @@ NodeCheck: TypeAlias = "Callable[[ir.Node], str | None]"
 
 
 def problem(node: ir.Node) -> str | None:
-    """Return what is wrong with `node`; None where nothing is, or it is neither operator."""
+    """Return a text on the defect of `node`; None if it has none, or is neither operator."""
     if not (qdq.is_quantize(node) or qdq.is_dequantize(node)):
         return None
     return next(filter(None, (check(node) for check in NODE_CHECKS)), None)

@@ -83,7 +83,7 @@ def attribute(node: ir.Node, name: str, default: Any) -> Any:
 
 
 def mode(node: ir.Node) -> str | None:
-    """The attribute ``mode`` of a node of ONNX's domain, or what it is where the file leaves it out; None without one."""
+    """The attribute ``mode`` of a node, or its default in ONNX's domain; None for operators without it."""
     if "mode" in node.attributes:
         return str(attribute(node, "mode", ""))
     return None if node.domain else DEFAULT_MODES.get(node.op_type)

@@ -23,7 +23,7 @@ def negative(scale: npt.NDArray[np.float32], *, blocked: bool = False) -> npt.ND
 
 
 def defect(scale: npt.NDArray[np.float32], *, blocked: bool = False) -> str:
-    """Return what is wrong with `scale` (any shape) and in how many places; empty where nothing is."""
+    """Describe defects of `scale` (any shape) and count their places; empty without any."""
     kinds = (
         ("is NaN or infinite", ~np.isfinite(scale)),
         ("is negative", negative(scale, blocked=blocked)),

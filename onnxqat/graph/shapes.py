@@ -18,7 +18,7 @@ LARGEST_READ = 1000  # bytes of a constant that inference may want to look at, s
 
 
 def infer(model: ir.Model) -> None:
-    """Set the types and shapes that follow in the main graph and its subgraphs; what is known in full stays as it is.
+    """Infer types and shapes in the main graph and its subgraphs; those that are known in full stay unchanged.
 
     So do dimensions of outputs, which are the user's: a name is not replaced by the number that follows for it.
     Inference does not give up all of the graph for one node that onnx does not understand.

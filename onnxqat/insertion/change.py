@@ -1,4 +1,4 @@
-"""One change of the guard, and what it brought."""
+"""One change of the guard, and its effect."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Change:
 
 
 def floated(tensor: str, nodes: Collection[str], **found: Any) -> Change:
-    """The change that leaves `tensor` without a quantizer, and therefore `nodes` in float; `found` is what it brings."""
+    """The change that leaves `tensor` without a quantizer, and therefore `nodes` in float; `found` is its effect."""
     names = tuple(sorted(nodes))
     listed = ", ".join(map(repr, names[:NAMED])) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
     what = f"{tensor!r} stays float" + (f", and with it {listed}" if names else "")

@@ -31,7 +31,7 @@ RUNS = 48
 """Runs of the switchboard at most, all rounds together."""
 
 ROUNDS = 3
-"""Files that are made at most: what is not finite is found one origin after the other."""
+"""Largest number of files that are made: each trial finds one origin of NaN or infinities."""
 
 FEWEST = 10
 """Runs with which a round is begun."""
@@ -61,7 +61,7 @@ class Guarded:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Made:
-    """A quantized model with the plan that it follows, its trial, and what the guard did."""
+    """A quantized model with its plan, its trial, and the result of the guard."""
 
     model: ir.Model
     plan: QuantPlan
@@ -71,7 +71,7 @@ class Made:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _File:
-    """A quantized model, what it was made from and gave, and remarks on how it was made."""
+    """A quantized model with its plan and parameters, the result of its trial, and remarks."""
 
     model: ir.Model
     plan: QuantPlan

@@ -54,7 +54,7 @@ class Meter:
         return self._limit - self._board.runs
 
     def excess(self, on: Collection[int] | None = None, parameters: Mapping[int, QParams] | None = None) -> Excess:
-        """With the quantizers `on` alone (None: all), on other `parameters` where there are some."""
+        """Measure the excess with the quantizers `on` alone (None: all), on other `parameters` where given."""
         return self._excess(self._board.noise(self._on if on is None else on, parameters))
 
     def _excess(self, shares: Mapping[str, float]) -> Excess:

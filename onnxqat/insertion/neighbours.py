@@ -1,4 +1,4 @@
-"""The nodes for whose sake a tensor carries a pair: what makes it and what reads it, where the table has rows for them."""
+"""Nodes that need the pair of a tensor: its producer and its consumers, where the table has rows for them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Neighbours:
         return sorted(found, key=len)
 
     def makers_for(self, name: str) -> tuple[str, ...]:
-        """The node `name` and what makes its inputs; empty where there is no such node."""
+        """The node `name` and the producers of its inputs; empty if there is no such node."""
         node = self.nodes.get(name)
         if node is None:
             return ()

@@ -55,7 +55,7 @@ class Calibrated:
         sizes: dict[str, RowSizes],
         peaks: Peaks | None = None,
     ) -> Calibrated:
-        """Look at what was observed; `sizes` are of the rows that normalized layers read."""
+        """Derive findings from the observers; `sizes` are of the rows that normalized layers read."""
         return cls(model, table, chosen, first, observers, findings.find(model, observers, sizes), peaks or {})
 
     def plan(self, choices: Choices = NONE) -> QuantPlan:

@@ -241,7 +241,7 @@ class Relief:
 
     # ---------------------------------------------------------------- what is needed
     def _needed(self, meter: Meter) -> list[Change]:
-        """Take back what makes no difference, and say of the rest what it brings."""
+        """Take back changes without a notable effect, and return the others with their effects."""
         if not self._parts:
             return []
         reached = self._excess(meter, None)
@@ -259,7 +259,7 @@ class Relief:
         return [self._measured(unit, without.get(unit, meter.start), reached) for unit in self._parts]
 
     def _measured(self, unit: Unit, without: Excess, reached: Excess) -> Change:
-        """The change for `unit` with what it brings, and what it costs beside the others."""
+        """Return the change for `unit` with its effect, and its cost beside the other changes."""
         change, _ = self._parts[unit]
         found = {"output": without.output, "without_db": without.decibels, "with_db": reached.decibels}
         if change.kind != "float":
@@ -268,7 +268,7 @@ class Relief:
         return floated(change.tensor, self._effects.of(self.choices).float_nodes - known, **found)
 
     def _excess(self, meter: Meter, without: Unit | None) -> Excess:
-        """With all changes but that for one unit."""
+        """Measure the excess with all changes but that for one unit."""
         effect = self._effects.of(self._without(without))
         return meter.excess(effect.on, effect.parameters)
 

@@ -81,7 +81,7 @@ class Remedies:
                 )
 
     def wide(self, unit: Unit, current: Choices) -> Remedy | None:
-        """16 bits for an activation and what makes and reads it, where the table has them."""
+        """Remedy of 16 bits for an activation, its producer and its consumers; None if the table has no such types."""
         spec = self._effects.spec(unit)
         if (
             not self._allowed.wide
@@ -125,12 +125,12 @@ class Remedies:
         return floated(tensor, new), self._with_unseen(effect, choices)
 
     def around(self, name: str) -> tuple[str, ...]:
-        """A node and what makes its inputs; empty where it is none of the model, or the user chose a type."""
+        """A node and the producers of its inputs; empty if the model has no such node, or the user chose a type."""
         names = self._neighbours.makers_for(name)
         return () if self._is_kept(names) else names
 
     def effect(self, current: Choices, more: Choices) -> Effect:
-        """That of `more` on top of `current`."""
+        """Effect of `more` on top of `current`."""
         return self._effects.of(merged([current, more]))
 
     def _options(self, unit: Unit) -> list[tuple[str, ...]]:

@@ -166,7 +166,7 @@ def _wire(model: ir.Model, names: build.Names, placement: Placement) -> tuple[_W
 
 
 def _put_switch(scope: walk.Scope, quantize: ir.Node, names: build.Names, wires: list[ir.Value | None]) -> None:
-    """Let what reads the pair of `quantize` read a Where of it and of its input; its parameters become the wires."""
+    """Insert a Where of a pair and its input in front of its consumers; the parameters become inputs (`wires`)."""
     behind = quantize.outputs[0].consumers()[0]
     dequantize = behind.outputs[0].consumers()[0] if behind.op_type == "Clip" else behind
     for node in (quantize, dequantize):

@@ -89,7 +89,7 @@ def run(original: ir.Model, quantized: ir.Model, data: Data, remarks: list[Remar
 def attempt(
     original: ir.Model, quantized: ir.Model, data: Data, remarks: list[Remark]
 ) -> Trial | not_finite.Origin | None:
-    """As :func:`run`, but what is not finite is a result: where that begins."""
+    """Run like :func:`run`, but return the origin of NaN or infinities instead of raising an error."""
     if not data.repeatable:
         return None
     batches = samples(data)

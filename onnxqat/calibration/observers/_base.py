@@ -83,7 +83,7 @@ class BaseObserver(ABC):
         return other
 
     def merge(self, other: BaseObserver) -> None:
-        """Become what one observer would be that had seen both streams; `other` is left as it is.
+        """Merge `other` into this observer, as if one had seen both streams; `other` is not changed.
 
         Raises:
             ValueError: `other` is of another kind, grid or number of channels.

@@ -1,4 +1,4 @@
-"""Averages over batches that forget: what the last batches hold counts most."""
+"""Moving averages over batches: the last batches count most."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a wanted scale to the range that leads to it."""
+"""Range that leads to a wanted scale."""
 
 from __future__ import annotations
 

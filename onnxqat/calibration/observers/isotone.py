@@ -33,7 +33,7 @@ class Observer(BaseObserver):
         self._changes: IntArray = np.zeros(OCTAVES * BINS_AN_OCTAVE + 2, np.int64)
 
     def update(self, x: npt.NDArray[Any]) -> None:
-        """As in the base class; rows are what lies along the last axis."""
+        """Update as in the base class; rows lie along the last axis."""
         super().update(x)
         x = np.asarray(x)
         if x.size and x.ndim and x.shape[-1] > 1 and self.spec.axis is None:
@@ -69,6 +69,6 @@ class Observer(BaseObserver):
 
 
 def _bin_of(scale: Floats) -> Floats:
-    """Position of each scale among the bins, a bin's own scale at whole numbers; -1 for what is not positive."""
+    """Position of each scale among the bins, a bin's own scale at whole numbers; -1 for scales of 0 or below."""
     position = (np.log2(np.where(scale > 0, scale, 1.0)) + OCTAVES / 2) * BINS_AN_OCTAVE
     return np.where(scale > 0, position, -1.0)
