@@ -1,4 +1,4 @@
-"""What a compiler is: a file of this folder with a class ``Compiler``, found by its name."""
+"""Base class of compilers; each is a file of this folder with a class ``Compiler``, found by its name."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _PACKAGE = f"{__name__.rpartition('.')[0]}.compilers"
 
 @dataclasses.dataclass(frozen=True)
 class NodeResult:
-    """How the compiler runs one node of the user's model; quantizers are not listed.
+    """Execution of one node of the user's model by the compiler; quantizers are not listed.
 
     Attributes:
         name: the node's name; its first output where it has none.
@@ -67,8 +67,7 @@ class NodeResult:
         why: why it is not on integers; empty where it is.
         steps: largest difference of its quantized result from the reference, in steps of that quantizer; None where it
             has none, or where the compiler runs no numbers here.
-        own_steps: the same, from what the reference makes of the inputs that the node had in the compiler: what it adds
-            by itself.
+        own_steps: the same against the reference on the inputs that the node had in the compiler: the node's own share.
     """
 
     name: str
@@ -82,10 +81,10 @@ class NodeResult:
 
 @dataclasses.dataclass(frozen=True)
 class CompilerResult:
-    """What came out of one compilation.
+    """Result of one compilation.
 
     Attributes:
-        outputs: the graph outputs by name, one dict a batch; empty where the compiler runs no numbers on this machine.
+        outputs: the graph outputs by name, one dict per batch; empty where the compiler runs no numbers here.
         nodes: the nodes of the main graph, in graph order.
         files: names of the vendor files that were written.
     """

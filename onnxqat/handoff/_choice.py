@@ -1,4 +1,4 @@
-"""Which compiler belongs to a backend: its table names it."""
+"""Choice of the compiler of a backend: its table names it."""
 
 from __future__ import annotations
 

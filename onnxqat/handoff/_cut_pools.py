@@ -14,7 +14,7 @@ LARGEST_KERNEL = 7
 
 
 def with_cut_pools(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy in which a Slice between Q/DQ takes away what the windows of a large AveragePool do not reach.
+    """Return a copy in which a Slice between Q/DQ cuts off the border that the windows of a large AveragePool skip.
 
     The function is the same. Left alone: pools with padding, dilation or ceil_mode, those whose windows reach the whole
     map, those that no DequantizeLinear feeds, and shapes that are not known. ::
@@ -46,7 +46,11 @@ def with_cut_pools(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _reach(node: onnx.NodeProto, shape: list[int]) -> list[int] | None:
-    """Ends of what the windows reach, None where that is all, or where the pool is none of these."""
+    """End index (exclusive) of the area that the pooling windows cover, per spatial axis.
+
+    None if they cover the whole input, or the pool is padded, dilated, ``ceil_mode`` or of kernels <= 7, or the shape
+    is unknown.
+    """
     attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
     kernel = list(attributes["kernel_shape"])
     sizes = shape[2:]

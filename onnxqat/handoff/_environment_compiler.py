@@ -45,11 +45,11 @@ class EnvironmentCompiler(BaseCompiler):
 
     @abc.abstractmethod
     def read_back(self, original: onnx.ModelProto, facts: Mapping[str, Any]) -> tuple[NodeResult, ...]:
-        """How each node runs, from what the script found out.
+        """Return the execution of each node, from the facts that the script reported.
 
         Args:
             original: the model before :meth:`prepare`.
-            facts: what the script gave.
+            facts: the script's report.
         """
 
     def compile_and_run(

@@ -82,7 +82,7 @@ def allowed(share: float, samples: int) -> float:
 
 
 def other_target(made_for: str, table: schema.Backend) -> bool:
-    """Whether a file whose metadata name the backend `made_for` was made for another compiler than that of `table`."""
+    """Check whether a file made for the backend `made_for`, by its metadata, belongs to another compiler than `table`."""
     if not made_for or made_for == table.backend:
         return False
     try:
@@ -148,7 +148,7 @@ class Computed:
 
 
 def accuracy(computed: Computed, limits: AccuracyLimits, given: Given, again: str) -> Verdict:
-    """What the scores lose against those of the float model, judged as ``validate`` judges it.
+    """Judge the losses of the scores against the float model, as ``validate`` does.
 
     Args:
         computed: the scores.
@@ -167,7 +167,7 @@ def accuracy(computed: Computed, limits: AccuracyLimits, given: Given, again: st
 
 
 def _loss(score: Scored, samples: int) -> Loss:
-    """What the compiled model loses, or the file where there is no figure of that."""
+    """Return the loss of the compiled model or, where it has no score, of the file handed in."""
     run = next(run for run in reversed(RUNS) if run in score.drops)
     return Loss(
         score.name, score.against, score.values["float"], score.values[run], score.drops[run], score.limits, RUNS[run],

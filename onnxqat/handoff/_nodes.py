@@ -49,7 +49,7 @@ class Nodes:
             self._kinds[id(node)] = (kind, detail, why if kind in ("float", "rejected") else "")
 
     def folded(self, *, through_quantizers: bool) -> None:
-        """What the compiler does not list runs as part of what makes its first input that it does list.
+        """Give each node that the compiler does not list the kind of the first producer of its inputs that is listed.
 
         Args:
             through_quantizers: whether Q/DQ between the two are no obstacle.
@@ -111,7 +111,7 @@ def quantizer_nodes(graph: onnx.GraphProto) -> set[int]:
 
 
 def codes_clip(node: onnx.NodeProto, makers: Mapping[str, onnx.NodeProto]) -> bool:
-    """Whether `node` is the Clip on the codes between Q and DQ."""
+    """Check whether `node` is a Clip on the codes of a QuantizeLinear."""
     maker = makers.get(node.input[0]) if node.op_type == "Clip" and node.input else None
     return maker is not None and maker.op_type == QUANTIZE
 

@@ -1,4 +1,4 @@
-"""How far a compiler's outputs are from the reference, in steps of the output's own quantizer."""
+"""Distance of a compiler's outputs from the reference, in steps of the output's own quantizer."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class OutputCheck:
 
     @property
     def only_ties(self) -> bool:
-        """Whether it differs, and nowhere by more than one step: values next to a rounding tie went the other way."""
+        """Check whether values differ, and by one step at most: those next to a rounding tie went the other way."""
         return 0 < self.largest_steps <= 1 + ROUNDING_STEPS
 
 

@@ -116,7 +116,7 @@ def _surroundings(folder: Path) -> dict[str, str]:
 
 
 def _of_memory(words: str, surroundings: Mapping[str, str]) -> str:
-    """What to do where a compiler ran into the limit of its memory; nothing where its `words` are about something else."""
+    """Return the hint for a compiler that ran into its memory limit; empty where its `words` tell of another error."""
     if not _NO_MEMORY.search(words):
         return ""
     gigabytes = memory_limit(surroundings) / 2**30
@@ -130,7 +130,7 @@ def _last_words(log: IO[bytes]) -> str:
 
 
 def _rare_types(path: Path) -> str:
-    """What to do about inputs and outputs of types that few compilers take; nothing where there are none."""
+    """Return the hint for inputs and outputs of types that few compilers take; empty where there are none."""
     try:
         graph = onnx.load(path, load_external_data=False).graph
     except DecodeError:

@@ -28,7 +28,7 @@ class TensorRange:
 
     @property
     def signed(self) -> bool:
-        """Whether its codes have negative values."""
+        """Check whether its storage type has negative codes."""
         return self.qparams.qtype.signed
 
     @property
@@ -38,7 +38,7 @@ class TensorRange:
 
     @property
     def scales(self) -> FloatArray:
-        """Scales as a vector, one a channel or a single one."""
+        """Scales as a vector, one per channel or a single one."""
         return np.atleast_1d(self.qparams.scale).astype(np.float32)
 
     @property
@@ -48,7 +48,7 @@ class TensorRange:
 
     @property
     def unsigned_offsets(self) -> IntArray:
-        """What is added to an unsigned code 0..2**bits-1 before it is multiplied by the scale."""
+        """Offsets, a vector like :attr:`scales`: value = (unsigned code 0..2**bits-1 + offset) * scale."""
         low = -(2 ** (self.bits - 1)) if self.signed else 0
         found: IntArray = low - self.zero_points
         return found

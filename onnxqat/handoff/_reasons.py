@@ -46,7 +46,7 @@ class _Graph:
                 self.constants.update(node.output)
 
     def constant(self, name: str) -> bool:
-        """Whether `name` is stored, or computed from what is stored alone."""
+        """Check whether `name` is an initializer, or computed from initializers and Constant nodes alone."""
         return name in self.constants
 
 

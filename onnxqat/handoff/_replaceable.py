@@ -47,7 +47,7 @@ def _files(folder: Path) -> list[str]:
 
 
 def _raise(error: OSError) -> NoReturn:
-    """What cannot be looked at may hold anything."""
+    """Refuse a folder that cannot be read: it may hold anything."""
     raise UsageError("option-invalid", f"{error.filename}: cannot be read: {error.strerror}")
 
 

@@ -1,4 +1,4 @@
-"""What :func:`onnxqat.handoff.handoff.handoff` returns."""
+"""Result of :func:`onnxqat.handoff.handoff.handoff`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from onnxqat.verdict import Verdict
 
 @dataclasses.dataclass(frozen=True)
 class Coverage:
-    """Of the nodes of one heavy operator, how many run on integers."""
+    """Number of nodes of one heavy operator that run on integers, and of all its nodes."""
 
     op_type: str
     integer: int
@@ -68,7 +68,7 @@ class HandoffReport:
 
     @property
     def passed(self) -> bool | None:
-        """Whether nothing failed; None where nothing was compiled, so that nothing is known."""
+        """Outcome: False with failures; otherwise None where nothing was compiled, else True."""
         return False if self.failures else None if self.compiler is None else True
 
     @property

@@ -33,10 +33,10 @@ Batch = Mapping[str, Array]
 
 @dataclasses.dataclass(frozen=True)
 class Asked:
-    """What the user asks for.
+    """The user's choice of scores, and the material that they need.
 
     Attributes:
-        score: metrics or functions, one or several; None: what fits the model and the data.
+        score: metrics or functions, one or several; None: those that fit the model and the data.
         labels: file or folder of labels, for a metric that reads one.
         float_model: the float model; None where it is not known.
     """
@@ -50,7 +50,7 @@ class Scoring:
     """The scores of one hand-off.
 
     Attributes:
-        asked: so many scores, the first ones, the user asks for.
+        asked: number of scores that the user asks for; they come first.
         why_not: why there are none, or none against the float model.
     """
 
@@ -86,7 +86,7 @@ class Scoring:
 
     @property
     def scores(self) -> tuple[Scored, ...]:
-        """Of the float model and the file handed in, then of the compiled model."""
+        """Scores of the float model, the file handed in and the compiled model, as far as they were computed."""
         return tuple(each.result() for each in self._chosen)
 
     def _add(self, given: Any, data: Data | None, runs: dict[str, Predictor], labels: Any, *, fails: bool) -> None:
@@ -104,7 +104,7 @@ class Scoring:
             self._remarks.append(Remark(f"{given} was not computed: {error.message}", source="handoff"))
 
     def feeds(self, besides: Sequence[Batch]) -> list[Batch]:
-        """What the scores feed, but for `besides`."""
+        """Return the batches that the scores fed to the file handed in, without those of `besides`."""
         known = {_digest(batch) for batch in besides}
         return [batch for key, batch in self._fed.items() if key not in known]
 

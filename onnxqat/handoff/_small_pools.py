@@ -32,7 +32,7 @@ def with_small_pools(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _count(node: onnx.NodeProto) -> int:
-    """How many pools of 5 x 5 one is; 1 where it stays."""
+    """Number of 5 x 5 pools that take the place of the MaxPool `node`; 1 where it stays as it is."""
     held = {a.name: helper.get_attribute_value(a) for a in node.attribute}
     side = held["kernel_shape"][0]
     reach = side // 2

@@ -1,4 +1,4 @@
-"""Where a compiler's numbers part from the reference: every quantized tensor as a graph output of its own."""
+"""Comparison of a compiler with the reference node by node, with every quantized tensor as a graph output."""
 
 from __future__ import annotations
 

@@ -63,9 +63,9 @@ def _interpolates(node: onnx.NodeProto) -> bool:
 
 @dataclasses.dataclass
 class _Region:
-    """What shares a unit: tensors, the quantizers among them, and layers that write and read such tensors.
+    """Tensors that share a unit, with their quantizers and Resize nodes and the layers that write and read them.
 
-    Nodes are under the names of their first outputs. `closed`: it ends nowhere but at constant weights.
+    Nodes are stored by the name of their first output. `closed`: it ends only at layers with constant weights.
     """
 
     tensors: set[str] = dataclasses.field(default_factory=set)
@@ -97,7 +97,7 @@ class _Graph:
         return float(2.0 ** max(0.0, np.ceil(-np.log2(smallest)))) if smallest > 0 else 1.0
 
     def region(self, tensor: str) -> _Region:
-        """What shares a unit with `tensor`; not closed as soon as it is seen to reach anything else."""
+        """Collect the region that shares a unit with `tensor`; it is not closed where it reaches anything else."""
         region, waiting = _Region(), [tensor]
         while waiting:
             name = waiting.pop()
@@ -115,7 +115,10 @@ class _Graph:
         return region
 
     def _visit(self, region: _Region, node: onnx.NodeProto, index: int | None) -> list[str] | None:
-        """Note what `node` is to `region`, whose tensor is its input `index` or an output; the tensors behind it."""
+        """Add `node`, at whose input `index` (None: output) the region is; return the tensors to visit, or None.
+
+        None stands for a node that cannot be computed in another unit.
+        """
         if index is not None and node.op_type in SHAPES:
             return []
         if node.op_type in WEIGHTED and not node.domain and self._has_quantized_parameters(node):

@@ -19,7 +19,7 @@ from onnxqat.handoff import _base
 
 
 def _is_numbers(value: Any) -> bool:
-    """Whether `value` can be compared in steps: no words, and no sequence of tensors."""
+    """Check whether `value` can be compared in steps: neither strings nor a sequence of tensors."""
     return isinstance(value, np.ndarray) and value.dtype.kind != "O"
 
 

@@ -26,17 +26,17 @@ OWN = ".onnxqat"
 
 @dataclasses.dataclass(frozen=True)
 class Environment:
-    """What an environment is made of; the releases are those that onnxqat was run with.
+    """Packages of a compiler's environment; the releases are those that onnxqat was run with.
 
     Attributes:
         name: of the compiler.
         package: the compiler's own package, whose version is reported.
         requirements: pip requirements, dependencies included.
-        bare: pip requirements installed first and without what they ask for, where that is wrong.
+        bare: pip requirements installed first and without their dependencies, where these are wrong.
         python: first and last minor version of Python 3 that the compiler's package is made for.
         systems: what :func:`system` gives where the package exists.
         programs: programs that have to be on the PATH.
-        megabytes: disk that it takes, about.
+        megabytes: approximate size on disk.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Environment:
 
     @property
     def folder(self) -> Path:
-        """Where it is, or would be."""
+        """Folder of the environment, made or not."""
         return root() / self.name
 
     @property

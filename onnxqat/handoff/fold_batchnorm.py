@@ -23,13 +23,13 @@ Bias = Literal["int32", "snapped", "float"]
 
 @dataclasses.dataclass(frozen=True)
 class Folded:
-    """What :func:`fold_batchnorm` made.
+    """Result of :func:`fold_batchnorm`.
 
     Attributes:
         model: of the kind that was given; for a path, the path of the file written.
         remarks: what was folded, and what was left alone and why.
-        count: how many were folded.
-        left: how many are left.
+        count: number of BatchNormalization nodes folded.
+        left: number of them left.
     """
 
     model: Any

@@ -216,7 +216,7 @@ def _make(job: _Job, target: Path, command: list[str], tick: Callable[[], None])
 
 
 def _compile(job: _Job, compiler: BaseCompiler, folder: Path, scoring: Scoring) -> CompilerResult:
-    """What came out for the samples; `scoring` gets what came out for its own."""
+    """Compile the file in `folder` and run the samples; `scoring` gets the outputs of these and of its own batches."""
     path, limit = folder / MODEL, job.limits.timeout
     feeds = [*job.batches, *(scoring.feeds(job.batches) if compiler.runs_numbers else ())]
     result = compile_in_process(compiler, path, feeds, artefacts=folder, timeout=limit)
@@ -358,7 +358,7 @@ def _references(one: Session, deploy: ir.Model, batches: list[Batch]) -> tuple[l
 
 
 def _refusals(deploy: ir.Model, table: schema.Backend) -> list[str]:
-    """What the target will refuse, by its table: a compiler that is not here cannot say so."""
+    """List the errors of the target's lint rules, one line per code: without a compiler the table has to tell."""
     errors: dict[str, list[Finding]] = {}
     for finding in lint.findings(lint.opened(deploy.clone(), table)):
         if finding.severity == "error":
@@ -431,7 +431,7 @@ def _verdicts(
 
 
 def _given(job: _Job) -> Given:
-    """What the commands that change a verdict take over."""
+    """Return models, data and target of this hand-off, for the commands that change a verdict."""
     path, transform = job.asked.float_model, None if job.data is None else job.data.transform
     return Given(
         original=os.fspath(path) if isinstance(path, (str, os.PathLike)) else "FLOAT_MODEL",
@@ -478,7 +478,7 @@ def _report(
 def manifest(
     report: HandoffReport, compiler: BaseCompiler | None, folder: Path, source: str, command: list[str]
 ) -> dict[str, Any]:
-    """What the bundle was made from and with, and the sha256 of its files (itself left out)."""
+    """Return the manifest: source, compiler, tools and outcome, and the sha256 of the files (itself left out)."""
     import onnxruntime
 
     tools = {name: importlib.metadata.version(name) for name in _TOOLS}

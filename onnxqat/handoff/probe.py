@@ -1,4 +1,4 @@
-"""What a compiler runs on integers, learned from one-operator models, beside what the backend's table says."""
+"""Operators that a compiler runs on integers, learned from one-operator models, compared with the backend's table."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ class Learned:
 
     @property
     def integer(self) -> bool:
-        """Whether it runs on integers."""
+        """Check whether the compiler runs it on integers."""
         return self.outcome in ("integer", "moved")
 
     @property
     def difference(self) -> str:
-        """Where table and compiler part; empty where they do not."""
+        """Difference between table and compiler in words; empty where they agree."""
         if self.integer and self.steps is not None and not self.steps <= LIMIT:
             return f"its numbers are {self.steps:.0f} steps off"
         if self.table == "float" and self.detail == ABSORBED:
@@ -64,13 +64,13 @@ class Learned:
 
 @dataclasses.dataclass(frozen=True)
 class ProbeReport:
-    """What :func:`probe` found.
+    """Result of :func:`probe`.
 
     Attributes:
         compiler: its name.
         version: of its package.
         backend: the table that it was compared with.
-        rows: one an operator.
+        rows: one per operator.
     """
 
     compiler: str
@@ -177,7 +177,7 @@ def _steps(result: CompilerResult, path: Path, feeds: dict[str, _base.Array]) ->
 
 
 def said(table: schema.Backend, case: Case) -> str:
-    """What `table` does with the operators of `case`: ``quantized``, ``passed``, ``fused`` or ``float``."""
+    """Return how `table` treats the operators of `case`: ``quantized``, ``passed``, ``fused`` or ``float``."""
     if case.then:
         pair = (case.op_type, case.then[0])
         steps = [row.chain for row in table.fused if len(row.chain) >= len(pair)]

@@ -60,7 +60,7 @@ class Compiler(_base.BaseCompiler):
 
 
 def read_back(original: onnx.ModelProto, optimized: onnx.GraphProto) -> tuple[_base.NodeResult, ...]:
-    """How each node of `original` runs, from the graph that onnxruntime made of it.
+    """Return the execution of each node of `original`, read from the graph that onnxruntime optimized.
 
     A fused node carries the name of one node; the others that it stands for are found by walking up from the tensor
     that it makes to those that other nodes of the optimized graph make.

@@ -58,7 +58,7 @@ def _run(compiled: Any, batch: Mapping[str, Array], names: list[str]) -> dict[st
 
 
 def read_back(original: onnx.ModelProto, runtime: Any) -> tuple[_base.NodeResult, ...]:
-    """How each node of `original` runs, from the runtime model: layers name the nodes that were fused into them."""
+    """Return the execution of each node of `original`; layers of the runtime model name the nodes fused into them."""
     nodes = Nodes(original)
     for operator in runtime.get_ordered_ops():
         info = operator.get_rt_info()

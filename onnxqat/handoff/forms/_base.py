@@ -1,4 +1,4 @@
-"""What a form is: a file of this folder with a class ``Form``."""
+"""Base class of forms; each is a file of this folder with a class ``Form``."""
 
 from __future__ import annotations
 

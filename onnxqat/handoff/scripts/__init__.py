@@ -1,1 +1,1 @@
-"""What runs inside the environment of a compiler: the standard library, numpy and that compiler, nothing of onnxqat."""
+"""Scripts for the environment of a compiler: the standard library, numpy and that compiler, nothing of onnxqat."""

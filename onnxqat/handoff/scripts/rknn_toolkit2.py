@@ -76,7 +76,7 @@ def _build(rknn: Any, job: dict[str, Any]) -> str:
 
 @contextlib.contextmanager
 def _captured(said: dict[str, str]) -> Iterator[None]:
-    """What the toolkit's Python and its libraries write, each stream by itself: mixed, lines break in the middle."""
+    """Capture the output of the toolkit and its libraries, each stream by itself: mixed, lines break in the middle."""
     kept = [os.dup(1), os.dup(2)]
     with tempfile.TemporaryFile("w+b") as out, tempfile.TemporaryFile("w+b") as err:
         sys.stdout.flush()
