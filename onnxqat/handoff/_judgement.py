@@ -82,7 +82,7 @@ def allowed(share: float, samples: int) -> float:
 
 
 def other_target(made_for: str, table: schema.Backend) -> bool:
-    """Check whether a file made for the backend `made_for`, by its metadata, belongs to another compiler than `table`."""
+    """Check whether a file whose metadata name `made_for` was made for another compiler than that of `table`."""
     if not made_for or made_for == table.backend:
         return False
     try:

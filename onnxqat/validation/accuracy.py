@@ -30,11 +30,11 @@ Found: TypeAlias = "tuple[Status, str]"
 
 @dataclasses.dataclass(frozen=True)
 class AccuracyLimits:
-    """What the accuracy verdict accepts; None is the default, stated in :mod:`onnxqat.metrics._limits`.
+    """Limits of the accuracy verdict; None is the default, stated in :mod:`onnxqat.metrics._limits`.
 
     Attributes:
-        max_drop: what a score may lose: points (hundredths) of a built-in metric, its own unit of a function. Without a
-            score points of top-1 on labels, or samples in 100 whose top-1 may be another one.
+        max_drop: largest loss of a score: points (hundredths) of a built-in metric, its own unit of a function. Without
+            a score: points of top-1 on labels, or samples in 100 whose top-1 may change.
         min_sqnr: lowest signal to noise of an output in dB. The default counts where neither labels nor a score decide, a
             limit that is given always.
     """
@@ -70,17 +70,17 @@ class Noise:
 
 @dataclasses.dataclass(frozen=True)
 class Loss:
-    """What one score loses.
+    """Loss of one score.
 
     Attributes:
         name: of the score.
         against: ``labels``, ``float model``, or ``function`` where only that knows.
         before: score of the float model.
         after: score of the quantized model.
-        drop: what lies between, as the score counts it.
-        limits: what it may lose.
+        drop: the loss from `before` to `after`, in the score's own unit.
+        limits: of the loss.
         run: which quantized model that is, in words.
-        samples: on how many.
+        samples: number of samples scored.
         paired: of a share of right answers, those of both models.
     """
 
@@ -101,7 +101,7 @@ class Loss:
 
     @property
     def slack(self) -> float:
-        """What :data:`SLACK` samples are, in units of the limits; 0 where samples do not count one by one."""
+        """Weight of :data:`SLACK` samples in units of the limits; 0 where samples do not count one by one."""
         counts = self.against == "labels" or self.paired is not None
         return SLACK / max(self.samples, 1) / self.limits.size if counts else 0.0
 
@@ -181,14 +181,14 @@ def _counted(loss: Loss, paired: Paired, noise: Noise | None, ends: tuple[float,
 
 
 def _with_noise(status: Status, text: str, noise: Noise | None) -> Found:
-    """What labels do not decide, decides the noise; without one it is open."""
+    """Let the noise decide where labels do not; the worse of the two counts, and without noise it is amber at best."""
     if noise is None:
         return worst([(status, text), ("amber", text)])
     return worst([(noise.status, f"{noise.reason}; {text}"), (status, text)])
 
 
 def _words(loss: Loss, noise: Noise | None, limit: float | None) -> str:
-    """What was lost, past which limit, and the noise beside it."""
+    """State the loss, the limit that it passes, and the noise."""
     shares = loss.paired is not None
     name = {"top1": "top-1", "top5": "top-5"}.get(loss.name, loss.name)
     where = "" if loss.against == "function" else f", on {loss.samples} samples"

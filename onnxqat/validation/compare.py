@@ -1,4 +1,4 @@
-"""How far two arrays are apart, summed up batch by batch."""
+"""Difference of a model's outputs in two runs, summed up batch by batch."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class Comparison:
         sqnr_db: 10 log10(sum(against²) / sum((against - run)²)); infinite when they are equal, as
             outputs without values are.
         non_finite: number of NaN and infinite values of `run`.
-        differing: share of values that are others, of whole numbers, booleans and words; None for floats.
-        unequal: values that are not the very same, of any type; two NaN are.
-        elements: how many there are.
+        differing: share of integers, booleans or strings that differ; None for floats.
+        unequal: number of values of any type that differ; two NaN are equal.
+        elements: number of values.
     """
 
     output: str
@@ -53,7 +53,7 @@ class OutputMeter:
     """Compares one graph output of two runs.
 
     Args:
-        classifier: whether the output is one row of logits a sample.
+        classifier: whether the output is one row of logits per sample.
     """
 
     def __init__(self, classifier: bool) -> None:
@@ -77,7 +77,7 @@ class OutputMeter:
             self._differing += int((value.argmax(axis=1) != reference.argmax(axis=1)).sum())
 
     def result(self, output: str, run: str, against: str) -> Comparison:
-        """What was found so far."""
+        """Return the comparison over all batches so far; `output`, `run` and `against` name it."""
         d = self._difference
         noise = d.sqnr_db if d.elements else math.inf
         others = None if self._others is None else self._others / max(d.elements, 1)

@@ -46,7 +46,7 @@ class KernelCodes:
         self._session = Session(graph, optimize=False, tensors=names, what="the optimized model")
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
-        """Of each of :attr:`tensors` the codes less the zero point, int64."""
+        """Return the codes minus zero point of each of :attr:`tensors`, int64, by tensor."""
         found = self._session.run(feeds, list(dict.fromkeys(name for name, _ in self._held.values())))
         return {tensor: _steps(found[name], qparams) for tensor, (name, qparams) in self._held.items()}
 

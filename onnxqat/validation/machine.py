@@ -1,4 +1,4 @@
-"""What the processor of this machine does to 8-bit numbers."""
+"""Saturation of 8-bit products by the processor of this machine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _VECTOR_NEURAL = {"avx512_vnni", "avx_vnni", "avx_vnni_int8", "amx_int8"}
 
 @functools.cache
 def saturates() -> bool:
-    """Whether uint8 x int8 kernels add pairs of products at 16 bits with saturation: x64 without VNNI.
+    """Check whether uint8 x int8 kernels add pairs of products at 16 bits with saturation: x64 without VNNI.
 
     Measured on such a processor with onnxruntime 1.32: 49 output steps of difference with int8 activations in a
     default session, none with the session option ``session.x64quantprecision=1``, and none where weights lie in
@@ -36,16 +36,16 @@ def saturates() -> bool:
 
 
 def precise(model: ir.Model) -> bool:
-    """Whether integer kernels must not saturate, for their numbers to say something of the compiler of `model`.
+    """Check whether integer kernels must be kept from saturating, so that they compute as the compiler of `model` does.
 
-    So it is on a processor that saturates, for a file whose table is that of a compiler for other processors: one that
-    does not keep products from saturating. A file without a table, or with one that is not here, is taken as it is.
+    True on a processor that saturates, for a file whose table is that of a compiler for other processors: one that does
+    not keep products from saturating. False for a file without a table, or with one that is not here.
     """
     return saturates() and not meant(model)
 
 
 def meant(model: ir.Model) -> bool:
-    """Whether `model` is for processors that saturate, some of them: its table says so, or no table says otherwise."""
+    """Check whether `model` may be for processors that saturate: its table says so, or it names none that is known."""
     try:
         table = schema.load(model.metadata_props.get("onnxqat.backend", ""))
     except QatError:

@@ -1,4 +1,4 @@
-"""What every comparison of a float and a quantized model begins with: the two fit together, and there are data."""
+"""First steps of comparing a float with a quantized model: check that the two fit together, and open the data."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RANDOM_BATCHES = 16
 
 
 def name_of(source: io.ModelSource) -> str:
-    """How messages call a model: its path, where it has one."""
+    """Name of a model in messages: its path, or ``the model``."""
     return os.fspath(source) if isinstance(source, (str, os.PathLike)) else "the model"
 
 

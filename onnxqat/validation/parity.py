@@ -125,7 +125,7 @@ class QuantizerMeter:
         self.integers = (self.integers or 0) + int(np.count_nonzero(codes_of(mine, self.qparams) != kernel))
 
     def result(self) -> QuantizerParity:
-        """What was found so far."""
+        """Return the parity over all batches so far."""
         grid, count = self.qparams.qtype, max(self.elements, 1)
         network = self.network or (None, None, None)
         return QuantizerParity(

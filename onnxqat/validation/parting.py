@@ -20,7 +20,7 @@ Array = npt.NDArray[Any]
 
 @dataclasses.dataclass(frozen=True)
 class Parting:
-    """Where two runs part beyond float rounding.
+    """Place where two runs part beyond float rounding.
 
     Attributes:
         tensor: the first tensor in graph order.

@@ -1,4 +1,4 @@
-"""Which quantizer costs how much: each one alone, and all of them together, layer by layer."""
+"""Cost of each quantizer alone, and of all of them together, layer by layer."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class LayerProfile:
     Attributes:
         tensor: the float tensor that it quantizes.
         role: activation, weight or bias.
-        node: what reads it first.
+        node: its first reader.
         grid: integer type and codes.
         alone_db: signal to noise of the output; infinite where nothing changes.
         alone_cosine: cosine between the two outputs.
@@ -75,14 +75,14 @@ class LayerProfile:
 
 @dataclasses.dataclass(frozen=True)
 class ProfileReport:
-    """What :func:`profile` found.
+    """Result of :func:`profile`.
 
     Attributes:
         float_model: path, or what messages call it.
         qdq_model: the same.
         data: name of the data source.
-        samples: samples looked at.
-        layers: one a quantizer, the one that costs most alone first.
+        samples: number of samples.
+        layers: one per quantizer, the one that costs most alone first.
         output_db: signal to noise of the worst output with all quantizers on.
         remarks: what is worth knowing.
         score: of the float model and of the model with all quantizers on; None where none was asked for.
@@ -189,7 +189,7 @@ class _Meter:
         self.score: float | None = None
 
     def result(self) -> LayerProfile:
-        """What was found so far."""
+        """Return the profile of the quantizer over all batches so far."""
         grid = self.quantizer.qparams.qtype
         worst = min(self.alone.values(), key=lambda c: c.sqnr_db, default=Closeness())
         readers = [user for user, _ in self.quantizer.outputs[0].uses()]

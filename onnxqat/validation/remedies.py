@@ -18,7 +18,7 @@ DATA, BACKEND = "DATA", "BACKEND"
 
 @dataclasses.dataclass(frozen=True)
 class Given:
-    """What the commands that a verdict names take over from the one that was run.
+    """Models, data and target of the command that was run, for the commands that a verdict names.
 
     Attributes:
         original: the float model.

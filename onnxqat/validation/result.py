@@ -1,4 +1,4 @@
-"""What :func:`onnxqat.validation.validate.validate` returns."""
+"""Result of :func:`onnxqat.validation.validate.validate`."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class TensorNoise:
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """What :func:`validate` accepts.
+    """Limits of the parity verdict of :func:`validate`.
 
     Attributes:
         differing_top1: samples whose top-1 differs between torch and onnxruntime with optimizations off; None for
@@ -119,11 +119,11 @@ class ValidationReport:
 
     @property
     def passed(self) -> bool:
-        """Whether no verdict is red."""
+        """Check whether no verdict is red (:attr:`failures` is empty)."""
         return not self.failures
 
     def compared(self, run: str, against: str) -> tuple[Comparison, ...]:
-        """Comparisons of two runs, one an output."""
+        """Comparisons of two runs, one per output."""
         return tuple(c for c in self.outputs if (c.run, c.against) == (run, against))
 
     def to_dict(self) -> dict[str, Any]:

@@ -29,7 +29,7 @@ _BYTES = {ir.DataType.INT8: "int8", ir.DataType.UINT8: "uint8"}
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """A tensor that tells the codes which a layer reads.
+    """A tensor that holds the codes which a layer reads, or their dequantized values.
 
     Attributes:
         name: of the tensor.
@@ -45,11 +45,11 @@ class Source:
 
     @property
     def shift(self) -> int:
-        """What the kernel's codes, at least 0, are above those less their zero point."""
+        """Offset of the kernel's unsigned codes from :meth:`steps`."""
         return self.zero_point + (largest_codes.SHIFT if self.storage == "int8" else 0)
 
     def steps(self, values: Array) -> npt.NDArray[np.int64]:
-        """The codes less their zero point."""
+        """Return the codes minus their zero point."""
         if self.grid is not None:
             return parity.codes_of(values, self.grid)
         return np.asarray(values.astype(np.int64) - self.zero_point)
@@ -136,7 +136,7 @@ class Watched:
                 meter.update(values[meter.source.name])
 
     def remarks(self, samples: int) -> list[Remark]:
-        """What was counted on so many samples; nothing for a file that cannot saturate, whatever its inputs."""
+        """Return the counts over `samples` samples as remarks; none for a file that no input can make saturate."""
         found = [self._counted(samples)] if self.meters and samples else []
         if self.others and samples:
             text = (
@@ -192,7 +192,7 @@ def _weight(node: ir.Node, by_output: Mapping[int, qdq.Quantizer]) -> Array | No
 
 
 def _reads_bytes(node: ir.Node, by_output: Mapping[int, qdq.Quantizer]) -> bool:
-    """Whether the input of a layer comes out of a DequantizeLinear of codes of 8 bits that are no constant."""
+    """Check whether the input of a layer comes out of a DequantizeLinear of 8-bit codes that are no constant."""
     pair = by_output.get(id(node.inputs[0]))
     if pair is not None:
         return not pair.stored and largest_codes.is_byte(pair.qparams)

@@ -54,18 +54,18 @@ class OutputEquality:
 
 @dataclasses.dataclass(frozen=True)
 class SimulationReport:
-    """What :func:`simulate` found.
+    """Result of :func:`simulate`.
 
     Attributes:
         model: path, or what messages call it.
         arithmetic: its name.
         accumulator: where layers kept their sums.
         rounding: of the arithmetic; None where it has one.
-        samples: how many were run.
+        samples: number of samples that were run.
         kernels: operators that computed on codes, by kind.
         layers: sums of layers, in graph order.
         outputs: beside onnxruntime.
-        files: what was written.
+        files: paths of the files written.
         remarks: what is worth knowing.
     """
 
@@ -180,14 +180,14 @@ class _Work:
             self._codes.setdefault(name, []).append(value)
 
     def outputs(self) -> tuple[OutputEquality, ...]:
-        """Of each output, equality and signal to noise."""
+        """Equality and signal to noise of each output."""
         return tuple(
             OutputEquality(name, *self._counts[name], default.sqnr_db, written.sqnr_db)
             for name, (default, written) in self._closeness.items()
         )
 
     def kernels(self) -> dict[str, int]:
-        """How many operators of each kind computed on codes."""
+        """Number of operators of each kind that computed on codes."""
         kinds = [kind for _, kind in self.integers.kernels]
         return {kind: kinds.count(kind) for kind in sorted(set(kinds))}
 

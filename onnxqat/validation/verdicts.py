@@ -62,7 +62,7 @@ def judge_accuracy(
 
 
 def _loss(score: Scored, samples: int) -> Loss:
-    """What the run loses that loses most."""
+    """Return the loss of the run that loses most."""
     run = max(score.drops, key=score.drops.__getitem__)
     return Loss(
         score.name, score.against, score.values[FLOAT], score.values[run], score.drops[run], score.limits, RUNS[run],
@@ -167,7 +167,7 @@ def _deployment(report: ValidationReport, given: Given) -> Verdict:
 
 
 def _in_a_bundle(bundle: bundles.Bundle, name: str, remedy: str) -> Verdict:
-    """What the hand-off that wrote the bundle found of its file `name`."""
+    """Return the deployment verdict of the hand-off that wrote the bundle; amber where its file `name` was changed."""
     if not bundle.holds_unchanged(name):
         return Verdict("deployment", "amber", f"the file was changed after it was put into {bundle.folder}", remedy)
     for found in bundle.report().get("verdicts", ()):
