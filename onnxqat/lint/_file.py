@@ -44,7 +44,7 @@ class File:
 
     @property
     def is_quantized(self) -> bool:
-        """Whether there is any QuantizeLinear or DequantizeLinear."""
+        """Check whether the file has any QuantizeLinear or DequantizeLinear."""
         return bool(self.ends)
 
     def opset(self, node: ir.Node) -> int:
@@ -116,7 +116,7 @@ class File:
 
     @functools.cached_property
     def target(self) -> Target | None:
-        """What the backend's table wants of this model; None without a table or where it cannot be planned."""
+        """Plan of the backend's table for this model; None without a table or where it cannot be planned."""
         if self.table is None or self.plain is None:
             return None
         return target_of(self.plain, self.table)
@@ -138,12 +138,12 @@ def zero_point(node: ir.Node) -> np.ndarray | None:
 
 
 def block_size(node: ir.Node) -> int:
-    """The attribute of that name; 0 without blocks."""
+    """Return the attribute ``block_size``; 0 without blocks."""
     return int(query.attribute(node, "block_size", 0))
 
 
 def axis(node: ir.Node) -> int:
-    """The attribute of that name, as it is written; 1 where it is not."""
+    """Return the attribute ``axis`` as it is written; 1, ONNX's default, where it is not set."""
     return int(query.attribute(node, "axis", 1))
 
 
@@ -160,7 +160,7 @@ def storage(node: ir.Node) -> str:
 
 
 def same_grid(first: Quantizer, other: Quantizer) -> bool:
-    """Whether two quantizers have the same scale, zero point and grid, whatever their axis."""
+    """Check whether two quantizers have the same scale, zero point, grid and block size, whatever their axis."""
     a, b = first.qparams, other.qparams
     return (
         a.qtype == b.qtype
@@ -171,12 +171,12 @@ def same_grid(first: Quantizer, other: Quantizer) -> bool:
 
 
 def same_width(first: Quantizer, other: Quantizer) -> bool:
-    """Whether two quantizers have the same codes to choose from."""
+    """Check whether two quantizers have the same grid: storage type, smallest and largest code."""
     return first.qparams.qtype == other.qparams.qtype
 
 
 def is_integer(quantizer: Quantizer) -> bool:
-    """Whether the codes are integers with one scale a tensor or channel."""
+    """Check whether the codes are integers with one scale per tensor or channel."""
     return not quantizer.qparams.qtype.is_float and not quantizer.qparams.block_size
 
 
@@ -215,6 +215,6 @@ def output_axis(node: ir.Node, weight: ir.Value | None) -> int | None:
 
 
 def is_passthrough(node: ir.Node) -> bool:
-    """Whether every output element of `node` is one of its inputs."""
+    """Check whether every output element of `node` is one of its inputs."""
     row = ops.find(node.domain, node.op_type)
     return row is not None and row.passthrough

@@ -1,4 +1,4 @@
-"""What a rule is, and what it finds."""
+"""Rules of the lint, their findings, and the report on a file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Found:
         message: what is wrong there, with numbers.
         node: the node concerned, where there is one.
         tensor: the tensor concerned; empty where there is none.
-        severity: where this place is better or worse than the rule in general.
+        severity: of this place, where it differs from that of the rule.
     """
 
     message: str
@@ -93,7 +93,7 @@ class Finding:
 
 @dataclasses.dataclass(frozen=True)
 class LintReport:
-    """What the lint found in one file.
+    """Result of the lint of one file.
 
     Attributes:
         model: path of the file, or ``the model``.
@@ -101,7 +101,7 @@ class LintReport:
         quantizers: number of quantizers in the file.
         findings: errors first, each severity in the order of the rules.
         output: the file that ``fix`` wrote; None where nothing was written.
-        fixed: for each code, how many findings the fix mended.
+        fixed: number of findings that the fix mended, by code.
     """
 
     model: str
@@ -117,5 +117,5 @@ class LintReport:
 
     @property
     def passed(self) -> bool:
-        """Whether there is no error."""
+        """Check whether there is no error."""
         return not self.count("error")

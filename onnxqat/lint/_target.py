@@ -1,4 +1,4 @@
-"""What a backend's table wants of a model, beside what the file has."""
+"""Plan of a backend's table for a model, compared with the quantizers that the file has."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Target:
     fused: frozenset[str]
 
     def spec(self, edge: Edge) -> TensorSpec | Fixed | None:
-        """What the pair of `edge` is to be, that of its group's root where it is tied; None for a bias or float."""
+        """Return the specification of the pair of `edge`, of its group's root where tied; None for bias or float."""
         decision = edge.decision
         if isinstance(decision, Shared):
             decision = self.specs.get(decision.root, decision)

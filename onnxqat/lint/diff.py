@@ -1,4 +1,4 @@
-"""What two QDQ files differ in: placement, types, scales, zero points, codes of weights."""
+"""Differences of two QDQ files: placement, types, scales, zero points, codes of weights."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ class PairDifference:
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """What two files differ in.
+    """Differences of two files.
 
     Attributes:
         models: the two paths, or ``A`` and ``B``.
         opsets: of their main graphs.
-        quantizers: how many each has.
-        same: how many are in both, bit for bit, codes of constants included.
+        quantizers: number of quantizers of each.
+        same: number of quantizers that are in both, bit for bit, codes of constants included.
         pairs: those that differ, in the order of A, then those of B alone.
     """
 

@@ -1,4 +1,4 @@
-"""Where the pairs of a QDQ file are, what they are, which rule placed them, and why nodes compute in float."""
+"""Pairs of a QDQ file: place, grid, scale and rule; and the reasons why nodes compute in float."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class FloatNode:
 
 @dataclasses.dataclass(frozen=True)
 class Explanation:
-    """What stands in a file.
+    """Quantizers and float nodes of a file.
 
     Attributes:
         model: path of the file, or ``the model``.
@@ -118,7 +118,7 @@ def grid_text(qparams: QParams) -> str:
 
 
 def granularity_text(qparams: QParams) -> str:
-    """How many scales there are: ``tensor``, ``channel, axis 0`` or ``blocks of 32, axis 1``."""
+    """Return the granularity of the scales in words: ``tensor``, ``channel, axis 0`` or ``blocks of 32, axis 1``."""
     if qparams.block_size:
         return f"blocks of {qparams.block_size}, axis {qparams.axis}"
     return "tensor" if qparams.axis is None else f"channel, axis {qparams.axis}"

@@ -1,4 +1,4 @@
-"""What an ONNX file is: inputs and outputs, operators, constants, work, and how far it is quantized."""
+"""Summary of an ONNX file: inputs and outputs, operators, constants, work, and degree of quantization."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Grid:
 
 @dataclasses.dataclass(frozen=True)
 class Inspection:
-    """What a file is.
+    """Summary of a file.
 
     Attributes:
         model: path of the file, or ``the model``.

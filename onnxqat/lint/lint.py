@@ -84,7 +84,7 @@ def _target(model: io.ModelSource, output: str | os.PathLike[str] | None) -> Pat
 
 
 def findings(file: File) -> tuple[Finding, ...]:
-    """What the rules find in `file`, errors first."""
+    """Run the rules that apply to `file`, and return the findings, errors first."""
     found = [_in_words(rule, place) for rule in _applied(file) for place in rule.check(file)]
     return tuple(sorted(found, key=lambda f: SEVERITIES.index(f.severity)))
 

@@ -31,7 +31,7 @@ def _between(file: File) -> Iterator[tuple[ir.Node, Quantizer, Quantizer]]:
 
 
 def repeats(quantizer: Quantizer, bounds: tuple[float, float]) -> bool:
-    """Whether everything that QuantizeLinear can give lies inside `bounds`: it then does what the activation does."""
+    """Check whether QuantizeLinear saturates inside `bounds`, so that it does the work of the activation."""
     if quantizer.qparams.scale.ndim or quantizer.qparams.qtype.is_float:
         return False
     low, high, _ = STORAGE[quantizer.qparams.qtype.storage]

@@ -1,4 +1,4 @@
-"""What quantization does to weights and other constants."""
+"""Defects of quantized weights and other constants."""
 
 from __future__ import annotations
 

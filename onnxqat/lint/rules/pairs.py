@@ -125,7 +125,7 @@ def _alone(file: File) -> Iterator[Found]:
 
 
 def _origin(value: ir.Value | None) -> ir.Value | None:
-    """Where codes come from, through a Clip and operators that only move them."""
+    """Return the value that the codes come from, in front of Clips and operators that only move them."""
     while value is not None and (maker := value.producer()) is not None:
         if not (maker.op_type == "Clip" or is_passthrough(maker)) or not maker.inputs:
             break

@@ -35,7 +35,7 @@ def _kinds(file: File, nodes: Sequence[ir.Node]) -> dict[tuple[object, ...], lis
 
 
 def _is_parameter(quantizer: qdq.Quantizer) -> bool:
-    """Whether a layer has what `quantizer` gives as its weight or bias; a constant in a Concat is data, as its others are."""
+    """Check whether `quantizer` is no weight, or one that a layer reads as a parameter; in a Concat it is data."""
     if quantizer.role != "weight":
         return True
     uses = [use for value in quantizer.outputs for use in value.uses()]

@@ -1,4 +1,4 @@
-"""What a target refuses or runs in float: the pre-flight of a float model, and what a QDQ file cannot change."""
+"""Operators, attributes and opsets that a target refuses or runs in float; the pre-flight of a float model."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _attributes(file: File) -> Iterator[Found]:
 
 
 def _is_idle(file: File, node: ir.Node, name: str) -> bool:
-    """Whether an attribute has no effect: padding is counted wrongly only where there is some, and 0 is not code 0."""
+    """Check whether an unmet attribute has no effect: ``count_include_pad`` without padding, or with zero point 0."""
     if name != "count_include_pad":
         return False
     pads = query.attribute(node, "pads", ())

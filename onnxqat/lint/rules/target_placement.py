@@ -18,7 +18,7 @@ from onnxqat.types import Derived, Shared, TensorSpec
 
 
 def _is_unread(place: Compared) -> bool:
-    """Whether nothing reads the tensor of `place`, such as a part of a Split that a model does without."""
+    """Check whether nothing reads the tensor of `place`, such as an unused output of a Split."""
     made = () if place.node is None else place.node.outputs
     value = next((v for v in made if v.name == place.edge.tensor), None)
     return value is not None and not query.reads(value) and not value.is_graph_output()

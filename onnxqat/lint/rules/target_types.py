@@ -20,7 +20,7 @@ SEVEN_BITS = (-64, 63)
 
 
 def _pairs(file: File, *, weights: bool | None = None) -> Iterator[tuple[Compared, Quantizer, TensorSpec]]:
-    """What the table wants and the file has; each quantizer once."""
+    """Yield each quantizer of the file once, with its place and the specification that the table wants there."""
     seen: set[int] = set()
     for place in compared(file):
         spec = place.spec

@@ -28,7 +28,7 @@ def _moved(file: File) -> Iterator[tuple[ir.Node, Quantizer, Quantizer]]:
 
 
 def _moves(file: File, node: ir.Node) -> bool:
-    """Whether `node` only moves numbers, on integers too where there is a target."""
+    """Check whether `node` only moves numbers, on integers too where there is a target."""
     if file.table is None or not is_passthrough(node) or moved.is_removed(node):
         return is_passthrough(node)
     return not {node.op_type, f"{node.op_type}/{query.mode(node)}"}.isdisjoint(file.table.passthrough)
