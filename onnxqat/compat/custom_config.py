@@ -50,7 +50,7 @@ KEYS = (
 
 @dataclasses.dataclass
 class Settings:
-    """What a custom config asks for.
+    """Settings that a custom config asks for.
 
     Attributes:
         table: the backend table with types, observers and rows as asked for.

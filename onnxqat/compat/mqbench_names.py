@@ -1,4 +1,4 @@
-"""What MQBench calls observers, fake quantizers, modules and functions, and what that is in ONNX or here."""
+"""MQBench's names of observers, fake quantizers, modules and functions, with their counterparts in ONNX or here."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ class Observing:
         return tensor if tensor in self.specs and quantizer.role == "activation" else None
 
     def update(self, tensor: str, values: Tensor) -> None:
-        """Take in what tensor `tensor` holds.
+        """Add the values of `tensor` to its observer.
 
         Raises:
             DataError: ``data-non-finite``.
@@ -92,7 +92,7 @@ class Observing:
             raise DataError("data-non-finite", f"tensor {tensor!r} has NaN or infinity while calibrating") from None
 
     def merged(self, tensor: str) -> BaseObserver:
-        """What the group of `tensor` held so far."""
+        """Return a new observer with everything that the tie group of `tensor` has observed so far."""
         root = self.groups.get(tensor, tensor)
         members = [t for t in self.specs if self.groups.get(t, t) == root and self.observers[t].count] or [tensor]
         first = copy.deepcopy(self.observers[members[0]])

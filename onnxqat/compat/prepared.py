@@ -35,13 +35,13 @@ SIGNED, UNSIGNED = (-0.5, 1.0), (0.0, 1.0)
 
 @dataclasses.dataclass
 class Calibration:
-    """What turns observations into scales.
+    """Plan and observers, from which scales are computed.
 
     Attributes:
         float_model: the prepared float model; its initializers follow the module only when quantizers are settled.
         table: backend table with everything that was asked for.
         chosen: nodes left out.
-        plan: what the graph alone leads to.
+        plan: plan of the graph, without data.
         observing: the observers.
     """
 
@@ -54,7 +54,7 @@ class Calibration:
 
 @dataclasses.dataclass
 class Prepared:
-    """What :func:`onnxqat.prepare_by_platform` knows about the module that it returns; the module's ``prepared``.
+    """Facts about a module that :func:`onnxqat.prepare_by_platform` returned; its ``prepared``.
 
     Attributes:
         qdq_model: the file that the module stands for, which write-back fills in.

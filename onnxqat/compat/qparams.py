@@ -170,7 +170,7 @@ def _root(quantizer: qdq.Quantizer) -> str:
 
 
 def _reads_all(quantizer: qdq.Quantizer) -> bool:
-    """Whether nothing else reads the tensor that is quantized."""
+    """Check whether `quantizer` is the only reader of the tensor that it quantizes."""
     return all(user is quantizer.quantize for user in quantizer.input.consumers())
 
 

@@ -1,4 +1,4 @@
-"""What ``onnxqat train`` does with its arguments: log level, processes, the run."""
+"""Execution of ``onnxqat train``: log level, processes, the run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def train(settings: Settings, *, quiet: bool = False) -> Result | None:
         quiet: print no lines.
 
     Returns:
-        What the run gave; None where processes of their own did it.
+        Result of the run; None where it ran in processes of its own.
 
     Raises:
         QatError: whatever is wrong.

@@ -1,4 +1,4 @@
-"""What goes with the epochs of a run: meters, accuracy while training, the files after each; and a schedule's rest."""
+"""Meters, training accuracy and files of each epoch of a run, and the rest of a resumed schedule."""
 
 from __future__ import annotations
 

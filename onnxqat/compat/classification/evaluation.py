@@ -19,7 +19,7 @@ from onnxqat.training.world import World
 
 @dataclasses.dataclass(frozen=True)
 class Scores:
-    """Of one pass over the validation data: mean cross entropy, and accuracies in percent."""
+    """Mean cross entropy and accuracies in percent of one pass over the validation data."""
 
     loss: float = 0.0
     top1: float = 0.0
@@ -29,7 +29,7 @@ class Scores:
 
 @torch.no_grad()
 def measure(module: nn.Module, batches: Batches, place: torch.device, world: World, meters: Meters) -> Scores:
-    """Run `module` in evaluation mode; each process takes every so many batches, and the sum is everybody's.
+    """Score `module` in evaluation mode; batches are dealt to the processes in turn, and the scores are of all of them.
 
     Raises:
         DataError: ``data-labels`` where the data have none.

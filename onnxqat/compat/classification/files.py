@@ -23,7 +23,7 @@ FORMAT = "onnxqat-train-1"
 
 
 class Files:
-    """Where a run writes.
+    """Paths of the files that a run writes.
 
     Attributes:
         checkpoint: ``NAME_checkpoint.pth``: everything that a run goes on from, tensors and numbers alone.
@@ -83,7 +83,7 @@ class Files:
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
-    """What :meth:`Files.write_checkpoint` wrote; ``model`` and ``state`` are bytes.
+    """Read the checkpoint that :meth:`Files.write_checkpoint` wrote; ``model`` and ``state`` are bytes.
 
     Raises:
         QatError: ``checkpoint-mismatch``: no such file, damaged, or none of this trainer.

@@ -37,7 +37,7 @@ Sample = tuple[npt.NDArray[Any], int]
 
 @dataclasses.dataclass(frozen=True)
 class Material:
-    """What a run learns from and is measured on.
+    """Training, calibration and validation data of a run.
 
     Attributes:
         train: shuffled and, for images, cropped and flipped at random.
@@ -56,9 +56,9 @@ def open_material(
     """The data in `folder` for a network with the input `info`.
 
     Args:
-        folder: holds ``train`` and ``val``: folders of one folder a class, or ``.npz`` files with labels.
+        folder: holds ``train`` and ``val``: folders of one folder per class, or ``.npz`` files with labels.
         info: the network's input.
-        batch_size: samples a batch.
+        batch_size: samples per batch.
         workers: processes that read images.
         seed: of order and crops; each epoch has its own.
         preprocess: a preprocessing line for validation; training takes colour, scale, mean and std from it.
@@ -125,7 +125,7 @@ def validation_transform(info: InputInfo, steps: Preprocess | None, image_size: 
 
 
 def validation_data(folder: str, info: InputInfo, preprocess: str | None, image_size: int) -> tuple[Path, str | None]:
-    """Where the validation data lie, and the preprocessing line that other commands need to read them alike.
+    """Return the path of the validation data, and the preprocessing line with which other commands read them alike.
 
     Args:
         folder: as of :func:`open_material`.
@@ -163,7 +163,7 @@ def _normalized(info: InputInfo) -> Preprocess:
 
 
 def _default_text(info: InputInfo, image_size: int) -> str:
-    """What is done to images without a preprocessing line, and the line that would do the same."""
+    """Return the warning for images without a preprocessing line: their treatment, and the line that stands for it."""
     height, width = _size(info, image_size)
     normal = _normalized(info)
     text = f"no --preprocess was given: images are cut to {height}x{width}"

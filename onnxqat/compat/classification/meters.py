@@ -118,6 +118,6 @@ class Timed:
 
 
 def correct(outputs: Tensor, labels: Tensor, counts: Sequence[int] = (1, 5)) -> list[Tensor]:
-    """How many labels (N,) are among the so many largest of outputs (N, C), for each of `counts`: scalars."""
+    """Count the labels (N,) that are among the k largest of outputs (N, C): a scalar for each k of `counts`."""
     found = outputs.topk(min(max(counts), outputs.shape[1]), dim=1).indices == labels[:, None]
     return [found[:, :count].any(dim=1).sum() for count in counts]

@@ -17,7 +17,7 @@ from onnxqat.training.distributed.join import VARIABLES
 
 
 def environment(dist_url: str, rank: int, world_size: int, local: int) -> dict[str, str]:
-    """What ``torchrun`` would set for process `rank` of `world_size`.
+    """Return the variables that ``torchrun`` would set for process `rank` of `world_size`.
 
     Args:
         dist_url: ``tcp://HOST:PORT`` of process 0, or ``env://`` for variables that are set already.

@@ -56,11 +56,11 @@ STEP_EPOCHS = 30
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What a run gives.
+    """Result of a run.
 
     Attributes:
         scores: of the last epoch, or of the evaluation.
-        profile: what ``--profile`` found.
+        profile: result of ``--profile``.
         best: top-1 of the best epoch in percent; None where nothing was trained.
         written: the files.
         file: scores in onnxruntime, graph optimizations off, of the best epoch's QDQ file, or of the one that is evaluated;
@@ -89,11 +89,11 @@ def run(settings: Settings, say: Callable[[str], None]) -> Result:
 
 
 def _silent(line: str) -> None:
-    """Of processes that do not report."""
+    """Print nothing: for processes that do not report."""
 
 
 class _Run:
-    """What the parts of one run share."""
+    """State shared by the parts of one run."""
 
     def __init__(self, settings: Settings, say: Callable[[str], None], world: World, place: torch.device) -> None:
         self.settings, self.say, self.world, self.place = settings, say, world, place
@@ -108,7 +108,7 @@ class _Run:
         self.scores = Scores()
 
     def go(self) -> Result:
-        """Everything."""
+        """Train, or evaluate, and return the result."""
         settings = self.settings
         atomic.make_folder(settings.output)
         module, initial, material = self._start()

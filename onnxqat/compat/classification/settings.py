@@ -104,7 +104,7 @@ class Settings:
 
     @property
     def name(self) -> str:
-        """What files are called after: the ONNX file, or the architecture."""
+        """Start of the names of files written: the stem of the ONNX file, or the architecture."""
         if self.model_path is not None and self.model_path.endswith(".onnx"):
             return Path(self.model_path).stem
         return self.arch

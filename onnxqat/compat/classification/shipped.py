@@ -1,4 +1,4 @@
-"""What a run ships, scored: the module of the file that is written, and the file itself in onnxruntime."""
+"""Scores of the model that a run ships: as the module of the file, and as the file itself in onnxruntime."""
 
 from __future__ import annotations
 
