@@ -73,7 +73,7 @@ class AccuracyMeter:
         return Answers(np.concatenate(self._right[most]), commonest(np.concatenate(self._labels)))
 
     def result(self, run: str, against: str, paired: Paired | None = None) -> Accuracy:
-        """What was counted so far; `run`, `against` and `paired` describe it."""
+        """Return the accuracy over all batches so far; `run`, `against` and `paired` are handed on to it."""
         count = max(self.samples, 1)
         first, fifth = (int(self.answers(most).right.sum()) / count for most in (1, TOP))
         return Accuracy(run, first, fifth if self._classes > TOP else None, self.samples, against, paired)

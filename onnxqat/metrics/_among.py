@@ -14,7 +14,7 @@ class AmongMetric(BaseMetric):
     """0 to 1, of one output (N, C). Without labels the right class is the float model's first.
 
     Attributes:
-        most: how many of the largest scores count, 1 or 5.
+        most: number of the largest scores that count, 1 or 5.
     """
 
     needs = "either"
@@ -42,5 +42,5 @@ class AmongMetric(BaseMetric):
         return float(right.sum()) / max(len(right), 1)
 
     def answers(self) -> Answers:
-        """Of every sample."""
+        """Return for every sample whether its class is among the largest scores."""
         return self._meter.answers(self.most)

@@ -1,4 +1,4 @@
-"""What a metric is: a file of this folder with a class ``Metric``, found by its name."""
+"""Base class of metrics; each is a file of this folder with a class ``Metric``, found by its name."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ FUNCTION_HINT = (
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
-    """What one model gives for one batch.
+    """Inputs and outputs of one model for one batch.
 
     Attributes:
-        feeds: what went in.
-        outputs: what came out, by name, in the order of the graph.
+        feeds: inputs by name.
+        outputs: outputs by name, in the order of the graph.
         labels: the data's labels; None where they have none.
         reference: outputs of the float model; None where the metric does not compare with them.
     """
@@ -86,12 +86,12 @@ class BaseMetric(abc.ABC):
         """The metric over all batches, higher is better; NaN where it is not defined."""
 
     def answers(self) -> Answers | None:
-        """Which samples were answered right; None of a metric that is no share of right answers."""
+        """Return the samples that were answered right; None for a metric that is no share of right answers."""
         return None
 
     @staticmethod
     def drop(before: float, after: float) -> float:
-        """What is lost from the score of the float model, `before`, to `after`; negative for a gain."""
+        """Return the loss from `before`, the float model's score, to `after`; negative for a gain."""
         return before - after
 
 

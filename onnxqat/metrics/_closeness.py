@@ -1,4 +1,4 @@
-"""How close one array is to another, summed up batch by batch: cosine, signal to noise, squared error, steps."""
+"""Closeness of two arrays, summed up batch by batch: cosine, signal to noise, squared error, steps."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Difference:
     def update(self, value: npt.NDArray[Any], reference: npt.NDArray[Any]) -> None:
         """Add one batch of arrays of equal shape; non-finite values of `value` are counted and left out.
 
-        Of words, each that is another one counts as a difference of 1.
+        A string that differs counts as a difference of 1.
         """
         if value.dtype.kind in "OU":
             value, reference = (value == reference).astype(np.float32), np.ones(value.shape, np.float32)

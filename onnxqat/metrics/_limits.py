@@ -1,4 +1,4 @@
-"""How much of a score may be lost before a verdict turns amber, and before it turns red."""
+"""Losses of a score beyond which a verdict turns amber, and red."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ class DropLimits:
     """Limits of a loss.
 
     Attributes:
-        amber: what lies beyond deserves a look.
-        red: what lies beyond fails.
-        unit: what one of them is called.
-        size: how much of the score one of them is.
+        amber: a larger loss deserves a look.
+        red: a larger loss fails.
+        unit: name of the unit of the two.
+        size: one unit, as a part of the score.
         relative: `amber` and `red` are percent of the float model's score; a limit of the user's is in `unit` all the same.
     """
 
@@ -41,7 +41,7 @@ class DropLimits:
 
 
 HALF = 0.5
-"""Whoever loses half of what little the float model scores fails, however few points that is."""
+"""A loss of this share of the float model's score fails, however few points that is."""
 
 LABELLED = DropLimits(1.0, 5.0)
 """Points, which are hundredths of a score from 0 to 1, lost on labels. A ResNet-20 loses 0.1 of top-1 at W8A8."""

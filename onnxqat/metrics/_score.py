@@ -46,12 +46,12 @@ class Score:
     NaN is the worst score there is and comes back as minus infinity, so that scores can be compared.
 
     Args:
-        function: what computes it.
-        name: what reports call it.
-        against: what it is measured against: ``labels``, ``float model``, or ``function`` where only that knows.
-        default_drop: what a search may lose where the user does not say, in units of :meth:`drop`.
-        limits: what a verdict lets pass.
-        drop: what is lost between two scores; their difference without.
+        function: computes the score.
+        name: name in reports.
+        against: reference of the score: ``labels``, ``float model``, or ``function`` where only that knows.
+        default_drop: largest loss that a search accepts by default, in units of :meth:`drop`.
+        limits: of the loss, for a verdict.
+        drop: computes the loss between two scores; by default their difference.
         reads_file: whether the function takes an ONNX file, so that every session of one file scores the same.
     """
 
@@ -97,13 +97,13 @@ class Score:
         return Measured(-math.inf if math.isnan(value) else value, answers)
 
     def drop(self, before: float, after: float) -> float:
-        """What is lost from `before`, the float model's score, to `after`; negative for a gain, never NaN."""
+        """Return the loss from `before`, the float model's score, to `after`; negative for a gain, never NaN."""
         lost = 0.0 if before == after else self._drop(before, after)
         return math.inf if math.isnan(lost) else lost
 
 
 def listed(given: ScoreSource | Sequence[ScoreSource] | None) -> list[ScoreSource]:
-    """What the user gives for scores as a list: one, several, or none."""
+    """Return the user's scores, which are one, several or None, as a list."""
     if given is None:
         return []
     return list(given) if isinstance(given, (list, tuple)) else [given]  # type: ignore[list-item]

@@ -60,7 +60,7 @@ class Comparing:
             self._of_file[path] = self._found[name]
 
     def result(self) -> Scored:
-        """What was computed so far."""
+        """Return the scores of all runs so far, with their losses against the float model's run."""
         score, base = self.score, self._found.get(self._float_run)
         others = {} if base is None else {n: m for n, m in self._found.items() if n != self._float_run}
         drops, paired = {}, {}

@@ -79,7 +79,7 @@ class Metric(BaseMetric):
 
 
 def _fits(output: Array, labels: Array) -> bool:
-    """Whether `labels` are a class for each row of `output`, or a 0 or 1 for each value."""
+    """Check whether `labels` has one entry for each value of `output`, or for each row of class scores."""
     if output.size == labels.size and output.shape[:1] == labels.shape[:1]:
         return True
     return output.ndim >= 2 and output.shape[-1] > 1 and output.size == labels.size * output.shape[-1]

@@ -29,7 +29,7 @@ def from_insert(
     data: str | None = None,
     preprocess: str | None = None,
 ) -> Report:
-    """What ``insert-qdq`` did.
+    """Build the report of ``insert-qdq``.
 
     Args:
         result: of :func:`onnxqat.insert.insert_qdq`.
@@ -124,10 +124,10 @@ def _consumers(edge: Edge) -> str:
 
 
 def from_finetune(result: Any, *, following: str = "") -> Report:
-    """What ``finetune`` did.
+    """Build the report of ``finetune``.
 
     Args:
-        result: of ``onnxqat.training.finetune.finetune``; what it does not have is left out.
+        result: of ``onnxqat.training.finetune.finetune``; figures that it does not have are left out.
         following: the next command.
     """
     losses = list(getattr(result, "losses", None) or ())
@@ -181,7 +181,7 @@ def _figure(result: Any, key: str, label: str, kind: Kind) -> Figure | None:
 
 
 def from_fold(result: Folded, *, following: str = "") -> Report:
-    """What ``fold-batchnorm`` did; `following` is the next command."""
+    """Build the report of ``fold-batchnorm``; `following` is the next command."""
     output = _path(result.model)
     figures = (
         Figure("folded", "BatchNormalization folded", result.count, "count"),

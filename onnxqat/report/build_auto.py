@@ -20,7 +20,7 @@ _RUNS = {"float": "float model", "quantized": "the best"}
 
 
 def from_auto(result: AutoResult, given: Given, *, longer: str = "") -> Report:
-    """What ``auto`` did; the next command looks into what passed, or changes what did not.
+    """Build the report of ``auto``; the next command explains a model that passed, or improves one that did not.
 
     Args:
         result: of :func:`onnxqat.auto`.

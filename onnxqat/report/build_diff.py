@@ -7,7 +7,7 @@ from onnxqat.report.model import Cell, Column, Figure, Report, Table
 
 
 def from_diff(difference: Difference) -> Report:
-    """What ``diff`` found.
+    """Build the report of ``diff``.
 
     Args:
         difference: of :func:`onnxqat.lint.diff.diff`.

@@ -7,7 +7,7 @@ from onnxqat.report.model import Cell, Column, Figure, LeftFloat, Report, Table
 
 
 def from_explain(explanation: Explanation) -> Report:
-    """What ``explain`` read.
+    """Build the report of ``explain``.
 
     Args:
         explanation: of :func:`onnxqat.lint.explain.explain`.

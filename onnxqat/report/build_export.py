@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 def from_export(exported: Exported, *, source: str, written: Path) -> Report:
-    """What ``export`` did.
+    """Build the report of ``export``.
 
     Args:
         exported: of :func:`onnxqat.from_torch.export.run`.
-        source: how the module is called.
+        source: name of the module.
         written: the file.
     """
     model = exported.model

@@ -14,7 +14,7 @@ _RUNS = {"float": "float model", "file": "file handed in", "compiled": "compiled
 
 
 def from_handoff(report: HandoffReport) -> Report:
-    """What ``handoff`` did.
+    """Build the report of ``handoff``.
 
     Args:
         report: of :func:`onnxqat.handoff.handoff.handoff`.
@@ -58,7 +58,7 @@ def from_handoff(report: HandoffReport) -> Report:
 
 
 def _next(report: HandoffReport) -> str:
-    """The remedy of the first verdict that is red; where it has none, what names the nodes concerned."""
+    """Return the first remedy of a red verdict; without one ``lint`` where the hand-off failed, else nothing."""
     red = [v for v in report.verdicts if v.status == "red"]
     usual = command("lint", report.model, backend=report.backend) if report.passed is False else ""
     return next((v.remedy for v in red if v.remedy), usual)

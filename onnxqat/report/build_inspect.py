@@ -10,7 +10,7 @@ from onnxqat.types import Remark
 
 
 def from_inspect(found: Inspection) -> Report:
-    """What ``inspect`` read.
+    """Build the report of ``inspect``.
 
     Args:
         found: of :func:`onnxqat.inspect`.

@@ -8,7 +8,7 @@ from onnxqat.shell import command
 
 
 def from_lint(report: LintReport) -> Report:
-    """What ``lint`` found.
+    """Build the report of ``lint``.
 
     Args:
         report: of :func:`onnxqat.lint.lint.lint`.

@@ -14,11 +14,11 @@ from onnxqat.shell import command
 
 
 def from_cut(written: Path, *, whole: Path) -> Report:
-    """What ``cut`` left.
+    """Build the report of ``cut``.
 
     Args:
         written: the part.
-        whole: what it was cut from.
+        whole: the model that it was cut from.
     """
     part, nodes = io.load(written), sum(1 for _ in walk.nodes(io.load(whole)))
     quantized = qdq.is_quantized(part)
@@ -35,12 +35,12 @@ def from_cut(written: Path, *, whole: Path) -> Report:
 
 
 def from_stitch(written: Path, *, part: Path, whole: Path) -> Report:
-    """What ``stitch`` put together.
+    """Build the report of ``stitch``.
 
     Args:
         written: the whole with the part.
-        part: what was put in.
-        whole: where it was put.
+        part: the part that was put in.
+        whole: the model that it was put into.
     """
     model = io.load(written)
     figures = (

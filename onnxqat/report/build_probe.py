@@ -7,7 +7,7 @@ from onnxqat.report.model import Column, Figure, Report, Table
 
 
 def from_probe(report: ProbeReport) -> Report:
-    """What ``backends probe`` learned.
+    """Build the report of ``backends probe``.
 
     Args:
         report: of :func:`onnxqat.handoff.probe.probe`.

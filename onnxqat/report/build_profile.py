@@ -32,7 +32,7 @@ _RUNS = {"float": "float model", "quantized": "all on"}
 
 
 def from_profile(report: ProfileReport) -> Report:
-    """What ``profile`` found; the next command leaves the nodes of the costliest activations and weights in float.
+    """Build the report of ``profile``; the next command leaves the nodes of the costliest quantizers in float.
 
     Args:
         report: of :func:`onnxqat.validation.profile.profile`.

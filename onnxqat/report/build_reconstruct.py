@@ -9,7 +9,7 @@ from onnxqat.report.model import Column, Figure, Report, Table
 
 
 def from_reconstruct(result: Any, *, following: str = "") -> Report:
-    """What ``reconstruct`` did.
+    """Build the report of ``reconstruct``.
 
     Args:
         result: of ``onnxqat.training.reconstruction.reconstruct.reconstruct``.

@@ -9,7 +9,7 @@ from onnxqat.report.model import Column, Figure, Report, Table
 
 
 def from_replay(result: Any) -> Report:
-    """What ``replay`` found.
+    """Build the report of ``replay``.
 
     Args:
         result: of ``onnxqat.training.black_box.replay``.

@@ -21,7 +21,7 @@ _LAYERS = (
 
 
 def from_simulate(report: SimulationReport) -> Report:
-    """What ``simulate`` found; layers whose sums need most bits first.
+    """Build the report of ``simulate``, layers with the largest sums first.
 
     Args:
         report: of :func:`onnxqat.simulate`.

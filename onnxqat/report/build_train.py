@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def report(result: Result, settings: Settings) -> Report:
-    """What a run of the demo trainer gave.
+    """Build the report of a run of the demo trainer.
 
     Args:
         result: of the run.

@@ -19,7 +19,7 @@ _SHORT = {
 
 
 def from_validation(report: ValidationReport) -> Report:
-    """What ``validate`` found; the next command is the remedy of the first verdict that is red, else of one that is amber.
+    """Build the report of ``validate``; the next command is the first remedy, of a red verdict where one has any.
 
     Args:
         report: of :func:`onnxqat.validation.validate.validate`.

@@ -91,7 +91,7 @@ class LeftFloat:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What a command did.
+    """Result of a command, in a form for terminal, JSON and HTML.
 
     Attributes:
         kind: the command, for JSON.
@@ -102,9 +102,9 @@ class Report:
         tables: details.
         failures: why a check failed.
         remarks: what is worth knowing.
-        files: what was written.
-        left_float: what stays in float; None where the command did not look.
-        next_command: what to run now; empty where there is nothing to do.
+        files: paths of the files written.
+        left_float: nodes that stay in float; None where the command did not look.
+        next_command: the command to run now; empty where there is nothing to do.
     """
 
     kind: str
@@ -138,7 +138,7 @@ def shown(value: Cell, kind: Kind) -> str:
 
 
 def filled(value: Cell, kind: Kind) -> float:
-    """How full the bar of a cell is, 0..1."""
+    """Return the filled part of a cell's bar, 0..1: decibels over :data:`DECIBEL_FULL`, other numbers as they are."""
     if not isinstance(value, (int, float)) or math.isnan(value):
         return 0.0
     full = DECIBEL_FULL if kind == "decibel" else 1.0
