@@ -1,4 +1,4 @@
-"""Where a module's Python code reads the values of tensors that depend on its inputs.
+"""Places at which a module's Python code reads the values of tensors that depend on its inputs.
 
 A tracer records what happens for one input: an ``if`` on a tensor's values, or a number taken out of one, is frozen as it
 was for that input. Shapes are no such values, nor are constants and parameters. The module runs once as it is, while two
@@ -117,7 +117,7 @@ class _FromInputs(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._mark(tensor)
 
     def holds(self, tensor: Tensor) -> bool:
-        """Whether values of `tensor` depend on an input."""
+        """Check whether the storage of `tensor` holds something that was computed from an input."""
         storage = _storage(tensor)
         return storage is not None and storage.cdata in self._storages
 

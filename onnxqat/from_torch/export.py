@@ -42,7 +42,7 @@ _log = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class Exported:
-    """What :func:`run` made.
+    """Result of :func:`run`.
 
     Attributes:
         model: the float model.
@@ -127,7 +127,7 @@ def run(
     output_names: Sequence[str] | None = None,
     opset: int = OPSET,
 ) -> Exported:
-    """What :func:`export` does, with the remarks beside the model."""
+    """Export as :func:`export` does, and return the remarks together with the model."""
     if batch_norm not in get_args(BatchNorm):
         raise UsageError("option-invalid", f"there is no batch_norm {batch_norm!r}", hint="fold or keep")
     call = call_of(module, example_inputs)
@@ -262,7 +262,7 @@ def _first_that_works(
 
 
 def _clearest(errors: Sequence[QatError]) -> QatError:
-    """What to tell where no exporter works: code that decides by values, else what an exporter that ran did not like."""
+    """Choose the error to raise: of code that decides by values, else of an exporter that ran, else the first."""
     by_value = (e for e in errors if "decides by" in e.message)
     ran = (e for e in errors if not isinstance(e, UsageError))
     return next(by_value, next(ran, errors[0]))

@@ -1,4 +1,4 @@
-"""What an exporter is told: names, dynamic axes, operator set, what happens to BatchNormalization."""
+"""Options of an exporter: names, dynamic axes, operator set, treatment of BatchNormalization."""
 
 from __future__ import annotations
 

@@ -14,14 +14,14 @@ from typing import IO
 
 
 class Printed:
-    """What was printed; `text` is complete when the context has ended."""
+    """Output of a context; `text` is complete when the context has ended."""
 
     text = ""
 
 
 @contextlib.contextmanager
 def quiet() -> Iterator[Printed]:
-    """No warnings, no logging, and what is written to standard output and error ends up in ``Printed.text``."""
+    """Silence warnings and logging, and collect standard output and error in ``Printed.text``."""
     printed, of_python = Printed(), io.StringIO()
     disabled = logging.root.manager.disable
     with tempfile.TemporaryFile() as of_process, warnings.catch_warnings():

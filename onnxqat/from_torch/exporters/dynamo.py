@@ -78,7 +78,7 @@ def _to_onnx(exported: torch.export.ExportedProgram, options: Options) -> ir.Mod
 
 
 def _tidy(model: ir.Model) -> None:
-    """What the exporter's optimizer does, without its rewrites."""
+    """Optimize `model` in place as the exporter does, without its rewrites."""
     from onnxscript import optimizer
 
     optimizer.inline(model)
@@ -113,7 +113,7 @@ def _values(model: ir.Model) -> list[ir.Value]:
 
 
 def explain(error: Exception, printed: str) -> UnsupportedError:
-    """What the exporter did not like, in one line."""
+    """Return the exporter's `error` in one line, with the line of code that caused it."""
     text = str(error)
     caller = re.search(r'File "([^"]+)", line (\d+)', text) or re.search(r"Caused by: \(((?!_)\S+):(\d+) in", text)
     place = f" at {caller[1].rpartition('/')[2]}:{caller[2]}" if caller else ""

@@ -69,7 +69,7 @@ def convert(call: Call, options: Options) -> ir.Model:
 
 
 def explain(error: Exception, printed: str) -> UnsupportedError:
-    """What the exporter did not like, in one line; it has `printed` its graph, which says where an operator comes from."""
+    """Return the exporter's `error` in one line; its `printed` graph tells the module that an operator comes from."""
     text = str(error)
     operator = re.search(r"\b([a-z_]\w*::\w+)", text)
     if isinstance(error, torch.onnx.errors.UnsupportedOperatorError) and operator:
