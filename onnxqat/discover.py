@@ -64,7 +64,7 @@ def suggestion(name: str, known: Sequence[str]) -> str:
 
 
 def _one_of(folder: str) -> str:
-    """What one file of `folder` is: strategy of strategies, pass of passes, method of methods."""
+    """Return the singular of the name `folder`: strategy of strategies, pass of passes, method of methods."""
     for many, one in (("ies", "y"), ("sses", "ss"), ("s", "")):
         if folder.endswith(many):
             return folder.removesuffix(many) + one

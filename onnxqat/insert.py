@@ -60,16 +60,16 @@ RANDOM_BATCHES = 4
 
 @dataclasses.dataclass(frozen=True)
 class InsertResult:
-    """What :func:`insert_qdq` made.
+    """Result of :func:`insert_qdq`.
 
     Attributes:
         model: the quantized model, of the kind that was given; for a path, the path of the file written.
-        plan: what was decided for every edge and node.
+        plan: the decision for every edge and node.
         remarks: what is worth knowing, in the order in which it was found.
         quantizers: number of quantizers by role.
-        trial: what a few calibration samples gave; None on random data, on data that can be read only once, and where
+        trial: result on a few calibration samples; None on random data, on data that can be read only once, and where
             onnxruntime does not run the model.
-        guard: what was done against an output below the floor; None where nothing was to do.
+        guard: measures against an output below the floor; None where none were needed.
     """
 
     model: Any

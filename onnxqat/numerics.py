@@ -103,7 +103,7 @@ def shorten(scale: np.ndarray, bits: int | None, slack: float = 0.0) -> np.ndarr
 
 
 def _even_zero_point(lo: np.ndarray, hi: np.ndarray, scale: np.ndarray, qtype: QType) -> np.ndarray:
-    """Of the two even codes beside the one of 0, that which cuts less from the range ``[lo, hi]``."""
+    """Return that of the two even codes around the code of 0 which cuts less from the range ``[lo, hi]``."""
     place = qtype.quant_min - lo / scale
     below = 2.0 * np.floor(np.rint(place) / 2.0)
     ends = qtype.quant_min + qtype.quant_min % 2, qtype.quant_max - qtype.quant_max % 2

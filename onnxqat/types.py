@@ -73,17 +73,17 @@ class QType:
 
     @property
     def is_float(self) -> bool:
-        """Whether the codes are the values of a small float type."""
+        """Check whether the codes are the values of a small float type."""
         return self.storage in FLOAT_STORAGE
 
     @property
     def signed(self) -> bool:
-        """Whether the storage type has negative codes."""
+        """Check whether the storage type has negative codes."""
         return self.is_float or STORAGE[self.storage][0] < 0
 
     @property
     def needs_clip(self) -> bool:
-        """Whether the grid is narrower than what QuantizeLinear saturates to."""
+        """Check whether the grid is narrower than the range that QuantizeLinear saturates to."""
         return not self.is_float and (self.quant_min, self.quant_max) != STORAGE[self.storage][:2]
 
     @property
@@ -112,16 +112,16 @@ class QType:
 
 @dataclasses.dataclass(frozen=True)
 class TensorSpec:
-    """How one tensor is quantized, before any range is known.
+    """Quantization of one tensor, before any range is known.
 
     Attributes:
         qtype: the integer grid.
         symmetric: zero point fixed to the middle of the grid (0 for signed grids).
-        granularity: one scale a tensor, one a slice along `axis`, or one for each `block_size` elements along it.
+        granularity: one scale per tensor, per slice along `axis`, or per `block_size` elements along it.
         axis: the channel axis, or the axis that is cut into blocks.
         scale_bits: significant bits of a scale; 1 restricts scales to powers of two, None does not restrict them.
         observer: name of the range observer, a file of ``onnxqat/calibration/observers``.
-        role: what the tensor is to its consumer.
+        role: role of the tensor for its consumer.
         saturates: of a weight, whether kernels of the target add its products in pairs of 16 bits, so that scales are
             raised where these could saturate (:mod:`onnxqat.calibration.saturation`).
     """
@@ -178,7 +178,7 @@ class QParams:
         object.__setattr__(self, "zero_point", zero_point)
 
     def same(self, other: QParams) -> bool:
-        """Whether both describe the same quantizer, bit for bit."""
+        """Check whether both describe the same quantizer, bit for bit."""
         return (
             self.qtype == other.qtype
             and (self.axis, self.block_size, self.precision) == (other.axis, other.block_size, other.precision)
@@ -276,7 +276,7 @@ class UsefulRange:
 
 @dataclasses.dataclass(frozen=True)
 class ShiftLimit:
-    """What a backend's shifter can do: ``low <= sum of signed positions <= high``, position = ``-log2(scale)``.
+    """Limit of a backend's shifter: ``low <= sum of signed positions <= high``, position = ``-log2(scale)``.
 
     Attributes:
         node: name of the node.
@@ -309,9 +309,9 @@ class Midpoints:
 
 @dataclasses.dataclass(frozen=True)
 class QuantPlan:
-    """What is to happen to every edge of a graph: the result of resolving a backend table.
+    """Decision for every edge of a graph, made from a backend table.
 
-    `bare`: tensors that lie on the grid of what they were moved from, without a pair of their own. `odd_sums`: see
+    `bare`: tensors on the grid of the tensor that they were moved from, without a pair of their own. `odd_sums`: see
     :mod:`onnxqat.calibration.odd_sums`. `midpoints`: see :mod:`onnxqat.calibration.midpoints`.
     """
 

@@ -40,5 +40,5 @@ def worst(verdicts: Iterable[Verdict]) -> Status:
 
 
 def passed(verdicts: Iterable[Verdict]) -> bool:
-    """Whether no verdict is red."""
+    """Check whether no verdict is red."""
     return worst(verdicts) != "red"

@@ -75,24 +75,24 @@ class Attempt:
 
 @dataclasses.dataclass(frozen=True)
 class AutoResult:
-    """What :func:`auto` made.
+    """Result of :func:`auto`.
 
     Attributes:
         model: path of the QDQ file, the best of all attempts.
         attempts: in the order in which they were made.
         chosen: name of the best.
-        drop: what it loses.
-        target_drop: what it may lose.
-        measure: what a drop is: ``accuracy``, ``agreement``, ``noise`` or ``score``.
+        drop: its loss.
+        target_drop: largest loss that meets the target.
+        measure: kind of the loss: ``accuracy``, ``agreement``, ``noise`` or ``score``.
         score: of the float model and of the best, on held-out samples; None where none was asked for.
         float_accuracy: top-1 of the float model as a share, where there are labels.
         samples: held-out samples that judged.
         validation: of the model, on held-out samples.
         bundle: of the hand-off; None where the compiler failed.
-        failures: what does not hold; empty when all does.
+        failures: why checks failed; empty when all passed.
         remarks: what is worth knowing.
         seconds: wall time.
-        cut_short: whether the budget ended what might have gained more.
+        cut_short: whether the budget ended a search that might have gained more.
     """
 
     model: Path
@@ -113,7 +113,7 @@ class AutoResult:
 
     @property
     def passed(self) -> bool:
-        """Whether nothing failed."""
+        """Check whether nothing failed."""
         return not self.failures
 
 
@@ -365,7 +365,7 @@ class _Search:
         self.attempts.append((Attempt(name, drop, time.monotonic() - began), path, variant))
 
     def _drop(self, path: Path) -> float:
-        """What a quantized file loses."""
+        """Return the loss of a quantized file: of the score that was asked for, else as the judge measures it."""
         if self._score is not None and self.float_score is not None:
             self._values[path] = self._score(metrics.Predictor.of(path))
             return self._score.drop(self.float_score, self._values[path])
@@ -388,7 +388,7 @@ class _Search:
 
 
 def _parts(data: Data, remarks: list[Remark]) -> tuple[Data, Data]:
-    """What to learn from and what to judge on: all of it for both, where it does not come in so many pieces."""
+    """Split `data` into parts to learn from and to judge on; fewer than :data:`SHARE` batches serve as both."""
     training, held = data.split(SHARE)
     try:
         next(iter(training))

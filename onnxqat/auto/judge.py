@@ -1,4 +1,4 @@
-"""What quantization costs on samples that nothing learns from, as one number in percent."""
+"""Loss of accuracy through quantization on held-out samples, as one number in percent."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FEWEST_TOP1 = 200
 """Held-out samples from which on their top-1 says something: of fewer, one flip is half a point and more."""
 
 TARGETS: dict[Measure, float] = {"accuracy": 0.5, "agreement": 1.0, "noise": 3.0, "score": 0.01}
-"""What may be lost where the user does not say: of `noise` what 30 dB leave, of a score a hundredth of its unit."""
+"""Largest loss by default: of `noise` the 3 % that 30 dB leave, of a score a hundredth of its unit."""
 
 LARGEST_SAMPLES, LARGEST_BYTES = 1000, 2**30
 """Held-out samples, with the float model's outputs, that are kept in memory."""
@@ -84,7 +84,7 @@ class Judge:
         self.float_accuracy = float(np.concatenate(right).mean()) if right else None
 
     def drop(self, run: Run) -> float:
-        """What `run` loses, in percent; infinite where it gives a number that is not finite, negative where it gains."""
+        """Return the loss of `run` in percent; negative for a gain, infinite where noise is measured and not finite."""
         if self.measure == "noise":
             return self._noise(run)
         right = []

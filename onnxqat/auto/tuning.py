@@ -36,7 +36,7 @@ SCORING, MOST_SCORES = 0.1, 50
 
 @dataclasses.dataclass(frozen=True)
 class Tuned:
-    """What became of a run.
+    """Outcome of a run.
 
     Attributes:
         trained: whether there was time for it, and the file is written.
@@ -51,16 +51,16 @@ class Tuned:
 
 @dataclasses.dataclass(frozen=True)
 class Tuning:
-    """What stays the same between the probe and the run.
+    """Settings shared by the probe and the run.
 
     Attributes:
         data: training samples.
         labelled: whether they have labels.
         teacher: the float model.
-        judge: says on held-out samples what a module loses; None where only a file can be judged.
-        drop_of: what a deployed file loses.
+        judge: measures the loss of a module on held-out samples; None where only a file can be judged.
+        drop_of: returns the loss of a deployed file.
         deploy: makes a deployed file of a trained one, and says where it is.
-        target_drop: what may be lost: the run ends once no more is.
+        target_drop: the run ends once the loss is no larger.
         seed, device: as in :func:`onnxqat.finetune`.
     """
 
@@ -118,7 +118,7 @@ class Tuning:
         return float(np.median(spans)) if len(spans) else math.inf, scores[0], epoch
 
     def _score(self, module: nn.Module, start: Path) -> float:
-        """Minus what `module` loses, by its file where only that can be judged, and where it is good enough."""
+        """Return minus the loss of `module`; without a judge, or where it meets the target, its file is judged too."""
         drop = -math.inf if self.judge is None else _drop(self.judge, module)
         if drop > self.target_drop:
             return -drop
@@ -164,7 +164,7 @@ def _between(step: float, score: float) -> int:
 
 
 def _drop(judge: Judge, module: Any) -> float:
-    """What the module loses; it is in evaluation mode, and no gradients are kept."""
+    """Return the loss in percent of `module`, which the caller has put into evaluation mode without gradients."""
     import torch
 
     device = next((p.device for p in module.parameters()), torch.device("cpu"))

@@ -1,4 +1,4 @@
-"""How a command shows its report."""
+"""Output of a command's report."""
 
 from __future__ import annotations
 

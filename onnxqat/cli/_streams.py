@@ -64,7 +64,7 @@ def end(status: int) -> NoReturn:
 
 
 def is_gone() -> bool:
-    """Whether the reader of standard output has gone; then what is left for it goes nowhere."""
+    """Check whether the reader of standard output has gone; if so, discard all further output to it."""
     if sys.stdout is None or not hasattr(select, "poll"):
         return False
     try:

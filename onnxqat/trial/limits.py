@@ -1,4 +1,4 @@
-"""What a model may take at most before anything is run: stated limits, which an environment variable raises."""
+"""Limits on the memory and time of a model that is tried, which environment variables raise."""
 
 from __future__ import annotations
 
