@@ -48,14 +48,14 @@ SO_FAR = "so_far.qdq.onnx"
 """The best of a search that was interrupted; the files of an earlier run stay as they are."""
 
 SHARE = 5
-"""One sample in so many is held out and judges."""
+"""One sample in :data:`SHARE` is held out for judging."""
 
 CALIBRATION_SAMPLES = 512
 CALIBRATION_TIME = 0.4
 """Share of the budget after which no further way to calibrate is tried."""
 
 FEW_BITS = 4
-"""Weights of at most so many bits are trained with BatchNormalization kept, where the table can fold it afterwards."""
+"""Largest width of weights that are trained with BatchNormalization kept, where the table can fold it afterwards."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -77,7 +77,7 @@ def judge_output(check: OutputCheck, own_db: float, max_steps: float, max_beyond
 
 
 def allowed(share: float, samples: int) -> float:
-    """Number of samples that a true share may show in so many, two standard deviations included."""
+    """Return the mean of a Poisson count with `share` in `samples`, plus two standard deviations."""
     return share * samples + 2 * math.sqrt(share * samples)
 
 
@@ -135,9 +135,9 @@ class Computed:
     """The scores of a hand-off.
 
     Attributes:
-        scores: what was computed.
-        asked: so many of them, the first ones, the user asked for.
-        samples: on how many.
+        scores: the scores that were computed.
+        asked: number of them that the user asked for; these come first.
+        samples: number of samples scored.
         why_not: why there is nothing to judge, where that is so.
     """
 

@@ -332,7 +332,7 @@ def _opened(
 
 
 def _batches(opened: Data, samples: int, remarks: list[Remark]) -> list[Batch]:
-    """The batches of `opened`, until there are so many samples."""
+    """Return the first batches of `opened`, until they hold `samples` samples."""
     found: list[Batch] = []
     count = 0
     for feeds in opened:

@@ -194,7 +194,7 @@ def tensor_of(quantizer: Quantizer) -> str:
 
 
 def per_channel(array: np.ndarray, channel_axis: int | None) -> np.ndarray:
-    """`array` as one row a channel; one row in all without an axis."""
+    """Return `array` with one row per channel; a single row without an axis."""
     if channel_axis is None or not array.ndim:
         return array.reshape(1, -1)
     return np.moveaxis(array, channel_axis, 0).reshape(array.shape[channel_axis], -1)

@@ -14,7 +14,7 @@ LOWEST_SCORE, OVERLAP, CANDIDATES, KEPT = 0.001, 0.65, 3000, 300
 """Settings of non-maximum suppression with which detectors are compared on COCO, as YOLOX and YOLOv5 have them."""
 STRIDES = ((8, 16, 32), (8, 16, 32, 64), (4, 8, 16, 32))
 MOST_FINISHED = 1000
-"""Rows of 6 columns are boxes after suppression up to so many, and anchors of one class beyond."""
+"""Up to this number of rows, rows of 6 columns are boxes after suppression; above it they are anchors of one class."""
 NORMALISED = 2.0
 """Boxes whose coordinates are all below this are shares of the image; in pixels that would be a corner of two."""
 
@@ -92,7 +92,7 @@ def _of_one(array: Array, height: int, width: int) -> list[Detections] | None:
 
 
 def _cells(rows: int, height: int, width: int, anchors: tuple[int, ...]) -> list[tuple[int, int, int]]:
-    """Column, row and stride of each cell of the grids that give so many rows; empty where none do."""
+    """Return column, row and stride of each cell of the grids that make up `rows` rows; empty where none do."""
     for strides in STRIDES:
         found = [
             (x, y, stride)

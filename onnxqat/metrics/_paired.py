@@ -1,4 +1,4 @@
-"""Right and wrong answers of two models to the same samples, and what so many of them show."""
+"""Right and wrong answers of two models to the same samples, and the significance of their difference."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class Paired:
 
     Attributes:
         samples: number of samples.
-        right: what the quantized model answers right.
-        lost: of these, what only the float model answers right.
-        won: what only the quantized model answers right.
+        right: number that the quantized model answers right.
+        lost: number that only the float model answers right.
+        won: number that only the quantized model answers right.
         commonest: see :class:`Answers`.
     """
 
@@ -49,12 +49,12 @@ class Paired:
 
     @property
     def worse(self) -> bool:
-        """Equally good models would lose so many more than they win in less than :data:`ERROR` of the cases."""
+        """Check whether equally good models would lose so much with a chance below :data:`ERROR` (sign test)."""
         return at_least(self.lost, self.lost + self.won, 0.5) < ERROR
 
     @property
     def most_lost(self) -> float:
-        """The largest difference of what is lost and won that so many samples leave room for, as a share; at most 1.
+        """Largest true difference of lost and won that the samples are compatible with, as a share; at most 1.
 
         It is the upper end of Tango's score interval for the difference of paired shares, one-sided.
         """

@@ -212,7 +212,7 @@ def from_demo(rows: Sequence[Mapping[str, Any]], *, files: Sequence[str] = (), n
     """The table that ``demo`` ends with.
 
     Args:
-        rows: one a state of the model (float, calibrated, tuned, compiled), all with the same keys; a key with
+        rows: one per state of the model (float, calibrated, tuned, compiled), all with the same keys; a key with
             ``accuracy`` or ``top1`` in it is a share, one that ends in ``_db`` is in decibels.
         files: what was written.
         next_command: what to try now.

@@ -54,7 +54,7 @@ class Table:
     Attributes:
         key: stable name, for JSON.
         title: for readers.
-        columns: one a cell.
+        columns: one per cell of a row.
         rows: all of them; a view may show the first `shown` only, and then says so.
         shown: rows that a terminal shows.
         note: one line about how to read it.

@@ -87,7 +87,7 @@ class ValidationReport:
         data: name of the data source.
         samples: samples compared at the outputs.
         tensor_samples: samples compared at inner tensors.
-        accuracies: one a run; without labels, agreement with the float model's top-1. Empty for other models.
+        accuracies: one per run; without labels, agreement with the float model's top-1. Empty for other models.
         outputs: each output of each pair of runs.
         quantizers: activation quantizers in graph order.
         tensors: signal to noise per tensor, in graph order.

@@ -95,11 +95,11 @@ def validate(
         qdq_model: the quantized model, of this or any other tool.
         data: what :func:`onnxqat.calibration.data.open_data` takes.
         preprocess: preprocessing line for image folders.
-        batch_size: samples a batch.
+        batch_size: samples per batch.
         limit: largest number of samples.
         random_data: with no `data`, compare on random numbers.
         use_torch: compare with the torch bridge as well.
-        tensor_samples: inner tensors are compared on so many samples at the start of the data; None for all.
+        tensor_samples: number of samples, at the start of the data, on which inner tensors are compared; None for all.
         max_differing_top1: see :class:`onnxqat.validation.result.Limits`.
         max_differing_top1_default: the same.
         min_sqnr_db: the same.

@@ -1,4 +1,4 @@
-"""The meters of the demo: a line each so many batches with the last value and the running mean, and the same as JSON."""
+"""Meters of the demo: every few batches a line with last value and running mean, and the same as JSON."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Meter:
     count: float = 0.0
 
     def update(self, value: float, weight: float = 1.0) -> None:
-        """Take in one more."""
+        """Add a value."""
         self.value = value
         self.total += value * weight
         self.count += weight
@@ -41,9 +41,9 @@ class Meters:
     """The five meters of an epoch.
 
     Args:
-        title: what a line starts with, such as ``Epoch: [3]``.
-        batches: how many there are, None where that is not known.
-        every: print a line each so many batches, and for the last.
+        title: start of each line, such as ``Epoch: [3]``.
+        batches: number of batches, None where that is not known.
+        every: number of batches from line to line; the last batch has one too.
         say: prints a line.
     """
 
@@ -53,7 +53,7 @@ class Meters:
         self._done = 0
 
     def batch(self, *, seconds: float, data: float, loss: float, top1: float, top5: float, samples: int) -> None:
-        """One batch is done; accuracies in percent."""
+        """Add one batch, which is done; accuracies are in percent."""
         self.meters["Time"].update(seconds)
         self.meters["Data"].update(data)
         for name, value in (("Loss", loss), ("Acc@1", top1), ("Acc@5", top5)):

@@ -1,4 +1,4 @@
-"""The processes of a run that the demo's arguments ask for: one a GPU on this machine, or one of several machines."""
+"""Processes of a run as the demo's arguments ask for: one per GPU of this machine, or one of several machines."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def start(
     1. Under ``torchrun``: here, and the arguments count for nothing.
     2. `each_gpu` (``--multiprocessing-distributed``): a process for each GPU, or one on the CPU; `world_size` and `rank`
        count machines, as in torch's ImageNet example.
-    3. A `world_size` over 1: this is process `rank` of so many.
+    3. A `world_size` over 1: this is process `rank` of `world_size`.
     4. Otherwise: here, alone.
 
     Args:

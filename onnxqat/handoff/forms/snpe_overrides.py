@@ -17,7 +17,7 @@ class Form(_base.BaseForm):
     compilers = frozenset({"snpe", "qnn-htp", "onnxruntime-qnn"})
 
     def text(self, ranges: Sequence[TensorRange]) -> str:
-        """One list a tensor, one entry a channel; see the class."""
+        """Return the JSON text: one list per tensor, with one entry per channel; see the class."""
         content = {
             "version": "0.6.1",
             "activation_encodings": {r.name: _entries(r) for r in ranges if r.role == "activation"},

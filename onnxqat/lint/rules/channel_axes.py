@@ -1,4 +1,4 @@
-"""Scales a channel that integer kernels cannot take out of their sums."""
+"""Scales per channel along an axis that integer kernels sum over, so that they cannot be factored out."""
 
 from __future__ import annotations
 

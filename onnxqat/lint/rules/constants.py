@@ -121,7 +121,7 @@ def _asymmetric(file: File) -> Iterator[Found]:
         zero, storage = quantizer.qparams.zero_point, quantizer.qparams.qtype.storage
         middle = 0 if storage.startswith("int") else (quantizer.qparams.qtype.quant_max + 1) // 2
         if (zero != middle).any():
-            # one unsigned zero point is what onnxruntime and QNN take; one a channel is what nobody takes
+            # onnxruntime and QNN take one unsigned zero point; nobody takes one per channel
             kind: Severity | None = None if zero.size > 1 or storage.startswith("int") else "note"
             text = f"{storage} weights with zero point {int(zero.min())}..{int(zero.max())}"
             yield Found(text, node, quantizer.tensor, kind)

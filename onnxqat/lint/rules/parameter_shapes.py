@@ -25,7 +25,7 @@ def _shape_mismatch(file: File) -> Iterator[Found]:
 
 
 def _channels(node: ir.Node) -> tuple[np.ndarray, int, int | None] | None:
-    """Scale, axis and rank of a node with one scale a channel; None for others."""
+    """Return scale, axis and rank of a node with one scale per channel; None for others."""
     size, source = scale(node), node.inputs[0]
     if size is None or size.ndim != 1 or block_size(node) or source is None:
         return None
