@@ -6,6 +6,7 @@ import errno
 import os
 import re
 
+from onnxqat.cli import _gone_folder
 from onnxqat.errors import InputError, QatError, UsageError
 
 _LIMITS = (
@@ -38,8 +39,8 @@ def limit(error: BaseException) -> InputError | None:
         # The checker says no more than this; a name in a model cannot be the end of a sentence about it.
         of_memory = of_memory or (error.code == "model-invalid" and error.message.endswith(": std::bad_alloc"))
         return InputError("machine-limit", f"out of memory: {error.message}", hint=HINT) if of_memory else None
-    if isinstance(error, FileNotFoundError) and _folder_is_gone():
-        return InputError("machine-limit", "the working folder does not exist any more", hint="change to one that does")
+    if isinstance(error, FileNotFoundError) and _gone_folder.is_gone():
+        return _gone_folder.error()
     if isinstance(error, OSError) and error.errno in _OF_FILES and error.filename is not None:
         return UsageError("option-invalid", _in_words(error), hint="give another path, or mend that one")
     if isinstance(error, OSError) and error.errno in _LIMITS:
@@ -56,11 +57,3 @@ def limit(error: BaseException) -> InputError | None:
 
 def _in_words(error: OSError) -> str:
     return str(error.strerror) if error.filename is None else f"{os.fsdecode(error.filename)}: {error.strerror}"
-
-
-def _folder_is_gone() -> bool:
-    try:
-        os.getcwd()
-    except OSError:
-        return True
-    return False

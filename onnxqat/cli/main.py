@@ -15,7 +15,7 @@ import click
 
 import onnxqat
 from onnxqat import printing
-from onnxqat.cli import _address_space, _machine, _signals, _streams
+from onnxqat.cli import _address_space, _gone_folder, _machine, _signals, _streams, _threads
 from onnxqat.cli._folder import Folder
 from onnxqat.errors import InputError, QatError, UsageError
 
@@ -41,6 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if not _streams.prepare():
         sys.exit(_without_output())
     _address_space.guard()
+    _gone_folder.guard()
     with _signals.handled(ends=arguments is None):
         status, error = _outcome(sys.argv[1:] if arguments is None else arguments)
     if arguments is None and error is not None and error.code == "machine-limit":
@@ -90,7 +91,7 @@ def _outcome(arguments: Sequence[str]) -> tuple[int, QatError | None]:
 def _run(arguments: list[str], *, as_json: bool) -> int:
     from onnxqat.graph import files_read
 
-    with files_read.guarded():
+    with _threads.watched(), files_read.guarded():
         try:
             # What `command_line.main` does without its answer to a broken pipe, which is an exit with status 1.
             with command_line.make_context("onnxqat", arguments, obj=as_json) as context:

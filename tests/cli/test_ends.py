@@ -123,6 +123,21 @@ def test_a_working_folder_that_was_deleted(folder: Path, tmp_path: Path) -> None
         assert b"defect" not in done.stderr
 
 
+@pytest.mark.skipif(os.name == "nt", reason="streams and folders of POSIX")
+def test_torch_is_not_loaded_in_a_folder_that_was_deleted(qdq: Path, tmp_path: Path) -> None:
+    """MKL ends the process as it is loaded there, with status 2 and no code."""
+    pytest.importorskip("torch")
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    script = "import os, sys; os.rmdir(os.getcwd()); from onnxqat.cli.main import main; main()"
+    model = str(qdq.absolute())
+    command = [sys.executable, "-c", script, "validate", model, model, "--random-data"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(command, cwd=gone, env=environment, capture_output=True, check=False)
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.startswith(b"error[machine-limit]: the working folder"), done.stderr
+
+
 @pytest.mark.skipif(not hasattr(resource, "RLIMIT_AS"), reason="no limit of memory here")
 def test_too_little_memory_to_load_a_library(qdq: Path) -> None:
     pytest.importorskip("torch")
@@ -211,3 +226,23 @@ def test_too_little_memory_to_map_the_data(folder: Path) -> None:
     done = python("insert-qdq", "model.onnx", "-c", "large.npy", "-o", "out.onnx", preexec_fn=limit)
     assert done.returncode == 2, done.stderr
     assert done.stderr.startswith(b"error[machine-limit]"), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "said"),
+    [
+        ("OSError(28, 'No space left on device')", 2, b"error[machine-limit]: No space left on device"),
+        ("ValueError('of its own')", 0, b"ValueError: of its own"),
+    ],
+)
+def test_a_limit_that_ends_a_thread_ends_the_command(folder: Path, error: str, status: int, said: bytes) -> None:
+    Path("threaded.py").write_text(
+        f"import threading\nimport numpy as np\n\ndef work():\n    raise {error}\n\ndef batches():\n"
+        "    thread = threading.Thread(target=work)\n    thread.start()\n    thread.join()\n"
+        "    yield np.ones((2, 3, 8, 8), np.float32)\n",
+        encoding="utf-8",
+    )
+    done = python("insert-qdq", "model.onnx", "-c", "threaded:batches", "-o", "out.onnx")
+    assert done.returncode == status, done.stderr
+    assert said in done.stderr
+    assert (b"Traceback" in done.stderr) == (status == 0)
