@@ -53,11 +53,11 @@ class Batch:
 
 
 class Batches(Protocol):
-    """What the training loop reads."""
+    """Source of the training loop's batches, epoch by epoch."""
 
     @property
     def steps(self) -> int | None:
-        """Batches an epoch; None when that is not known before."""
+        """Batches per epoch; None when their number is not known in advance."""
 
     def epoch(self, number: int) -> Iterator[Batch]:
         """The batches of epoch `number`, counted from 0; the same ones each time it is asked for."""
@@ -152,7 +152,7 @@ class DataBatches:
 
     @property
     def data(self) -> Data:
-        """Where the batches come from."""
+        """Data that the batches are read from."""
         return self._data
 
     @property
@@ -276,12 +276,12 @@ def make(
 
 
 def remarks_of(source: Batches) -> tuple[Remark, ...]:
-    """What opening and reading the data have found so far."""
+    """Return the remarks of opening and reading the data so far."""
     return tuple(source.data.remarks) if isinstance(source, DataBatches) else ()
 
 
 def yields_labels(source: Batches) -> bool:
-    """Whether the first batch of the data has labels; arrays and files are read again for it."""
+    """Check whether the first batch of the data has labels. Data that can be read only once are taken to have them."""
     if isinstance(source, DataBatches) and not source.repeatable:
         return True
     first = next(iter(source.epoch(0)), None)

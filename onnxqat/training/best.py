@@ -42,7 +42,7 @@ class Best:
 
     @property
     def has_score(self) -> bool:
-        """Whether the module itself is scored, so that its start can be compared with each epoch."""
+        """Check whether the module itself is scored, so that its start can be compared with each epoch."""
         return self.evaluate is not None or bool(self.scored)
 
     def rate(self, progress: Progress) -> float:

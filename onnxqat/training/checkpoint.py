@@ -28,18 +28,18 @@ FORMAT = "onnxqat-checkpoint-1"
 
 
 class Keeper(Protocol):
-    """What has a state of its own to keep: tensors and JSON values by name."""
+    """Object whose state a checkpoint holds: tensors and JSON values by name."""
 
     def state_dict(self) -> Mapping[str, Any]:
         """The state."""
 
     def load_state_dict(self, state: Mapping[str, Any]) -> object:
-        """Take over what :meth:`state_dict` gave; tensors are on the CPU."""
+        """Restore a state that :meth:`state_dict` returned; tensors are on the CPU."""
 
 
 @dataclasses.dataclass
 class Progress:
-    """Where a run stands.
+    """Progress of a run: its counters, losses and scores.
 
     Attributes:
         step: optimizer steps done.
@@ -48,16 +48,16 @@ class Progress:
         loss_sum: sum of the losses of the epoch in progress.
         losses: mean loss of every epoch done.
         best_score: score of the best epoch, higher is better; None before the first score.
-        best_epoch: that epoch, counted from 1; 0 for the start.
+        best_epoch: number of the best epoch, counted from 1; 0 for the start.
         highest_score: the highest score of an epoch that was kept, where a later one may be kept in its place.
         start_score: score before the first step; None where it was not asked for.
         score: the latest score; None before the first.
         scored_step: steps that were done when it was given.
         start_variation: variation of each output at the start (:mod:`onnxqat.training.collapse`).
-        collapses: how often a score found outputs that had become constants.
+        collapses: number of scores that found outputs that had become constants.
         skipped: steps that were left out because their loss or gradients were not finite.
-        skipped_in_epoch: how many of them are of the epoch in progress.
-        limited_scales: how often a step would have more than doubled or less than halved a scale.
+        skipped_in_epoch: skipped steps of the epoch in progress.
+        limited_scales: number of times that a step would have more than doubled or less than halved a scale.
     """
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
@@ -205,7 +205,7 @@ def weights(path: Path, module: nn.Module) -> dict[str, Tensor]:
 
 
 def standing(path: Path) -> Progress:
-    """Where the run stood when it wrote the checkpoint.
+    """Return the progress of the run at the time that it wrote the checkpoint.
 
     Raises:
         QatError: ``checkpoint-mismatch``, as in :func:`load`.

@@ -1,4 +1,4 @@
-"""How a training step is computed: precision, accumulation, compilation, memory."""
+"""Execution of a training step: precision, accumulation, compilation, memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Precision = Literal["float32", "bfloat16", "float16"]
 
 @dataclasses.dataclass(frozen=True)
 class Execution:
-    """How a step is computed. None of it changes what the quantizers compute from the same input.
+    """Execution options of a step. None of them changes what the quantizers compute from the same input.
 
     Attributes:
         precision: ``"bfloat16"`` and ``"float16"`` run the module under autocast; quantizers and loss stay float32.
@@ -29,11 +29,11 @@ class Execution:
         accumulate: batches whose gradients are added up, weighted by their samples, before the optimizer steps.
         compile: run the module through ``torch.compile``; a name is that of a backend of it.
         channels_last: tensors of four dimensions have their channels last in memory, which is faster on some GPUs.
-        recompute: into how many segments the graph is cut, of which only the inputs are kept for the backward pass
+        recompute: number of segments of the graph of which only the inputs are kept for the backward pass
             (Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016); True: about the square root of the
             number of operators; False: everything is kept.
         rematerialize: quantized tensors are computed again in the backward pass
-            (:mod:`onnxqat.bridge.rematerialize`); None: on CUDA. Of no effect with `compile`, as compilers see to it.
+            (:mod:`onnxqat.bridge.rematerialize`); None: on CUDA. No effect with `compile`: compilers do it themselves.
 
     Raises:
         UsageError: ``option-invalid``.
@@ -125,7 +125,7 @@ class Execution:
             raise UsageError("option-invalid", f"torch.compile has no backend {self.compile!r}") from None
 
     def explained(self, error: RuntimeError) -> UsageError | None:
-        """What to tell the user where `error` is that of a compiler; None where it is another."""
+        """Convert an error of ``torch.compile`` to one for the user; None for any other error."""
         if not self.compile or not isinstance(error, torch._dynamo.exc.TorchDynamoException):  # noqa: SLF001
             return None
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

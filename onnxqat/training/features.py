@@ -29,15 +29,16 @@ QUIET = 0.01
 
 @dataclasses.dataclass(frozen=True)
 class Features:
-    """Which inner tensors are compared, and how.
+    """Inner tensors that the feature loss compares, and its distance and weight.
 
     Attributes:
         names: tensor of the student -> tensor of the teacher, names in the ONNX files (of a teacher that is another
             torch module: submodules); or names and glob patterns of tensors that both have under the same name.
-        distance: ``"mse"``: squared difference over the teacher's mean square, each channel by itself as
-            :func:`onnxqat.training.losses.relative_error` says, one next to 0 as :data:`QUIET` of the tensor; shapes (N, ...) are the same. ``"attention"``: squared
-            distance of the maps of energy over channels, each map of length 1; shapes (N, C, ...) may differ in C.
-        weight: what the mean over all pairs is multiplied by before it is added to the loss.
+        distance: ``"mse"``: squared difference over the teacher's mean square, per channel as in
+            :func:`onnxqat.training.losses.relative_error`, a channel next to 0 counting as :data:`QUIET` of the
+            tensor; shapes (N, ...) are the same. ``"attention"``: squared distance of the maps of energy over
+            channels, each map of length 1; shapes (N, C, ...) may differ in C.
+        weight: factor of the mean over all pairs in the loss.
     """
 
     names: Names

@@ -30,7 +30,7 @@ PAPER = 0.01
 
 @dataclasses.dataclass
 class _Track:
-    """What is known of the weights of one tensor; tensors of its shape."""
+    """Oscillation statistics of the weights of one tensor; the tensors have its shape."""
 
     weight: QuantizedWeight
     codes: Tensor  # float32: of the step before, less the zero point
@@ -95,7 +95,7 @@ class Freezing(Part):
             _follow(track, threshold)
 
     def frozen(self) -> int:
-        """How many weights are frozen; waits for the device."""
+        """Count the frozen weights; waits for the device."""
         return sum(int(track.frozen.sum()) for track in self._tracks.values())
 
     def restored(self, loop: Loop) -> None:

@@ -36,14 +36,14 @@ class Split:
 
     @property
     def samples(self) -> int:
-        """How many are scored."""
+        """Number of samples that are scored."""
         return sum(map(size, self.scored))
 
 
 def split(source: Batches, *, has_labels: bool) -> Split:
     """Divide data into those to train on and those to score on, the same ones each time.
 
-    Every fifth sample is held out, of more than 2,500 one in so many that they are about 500. Fewer than ten samples,
+    Every fifth sample is held out; of more than 2,500 samples, about 500 at equal distances. Fewer than ten samples,
     and batches that only the caller's code can tell apart, are all trained on, and up to 500 of them scored.
 
     Args:
@@ -65,7 +65,7 @@ def split(source: Batches, *, has_labels: bool) -> Split:
 
 
 def _parts(source: Batches) -> tuple[Batches, Batches, int] | None:
-    """What to train on, what to hold out, one sample in how many that is; None where the data cannot be divided."""
+    """Divide data, holding out every n-th sample: (train, held, n); None where the data cannot be divided."""
     if isinstance(source, ArrayBatches):
         share = _share(source.samples, source.prescribed)
         divided = None if share is None else source.split(share)
@@ -80,7 +80,7 @@ def _parts(source: Batches) -> tuple[Batches, Batches, int] | None:
 
 
 def _share(samples: int, whole: int | None) -> int | None:
-    """One sample in how many is held out; None where there are too few, or too few for a batch of `whole` on each side."""
+    """Return n to hold out every n-th sample; None for too few samples, or too few for a batch of `whole` per side."""
     share = max(SHARE, samples // LARGEST)
     if whole is not None:
         share = min(share, samples // whole)

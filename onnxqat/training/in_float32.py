@@ -51,7 +51,7 @@ class Source:
 
     @property
     def target(self) -> Any:
-        """What the trained values are written into."""
+        """Model that the trained values are written into: the given one, or the converted graph."""
         return self.graph if self._converted else self._given
 
     def like_given(self, tuned: Any, output: str | os.PathLike[str] | None) -> Any:
@@ -87,7 +87,7 @@ def before_casts(module: nn.Module) -> nn.Module:
 
 
 def cast_types(module: OnnxModule) -> tuple[torch.dtype | None, ...]:
-    """Of each output, the type that a Cast gives it where :func:`before_casts` takes it from in front of that."""
+    """Return, per output, the type of the Cast that :func:`before_casts` leaves out; None for outputs without one."""
     return tuple(node.args[1] if _is_cast(node) else None for node in _results(module.graph))
 
 

@@ -1,4 +1,4 @@
-"""Which learning rate a run gets: by optimizer and bit width, and for single tensors by name."""
+"""Learning rates of a run: by optimizer and bit width, and for single tensors by name."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ steps; steps of Adam at 0.01 move a weight across a 4-bit grid's interval of a f
 
 
 def follows_size(optimizer: str) -> bool:
-    """Whether steps of `optimizer` fit the size of a scale by themselves, as LSQ's gradient does or the optimizer."""
+    """Check whether steps of `optimizer` fit the size of a scale, through LSQ's gradient or its own update rule."""
     return optimizer in BY_GRADIENT | BY_SIZE | {"adadelta"}
 
 

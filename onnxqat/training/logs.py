@@ -1,4 +1,4 @@
-"""Which logs a run writes."""
+"""Logs that a run writes."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ CHECKPOINTS = ("last.safetensors", "best.safetensors")
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What a progress callback is told after each step: all numbers are of the steps done so far."""
+    """Report to a progress callback after each step: all numbers are of the steps done so far."""
 
     step: int
     total_steps: int
@@ -111,12 +111,12 @@ class Loop:
 
     @property
     def standing(self) -> Progress:
-        """Where the run stands, for its parts."""
+        """Progress of the run, for its parts."""
         return self._state
 
     @property
     def has_score(self) -> bool:
-        """Whether the module itself is scored, so that its start can be compared with each epoch."""
+        """Check whether the module itself is scored, so that its start can be compared with each epoch."""
         return self.evaluate is not None or bool(self.scored)
 
     def run(self, *, resume: bool = False) -> Fitted:
@@ -206,7 +206,7 @@ class Loop:
 
     @property
     def _is_enough(self) -> bool:
-        """Whether what is kept is as good as it has to be; the same in all processes, as scores are."""
+        """Check whether the best score has reached the target; the same in all processes, as scores are."""
         best = self._state.best_score
         return self.target is not None and best is not None and best >= self.target
 
@@ -280,7 +280,7 @@ class Loop:
         )
 
     def _keepers(self) -> dict[str, checkpoint.Keeper]:
-        """What has a state of its own to keep: the schedule, the scaler of the loss and the parts."""
+        """List the objects whose state checkpoints hold: the schedule, the scaler of the loss and the parts."""
         keepers: dict[str, Any] = {f"part:{part.name}": part for part in self.parts}
         if self._step.scaler.is_enabled():
             keepers["scaler"] = self._step.scaler

@@ -1,4 +1,4 @@
-"""What training minimizes: labels, a teacher, or a mix of both."""
+"""Training losses: labels, a teacher, or a mix of both."""
 
 from __future__ import annotations
 

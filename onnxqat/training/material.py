@@ -1,4 +1,4 @@
-"""What a run trains on and what it is scored on."""
+"""Training and scoring data of a run."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ class Material:
     """The data of a run.
 
     Attributes:
-        source: what to train on.
-        scored: what to score on where the user gives no score.
+        source: batches to train on.
+        scored: batches to score on where the user gives no score.
         held_out: whether training does not see these.
         repeatable: whether the data can be read more than once.
-        judged: what to score on as the data that a metric reads; None where there is nothing to score on.
+        judged: data to score on, as a metric reads them; None where there is nothing to score on.
         has_labels: whether there are labels.
-        batch_size: samples a batch.
+        batch_size: samples per batch.
         prescribed: whether the model prescribes that.
-        remarks: what is worth knowing of the data.
+        remarks: remarks on the data.
     """
 
     source: Batches
@@ -114,7 +114,7 @@ def read(
 
 
 def _judged(divided: holdout.Split, inputs: Sequence[InputInfo], batch_size: int) -> Data | None:
-    """What is scored, as data; labels go with it."""
+    """Return the scored samples as data that a metric reads, with their labels; None where nothing is scored."""
     if divided.data is not None or not divided.scored:
         return divided.data
     held = [({name: value.numpy() for name, value in batch.inputs.items()}, batch.labels) for batch in divided.scored]

@@ -1,4 +1,4 @@
-"""What the method of a run adds to the loss, such as AdaRound's pull towards whole roundings."""
+"""Penalty that the method of a run adds to the loss, such as AdaRound's rounding regularizer."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def _of_teacher(step: Step, seen: Sequence[Seen], is_bad: Callable[[Tensor], boo
 
 
 def _teachers(target: Any) -> list[Sequence[Tensor]]:
-    """What each teacher says, where there may be several."""
+    """Return the outputs of each teacher, where there may be several."""
     if target is None:
         return []
     return [target] if all(isinstance(value, Tensor) for value in target) else list(target)
@@ -187,7 +187,7 @@ class Watched(nn.Module):
         self._look = look
 
     def forward(self, *inputs: Any) -> Any:
-        """What the module returns."""
+        """Return the result of the module."""
         module = self._held[0]
         if isinstance(module, fx.GraphModule):
             return _Shown(module, self._look).run(*inputs)

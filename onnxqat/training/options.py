@@ -92,7 +92,7 @@ class Options:
 
     @property
     def execution(self) -> Execution:
-        """How a step is computed."""
+        """Execution options of a step."""
         return Execution(
             precision=self.precision,
             gradient_norm=self.gradient_norm,
@@ -105,17 +105,17 @@ class Options:
 
     @property
     def by_loss(self) -> bool:
-        """Whether the loss is the score."""
+        """Check whether the loss is the score."""
         return self.evaluate is None and self.score is None
 
     @property
     def has_length(self) -> bool:
-        """Whether the length of the run is given."""
+        """Check whether the length of the run is given."""
         return self.epochs is not None or self.max_steps is not None
 
     @property
     def objectives(self) -> tuple[Part, ...]:
-        """What changes what is minimized, and how fast, from step to step."""
+        """Parts that change objective, gradients or weights from step to step, in the order in which they run."""
         return (
             *(() if self.progressive is None else (Progressive(self.progressive),)),
             *(() if self.dampening is None else (Dampening(self.dampening),)),

@@ -1,4 +1,4 @@
-"""What may take part in a training run: a log, bit widths that shrink, a term of the loss, statistics re-estimated."""
+"""Callbacks of a training run: a log, bit widths that shrink, a term of the loss, statistics re-estimated."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Part:
 
     @property
     def may_keep(self) -> bool:
-        """Whether the module is what a file can hold, so that it may be kept as the best."""
+        """Check whether a file can hold the module as it is now, so that it may be kept as the best."""
         return True
 
     def start(self, loop: Loop) -> None:
@@ -82,7 +82,7 @@ class Part:
         """The run has ended, also when by an error."""
 
     def state_dict(self) -> dict[str, Any]:
-        """What a resumed run needs: tensors and JSON values by name."""
+        """Return the state that a resumed run needs: tensors and JSON values by name."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

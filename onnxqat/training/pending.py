@@ -16,7 +16,7 @@ CUDA_CHECK_INTERVAL = 8
 
 @dataclasses.dataclass(frozen=True)
 class Pending:
-    """What a step gave, its numbers still on the device."""
+    """Results of a step, its numbers still on the device."""
 
     step: int
     epoch: int
@@ -43,7 +43,7 @@ class PendingSteps:
 
     @property
     def due(self) -> bool:
-        """Whether it is time to look."""
+        """Check whether `interval` steps are held, so that it is time to :meth:`take` them."""
         return len(self._held) >= self.interval
 
     def take(self) -> list[StepRecord]:

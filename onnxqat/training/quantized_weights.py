@@ -31,7 +31,7 @@ class Folded:
 
     @torch.no_grad()
     def factor(self) -> Tensor:
-        """What the weight is multiplied by; float32, broadcast to it."""
+        """Return the factor of the weight; float32, broadcasts to it."""
         return self.fold.factor(self.gamma, self.variance)
 
 
@@ -52,7 +52,7 @@ class QuantizedWeight:
     folded: Folded | None = None
 
     def value(self) -> Tensor:
-        """What is rounded, float32, differentiable in the weight; gamma counts as a scale, and gets no gradient."""
+        """Return the tensor that is rounded, float32, differentiable in the weight; gamma gets no gradient."""
         weight = self.weight.to(torch.float32)
         return weight if self.folded is None else weight * self.folded.factor()
 

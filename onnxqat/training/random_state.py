@@ -56,7 +56,7 @@ class RandomState:
 
     @staticmethod
     def read(tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> RandomState:
-        """What :meth:`written` gave; a file that has torch's states only leaves the others alone.
+        """Read a state that :meth:`written` returned; a file with torch's states only leaves the others alone.
 
         Raises:
             ValueError: a generator does not take its state.

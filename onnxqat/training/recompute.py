@@ -52,11 +52,11 @@ class Recomputed(nn.Module):
 
     @property
     def follows(self) -> bool:
-        """Whether a forward pass changes something, such as running statistics."""
+        """Check whether a forward pass changes buffers or parameters, such as running statistics."""
         return any(self._followed)
 
     def forward(self, *inputs: Any) -> Any:
-        """What the module returns for `inputs`."""
+        """Return the result of the module for `inputs`."""
         values: dict[str, Any] = dict(zip(self._inputs, inputs, strict=True))
         for index, (segment, (needed, given, dead)) in enumerate(zip(self.segments, self._signatures, strict=True)):
             arguments = [values[name] for name in needed]
@@ -128,9 +128,10 @@ def _exchanged(before: _Held) -> Iterator[None]:
 
 
 def _followed(segment: nn.Module) -> list[tuple[dict[str, Any], str]]:
-    """Where a module keeps what its forward pass may change: a module with floating-point buffers that are saved.
+    """List the tensors that a forward pass of `segment` may change, as (dictionary, key) of the module that has them.
 
-    Those are running statistics, and all buffers and untrained parameters of quantizers that follow the data.
+    These are running statistics (saved floating-point buffers), and all saved buffers and untrained parameters of
+    quantizers that follow the data.
     """
     found: list[tuple[dict[str, Any], str]] = []
     for module in segment.modules():
@@ -166,7 +167,7 @@ def cut(nodes: Sequence[fx.Node], segments: int) -> list[list[fx.Node]]:
 
 
 def _crossing(nodes: Sequence[fx.Node]) -> list[int]:
-    """How many values of nodes before each place are read at or behind it."""
+    """Count, for each place among `nodes`, the values computed before it that are read at or behind it."""
     position = {node: index for index, node in enumerate(nodes)}
     change = [0] * (len(nodes) + 1)
     for index, node in enumerate(nodes):
@@ -196,7 +197,7 @@ def _last_uses(parts: Sequence[Sequence[fx.Node]]) -> dict[str, int]:
 
 
 def _ends(part: Sequence[fx.Node], last_use: dict[str, int], index: int) -> tuple[list[fx.Node], list[fx.Node]]:
-    """What `part` reads of others, and what others read of it."""
+    """Return the nodes of other parts that `part` reads, and its own nodes that later parts read."""
     inside = set(part)
     needed = {r: None for n in part for r in n.all_input_nodes if r not in inside and r.op != "get_attr"}
     return list(needed), [n for n in part if last_use.get(n.name, -1) > index]

@@ -1,4 +1,4 @@
-"""Where in a detector's output there is an object: what it says of the thousands of other places is arbitrary.
+"""Relevance of places in a detector's output: where there is no object, its boxes are arbitrary.
 
 Detectors put boxes and scores side by side at every place of a grid. In YOLOX-Nano 98 % of the squared error of boxes
 and 93 % of that of classes lies where the objectness is below 0.01, so that a plain squared difference trains boxes
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 HIGH = 0.3
-"""Score from which an object is taken to be there: what detectors show by default lies between 0.25 and 0.5."""
+"""Score from which an object is taken to be there: default thresholds of detectors lie between 0.25 and 0.5."""
 
 TOGETHER, FEWEST = 0.9, 32
 """An objectness is high where a class is, too, in this share of at least so many places; classes exclude each other."""
@@ -80,7 +80,7 @@ def find(teachers: Sequence[Tensor], axis: int, scores: Tensor, total: Callable[
 
 
 def _high(teacher: Tensor, axis: int, scores: Tensor) -> Tensor:
-    """Of each channel, in how many places it is a high score, and in how many beside another one."""
+    """Count, per channel, the places where it is a high score, and those where another one is high too: (2, C)."""
     high = (teacher.movedim(axis, -1) > HIGH) & scores
     several = high & (high.sum(-1, keepdim=True) > 1)
     return torch.stack([h.flatten(0, -2).sum(0) for h in (high, several)])
@@ -104,7 +104,7 @@ class DifferenceWeights:
     relevance: Relevance | None = None
 
     def of(self, teacher: Tensor) -> Tensor:
-        """For what the `teacher` gave; broadcasts to its shape."""
+        """Return the weights for the `teacher`'s output; they broadcast to its shape."""
         weights = self.by_channel.to(teacher.device)
         return weights if self.relevance is None else weights * self.relevance.of(teacher)
 

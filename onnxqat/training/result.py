@@ -1,4 +1,4 @@
-"""What :func:`onnxqat.finetune` gives, and which weights it writes."""
+"""Result of :func:`onnxqat.finetune`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from onnxqat.types import Remark
 
 @dataclasses.dataclass
 class FinetuneResult:
-    """What a run gives.
+    """Result of a run.
 
     Attributes:
         model: the tuned model, of the kind that was given; the output path when a path was given.
@@ -26,7 +26,7 @@ class FinetuneResult:
         score: what the score is: ``"evaluate"``, a function of the caller, or ``"loss"``, minus the loss.
         scored_samples: samples that ``"loss"`` is the mean over; 0 with another score.
         held_out: whether training does not see these.
-        arithmetic: what operators computed, in training and for the score.
+        arithmetic: arithmetic of the operators, in training and for the score.
         written: which weights were written: ``"best"``, ``"start"`` when no epoch scored higher, and where nothing
             could be scored ``"average"`` or ``"last"``.
         limited_scales: how often a step would have more than doubled or less than halved a scale; more than a few
@@ -55,7 +55,7 @@ class FinetuneResult:
 
     @property
     def helped(self) -> bool | None:
-        """Whether training raised the score; None where nothing could be scored."""
+        """Check whether training raised the score; None where nothing could be scored."""
         return None if self.start_score is None else self.written == "best"
 
 

@@ -62,12 +62,12 @@ def student(
 
 @dataclasses.dataclass
 class Lesson:
-    """Who learns what from whom.
+    """Student, teacher and loss of a run.
 
     Attributes:
-        forward: what is called for the student's outputs: the student, or a view of it that shows inner tensors.
-        teacher: what is imitated; None without.
-        loss: of what the two return and labels.
+        forward: module that gives the student's outputs: the student, or a view of it that shows inner tensors.
+        teacher: module that is imitated; None without.
+        loss: loss of the student's outputs, labels and the teacher's outputs.
     """
 
     forward: nn.Module
@@ -76,7 +76,7 @@ class Lesson:
 
 
 def teachers_of(given: Any, student: nn.Module, *, has_labels: bool) -> list[Given]:
-    """What is imitated: `given`; without it and without labels, the student with its quantizers off.
+    """Return the teachers: `given`; without it and without labels, the student with its quantizers off.
 
     Raises:
         UsageError: ``option-invalid`` when the student has no float weights to teach with.

@@ -64,7 +64,7 @@ WHOLE_WEIGHTS = ("features", "dampening", "freezing", "channels_last", "recomput
 
 
 def run(model: io.ModelSource, data: Any, given: Options) -> FinetuneResult:
-    """What :func:`onnxqat.finetune` does, and raises."""
+    """Train as :func:`onnxqat.finetune` documents, with its results and errors."""
     if isinstance(model, (str, os.PathLike)) and given.output is None:
         raise UsageError("option-invalid", f"no output path for the tuned {os.fspath(model)!r}")
     given.check()
@@ -302,7 +302,7 @@ def _other_teacher(graph: ir.Model, given: Options) -> tuple[Remark, ...]:
 
 
 def _settings(plan: Schedule, data: Material, world: World, given: Options) -> dict[str, Any]:
-    """What a resumed run has to agree with."""
+    """Return the settings in which a resumed run has to agree, as JSON values."""
     optimizer = given.optimizer
     name = optimizer if isinstance(optimizer, str) else getattr(optimizer, "__qualname__", "own")
     return {

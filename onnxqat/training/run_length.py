@@ -1,4 +1,4 @@
-"""How many steps a run takes."""
+"""Length of a run: batch size, epochs and steps."""
 
 from __future__ import annotations
 

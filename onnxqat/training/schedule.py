@@ -1,4 +1,4 @@
-"""What a learning-rate schedule is, the warm-up that all of them have, and how rates are set."""
+"""Protocol of learning-rate schedules, the warm-up that all of them have, and the setting of rates."""
 
 from __future__ import annotations
 

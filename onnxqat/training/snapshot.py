@@ -18,7 +18,7 @@ from onnxqat.training.step import Step
 
 
 def touched(module: nn.Module) -> list[Tensor]:
-    """What a forward pass may change: floating-point buffers and parameters without a gradient, and zero points."""
+    """List the tensors that a forward pass may change: saved float tensors without a gradient, and zero points."""
     kept = set(module.state_dict())
     held: dict[str, Tensor] = {**dict(module.named_buffers()), **dict(module.named_parameters())}
     floats = [v for key, v in held.items() if key in kept and v.is_floating_point() and not v.requires_grad]

@@ -1,4 +1,4 @@
-"""What one step consists of: teacher, forward pass, loss, backward pass, clipping, update."""
+"""Training step: teacher, forward pass, loss, backward pass, clipping, update."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Teacher = Callable[..., Any]
 
 @dataclasses.dataclass(frozen=True)
 class Seen:
-    """What a forward pass was given.
+    """Inputs of a forward pass.
 
     Attributes:
         batch: on the device, augmented.
@@ -44,7 +44,7 @@ class Seen:
 
 @dataclasses.dataclass(frozen=True)
 class Scored:
-    """What the loss on held samples is, and how much outputs vary over them.
+    """Loss on held samples, and the variation of outputs over them.
 
     Attributes:
         loss: mean over samples.
@@ -101,7 +101,7 @@ class Step:
         return batch if self.augment is None else dataclasses.replace(batch, inputs=self.augment(batch.inputs))
 
     def target(self, batch: Batch) -> Sequence[Tensor] | None:
-        """What the teacher says to a prepared batch.
+        """Return the teacher's outputs for a prepared batch; None without a teacher.
 
         Raises:
             UsageError: ``option-invalid`` where it cannot compute on the inputs.
@@ -192,7 +192,7 @@ class Step:
 
 
 def ask(teacher: Teacher, batch: Batch, names: Sequence[str] | None) -> Any:
-    """What `teacher` says to a prepared batch.
+    """Return the outputs of `teacher` for a prepared batch.
 
     Raises:
         UsageError: ``option-invalid`` where it cannot compute on the inputs.

@@ -140,7 +140,7 @@ class Steps:
             self.tell(records)
 
     def _is_bad(self, record: StepRecord) -> bool:
-        """Whether a step was not finite; gradients that overflow in float16 are left out by the scaler of the loss."""
+        """Check whether a step was not finite; a few overflows in float16 pass, as the loss scaler skips such steps."""
         overflow = not math.isfinite(record.gradient_norm)
         self._overflows = self._overflows + 1 if overflow else 0
         forgiven = self.step.scaler.is_enabled() and self._overflows <= OVERFLOWS

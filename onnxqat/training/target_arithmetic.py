@@ -38,7 +38,7 @@ def resolve(
 
 
 def of_backend(graph: ir.Model) -> str | None:
-    """What the table of the backend that `graph` records says; None where it says nothing, or is not found."""
+    """Return the arithmetic of the backend that `graph` records; None where its table has none or is not found."""
     name = graph.metadata_props.get("onnxqat.backend")
     if not name:
         return None

@@ -47,12 +47,12 @@ class Guide(nn.Module):
 
 
 def places(what: str, wanted: Sequence[str], there: Sequence[str]) -> list[int]:
-    """Where each of `wanted` is in `there`: by name where all are there, else by position.
+    """Return the index in `there` of each of `wanted`: by name where all are there, else by position.
 
     Args:
-        what: what they are, for the error.
+        what: kind of the names, for the error.
         wanted: names in the order that is asked for.
-        there: names in the order that there is.
+        there: names in the order of the teacher.
 
     Raises:
         UsageError: ``option-invalid`` where neither fits.
@@ -153,7 +153,7 @@ def check_inputs(given: Sequence[Given], student: ir.Model) -> None:
 
 
 def output_kind(graph: ir.Model) -> OutputKind:
-    """Whether a model ends in Softmax, so that its output is no logits."""
+    """Tell probabilities, which a model that ends in Softmax returns, from logits."""
     outputs = graph.graph.outputs
     node = outputs[0].producer() if outputs else None
     while node is not None and node.op_type in ("DequantizeLinear", "QuantizeLinear", "Clip", "Identity", "Cast"):

@@ -29,11 +29,11 @@ class World:
 
     @property
     def writer(self) -> bool:
-        """Whether this process writes files and reports progress: one of them does."""
+        """Check whether this process is the one that writes files and reports progress."""
         return self.rank == 0
 
     def wrap(self, module: nn.Module) -> nn.Module:
-        """What to call in place of `module`, so that backward leaves the mean gradient over all processes."""
+        """Return the module to call in place of `module`; its backward leaves the mean gradient of all processes."""
         return module
 
     def accumulating(self, forward: nn.Module) -> AbstractContextManager[None]:
@@ -41,7 +41,7 @@ class World:
         return contextlib.nullcontext()
 
     def place(self, module: nn.Module) -> nn.Module:
-        """What to train in place of `module`, before there is an optimizer: equal in all processes, or in shards."""
+        """Return the module to train, equal in all processes or in shards; called before there is an optimizer."""
         return module
 
     def flat(self, module: nn.Module) -> nn.Module:

@@ -15,12 +15,12 @@ ROOT = -1
 
 @dataclasses.dataclass(frozen=True)
 class Cut:
-    """Where each node of a graph goes.
+    """Assignment of each node of a graph to a block.
 
     Attributes:
         graph: the flat graph.
-        homes: number of the block of each node, :data:`ROOT` for arguments, the result, and what several blocks read
-            that is computed from constants alone.
+        homes: number of the block of each node; :data:`ROOT` for arguments, the result, and nodes computed from
+            constants alone that several blocks read.
         count: number of blocks.
     """
 
@@ -102,7 +102,7 @@ def cut(module: fx.GraphModule, block_bytes: int) -> Cut:
 
 
 def is_parameter(module: nn.Module, node: fx.Node) -> bool:
-    """Whether a ``get_attr`` node reads a parameter of `module` itself, of at least one dimension."""
+    """Check whether a ``get_attr`` node reads a parameter of `module` itself, of at least one dimension."""
     found = module._parameters.get(cast(str, node.target))  # noqa: SLF001 - submodules do not count
     return found is not None and found.ndim > 0
 

@@ -1,4 +1,4 @@
-"""What becomes of a run when one of its processes fails: the others end too, and say which one it was."""
+"""Failure of one process of a run: the other processes end too, with an error that names it."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ import torch.distributed as dist
 from onnxqat.errors import QatError
 
 ROLL_CALL = 3.0
-"""Seconds in which the processes that are left report, so that those that do not can be named."""
+"""Seconds in which the remaining processes report, so that the missing ones can be named."""
 
 _LOST = re.compile(r"gloo|nccl|connection|processgroup|process group|timed? ?out|broken pipe|socket", re.IGNORECASE)
 _FAILED = "onnxqat/failed"
 
 
 class Store(Protocol):
-    """What is used of torch's key-value stores."""
+    """Methods of torch's key-value stores that are used here."""
 
     def set(self, key: str, value: str) -> None:
         """Write `value` under `key`."""
 
     def get(self, key: str) -> bytes:
-        """Read what is under `key`."""
+        """Read the value under `key`."""
 
     def check(self, keys: list[str]) -> bool:
-        """Whether there is something under all of `keys`."""
+        """Check whether every one of `keys` has a value."""
 
 
 def lost(error: RuntimeError) -> bool:
-    """Whether `error` says that another process cannot be reached."""
+    """Check whether `error` says that another process cannot be reached."""
     return isinstance(error, dist.DistError) or bool(_LOST.search(str(error)))
 
 
@@ -78,7 +78,7 @@ def _leave(store: Store | None, rank: int, error: BaseException) -> None:
 
 
 def _verdict(rank: int, size: int, store: Store | None) -> str:
-    """Who is gone and why, as far as it can be known."""
+    """Describe the process that failed, or the processes that no longer answer; empty where nothing is known."""
     if store is None:
         return ""
     try:

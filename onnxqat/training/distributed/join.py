@@ -156,7 +156,7 @@ def _group(rank: int, size: int, device: torch.device, timeout: float) -> Iterat
 
 
 def backend(device: torch.device) -> dict[str, Any]:
-    """What the process group talks by; NCCL is told its GPU, so that no message has to guess it."""
+    """Return the process group's backend arguments; NCCL is given its GPU, so that it does not have to guess it."""
     return {"backend": "nccl", "device_id": device} if device.type == "cuda" else {"backend": "gloo"}
 
 

@@ -1,4 +1,4 @@
-"""What quantizers of several processes have observed, put together."""
+"""Reduction of observed ranges over all processes."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from onnxqat.training.world import World
 
 @torch.no_grad()
 def reduce_observed(module: nn.Module, world: World) -> None:
-    """Make the observed range of every quantizer that of all processes: the least minimum, the greatest maximum.
+    """Reduce the observed range of every quantizer over all processes, to the least minimum and greatest maximum.
 
     For quantizers in a calibrating state: each process runs its own samples through `module`, then all call this, then
-    ``apply_observed`` gives every process the same scales, those of one process that has seen all samples. A NaN
-    that one process has seen becomes an infinite range, which ``apply_observed`` refuses. Two messages in all; nothing
-    to do for one process.
+    ``apply_observed`` gives every process the same scales as one process that has seen all samples. A NaN that one
+    process has seen becomes an infinite range, which ``apply_observed`` refuses. Sends two messages in all, none in a
+    run of one process.
     """
     if not isinstance(world, Group):
         return

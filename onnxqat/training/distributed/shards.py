@@ -1,4 +1,4 @@
-"""Which samples of the data each process trains on."""
+"""Division of the training and scoring data among the processes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def part(batch: Batch, rank: int, size_of_world: int) -> Batch:
 
 
 def _run(count: int, rank: int, size_of_world: int) -> tuple[int, int, float]:
-    """Which of `count` samples process `rank` takes, from and up to, and their weight."""
+    """Return start and stop of the samples, out of `count`, that process `rank` takes, and the weight of their loss."""
     start, stop = (count * r // size_of_world for r in (rank, rank + 1))
     weight = (stop - start) * size_of_world / max(count, 1)
     if start == stop:
@@ -62,7 +62,10 @@ def slices(batches: Iterable[Batch], world: World) -> Iterator[Batch]:
 
 
 def rounds(batches: Iterable[Batch], world: World) -> Iterator[Batch]:
-    """Of as many batches as there are processes, the one of this process; the last ones may count nothing."""
+    """Deal whole batches to ranks: out of every `world.size` consecutive batches, yield the one of this rank.
+
+    If the last round is short, surplus ranks repeat its last batch with weight 0, so that all ranks do as many steps.
+    """
     source = iter(batches)
     while held := list(itertools.islice(source, world.size)):
         mine = held[min(world.rank, len(held) - 1)]
@@ -178,7 +181,7 @@ def shard(source: Batches, world: World, *, own: bool, whole: bool) -> Batches:
 
 
 def shard_scored(scored: Sequence[Batch], world: World, *, own: bool, whole: bool) -> tuple[Batch, ...]:
-    """Of the batches that the run is scored on, those of this process; arguments as in :func:`shard`."""
+    """Return this process's share of the batches that the run is scored on; arguments as in :func:`shard`."""
     if world.size == 1 or own:
         return tuple(scored)
     return tuple((rounds if whole else slices)(scored, world))

@@ -32,14 +32,14 @@ class _Total(torch.autograd.Function):
 
 
 class SyncedBatchNorm(BatchNorm):
-    """What :func:`sync` makes of a :class:`BatchNorm`; one message a forward and one a backward pass."""
+    """A :class:`BatchNorm` with statistics over all processes; one message per forward and per backward pass."""
 
     def forward(
         self, x: Tensor, mean: Tensor, variance: Tensor, scale: Tensor, bias: Tensor, *, remade: bool = False
     ) -> Tensor:
         """(batch, channels, ...) -> the same; in eval mode and with frozen statistics as the base class.
 
-        Live, the result is kept whatever `remade` says, as to make it again would take a message.
+        With live statistics `remade` has no effect: computing the result again would take a message.
         """
         if not self.training or self.frozen:
             return super().forward(x, mean, variance, scale, bias, remade=remade)
@@ -56,7 +56,7 @@ class SyncedBatchNorm(BatchNorm):
 
 
 class SyncedFoldedBatchNorm(FoldedBatchNorm):
-    """What :func:`sync` makes of a :class:`FoldedBatchNorm`."""
+    """A :class:`FoldedBatchNorm` with statistics over all processes."""
 
     def statistics(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor | float]:
         """As the base class says, over all processes."""

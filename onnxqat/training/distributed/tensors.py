@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def is_sharded(tensor: Any) -> TypeGuard[DTensor]:
-    """Whether each process holds a part of `tensor` only."""
+    """Check whether `tensor` is sharded, so that each process holds only a part of it."""
     # Without the import, which takes a second, there is no such tensor.
     home = sys.modules.get("torch.distributed.tensor")
     return home is not None and isinstance(tensor, home.DTensor)

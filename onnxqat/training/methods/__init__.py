@@ -47,7 +47,7 @@ def method(name: str) -> type[FakeQuantize]:
 
 
 def key_of(name: str) -> str:
-    """What a file is told that method `name` is: the name, or that of a user's file without folder and extension."""
+    """Return the name of a method for records: `name` itself, or the stem of a user's file."""
     return _found.key_of(name)
 
 
@@ -59,13 +59,13 @@ def check(name: str) -> MethodCheck:
 
 
 def factory(name: str, *, weights: str | None = None, limit_steps: bool = True) -> QuantizerFactory:
-    """What ``to_torch(..., quantizer_factory=...)`` takes to build the quantizers of method `name`.
+    """Return the ``quantizer_factory`` with which ``to_torch`` builds the quantizers of method `name`.
 
     Args:
         name: the method.
         weights: another method for weights; None: the same.
-        limit_steps: keep what one optimizer step does to a scale small (:mod:`onnxqat.bridge.step_limit`), as the
-            quantizers that ``to_torch`` makes by default do; False for a loop that guards scales itself.
+        limit_steps: limit the change of a scale in one optimizer step (:mod:`onnxqat.bridge.step_limit`), as the
+            default quantizers of ``to_torch`` do; False for a loop that guards scales itself.
 
     A derived bias follows the two quantizers of its layer whatever the method. A bias with a scale of its own keeps
     it: its grid is so fine that there is nothing to learn.
@@ -127,7 +127,7 @@ _WHY_FOLDED = {
 
 
 def _alone(quantizer: Quantizer) -> bool:
-    """Whether nothing but the quantizer reads the constant that it quantizes."""
+    """Check whether the quantizer is the only consumer of the constant that it quantizes."""
     users = [node for node, _ in quantizer.input.uses()]
     return len(users) == 1 and users[0] in quantizer.nodes and not quantizer.input.is_graph_output()
 

@@ -1,4 +1,4 @@
-"""Whether a method keeps what every method promises: tried on quantizers alone and in a small network."""
+"""Check of the promises that every method makes: on quantizers alone and in a small network."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ class Finding:
 
 @dataclasses.dataclass(frozen=True)
 class MethodCheck:
-    """What was found about a method."""
+    """Findings about a method."""
 
     method: str
     findings: tuple[Finding, ...]
 
     @property
     def passed(self) -> bool:
-        """Whether every promise is kept."""
+        """Check whether every promise is kept."""
         return all(finding.passed for finding in self.findings)
 
 
@@ -129,7 +129,7 @@ def _alone(module: ModuleType) -> Iterator[tuple[str, FakeQuantize, Tensor]]:
 
 
 def _reference(module: ModuleType, quantizer: FakeQuantize, x: FloatArray) -> FloatArray:
-    """What numpy says: of the file's own function, or of the formula that every quantizer has."""
+    """Compute the method in numpy: by the file's ``reference``, or by the formula that every quantizer has."""
     own = getattr(module, "reference", None)
     if not inspect.isfunction(own):  # files of the package may have imported kernels.reference
         if not module.__name__.startswith(_found.PACKAGE):

@@ -1,4 +1,4 @@
-"""Where a method comes from: a file of this package, a file of the user's, or another package's entry point.
+"""Look-up of a method: a file of this package, a file of the user's, or another package's entry point.
 
 A method file has a class ``Method``, a :class:`onnxqat.bridge.fake_quantize.FakeQuantize`, and may have a function
 ``reference(x, qparams, ...)`` that computes the same in numpy.
@@ -57,7 +57,7 @@ def definition(name: str) -> ModuleType:
 
 
 def key_of(name: str) -> str:
-    """What a file is told that `name` is: the name itself, or that of the file without its folder."""
+    """Return the name of a method for records: `name` itself, or the stem of a user's file."""
     return Path(name).stem if name.endswith(".py") else name
 
 

@@ -108,7 +108,7 @@ class Method(lsq.Method):
 
 
 def reference(x: FloatArray, qparams: QParams, rounding: FloatArray | None) -> FloatArray:
-    """What forward gives in eval mode, in numpy; `rounding` is that of :class:`Method`."""
+    """Compute in numpy the result of forward in eval mode; `rounding` is that of :class:`Method`."""
     if rounding is None:
         return numerics.fake_quantize(x, qparams)
     scale, zero = (numerics.spread(v, qparams, x.shape) for v in (qparams.scale, qparams.zero_point))

@@ -121,7 +121,7 @@ class Method(lsq.Method):
 def reference(
     x: FloatArray, qparams: QParams, transforms: bool, odd: bool, levels: int, unit: FloatArray
 ) -> FloatArray:
-    """What forward gives, in numpy.
+    """Compute the result of forward in numpy.
 
     Args:
         x: float32.

@@ -81,7 +81,7 @@ class Method(fixed.Method):
         return low.contiguous(), high.contiguous()
 
     def _grid_of_range(self) -> tuple[Tensor, Tensor]:
-        """What covers the averages: :func:`onnxqat.numerics.from_range` on the device."""
+        """Return scale and zero point that cover the averages: :func:`onnxqat.numerics.from_range` on the device."""
         low, high = self.low.clamp(max=0.0), self.high.clamp(min=0.0)
         zero = numerics.zero_point_of(self.qtype)
         if self.symmetric:

@@ -28,7 +28,7 @@ _RECTIFIERS = (torch.relu, torch.nn.functional.relu, torch.clamp)
 
 @dataclasses.dataclass(frozen=True)
 class Block:
-    """What is reconstructed together.
+    """Part of a graph that is reconstructed as one.
 
     Attributes:
         entries: nodes whose values are given; one, but for the arguments of the network.
@@ -92,17 +92,21 @@ def weights_of(runner: GraphRunner, node: fx.Node) -> list[FakeQuantize]:
 
 
 def _value(runner: GraphRunner, node: fx.Node) -> fx.Node | None:
-    """What a layer gives: itself, or of the tuple of an LSTM the first that is read; None where it is not float."""
+    """Return a layer's float value: itself, or the first read item of an LSTM's tuple; None where there is none."""
     parts = [n for n in node.users if n.target is operator.getitem]
     found = [n for n in (node, *sorted(parts, key=lambda n: n.args[1])) if runner.is_float(n)]  # type: ignore[arg-type, return-value]
     return next(iter(found), None)
 
 
 def _ends(runner: GraphRunner, weighted: dict[fx.Node, list[FakeQuantize]]) -> list[fx.Node]:
-    """Where the graph is cut: in front of each weighted layer, or join of some, but the first."""
+    """List the nodes that end a region, in graph order.
+
+    Each region but the last ends at the last cut in front of the next weighted layer, or of the next branches with
+    weighted layers; where a quantizer is that cut, at the one in front of it.
+    """
     cuts = _cuts(runner)
     ends: list[fx.Node] = []
-    chosen: fx.Node | None = None  # the last cut that may end the stretch: a quantizer belongs to what reads it
+    chosen: fx.Node | None = None  # the last cut that may end the region: a quantizer belongs to its consumer
     has_layer = passed = False
     for node in runner.nodes:
         passed = passed or node in weighted
@@ -114,7 +118,7 @@ def _ends(runner: GraphRunner, weighted: dict[fx.Node, list[FakeQuantize]]) -> l
             chosen = node
         has_layer, passed = has_layer or passed, False
     if passed and has_layer and chosen is not None:
-        ends.append(chosen)  # what is behind the last cut has layers too
+        ends.append(chosen)  # there are layers behind the last cut too
     return ends
 
 

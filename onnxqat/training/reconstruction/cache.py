@@ -52,7 +52,7 @@ class Cache:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one batch."""
+        """Shape of one batch."""
         assert self._data is not None
         return tuple(self._data.shape[1:])
 

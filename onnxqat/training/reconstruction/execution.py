@@ -38,11 +38,11 @@ class GraphRunner:
         self._floats = {n for n, v in values.items() if isinstance(v, Tensor) and v.is_floating_point()}
 
     def is_data(self, node: fx.Node) -> bool:
-        """Whether `node` gives a tensor that depends on the input."""
+        """Check whether `node` gives a tensor that depends on the input."""
         return node in self._depends and node not in self._numbers and node.op != "output"
 
     def is_float(self, node: fx.Node) -> bool:
-        """Whether `node` gives one float tensor that depends on the input."""
+        """Check whether `node` gives one float tensor that depends on the input."""
         return self.is_data(node) and node in self._floats
 
     def submodule(self, node: fx.Node) -> nn.Module | None:

@@ -24,12 +24,12 @@ HELD_OUT = 8
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """How a block is learned.
+    """Settings of a block's optimization.
 
     Attributes:
         iterations: steps of Adam.
-        learning_rate: of the roundings.
-        scale_learning_rate: of the scales of activations, as a share of the scale; 0 leaves them.
+        learning_rate: learning rate of the roundings.
+        scale_learning_rate: learning rate of the scales of activations, as a share of the scale; 0 leaves them.
         drop: probability with which an element of an activation, or of the block's input, is taken from the float
             network (Wei et al., "QDrop", ICLR 2022).
         seed: of the choice of samples.
@@ -44,7 +44,7 @@ class Settings:
 
 @dataclasses.dataclass(frozen=True)
 class Samples:
-    """What is known of a block on the data.
+    """Inputs and target of a block over the data.
 
     Attributes:
         quantized: values of the block's entries where everything in front of it is quantized.
@@ -58,7 +58,7 @@ class Samples:
 
     @property
     def by_sample(self) -> bool:
-        """Whether axis 0 of everything counts samples, so that they can be mixed."""
+        """Check whether axis 0 of entries and target counts samples, so that samples can be mixed across batches."""
         return len({cache.shape[:1] for cache in (*self.quantized, self.target)} - {()}) == 1 and bool(
             self.target.shape
         )

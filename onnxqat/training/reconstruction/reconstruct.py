@@ -54,13 +54,13 @@ RECIPES: dict[str, _Recipe] = {
 
 @dataclasses.dataclass(frozen=True)
 class BlockReport:
-    """What became of one block.
+    """Result of one block.
 
     Attributes:
         tensor: ONNX name of the tensor at its end.
         layers: ONNX names of the weights that were rounded.
         before: mean squared error at its end with nearest rounding.
-        after: the same with what was learned; kept where it is smaller.
+        after: the same with the learned roundings and scales, which are kept where it is smaller.
     """
 
     tensor: str
@@ -70,17 +70,17 @@ class BlockReport:
 
     @property
     def kept(self) -> bool:
-        """Whether what was learned is in the file."""
+        """Check whether the learned roundings and scales are in the file."""
         return self.after < self.before
 
 
 @dataclasses.dataclass
 class ReconstructResult:
-    """What a reconstruction gives.
+    """Result of a reconstruction.
 
     Attributes:
         model: the model, of the kind that was given; the output path when a path was given.
-        module: the module with what was written, in eval mode.
+        module: the module with the values that were written, in eval mode.
         blocks: a report for each block, in order.
         samples: number of samples used.
         seconds: wall time.
@@ -321,7 +321,7 @@ class _Run:
         self.quantized = quantized
 
     def _in_float(self, region: Region, nodes: Sequence[fx.Node]) -> dict[fx.Node, Cache]:
-        """What the float network gives at `nodes`: the teacher where it has them, else the module without quantizers."""
+        """Return the float network's values of `nodes`: the teacher's, else those of the module without quantizers."""
         found = self._values(region, nodes, self.floating, as_float=True)
         if self.theirs is not None:
             self.theirs.replace(found, self.device)

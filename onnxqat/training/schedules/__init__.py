@@ -72,7 +72,7 @@ def make(
 
 
 def settings(schedule: Schedule) -> dict[str, Any]:
-    """What a resumed run has to agree with: name and numbers of `schedule`, JSON values."""
+    """Return the name and numbers of `schedule` in which a resumed run has to agree, as JSON values."""
     if isinstance(schedule, Own):
         return {"schedule": "own", "total_steps": schedule.total_steps}
     kind = type(schedule).__module__.rpartition(".")[2]

@@ -43,7 +43,7 @@ class Schedule(WarmedUp):
             self._now, self._waited = max(self._now * self.gamma, self.final_factor), 0
 
     def state_dict(self) -> dict[str, Any]:
-        """What a resumed run needs."""
+        """Return the state that a resumed run needs."""
         return {"factor": self._now, "best": self._best, "waited": self._waited}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -1,1 +1,1 @@
-"""How a model is laid over the processes: one file a strategy, its name is the strategy's, its class is ``Strategy``."""
+"""Strategies that place a model on the processes: one file per strategy, of its name, with a class ``Strategy``."""
