@@ -1,1 +1,1 @@
-"""What onnxqat knows about each ONNX operator: one file an operator family, one row an operator."""
+"""Definitions of the ONNX operators that onnxqat knows: one file per operator family, one row per operator."""

@@ -14,7 +14,7 @@ InputRole = Literal["data", "weight", "bias", "parameter"]
 
 @dataclasses.dataclass(frozen=True)
 class OpDef:
-    """What is true of an operator whatever the backend.
+    """Properties of an operator that hold for every backend.
 
     Attributes:
         name: ONNX operator type.
