@@ -1,4 +1,4 @@
-"""What an arithmetic says: how sums are kept and how the results of kernels come about from them."""
+"""Base of arithmetics: the accumulator of sums, and the results that kernels compute from them."""
 
 from __future__ import annotations
 
@@ -18,13 +18,12 @@ WIDTHS = (16, 24, 32)
 
 @dataclasses.dataclass(frozen=True)
 class Accumulator:
-    """Where the sum of a layer is kept.
+    """Accumulator of a layer's sums.
 
     Attributes:
         bits: 16, 24 or 32.
-        overflow: what a sum does that needs more: ``wrap`` around, as two's complement does in whatever order it is
-            added; ``saturate``, here of the whole sum, since where the parts of it saturate depends on their order;
-            ``error``.
+        overflow: treatment of a sum that needs more: ``wrap`` around, as two's complement does whatever the order of
+            additions; ``saturate`` the whole sum, since saturated partial sums depend on their order; ``error``.
     """
 
     bits: int = 32
@@ -50,8 +49,8 @@ class Accumulator:
 
         Args:
             total: sums of a layer.
-            tensor: what they are the sums of, for a message.
-            traced: whether nobody may look at the numbers; none of them is an error then.
+            tensor: name of the tensor of the sums, for the error.
+            traced: whether a graph is traced, so that the numbers are unknown; none of them is an error then.
 
         Raises:
             CheckError: ``accumulator-overflow``.
@@ -112,7 +111,7 @@ class Arithmetic(abc.ABC):
 
         Args:
             total: sum of the steps of each image.
-            count: how many they are.
+            count: number of steps in a sum.
             grid: of the input.
             output: of the result.
         """
@@ -122,8 +121,8 @@ class Arithmetic(abc.ABC):
         """Steps of means over windows.
 
         Args:
-            places: steps, one array a place of the window, in the order of memory.
-            count: places of a window; where some lie outside of the image and do not count, float32, of each window.
+            places: steps, one array per position in the window, in the order of memory.
+            count: positions per window; float32 per window where some lie outside of the image and do not count.
             grid: of the input.
             output: of the result.
         """
