@@ -62,15 +62,15 @@ def pad_mask(mask: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
 
 
 def position_mask(q: torch.Tensor, k: torch.Tensor, offset: Any, causal: bool, left: int, right: int) -> torch.Tensor:
-    """Which keys each query may see, by position.
+    """Return the mask of the keys that each query may see, by position.
 
     Args:
         q: queries.
         k: keys.
         offset: position of the first query: a number, or a tensor (B,).
         causal: whether a query sees no later key.
-        left: how far back it sees, -1 without a limit.
-        right: how far ahead it sees, -1 without a limit.
+        left: number of earlier keys that it sees, -1 without a limit.
+        right: number of later keys that it sees, -1 without a limit.
 
     Returns:
         bool (S, T), or (B, 1, S, T) where the offset is a tensor.

@@ -29,7 +29,7 @@ FLOAT_FOLD_LIMIT = 8  # the same for float constants next to shape arithmetic; m
 
 
 class Builder:
-    """One scope: its fx graph and what each of its ONNX values is.
+    """One scope: its fx graph and the value that stands for each of its ONNX values.
 
     Args:
         store: tensors of the module.
@@ -94,12 +94,12 @@ class Builder:
             self.tensor_nodes.setdefault(value.name, result.name)
 
     def known_shape(self, node: fx.Node) -> tuple[int | str | None, ...] | None:
-        """What inference knows of the shape of `node`: sizes, names of symbols, None for neither."""
+        """Return the inferred shape of `node`: sizes, names of symbols, None for neither."""
         shape = node.meta.get(values.SHAPE)
         return None if shape is None else tuple(d if isinstance(d, int) else d.value for d in shape)
 
     def lookup(self, value: ir.Value) -> Value:
-        """What `value` is, fetched from an enclosing scope where need be."""
+        """Look up what stands for `value`, importing it from an enclosing scope where necessary."""
         if id(value) not in self.values:
             if value.const_value is not None and value.producer() is None and not value.is_graph_input():
                 self.root_values()[id(value)] = Const(str(value.name or ""), value.const_value)
@@ -165,7 +165,7 @@ class Builder:
 
     @property
     def prefix(self) -> str:
-        """What goes in front of a path of this scope's module to make it one of the outermost module."""
+        """Prefix that makes a path of this scope's module one of the outermost module."""
         return "" if self.parent is None else f"{self.parent.prefix}{self.path}."
 
     def add_module(self, name: str, added: nn.Module) -> str:
@@ -240,11 +240,11 @@ class NodeView:
         return list(found) if isinstance(found, (tuple, list)) else found
 
     def has(self, index: int) -> bool:
-        """Whether input `index` is given."""
+        """Check whether input `index` is given."""
         return index < len(self.node.inputs) and self.node.inputs[index] is not None
 
     def wants(self, index: int) -> bool:
-        """Whether output `index` exists."""
+        """Check whether output `index` exists."""
         return index < len(self.node.outputs) and bool(self.node.outputs[index].name)
 
     @property
@@ -330,7 +330,7 @@ class NodeView:
         return None if source is None else source.dtype
 
     def is_float(self, index: int) -> bool:
-        """Whether an input holds floats; an unknown type counts as float."""
+        """Check whether an input holds floats; an unknown type counts as float."""
         found = self.dtype(index)
         return found is None or found in values.FLOATS
 

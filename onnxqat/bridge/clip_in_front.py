@@ -34,7 +34,7 @@ def largest_scale(quantizer: Quantizer) -> float | None:
 
 
 def starts_at_zero(quantizer: Quantizer) -> bool:
-    """Whether the grid begins at 0, as the Relu or Clip does that makes the tensor: it may not begin below it either."""
+    """Check whether the grid begins at 0, as the Relu or Clip in front of it does: training must keep it there."""
     node, qparams = quantizer.input.producer(), quantizer.qparams
     bounds = None if node is None or node.domain or quantizer.stored else chains.clip_bounds(node)
     low = STORAGE[qparams.qtype.storage][0] if not qparams.qtype.is_float else None

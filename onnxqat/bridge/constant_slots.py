@@ -1,4 +1,4 @@
-"""Where the constants of a model are: initializers and Constant nodes of every scope, read and replaced in place."""
+"""Slots of a model's constants: initializers and Constant nodes of every scope, read and replaced in place."""
 
 from __future__ import annotations
 

@@ -135,17 +135,17 @@ class FakeQuantize(nn.Module):
         """
 
     def baked(self, weight: Tensor) -> Tensor:
-        """What the file stores for the master weight `weight`, so that its quantizer gives what forward gives in eval."""
+        """Return the weight to store for master weight `weight`, so that Q/DQ gives what forward gives in eval."""
         return weight
 
     def penalty(self, progress: float) -> Tensor | None:
-        """What the method adds to the loss, a scalar; `progress` is the part of the run that is done, 0 to 1."""
+        """Return the method's term of the loss, a scalar, or None; `progress` is the share of the run done, 0 to 1."""
         return None
 
     def forward(self, x: Tensor, relu: bool = False) -> Tensor:
-        """What the state says; `x` of any floating dtype, the result has its shape and dtype.
+        """Quantize, observe or return `x`, as the state says: of any floating dtype, which the result has too.
 
-        With `relu` it is that of ``relu(x)``, which :func:`onnxqat.bridge.relu_fusion.fuse_relu` asks for.
+        With `relu`, do so with ``relu(x)``, as :func:`onnxqat.bridge.relu_fusion.fuse_relu` asks for.
         """
         self._limit_step()
         if relu:
@@ -167,11 +167,11 @@ class FakeQuantize(nn.Module):
             self.limit.apply(self.scale, self.largest_scale, training=self.training)
 
     def fuses_relu(self) -> bool:
-        """Whether the kernel of this quantizer can do the Relu in front of it: those of the formula and LSQ alone."""
+        """Check whether this quantizer's kernel can do the Relu in front of it: only the formula's and LSQ's can."""
         return type(self).quantize is FakeQuantize.quantize and self._has_one_kernel()
 
     def _has_one_kernel(self) -> bool:
-        """Whether the grid is one of integers in float32, not in blocks, with the gradients of the formula and LSQ."""
+        """Check whether one kernel quantizes: integers in float32, not in blocks, gradient of the formula or of LSQ."""
         own = type(self).differentiable is not FakeQuantize.differentiable
         return not own and self.block_size is None and not self.qtype.is_float and self.precision == "float32"
 

@@ -39,7 +39,7 @@ LARGEST = 2**30
 
 
 class TrainedFarAwayWarning(UserWarning):
-    """What was trained has little to do with the model that it began with, and nothing says that this is better."""
+    """Warning of a trained model that differs much from the model at the start, without a score that favours it."""
 
 
 def warn_where_far(start: ir.Model, trained: io.ModelSource, batches: Sequence[tuple[Tensor, ...]]) -> None:

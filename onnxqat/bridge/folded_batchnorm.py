@@ -28,15 +28,15 @@ VISIBLE = 1e-5
 
 @dataclasses.dataclass(frozen=True)
 class WeightFold:
-    """What the graph multiplies a weight by, ``gamma / sqrt(variance + epsilon)``; tensors by their ONNX names.
+    """Factor that the graph multiplies a weight by, ``gamma / sqrt(variance + epsilon)``; tensors by their ONNX names.
 
     Attributes:
-        folded: what the weight's quantizer reads.
-        weight: in front of folding.
+        folded: the folded weight, which its quantizer reads.
+        weight: the weight in front of folding.
         gamma: (channels,).
-        variance: the stored one, (channels,).
-        epsilon: that is added to it.
-        shape: of the factor beside the weight.
+        variance: the stored variance, (channels,).
+        epsilon: added to the variance.
+        shape: shape of the factor, which broadcasts with the weight.
     """
 
     folded: str
@@ -52,7 +52,7 @@ class WeightFold:
 
 
 class FoldedBatchNorm(BatchNorm):
-    """What stands behind a layer whose weight and bias the graph folds: nothing, but for live statistics in training.
+    """BatchNormalization behind a layer that the graph folds it into: identity, but for live statistics in training.
 
     With ``f = gamma / sqrt(variance + epsilon)`` of the stored statistics the layer gives ``y = f * r + beta - mean * f``,
     where r is what it would give without folding. Statistics of the batch follow from those of y: the variance of r is
@@ -65,7 +65,7 @@ class FoldedBatchNorm(BatchNorm):
     A channel that does not vary, such as one with gamma 0 or whose weights are all rounded to 0, stays as it is.
 
     Attributes:
-        fold: of the layer's weight; None where it is not known.
+        fold: the fold of the layer's weight; None where it is not known.
     """
 
     def __init__(self, momentum: float, epsilon: float, fold: WeightFold | None = None) -> None:
@@ -110,11 +110,11 @@ class FoldedBatchNorm(BatchNorm):
     def unfolded(
         self, centre: Tensor, spread: Tensor, mean: Tensor, variance: Tensor, scale: Tensor, bias: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """What mean and variance of the folded output say of the layer without folding, float32 (channels,) each.
+        """Derive statistics of the layer without folding from those of the folded output, float32 (channels,) each.
 
         Returns:
-            Its variance; by how much its mean is off the stored one; and which channels vary. For the others it is the
-            stored variance, and nothing.
+            Its variance; the difference of its mean from the stored mean; and a mask of the channels that vary. The
+            others get the stored variance and the difference 0.
         """
         factor = scale / torch.sqrt(variance + self.epsilon)
         live = (spread > (VISIBLE * centre).square()) & (factor.abs() > SMALLEST_FACTOR)

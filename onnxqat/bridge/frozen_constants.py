@@ -96,7 +96,7 @@ def _values_of_data(model: ir.Model) -> set[int]:
 
 
 def _is_elementwise_setting(node: ir.Node, index: int, inputs: set[int], data: set[int]) -> bool:
-    """Whether input `index` of an elementwise `node` is a constant that masks, tabulates or preprocesses the other."""
+    """Check whether input `index` of an elementwise `node` is a constant that masks, tabulates or preprocesses data."""
     other = node.inputs[1 - index]
     constant = query.constant_tensor(node.inputs[index])
     if constant is None or constant.dtype is None or not constant.dtype.is_floating_point() or other is None:

@@ -40,7 +40,7 @@ def fuse(builder: Builder) -> None:
 
 
 class _Graph:
-    """What the rules ask and do."""
+    """A builder's graph with the queries and edits that the rules need."""
 
     def __init__(self, builder: Builder) -> None:
         self.builder = builder
@@ -80,7 +80,7 @@ class _Graph:
         return self.shape(value.args[0]) if _is_module(value) else None
 
     def filled(self, value: Any, number: float) -> bool:
-        """Whether a constant has `number` everywhere."""
+        """Check whether every element of a constant is `number`."""
         tensor = self.constant(value)
         return tensor is not None and bool((tensor == number).all())
 
@@ -120,7 +120,7 @@ def _calls(value: Any, *targets: Callable[..., Any]) -> bool:
 
 
 def _inner(value: Any, *targets: Callable[..., Any]) -> bool:
-    """Whether `value` is such a call with one user."""
+    """Check whether `value` is a call of one of `targets` with a single user."""
     return _calls(value, *targets) and len(value.users) == 1
 
 
@@ -171,7 +171,7 @@ def _gelu(graph: _Graph, node: Any) -> bool:
 
 
 def _factors(node: Any) -> list[Any]:
-    """What a product of products multiplies."""
+    """List the factors of a product of products."""
     found: list[Any] = []
     for argument in node.args:
         found += _factors(argument) if _inner(argument, operator.mul) else [argument]
@@ -277,7 +277,7 @@ def _unscaled(graph: _Graph, value: Any) -> tuple[Any, Any]:
 
 
 def _finite(graph: _Graph, mask: Any) -> bool:
-    """Whether a mask has no infinities: a constant, or something times a constant, as ``(1 - mask) * -10000``."""
+    """Check whether a mask has no infinities: a finite constant, or a product with one, as ``(1 - mask) * -10000``."""
     constants = [graph.constant(v) for v in (mask.args if _calls(mask, operator.mul) else (mask,))]
     return any(c is not None and bool(c.isfinite().all()) for c in constants)
 

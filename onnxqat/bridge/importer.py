@@ -109,7 +109,7 @@ def prepare(model: ir.Model) -> ir.Model:
 
 
 def _inner_values(model: ir.Model) -> list[ir.Value]:
-    """What nodes compute: sizes that a file states for these may be stale, so they are inferred afresh."""
+    """List the values that nodes compute, graph outputs aside: their sizes in a file may be stale, so are inferred."""
     outputs = {id(v) for v in model.graph.outputs}
     return [v for node in walk.nodes(model) for v in node.outputs if id(v) not in outputs]
 

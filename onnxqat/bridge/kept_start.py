@@ -19,12 +19,12 @@ class TrainingDidNotHelpWarning(UserWarning):
 
 
 def helped(model: io.ModelSource, trained: io.ModelSource, score: ScoreSource, data: Any) -> bool:
-    """Whether `trained` scores at least what `model` scores, both computed by onnxruntime; warns where it does not.
+    """Check whether `trained` scores at least as high as `model`, both in onnxruntime; warn where it does not.
 
     Args:
-        model: what training began with.
-        trained: what it made.
-        score: what :func:`onnxqat.metrics.resolve` takes; a built-in metric needs `data` with labels.
+        model: the model before training.
+        trained: the trained model.
+        score: any score of :func:`onnxqat.metrics.resolve`; a built-in metric needs `data` with labels.
         data: samples that training did not see, as :func:`onnxqat.calibration.data.open_data` takes them.
 
     Raises:

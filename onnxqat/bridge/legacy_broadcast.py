@@ -16,7 +16,7 @@ LAST_OPSET = 6
 
 
 def trailing_axes(n: NodeView) -> int:
-    """How many axes of size 1 the second input needs at its end; 0 from version 7 on."""
+    """Count the axes of size 1 that the second input needs at its end; 0 from version 7 on."""
     if n.opset > LAST_OPSET or not n.attr("broadcast", 0) or n.attr("axis") is None:
         return 0
     first, second = n.need_rank(0), n.need_rank(1)

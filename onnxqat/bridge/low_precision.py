@@ -132,7 +132,7 @@ def _encode_exponent(x: torch.Tensor, saturate: bool, round_mode: str) -> torch.
 
 
 def decode(codes: torch.Tensor, kind: str) -> torch.Tensor:
-    """What a container of element type `kind` holds: float32, or the integers as they are."""
+    """Decode a container of element type `kind` to float32; integers are returned as they are."""
     if kind in SMALL_INTEGERS:
         return codes
     if kind == "FLOAT8E8M0":

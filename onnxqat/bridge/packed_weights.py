@@ -26,12 +26,12 @@ Array = npt.NDArray[Any]
 
 @dataclasses.dataclass(frozen=True)
 class Packing:
-    """How a matrix of codes lies in bytes: each row on its own, low bits first, its end filled up.
+    """Layout of a matrix of codes in bytes: each row on its own, low bits first, padded at its end.
 
     Attributes:
-        bits: of a code; 2, 4 or 8.
-        rows: of the matrix.
-        columns: of the matrix.
+        bits: bits per code; 2, 4 or 8.
+        rows: rows of the matrix.
+        columns: columns of the matrix.
         centred: whether codes are seen less ``2 ** (bits - 1)``, the zero point where none is stated.
     """
 
@@ -46,7 +46,7 @@ class Packing:
         return (codes.astype(np.int16) - 2 ** (self.bits - 1)).astype(np.int8) if self.centred else codes
 
     def pack(self, codes: Array, packed: Array) -> Array:
-        """`packed` with other codes; what fills up a row stays."""
+        """Return `packed` with other codes; the padding of rows stays."""
         every = self._all(packed)
         every[:, : self.columns] = codes.astype(np.int16) + 2 ** (self.bits - 1) * self.centred
         shifted = every.reshape(self.rows, -1, 8 // self.bits) << self._shifts()
@@ -61,7 +61,7 @@ class Packing:
 
 
 def packings(values: Iterable[ir.Value]) -> dict[str, Packing]:
-    """How the file packs those of `values` that :func:`expose` unpacked, by name."""
+    """Return the packing in the file of those of `values` that :func:`expose` unpacked, by name."""
     return {str(v.name): found for v in values if isinstance(found := v.meta.get(NOTE), Packing)}
 
 
@@ -84,7 +84,7 @@ def expose(model: ir.Model) -> None:
 
 
 def _layout(node: ir.Node) -> tuple[Packing, int] | None:
-    """How the weight is packed, and the size of a block; None where the node stays as it is."""
+    """Return the packing of the weight and the size of a block; None where the node stays as it is."""
     rows, columns, block = (int(query.attribute(node, name, 0)) for name in ("N", "K", "block_size"))
     bits = int(query.attribute(node, "bits", 4))
     prepacked = int(query.attribute(node, "weight_prepacked", 0))
@@ -111,7 +111,7 @@ def _layout(node: ir.Node) -> tuple[Packing, int] | None:
 
 
 def _is_own(node: ir.Node, value: ir.Value, index: int) -> bool:
-    """Whether `value` is an initializer that only layers like `node` read."""
+    """Check whether `value` is an initializer that only layers like `node` read."""
     if value.producer() is not None or value.is_graph_input() or value.is_graph_output():
         return False
     names = ("N", "K", "block_size", "bits")

@@ -76,7 +76,7 @@ class Quantizers:
                 self._rounding |= {id(node) for node in fold.rounding}
 
     def handles(self, node: ir.Node) -> bool:
-        """Whether `node` belongs to a recognised quantizer."""
+        """Check whether `node` belongs to a recognised quantizer."""
         return id(node) in self._nodes or id(node) in self._rounding
 
     def emit(self, builder: Builder, node: ir.Node) -> None:
@@ -189,7 +189,7 @@ def _bound_names(quantizer: Quantizer) -> tuple[str | None, str | None]:
 
 
 def _as_type(builder: Builder, result: fx.Node, held: ir.DataType, wanted: ir.DataType | None) -> fx.Node:
-    """What a quantizer returns in the type that its DequantizeLinear states.
+    """Cast the result of a quantizer to the type that its DequantizeLinear states, where it differs.
 
     Quantizers give back the type that they are given, and master weights of stored integers are float32; the file
     may have half precision scales, whose type the result then has.

@@ -51,7 +51,7 @@ class _Kept(NamedTuple):
 
 
 class _Made(NamedTuple):
-    """How a tensor is made, and where its elements lie in its memory."""
+    """Recipe of a tensor: the function and inputs that compute it, and the place of its elements in memory."""
 
     function: Callable[..., Tensor]
     inputs: tuple[_Saved, ...]
@@ -82,9 +82,9 @@ _Saved = _Kept | _Made | _View
 
 
 class _Rematerialized(AbstractContextManager["_Rematerialized"]):
-    """The tensors that quantizers have made within the context, by what tells the memory of each from all other.
+    """Tensors that quantizers have made within the context, by the identifier of their memory.
 
-    A weak reference does not hold the memory; while it is there, no other memory has its name.
+    A weak reference does not hold the memory; while it is there, no other memory has its identifier.
     """
 
     def __init__(self) -> None:
@@ -102,7 +102,7 @@ class _Rematerialized(AbstractContextManager["_Rematerialized"]):
         self._hooks.__exit__(*raised)
 
     def packed(self, tensor: Tensor) -> _Saved:
-        """What is kept in the place of `tensor`."""
+        """Return the object that is saved in place of `tensor`: a recipe, a view of its result, or the tensor."""
         noted = self.made.get(_memory(tensor)) if _is_plain(tensor) else None
         if noted is None:
             return _Kept(tensor, _version(tensor))
@@ -133,7 +133,7 @@ def rematerialized() -> AbstractContextManager[object]:
 
 
 def is_on() -> bool:
-    """Whether the forward pass is within such a context, and not traced by a compiler."""
+    """Check whether the forward pass is within such a context, and not traced by a compiler."""
     return not torch.compiler.is_compiling() and _of_thread.current is not None
 
 
@@ -153,17 +153,17 @@ def note(result: Tensor, function: Callable[..., Tensor], *inputs: Tensor) -> No
 
 
 def _is_plain(tensor: Tensor) -> bool:
-    """Whether `tensor` has memory of its own to tell it by; subclasses may not."""
+    """Check whether `tensor` has memory of its own that identifies it; subclasses may not."""
     return type(tensor) in (Tensor, torch.nn.Parameter) and tensor.layout is torch.strided
 
 
 def _memory(tensor: Tensor) -> int:
-    """What the memory of `tensor` is called, by torch and by weak references to it."""
+    """Return the identifier of the memory of `tensor` that torch and weak references to it use."""
     return int(tensor.untyped_storage()._cdata)  # noqa: SLF001 - as StorageWeakRef does
 
 
 def _version(tensor: Tensor) -> int:
-    """How often `tensor` and what shares its memory have been changed in place."""
+    """Return the number of in-place changes of `tensor` and the tensors that share its memory."""
     return tensor._version  # noqa: SLF001 - torch has no other name for it
 
 

@@ -72,6 +72,6 @@ def _quantizer(module: OnnxModule, node: object) -> FakeQuantize | None:
 
 
 def _same_grid(first: FakeQuantize, other: FakeQuantize) -> bool:
-    """Whether both share one scale for the whole tensor, and the grid."""
+    """Check whether both share one scale per tensor, and the grid."""
     limits = (first.quant_min, first.quant_max, first.axis) == (other.quant_min, other.quant_max, None)
     return limits and first.scale is other.scale and torch.equal(first.zero_point, other.zero_point)

@@ -1,4 +1,4 @@
-"""What is rewritten in the finished graph of a scope: first what needs single nodes, then groups of nodes."""
+"""Rewrites of the finished graph of a scope: first those of single nodes, then those of groups of nodes."""
 
 from __future__ import annotations
 

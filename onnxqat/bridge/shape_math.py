@@ -124,7 +124,7 @@ def to_float(a: Scalar) -> Scalar:
 
 
 def to_bool(a: Scalar) -> Scalar:
-    """Whether not zero."""
+    """Convert to bool: ``a != 0``."""
     return a != 0
 
 
@@ -134,22 +134,22 @@ def equal(a: Scalar, b: Scalar) -> Scalar:
 
 
 def greater(a: Scalar, b: Scalar) -> Scalar:
-    """Whether `a` is greater."""
+    """Compare: ``a > b``."""
     return a > b
 
 
 def greater_or_equal(a: Scalar, b: Scalar) -> Scalar:
-    """Whether `a` is greater or equal."""
+    """Compare: ``a >= b``."""
     return a >= b
 
 
 def less(a: Scalar, b: Scalar) -> Scalar:
-    """Whether `a` is less."""
+    """Compare: ``a < b``."""
     return a < b
 
 
 def less_or_equal(a: Scalar, b: Scalar) -> Scalar:
-    """Whether `a` is less or equal."""
+    """Compare: ``a <= b``."""
     return a <= b
 
 

@@ -42,7 +42,7 @@ class Store:
         return self._keys[id(constant)]
 
     def tensor(self, key: str) -> object:
-        """What is registered under a state dict key; None where that is a module of a subgraph."""
+        """Return the tensor under a state dict key; None where the key is one of a subgraph's module."""
         folder, _, leaf = key.rpartition(".")
         return getattr(self.root.get_submodule(folder), leaf, None)
 

@@ -173,7 +173,7 @@ def refuse_doubtful(view: NodeView, doubtful: set[int]) -> None:
 
 
 def finish(view: NodeView, result: Lowered) -> Lowered:
-    """What the lowering returned, in the element types of the node's outputs."""
+    """Convert the result of a lowering to the element types of the node's outputs."""
     return view.finish(result) if isinstance(view, PlainView) else result
 
 
@@ -186,7 +186,7 @@ class PlainView(NodeView):
         self._stand_ins: dict[int, fx.Node] = {}
 
     def form(self, index: int) -> str | None:
-        """How input `index` is shown; None as it is."""
+        """Return the name of the form in which input `index` is shown; None for its own type."""
         kind = self._file.dtype(index)
         if kind not in UNSIGNED and kind not in FLOAT8:
             return None

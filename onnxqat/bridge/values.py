@@ -1,4 +1,4 @@
-"""What is known of an ONNX value while the graph is built: a constant, a grid of Python numbers, or a tensor.
+"""Kinds of ONNX values while the graph is built: a constant, a grid of Python numbers, or a tensor.
 
 ==========  ==========================================================================================
 Const       a constant of the file; becomes a Parameter (float) or a buffer when a lowering needs a tensor
@@ -113,7 +113,7 @@ class Dims:
 
     @property
     def static(self) -> bool:
-        """Whether every number is known at import."""
+        """Check whether every number is known at import."""
         return not any(isinstance(e, fx.Node) for e in self.array.flat)
 
 

@@ -134,7 +134,7 @@ def put_back(
 def _helped(
     module: nn.Module, model: io.ModelSource, metadata: Mapping[str, str] | None, score: ScoreSource, data: Any
 ) -> bool:
-    """Whether what `module` holds scores at least what `model` does."""
+    """Check whether the state of `module` scores at least as high as `model`."""
     with tempfile.TemporaryDirectory(prefix="onnxqat-") as folder:
         trained = Path(folder) / "trained.onnx"
         try:
@@ -227,7 +227,7 @@ def _mismatch(message: str, hint: str = "") -> QatError:
 
 @dataclasses.dataclass
 class _Source:
-    """What a module of ``to_torch`` holds: quantizers and the tensors that stand for constants."""
+    """State of a module of ``to_torch``: quantizers and the tensors that stand for constants."""
 
     quantizers: list[FakeQuantize]
     tensors: dict[str, Tensor]  # by ONNX name, without those of quantizers

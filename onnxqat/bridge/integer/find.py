@@ -55,7 +55,7 @@ _FLOAT_RESULT = (*layers.PRODUCTS, torch.sigmoid, torch.tanh)
 
 @dataclasses.dataclass
 class _Match:
-    """What one unit takes the place of."""
+    """Nodes and quantizers that one unit replaces."""
 
     operation: fx.Node
     sources: list[FakeQuantize]
@@ -176,7 +176,7 @@ def _bias(module: OnnxModule, node: fx.Node) -> FakeQuantize | None:
 
 
 def _is_known(node: fx.Node, sources: list[FakeQuantize], bias: FakeQuantize | None, arithmetic: Arithmetic) -> bool:
-    """Whether `arithmetic` has a kernel for the arguments of `node`."""
+    """Check whether `arithmetic` has a kernel for the arguments of `node`."""
     kind, _ = _KINDS[node.target]
     if issubclass(kind, layers.Layer):  # its bias lies on the accumulator's grid
         return sources[0].axis is None and (bias is not None or len(node.args) < 3 or node.args[2] is None)
@@ -188,10 +188,10 @@ def _is_known(node: fx.Node, sources: list[FakeQuantize], bias: FakeQuantize | N
 
 
 def _fits(q: FakeQuantize) -> bool:
-    """Whether kernels know the grid: integers, not in blocks."""
+    """Check whether kernels support the grid of `q`: integers, not in blocks."""
     return not q.qtype.is_float and q.block_size is None and q.precision == "float32"
 
 
 def _takes(q: FakeQuantize) -> bool:
-    """Whether kernels write on the grid, which is one for the whole tensor."""
+    """Check whether kernels can write on the grid of `q`, which has to be per tensor."""
     return _fits(q) and q.axis is None

@@ -102,9 +102,9 @@ class Layer(Unit):
         gradient: bool = False,
         into: Sequence[Array | None] = (None, None),
     ) -> tuple[Array, ...]:
-        """What comes of sums: the dequantized result of the kernel, and for a gradient that of the float operator.
+        """Return the dequantized result of the kernel for sums, and for a gradient also that of the float operator.
 
-        Where the kernel gives float, these are one.
+        Where the kernel gives float, these are the same array, returned once.
 
         Args:
             activation: scale of the input.
@@ -155,7 +155,7 @@ class Convolution(Layer):
 
 
 class _Convolution(torch.autograd.Function):
-    """What a convolution gives, which is known, with its gradients."""
+    """Known result of a convolution, with the convolution's gradients."""
 
     @staticmethod
     def forward(ctx: Any, floating: Tensor, x: Tensor, w: Tensor, bias: Tensor | None, *rest: Any) -> Tensor:

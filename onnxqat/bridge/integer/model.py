@@ -28,7 +28,7 @@ Engine: TypeAlias = Literal["torch", "numpy"]
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """What one batch gave.
+    """Results of one batch.
 
     Attributes:
         outputs: graph outputs by name, without sequences, which have no numbers of their own.
@@ -94,7 +94,7 @@ class IntegerModel:
         return Run({name: as_array(v) for name, v in named if not isinstance(v, list)}, recorder.codes)
 
     def sums(self) -> tuple[Sums, ...]:
-        """How far the sums of each layer have reached."""
+        """Largest sums of each layer so far, and the bits that hold them."""
         reached = [(layer, int(layer.reached or 0)) for layer in self._layers]
         return tuple(Sums(u.tensor, type(u).__name__, size, size.bit_length() + 1) for u, size in reached)
 

@@ -19,7 +19,7 @@ from onnxqat.bridge.integer.unit import Unit, is_on
 
 
 def execute(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """What ``module(*args, **kwargs)`` gives, computed in numpy where `module` is a unit or quantizes.
+    """Compute ``module(*args, **kwargs)``, in numpy where `module` is a unit or a quantizer.
 
     Args:
         module: of a graph.

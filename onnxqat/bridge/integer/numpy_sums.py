@@ -14,7 +14,7 @@ from onnxqat.bridge.lowering.linear import biased_product
 
 
 def summed(operation: Callable[..., Any], x: Array, w: Array, rest: tuple[Any, ...]) -> Array:
-    """What the function `operation` of torch gives for steps `x` and `w` without a bias, float64.
+    """Compute torch's function `operation` for steps `x` and `w` without a bias, float64.
 
     Args:
         operation: a convolution or a matrix product, see :mod:`onnxqat.bridge.integer.layers`.

@@ -43,7 +43,7 @@ class Pair(Formula):
 
 
 def _of_pairs(unit: Pair, grids: tuple[Grid, ...], output: Grid, a: Tensor, b: Tensor) -> Tensor:
-    """What `unit` gives, looked up: kernels of two operands compute in float64, which costs more than memory does."""
+    """Look up the results of `unit` in a table: two-operand kernels compute in float64, slower than memory access."""
     of_a, of_b = grids
     columns, steps = of_b.high - of_b.low + 1, [counted(g.low, g.high, a) - g.zero_point for g in grids]
     results = unit.kernel(steps[0].unsqueeze(1), steps[1], of_a, of_b, output) * output.scale

@@ -59,7 +59,7 @@ class Average(Formula):
 
 
 def is_known(operation: Any, arguments: Sequence[Any], arithmetic: Arithmetic) -> bool:
-    """Whether `arithmetic` has the kernel of a pool: no dilations, and padding only where it divides by what is inside."""
+    """Check for a kernel of a pool: no dilations; padding that does not count in the mean needs ``padded-average``."""
     if operation is padded_average_pool:
         _, _, dilations, *_ = arguments
         return set(dilations) == {1} and "padded-average" in arithmetic.has
@@ -68,7 +68,7 @@ def is_known(operation: Any, arguments: Sequence[Any], arithmetic: Arithmetic) -
 
 
 def _places(x: Array, size: Sequence[int], stride: Sequence[int]) -> Iterator[Array]:
-    """Of each place of the window, what lies there in all windows."""
+    """Yield, for each position in the window, the elements of `x` at that position of all windows."""
     ends = [
         (length - window) // step * step + 1 for length, window, step in zip(x.shape[2:], size, stride, strict=True)
     ]

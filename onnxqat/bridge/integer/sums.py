@@ -85,10 +85,10 @@ def _parts(w: Tensor, axes: Axes, reach: tuple[float, float]) -> int:
 
 
 def _bound(w: Tensor, axes: Axes | None, reach: tuple[float, float]) -> float:
-    """How large a sum can be: by the number of products, and by the weights where that is not enough.
+    """Bound the magnitude of a sum: by the number of products, and by the weights where that is not enough.
 
-    While a graph is traced, by the number alone: what the weights are then does not hold later. The output channels
-    of a weight are axis 0, those of a matrix product its last axis.
+    While a graph is traced, by the number alone, as the weights may change later. The output channels of a weight are
+    axis 0, those of a matrix product its last axis.
     """
     of_x, of_w = reach
     product = axes is not None and axes[0] != 1 and axes[1] == w.ndim - 2

@@ -14,7 +14,7 @@ TILE = 2**17
 
 
 def helps(tensors: Sequence[Tensor], least: int = 4 * TILE) -> bool:
-    """Whether `tensors` have at least so many elements, lie on CPU, are alike in memory and not traced."""
+    """Check whether tiles pay: at least `least` elements, on CPU, the same layout in memory, not traced."""
     first = tensors[0]
     return (
         not torch.compiler.is_compiling()

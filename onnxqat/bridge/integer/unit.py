@@ -101,7 +101,7 @@ class Unit(nn.Module, abc.ABC):
         return self.operation(*args)
 
     def active(self) -> bool:
-        """Whether all quantizers are on and quantize as the file says."""
+        """Check whether all quantizers are on and quantize as the file says."""
         return all(is_on(q) for q in (*self.sources, self.quantizer) if q is not None)
 
     def _behind(self, x: Tensor) -> Tensor:
@@ -196,7 +196,7 @@ def _greater(a: Any, b: Any) -> Any:
 
 
 def is_on(q: FakeQuantize) -> bool:
-    """Whether `q` quantizes as the file says."""
+    """Check whether `q` quantizes as the file says."""
     return q.state == "quantize" and q.calibrated and q.finer == 1 and type(q).quantize is FakeQuantize.quantize
 
 

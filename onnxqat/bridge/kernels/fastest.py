@@ -28,13 +28,13 @@ _TRITON_TYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def exporting() -> bool:
-    """Whether a program is exported, which has to run where Triton is not; torch 2.6 does not tell."""
+    """Check whether a program is exported, which has to run without Triton; on torch 2.6, whether one is compiled."""
     asked = getattr(torch.compiler, "is_exporting", None)
     return torch.compiler.is_compiling() and (asked is None or bool(asked()))
 
 
 def fuses(x: Tensor) -> bool:
-    """Whether `x` is quantized by one fused kernel."""
+    """Check whether one fused kernel quantizes `x`."""
     return HAS_TRITON and x.is_cuda and x.dtype in _TRITON_TYPES and not exporting()
 
 

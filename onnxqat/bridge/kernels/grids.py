@@ -21,13 +21,13 @@ from onnxqat.bridge.kernels.reference import along_axis, sum_to_scale
 
 @dataclasses.dataclass(frozen=True)
 class Grid:
-    """What a quotient is rounded to.
+    """Grid of integers or low-precision floats that a quotient is rounded to.
 
     Attributes:
         storage: ONNX element type in capitals.
         quant_min: smallest code.
         quant_max: largest code.
-        precision: type that the quotient is rounded to first.
+        precision: type that the quotient is rounded to before.
     """
 
     storage: str

@@ -1,4 +1,4 @@
-"""How tensors lie in memory: kernels walk them in that order, so that channels_last needs no copy."""
+"""Memory layout of tensors: kernels walk them in the order of memory, so that channels_last needs no copy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
 def is_dense(x: Tensor) -> bool:
-    """Whether `x` is contiguous or channels_last: its elements follow each other in memory without holes."""
+    """Check whether `x` is contiguous or channels_last, so that its elements lie in memory without holes."""
     last = _LAST.get(x.ndim)
     return x.is_contiguous() or (last is not None and x.is_contiguous(memory_format=last))
 

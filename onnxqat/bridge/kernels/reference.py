@@ -120,6 +120,6 @@ def shorten(scale: Tensor, bits: int) -> Tensor:
 
 
 def raised(scale: Tensor, bits: int) -> Tensor:
-    """What a learned `scale` counts as, without a gradient: at least :data:`SMALLEST_SCALE`, `bits` significant bits."""
+    """Return the effective value of a learned `scale`: at least :data:`SMALLEST_SCALE`, `bits` bits, no gradient."""
     positive = scale.detach().clamp(min=SMALLEST_SCALE)
     return positive if bits >= ALL_BITS else shorten(positive, bits)

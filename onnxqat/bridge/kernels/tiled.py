@@ -25,7 +25,7 @@ _LEAST_POSITIVE = 2.0**-149
 
 
 def covers(x: Tensor, quant_min: int, quant_max: int, axis: int | None) -> bool:
-    """Whether these functions compute `x`: large, on CPU, per tensor or per row, not traced and no subclass."""
+    """Check whether these functions take `x`: large, on CPU, per tensor or per row, not traced and no subclass."""
     return (
         not torch.compiler.is_compiling()
         and x.device.type == "cpu"

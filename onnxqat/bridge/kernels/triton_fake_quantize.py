@@ -92,7 +92,7 @@ def launch_forward(
     relu: bool,
     raised_to: int,
 ) -> Tensor:
-    """What :func:`fake_quantize` does, without a gradient and untraced."""
+    """Launch the kernel of :func:`fake_quantize`, without a gradient and untraced."""
     x = layout.dense(x)
     y = torch.empty_like(x)
     channels, stride = _channels(x, axis)

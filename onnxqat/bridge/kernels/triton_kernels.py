@@ -27,7 +27,7 @@ def _clamp(v, low, high):
 
 @triton.jit
 def _raised(scale, RAISED_TO: tl.constexpr):
-    """What a learned scale counts as: positive, of so many significant bits, more of them cut upwards; 0: as it is."""
+    """Effective value of a learned scale: positive, rounded up to RAISED_TO significant bits; 0: the scale itself."""
     if RAISED_TO > 0:
         scale = tl.where(scale < 1.401298464324817e-45, 1.401298464324817e-45, scale)  # NaN stays NaN
         if RAISED_TO < 24:

@@ -227,7 +227,7 @@ def log_softmax(n: NodeView) -> Lowered:
 
 
 def _is_guarded(value: ir.Value) -> bool:
-    """Whether a Where reads the result: what exporters write behind a softmax whose rows may be masked entirely."""
+    """Check whether a Where reads the result, as exporters write behind a softmax with rows that may be all masked."""
     users = value.consumers()
     casts = [u.outputs[0] for u in users if u.op_type in ("Cast", "CastLike", "Identity")]
     return any(u.op_type == "Where" for u in users) or any(_is_guarded(v) for v in casts)

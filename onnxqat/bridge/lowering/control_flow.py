@@ -222,7 +222,7 @@ def _is_true(n: NodeView, index: int) -> bool:
 
 
 def _goes_on(graph: ir.Graph) -> bool:
-    """Whether the body's condition is constantly true, or its own input handed through."""
+    """Check whether the body's condition is constantly true, or its own input handed through."""
     value = graph.outputs[0]
     producer = value.producer()
     while producer is not None and producer.op_type == "Identity" and producer.inputs[0] is not None:

@@ -84,7 +84,7 @@ def dropout(n: NodeView) -> Lowered:
 
 
 def _constant_mode(n: NodeView) -> bool | None:
-    """What the file says about dropping elements; None where it says nothing, or something computed."""
+    """Read from the file whether elements are dropped; None where it does not say so, or computes it."""
     if n.opset < 7:
         return not n.attr("is_test", 0)
     known = n.static(2)

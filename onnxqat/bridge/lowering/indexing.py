@@ -231,7 +231,7 @@ def concat(n: NodeView) -> Lowered:
 
 
 def where(n: NodeView) -> Lowered:
-    """Where 9 and 16."""
+    """Operator Where 9 and 16."""
     arrays = n.grids()
     if arrays is not None:
         return n.elementwise(shape_math.choose, arrays, n.dtype(1))

@@ -93,12 +93,12 @@ class BatchNorm(nn.Module):
     def _again(
         self, x: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor, *statistics: torch.Tensor
     ) -> torch.Tensor:
-        """What forward gave, by the statistics of `x` where none are given."""
+        """Compute the result of forward again, by the statistics of `x` where none are given."""
         mean, variance = statistics or (None, None)
         return functional.batch_norm(x, mean, variance, scale, bias, not statistics, 0.0, self.epsilon)
 
     def extra_repr(self) -> str:
-        """What ``print`` shows."""
+        """Return the settings that ``print`` shows."""
         frozen = ", frozen" if self.frozen else ""
         return f"momentum={self.momentum}, epsilon={self.epsilon}{frozen}"
 

@@ -54,7 +54,7 @@ class Window:
 
     @property
     def fits_torch(self) -> bool:
-        """Whether torch's own pooling takes these pads: equal on both sides and at most half a window."""
+        """Check whether torch's own pooling takes these pads: equal on both sides and at most half a window."""
         begins, ends = self.pads[: self.rank], self.pads[self.rank :]
         return (
             not self.same and begins == ends and all(0 <= 2 * p <= k for p, k in zip(begins, self.kernel, strict=True))

@@ -118,10 +118,10 @@ def _scale(n: NodeView) -> Any:
 
 
 def _precision(n: NodeView) -> torch.dtype:
-    """What the quotient is rounded to.
+    """Return the type that the quotient is rounded to.
 
-    The attribute, which version 23 brought, or by that version's text the type of the scale; float32 before, as
-    runtimes compute it. Integers by an integer scale have no such type: float64 holds what matters of the quotient.
+    The attribute ``precision`` of version 23, or by that version's text the type of the scale; float32 before, as
+    runtimes compute it. Integers by an integer scale have no such type: their quotient is computed in float64.
     """
     stated = int(n.attr("precision", 0))
     kind = ir.DataType(stated) if stated else n.dtype(1)

@@ -37,7 +37,7 @@ POLICIES = ("stretch", "not_larger", "not_smaller")
 
 @dataclasses.dataclass(frozen=True)
 class Sampling:
-    """How a resampling reads its input."""
+    """Options of a resampling."""
 
     mode: str
     coordinates: str
@@ -86,7 +86,7 @@ def source_coordinates(
 
 
 def nearest_index(x: torch.Tensor, rule: str, scale: Any) -> torch.Tensor:
-    """Which element the position `x` takes."""
+    """Round positions `x` to the indices of their elements by `rule`, ``nearest_mode`` of Resize."""
     if rule == "floor" or (rule == "simple" and scale >= 1):
         return torch.floor(x)
     if rule in ("ceil", "simple"):

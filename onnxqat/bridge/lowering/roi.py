@@ -28,9 +28,9 @@ class Align:
 def _axis_samples(
     start: torch.Tensor, end: torch.Tensor, bins: int, size: Any, options: Align, samples: Any
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Where regions are sampled along one axis: low and high element, weight of the high one, valid, counted.
+    """Return sampling points of regions along one axis: low and high element, weight of the high one, valid, counted.
 
-    All of shape (regions, bins * samples); a region that needs fewer samples a bin does not count the others.
+    All of shape (regions, bins * samples); a region that needs fewer samples per bin does not count the others.
     """
     length = end - start
     if not options.half_pixel:
@@ -147,7 +147,7 @@ def roi_align(n: NodeView) -> Lowered:
 
 
 def _bin_masks(start: torch.Tensor, end: torch.Tensor, bins: int, size: Any) -> torch.Tensor:
-    """Which elements of an axis each bin of each region covers: (regions, bins, size)."""
+    """Masks of the elements of an axis that each bin of each region covers: bool (regions, bins, size)."""
     step = (end - start + 1).clamp(min=1.0) / bins
     number = torch.arange(bins, dtype=start.dtype, device=start.device)
     first = torch.floor(number * step[:, None]) + start[:, None]
@@ -201,7 +201,7 @@ def _corners(boxes: torch.Tensor, centered: bool) -> torch.Tensor:
 
 
 def _overlap(box: torch.Tensor, others: torch.Tensor, threshold: float) -> torch.Tensor:
-    """Whether intersection over union of `box` with each of `others` exceeds the threshold."""
+    """Check whether intersection over union of `box` with each of `others` exceeds the threshold."""
     low, high = torch.maximum(box[:2], others[:, :2]), torch.minimum(box[2:], others[:, 2:])
     sides = high - low
     intersection = sides[:, 0] * sides[:, 1]

@@ -79,12 +79,12 @@ def nothing() -> None:
 
 
 def present(value: Any) -> bool:
-    """Whether an optional value is there."""
+    """Check whether an optional value has an element."""
     return value is not None
 
 
 def element_of(value: Any) -> Any:
-    """What an optional value holds."""
+    """Return the element of an optional value."""
     if value is None:
         raise ValueError("an optional value without element is read")
     return value

@@ -112,7 +112,7 @@ def pad_any(x: torch.Tensor, pads: list[int], mode: str, value: Any) -> torch.Te
 
 
 def source_positions(positions: torch.Tensor, size: int, mode: str) -> torch.Tensor:
-    """Where the elements at `positions`, some outside the axis, come from."""
+    """Map `positions`, some outside the axis, to the positions inside that their elements are copied from."""
     if mode == "edge":
         return positions.clamp(0, size - 1)
     if mode == "wrap":

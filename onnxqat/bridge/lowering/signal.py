@@ -57,7 +57,7 @@ def transform(x: torch.Tensor, length: Any, axis: int, inverse: bool, onesided: 
 
 
 def _is_split(x: torch.Tensor, length: Any, axis: int) -> bool:
-    """Whether an inverse transform is that of numpy: complex64, all of an axis of even length that is known."""
+    """Check whether an inverse transform is taken in halves: complex64, all of an axis of known even length."""
     size = x.shape[axis]
     known = isinstance(size, int) and size > 0 and size % 2 == 0
     return known and length is None and x.dtype is torch.float32 and x.shape[-1] == 2

@@ -14,7 +14,7 @@ def count_grams(
     length: int,
     presence: bool,
 ) -> torch.Tensor:
-    """How often n-grams occur in each row.
+    """Count the n-grams of each row, each count times the weight of the n-gram.
 
     Args:
         tokens: (C,) or (N, C) integers.

@@ -10,7 +10,7 @@ from onnxqat.bridge.builder import Lowered, NodeView
 def unique_elements(
     x: torch.Tensor, axis: int | None, ordered: bool
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """What occurs in `x`, once each.
+    """Return the distinct elements or slices of `x`.
 
     Args:
         x: any tensor; NaN is one element, however often it occurs.
@@ -18,8 +18,8 @@ def unique_elements(
         ordered: whether the result is sorted, otherwise in the order of first occurrence.
 
     Returns:
-        The elements or slices, the index of the first occurrence of each, for each of `x` its place in the result, and
-        how often each occurs; all but the first (n,) int64.
+        The elements or slices, the index of the first occurrence of each, for each of `x` its index in the result, and
+        the number of occurrences of each; all but the first are int64 of one axis.
     """
     items, along = (x.reshape(-1), 0) if axis is None else (x, axis % x.dim())
     if axis is None:
