@@ -1,4 +1,4 @@
-"""Arithmetic of integer kernels: one file an arithmetic, its name is the arithmetic's, its class ``Arithmetic``.
+"""Arithmetic of integer kernels: one file per arithmetic, named like it, with a class ``Arithmetic``.
 
 A formula is written once and computes in numpy and in torch with the same bits.
 """

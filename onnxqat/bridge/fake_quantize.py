@@ -246,7 +246,7 @@ class FakeQuantize(nn.Module):
         """`x` on an integer grid with the gradients of the method; here straight-through and LSQ.
 
         Args:
-            x: what to quantize, in blocks one row a block.
+            x: tensor to quantize, in blocks one row per block.
             scale: :meth:`effective_scale`, float32, shape () or (C,).
             zero_point: :meth:`effective_zero_point`, int32, same shape.
             axis: channel axis of `x`, None per tensor.

@@ -1,6 +1,6 @@
 """MatMulNBits with constant codes as a DequantizeLinear in blocks, so that its weight gets a float master; and back.
 
-The operator keeps several codes in a byte, one scale a block of a row. As a quantizer of stored integers the layer
+The operator keeps several codes in a byte, one scale per block of a row. As a quantizer of stored integers the layer
 trains like any other; written back, the codes are packed as they were. Left as they are: zero points that are floats,
 scales of 0, constants that something else reads too.
 """

@@ -1,4 +1,4 @@
-"""com.microsoft operators on weights that are stored as integers with one scale a block."""
+"""com.microsoft operators on weights that are stored as integers with one scale per block."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def set_mode(module: nn.Module, mode: Mode) -> int:
 
 @dataclasses.dataclass
 class _Moments:
-    """float64 (channels,) sums over `count` values a channel, and where the statistics are stored."""
+    """float64 (channels,) sums over `count` values per channel, and the place where the statistics are stored."""
 
     mean: Tensor
     variance: Tensor

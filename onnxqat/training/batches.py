@@ -70,7 +70,7 @@ class ArrayBatches:
         arrays: one array for each input, samples along axis 0.
         labels: array of the same length, or None.
         inputs: the model's inputs; where they prescribe the batch size, samples left over are left out of the epoch.
-        batch_size: samples a batch, where the model does not prescribe it.
+        batch_size: samples per batch, where the model does not prescribe it.
         seed: of the order.
 
     Raises:
@@ -124,7 +124,7 @@ class ArrayBatches:
 
     @property
     def steps(self) -> int:
-        """Batches an epoch."""
+        """Batches per epoch."""
         return self._samples // self._size if self._whole else -(-self._samples // self._size)
 
     def epoch(self, number: int) -> Iterator[Batch]:
@@ -162,7 +162,7 @@ class DataBatches:
 
     @property
     def steps(self) -> int | None:
-        """Batches an epoch, where it is known before reading."""
+        """Batches per epoch, where their number is known before reading."""
         return self._data.batches
 
     def order(self, number: int) -> list[npt.NDArray[np.int64]] | None:
@@ -247,7 +247,7 @@ def make(
         data: see above.
         labels: of array data.
         inputs: the model's inputs.
-        batch_size: samples a batch, where the model does not prescribe it.
+        batch_size: samples per batch, where the model does not prescribe it.
         seed: of the order.
         preprocess: for a folder of images.
         recorded: what the model's file says of its calibration: the default for `preprocess`.

@@ -57,7 +57,7 @@ class Freezing(Part):
     the next code, slowly; it is its own gradient that no longer moves it.
 
     Args:
-        threshold: final threshold, oscillations a step, > 0 and at most :data:`START`.
+        threshold: final threshold, oscillations per step, > 0 and at most :data:`START`.
 
     Raises:
         UsageError: ``option-invalid``.

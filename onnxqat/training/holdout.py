@@ -101,7 +101,7 @@ class Replayed:
 
     @property
     def steps(self) -> int | None:
-        """Batches an epoch; None when that is not known before."""
+        """Batches per epoch; None when their number is not known in advance."""
         return self._source.steps
 
     def ahead(self) -> Iterator[Batch]:

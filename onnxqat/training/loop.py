@@ -1,4 +1,4 @@
-"""The training loop in plain torch: epochs, steps, checkpoints and who is told; :mod:`onnxqat.training.step` does a step."""
+"""Training loop in plain torch: epochs, steps, checkpoints, callbacks; :mod:`onnxqat.training.step` does a step."""
 
 from __future__ import annotations
 

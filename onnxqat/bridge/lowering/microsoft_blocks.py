@@ -1,4 +1,4 @@
-"""com.microsoft operators on weights that are stored as integers with one scale a block.
+"""com.microsoft operators on weights that are stored as integers with one scale per block.
 
 The integers stay as they are in the file; scales, zero points that are floats, and data get gradients. The weight of a
 MatMulNBits has become a quantizer's master by then, where it can: :mod:`onnxqat.bridge.packed_weights`.
@@ -92,12 +92,12 @@ def gather_dequantized(
     block: int,
     bits: int,
 ) -> torch.Tensor:
-    """Rows of a table with one scale a block; an index outside the table gives zeros.
+    """Rows of a table with one scale per block; an index outside the table gives zeros.
 
     Args:
         codes: the table, several codes a byte along the last axis where `bits` is below 8.
         indices: what to take.
-        scales: like the table, with one entry a block.
+        scales: like the table, with one entry per block.
         zero_points: like the scales, packed like the table; None for `zero`.
         zero: zero point of all blocks.
         axes: along which to take, and along which the blocks lie.

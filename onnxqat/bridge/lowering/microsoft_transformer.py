@@ -187,7 +187,7 @@ def com_microsoft_group_norm(n: NodeView) -> Lowered:
 
 
 def add_skip(x: torch.Tensor, skip: torch.Tensor, bias: torch.Tensor | None, last: bool) -> torch.Tensor:
-    """`x` plus a tensor of its shape or with one value a channel and sample, plus a bias a channel."""
+    """`x` plus a tensor of its shape or with one value per channel and sample, plus a bias per channel."""
     spatial = [1] * (x.dim() - 2)
     if skip.dim() == 2:
         skip = skip.reshape([skip.shape[0], *spatial, -1] if last else [*skip.shape, *spatial])

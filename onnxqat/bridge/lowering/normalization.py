@@ -234,7 +234,7 @@ def _stash_type(n: NodeView) -> Any:
 def normalize_groups(
     x: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor, groups: int, epsilon: float, per_group: bool
 ) -> torch.Tensor:
-    """GroupNormalization; version 18 has one scale a group, version 21 one a channel."""
+    """GroupNormalization; version 18 has one scale per group, version 21 one per channel."""
     shape = x.shape
     grouped = x.reshape(shape[0], groups, -1).to(torch.float32)
     centered = grouped - grouped.mean(-1, keepdim=True)

@@ -51,7 +51,7 @@ def _axis_samples(
 
 
 def _most_samples(rois: torch.Tensor, options: Align) -> list[Any]:
-    """Samples a bin along height and width: given, or as many as the largest of the regions needs."""
+    """Samples per bin along height and width: given, or as many as the largest of the regions needs."""
     if options.ratio > 0:
         return [options.ratio, options.ratio]
     lengths = (rois[:, 2:] - rois[:, :2]) * options.scale

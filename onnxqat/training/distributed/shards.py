@@ -87,7 +87,7 @@ class Slices:
 
     @property
     def steps(self) -> int | None:
-        """Batches an epoch."""
+        """Batches per epoch."""
         return self._source.steps
 
     def epoch(self, number: int) -> Iterator[Batch]:
@@ -116,7 +116,7 @@ class Rounds:
 
     @property
     def steps(self) -> int | None:
-        """Steps an epoch; in the last, some processes may have a batch that counts nothing."""
+        """Steps per epoch; in the last, some processes may have a batch of weight 0."""
         steps = self._source.steps
         return None if steps is None else -(-steps // self._world.size)
 
@@ -138,7 +138,7 @@ class Own:
 
     @property
     def steps(self) -> int | None:
-        """Steps an epoch, those of the process with the most; None where one does not know."""
+        """Steps per epoch of the process with the most; None where a process does not know them."""
         steps = self._source.steps
         known = torch.tensor([-1 if steps is None else steps], dtype=torch.int64, device=self._world.device)
         least, most = self._world.least(known), self._world.greatest(known)

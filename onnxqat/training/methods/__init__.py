@@ -1,4 +1,4 @@
-"""Training methods: one file a method, its name is the method's name, its class ``Method`` is the quantizer."""
+"""Training methods: one file per method, named like it; its class ``Method`` is the quantizer."""
 
 from __future__ import annotations
 

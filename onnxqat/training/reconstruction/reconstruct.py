@@ -130,7 +130,7 @@ def reconstruct(
             by block, scales of activations learn too (Li et al., ICLR 2021); ``"qdrop"``: so that half of the
             activations stay float at random (Wei et al., ICLR 2022).
         samples: most samples to use.
-        batch_size: samples a step, where the model does not prescribe it.
+        batch_size: samples per step, where the model does not prescribe it.
         iterations: steps for each block.
         learning_rate: of the roundings, for Adam.
         scale_learning_rate: of the scales of activations, relative to their size.

@@ -1,4 +1,4 @@
-"""Learning-rate schedules: one file a schedule, its name is the schedule's name, its class is ``Schedule``."""
+"""Learning-rate schedules: one file per schedule, named like it, with a class ``Schedule``."""
 
 from __future__ import annotations
 
