@@ -35,7 +35,7 @@ def guard() -> None:
 
 
 def is_gone() -> bool:
-    """Whether there is no working folder."""
+    """Return True where there is no working folder."""
     try:
         os.getcwd()
     except OSError:
@@ -44,5 +44,5 @@ def is_gone() -> bool:
 
 
 def error() -> InputError:
-    """What to say of it."""
+    """Make the error that says so."""
     return InputError("machine-limit", "the working folder does not exist any more", hint="change to one that does")
