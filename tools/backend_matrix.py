@@ -74,7 +74,7 @@ NETWORKS = (
     Network("yolox_nano_coco_416", "yolox", 0.343, 8, 32, 32),
 )
 
-INTRODUCTION = """# Networks through compilers
+INTRODUCTION = """# Compiler results
 
 Written by `tools/backend_matrix.py`: every scored network, quantized for each backend by calibration alone (8 bits, no \
 tuning), handed to the backend's compiler.

@@ -1,4 +1,4 @@
-"""What is minimized, and how fast, through finetune(): each option acts, and bad ones are refused."""
+"""Losses, optimizers and schedules through finetune(): each option acts, and bad ones are refused."""
 
 from typing import Any
 
