@@ -28,7 +28,7 @@ from onnxqat.training.execution import Execution
 from onnxqat.training.features import FeatureLoss
 from onnxqat.training.holdout import size
 from onnxqat.training.losses import Loss, Objective, channel_axes
-from onnxqat.training.relevance import DifferenceWeights, Relevance
+from onnxqat.training.relevance import CLASSES, DifferenceWeights, Relevance
 from onnxqat.training.step import ask, call
 from onnxqat.training.teachers import CouncilLoss
 from onnxqat.training.world import World
@@ -95,7 +95,8 @@ class Moments:
         if relevance is not None:
             parts = [_sums(student, teacher, relevance) for student, teacher in self._held]
             sums, count = self._total(sum(parts, torch.zeros_like(self.sums))), held
-        weight, error = _of_channels(sums, scores, axis, few=int(count) < FEW)
+        kinds = None if relevance is None else relevance.kinds().reshape(scores.shape)
+        weight, error = _of_channels(sums, scores, axis, few=int(count) < FEW, kinds=kinds)
         unit = _by_channel(sums[0] / count.clamp_min(1), axis)  # mean weight of the places
         by_channel = (weight / unit).clamp_max(torch.finfo(torch.float32).max).float().unsqueeze(0)
         return DifferenceWeights(by_channel, relevance), error
@@ -108,7 +109,9 @@ def _sums(student: Tensor, teacher: Tensor, relevance: Relevance | None) -> Tens
     return torch.stack([(weight * x).sum(0) for x in (torch.ones_like(t), t, t.square(), (s - t).square())])
 
 
-def _of_channels(sums: Tensor, scores: Tensor, axis: int | None, *, few: bool) -> tuple[Tensor, float]:
+def _of_channels(
+    sums: Tensor, scores: Tensor, axis: int | None, *, few: bool, kinds: Tensor | None
+) -> tuple[Tensor, float]:
     """Weights of channels in the mean of squared differences that are weighted by place, and what it is at the start.
 
     Args:
@@ -116,6 +119,8 @@ def _of_channels(sums: Tensor, scores: Tensor, axis: int | None, *, few: bool) -
         scores: which channels are probabilities; of the shape of a sample, with sizes of 1 but for the channels.
         axis: of channels in a sample.
         few: there are too few samples for the variance at one element.
+        kinds: number of the kind of each channel, see :meth:`Relevance.kinds`: kinds count alike, however many channels
+            they have, and classes beside an objectness share their power, since few pictures have one of a class.
     """
     weight, value, square, error = sums
     whole = _by_channel(weight, axis)
@@ -125,12 +130,17 @@ def _of_channels(sums: Tensor, scores: Tensor, axis: int | None, *, few: bool) -
     if not bool((power > _ROUNDING * own).any()):  # a constant teacher: the error itself is the only unit
         unit = next(float(x) for x in (noise.mean(), own.mean(), torch.ones(())) if float(x) > 0)
         return torch.full_like(power, 1 / unit), 0.0
+    share = torch.full_like(power, 1 / power.numel())
+    if kinds is not None:
+        found = [kinds == kind for kind in range(CLASSES + 1)]
+        share = torch.stack([of_kind / of_kind.sum() for of_kind in found if bool(of_kind.any())]).mean(0)
+        power, noise = (torch.where(kinds == CLASSES, x[kinds == CLASSES].mean(), x) for x in (power, noise))
     power = torch.maximum(power, _ROUNDING * own)
     power = torch.maximum(power, torch.where(scores, _RARE, _ROUNDING) * _mean_of_kind(power, scores))
     noisy = torch.minimum(_NOISE * noise.square() / power, _DEAD * noise)
     norm = torch.maximum(power, noisy)
-    found = 1 / (norm * (power / norm).mean())
-    return found, float((noise * found).mean())
+    weights = share * power.numel() / (norm * (share * power / norm).sum())
+    return weights, float((noise * weights).mean())
 
 
 def _axis(square: Tensor, count: int) -> int | None:

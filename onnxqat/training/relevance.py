@@ -24,6 +24,9 @@ TOGETHER, FEWEST = 0.9, 32
 LEAST = 0.01
 """Weight of a place without any score, so that nothing drifts there."""
 
+BOXES, SCORES, OBJECTNESS, CLASSES = range(4)
+"""Kinds of channels: not a probability; a class that says for itself whether it is there; an objectness, classes beside it."""
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Relevance:
@@ -55,6 +58,13 @@ class Relevance:
         if self.objectness is not None:
             weights[..., self.objectness] = 1.0  # where there is no object, too, it has to say so
         return weights.movedim(-1, self.axis)
+
+    def kinds(self) -> Tensor:
+        """Number of the kind of each channel, int64 (C,)."""
+        found = self.scores.long() * (SCORES if self.objectness is None else CLASSES)
+        if self.objectness is not None:
+            found[self.objectness] = OBJECTNESS
+        return found
 
 
 def find(teachers: Sequence[Tensor], axis: int, scores: Tensor, total: Callable[[Tensor], Tensor]) -> Relevance | None:
