@@ -37,6 +37,19 @@ def test_torch_does_not_quantize() -> None:
     assert found == []
 
 
+def test_docstrings_begin_with_a_verb_or_a_noun() -> None:
+    """A clause ("What ...", "Whether ...") says neither what a function does nor what it gives."""
+    clauses = {"What", "Whether", "Where", "How", "Of", "Who", "Which", "When", "So"}
+    documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    found = [
+        f"{path.relative_to(REPOSITORY)}:{getattr(node, 'lineno', 1)}"
+        for path in package_files()
+        for node in ast.walk(parse(path))
+        if isinstance(node, documented) and (ast.get_docstring(node) or "-").split()[0].strip(",:") in clauses
+    ]
+    assert found == []
+
+
 def test_first_commands_of_the_readme(repository: Path) -> None:
     commands = re.findall(r"^(make \w+)", (repository / "README.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
     assert commands[:2] == ["make demo", "make test"]
