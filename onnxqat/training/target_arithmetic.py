@@ -31,10 +31,11 @@ def resolve(
     """
     if asked is not None:
         return asked
-    strategy = discover.load("onnxqat.training.distributed.strategies", distributed).Strategy
-    if precision != "float32" or compiled or inner or strategy.in_shards:
+    known = of_backend(graph)
+    if known is None or precision != "float32" or compiled or inner:
         return FLOAT
-    return of_backend(graph) or FLOAT
+    strategy = discover.load("onnxqat.training.distributed.strategies", distributed).Strategy
+    return FLOAT if strategy.in_shards else known
 
 
 def of_backend(graph: ir.Model) -> str | None:
