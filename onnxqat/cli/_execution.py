@@ -6,51 +6,74 @@ from typing import Any
 
 import click
 
-from onnxqat.cli import _options
+from onnxqat.cli import _headings, _options
 
 options = _options.Group(
     "execution",
-    click.option(
-        "--precision",
-        type=click.Choice(["float32", "bfloat16", "float16"]),
-        default="float32",
-        help="Type that the model's layers compute in; quantizers stay float32.",
+    _headings.under(
+        "Precision, speed and memory",
+        click.option(
+            "--precision",
+            type=click.Choice(["float32", "bfloat16", "float16"]),
+            default="float32",
+            help="Type that the model's layers compute in; quantizers stay float32.",
+        ),
+        click.option(
+            "--accumulate", type=_options.COUNT, default=1, help="Number of batches that make one training step."
+        ),
+        click.option("--compile", is_flag=True, help="Train through torch.compile."),
+        click.option("--compile-backend", metavar="NAME", help="Backend of torch.compile to train through."),
+        click.option("--channels-last", is_flag=True, help="Keep images with their channels last in memory."),
+        click.option(
+            "--recompute", is_flag=True, help="Compute activations again in the backward pass, to save memory."
+        ),
+        click.option(
+            "--recompute-segments",
+            type=_options.COUNT,
+            metavar="N",
+            help="Number of segments of the model to recompute one by one [square root of the number of operators].",
+        ),
+        click.option(
+            "--rematerialize/--no-rematerialize",
+            default=None,
+            help="Compute quantized tensors again in the backward pass [on CUDA].",
+        ),
     ),
-    click.option("--accumulate", type=_options.COUNT, default=1, help="Batches that make one training step."),
-    click.option("--compile", is_flag=True, help="Train through torch.compile."),
-    click.option("--compile-backend", metavar="NAME", help="Train through this backend of torch.compile."),
-    click.option("--channels-last", is_flag=True, help="Keep images with their channels last in memory."),
-    click.option("--recompute", is_flag=True, help="Compute activations again in the backward pass, to save memory."),
-    click.option(
-        "--recompute-segments",
-        type=_options.COUNT,
-        metavar="N",
-        help="The same, in N segments of the model [square root of the number of operators].",
+    _headings.under(
+        "Checkpoints and failures",
+        click.option("--checkpoint-dir", type=_options.FOLDER, help="Folder to write checkpoints to."),
+        click.option(
+            "--save-every",
+            type=_options.COUNT,
+            metavar="N",
+            help="Number of steps between checkpoints, beside those at the end of each epoch.",
+        ),
+        click.option("--resume", is_flag=True, help="Go on from the last checkpoint in --checkpoint-dir."),
+        click.option(
+            "--black-box",
+            type=_options.FOLDER,
+            help="Folder to record a step with NaN or infinity in [OUTPUT.black_box].",
+        ),
+        click.option(
+            "--skip-non-finite",
+            type=_options.ANY_COUNT,
+            default=0,
+            metavar="N",
+            help="Number of steps with NaN or infinity to leave out before training stops.",
+        ),
     ),
-    click.option(
-        "--rematerialize/--no-rematerialize",
-        default=None,
-        help="Compute quantized tensors again in the backward pass [on CUDA].",
+    _headings.under(
+        "Logs",
+        click.option("--log-dir", type=_options.FOLDER, help="Folder to write log.jsonl to."),
+        click.option(
+            "--log-every",
+            type=_options.COUNT,
+            default=10,
+            metavar="N",
+            help="Number of steps between two lines of log.jsonl.",
+        ),
+        click.option("--tensorboard", is_flag=True, help="Also write event files for TensorBoard to --log-dir."),
     ),
-    click.option("--checkpoint-dir", type=_options.FOLDER, help="Folder for checkpoints."),
-    click.option(
-        "--save-every",
-        type=_options.COUNT,
-        metavar="N",
-        help="Write a checkpoint every N steps too [at the end of each epoch].",
-    ),
-    click.option("--resume", is_flag=True, help="Go on from the last checkpoint in its folder."),
-    click.option(
-        "--black-box", type=_options.FOLDER, help="Folder for a step with NaN or infinity [OUTPUT.black_box]."
-    ),
-    click.option(
-        "--skip-non-finite", type=_options.ANY_COUNT, default=0, metavar="N", help="Leave out up to N such steps."
-    ),
-    click.option("--log-dir", type=_options.FOLDER, help="Folder for log.jsonl."),
-    click.option(
-        "--log-every", type=_options.COUNT, default=10, metavar="N", help="Steps between two lines of log.jsonl."
-    ),
-    click.option("--tensorboard", is_flag=True, help="Write event files for TensorBoard there too."),
 )
 
 

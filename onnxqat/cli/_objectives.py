@@ -7,91 +7,141 @@ from typing import Any
 
 import click
 
-from onnxqat.cli import _options
+from onnxqat.cli import _headings, _options
 from onnxqat.errors import UsageError
 
 options = _options.Group(
     "objectives",
-    click.option("--optimizer", default="adamw", help="Class of torch.optim: adamw, sgd, radam, ..."),
-    click.option(
-        "--optimizer-option",
-        multiple=True,
-        metavar="NAME=VALUE",
-        help="Option of the optimizer, as in betas=0.9,0.98; repeat it.",
+    _headings.under(
+        "Optimizer",
+        click.option("--optimizer", default="adamw", help="Optimizer, a class of torch.optim: adamw, sgd, radam, ..."),
+        click.option(
+            "--optimizer-option",
+            multiple=True,
+            metavar="NAME=VALUE",
+            help="Option of the optimizer, as in betas=0.9,0.98; repeat it.",
+        ),
+        click.option(
+            "--learning-rate",
+            "--lr",
+            type=_options.NOT_NEGATIVE,
+            help="Learning rate of weights [default depends on optimizer and bit width].",
+        ),
+        click.option(
+            "--scale-learning-rate",
+            type=_options.NOT_NEGATIVE,
+            help="Learning rate of scales [default depends on optimizer and bit width].",
+        ),
+        click.option(
+            "--learning-rate-of",
+            multiple=True,
+            metavar="PATTERN=FACTOR",
+            help="Factor on the learning rate of the tensors that match; repeat it.",
+        ),
+        click.option(
+            "--weight-decay",
+            type=_options.NOT_NEGATIVE,
+            default=0.0,
+            help="Weight decay of weights; scales and biases have none.",
+        ),
+        click.option(
+            "--ema",
+            type=_options.Number(min=0, max=1, max_open=True),
+            help="Decay of a moving average of the weights, which is written in their place, as in 0.999.",
+        ),
     ),
-    click.option(
-        "--learning-rate", "--lr", type=_options.NOT_NEGATIVE, help="Of weights [by optimizer and bit width]."
+    _headings.under(
+        "Schedule",
+        click.option(
+            "--schedule",
+            default="cosine",
+            help="Schedule of learning rates: cosine, linear, constant, step, multistep or plateau.",
+        ),
+        click.option(
+            "--schedule-option",
+            multiple=True,
+            metavar="NAME=VALUE",
+            help="Option of the schedule, as in milestones=10,15; repeat it.",
+        ),
+        click.option(
+            "--warmup-steps",
+            type=_options.ANY_COUNT,
+            help="Number of first steps in which learning rates rise [a twentieth of the run].",
+        ),
+        click.option("--progressive", metavar="BITS,...", help="Wider bit widths to train at first, as in 8,4."),
     ),
-    click.option("--scale-learning-rate", type=_options.NOT_NEGATIVE, help="Of scales [by optimizer and bit width]."),
-    click.option(
-        "--learning-rate-of",
-        multiple=True,
-        metavar="PATTERN=FACTOR",
-        help="Factor on the learning rate of the tensors that match; repeat it.",
+    _headings.under(
+        "Loss",
+        click.option(
+            "--alpha",
+            type=_options.SHARE,
+            default=0.5,
+            help="Share of the teacher in the loss where there are labels too.",
+        ),
+        click.option(
+            "--temperature", type=_options.POSITIVE, default=4.0, help="Temperature of the teacher's softmax."
+        ),
+        click.option(
+            "--distance",
+            type=click.Choice(["auto", "kl", "mse"]),
+            default="auto",
+            help="Loss between student and teacher; auto takes kl for a classifier, mse for others.",
+        ),
+        click.option(
+            "--label-smoothing",
+            type=_options.Number(min=0, max=1, max_open=True),
+            default=0.0,
+            help="Share of a label that is spread evenly over all classes.",
+        ),
+        click.option(
+            "--feature",
+            multiple=True,
+            metavar="NAME[=TEACHER]",
+            help="Name or pattern of an inner tensor to compare with the teacher's; repeat it.",
+        ),
+        click.option(
+            "--feature-loss",
+            type=click.Choice(["mse", "attention"]),
+            default="mse",
+            help="Loss between inner tensors of student and teacher.",
+        ),
+        click.option(
+            "--feature-weight",
+            type=_options.NOT_NEGATIVE,
+            default=1.0,
+            help="Weight of the loss between inner tensors.",
+        ),
     ),
-    click.option(
-        "--weight-decay", type=_options.NOT_NEGATIVE, default=0.0, help="Of weights; scales and biases have none."
+    _headings.under(
+        "Gradients",
+        click.option(
+            "--gradient-norm",
+            type=_options.POSITIVE,
+            help="Norm that the gradient is clipped to.",
+        ),
+        click.option(
+            "--gradient-value",
+            type=_options.POSITIVE,
+            help="Absolute value that the gradient's elements are clipped to.",
+        ),
+        click.option(
+            "--grad-bits",
+            type=_options.Whole(min=2, max=16),
+            help="Bit width of gradients into layers with quantized weights, as in 6.",
+        ),
     ),
-    click.option(
-        "--schedule", default="cosine", help="Of learning rates: cosine, linear, constant, step, multistep or plateau."
-    ),
-    click.option(
-        "--schedule-option",
-        multiple=True,
-        metavar="NAME=VALUE",
-        help="Option of the schedule, as in milestones=10,15; repeat it.",
-    ),
-    click.option(
-        "--warmup-steps", type=_options.ANY_COUNT, help="Steps in which learning rates rise [a twentieth of the run]."
-    ),
-    click.option(
-        "--alpha", type=_options.SHARE, default=0.5, help="Share of the teacher in the loss where there are labels too."
-    ),
-    click.option("--temperature", type=_options.POSITIVE, default=4.0, help="Of the teacher's softmax."),
-    click.option(
-        "--distance",
-        type=click.Choice(["auto", "kl", "mse"]),
-        default="auto",
-        help="Loss between student and teacher; auto takes kl for a classifier, mse for others.",
-    ),
-    click.option(
-        "--label-smoothing",
-        type=_options.Number(min=0, max=1, max_open=True),
-        default=0.0,
-        help="Part of a label that all classes share.",
-    ),
-    click.option(
-        "--feature",
-        multiple=True,
-        metavar="NAME[=TEACHER]",
-        help="Inner tensor to compare, name or pattern; repeat it.",
-    ),
-    click.option(
-        "--feature-loss", type=click.Choice(["mse", "attention"]), default="mse", help="Loss between inner tensors."
-    ),
-    click.option("--feature-weight", type=_options.NOT_NEGATIVE, default=1.0, help="Weight of that loss."),
-    click.option("--progressive", metavar="BITS,...", help="Wider grids to begin with, as in 8,4."),
-    click.option(
-        "--dampening",
-        type=_options.POSITIVE,
-        help="Against oscillating weights: a term of this final weight, as in 0.1.",
-    ),
-    click.option(
-        "--freezing",
-        type=_options.Number(min=0, min_open=True, max=0.1),
-        help="Hold weights that oscillate in more than this share of the steps, as in 0.01.",
-    ),
-    click.option("--gradient-norm", type=_options.POSITIVE, help="Clip the gradient to this norm."),
-    click.option("--gradient-value", type=_options.POSITIVE, help="Clip its elements to this absolute value."),
-    click.option(
-        "--grad-bits",
-        type=_options.Whole(min=2, max=16),
-        help="Width of gradients into layers with quantized weights, as in 6.",
-    ),
-    click.option(
-        "--ema",
-        type=_options.Number(min=0, max=1, max_open=True),
-        help="Write a moving average of the weights, with this decay, as in 0.999.",
+    _headings.under(
+        "Oscillating weights",
+        click.option(
+            "--dampening",
+            type=_options.POSITIVE,
+            help="Final weight of the loss term that dampens oscillating weights, as in 0.1.",
+        ),
+        click.option(
+            "--freezing",
+            type=_options.Number(min=0, min_open=True, max=0.1),
+            help="Largest share of steps in which a weight may oscillate before it is frozen, as in 0.01.",
+        ),
     ),
 )
 _LOSS = ("alpha", "temperature", "distance", "label_smoothing")

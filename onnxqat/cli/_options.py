@@ -17,7 +17,7 @@ import click
 from onnxqat import printing
 from onnxqat.errors import UsageError
 
-DATA_HELP = "Folder of images or .npz batches, .npz, .npy, or package.module:function."
+DATA_HELP = "Samples to read: a folder of images or .npz batches, an .npz or .npy file, or package.module:function."
 
 
 class FilePath(click.Path):
@@ -62,10 +62,8 @@ class Whole(click.IntRange):
     name = "integer"
 
 
-class Number(click.FloatRange):
-    """A finite number within limits, which the help shows."""
-
-    name = "float"
+class Finite(click.types.FloatParamType):
+    """A finite number."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """The number; click lets NaN through, which is within no limits."""
@@ -73,6 +71,12 @@ class Number(click.FloatRange):
         if not math.isfinite(number):
             self.fail(f"{value} is not a finite number.", param, ctx)
         return number
+
+
+class Number(Finite, click.FloatRange):
+    """A finite number within limits, which the help shows."""
+
+    name = "float"
 
 
 PATH = FilePath()
@@ -90,25 +94,27 @@ data = click.option("--data", help=DATA_HELP)
 preprocess = click.option(
     "--preprocess",
     metavar="STEPS",
-    help="For folders of images, as in resize=256,crop=224,scale=1/255 [resize to the model's input, scale=1/255].",
+    help="Preprocessing of images in folders, as in resize=256,crop=224,scale=1/255 [resize to the model's input, scale=1/255].",
 )
 batch_size = click.option(
-    "--batch-size", type=COUNT, default=32, help="Samples in a batch, where the model does not fix it."
+    "--batch-size", type=COUNT, default=32, help="Number of samples in a batch, where the model does not fix it."
 )
-limit = click.option("--limit", type=COUNT, help="Use at most this many samples [all].")
+limit = click.option("--limit", type=COUNT, help="Largest number of samples to use [all].")
 device = click.option(
-    "--device", help="Where to train: cpu, cuda, or cuda:1 for one of several GPUs [cuda where there is one]."
+    "--device", help="Device to train on: cpu, cuda, or cuda:1 for one of several GPUs [cuda where there is one]."
 )
 keep_io_types = click.option(
     "--keep-io-types/--float32-io",
     default=True,
-    help="Of a model in float16, bfloat16 or double: inputs and outputs keep their types, or become float32.",
+    help="Keep the types of inputs and outputs of a model in float16, bfloat16 or double, or make them float32.",
 )
-SCORE_HELP = "Name of a metric, module:function or file.py:function; higher is better."
+SCORE_HELP = "Metric to judge by: a name, module:function or file.py:function; higher is better."
 score = click.option("--score", metavar="NAME", help=SCORE_HELP)
 scores = click.option("--score", "scores", metavar="NAME", multiple=True, help=f"{SCORE_HELP} Repeat it.")
 labels = click.option(
-    "--labels", type=PATH, help="For coco-map: a COCO file, or a folder of YOLO files [looked for beside the images]."
+    "--labels",
+    type=PATH,
+    help="Labels for the metric coco-map: a COCO file, or a folder of YOLO files [looked for beside the images].",
 )
 random_data = click.option("--random-data", is_flag=True, help="Use random numbers instead of data.")
 as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
@@ -154,27 +160,27 @@ accuracy_limits = Group(
         "--max-drop",
         type=NOT_NEGATIVE,
         metavar="POINTS",
-        help="What top-1 on labels, or the score, may lose: points, of a function its own unit [5, of a function 5 %];"
-        " without labels, samples in 100 with another top-1 [20].",
+        help="Largest accepted loss of top-1 on labels, or of the score, in points; for a function in its own unit"
+        " [5; 5 % for a function]. Without labels, largest accepted number of samples in 100 with another top-1 [20].",
     ),
     click.option(
         "--min-sqnr",
-        type=Number(),
+        type=Finite(),
         metavar="DB",
-        help="Lowest signal to noise of an output against the float model [10, where neither labels nor a score decide].",
+        help="Lowest accepted signal-to-noise ratio of an output against the float model [10, where neither labels nor a score decide].",
     ),
 )
 
 bits = click.option(
     "--bits",
     metavar="W,A",
-    help="Widths of weights and of activations, or one for both: 2 to 8, or 16 [the backend's].",
+    help="Bit widths of weights and activations, or one for both: 2 to 8, or 16 [the backend's].",
 )
 exclude = click.option(
     "--exclude",
     multiple=True,
     metavar="PATTERN",
-    help="Leave these nodes in float: name of a node or tensor, with * and ?; repeat it.",
+    help="Leave the nodes that match in float: name of a node or tensor, with * and ?; repeat it.",
 )
 include = click.option(
     "--include", multiple=True, metavar="PATTERN", help="Quantize only the nodes that match; repeat it."

@@ -6,34 +6,53 @@ from pathlib import Path
 
 import click
 
-from onnxqat.cli import _again, _options
+from onnxqat.cli import _again, _headings, _options
 
 
-@click.command
+@click.command(cls=_headings.Headed)
 @click.argument("model", type=_options.PATH)
-@click.option("--backend", default="onnxruntime-cpu", help="Backend table: a name, or a YAML file.")
-@_options.data
-@_options.preprocess
-@click.option("-o", "--output", type=_options.FOLDER, help="Folder for the files [MODEL.auto].")
-@click.option("--budget", default="10m", help="Time for all that is tried, as 90s, 10m or 1h.")
-@click.option(
-    "--target-drop",
-    type=_options.Number(),
-    help="Loss to accept [0.5 points of top-1; without labels 1 % other predictions; else an error of 3 % of the signal; of a score 0.01].",
+@_headings.under(
+    "Target and limits",
+    click.option("--backend", default="onnxruntime-cpu", help="Backend table of the target: a name, or a YAML file."),
+    click.option("--budget", default="10m", help="Time limit for all that is tried, as 90s, 10m or 1h."),
+    click.option(
+        "--target-drop",
+        type=_options.Finite(),
+        help="Largest accepted loss of accuracy [0.5 points of top-1; without labels 1 % changed predictions; else an error of"
+        " 3 % of the signal; 0.01 of a score].",
+    ),
 )
-@_options.score
-@_options.labels
-@_options.batch_size
-@_options.limit
-@_options.bits
-@_options.exclude
-@_options.include
-@_options.exclude_op
-@click.option("--observer", help="Try this range observer alone: minmax, percentile, entropy, mse, ...")
-@_options.keep_io_types
-@click.option("--seed", type=_options.SEED, default=0, help="Seed of training.")
-@_options.device
-@_options.as_json
+@_headings.under(
+    "Data",
+    _options.data,
+    _options.preprocess,
+    _options.batch_size,
+    _options.limit,
+)
+@_headings.under(
+    "Accuracy",
+    _options.score,
+    _options.labels,
+)
+@_headings.under(
+    "Quantization",
+    _options.bits,
+    _options.exclude,
+    _options.include,
+    _options.exclude_op,
+    click.option("--observer", help="Only range observer to try: minmax, percentile, entropy, mse, ..."),
+    _options.keep_io_types,
+)
+@_headings.under(
+    "Training",
+    click.option("--seed", type=_options.SEED, default=0, help="Random seed of training."),
+    _options.device,
+)
+@_headings.under(
+    "Output",
+    click.option("-o", "--output", type=_options.FOLDER, help="Folder to write the files to [MODEL.auto]."),
+    _options.as_json,
+)
 def run(
     model: Path,
     backend: str,
@@ -56,7 +75,7 @@ def run(
     device: str | None,
     as_json: bool,
 ) -> None:
-    """Go the whole way: calibrate, fine-tune where that is not enough, validate, hand off.
+    """Run the whole pipeline: calibrate, fine-tune where that is not enough, validate, hand off.
 
     MODEL is a float ONNX file.
 

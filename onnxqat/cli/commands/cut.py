@@ -15,13 +15,13 @@ from onnxqat.cli import _options
     "--inputs",
     multiple=True,
     metavar="TENSOR",
-    help="Tensor that the part starts with; repeat it [the model's inputs].",
+    help="Name of a tensor that the part starts with; repeat it [the model's inputs].",
 )
 @click.option(
     "--outputs",
     multiple=True,
     metavar="TENSOR",
-    help="Tensor that the part ends with; repeat it [the model's outputs].",
+    help="Name of a tensor that the part ends with; repeat it [the model's outputs].",
 )
 @click.option(
     "--auto", is_flag=True, help="Find the ends that are not given, so that pre- and post-processing are left out."

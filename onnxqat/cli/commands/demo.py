@@ -22,10 +22,10 @@ REPORT = "report.html"
 
 
 @click.command
-@click.option("-o", "--output", type=_options.FOLDER, default="onnxqat-demo", help="Folder for the files.")
+@click.option("-o", "--output", type=_options.FOLDER, default="onnxqat-demo", help="Folder to write the files to.")
 @_options.as_json
 def run(output: Path, as_json: bool) -> None:
-    """Go the whole way on handwritten digits in about a minute: train, quantize, fine-tune, validate, hand off.
+    """Run the whole pipeline on handwritten digits in about a minute: train, quantize, fine-tune, validate, hand off.
 
     Example: onnxqat demo -o onnxqat-demo
     """

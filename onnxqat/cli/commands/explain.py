@@ -14,7 +14,7 @@ from onnxqat.cli import _options
 @click.option(
     "--backend", help="Say which rule of this target wants each pair: name of a backend table, or a YAML file."
 )
-@click.option("--node", metavar="NAME", help="Only what is around the node or tensor of this name.")
+@click.option("--node", metavar="NAME", help="Show only what is around the node or tensor of this name.")
 @_options.html
 @_options.as_json
 def run(model: Path, backend: str | None, node: str | None, html: Path | None, as_json: bool) -> None:

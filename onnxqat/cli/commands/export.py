@@ -18,7 +18,7 @@ from onnxqat.cli import _options
     help="Shape of an input, as 1,3,224,224 or NAME=1,128:int64; repeat it.",
 )
 @click.option("-o", "--output", type=_options.OUTPUT, help="File to write [NAME.onnx].")
-@click.option("--exporter", help="torch's exporter: dynamo or torchscript [the first that works].")
+@click.option("--exporter", help="Exporter of torch to use: dynamo or torchscript [the first that works].")
 @click.option(
     "--batch-norm",
     type=click.Choice(["fold", "keep"]),
@@ -30,16 +30,18 @@ from onnxqat.cli import _options
     "--dynamic-axis",
     multiple=True,
     metavar="INPUT:AXIS=NAME",
-    help="Another free axis, as in image:2=height; repeat it.",
+    help="Axis of an input whose size is free too, as in image:2=height; repeat it.",
 )
 @click.option(
     "--input-name",
     multiple=True,
     metavar="NAME",
-    help="Name of an input, in order; repeat it [the arguments of forward].",
+    help="Name to give the next input, in order; repeat it [the arguments of forward].",
 )
-@click.option("--output-name", multiple=True, metavar="NAME", help="Name of an output, in order; repeat it [output].")
-@click.option("--opset", type=_options.COUNT, default=18, help="Version of ONNX's operators to write.")
+@click.option(
+    "--output-name", multiple=True, metavar="NAME", help="Name to give the next output, in order; repeat it [output]."
+)
+@click.option("--opset", type=_options.COUNT, default=18, help="Version of ONNX's operators (opset) to write.")
 @_options.html
 @_options.as_json
 def run(

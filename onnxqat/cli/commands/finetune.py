@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from onnxqat import printing
-from onnxqat.cli import _execution, _objectives, _options
+from onnxqat.cli import _execution, _headings, _objectives, _options
 
 if TYPE_CHECKING:
     from onnxqat.training.loop import Report
@@ -39,54 +39,82 @@ class _Announcement:
             printing.echo(f"training {total:,} steps, about {taken}; --max-steps N takes fewer", err=True)
 
 
-@click.command
+@click.command(cls=_headings.Headed)
 @click.argument("model", type=_options.PATH)
-@_options.data
-@_options.preprocess
-@click.option("-o", "--output", type=_options.OUTPUT, help="File to write [MODEL.tuned.onnx].")
-@click.option("--teacher", type=_options.PATH, multiple=True, help="Float ONNX file to imitate; repeat it for several.")
-@click.option("--method", default="lsq", help="How scales learn: a name of `onnxqat methods list`, or a Python file.")
-@click.option("--epochs", type=_options.COUNT, help="Passes over the data [about 400 steps, at most 20 passes].")
-@click.option("--max-steps", type=_options.COUNT, help="Stop after this many training steps.")
-@click.option(
-    "--batch-size",
-    type=_options.COUNT,
-    help="Samples in a batch, where the model does not fix it [32, or 8 for few samples and no length].",
+@_headings.under(
+    "Data",
+    _options.data,
+    _options.preprocess,
+    click.option(
+        "--batch-size",
+        type=_options.COUNT,
+        help="Number of samples in a batch, where the model does not fix it [32, or 8 for few samples and no length].",
+    ),
 )
-@_options.score
-@_options.labels
+@_headings.under(
+    "Training",
+    click.option(
+        "--teacher",
+        type=_options.PATH,
+        multiple=True,
+        help="Float ONNX file of a teacher to imitate; repeat it for several.",
+    ),
+    click.option(
+        "--method",
+        default="lsq",
+        help="Method by which scales learn: a name of `onnxqat methods list`, or a Python file.",
+    ),
+    click.option(
+        "--epochs", type=_options.COUNT, help="Number of passes over the data [about 400 steps, at most 20 passes]."
+    ),
+    click.option("--max-steps", type=_options.COUNT, help="Number of training steps after which to stop."),
+    click.option(
+        "--batch-norm",
+        type=click.Choice(["auto", "live", "frozen"]),
+        default="auto",
+        help="Statistics of BatchNormalization: live, of the batch; frozen, of the file; auto, of the batch where insert-qdq kept it.",
+    ),
+    click.option(
+        "--reestimate-batch-norm",
+        type=_options.COUNT,
+        metavar="N",
+        help="Number of batches to estimate the statistics of BatchNormalization on again before writing.",
+    ),
+    click.option(
+        "--arithmetic",
+        help="Arithmetic of operators: float, or on codes as a target computes: onnxruntime, fixed-point or shift"
+        " [what the file's backend says].",
+    ),
+    click.option("--seed", type=_options.SEED, default=0, help="Random seed of sample order and torch."),
+)
+@_headings.under(
+    "Accuracy",
+    _options.score,
+    _options.labels,
+)
 @_objectives.options
-@click.option(
-    "--batch-norm",
-    type=click.Choice(["auto", "live", "frozen"]),
-    default="auto",
-    help="Statistics of BatchNormalization: of the batch, or of the file; auto: of the batch where insert-qdq kept it.",
-)
-@click.option(
-    "--reestimate-batch-norm",
-    type=_options.COUNT,
-    metavar="N",
-    help="Estimate these statistics again on N batches before writing.",
-)
-@click.option(
-    "--arithmetic",
-    help="What operators compute: float, or from codes as a target does: onnxruntime, fixed-point, shift "
-    "[what the file's backend says].",
-)
-@click.option("--seed", type=_options.SEED, default=0, help="Seed of sample order and torch.")
-@_options.device
 @_execution.options
-@click.option(
-    "--distributed", default="ddp", help="Under torchrun: ddp, or fsdp for a model that does not fit into one GPU."
+@_headings.under(
+    "Device and processes",
+    _options.device,
+    click.option(
+        "--distributed",
+        default="ddp",
+        help="Strategy under torchrun: ddp, or fsdp for a model that does not fit into one GPU.",
+    ),
+    click.option(
+        "--distributed-timeout",
+        type=_options.POSITIVE,
+        default=600.0,
+        help="Seconds that a process waits for the others.",
+    ),
 )
-@click.option(
-    "--distributed-timeout",
-    type=_options.POSITIVE,
-    default=600.0,
-    help="Seconds that a process waits for the others.",
+@_headings.under(
+    "Output",
+    click.option("-o", "--output", type=_options.OUTPUT, help="File to write [MODEL.tuned.onnx]."),
+    _options.html,
+    _options.as_json,
 )
-@_options.html
-@_options.as_json
 def run(
     model: Path,
     data: str | None,

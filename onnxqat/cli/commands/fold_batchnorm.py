@@ -12,9 +12,12 @@ from onnxqat.cli import _options
 @click.command
 @click.argument("model", type=_options.PATH)
 @click.option(
-    "--backend", help="Backend table whose form biases take: a name, or a YAML file [the one that the file names]."
+    "--backend",
+    help="Backend table that says in which form biases are written: a name, or a YAML file [the one that the file names].",
 )
-@click.option("--bias", type=click.Choice(["int32", "snapped", "float"]), help="Form of biases [the backend's].")
+@click.option(
+    "--bias", type=click.Choice(["int32", "snapped", "float"]), help="Form to write biases in [the backend's]."
+)
 @click.option("-o", "--output", type=_options.OUTPUT, help="File to write [MODEL.folded.onnx].")
 @_options.html
 @_options.as_json

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from onnxqat import printing
-from onnxqat.cli import _options
+from onnxqat.cli import _headings, _options
 
 
 def _install(context: click.Context, _: click.Parameter, name: str | None) -> None:
@@ -46,46 +46,69 @@ def _list(context: click.Context, _: click.Parameter, wanted: bool) -> None:
     context.exit()
 
 
-@click.command
+@click.command(cls=_headings.Headed)
 @click.argument("model", type=_options.PATH)
-@click.option("--backend", required=True, help="Backend table of the target: a name, or a YAML file.")
-@click.option("-o", "--output", type=_options.FOLDER, required=True, help="Folder to write the bundle to.")
-@_options.data
-@_options.preprocess
-@click.option("--samples", type=_options.COUNT, default=16, help="Samples to run through the compiled model.")
-@click.option("--float", "float_model", type=_options.PATH, help="The float model [the one that MODEL records].")
-@_options.scores
-@_options.labels
-@_options.accuracy_limits
-@click.option(
-    "--max-steps",
-    type=_options.NOT_NEGATIVE,
-    default=2.0,
-    help="Largest difference from the reference to accept, in quantization steps of the output.",
+@_headings.under(
+    "Compiler",
+    click.option("--backend", required=True, help="Backend table of the target: a name, or a YAML file."),
+    click.option("--compiler", help="Compiler to use instead of the one that the table names, such as tract."),
+    click.option(
+        "--timeout", type=_options.POSITIVE, default=300.0, help="Seconds after which the compiler is stopped."
+    ),
+    click.option(
+        "--install",
+        metavar="NAME",
+        expose_value=False,
+        is_eager=True,
+        callback=_install,
+        help="Install this compiler in an environment of its own, and leave.",
+    ),
+    click.option(
+        "--compilers",
+        is_flag=True,
+        expose_value=False,
+        is_eager=True,
+        callback=_list,
+        help="List the compilers, with the version of those that are installed, and leave.",
+    ),
 )
-@click.option("--timeout", type=_options.POSITIVE, default=300.0, help="Seconds after which the compiler is stopped.")
-@click.option("--compiler", help="Another compiler than the one that the table names, such as tract.")
-@click.option(
-    "--trace/--no-trace", default=True, help="Compile a second time to measure the difference behind every node."
+@_headings.under(
+    "Data",
+    _options.data,
+    _options.preprocess,
+    click.option(
+        "--samples", type=_options.COUNT, default=16, help="Number of samples to run through the compiled model."
+    ),
 )
-@click.option(
-    "--install",
-    metavar="NAME",
-    expose_value=False,
-    is_eager=True,
-    callback=_install,
-    help="Install a compiler in an environment of its own, and leave.",
+@_headings.under(
+    "Accuracy",
+    click.option(
+        "--float",
+        "float_model",
+        type=_options.PATH,
+        help="Float ONNX file to compare with [the one that MODEL records].",
+    ),
+    _options.scores,
+    _options.labels,
+    _options.accuracy_limits,
+    click.option(
+        "--max-steps",
+        type=_options.NOT_NEGATIVE,
+        default=2.0,
+        help="Largest accepted difference from the reference, in quantization steps (LSB) of the output.",
+    ),
+    click.option(
+        "--trace/--no-trace",
+        default=True,
+        help="Compile a second time to measure the difference behind every node, or leave that out.",
+    ),
 )
-@click.option(
-    "--compilers",
-    is_flag=True,
-    expose_value=False,
-    is_eager=True,
-    callback=_list,
-    help="List the compilers, with the version of those that are installed, and leave.",
+@_headings.under(
+    "Output",
+    click.option("-o", "--output", type=_options.FOLDER, required=True, help="Folder to write the bundle to."),
+    _options.html,
+    _options.as_json,
 )
-@_options.html
-@_options.as_json
 def run(
     model: Path,
     backend: str,

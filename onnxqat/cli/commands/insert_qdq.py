@@ -6,82 +6,122 @@ from pathlib import Path
 
 import click
 
-from onnxqat.cli import _options
+from onnxqat.cli import _headings, _options
 
 
-@click.command
+@click.command(cls=_headings.Headed)
 @click.argument("model", type=_options.PATH)
-@click.option("--backend", default="onnxruntime-cpu", help="Backend table: a name, or a YAML file.")
-@click.option("-c", "--calibration", "--data", "calibration", help=_options.DATA_HELP)
-@_options.preprocess
-@click.option("-o", "--output", type=_options.OUTPUT, help="File to write [MODEL.qdq.onnx].")
-@_options.batch_size
-@_options.limit
-@_options.exclude
-@_options.include
-@_options.exclude_op
-@_options.bits
-@click.option(
-    "--bits-of",
-    multiple=True,
-    metavar="PATTERN=W,A",
-    help="Widths of the nodes that match, as in 'head/*=8,16'; repeat it.",
+@_headings.under(
+    "Target",
+    click.option("--backend", default="onnxruntime-cpu", help="Backend table of the target: a name, or a YAML file."),
 )
-@click.option(
-    "--per-channel/--per-tensor", default=None, help="One scale for each channel of a weight, or one [the backend's]."
+@_headings.under(
+    "Calibration data",
+    click.option("-c", "--calibration", "--data", "calibration", help=_options.DATA_HELP),
+    _options.preprocess,
+    _options.batch_size,
+    _options.limit,
+    _options.random_data,
 )
-@click.option("--observer", help="Range observer: auto, minmax, percentile, entropy, mse, ... [the backend's].")
-@click.option("--activation-observer", help="The same for activations alone.")
-@click.option("--weight-observer", help="The same for weights alone.")
-@click.option("--percentile", type=float, metavar="P", help="Ranges of activations cover this share of the values.")
-@click.option(
-    "--activation-type",
-    metavar="TYPE",
-    help="Of activations: int8, uint8, int16, uint16, int8-symmetric or int16-symmetric [the backend's].",
+@_headings.under(
+    "Nodes",
+    _options.exclude,
+    _options.include,
+    _options.exclude_op,
+    click.option("--replace", is_flag=True, help="Strip quantizers that the model already has."),
+    click.option("--keep", is_flag=True, help="Keep quantizers that the model already has, and add what is missing."),
 )
-@click.option(
-    "--reduce-range/--full-range", default=None, help="8-bit weights in -64..63, or in all codes [the backend's]."
+@_headings.under(
+    "Types and widths",
+    _options.bits,
+    click.option(
+        "--bits-of",
+        multiple=True,
+        metavar="PATTERN=W,A",
+        help="Bit widths of the nodes that match, as in 'head/*=8,16'; repeat it.",
+    ),
+    click.option(
+        "--first-last-bits",
+        type=int,
+        metavar="BITS",
+        help="Bit width of the first and last layers with weights: 2 to 8, or 16; 0 leaves them in float [as the others].",
+    ),
+    click.option(
+        "--activation-type",
+        metavar="TYPE",
+        help="Type of activations: int8, uint8, int16, uint16, int8-symmetric or int16-symmetric [the backend's].",
+    ),
+    click.option(
+        "--per-channel/--per-tensor",
+        default=None,
+        help="Give weights one scale per channel, or one for the whole tensor [the backend's].",
+    ),
 )
-@click.option(
-    "--safe-range",
-    is_flag=True,
-    help="8-bit weights in all codes, with larger scales where products of any inputs could saturate without VNNI.",
+@_headings.under(
+    "Ranges and scales",
+    click.option("--observer", help="Range observer: auto, minmax, percentile, entropy, mse, ... [the backend's]."),
+    click.option("--activation-observer", help="Range observer of activations, instead of that of --observer."),
+    click.option("--weight-observer", help="Range observer of weights, instead of that of --observer."),
+    click.option(
+        "--percentile", type=float, metavar="P", help="Percentage of the values of an activation that its range covers."
+    ),
+    click.option(
+        "--reduce-range/--full-range",
+        default=None,
+        help="Keep 8-bit weights within -64..63, or let them use all codes [the backend's].",
+    ),
+    click.option(
+        "--safe-range",
+        is_flag=True,
+        help="Let 8-bit weights use all codes, with larger scales where products of any inputs could saturate without VNNI.",
+    ),
+    click.option("--exact", is_flag=True, help="Restrict scales so that torch and onnxruntime give the same bits."),
+    click.option(
+        "--scale-bits",
+        metavar="W,A",
+        help="Significant bits of the scales of weights and activations at 8 bits, 1 to 24; 24 leaves them free.",
+    ),
 )
-@click.option("--exact", is_flag=True, help="Restrict scales so that torch and onnxruntime give the same bits.")
-@click.option("--scale-bits", metavar="W,A", help="Significant bits of scales at 8 bits, 1 to 24; 24 leaves them free.")
-@click.option(
-    "--first-last-bits",
-    type=int,
-    metavar="BITS",
-    help="Width of the first and last layers with weights: 2 to 8, or 16; 0 leaves them in float [as the others].",
+@_headings.under(
+    "Accuracy",
+    click.option(
+        "--rounding",
+        type=click.Choice(["auto", "nearest", "compensated"]),
+        default="auto",
+        help="Rounding of weights: nearest, or compensated, so that errors on the calibration data cancel; auto takes what helps.",
+    ),
+    click.option(
+        "--equalize/--no-equalize",
+        default=True,
+        help="Bring channels of unlike size in front of a SiLU to one size, or leave them.",
+    ),
+    click.option(
+        "--guard/--no-guard",
+        default=True,
+        help="Relieve an output below 20 dB of the quantizers that cost it, or leave it.",
+    ),
+    click.option(
+        "--fast", is_flag=True, help="Leave out comparing ranges at the outputs and rounding weights on the data."
+    ),
 )
-@click.option(
-    "--rounding",
-    type=click.Choice(["auto", "nearest", "compensated"]),
-    default="auto",
-    help="Rounding of weights: to nearest, or so that errors on the calibration data cancel; auto: what helps.",
+@_headings.under(
+    "Model",
+    click.option(
+        "--batch-norm",
+        type=click.Choice(["auto", "fold", "keep"]),
+        default="auto",
+        help="Fold BatchNormalization into the weights, or keep it, to be trained; auto keeps it up to 3 bits.",
+    ),
+    click.option("--simplify", is_flag=True, help="Run onnxsim first, and check that outputs stay the same."),
+    _options.keep_io_types,
 )
-@click.option("--fast", is_flag=True, help="Neither compare ranges at the outputs nor round weights on the data.")
-@click.option(
-    "--batch-norm",
-    type=click.Choice(["auto", "fold", "keep"]),
-    default="auto",
-    help="Fold BatchNormalization into the weights, or keep it, to be trained; auto keeps it up to 3 bits.",
+@_headings.under(
+    "Output",
+    click.option("-o", "--output", type=_options.OUTPUT, help="File to write [MODEL.qdq.onnx]."),
+    click.option("--explain", is_flag=True, help="Print the rule behind every decision."),
+    _options.html,
+    _options.as_json,
 )
-@_options.keep_io_types
-@_options.random_data
-@click.option("--replace", is_flag=True, help="Strip quantizers that the model already has.")
-@click.option("--keep", is_flag=True, help="Keep quantizers that the model already has, and add what is missing.")
-@click.option("--simplify", is_flag=True, help="Run onnxsim first, and check that outputs stay the same.")
-@click.option("--equalize/--no-equalize", default=True, help="Bring unlike channels in front of a SiLU to one size.")
-@click.option(
-    "--guard/--no-guard",
-    default=True,
-    help="Relieve an output below 20 dB of the quantizers that cost it, or leave it.",
-)
-@click.option("--explain", is_flag=True, help="Print the rule behind every decision.")
-@_options.html
-@_options.as_json
 def run(
     model: Path,
     backend: str,

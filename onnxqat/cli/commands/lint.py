@@ -13,10 +13,10 @@ from onnxqat.cli import _options
 @click.command
 @click.argument("model", type=_options.PATH)
 @click.option("--backend", help="Also apply the rules of this target: name of a backend table, or a YAML file.")
-@click.option("--fix", is_flag=True, help="Mend what has a mechanical remedy, in a new file.")
+@click.option("--fix", is_flag=True, help="Repair what has a mechanical remedy, in a new file.")
 @click.option("-o", "--output", type=_options.OUTPUT, help="File that --fix writes [MODEL.fixed.onnx].")
 @click.option(
-    "--format", "form", type=click.Choice(["text", "json", "sarif"]), default="text", help="Form of the output."
+    "--format", "form", type=click.Choice(["text", "json", "sarif"]), default="text", help="Format of the output."
 )
 @_options.html
 @_options.as_json

@@ -15,7 +15,7 @@ from onnxqat.cli import _options
 @_options.data
 @_options.preprocess
 @_options.batch_size
-@click.option("--limit", type=_options.COUNT, default=64, help="Use at most this many samples.")
+@click.option("--limit", type=_options.COUNT, default=64, help="Largest number of samples to use.")
 @_options.random_data
 @_options.score
 @_options.labels

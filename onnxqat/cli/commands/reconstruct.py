@@ -6,37 +6,46 @@ from pathlib import Path
 
 import click
 
-from onnxqat.cli import _options
+from onnxqat.cli import _headings, _options
 
 
-@click.command
+@click.command(cls=_headings.Headed)
 @click.argument("model", type=_options.PATH)
-@_options.data
-@_options.preprocess
-@click.option(
-    "--teacher", type=_options.PATH, help="Float ONNX file whose tensors to imitate [the one MODEL was made from]."
+@_headings.under(
+    "Data",
+    _options.data,
+    _options.preprocess,
+    click.option("--samples", type=_options.COUNT, default=512, help="Largest number of samples to use."),
+    _options.batch_size,
 )
-@click.option("-o", "--output", type=_options.OUTPUT, help="File to write [MODEL.reconstructed.onnx].")
-@click.option(
-    "--recipe",
-    type=click.Choice(["adaround", "brecq", "qdrop"]),
-    default="qdrop",
-    help="adaround: layer by layer; brecq: block by block; qdrop: that, with some activations in float.",
+@_headings.under(
+    "Training",
+    click.option(
+        "--teacher", type=_options.PATH, help="Float ONNX file whose tensors to imitate [the one MODEL was made from]."
+    ),
+    click.option(
+        "--recipe",
+        type=click.Choice(["adaround", "brecq", "qdrop"]),
+        default="qdrop",
+        help="Method: adaround, layer by layer; brecq, block by block; qdrop, as brecq with some activations in float.",
+    ),
+    click.option("--iterations", type=_options.COUNT, default=1000, help="Number of training steps for each block."),
+    click.option("--learning-rate", "--lr", type=_options.POSITIVE, default=0.01, help="Learning rate of roundings."),
+    click.option(
+        "--scale-learning-rate",
+        type=_options.NOT_NEGATIVE,
+        default=0.001,
+        help="Learning rate of scales of activations, relative to each scale.",
+    ),
+    click.option("--seed", type=_options.SEED, default=0, help="Random seed of the choice of samples and torch."),
+    _options.device,
 )
-@click.option("--samples", type=_options.COUNT, default=512, help="Use at most this many samples.")
-@_options.batch_size
-@click.option("--iterations", type=_options.COUNT, default=1000, help="Steps for each block.")
-@click.option("--learning-rate", "--lr", type=_options.POSITIVE, default=0.01, help="Of roundings.")
-@click.option(
-    "--scale-learning-rate",
-    type=_options.NOT_NEGATIVE,
-    default=0.001,
-    help="Of scales of activations, relative to each scale.",
+@_headings.under(
+    "Output",
+    click.option("-o", "--output", type=_options.OUTPUT, help="File to write [MODEL.reconstructed.onnx]."),
+    _options.html,
+    _options.as_json,
 )
-@click.option("--seed", type=_options.SEED, default=0, help="Seed of the choice of samples and torch.")
-@_options.device
-@_options.html
-@_options.as_json
 def run(
     model: Path,
     data: str | None,

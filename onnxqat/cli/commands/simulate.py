@@ -6,29 +6,44 @@ from pathlib import Path
 
 import click
 
-from onnxqat.cli import _options
+from onnxqat.cli import _headings, _options
 
 
-@click.command
+@click.command(cls=_headings.Headed)
 @click.argument("model", type=_options.PATH)
-@_options.data
-@_options.preprocess
-@_options.batch_size
-@click.option("--limit", type=_options.COUNT, default=32, help="Use at most this many samples.")
-@_options.random_data
-@click.option("--arithmetic", default="onnxruntime", help="What kernels compute: onnxruntime, fixed-point or shift.")
-@click.option("--accumulator", type=_options.COUNT, default=32, help="Bits of the sums of layers: 16, 24 or 32.")
-@click.option(
-    "--overflow",
-    type=click.Choice(["wrap", "saturate", "error"]),
-    default="wrap",
-    help="What a sum does that needs more bits.",
+@_headings.under(
+    "Data",
+    _options.data,
+    _options.preprocess,
+    _options.batch_size,
+    click.option("--limit", type=_options.COUNT, default=32, help="Largest number of samples to use."),
+    _options.random_data,
 )
-@click.option("--rounding", help="half-even, half-up, half-away or truncate [the arithmetic's own].")
-@click.option("--engine", default="torch", help="What computes: torch, or numpy with the same bits, slower.")
-@click.option("--codes", type=_options.OUTPUT, help="Write the codes of each tensor to this .npz file.")
-@_options.html
-@_options.as_json
+@_headings.under(
+    "Arithmetic",
+    click.option(
+        "--arithmetic", default="onnxruntime", help="Arithmetic of the kernels: onnxruntime, fixed-point or shift."
+    ),
+    click.option(
+        "--accumulator", type=_options.COUNT, default=32, help="Bit width of the accumulators of layers: 16, 24 or 32."
+    ),
+    click.option(
+        "--overflow",
+        type=click.Choice(["wrap", "saturate", "error"]),
+        default="wrap",
+        help="Behaviour of a sum that needs more bits than its accumulator.",
+    ),
+    click.option(
+        "--rounding", help="Rounding of results: half-even, half-up, half-away or truncate [the arithmetic's own]."
+    ),
+    click.option("--engine", default="torch", help="Engine that computes: torch, or numpy with the same bits, slower."),
+)
+@_headings.under(
+    "Output",
+    click.option("--codes", type=_options.OUTPUT, help="Write the codes of each tensor to this .npz file."),
+    _options.html,
+    _options.as_json,
+)
 def run(
     model: Path,
     data: str | None,

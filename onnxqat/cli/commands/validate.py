@@ -7,36 +7,48 @@ from typing import Any
 
 import click
 
-from onnxqat.cli import _options
+from onnxqat.cli import _headings, _options
 
 
-@click.command
+@click.command(cls=_headings.Headed)
 @click.argument("float_model", type=_options.PATH)
 @click.argument("qdq_model", type=_options.PATH)
-@_options.data
-@_options.preprocess
-@_options.batch_size
-@_options.limit
-@_options.random_data
-@_options.scores
-@_options.labels
-@click.option("--no-torch", is_flag=True, help="Compare in onnxruntime only; needs no torch.")
-@click.option(
-    "--max-differing-top1",
-    type=int,
-    metavar="N",
-    help="Predictions in which torch and onnxruntime may differ [0.05 % of the samples + 2].",
+@_headings.under(
+    "Data",
+    _options.data,
+    _options.preprocess,
+    _options.batch_size,
+    _options.limit,
+    _options.random_data,
 )
-@click.option(
-    "--max-differing-top1-default",
-    type=int,
-    metavar="N",
-    help="The same with onnxruntime's default session, which fuses operators [0.15 % of the samples + 2].",
+@_headings.under(
+    "Accuracy",
+    _options.scores,
+    _options.labels,
+    _options.accuracy_limits,
 )
-@_options.accuracy_limits
-@click.option("--backend", help="Backend table that the file is to be deployed with [the one that it names].")
-@_options.html
-@_options.as_json
+@_headings.under(
+    "Runtimes",
+    click.option("--no-torch", is_flag=True, help="Compare in onnxruntime only; needs no torch."),
+    click.option(
+        "--max-differing-top1",
+        type=int,
+        metavar="N",
+        help="Number of predictions in which torch and onnxruntime may differ [0.05 % of the samples + 2].",
+    ),
+    click.option(
+        "--max-differing-top1-default",
+        type=int,
+        metavar="N",
+        help="Number of predictions in which torch and onnxruntime's default session, which fuses operators, may differ [0.15 % of the samples + 2].",
+    ),
+    click.option("--backend", help="Backend table that the file is to be deployed with [the one that it names]."),
+)
+@_headings.under(
+    "Output",
+    _options.html,
+    _options.as_json,
+)
 def run(
     float_model: Path,
     qdq_model: Path,
