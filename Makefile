@@ -12,11 +12,12 @@ WORKERS ?= auto
 PYTEST_ENV := OMP_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint docs clean
+.PHONY: help demo test test-all lint docs clean
 
 help:
 	@echo "make demo   create $(VENV) and take one small model the whole way"
 	@echo "make test   create $(VENV) with the development tools; lint, type check, run the tests"
+	@echo "make test-all   the same with the repetitions that 'make test' leaves out"
 	@echo "make lint   the first half of 'make test'"
 	@echo "make docs   build the documentation into site/"
 	@echo "make clean  remove build results and caches ($(VENV) stays)"
@@ -24,8 +25,13 @@ help:
 demo: $(VENV)/.installed-demo
 	$(BIN)/onnxqat demo
 
+PYTEST := $(PYTEST_ENV) $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 4 --dist worksteal
+
 test: lint
-	$(PYTEST_ENV) $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 4 --dist worksteal
+	$(PYTEST) -m "not repetition"
+
+test-all: lint
+	$(PYTEST)
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

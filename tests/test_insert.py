@@ -1,6 +1,8 @@
 """insert_qdq: float ONNX in, calibrated QDQ ONNX out, nothing else changed."""
 
 import dataclasses
+import itertools
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -381,8 +383,16 @@ def runs(content: bytes, feeds: dict[str, np.ndarray], level: ort.GraphOptimizat
     return list(ort.InferenceSession(content, options, providers=["CPUExecutionProvider"]).run(None, feeds))
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("name", [*REAL, *(pytest.param(n, marks=pytest.mark.slow) for n in LARGE)])
+def on_real_models() -> Iterator[Any]:
+    """Model and backend: all pairs of the small ones, one backend for each of the large ones, the others as repetitions."""
+    yield from itertools.product(REAL, BACKENDS)
+    for index, (name, backend) in enumerate(itertools.product(LARGE, BACKENDS)):
+        first = index % len(BACKENDS) == index // len(BACKENDS) % len(BACKENDS)
+        marks = [pytest.mark.slow] if first else [pytest.mark.slow, pytest.mark.repetition]
+        yield pytest.param(name, backend, marks=marks)
+
+
+@pytest.mark.parametrize(("name", "backend"), [*on_real_models()])
 def test_real_model(name: str, backend: str, shared: Path) -> None:
     source = onnx.load(shared / "data" / "models" / f"{name}.onnx")
     feeds = feeds_for(name, source)
