@@ -10,7 +10,7 @@ from onnxqat.passes._base import Context, Pass, Rewrite
 from onnxqat.passes._edits import Log, drop_unused
 
 PADDING = {"Conv": 0.0, "MaxPool": float(np.finfo(np.float32).min)}
-"""What each operator pads with; for MaxPool anything that is not above the number given."""
+"""Padding value of each operator; for MaxPool anything that is not above the number given."""
 WORDS = {"Conv": "zeros", "MaxPool": "the lowest numbers"}
 
 

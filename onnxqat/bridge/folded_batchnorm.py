@@ -23,7 +23,7 @@ from onnxqat.graph import query
 from onnxqat.graph.computed_fold import SMALLEST_FACTOR, ComputedFold
 
 VISIBLE = 1e-5
-"""Where a channel spreads by less than this of its mean, float32 sums do not show how much, and it keeps its statistics."""
+"""Share of its mean below which float32 sums do not show a channel's spread; such a channel keeps its statistics."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -28,7 +28,7 @@ _MOVING = frozenset(
         *(torch.max_pool1d, torch.max_pool2d, torch.max_pool3d),
     }
 )
-"""What gives elements of its first argument and nothing else."""
+"""Functions that give elements of their first argument and nothing else."""
 
 
 def skip_repeated(module: nn.Module) -> nn.Module:

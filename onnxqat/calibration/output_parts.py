@@ -27,7 +27,7 @@ MOST = 256
 at each pair of them would take minutes."""
 
 _Kind = tuple[object, frozenset[ir.Value]]
-"""What tensors have in common, and the tensors."""
+"""Common property of tensors, and the tensors."""
 
 
 class Parts:

@@ -39,7 +39,7 @@ LARGEST_ACTIVATION = 255
 """The largest code that any activation can have; those of int8 are moved by 128 for these kernels."""
 
 _ROUNDS, _STEP = 16, 1.002
-"""How often a scale is raised at most, and by how much at least: rounding can leave a pair up to half a code of each too
+"""Most raises of a scale, and the least factor of each: rounding can leave a pair up to half a code of each too
 large after the first time, 0.8 % of the limit, and some multiples of a very small step would change no code."""
 
 Array = npt.NDArray[np.float64]

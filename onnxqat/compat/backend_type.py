@@ -58,7 +58,7 @@ NOTES = {
 }
 
 CHOICES = {BackendType.STPU: Overrides(activation_type="int8-symmetric", per_channel=False)}
-"""What MQBench's backend has otherwise than the table."""
+"""Differences of MQBench's backend from the table."""
 
 
 def find(backend: BackendType | str) -> BackendType | None:

@@ -22,7 +22,7 @@ QUANTIZER_TYPES: dict[str, tuple[Role, ...]] = {
     "weight": ("weight",),
     "activation": ("activation",),
 }
-"""What a ``quantizer_type`` stands for: MQBench's names, and the roles' own."""
+"""Roles that a ``quantizer_type`` stands for: MQBench's names, and the roles' own."""
 
 
 def enable_calibration(model: nn.Module) -> None:

@@ -17,7 +17,7 @@ from onnxqat.graph.qdq import DEQUANTIZE, QUANTIZE
 
 MIDDLE = {np.dtype(np.int8): 0, np.dtype(np.uint8): 128}
 KEPT = np.float32(127 / 128)
-"""What a scale is multiplied by, so that the toolkit makes the file's scale of it."""
+"""Factor on a scale with which the toolkit arrives at the file's scale."""
 
 
 def with_kept_grids(model: onnx.ModelProto) -> onnx.ModelProto:

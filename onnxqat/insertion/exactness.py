@@ -28,7 +28,7 @@ ROUNDS, SECONDS = 100, 2.0
 """Runs of each file on one sample at most, and time after which no further is begun: the fastest of some tells enough."""
 
 Place = Callable[..., None]
-"""Of a model and remarks, in place, with the keywords ``table``, ``plan`` and ``resolved``."""
+"""Function of a model and remarks, in place, with the keywords ``table``, ``plan`` and ``resolved``."""
 
 
 def cost(

@@ -45,7 +45,7 @@ ENOUGH = 0.25
 """A culprit with another range is relieved where it brings this share of what the floor allows; three more may do so."""
 
 HALVED = 0.5
-"""What another range must leave of the noise of its quantizer to be worth it: 3 dB less."""
+"""Share of the noise of its quantizer that another range may leave to be worth it: 3 dB less."""
 
 SHARE, FEW = 0.25, 2
 """Share of the integer nodes that may go float, and their number in a small model. A file that keeps its accuracy only

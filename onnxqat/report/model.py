@@ -15,7 +15,7 @@ Cell: TypeAlias = "str | int | float | bool | None"
 Kind = Literal["text", "count", "share", "decibel", "number", "verdict"]
 
 DECIBEL_FULL = 60.0
-"""Where a bar of a decibel column is full: quantization at 8 bits hardly gives more."""
+"""Value at which a bar of a decibel column is full: quantization at 8 bits hardly gives more."""
 
 
 @dataclasses.dataclass(frozen=True)

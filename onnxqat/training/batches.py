@@ -21,7 +21,7 @@ from onnxqat.errors import DataError, UsageError
 from onnxqat.types import Remark
 
 POOL_BYTES = 2**30
-"""How much is held in memory to shuffle what can only be read from the start; less than that is shuffled as a whole."""
+"""Limit on what is held in memory to shuffle what can only be read from the start; less than that is shuffled as a whole."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -25,7 +25,7 @@ IGNORED = -100
 """The integer label that torch's cross entropy leaves out."""
 
 PROBABILITY_TOLERANCE = 1e-3
-"""How far the sum of a sample's probabilities may be from 1: half floats, rounded to four digits."""
+"""Largest distance of the sum of a sample's probabilities from 1: half floats, rounded to four digits."""
 
 _SMALLEST_PROBABILITY = 1e-12
 _SMALLEST_POWER = 1e-12

@@ -28,7 +28,7 @@ from onnxqat.training.snapshot import Forward, Snapshot, touched
 from onnxqat.training.step import Step
 
 OVERFLOWS = 40
-"""So many steps in a row may overflow in float16: by then the loss is scaled by less than one."""
+"""Most steps in a row that may overflow in float16: by then the loss is scaled by less than one."""
 
 
 @dataclasses.dataclass(kw_only=True)

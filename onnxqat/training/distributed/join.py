@@ -25,7 +25,7 @@ from onnxqat.training.distributed.group import Group
 from onnxqat.training.world import World
 
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-"""What ``torchrun`` sets for each process; all four have to be there."""
+"""Variables that ``torchrun`` sets for each process; all four have to be there."""
 
 _GROUPS = itertools.count()
 """Numbers of the groups that this process has joined, the same in all: each has messages of its own."""

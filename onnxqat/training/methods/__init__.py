@@ -123,7 +123,7 @@ _WHY_FOLDED = {
     False: "what is written would have to be divided by gamma, which may be 0",
     True: "it chooses between the codes next to a weight that stays, and this one moves with gamma and the statistics",
 }
-"""Of a method by whether it leaves master weights as they are."""
+"""Reason to fold BatchNormalization, by whether the method leaves master weights as they are."""
 
 
 def _alone(quantizer: Quantizer) -> bool:

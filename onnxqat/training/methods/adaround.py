@@ -21,16 +21,16 @@ from onnxqat.training.methods import lsq
 from onnxqat.types import FloatArray, QParams
 
 STRETCH = (-0.1, 1.1)
-"""What the sigmoid is stretched to before it is cut to 0..1 (gamma and zeta)."""
+"""Ends that the sigmoid is stretched to before it is cut to 0..1 (gamma and zeta)."""
 
 BETA = (20.0, 2.0)
-"""Of the penalty, when it begins and at the end."""
+"""Exponents of the penalty, when it begins and at the end."""
 
 WARM_UP = 0.2
 """Part of the run without a penalty."""
 
 WEIGHT = 0.01
-"""Of the penalty, for each weight of the network."""
+"""Factor of the penalty per weight of the network."""
 
 
 class Method(lsq.Method):
