@@ -105,8 +105,11 @@ class Moments:
 def _sums(student: Tensor, teacher: Tensor, relevance: Relevance | None) -> Tensor:
     """Sums over samples, of weights by themselves, with the teacher's values, their squares and squared differences."""
     s, t = student.double(), teacher.double()
-    weight = torch.ones_like(t) if relevance is None else relevance.of(teacher).double()
-    return torch.stack([(weight * x).sum(0) for x in (torch.ones_like(t), t, t.square(), (s - t).square())])
+    values = [torch.ones_like(t), t, t.square(), (s - t).square()]
+    if relevance is not None:
+        weight = relevance.of(teacher).double()
+        values = [weight * x for x in values]
+    return torch.stack([x.sum(0) for x in values])
 
 
 def _of_channels(
