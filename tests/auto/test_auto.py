@@ -282,7 +282,7 @@ def test_command_prints_what_was_tried(
     )
     report = json.loads(capsys.readouterr().out)
     assert any("no time to fine-tune" in remark["message"] for remark in report["remarks"])
-    words = ["onnxqat", "auto", line[1], "--data", line[3], "--budget", "0.002s", "--target-drop", "-100"]
+    words = ["onnxqat", "auto", line[1], "--budget", "0.002s", "--target-drop", "-100", "--data", line[3]]
     assert report["next_command"] == shlex.join([*words, "--exclude", "Conv_conv1", "--exclude", "Gemm_*", "--json"])
     assert main.run(["auto", str(tmp_path / "m.onnx")]) == 2
 
