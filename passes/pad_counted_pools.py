@@ -14,11 +14,13 @@ class PadCountedPools(Pass):
     """An AveragePool that counts its padding (``count_include_pad`` 1) gets a Pad in front and pads no more.
 
     OpenVINO (2026.4) pads the integer codes with 0, whatever the zero point: border values are off by up to 201 steps,
-    also where the pool itself has no quantizers but lies between some. It computes Pad with the zero point.
+    also where the pool itself has no quantizers but lies between some. It computes Pad with the zero point. With
+    ``ceil_mode`` it counts places beyond the padding, too, also in float.
 
-    1. Explicit amounts become the constant ``<output>_pads``, zeros for batch and channels.
-    2. Left alone: pools without padding, with ``auto_pad`` or ``ceil_mode`` (its windows beyond the padding are not
-       counted), opsets below 11, and attributes of functions.
+    1. Amounts, stated or from ``auto_pad``, become the constant ``<output>_pads``, zeros for batch and channels. With
+       ``ceil_mode``, padding that no window reads is left out, since it would make room for one more window.
+    2. Without padding, only the attribute becomes 0.
+    3. Left alone: amounts that depend on a size that is not known, opsets below 11, and attributes of functions.
 
     Tolerance: float rounding, 1e-6 of the output's range. ::
 
@@ -33,15 +35,20 @@ class PadCountedPools(Pass):
             if query.opset(model, scope) < 11:
                 continue
             for node in list(scope):
-                if node.op_type == "AveragePool" and node.domain == "" and _counts_explicit_padding(node):
-                    self._rewrite(scope, node, context.names)
+                amounts = _counted(node)
+                if amounts is None:
+                    continue
+                if any(amounts):
+                    self._pad(scope, node, amounts, context.names)
                     log.did("padding that an AveragePool counts became a Pad", node)
+                else:
+                    log.did("an AveragePool without padding counts none", node)
+                _count_none(node)
         return log.result()
 
-    def _rewrite(self, scope: walk.Scope, node: ir.Node, names: build.Names) -> None:
+    def _pad(self, scope: walk.Scope, node: ir.Node, amounts: list[int], names: build.Names) -> None:
         source, output = node.inputs[0], node.outputs[0]
         assert source is not None
-        amounts = [int(a) for a in node.attributes["pads"].value]
         half = len(amounts) // 2
         everywhere = np.asarray([0, 0, *amounts[:half], 0, 0, *amounts[half:]], np.int64)
         pads = build.constant(scope, names.fresh(f"{output.name}_pads"), everywhere, before=node)
@@ -53,15 +60,73 @@ class PadCountedPools(Pass):
         )
         scope.insert_before(node, made)
         node.replace_input_with(0, made.outputs[0])
-        del node.attributes["pads"]
-        node.attributes["count_include_pad"] = ir.AttrInt64("count_include_pad", 0)
 
 
-def _counts_explicit_padding(node: ir.Node) -> bool:
-    if any(attribute.is_ref() for attribute in node.attributes.values()):
-        return False
-    explicit = query.attribute(node, "auto_pad", "NOTSET") == "NOTSET" and not query.attribute(node, "ceil_mode", 0)
-    return explicit and bool(query.attribute(node, "count_include_pad", 0)) and any(query.attribute(node, "pads", ()))
+def _count_none(node: ir.Node) -> None:
+    if query.attribute(node, "auto_pad", "NOTSET").startswith("SAME"):
+        node.attributes.pop("ceil_mode", None)  # it has no effect beside SAME
+    for name in ("pads", "auto_pad"):
+        node.attributes.pop(name, None)
+    node.attributes["count_include_pad"] = ir.AttrInt64("count_include_pad", 0)
+
+
+def _counted(node: ir.Node) -> list[int] | None:
+    """Amounts of padding that `node` counts, as in ``pads``; None where it counts none or they are not known."""
+    if node.op_type != "AveragePool" or node.domain or any(a.is_ref() for a in node.attributes.values()):
+        return None
+    kernel = query.attribute(node, "kernel_shape", ())
+    if not query.attribute(node, "count_include_pad", 0) or not kernel:
+        return None
+    rank = len(kernel)
+    stated = query.attribute(node, "pads", ()) or [0] * 2 * rank
+    strides, dilations = (query.attribute(node, name, ()) or [1] * rank for name in ("strides", "dilations"))
+    shape = node.inputs[0].shape if node.inputs[0] is not None else None
+    sizes = list(shape)[2:] if shape is not None else [None] * rank
+    mode = query.attribute(node, "auto_pad", "NOTSET")
+    ceil = bool(query.attribute(node, "ceil_mode", 0))
+    begins, ends = [], []
+    for axis, size in enumerate(sizes):
+        reach = int(dilations[axis]) * (int(kernel[axis]) - 1) + 1
+        known = size if isinstance(size, int) else None
+        if mode.startswith("SAME"):
+            both = _same(known, reach, int(strides[axis]), lower=mode == "SAME_LOWER")
+        elif mode == "VALID":
+            both = (0, 0)
+        elif ceil:
+            both = _up_to_last_window(known, reach, int(strides[axis]), int(stated[axis]), int(stated[axis + rank]))
+        else:
+            both = int(stated[axis]), int(stated[axis + rank])
+        if both is None:
+            return None
+        begins.append(both[0])
+        ends.append(both[1])
+    return begins + ends
+
+
+def _same(size: int | None, reach: int, stride: int, lower: bool) -> tuple[int, int] | None:
+    """Padding of one axis with ``auto_pad`` SAME; with stride 1 it is the same for every `size`."""
+    if size is None and stride != 1:
+        return None
+    total = reach - 1 if size is None else max((-(-size // stride) - 1) * stride + reach - size, 0)
+    half = total // 2
+    return (total - half, half) if lower else (half, total - half)
+
+
+def _up_to_last_window(size: int | None, reach: int, stride: int, begin: int, end: int) -> tuple[int, int] | None:
+    """Padding of one axis with ``ceil_mode``, whose last window starts before the padding behind the data.
+
+    After a Pad that padding is data, in which one more window could start: it ends where the last window ends. Where
+    no window can start in it, it stays as it is, and the `size` need not be known.
+    """
+    if end + stride <= reach:
+        return begin, end
+    if size is None:
+        return None
+    windows = -(-(size + begin + end - reach) // stride) + 1
+    if (windows - 1) * stride >= size + begin:
+        windows -= 1
+    read = (windows - 1) * stride + reach - size - begin
+    return (begin, min(end, read)) if read >= 0 else None
 
 
 def _padded(value: ir.Value, amounts: np.ndarray) -> ir.Shape | None:

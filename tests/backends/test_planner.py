@@ -242,8 +242,9 @@ def test_product_of_two_activations() -> None:
 
 
 def test_a_row_for_some_attribute_values() -> None:
-    text = """g (float[1,1,4,4] x) => (float[1,1,2,2] y) {
-        t = AveragePool<kernel_shape = [2,2], strides = [2,2], count_include_pad = %d>(x) y = Neg(t) }"""
+    text = """g (float[1,1,H,W] x) => (float[1,1,A,B] y) {
+        t = AveragePool<kernel_shape = [3,3], strides = [2,2], auto_pad = "SAME_UPPER", count_include_pad = %d>(x)
+        y = Neg(t) }"""
     assert set(edges(plan(text % 0, "openvino-cpu"))) == {"x", "t"}
     found = plan(text % 1, "openvino-cpu")
     assert found.edges == ()
