@@ -9,30 +9,29 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from onnxqat import lazy_sympy
-
-__version__ = "0.1.0"
+from onnxqat._version import __version__
 
 _PUBLIC = {
     "QatError": "onnxqat.errors",
-    "auto": "onnxqat.auto.auto",
+    "auto": "onnxqat.autotune.auto",
     "export": "onnxqat.from_torch.export",
-    "cut": "onnxqat.parts.cut",
-    "stitch": "onnxqat.parts.stitch",
-    "insert_qdq": "onnxqat.insert",
-    "to_torch": "onnxqat.bridge.importer",
+    "cut": "onnxqat.subgraphs.cut",
+    "stitch": "onnxqat.subgraphs.stitch",
+    "insert_qdq": "onnxqat.insertion.insert",
+    "to_torch": "onnxqat.bridge.importing.importer",
     "to_integer": "onnxqat.bridge.integer.model",
-    "write_back": "onnxqat.bridge.write_back",
+    "write_back": "onnxqat.bridge.export.write_back",
     "finetune": "onnxqat.training.finetune",
     "reconstruct": "onnxqat.training.reconstruction.reconstruct",
     "validate": "onnxqat.validation.validate",
     "profile": "onnxqat.validation.profile",
     "simulate": "onnxqat.validation.simulate",
-    "handoff": "onnxqat.handoff.handoff",
-    "fold_batchnorm": "onnxqat.handoff.fold_batchnorm",
-    "lint": "onnxqat.lint.lint",
-    "inspect": "onnxqat.lint.inspect",
-    "explain": "onnxqat.lint.explain",
-    "diff": "onnxqat.lint.diff",
+    "handoff": "onnxqat.deployment.handoff",
+    "fold_batchnorm": "onnxqat.deployment.fold_batchnorm",
+    "lint": "onnxqat.linting.lint",
+    "inspect": "onnxqat.linting.inspect",
+    "explain": "onnxqat.linting.explain",
+    "diff": "onnxqat.linting.diff",
     "load": "onnxqat.graph.io",
     "save": "onnxqat.graph.io",
     "BackendType": "onnxqat.compat.backend_type",
@@ -52,10 +51,10 @@ _PUBLIC = {
 __all__ = ["__version__", *_PUBLIC]
 
 if TYPE_CHECKING:
-    from onnxqat.auto.auto import auto as auto
-    from onnxqat.bridge.importer import to_torch as to_torch
+    from onnxqat.autotune.auto import auto as auto
+    from onnxqat.bridge.export.write_back import write_back as write_back
+    from onnxqat.bridge.importing.importer import to_torch as to_torch
     from onnxqat.bridge.integer.model import to_integer as to_integer
-    from onnxqat.bridge.write_back import write_back as write_back
     from onnxqat.compat.backend_type import BackendType as BackendType
     from onnxqat.compat.checkpoint import load_checkpoint as load_checkpoint
     from onnxqat.compat.checkpoint import save_checkpoint as save_checkpoint
@@ -68,19 +67,19 @@ if TYPE_CHECKING:
     from onnxqat.compat.switches import enable_calibration_quantization as enable_calibration_quantization
     from onnxqat.compat.switches import enable_calibration_woquantization as enable_calibration_woquantization
     from onnxqat.compat.switches import enable_quantization as enable_quantization
+    from onnxqat.deployment.fold_batchnorm import fold_batchnorm as fold_batchnorm
+    from onnxqat.deployment.handoff import handoff as handoff
     from onnxqat.errors import QatError as QatError
     from onnxqat.from_torch.export import export as export
     from onnxqat.graph.io import load as load
     from onnxqat.graph.io import save as save
-    from onnxqat.handoff.fold_batchnorm import fold_batchnorm as fold_batchnorm
-    from onnxqat.handoff.handoff import handoff as handoff
-    from onnxqat.insert import insert_qdq as insert_qdq
-    from onnxqat.lint.diff import diff as diff
-    from onnxqat.lint.explain import explain as explain
-    from onnxqat.lint.inspect import inspect as inspect
-    from onnxqat.lint.lint import lint as lint
-    from onnxqat.parts.cut import cut as cut
-    from onnxqat.parts.stitch import stitch as stitch
+    from onnxqat.insertion.insert import insert_qdq as insert_qdq
+    from onnxqat.linting.diff import diff as diff
+    from onnxqat.linting.explain import explain as explain
+    from onnxqat.linting.inspect import inspect as inspect
+    from onnxqat.linting.lint import lint as lint
+    from onnxqat.subgraphs.cut import cut as cut
+    from onnxqat.subgraphs.stitch import stitch as stitch
     from onnxqat.training.finetune import finetune as finetune
     from onnxqat.training.reconstruction.reconstruct import reconstruct as reconstruct
     from onnxqat.validation.profile import profile as profile

@@ -312,7 +312,7 @@ class QuantPlan:
     """Decision for every edge of a graph, made from a backend table.
 
     `bare`: tensors on the grid of the tensor that they were moved from, without a pair of their own. `odd_sums`: see
-    :mod:`onnxqat.calibration.odd_sums`. `midpoints`: see :mod:`onnxqat.calibration.midpoints`.
+    :mod:`onnxqat.calibration.exact.tie_free_sums`. `midpoints`: see :mod:`onnxqat.calibration.exact.tie_free_means`.
     """
 
     backend: str

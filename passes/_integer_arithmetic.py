@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator
 import onnx_ir as ir
 
 from onnxqat.graph import qdq, query, walk
-from onnxqat.ops import _base as operators
+from onnxqat.ops import operators as operators
 from onnxqat.passes._edits import inline_graphs
 
 TypeOf = Callable[["ir.Value | None"], "ir.DataType | None"]

@@ -9,12 +9,12 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxqat import numerics
-from onnxqat.backends.specs import output_axis
-from onnxqat.graph import batchnorm, build, computed_fold, qdq, query, walk
+from onnxqat.graph import batchnorm, build, folded_batchnorm, qdq, query, walk
 from onnxqat.passes._base import Context, Pass, Rewrite
 from onnxqat.passes._batchnorm import affine, layer_bias
 from onnxqat.passes._edits import Log, as_gemm, drop_unused, is_private
 from onnxqat.passes._quantized_weight import drop, overwrite
+from onnxqat.placement.tensor_specs import output_axis
 
 NOTE = "onnxqat.batch_norm"
 """Under this name a layer of a model in memory holds what fold-batchnorm is about to fold: :class:`Parts`."""
@@ -79,7 +79,7 @@ def note(scope: walk.Scope, node: ir.Node) -> str | None:
         (gamma, beta, (mean.astype(np.float64) - bias).astype(np.float32), variance),
         tuple(str(value.name) for value in node.inputs[1:5] if value is not None),
         np.asarray([query.attribute(node, "epsilon", 1e-5)], np.float32),
-        float(query.attribute(node, "momentum", computed_fold.DEFAULT_MOMENTUM)),
+        float(query.attribute(node, "momentum", folded_batchnorm.DEFAULT_MOMENTUM)),
     )
     return None
 
@@ -99,7 +99,7 @@ def follow(layer: ir.Node, weight: np.ndarray, added: np.ndarray) -> None:
         return
     gamma, beta, mean, variance = parts.vectors
     factor = (gamma / np.sqrt(variance + parts.epsilon)).reshape(parts.shape)
-    live = np.abs(factor) > computed_fold.SMALLEST_FACTOR
+    live = np.abs(factor) > folded_batchnorm.SMALLEST_FACTOR
     unfolded = np.where(live, weight / np.where(live, factor, np.float32(1)), parts.weight).astype(np.float32)
     vectors = (gamma, (beta + added).astype(np.float32), mean, variance)
     layer.meta[NOTE] = dataclasses.replace(parts, weight=unfolded, vectors=vectors)
@@ -166,7 +166,7 @@ def _compute(
         return "the weight of the layer is not quantized"
     if walk.scope_of(weight.quantize) is not scope or not is_private(weight.input):
         return "what else reads the weight, or another scope, has its quantizer"
-    arrays = computed_fold.fold(parts.weight, (*parts.vectors, parts.epsilon), parts.shape)
+    arrays = folded_batchnorm.fold(parts.weight, (*parts.vectors, parts.epsilon), parts.shape)
     of_bias = readable.get(id(bias))
     held = query.constant_array(weight.input), _bias_values(bias, of_bias)
     if any(found is None for found in held):
@@ -180,8 +180,8 @@ def _compute(
     ends = (weight.quantize, None if of_bias is None else of_bias.quantize)
     first = next(node for node in scope if node in ends)
     _write(_Maker(scope, first, names), layer, parts, weight, of_bias, readable)
-    layer.metadata_props[batchnorm.KEPT] = computed_fold.COMPUTED
-    layer.metadata_props[computed_fold.MOMENTUM] = f"{parts.momentum:.6g}"
+    layer.metadata_props[batchnorm.KEPT] = folded_batchnorm.COMPUTED
+    layer.metadata_props[folded_batchnorm.MOMENTUM] = f"{parts.momentum:.6g}"
     return None
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxqat import numerics
-from onnxqat.graph import build, edit, moved, qdq, query, walk
+from onnxqat.graph import build, data_movement, edit, qdq, query, walk
 from onnxqat.passes._base import Context, Pass, Rewrite
 from onnxqat.types import BiasPlacement, QParams
 
@@ -41,7 +41,7 @@ class DeriveBias(Pass):
 
     def rewrite(self, model: ir.Model, context: Context) -> Rewrite:
         nodes = {str(n.name): n for n in walk.nodes(model) if n.name}
-        readable = moved.carried(qdq.quantizers(model))
+        readable = data_movement.carried(qdq.quantizers(model))
         changed = False
         for placement in self.biases:
             changed |= put_on_grid(nodes[placement.node], readable, placement.storage, placement.rule, context.names)
@@ -62,7 +62,7 @@ def put_on_grid(
 
     Args:
         node: Conv, ConvTranspose or Gemm.
-        readable: what :func:`onnxqat.graph.moved.carried` gives, the quantizers of `node` among them.
+        readable: what :func:`onnxqat.graph.data_movement.carried` gives, the quantizers of `node` among them.
         storage: as of :class:`onnxqat.types.BiasPlacement`.
         rule: for the new node's metadata.
         names: fresh names.

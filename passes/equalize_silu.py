@@ -7,10 +7,10 @@ from collections.abc import Collection, Iterator, Mapping
 import numpy as np
 import onnx_ir as ir
 
-from onnxqat.backends.chains import SATURATED, silu_behind
 from onnxqat.graph import build, query, walk
 from onnxqat.passes._base import Context, Pass, Rewrite
 from onnxqat.passes._edits import Log, exchange_constant
+from onnxqat.placement.fusion_chains import SATURATED, silu_behind
 from onnxqat.types import FloatArray
 
 SPREAD = 8.0

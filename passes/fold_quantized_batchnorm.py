@@ -10,7 +10,6 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxqat import numerics
-from onnxqat.backends.specs import output_axis
 from onnxqat.graph import batchnorm, build, qdq, query, walk
 from onnxqat.passes._base import Context, Pass, Rewrite
 from onnxqat.passes._batchnorm import Affine, affine
@@ -19,6 +18,7 @@ from onnxqat.passes._forms import float_name
 from onnxqat.passes._inference import Inferred
 from onnxqat.passes._quantized_weight import drop, exchange, overwrite
 from onnxqat.passes.derive_bias import put_on_grid
+from onnxqat.placement.tensor_specs import output_axis
 from onnxqat.types import QParams
 
 LARGEST_BIAS = 0.99 * 2.0**31

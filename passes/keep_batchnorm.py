@@ -8,12 +8,12 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxqat import numerics
-from onnxqat.backends.specs import output_axis
 from onnxqat.graph import batchnorm, build, query, walk
 from onnxqat.passes._base import Context, Pass, Rewrite
 from onnxqat.passes._batchnorm import affine, layer_bias
 from onnxqat.passes._edits import Log, drop_unused, exchange_constant, is_private
 from onnxqat.passes.compute_batchnorm import NOTE
+from onnxqat.placement.tensor_specs import output_axis
 
 
 class KeepBatchnorm(Pass):

@@ -8,11 +8,11 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxqat.graph import build, query, sizes
-from onnxqat.ops import _base as operators
+from onnxqat.isolation import limits
+from onnxqat.ops import operators as operators
 from onnxqat.passes._base import Context, Pass, Rewrite
 from onnxqat.passes._edits import Log, drop_unused, inline_graphs, replace_by_constant
 from onnxqat.passes._evaluate import evaluate, is_foldable, result_elements
-from onnxqat.trial import limits
 
 MANY_INTEGERS = 4096
 MANY_BYTES = 64 * 2**20

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from onnxqat.graph import build, edit, moved, qdq, walk
+from onnxqat.graph import build, data_movement, edit, qdq, walk
 from onnxqat.passes._base import Context, Pass, Rewrite
 from onnxqat.passes._edits import Log
 
@@ -35,7 +35,7 @@ class PairCaptured(Pass):
         """Insert the pairs; see the class."""
         log = Log()
         found = qdq.quantizers(model)
-        grids, dequantized = moved.carried(found), qdq.by_output(found)
+        grids, dequantized = data_movement.carried(found), qdq.by_output(found)
         for scope in list(walk.scopes(model)):
             for node in list(scope):
                 for value in node.outputs:
@@ -52,7 +52,7 @@ class PairCaptured(Pass):
 def _is_crossed(node: ir.Node) -> bool:
     """Check whether onnxruntime moves pairs over `node`, or the node in front of removable ones such as Identity."""
     made: ir.Node | None = node
-    while made is not None and moved.is_removed(made):
+    while made is not None and data_movement.is_removed(made):
         source = made.inputs[0]
         made = None if source is None else source.producer()
     return made is not None and made.op_type in _CROSSED and not made.domain

@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxqat import numerics
-from onnxqat.graph import build, edit, moved, qdq, quantized_forms, query, scale_defects, walk
+from onnxqat.graph import build, data_movement, edit, qdq, quantized_forms, query, scale_defects, walk
 from onnxqat.passes._base import Context, Pass, Rewrite
 from onnxqat.passes._edits import Log, drop_unused
 from onnxqat.passes._inference import Inferred
@@ -309,7 +309,7 @@ def _moved_parts(node: ir.Node) -> list[ir.Value]:
     """Inputs whose elements make up the results of `node`, that of a Pad with a constant among them."""
     constant = node.op_type == "Pad" and not node.domain and query.mode(node) == "constant"
     first = node.inputs[0] if constant else None
-    return moved.sources(node) if first is None else [first]
+    return data_movement.sources(node) if first is None else [first]
 
 
 def _input(node: ir.Node, index: int) -> ir.Value | None:

@@ -7,8 +7,8 @@ from typing import Literal
 import numpy as np
 import onnx_ir as ir
 
-from onnxqat.graph import batchnorm, build, computed_fold, moved, qdq, query, walk
-from onnxqat.graph.computed_fold import ComputedFold
+from onnxqat.graph import batchnorm, build, data_movement, folded_batchnorm, qdq, query, walk
+from onnxqat.graph.folded_batchnorm import ComputedFold
 from onnxqat.passes._base import Context, Pass, Rewrite
 from onnxqat.passes._edits import Log, drop_unused, is_private
 from onnxqat.passes._quantized_weight import overwrite
@@ -43,10 +43,10 @@ class StoreBatchnorm(Pass):
     def rewrite(self, model: ir.Model, context: Context) -> Rewrite:
         """Store the computed constants; see the class."""
         log = Log()
-        layers = [node for node in walk.nodes(model) if computed_fold.is_computed(node)]
+        layers = [node for node in walk.nodes(model) if folded_batchnorm.is_computed(node)]
         on_grid: list[ir.Node] = []
         for layer in layers:
-            fold = computed_fold.find(layer)
+            fold = folded_batchnorm.find(layer)
             if fold is None:
                 log.left("BatchNormalization is not folded: what computes its weight and bias was changed", layer)
                 continue
@@ -59,7 +59,7 @@ class StoreBatchnorm(Pass):
             if fold.rounding:
                 on_grid.append(layer)
         if on_grid and self.bias != "float":
-            readable = moved.carried(qdq.quantizers(model, every=True))
+            readable = data_movement.carried(qdq.quantizers(model, every=True))
             for layer in on_grid:
                 plain = layer.inputs[2]
                 put_on_grid(layer, readable, "int32" if self.bias == "int32" else "float", RULE, context.names)
@@ -86,6 +86,6 @@ def _store(fold: ComputedFold, weight: np.ndarray, bias: np.ndarray, names: buil
     for value in (*constants[1:], *shapes):
         drop_unused(value)
     layer.metadata_props.pop(batchnorm.KEPT)
-    layer.metadata_props.pop(computed_fold.MOMENTUM, None)
+    layer.metadata_props.pop(folded_batchnorm.MOMENTUM, None)
     if fold.rounding:
         layer.metadata_props.pop(qdq.BIAS_GRID, None)

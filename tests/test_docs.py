@@ -48,7 +48,7 @@ def digits_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The demo's net after some epochs, some digits as images and as arrays, and the files that the commands make."""
     torch = pytest.importorskip("torch")
     pytest.importorskip("sklearn")
-    from onnxqat.insert import insert_qdq
+    from onnxqat.insertion.insert import insert_qdq
     from onnxqat.training import digits
 
     torch.set_num_threads(1)

@@ -15,12 +15,12 @@ import pytest
 from onnx import numpy_helper
 
 import onnxqat
-from onnxqat.backends.selection import Overrides
 from onnxqat.errors import BackendError, DataError, ModelError, UsageError
 from onnxqat.graph import io, qdq
 from onnxqat.graph.provenance import Provenance
-from onnxqat.insert import insert_qdq
+from onnxqat.insertion.insert import insert_qdq
 from onnxqat.passes.strip_qdq import StripQdq
+from onnxqat.placement.table_overrides import Overrides
 from tests.backends.planning import proto, weight
 from tests.passes.checks import ort_run
 

@@ -8,11 +8,11 @@ import onnx
 import onnxruntime as ort
 import pytest
 
-from onnxqat.backends.selection import Overrides
 from onnxqat.errors import UsageError
 from onnxqat.graph import batchnorm, io, qdq, walk
-from onnxqat.insert import insert_qdq
+from onnxqat.insertion.insert import insert_qdq
 from onnxqat.passes.fold_quantized_batchnorm import FoldQuantizedBatchnorm
+from onnxqat.placement.table_overrides import Overrides
 from tests.backends.planning import proto, weight
 from tests.passes.checks import in_function, in_if, ort_run
 

@@ -8,13 +8,13 @@ import onnxruntime as ort
 import pytest
 from onnx import numpy_helper
 
-from onnxqat.backends.selection import Overrides
+from onnxqat.deployment.fold_batchnorm import fold_batchnorm
+from onnxqat.deployment.handoff import handoff
 from onnxqat.errors import UsageError
-from onnxqat.graph import computed_fold, io, qdq
-from onnxqat.handoff.fold_batchnorm import fold_batchnorm
-from onnxqat.handoff.handoff import handoff
-from onnxqat.insert import insert_qdq
-from onnxqat.lint.lint import lint
+from onnxqat.graph import folded_batchnorm, io, qdq
+from onnxqat.insertion.insert import insert_qdq
+from onnxqat.linting.lint import lint
+from onnxqat.placement.table_overrides import Overrides
 from tests.backends.planning import proto, weight
 from tests.passes.checks import in_function, in_if, ort_run
 from tests.test_insert_batchnorm import DATA, TEXT
@@ -53,7 +53,7 @@ def kept(case: str, text: str = TEXT, data: dict[str, np.ndarray] = DATA) -> onn
 def test_kept_folded_and_never_kept_are_the_same_bits(case: str) -> None:
     backend, overrides = CASES[case]
     model = kept(case)
-    folds = computed_fold.every(io.load(model))
+    folds = folded_batchnorm.every(io.load(model))
     assert [fold.layer.name for fold in folds] == ["stem", "deep", "head"]
     result = fold_batchnorm(model)
     assert (result.count, result.left) == (3, 0)
@@ -73,7 +73,7 @@ def test_kept_folded_and_never_kept_are_the_same_bits(case: str) -> None:
 @pytest.mark.parametrize("case", ["vitis-dpu", "tidl", "cpu per tensor"])
 def test_every_kind_of_layer(case: str) -> None:
     model = kept(case, LAYERS, IMAGES)
-    folds = computed_fold.every(io.load(model))
+    folds = folded_batchnorm.every(io.load(model))
     momenta = {"depthwise": 0.9, "up": 0.75, "product": 0.9, "head": 0.9}
     assert {str(fold.layer.name): round(fold.momentum, 6) for fold in folds} == momenta
     folded = fold_batchnorm(model)
@@ -95,19 +95,19 @@ def test_parts_keep_their_names_and_values() -> None:
     weights = [q for q in qdq.quantizers(io.load(model)) if q.role == "weight"]
     assert [q.tensor for q in weights] == ["w_folded", "u_folded", "e_folded"]
     factor = given["ag"] / np.sqrt(given["av"] + np.float32(1e-5))
-    np.testing.assert_array_equal(computed_fold.held(weights[0]), given["w"] * factor.reshape(4, 1, 1, 1))
+    np.testing.assert_array_equal(folded_batchnorm.held(weights[0]), given["w"] * factor.reshape(4, 1, 1, 1))
 
 
 def test_a_layer_that_stays_in_float_has_its_normalization_folded() -> None:
     chosen = Overrides(exclude=("deep",))
     model = insert_qdq(proto(TEXT), "tidl", calibration=DATA, batch_norm="keep", overrides=chosen).model
-    assert [fold.layer.name for fold in computed_fold.every(io.load(model))] == ["stem", "head"]
+    assert [fold.layer.name for fold in folded_batchnorm.every(io.load(model))] == ["stem", "head"]
 
 
 def test_some_behind_and_some_in_front() -> None:
     """openvino-cpu has one scale for the weight of a Gemm, and one a channel for those of convolutions."""
     model = insert_qdq(proto(TEXT), "openvino-cpu", calibration=DATA, batch_norm="keep").model
-    computed = [fold.layer.name for fold in computed_fold.every(io.load(model))]
+    computed = [fold.layer.name for fold in folded_batchnorm.every(io.load(model))]
     behind = [n.name for n in model.graph.node if n.op_type == "BatchNormalization"]
     assert (len(computed), len(behind)) in ((0, 3), (1, 2))
     assert fold_batchnorm(model).left == 0
@@ -125,7 +125,7 @@ def grouped(groups: int) -> onnx.ModelProto:
 
 def test_a_depthwise_transposed_convolution() -> None:
     made = insert_qdq(grouped(4), "tidl", calibration=IMAGES, batch_norm="keep").model
-    assert len(computed_fold.every(io.load(made))) == 1
+    assert len(folded_batchnorm.every(io.load(made))) == 1
     np.testing.assert_array_equal(ort_run(made, IMAGES)["y"], ort_run(fold_batchnorm(made).model, IMAGES)["y"])
 
 
@@ -140,7 +140,7 @@ def test_in_a_branch_and_in_a_function() -> None:
         feeds = dict(DATA) | ({"choose": np.asarray(True)} if wrapped.graph.input[0].name == "choose" else {})
         batches = [feeds, feeds | {"choose": np.asarray(False)}] if "choose" in feeds else [feeds]
         made = insert_qdq(wrapped, "tidl", calibration=batches, batch_norm="keep").model
-        assert len(computed_fold.every(io.load(made))) in (3, 6)
+        assert len(folded_batchnorm.every(io.load(made))) in (3, 6)
         folded = fold_batchnorm(made)
         assert folded.left == 0
         np.testing.assert_array_equal(ort_run(made, feeds)["logits"], ort_run(folded.model, feeds)["logits"])

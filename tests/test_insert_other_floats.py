@@ -13,13 +13,13 @@ import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
-from onnxqat.calibration.session import Session
 from onnxqat.cli import main as cli
+from onnxqat.deployment.handoff import handoff
 from onnxqat.errors import CheckError, ModelError
 from onnxqat.graph import io
-from onnxqat.handoff.handoff import handoff
-from onnxqat.insert import insert_qdq
-from onnxqat.lint.lint import lint
+from onnxqat.insertion.insert import insert_qdq
+from onnxqat.linting.lint import lint
+from onnxqat.runtime.session import Session
 from onnxqat.validation.profile import profile
 from onnxqat.validation.validate import validate
 

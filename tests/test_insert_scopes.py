@@ -6,10 +6,10 @@ import numpy as np
 import onnx
 import pytest
 
-from onnxqat.backends.selection import Overrides
 from onnxqat.graph import io, qdq
-from onnxqat.insert import insert_qdq
+from onnxqat.insertion.insert import insert_qdq
 from onnxqat.passes.deploy_form import DeployForm
+from onnxqat.placement.table_overrides import Overrides
 from tests.backends.planning import proto, weight
 from tests.passes.checks import ort_run
 
@@ -77,8 +77,8 @@ def test_a_branch_that_no_batch_takes_stays_float() -> None:
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_through_the_bridge_and_back(backend: str) -> None:
     torch = pytest.importorskip("torch")
-    from onnxqat.bridge.importer import to_torch
-    from onnxqat.bridge.write_back import write_back
+    from onnxqat.bridge.export.write_back import write_back
+    from onnxqat.bridge.importing.importer import to_torch
 
     source = quantized(backend, True, False).model
     module = to_torch(source)

@@ -9,10 +9,10 @@ import pytest
 from onnx import helper, numpy_helper
 
 import onnxqat
-from onnxqat.backends.selection import Overrides
-from onnxqat.calibration import not_finite
 from onnxqat.errors import CheckError
+from onnxqat.placement.table_overrides import Overrides
 from onnxqat.report import build, terminal
+from onnxqat.runtime import non_finite
 from tests.insertion import culprits
 from tests.insertion.culprits import Made
 from tests.validation import tiny
@@ -72,8 +72,8 @@ def choice(*factor: float) -> ir.Model:
 
 def test_a_mask_that_another_index_chooses_is_no_origin() -> None:
     feeds = {"x": np.array([[1, 3, 2]], np.float32)}
-    assert not_finite.origin(choice(1, 1, 2), choice(1, 1, 1), feeds) is None
-    found = not_finite.origin(choice(1, np.inf, 1), choice(1, 1, 1), feeds)
+    assert non_finite.origin(choice(1, 1, 2), choice(1, 1, 1), feeds) is None
+    found = non_finite.origin(choice(1, np.inf, 1), choice(1, 1, 1), feeds)
     assert found is not None
     assert (found.tensor, found.kind) == ("s", "infinite")
 

@@ -1,40 +1,34 @@
 """Imports point down only; heavy packages are imported where they are needed."""
 
 import ast
+from pathlib import Path
 
 from tests.source_tree import imported, module_name, package_files, parse, run_at_import
 
 LAYERS: tuple[tuple[str, ...], ...] = (
-    (
-        "errors",
-        "types",
-        "verdict",
-        "shell",
-        "discover",
-        "numerics",
-        "lazy_sympy",
-        "callable_package",
-        "printing",
-        "exits",
-    ),
-    ("trial",),
+    ("_version", "errors", "types", "verdict", "shell", "discover", "numerics", "lazy_sympy", "printing", "exits"),
+    ("isolation",),
     ("graph",),
     ("ops",),
+    ("data",),
     ("arithmetic",),
+    ("analysis",),
     ("backends",),
+    ("placement",),
     ("passes",),
-    ("parts",),
+    ("subgraphs",),
+    ("runtime",),
     ("calibration",),
-    ("insert", "insertion"),  # the work of `insert-qdq`, put together from everything so far
+    ("insertion",),
     ("metrics",),
     ("bridge",),
     ("training",),
     ("validation",),
-    ("lint",),
+    ("linting",),
     ("from_torch",),
-    ("handoff",),
+    ("deployment",),
     ("compat",),
-    ("auto",),  # the whole way, put together from everything so far
+    ("autotune",),
     ("report",),
     ("cli", "__main__"),
 )
@@ -62,7 +56,6 @@ def test_imports_point_down() -> None:
         for node in ast.walk(parse(path)):
             for target in imported(node):
                 name = layer(target)
-                # `from onnxqat import __version__` names no module.
                 if name in LEVEL and LEVEL[name] > LEVEL[layer(importer) or ""]:
                     upward.append(f"{importer}:{getattr(node, 'lineno', 0)} imports {target}")
     assert upward == []
@@ -98,3 +91,10 @@ def test_torch_is_imported_at_the_top_of_bridge_and_training_only() -> None:
         for statement in run_at_import(parse(path).body):
             wrong += [f"{name} imports {target}" for target in imported(statement) if target.split(".")[0] == "torch"]
     assert wrong == []
+
+
+def test_the_page_on_architecture_names_the_layers(repository: Path) -> None:
+    page = (repository / "docs" / "architecture.md").read_text(encoding="utf-8")
+    block = page.split("## Layers")[1].split("```")[1]
+    stated = [tuple(name.strip() for name in layer.split(",")) for layer in block.split("→")]
+    assert stated == list(LAYERS)

@@ -8,7 +8,7 @@ from tests.test_no_torch import python
 
 NOT_LOADED = """
 import sys
-import onnxqat.insert, onnxqat.graph.io, onnx_ir as ir
+import onnxqat.insertion.insert, onnxqat.graph.io, onnx_ir as ir
 assert "sympy" not in sys.modules
 assert type(ir.__loader__).__module__ != "onnxqat.lazy_sympy" and ir.__spec__.loader is ir.__loader__
 """

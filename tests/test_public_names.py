@@ -21,8 +21,8 @@ def test_every_public_name_can_be_called_again_and_again(name: str) -> None:
 def test_a_package_acts_as_its_function_when_it_was_imported_first() -> None:
     code = """
 import inspect
-import onnxqat.handoff.forms, onnxqat.lint.rules
-import onnxqat.handoff.handoff as inner
+import onnxqat.deployment.forms, onnxqat.linting.rules
+import onnxqat.deployment.handoff as inner
 assert inspect.getdoc(onnxqat.handoff) == inspect.getdoc(inner.handoff)
 assert list(inspect.signature(onnxqat.handoff).parameters) == list(inspect.signature(inner.handoff).parameters)
 try:

@@ -28,15 +28,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parent / "bench"))
 import _shared
 
 from onnxqat.backends import schema
-from onnxqat.backends.selection import Overrides
+from onnxqat.deployment import choice
+from onnxqat.deployment.base_compiler import HEAVY, BaseCompiler
+from onnxqat.deployment.handoff import handoff
+from onnxqat.deployment.result import HandoffReport
+from onnxqat.deployment.run.process import compile_in_process
 from onnxqat.errors import QatError
 from onnxqat.graph import io
-from onnxqat.handoff import _choice
-from onnxqat.handoff._base import HEAVY, BaseCompiler
-from onnxqat.handoff._process import compile_in_process
-from onnxqat.handoff._result import HandoffReport
-from onnxqat.handoff.handoff import handoff
-from onnxqat.insert import insert_qdq
+from onnxqat.insertion.insert import insert_qdq
+from onnxqat.placement.table_overrides import Overrides
 
 PAGE = _shared.ROOT / "docs" / "backend_matrix.md"
 STATE = _shared.ROOT / "runs" / "backend_matrix.json"
@@ -181,7 +181,7 @@ def cell(
     source = _shared.MODELS / f"{network.model}.onnx"
     name = io.load(source).graph.inputs[0].name
     data = {str(name): inputs}
-    compiler = _choice.compiler_of(schema.load(backend), [])
+    compiler = choice.compiler_of(schema.load(backend), [])
     if compiler is None:
         return {"accepted": None, "error": "the compiler is not installed"}
     started = time.monotonic()

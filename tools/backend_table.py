@@ -10,8 +10,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from onnxqat.backends import schema, selection
+from onnxqat.backends import schema
 from onnxqat.backends.schema import Backend, TypeRow
+from onnxqat.placement import table_overrides
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "backends.md"
 START, END = "<!-- written by tools/backend_table.py -->\n", "<!-- end -->\n"
@@ -64,7 +65,7 @@ def rows() -> str:
     second = ["| Name | What its statements rest on | Sources |", "|---|---|---|"]
     for name in schema.names():
         table = schema.load(name)
-        activations, weights = selection.type_roles(table)
+        activations, weights = table_overrides.type_roles(table)
         biases = {s.use for row in table.ops.values() for s in row.inputs if s.use} - activations - weights
         cells = (types(table, activations), types(table, weights), types(table, biases), placement(table))
         first.append(f"| `{name}` | {' | '.join(cells)} | {table.opset[0]}-{table.opset[1]} |")

@@ -9,8 +9,8 @@ import torch
 from torch.utils import _pytree as pytree
 
 import onnxqat
-from onnxqat.bridge import values
-from onnxqat.bridge.importer import OnnxModule, to_torch
+from onnxqat.bridge.importing import values
+from onnxqat.bridge.importing.importer import OnnxModule, to_torch
 from onnxqat.errors import ModelError, UnsupportedError
 
 

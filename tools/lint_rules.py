@@ -10,8 +10,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from onnxqat.lint._model import Rule
-from onnxqat.lint.lint import rules
+from onnxqat.linting.lint import rules
+from onnxqat.linting.rule import Rule
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "lint.md"
 

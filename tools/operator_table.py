@@ -23,10 +23,10 @@ import onnx_ir as ir
 import torch
 
 from onnxqat.backends import schema
-from onnxqat.bridge import values
-from onnxqat.bridge.importer import to_torch
+from onnxqat.bridge.importing import values
+from onnxqat.bridge.importing.importer import to_torch
 from onnxqat.errors import QatError
-from onnxqat.ops import _base
+from onnxqat.ops import operators
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PAGE = REPOSITORY / "docs" / "operators.md"
@@ -86,14 +86,14 @@ def schema_versions() -> dict[tuple[str, str], list[int]]:
 
 def missing() -> dict[tuple[str, str], list[int]]:
     """Operators of onnx without a lowering."""
-    return {key: versions for key, versions in schema_versions().items() if key not in _base.table()}
+    return {key: versions for key, versions in schema_versions().items() if key not in operators.table()}
 
 
 def uncovered() -> dict[tuple[str, str], list[int]]:
     """Versions of the operators that are implemented, in force at opset 7 or later, which are not covered."""
     found = {}
     for key, versions in schema_versions().items():
-        row = _base.table().get(key)
+        row = operators.table().get(key)
         if row is None:
             continue
         oldest = max((v for v in versions if v <= OLDEST_OPSET), default=versions[0])
@@ -130,7 +130,7 @@ def naming(name: str) -> list[Path]:
     return [path for path, text in test_files().items() if re.search(rf'"{name}"|\b{name} ?[(<]', text)]
 
 
-def tested(row: _base.OpDef) -> str:
+def tested(row: operators.OpDef) -> str:
     """Evidence that the operator is tested."""
     count = len(node_cases().get((row.domain, row.name), ()))
     parts = [f"{count} node case{'s' * (count != 1)}"] if count else []
@@ -170,7 +170,7 @@ def _slope(case: Any) -> str:
     return "yes" if any(g.any() for g in gradients) else "zero"
 
 
-def gradient(row: _base.OpDef) -> str:
+def gradient(row: operators.OpDef) -> str:
     """The best that is found among the first node cases; else whether tests compute gradients."""
     found = set()
     for case in node_cases().get((row.domain, row.name), ())[:CASES_FOR_A_GRADIENT]:
@@ -188,7 +188,7 @@ def gradient(row: _base.OpDef) -> str:
     return "tests" if any(re.search(r"gradient|backward", test_files()[path]) for path in naming(row.name)) else "-"
 
 
-def line(row: _base.OpDef) -> str:
+def line(row: operators.OpDef) -> str:
     """One row of the page."""
     known = schema_versions().get((row.domain, row.name), [])
     versions = [str(v) for v in known if row.since <= v <= row.reviewed] or [str(row.since)]
@@ -202,7 +202,7 @@ def page() -> str:
     torch.manual_seed(0)
     torch.set_num_threads(1)
     parts = [INTRODUCTION.format(version=onnx.__version__, cases=CASES_FOR_A_GRADIENT)]
-    rows = sorted(_base.table().values(), key=lambda row: (row.domain, row.name))
+    rows = sorted(operators.table().values(), key=lambda row: (row.domain, row.name))
     for domain in sorted({row.domain for row in rows}):
         chosen = [row for row in rows if row.domain == domain]
         parts.append(f"## {domain or 'ai.onnx'}\n")

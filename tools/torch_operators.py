@@ -32,7 +32,7 @@ RECURRENT = """
 
 <!-- not run: there is no such model in the tests of the documentation; test_operator_table.py runs it -->
 ```python
-weights = Overrides(include=("/lstm/*",), weight_bits=8)  # onnxqat.backends.selection
+weights = Overrides(include=("/lstm/*",), weight_bits=8)  # onnxqat.placement.table_overrides
 onnxqat.insert_qdq("model.qdq.onnx", "academic", calibration=data, keep=True, overrides=weights)
 ```
 

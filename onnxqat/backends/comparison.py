@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from onnxqat.backends import _text
+from onnxqat.backends import table_text
 from onnxqat.backends.schema import Backend
 
 SECTIONS = ("types", "ops", "io", "session")
@@ -33,7 +33,7 @@ def text(value: Any) -> str:
 
 def _flat(table: Backend) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for key, value in _text.keys(table).items():
+    for key, value in table_text.keys(table).items():
         if key in UNCOMPARED:
             continue
         if key in SECTIONS:

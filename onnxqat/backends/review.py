@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from onnxqat.backends.schema import Backend
-from onnxqat.ops import _base as ops
+from onnxqat.ops import operators as ops
 
 STATEMENTS = (
     "opset",

@@ -18,8 +18,8 @@ from typing import Any, ClassVar, Literal, TypeVar
 import yaml
 
 from onnxqat import arithmetic
-from onnxqat.backends import _text, shift_check, table_files
-from onnxqat.ops import _base as ops
+from onnxqat.backends import shift_check, table_files, table_text
+from onnxqat.ops import operators as ops
 from onnxqat.types import FLOAT_STORAGE, STORAGE, QType, Role, TensorSpec
 
 WIDTHS = (*range(2, 9), 16)
@@ -210,7 +210,7 @@ class OpRow(_Row):
     `convert`: equal parameters are a must, so that an input with prescribed ones, or of another type, gets a second
     pair onto the common grid.
     `midpoints`: the results, means or products, may lie half-way between two codes; with odd sums they lie on a grid of
-    their own, see :mod:`onnxqat.calibration.midpoints`, whatever `tie` says.
+    their own, see :mod:`onnxqat.calibration.exact.tie_free_means`, whatever `tie` says.
     """
 
     inputs: tuple[Slot, ...] = ()
@@ -316,7 +316,7 @@ class Backend(_Row):
     carry no pair where a sum alone reads their result: the compiler adds before it rounds. A MatMul and the Add of its
     bias have no pair between them; ``gemm`` makes them one Gemm. Operators of `claims` it runs on codes between any two pairs, with a weight that it rounds itself, so that one
     left in float has no pair behind it. `exact` is what ``--exact`` does: ``short`` scales, for kernels that add or
-    multiply in float, or ``odd`` sums, for those with a fixed-point factor (:mod:`onnxqat.calibration.odd_sums`); then
+    multiply in float, or ``odd`` sums, for those with a fixed-point factor (:mod:`onnxqat.calibration.exact.tie_free_sums`); then
     it sets `sums`. With `written_attributes`, operators get the attributes that they leave at their defaults, for
     compilers that do not know them. `arithmetic` is what the integer kernels compute, where that is known to the last bit
     (:mod:`onnxqat.arithmetic`): training computes it. `accepts` names the types of activations and of weights that the compiler takes,
@@ -391,12 +391,12 @@ def load(name: str) -> Backend:
             ``backend-table`` naming file and key.
     """
     path = table_files.find(name)
-    fields = _text.fields(table_files.merged(path))
+    fields = table_text.fields(table_files.merged(path))
     if path.parent == table_files.FOLDER:
         return _built(fields)
-    from onnxqat.backends import _validation
+    from onnxqat.backends import validation
 
-    return _validation.validated(Backend, fields, str(path))
+    return validation.validated(Backend, fields, str(path))
 
 
 def _built(table: dict[str, Any]) -> Backend:
@@ -431,7 +431,7 @@ def _tuples(fields: dict[str, Any]) -> dict[str, Any]:
 
 def describe(table: Backend) -> str:
     """YAML of `table` with inherited keys written out, so that it extends nothing; unverified facts come first."""
-    found = _text.keys(table.model_copy(update={"extends": None}))
+    found = table_text.keys(table.model_copy(update={"extends": None}))
     text = yaml.safe_dump(found, sort_keys=False, width=120, default_flow_style=None, allow_unicode=True).rstrip()
     heading = [] if table.extends is None else [f"# with all that it takes over from {table.extends}"]
     open_ones = [f"#   {key}: {fact.note or fact.source}" for key, fact in unverified(table).items()]
@@ -447,4 +447,4 @@ def unverified(table: Backend) -> dict[str, Fact]:
 
 def as_json(table: Backend) -> dict[str, Any]:
     """Every field of `table`, under the keys that a table has, for json.dumps."""
-    return _text.keys(table, brief=False)
+    return table_text.keys(table, brief=False)

@@ -38,9 +38,9 @@ def find(name: str, folder: Path = Path()) -> Path:
 
 
 def _elsewhere(name: str) -> Path:
-    from onnxqat.backends import plugins, refused
+    from onnxqat.backends import plugins, unsupported_targets
 
-    reason = refused.REFUSED.get(name.replace("_", "-"))
+    reason = unsupported_targets.REFUSED.get(name.replace("_", "-"))
     if reason is not None:
         raise BackendError(
             "backend-unknown", f"{name} can have no table: {reason}", hint=f"one of: {', '.join(names())}"

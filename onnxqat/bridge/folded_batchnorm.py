@@ -1,4 +1,4 @@
-"""BatchNormalization in training where the graph folds it in front of the quantizers (:mod:`onnxqat.graph.computed_fold`).
+"""BatchNormalization in training where the graph folds it in front of the quantizers (:mod:`onnxqat.graph.folded_batchnorm`).
 
 Krishnamoorthi, "Quantizing deep convolutional networks for efficient inference", arXiv 1806.08342, section 3.2.2: what
 is rounded is the weight folded with the stored statistics, and what comes out is corrected to those of the batch. The
@@ -16,11 +16,11 @@ import onnx_ir as ir
 import torch
 from torch import Tensor, fx
 
-from onnxqat.bridge.builder import Builder
+from onnxqat.bridge.importing.builder import Builder
+from onnxqat.bridge.importing.values import Const
 from onnxqat.bridge.lowering.normalization import BatchNorm, needs_values
-from onnxqat.bridge.values import Const
 from onnxqat.graph import query
-from onnxqat.graph.computed_fold import SMALLEST_FACTOR, ComputedFold
+from onnxqat.graph.folded_batchnorm import SMALLEST_FACTOR, ComputedFold
 
 VISIBLE = 1e-5
 """Share of its mean below which float32 sums do not show a channel's spread; such a channel keeps its statistics."""

@@ -35,7 +35,7 @@ class OnnxModule(fx.GraphModule):
     Attributes:
         input_names: ONNX names of the arguments of ``forward``.
         output_names: ONNX names of what it returns.
-        input_types: ONNX element types of the arguments; :mod:`onnxqat.bridge.values` has the torch type of each.
+        input_types: ONNX element types of the arguments; :mod:`onnxqat.bridge.importing.values` has the torch type of each.
         output_types: the same of what it returns.
         parameter_names: state dict key -> ONNX name, of parameters and buffers that hold constants of the file.
         tensor_nodes: ONNX tensor name -> name of the fx node that computes it.

@@ -5,12 +5,12 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onnxqat.backends.schema import Backend
-from onnxqat.backends.selection import Selection
-from onnxqat.calibration import foreign
-from onnxqat.calibration.data import Data
 from onnxqat.calibration.runner import calibrate
+from onnxqat.data.data import Data
 from onnxqat.passes import _base
 from onnxqat.passes.equalize_silu import EqualizeSilu, channels
+from onnxqat.placement.table_overrides import Selection
+from onnxqat.runtime import vendor_operators
 from onnxqat.types import QType, Remark, TensorSpec
 
 _PER_CHANNEL = TensorSpec(QType.of(8, signed=False), symmetric=False, granularity="channel", axis=1)
@@ -38,7 +38,7 @@ def equalize(model: ir.Model, table: Backend, chosen: Selection, data: Data) -> 
         return ()
     if not data.repeatable:
         return (Remark("channels were not equalized: the calibration data can be read only once", (), "calibrate"),)
-    observers = calibrate(foreign.runnable_part(model), dict.fromkeys(names, _PER_CHANNEL), data)
+    observers = calibrate(vendor_operators.runnable_part(model), dict.fromkeys(names, _PER_CHANNEL), data)
     seen = {name: observer for name, observer in observers.items() if observer.count}
     ranges = {name: o.range() for name, o in seen.items()}
     step = EqualizeSilu(ranges, behind=_fuses_product(table), powers=any(c.inner == "pair" for c in table.fused))

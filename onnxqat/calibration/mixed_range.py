@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import onnx_ir as ir
 
-from onnxqat.backends import regions
+from onnxqat.analysis import dataflow
 from onnxqat.calibration.observers._base import BaseObserver
 from onnxqat.types import Remark
 
@@ -33,7 +33,7 @@ def mixed_range(graph: ir.Graph, observers: Mapping[str, BaseObserver]) -> tuple
         if len(spans) < 2:
             continue
         ratio = max(spans.values()) / min(spans.values())
-        if ratio > (RATIO_AT_OUTPUT if any(map(regions.leads_to_output, node.outputs)) else RATIO):
+        if ratio > (RATIO_AT_OUTPUT if any(map(dataflow.leads_to_output, node.outputs)) else RATIO):
             found[str(node.name)] = max(spans, key=spans.__getitem__)
             remarks.append(
                 Remark(

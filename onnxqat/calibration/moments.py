@@ -11,11 +11,12 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from onnxqat import numerics
-from onnxqat.calibration import columns, foreign
-from onnxqat.calibration.data import Data
+from onnxqat.calibration import columns
 from onnxqat.calibration.largest_codes import input_grid
-from onnxqat.calibration.session import Session
+from onnxqat.data.data import Data
 from onnxqat.graph import edit, notes, query
+from onnxqat.runtime import vendor_operators
+from onnxqat.runtime.session import Session
 from onnxqat.types import Placement, QParams, Remark
 
 Doubles = npt.NDArray[np.float64]
@@ -109,7 +110,7 @@ def alone(model: ir.Model, nodes: Sequence[ir.Node], placed: Sequence[Placement]
     names = [str(node.inputs[0].name) for node in nodes]  # type: ignore[union-attr]
     fed = {info.name for info in data.inputs}
     fetched = [n for n in dict.fromkeys(names) if n not in fed]
-    session = Session(foreign.runnable_part(model), optimize=True, tensors=fetched)
+    session = Session(vendor_operators.runnable_part(model), optimize=True, tensors=fetched)
     grids = [_grid_of_input(node, placed) for node in nodes]
     moments = [Moments.of(node) for node in nodes]
     some = data.few(SAMPLES)
@@ -163,7 +164,7 @@ class _Up:
     """A model up to some of its tensors, inputs among them; those that it has not, or that onnxruntime cannot run, are left out."""
 
     def __init__(self, model: ir.Model, names: Sequence[str], *, optimize: bool) -> None:
-        part = foreign.runnable_part(model).clone()
+        part = vendor_operators.runnable_part(model).clone()
         inputs = {str(v.name) for v in part.graph.inputs}
         values = {str(v.name): v for node in part.graph for v in node.outputs}
         self._fed = [name for name in names if name in inputs]

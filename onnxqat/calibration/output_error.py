@@ -16,13 +16,13 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from onnxqat.calibration import _fed_grids
-from onnxqat.calibration._fed_grids import FedGrids
-from onnxqat.calibration.data import Data
-from onnxqat.calibration.inputs import Feeds, samples_of
+from onnxqat.calibration import fed_grids
+from onnxqat.calibration.fed_grids import FedGrids
 from onnxqat.calibration.output_parts import Shares
-from onnxqat.calibration.session import Session
+from onnxqat.data.data import Data
+from onnxqat.data.inputs import Feeds, samples_of
 from onnxqat.graph import edit
+from onnxqat.runtime.session import Session
 from onnxqat.types import QParams
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class Network:
         samples = size = 0
         for feeds in data.few(SAMPLES[1], batch_size=SAMPLES[0]):
             self._feeds.append(feeds)
-            wanted = self._run(feeds, _fed_grids.off(self._count))
+            wanted = self._run(feeds, fed_grids.off(self._count))
             self._shares.expect(feeds, wanted)
             samples += samples_of(feeds)
             size += sum(array.size for array in wanted.values())
@@ -117,9 +117,9 @@ class Network:
 
     def error(self, on: Mapping[int, QParams]) -> float:
         """Relative squared error, summed over the outputs, with the tensors of the groups `on`, by number, on grids."""
-        grids = _fed_grids.off(self._count)
+        grids = fed_grids.off(self._count)
         for row, qparams in on.items():
-            grids[row] = _fed_grids.row(qparams)
+            grids[row] = fed_grids.row(qparams)
         return self._shares.of(self._run(feeds, grids) for feeds in self._feeds)
 
     def _run(self, feeds: Feeds, grids: npt.NDArray[np.float32]) -> dict[str, npt.NDArray[Any]]:

@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from onnxqat.calibration.inputs import Feeds
-from onnxqat.calibration.session import Session
-from onnxqat.graph import build, edit, moved, query
+from onnxqat.data.inputs import Feeds
+from onnxqat.graph import build, data_movement, edit, query
+from onnxqat.runtime.session import Session
 
 Array = npt.NDArray[Any]
 
@@ -146,7 +146,7 @@ def _likeness(value: ir.Value) -> object:
 
 def _sources(value: ir.Value) -> list[ir.Value]:
     node = value.producer()
-    return [] if node is None else moved.sources(node)
+    return [] if node is None else data_movement.sources(node)
 
 
 def _sources_first(output: ir.Value) -> Iterator[ir.Value]:

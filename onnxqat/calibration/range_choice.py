@@ -10,11 +10,12 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from onnxqat.calibration import foreign, output_error
-from onnxqat.calibration.data import Data
+from onnxqat.calibration import output_error
 from onnxqat.calibration.observers._base import BaseObserver
 from onnxqat.calibration.observers.auto import NAMES, Observer
+from onnxqat.data.data import Data
 from onnxqat.errors import ModelError
+from onnxqat.runtime import vendor_operators
 from onnxqat.types import QParams, QuantPlan, Remark, Shared, TensorSpec
 
 BETTER = 0.98
@@ -84,7 +85,7 @@ def choose(
         return ()
     if not data.repeatable:
         return (_by_mse_alone(groups, "the data can be read only once"),)
-    runnable = foreign.runnable_part(model)
+    runnable = vendor_operators.runnable_part(model)
     try:
         network = output_error.Network(runnable, groups, data)
         if network.parts:

@@ -10,8 +10,9 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxqat import numerics
-from onnxqat.calibration import midpoints, odd_sums, saturation, shifts
+from onnxqat.calibration import saturation
 from onnxqat.calibration.channel_peaks import Peaks
+from onnxqat.calibration.exact import shift_limits, tie_free_means, tie_free_sums
 from onnxqat.calibration.largest_codes import ByNode
 from onnxqat.calibration.observers._base import BaseObserver
 from onnxqat.calibration.weights import weight_qparams
@@ -58,7 +59,7 @@ def resolve(
     """Parameters for every edge of `plan`.
 
     Args:
-        plan: of :func:`onnxqat.backends.planner.plan`.
+        plan: of :func:`onnxqat.placement.planner.plan`.
         observers: one for each activation tensor that the plan gives a TensorSpec or ties to one.
         model: the prepared float model; constants are read from it.
         peaks: how large the inputs of layers get whose kernels saturate.
@@ -72,10 +73,10 @@ def resolve(
     placements, largest, range_remarks = saturation.keep_in_limits(plan, placements, constants, model, peaks or {})
     placements, bias_remarks = _keep_bias_in_range(plan, placements, constants)
     if plan.odd_sums:
-        placements = midpoints.center(plan, placements)
-    placements, shift_remarks = shifts.keep_in_limits(plan, placements)
+        placements = tie_free_means.center(plan, placements)
+    placements, shift_remarks = shift_limits.keep_in_limits(plan, placements)
     if plan.odd_sums:
-        placements = odd_sums.whole_shifts(plan, midpoints.set_apart(plan, placements), constants)
+        placements = tie_free_sums.whole_shifts(plan, tie_free_means.set_apart(plan, placements), constants)
     biases = tuple(
         BiasPlacement(edge.consumers[0][0], edge.decision.storage, edge.rule)
         for edge in plan.edges

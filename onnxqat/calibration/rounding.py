@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from onnxqat.backends.specs import output_axis
 from onnxqat.calibration import columns, saturation
-from onnxqat.calibration.data import Data
 from onnxqat.calibration.largest_codes import ByNode, LargestCodes
 from onnxqat.calibration.moments import Doubles, Insert, Moments, alone, in_turn
+from onnxqat.data.data import Data
 from onnxqat.graph import batchnorm, build, notes, query
 from onnxqat.passes import compute_batchnorm
+from onnxqat.placement.tensor_specs import output_axis
 from onnxqat.types import Placement, QParams, Remark
 
 DAMPING = 1e-3

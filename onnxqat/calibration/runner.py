@@ -10,15 +10,17 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from onnxqat import discover
-from onnxqat.calibration import branch_tensors, broken_data, found_masks, origin
-from onnxqat.calibration import inputs as model_inputs
-from onnxqat.calibration.data import DataSource, open_data
-from onnxqat.calibration.inputs import Feeds
+from onnxqat.calibration import runtime_masks
 from onnxqat.calibration.observers import create
 from onnxqat.calibration.observers._base import BaseObserver, NonFiniteError
-from onnxqat.calibration.session import Session
+from onnxqat.data import inputs as model_inputs
+from onnxqat.data import non_finite_data
+from onnxqat.data.data import DataSource, open_data
+from onnxqat.data.inputs import Feeds
 from onnxqat.errors import DataError, QatError, UsageError
 from onnxqat.graph import blame, io, query
+from onnxqat.runtime import branch_tensors, non_finite_origin
+from onnxqat.runtime.session import Session
 from onnxqat.types import Remark, TensorSpec
 
 Watcher = Callable[[npt.NDArray[Any]], None]
@@ -66,7 +68,7 @@ def calibrate(
         model: path or model; it is not changed.
         tensors: what to observe, and how: inputs, outputs, and results of nodes of the main graph and of branches of
             If in it; a branch that no batch takes leaves its tensors unseen.
-        data: :class:`Data`, or anything that :func:`onnxqat.calibration.data.open_data` opens.
+        data: :class:`Data`, or anything that :func:`onnxqat.data.data.open_data` opens.
         groups: tensor to the root of its group; a group has one observer, made for the root's spec.
         progress: called with the number of batches done and their total, None where that is not known.
         watch: called with each value of a tensor, one of those observed.
@@ -92,7 +94,7 @@ def calibrate(
         session = Session(graph_model, optimize=True, tensors=fetched, custom_ops=custom_ops)
     infinite: set[str] = set()
     for feeds in source:
-        infinite.update(name for name, value in feeds.items() if value.dtype.kind == "f" and found_masks.hides(value))
+        infinite.update(name for name, value in feeds.items() if value.dtype.kind == "f" and runtime_masks.hides(value))
         batch = f"batch {done} of {source.name}"
         try:
             _observe(session, feeds, fetched, observers, watch or {}, infinite, batch)
@@ -219,7 +221,7 @@ def _error(
     """Return the error for a tensor that cannot be observed, which names the first cause of it that there is."""
     if not isinstance(refused.reason, NonFiniteError):
         return UsageError("option-invalid", f"tensor {refused.name!r} cannot be observed: {refused.reason}")
-    found = broken_data.error(feeds, batch, but=infinite)
+    found = non_finite_data.error(feeds, batch, but=infinite)
     if found is not None:
         return found
     constant = next((v for v in model.graph.initializers.values() if _is_broken(v)), None)
@@ -229,11 +231,11 @@ def _error(
             f"{batch}: tensor {refused.name!r} has NaN or infinity, and so has constant {constant.name!r} of the model",
             hint="the float model is broken there: export it again from weights that are finite",
         )
-    first = origin.find_origin(model, feeds, custom_ops=custom_ops)
+    first = non_finite_origin.find_origin(model, feeds, custom_ops=custom_ops)
     source = f", which comes from tensor {first!r}" if first not in (None, refused.name) else ", from finite inputs"
     return DataError(
         "data-non-finite",
-        f"{batch}: tensor {refused.name!r} has NaN or infinity{broken_data.in_sample(refused.value)}{source}",
+        f"{batch}: tensor {refused.name!r} has NaN or infinity{non_finite_data.in_sample(refused.value)}{source}",
         hint="the float model overflows there: leave the tensor in float, or check the preprocessing",
     )
 

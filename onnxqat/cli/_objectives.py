@@ -154,8 +154,8 @@ def keywords(objectives: dict[str, Any]) -> dict[str, Any]:
     Raises:
         UsageError: ``option-invalid``.
     """
-    from onnxqat.training.features import Features
-    from onnxqat.training.losses import Loss
+    from onnxqat.training.objective.features import Features
+    from onnxqat.training.objective.losses import Loss
 
     rest = {name: value for name, value in objectives.items() if name not in (*_LOSS, *_FEATURES)}
     rest["optimizer_options"] = _settings(rest.pop("optimizer_option"), "--optimizer-option")

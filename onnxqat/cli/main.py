@@ -13,8 +13,8 @@ from typing import Any
 
 import click
 
-import onnxqat
 from onnxqat import printing
+from onnxqat._version import __version__
 from onnxqat.cli import _address_space, _gone_folder, _machine, _signals, _streams, _threads
 from onnxqat.cli._folder import Folder
 from onnxqat.errors import InputError, QatError, UsageError
@@ -27,7 +27,7 @@ _CONTEXT = {"show_default": True, "help_option_names": ["-h", "--help"]}
 
 
 @click.command(cls=Folder, package="onnxqat.cli.commands", context_settings=_CONTEXT)
-@click.version_option(onnxqat.__version__, message="%(version)s", help="Print the version.")
+@click.version_option(__version__, message="%(version)s", help="Print the version.")
 def command_line(**_: Any) -> None:
     """Quantization-aware training from an ONNX file: place Q/DQ, fine-tune, write back, prove, hand off."""
 

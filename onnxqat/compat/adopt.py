@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from onnxqat.bridge.module import OnnxModule
-from onnxqat.bridge.state import quantizers
+from onnxqat.bridge.quantizers.state import quantizers
 
 ATTRIBUTES = ("input_names", "output_names", "input_types", "output_types")
 MAPS = ("parameter_names", "tensor_nodes", "quantizers")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import enum
 
-from onnxqat.backends import schema, selection
-from onnxqat.backends.selection import Overrides
+from onnxqat.backends import schema
+from onnxqat.placement import table_overrides
+from onnxqat.placement.table_overrides import Overrides
 
 
 class BackendType(enum.Enum):
@@ -85,7 +86,7 @@ def table(backend: BackendType | str) -> schema.Backend:
             ``backend-table``.
     """
     found = schema.load(table_name(backend))
-    activations, _ = selection.type_roles(found)
+    activations, _ = table_overrides.type_roles(found)
     types = {
         name: row.model_copy(update={"observer": "minmax"}) if name in activations and row.observer == "auto" else row
         for name, row in found.types.items()

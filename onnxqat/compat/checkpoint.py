@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from onnxqat import numerics
-from onnxqat.bridge.importer import to_torch
+from onnxqat.bridge.importing.importer import to_torch
 from onnxqat.bridge.module import OnnxModule
-from onnxqat.bridge.state import quantizers
+from onnxqat.bridge.quantizers.state import quantizers
 from onnxqat.compat import adopt, deploy, prepared, qparams
 from onnxqat.errors import InputError, UsageError
 from onnxqat.graph import atomic, io, saving, walk

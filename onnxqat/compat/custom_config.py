@@ -9,12 +9,12 @@ from typing import Any
 import onnx_ir as ir
 
 from onnxqat import discover
-from onnxqat.backends import selection
 from onnxqat.backends.schema import WIDTHS, Backend, OpRow, Slot, TypeRow
-from onnxqat.backends.selection import Overrides
 from onnxqat.compat import mqbench_names, node_names
 from onnxqat.errors import UsageError
 from onnxqat.graph import walk
+from onnxqat.placement import table_overrides
+from onnxqat.placement.table_overrides import Overrides
 from onnxqat.types import Remark
 
 SOURCE = "prepare_by_platform"
@@ -22,7 +22,7 @@ SOURCE = "prepare_by_platform"
 NOT_NEEDED = {
     "preserve_attr": "the graph is the model, and attributes of your own module stay on it",
     "concrete_args": "the ONNX file is one path through the model already; choose it by the example inputs of the export",
-    "leaf_module": "nothing is traced; an operator of your own is one file in onnxqat/ops and one in bridge/lowering",
+    "leaf_module": "nothing is traced; an operator of your own is a row in onnxqat/ops and a function in bridge/lowering",
     "custom_tracer": "nothing is traced; the ONNX exporter has already resolved control flow and constructors",
 }
 FUSION = "fusion is the backend table's `fused` chains and the passes, seen with `onnxqat backends show NAME`"
@@ -85,7 +85,7 @@ def apply(config: Mapping[str, Any] | None, table: Backend, overrides: Overrides
     """
     config = config or {}
     _check(config, KEYS, "prepare_custom_config_dict")
-    settings = Settings(selection.apply(overrides, table), overrides)
+    settings = Settings(table_overrides.apply(overrides, table), overrides)
     _quantizers(settings, config.get("extra_quantizer_dict") or {}, model)
     _qconfig(settings, config.get("extra_qconfig_dict") or {})
     fuse = config.get("extra_fuse_dict") or {}
@@ -109,7 +109,7 @@ def _check(given: Any, known: Iterable[str], where: str) -> None:
 # ---------------------------------------------------------------- extra_qconfig_dict
 def _qconfig(settings: Settings, given: Mapping[str, Any]) -> None:
     _check(given, (*QCONFIG, *SCHEMES), "extra_qconfig_dict")
-    activations, weights = selection.type_roles(settings.table)
+    activations, weights = table_overrides.type_roles(settings.table)
     types = dict(settings.table.types)
     for letter, names in (("w", weights), ("a", activations)):
         changes: dict[str, Any] = {}
@@ -212,12 +212,12 @@ def _quantizers(settings: Settings, given: Mapping[str, Any], model: ir.Model) -
 
 def _add_row(settings: Settings, op: str) -> None:
     """Quantize all inputs of `op`, and its output where the table places pairs there."""
-    from onnxqat.ops import _base
+    from onnxqat.ops import operators as _base
 
     if _base.find("", op) is None:
         raise UsageError("name-unknown", f"{op} is no operator that onnxqat knows")
     table = settings.table
-    activations, _ = selection.type_roles(table)
+    activations, _ = table_overrides.type_roles(table)
     first = table.ops["Conv"].inputs[0].use if "Conv" in table.ops else None
     use = first if first in activations else sorted(activations)[0]
     slot = Slot(use=use, variadic=True)

@@ -11,20 +11,21 @@ import onnx
 import onnx_ir as ir
 from torch import nn
 
+from onnxqat.bridge.export.write_back import put_back
 from onnxqat.bridge.module import OnnxModule
-from onnxqat.bridge.write_back import put_back
-from onnxqat.calibration import data, foreign
-from onnxqat.calibration.inputs import of_graph
-from onnxqat.calibration.session import Session
 from onnxqat.compat import backend_type as backends
 from onnxqat.compat import qparams
 from onnxqat.compat.backend_type import BackendType
 from onnxqat.compat.prepared import Prepared, prepared_modules
+from onnxqat.data import data
+from onnxqat.data.inputs import of_graph
+from onnxqat.deployment.fold_batchnorm import fold_batchnorm
 from onnxqat.errors import UsageError
 from onnxqat.graph import batchnorm, io, query, saving, walk
-from onnxqat.handoff.fold_batchnorm import fold_batchnorm
 from onnxqat.passes import _base
 from onnxqat.passes.raise_opset import RaiseOpset
+from onnxqat.runtime import vendor_operators
+from onnxqat.runtime.session import Session
 
 
 def convert_export(
@@ -226,5 +227,5 @@ def run_once(model: ir.Model) -> None:
     Raises:
         ModelError: ``model-not-runnable``.
     """
-    session = Session(foreign.runnable_part(model), optimize=False, what="the exported model")
+    session = Session(vendor_operators.runnable_part(model), optimize=False, what="the exported model")
     session.run(next(iter(data.random_data(of_graph(model.graph), 1))))

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from onnxqat.calibration.row_sizes import RowSizes
+from onnxqat.calibration.row_dynamic_range import RowSizes
 from onnxqat.compat.observing import Observing
 
 

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from onnxqat.bridge.fake_quantize import FakeQuantize
-from onnxqat.bridge.state import quantizers
+from onnxqat.bridge.quantizers.fake_quantize import FakeQuantize
+from onnxqat.bridge.quantizers.state import quantizers
 from onnxqat.calibration.observers import create
 from onnxqat.calibration.observers._base import BaseObserver, NonFiniteError
-from onnxqat.calibration.row_sizes import RowSizes
+from onnxqat.calibration.row_dynamic_range import RowSizes
 from onnxqat.calibration.weights import weight_qparams
 from onnxqat.errors import DataError
 from onnxqat.types import TensorSpec

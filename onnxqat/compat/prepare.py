@@ -9,19 +9,19 @@ from typing import Any
 import onnx_ir as ir
 from torch import nn
 
-from onnxqat import insert
-from onnxqat.backends.selection import Overrides
-from onnxqat.bridge.frozen_constants import freeze_constants
-from onnxqat.bridge.importer import to_torch
+from onnxqat.bridge.importing.frozen_constants import freeze_constants
+from onnxqat.bridge.importing.importer import to_torch
 from onnxqat.bridge.module import OnnxModule
-from onnxqat.bridge.state import set_state
+from onnxqat.bridge.quantizers.state import set_state
 from onnxqat.compat import backend_type, custom_config, prepared
 from onnxqat.compat.backend_type import BackendType
 from onnxqat.compat.example_inputs import stated_inputs
 from onnxqat.errors import UsageError
 from onnxqat.graph import io, qdq
+from onnxqat.insertion import insert
 from onnxqat.passes import _base
 from onnxqat.passes.unique_names import UniqueNames
+from onnxqat.placement.table_overrides import Overrides
 from onnxqat.types import Remark
 
 _log = logging.getLogger(__name__)

@@ -11,21 +11,22 @@ import onnx_ir as ir
 import torch
 from torch import nn
 
-from onnxqat import insert
-from onnxqat.backends import planner, signs
+from onnxqat.analysis import signs
 from onnxqat.backends.schema import Backend
-from onnxqat.backends.selection import Selection
-from onnxqat.bridge.importer import to_torch
+from onnxqat.bridge.importing.importer import to_torch
 from onnxqat.bridge.module import OnnxModule
-from onnxqat.bridge.quantizer_modules import QuantizerFactory
-from onnxqat.bridge.state import quantizers
-from onnxqat.calibration import resolve, row_sizes
+from onnxqat.bridge.quantizers.quantizer_modules import QuantizerFactory
+from onnxqat.bridge.quantizers.state import quantizers
+from onnxqat.calibration import resolve, row_dynamic_range
 from onnxqat.calibration.observers import create
 from onnxqat.calibration.runner import Observed
 from onnxqat.compat import adopt, gather
 from onnxqat.compat.observing import Observing
 from onnxqat.graph import io, qdq, query, walk
 from onnxqat.graph.qdq import Quantizer
+from onnxqat.insertion import insert, records
+from onnxqat.placement import planner
+from onnxqat.placement.table_overrides import Selection
 from onnxqat.training import methods
 from onnxqat.types import QuantPlan, Remark, Shared, TensorSpec
 
@@ -83,12 +84,16 @@ def draft(
     """The module for a prepared float `model`, with quantizers of activations that have no scale yet."""
     plan = planner.plan(model, table, chosen)
     specs = resolve.tensors_to_observe(plan)
-    watched = {str(v.name): row_sizes.RowSizes() for _, v in row_sizes.normalized_layers(model) if v.name in specs}
+    watched = {
+        str(v.name): row_dynamic_range.RowSizes()
+        for _, v in row_dynamic_range.normalized_layers(model)
+        if v.name in specs
+    }
     groups = {edge.tensor: edge.decision.root for edge in plan.edges if isinstance(edge.decision, Shared)}
     float_model = io.to_proto(model)
     resolved = resolve.resolve(plan, _stand_ins(model, plan), model)
     insert.place(model, remarks, table=table, plan=plan, resolved=resolved)
-    insert.describe(model, table, calibration="none")
+    records.describe(model, table, calibration="none")
     remarks.extend(plan.remarks)
     proto = io.to_proto(model)
     module = to_torch(proto, quantizer_factory=factory(*chosen_methods))
@@ -129,7 +134,7 @@ def settle(module: OnnxModule, prepared: Prepared) -> None:
         model, table, calibration.chosen, calibration.plan, observers, observing.sizes, remarks
     )
     insert.place(model, remarks, table=table, plan=plan, resolved=resolved)
-    insert.describe(model, table, calibration="data")
+    records.describe(model, table, calibration="data")
     proto = io.to_proto(model)
     fresh = to_torch(proto, quantizer_factory=factory(*prepared.methods))
     unseen = set(resolve.tensors_to_observe(plan)) - seen

@@ -7,8 +7,8 @@ import logging
 from torch import nn
 
 from onnxqat import discover
-from onnxqat.bridge.fake_quantize import FakeQuantize, State
-from onnxqat.bridge.state import quantizers
+from onnxqat.bridge.quantizers.fake_quantize import FakeQuantize, State
+from onnxqat.bridge.quantizers.state import quantizers
 from onnxqat.compat import prepared
 from onnxqat.compat.observing import detach
 from onnxqat.types import Role

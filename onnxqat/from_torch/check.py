@@ -9,9 +9,9 @@ import onnx_ir as ir
 import torch
 from torch import Tensor
 
-from onnxqat.calibration.session import Session
 from onnxqat.errors import CheckError
 from onnxqat.graph import query, walk
+from onnxqat.runtime.session import Session
 from onnxqat.types import Remark
 from onnxqat.validation.compare import parts
 

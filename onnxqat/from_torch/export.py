@@ -16,8 +16,8 @@ import onnx_ir as ir
 import torch
 from torch import Tensor, nn
 
-import onnxqat
 from onnxqat import discover
+from onnxqat._version import __version__
 from onnxqat.errors import DataError, QatError, UnsupportedError, UsageError
 from onnxqat.from_torch import options as settings
 from onnxqat.from_torch import ties
@@ -149,7 +149,7 @@ def run(
         )
         model, name = _first_that_works(call, options, exporter, runs, reads, remarks)
     model.metadata_props.update(
-        {"onnxqat.version": onnxqat.__version__, "onnxqat.exporter": f"torch {torch.__version__} {name}"}
+        {"onnxqat.version": __version__, "onnxqat.exporter": f"torch {torch.__version__} {name}"}
     )
     return Exported(model, name, tuple(remarks))
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from onnxqat.calibration._sources import import_function
+from onnxqat.data.sources import import_function
 from onnxqat.errors import DataError, QatError, UsageError
 
 SEED = 0

@@ -18,7 +18,7 @@ import onnx_ir as ir
 
 from onnxqat import discover
 from onnxqat.errors import ModelError
-from onnxqat.graph import calls, files_read, omitted, order, overridden, query, stated, text
+from onnxqat.graph import calls, files_read, omitted, order, overloads, query, stated, text
 from onnxqat.graph.atomic import check_writable, write_atomic
 from onnxqat.graph.external import check_external_data, check_held, has_external_data, needed_bytes, tensors
 from onnxqat.graph.saving import PROTOBUF_LIMIT, save, to_proto
@@ -69,7 +69,7 @@ def _load(source: ModelSource) -> ir.Model:
                 "model-invalid", "the model: its nodes are out of order", hint="call model.graph.sort() first"
             )
         check_held(source)
-        return overridden.drop(source.clone())
+        return overloads.drop(source.clone())
     if isinstance(source, onnx.ModelProto):
         copy = onnx.ModelProto()
         copy.CopyFrom(source)
@@ -152,7 +152,7 @@ def _from_proto(proto: onnx.ModelProto, name: str, path: Path | None) -> ir.Mode
     if path is not None:
         for graph in model.graphs():
             ir.external_data.set_base_dir(graph, path.parent)
-    return overridden.drop(stated.correct(model))
+    return overloads.drop(stated.correct(model))
 
 
 def _put_in_order(proto: onnx.ModelProto, name: str) -> None:

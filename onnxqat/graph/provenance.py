@@ -30,7 +30,7 @@ class Provenance:
     Attributes:
         preprocess: preprocessing line of calibration images, in the form that ``--preprocess`` takes.
         data: name of the calibration data, without folders.
-        data_sha256: fingerprint of them, see :mod:`onnxqat.calibration.identity`.
+        data_sha256: fingerprint of them, see :mod:`onnxqat.data.identity`.
         float_model: file name of the float model.
         float_sha256: SHA-256 of that file, see :func:`digest`.
     """

@@ -13,7 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxqat import numerics
-from onnxqat.graph import batchnorm, build, moved, notes, query, walk
+from onnxqat.graph import batchnorm, build, data_movement, notes, query, walk
 from onnxqat.graph.notes import BIAS_GRID as BIAS_GRID
 from onnxqat.graph.notes import PRESCRIBED as PRESCRIBED
 from onnxqat.graph.notes import QUANT_MAX as QUANT_MAX
@@ -123,7 +123,7 @@ def quantizers(model: ir.Model, *, every: bool = False) -> list[Quantizer]:
     ]
     for q in found:
         _resolve_role(q)
-    readable = moved.carried(found)
+    readable = data_movement.carried(found)
     for q in found:
         _resolve_sources(q, readable)
     return found
@@ -350,7 +350,7 @@ def _is_product(bias: QParams, activation: QParams, weight: QParams) -> bool:
 
 def snapped_biases(model: ir.Model, found: Iterable[Quantizer]) -> Iterator[tuple[ir.Node, Quantizer, Quantizer]]:
     """Nodes whose float bias is kept on the accumulator's grid, with those of `found` for activation and weight."""
-    readable = moved.carried(list(found))
+    readable = data_movement.carried(list(found))
     for node in walk.nodes(model):
         if BIAS_GRID not in node.metadata_props or len(node.inputs) < 3:
             continue

@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from onnxqat.errors import ModelError
 from onnxqat.graph import query, shapes, walk
-from onnxqat.trial import limits
+from onnxqat.isolation import limits
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +50,7 @@ def weights_of(model: ir.Model) -> int:
 
 
 def check(model: ir.Model, what: str, *, inferred: bool = False) -> None:
-    """Refuse a model whose tensors are larger than :mod:`onnxqat.trial.limits` says, one sample at a time.
+    """Refuse a model whose tensors are larger than :mod:`onnxqat.isolation.limits` says, one sample at a time.
 
     Args:
         model: it is not changed; shapes that it does not state are inferred.

@@ -6,8 +6,8 @@ import dataclasses
 
 import onnx_ir as ir
 
-from onnxqat.backends import regions
-from onnxqat.backends.selection import Overrides, Selection
+from onnxqat.analysis import dataflow
+from onnxqat.placement.table_overrides import Overrides, Selection
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +37,7 @@ def of(overrides: Overrides, chosen: Selection, model: ir.Model) -> Allowed:
     bits = overrides.weight_bits is not None or overrides.activation_bits is not None
     kept = set(chosen.widths)
     if overrides.first_last_bits is not None:
-        kept.update(str(node.name) for node in regions.first_and_last(model.graph))
+        kept.update(str(node.name) for node in dataflow.first_and_last(model.graph))
     asked = {
         "--bits": bits,
         "--include": bool(overrides.include),

@@ -11,15 +11,16 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from onnxqat.backends import planner, schema, selection
-from onnxqat.backends.selection import Overrides
-from onnxqat.calibration import joined_runs, not_finite
-from onnxqat.calibration.data import Data
-from onnxqat.calibration.inputs import samples_of, static_batch
-from onnxqat.calibration.session import Session
+from onnxqat.backends import schema
+from onnxqat.data.data import Data
+from onnxqat.data.inputs import samples_of, static_batch
 from onnxqat.errors import ModelError
 from onnxqat.insertion import trial
 from onnxqat.insertion.placing import Calibrated
+from onnxqat.placement import planner, table_overrides
+from onnxqat.placement.table_overrides import Overrides
+from onnxqat.runtime import joined_runs, non_finite
+from onnxqat.runtime.session import Session
 from onnxqat.types import Remark
 
 Array = npt.NDArray[Any]
@@ -52,7 +53,7 @@ def cost(
     backend, overrides = asked
     if not overrides.exact or not data.repeatable:
         return ()
-    free = selection.apply(dataclasses.replace(overrides, exact=False), schema.load(backend))
+    free = table_overrides.apply(dataclasses.replace(overrides, exact=False), schema.load(backend))
     batches = trial.samples(data)
     # Weights of such tables stay clear of what saturates on x86; those for other chips need kernels that do not.
     timed = any(kind.saturates or kind.reduce_range for kind in free.types.values())
@@ -70,7 +71,7 @@ def cost(
         f"scales, on {sum(map(samples_of, batches))} calibration samples"
     )
     if timed:
-        one = not_finite.few(batches[0], 1, dynamic=static_batch(data.inputs) is None)
+        one = non_finite.few(batches[0], 1, dynamic=static_batch(data.inputs) is None)
         percent = round(100 * (_times(sessions, one) - 1))
         text += f"; onnxruntime takes {abs(percent)} % {'more' if percent >= 0 else 'less'} time for a sample on this machine"
     return (Remark(text, (), "insert"),)

@@ -11,10 +11,8 @@ from collections.abc import Callable, Sequence
 
 import onnx_ir as ir
 
-from onnxqat.backends.selection import Overrides
-from onnxqat.calibration.data import Data
-from onnxqat.calibration.not_finite import Origin
 from onnxqat.calibration.resolve import Resolved
+from onnxqat.data.data import Data
 from onnxqat.errors import ModelError
 from onnxqat.insertion import allowed, trial
 from onnxqat.insertion.change import Change
@@ -24,6 +22,8 @@ from onnxqat.insertion.relief import Relief
 from onnxqat.insertion.trial import Trial
 from onnxqat.passes import _base
 from onnxqat.passes.raise_opset import RaiseOpset
+from onnxqat.placement.table_overrides import Overrides
+from onnxqat.runtime.non_finite import Origin
 from onnxqat.types import QuantPlan, Remark
 from onnxqat.verdict import AMBER_SQNR
 

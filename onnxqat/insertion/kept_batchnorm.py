@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from onnxqat.backends import batchnorms, schema, selection
-from onnxqat.backends.selection import Selection
+from onnxqat.backends import schema
 from onnxqat.errors import UsageError
 from onnxqat.graph import batchnorm, query, walk
 from onnxqat.passes import _base, compute_batchnorm
 from onnxqat.passes.keep_batchnorm import KeepBatchnorm
 from onnxqat.passes.lift_constants import LiftConstants
+from onnxqat.placement import batchnorms, table_overrides
+from onnxqat.placement.table_overrides import Selection
 from onnxqat.types import Remark
 
 FEW_BITS = 3
@@ -25,7 +26,7 @@ def is_worth_it(model: ir.Model, table: schema.Backend, remarks: list[Remark]) -
         table: backend table, user overrides applied.
         remarks: one is added where it is.
     """
-    _, weights = selection.type_roles(table)
+    _, weights = table_overrides.type_roles(table)
     bits = min((table.types[name].qtype().bits for name in weights if table.types[name].observed), default=8)
     layers = [(n, batchnorm.layer(n)) for n in walk.nodes(model) if batchnorm.is_batchnorm(n)]
     nodes = tuple(query.label(n) for n, layer in layers if layer is not None and not batchnorms.refusal(table, layer))

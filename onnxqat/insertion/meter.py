@@ -6,9 +6,9 @@ import dataclasses
 import math
 from collections.abc import Collection, Mapping
 
-from onnxqat.calibration.not_finite import Origin
 from onnxqat.insertion.switchboard import Switchboard
 from onnxqat.insertion.trial import Trial
+from onnxqat.runtime.non_finite import Origin
 from onnxqat.types import QParams
 from onnxqat.verdict import AMBER_SQNR
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import onnx_ir as ir
 
-from onnxqat.backends import planner
 from onnxqat.backends.schema import Backend
-from onnxqat.backends.selection import Selection
 from onnxqat.errors import DataError, UsageError
+from onnxqat.placement import planner
+from onnxqat.placement.table_overrides import Selection
 from onnxqat.types import Remark
 
 

@@ -6,9 +6,10 @@ from collections.abc import Collection
 
 import onnx_ir as ir
 
-from onnxqat.backends import chains, schema, selection
+from onnxqat.backends import schema
 from onnxqat.backends.schema import Backend
 from onnxqat.graph import query, walk
+from onnxqat.placement import fusion_chains, table_overrides
 
 WIDE_OPSET = 21  # the first whose QuantizeLinear writes codes of 16 bits
 
@@ -29,7 +30,7 @@ class Neighbours:
         self._makers: dict[str, str] = {}
         for name, node in self.nodes.items():
             if self._has_row(node):
-                self._makers |= {str(v.name): name for v in (*node.outputs, chains.behind(node, table).output)}
+                self._makers |= {str(v.name): name for v in (*node.outputs, fusion_chains.behind(node, table).output)}
 
     def options(self, tensors: Collection[str]) -> list[tuple[str, ...]]:
         """Sets of nodes that may rid `tensors`, which share one scale, of their pair when they stay float, small ones first.
@@ -67,7 +68,7 @@ class Neighbours:
             return any(kind.startswith(("int16", "uint16")) for kind in accepted)
         others = [schema.load(n) for n in schema.names() if n.startswith(f"{table.backend}-")]
         for other in (table, *others):
-            activations, _ = selection.type_roles(other)
+            activations, _ = table_overrides.type_roles(other)
             wide = any(other.types[kind].qtype().bits == 16 for kind in activations)
             if wide and all(self.nodes[name].op_type in other.ops for name in names):
                 return True

@@ -6,19 +6,19 @@ import dataclasses
 
 import onnx_ir as ir
 
-from onnxqat.backends import planner, selection
 from onnxqat.backends.schema import Backend
-from onnxqat.backends.selection import Selection
-from onnxqat.calibration import findings, moved_ranges, range_choice, resolve
+from onnxqat.calibration import data_dependent_decisions, propagated_ranges, range_choice, resolve
 from onnxqat.calibration.channel_peaks import Peaks
-from onnxqat.calibration.data import Data
-from onnxqat.calibration.findings import Findings
+from onnxqat.calibration.data_dependent_decisions import Findings
 from onnxqat.calibration.observers import auto
 from onnxqat.calibration.observers._base import BaseObserver
 from onnxqat.calibration.resolve import Resolved
-from onnxqat.calibration.row_sizes import RowSizes
+from onnxqat.calibration.row_dynamic_range import RowSizes
 from onnxqat.calibration.runner import Observed
+from onnxqat.data.data import Data
 from onnxqat.insertion.choices import NONE, Choices
+from onnxqat.placement import planner, table_overrides
+from onnxqat.placement.table_overrides import Selection
 from onnxqat.types import Edge, QuantPlan, Remark, Shared, TensorSpec
 
 
@@ -56,14 +56,16 @@ class Calibrated:
         peaks: Peaks | None = None,
     ) -> Calibrated:
         """Derive findings from the observers; `sizes` are of the rows that normalized layers read."""
-        return cls(model, table, chosen, first, observers, findings.find(model, observers, sizes), peaks or {})
+        return cls(
+            model, table, chosen, first, observers, data_dependent_decisions.find(model, observers, sizes), peaks or {}
+        )
 
     def plan(self, choices: Choices = NONE) -> QuantPlan:
         """The plan that graph, data and `choices` lead to."""
         found = self.found
         plan = self.first
         if found.mixed_range or found.masked or found.left_out or choices.widths or choices.left_out:
-            chosen = selection.without(self.chosen, {**choices.left_out, **found.left_out})
+            chosen = table_overrides.without(self.chosen, {**choices.left_out, **found.left_out})
             chosen = dataclasses.replace(chosen, widths={**choices.widths, **chosen.widths})
             plan = planner.plan(self.model, self.table, chosen, mixed_range=found.mixed_range, masked=found.masked)
         return _with_observers(plan, choices) if choices.observers else plan
@@ -79,7 +81,7 @@ class Calibrated:
             **self.observers,
             **{n: o for n, o in choices.seen.items() if n in wanted and wanted[n].observer == o.spec.observer},
         }
-        return moved_ranges.complete(observers, wanted, self.model)
+        return propagated_ranges.complete(observers, wanted, self.model)
 
     def choose_ranges(self, data: Data) -> tuple[Remark, ...]:
         """Let ``auto`` observers take the range that costs the network least on `data`."""

@@ -9,12 +9,13 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from onnxqat.calibration import foreign, runner
-from onnxqat.calibration.data import Data
+from onnxqat.calibration import runner
 from onnxqat.calibration.observers import auto, create
 from onnxqat.calibration.observers._base import BaseObserver, NonFiniteError
 from onnxqat.calibration.runner import Observed
 from onnxqat.calibration.weights import weight_qparams
+from onnxqat.data.data import Data
+from onnxqat.runtime import vendor_operators
 from onnxqat.types import QParams, TensorSpec
 
 CANDIDATES = ("minmax", "percentile", "mse", "entropy")
@@ -63,7 +64,9 @@ def _observe(model: ir.Model, specs: Mapping[str, TensorSpec], data: Data) -> Ob
         return update
 
     plain = {tensor: dataclasses.replace(spec, observer="minmax") for tensor, spec in specs.items()}
-    runner.calibrate(foreign.runnable_part(model), plain, data, watch={tensor: watcher(tensor) for tensor in specs})
+    runner.calibrate(
+        vendor_operators.runnable_part(model), plain, data, watch={tensor: watcher(tensor) for tensor in specs}
+    )
     return found
 
 

@@ -8,9 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import onnx_ir as ir
 
-from onnxqat.calibration.data import Data
-from onnxqat.calibration.not_finite import Origin
 from onnxqat.calibration.resolve import Resolved
+from onnxqat.data.data import Data
 from onnxqat.insertion import suspicion, trial
 from onnxqat.insertion.allowed import Allowed
 from onnxqat.insertion.change import NAMED, Change, floated
@@ -22,6 +21,7 @@ from onnxqat.insertion.placing import Calibrated
 from onnxqat.insertion.remedies import Remedies, Remedy
 from onnxqat.insertion.switchboard import Switchboard
 from onnxqat.insertion.trial import Trial
+from onnxqat.runtime.non_finite import Origin
 from onnxqat.types import QuantPlan, Remark
 
 SEARCH, RANGES = 0.65, 0.8

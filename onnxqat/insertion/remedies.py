@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from onnxqat.calibration import foreign, resolve, runner
-from onnxqat.calibration.data import Data
+from onnxqat.calibration import resolve, runner
 from onnxqat.calibration.observers._base import BaseObserver
+from onnxqat.data.data import Data
 from onnxqat.insertion import ranges
 from onnxqat.insertion.allowed import Allowed
 from onnxqat.insertion.change import Change, floated
@@ -16,6 +16,7 @@ from onnxqat.insertion.culprits import Unit
 from onnxqat.insertion.effects import Effect, Effects
 from onnxqat.insertion.neighbours import Neighbours
 from onnxqat.insertion.placing import Calibrated
+from onnxqat.runtime import vendor_operators
 from onnxqat.types import QParams, QuantPlan, TensorSpec
 
 WIDE = 16
@@ -154,6 +155,6 @@ class Remedies:
         """`choices` with ranges of tensors that only they make a quantizer read, from another pass over the data."""
         missing = {name: spec for name, spec in effect.unseen.items() if name not in self._late}
         if missing:
-            self._late |= runner.calibrate(foreign.runnable_part(self._calibrated.model), missing, self._data)
+            self._late |= runner.calibrate(vendor_operators.runnable_part(self._calibrated.model), missing, self._data)
         late = {name: self._late[name] for name in effect.unseen}
         return dataclasses.replace(choices, seen={**choices.seen, **late})

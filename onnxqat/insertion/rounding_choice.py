@@ -7,16 +7,16 @@ from typing import Literal
 
 import onnx_ir as ir
 
-from onnxqat.calibration.data import Data
-from onnxqat.calibration.inputs import Feeds, samples_of
 from onnxqat.calibration.moments import Insert
 from onnxqat.calibration.output_parts import Shares
 from onnxqat.calibration.resolve import Resolved
 from onnxqat.calibration.rounding import compensate
-from onnxqat.calibration.session import Session
+from onnxqat.data.data import Data
+from onnxqat.data.inputs import Feeds, samples_of
 from onnxqat.errors import DataError, ModelError
 from onnxqat.graph import batchnorm, notes
 from onnxqat.insertion import kept_batchnorm
+from onnxqat.runtime.session import Session
 from onnxqat.types import Placement, QuantPlan, Remark
 
 Rounding = Literal["auto", "nearest", "compensated"]

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from onnxqat.calibration.inputs import Feeds
 from onnxqat.calibration.noise import squares
+from onnxqat.data.inputs import Feeds
 from onnxqat.insertion import trial
 from onnxqat.insertion.culprits import Unit
 from onnxqat.insertion.effects import Effects

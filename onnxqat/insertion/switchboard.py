@@ -11,13 +11,13 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from onnxqat.calibration import joined_runs
-from onnxqat.calibration.inputs import Feeds
 from onnxqat.calibration.noise import squares
-from onnxqat.calibration.session import Session
+from onnxqat.data.inputs import Feeds
 from onnxqat.graph import build, edit, qdq, walk
 from onnxqat.passes import _base
 from onnxqat.passes.place_qdq import PlaceQdq
+from onnxqat.runtime import joined_runs
+from onnxqat.runtime.session import Session
 from onnxqat.types import Placement, QParams
 
 Array = npt.NDArray[Any]

@@ -16,14 +16,14 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from onnxqat import numerics
-from onnxqat.calibration import joined_runs, not_finite
-from onnxqat.calibration.data import Data
-from onnxqat.calibration.inputs import Feeds, samples_of, static_batch
 from onnxqat.calibration.noise import squares
-from onnxqat.calibration.session import Session, main_values
+from onnxqat.data.data import Data
+from onnxqat.data.inputs import Feeds, samples_of, static_batch
 from onnxqat.errors import CheckError, ModelError
 from onnxqat.graph import qdq
 from onnxqat.graph.qdq import Quantizer
+from onnxqat.runtime import joined_runs, non_finite
+from onnxqat.runtime.session import Session, main_values
 from onnxqat.types import Remark
 from onnxqat.verdict import AMBER_SQNR, MIN_SQNR, Status
 
@@ -81,14 +81,14 @@ def run(original: ir.Model, quantized: ir.Model, data: Data, remarks: list[Remar
         CheckError: ``quantized-not-finite``: a value is NaN or infinite where that of the float model is finite.
     """
     found = attempt(original, quantized, data, remarks)
-    if isinstance(found, not_finite.Origin):
+    if isinstance(found, non_finite.Origin):
         raise refusal(found)
     return found
 
 
 def attempt(
     original: ir.Model, quantized: ir.Model, data: Data, remarks: list[Remark]
-) -> Trial | not_finite.Origin | None:
+) -> Trial | non_finite.Origin | None:
     """Run like :func:`run`, but return the origin of NaN or infinities instead of raising an error."""
     if not data.repeatable:
         return None
@@ -119,14 +119,14 @@ def _first(batches: Iterable[Feeds], count: int, data: Data) -> list[Feeds]:
     found: list[Feeds] = []
     left = count
     for feeds in batches:
-        found.append(not_finite.few(feeds, left, dynamic=static_batch(data.inputs) is None))
+        found.append(non_finite.few(feeds, left, dynamic=static_batch(data.inputs) is None))
         left -= samples_of(found[-1])
         if left <= 0:
             break
     return found
 
 
-def refusal(origin: not_finite.Origin) -> CheckError:
+def refusal(origin: non_finite.Origin) -> CheckError:
     """The error for values that are not finite from `origin` on."""
     return CheckError(
         "quantized-not-finite",
@@ -135,8 +135,8 @@ def refusal(origin: not_finite.Origin) -> CheckError:
     )
 
 
-def _origin(quantized: ir.Model, original: ir.Model, batches: Iterable[Feeds]) -> not_finite.Origin | None:
-    return next(filter(None, (not_finite.origin(quantized, original, feeds) for feeds in batches)), None)
+def _origin(quantized: ir.Model, original: ir.Model, batches: Iterable[Feeds]) -> non_finite.Origin | None:
+    return next(filter(None, (non_finite.origin(quantized, original, feeds) for feeds in batches)), None)
 
 
 def _gone(value: Array, reference: Array) -> bool:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy.typing as npt
 
-from onnxqat.calibration.data import Data
+from onnxqat.data.data import Data
 from onnxqat.errors import DataError, UsageError
 from onnxqat.metrics._limits import AGREEMENT, LABELLED, DropLimits
 from onnxqat.metrics._paired import Answers

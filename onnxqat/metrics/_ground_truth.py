@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from onnxqat.calibration.preprocess import ImageTransform
+from onnxqat.data.preprocess import ImageTransform
 from onnxqat.errors import DataError
 from onnxqat.graph import files_read
 
@@ -23,7 +23,7 @@ _HINT = "give a COCO .json file or a folder of YOLO .txt files with --labels"
 
 
 class BoxReader:
-    """The labels of image files: an :data:`onnxqat.calibration._sources.Annotator`.
+    """The labels of image files: an :data:`onnxqat.data.sources.Annotator`.
 
     The shape is (files, M, 6) with rows class, x1, y1, x2, y2, crowd; rows of class -1 fill up. Classes count from 0, in a
     COCO file in the order of the category ids. Boxes lie where the preprocessing puts them, and may reach beyond the input.

@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from onnxqat.calibration.inputs import InputInfo, static_batch
-from onnxqat.calibration.session import Session
+from onnxqat.data.inputs import InputInfo, static_batch
 from onnxqat.errors import DataError, UsageError
 from onnxqat.graph import io
 from onnxqat.graph.staging import scratch
+from onnxqat.runtime.session import Session
 
 Array = npt.NDArray[Any]
 
@@ -56,7 +56,7 @@ class Predictor:
         Args:
             model: path, onnx.ModelProto, onnx_ir.Model or onnx_graphsurgeon.Graph; it is not changed.
             optimize: the runtime's default graph optimizations; without, the graph is computed as it is written.
-            precise: see :class:`onnxqat.calibration.session.Session`.
+            precise: see :class:`onnxqat.runtime.session.Session`.
             name: what messages call the model.
 
         Raises:

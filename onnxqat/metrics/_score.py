@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from onnxqat import discover
-from onnxqat.calibration._sources import import_function
-from onnxqat.calibration.data import Data
+from onnxqat.data.data import Data
+from onnxqat.data.sources import import_function
 from onnxqat.errors import DataError, QatError, UsageError
 from onnxqat.graph import files_read
 from onnxqat.metrics._base import BaseMetric, Batch

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from onnxqat.calibration.data import Data
+from onnxqat.data.data import Data
 from onnxqat.errors import UsageError
 from onnxqat.metrics._base import Array, BaseMetric, Batch, wrong_labels
 from onnxqat.metrics._detections import Detections, detections

@@ -1,1 +1,1 @@
-"""Definitions of the ONNX operators that onnxqat knows: one file per operator family, one row per operator."""
+"""Definitions of the ONNX operators that onnxqat knows: one file per domain, one row per operator."""

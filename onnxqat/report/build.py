@@ -14,8 +14,8 @@ from onnxqat.types import Decision, Derived, Edge, Fixed, Float, Shared
 from onnxqat.verdict import Verdict
 
 if TYPE_CHECKING:
-    from onnxqat.handoff.fold_batchnorm import Folded
-    from onnxqat.insert import InsertResult
+    from onnxqat.deployment.fold_batchnorm import Folded
+    from onnxqat.insertion.insert import InsertResult
     from onnxqat.insertion.trial import Trial
 
 DATA = "DATA"
@@ -32,7 +32,7 @@ def from_insert(
     """Build the report of ``insert-qdq``.
 
     Args:
-        result: of :func:`onnxqat.insert.insert_qdq`.
+        result: of :func:`onnxqat.insertion.insert.insert_qdq`.
         explain: list every edge with its treatment and the rule behind it.
         source: path of the float model, for the next command.
         data: calibration data, for the next command.

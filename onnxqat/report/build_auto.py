@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onnxqat.auto.auto import AutoResult
+from onnxqat.autotune.auto import AutoResult
 from onnxqat.report import build_scores
 from onnxqat.report.build_handoff import from_handoff
 from onnxqat.report.build_validation import from_validation

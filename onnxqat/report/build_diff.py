@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onnxqat.lint.diff import Difference, PairDifference
+from onnxqat.linting.diff import Difference, PairDifference
 from onnxqat.report.model import Cell, Column, Figure, Report, Table
 
 
@@ -10,7 +10,7 @@ def from_diff(difference: Difference) -> Report:
     """Build the report of ``diff``.
 
     Args:
-        difference: of :func:`onnxqat.lint.diff.diff`.
+        difference: of :func:`onnxqat.linting.diff.diff`.
     """
     a, b = difference.models
     changes = [d.change for d in difference.pairs]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onnxqat.lint.explain import Explanation, Pair
+from onnxqat.linting.explain import Explanation, Pair
 from onnxqat.report.model import Cell, Column, Figure, LeftFloat, Report, Table
 
 
@@ -10,7 +10,7 @@ def from_explain(explanation: Explanation) -> Report:
     """Build the report of ``explain``.
 
     Args:
-        explanation: of :func:`onnxqat.lint.explain.explain`.
+        explanation: of :func:`onnxqat.linting.explain.explain`.
     """
     roles = ("activation", "weight", "bias")
     counts = {role: sum(p.role == role for p in explanation.pairs) for role in roles}

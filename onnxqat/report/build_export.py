@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from onnxqat.calibration import inputs
+from onnxqat.data import inputs
 from onnxqat.graph import walk
 from onnxqat.report import following
 from onnxqat.report.model import Column, Figure, Report, Table

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from onnxqat.handoff._base import ABSORBED
-from onnxqat.handoff._result import HandoffReport
+from onnxqat.deployment.base_compiler import ABSORBED
+from onnxqat.deployment.result import HandoffReport
 from onnxqat.report import build_scores
 from onnxqat.report.model import Column, Figure, LeftFloat, Report, Table, rows_of
 from onnxqat.shell import command
@@ -17,7 +17,7 @@ def from_handoff(report: HandoffReport) -> Report:
     """Build the report of ``handoff``.
 
     Args:
-        report: of :func:`onnxqat.handoff.handoff.handoff`.
+        report: of :func:`onnxqat.deployment.handoff.handoff`.
     """
     integer, total = (sum(getattr(c, key) for c in report.coverage) for key in ("integer", "total"))
     compiled = f"{report.compiler} {report.version}" if report.compiler else None

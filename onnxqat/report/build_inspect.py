@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onnxqat.lint.inspect import Inspection, Port
+from onnxqat.linting.inspect import Inspection, Port
 from onnxqat.report import following
 from onnxqat.report.model import Column, Figure, Report, Table
 from onnxqat.shell import command

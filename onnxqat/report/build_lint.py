@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onnxqat.lint._model import SEVERITIES, LintReport
+from onnxqat.linting.rule import SEVERITIES, LintReport
 from onnxqat.report.model import Column, Figure, Report, Table
 from onnxqat.shell import command
 
@@ -11,7 +11,7 @@ def from_lint(report: LintReport) -> Report:
     """Build the report of ``lint``.
 
     Args:
-        report: of :func:`onnxqat.lint.lint.lint`.
+        report: of :func:`onnxqat.linting.lint.lint`.
     """
     figures = [Figure("quantizers", "quantizers", report.quantizers, "count")]
     if report.backend is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onnxqat.handoff.probe import ProbeReport
+from onnxqat.deployment.probe import ProbeReport
 from onnxqat.report.model import Column, Figure, Report, Table
 
 
@@ -10,7 +10,7 @@ def from_probe(report: ProbeReport) -> Report:
     """Build the report of ``backends probe``.
 
     Args:
-        report: of :func:`onnxqat.handoff.probe.probe`.
+        report: of :func:`onnxqat.deployment.probe.probe`.
     """
     columns = (
         Column("name", "operator"),

@@ -12,7 +12,7 @@ def from_replay(result: Any) -> Report:
     """Build the report of ``replay``.
 
     Args:
-        result: of ``onnxqat.training.black_box.replay``.
+        result: of ``onnxqat.training.loop.black_box.replay``.
     """
     loss, norm = result.recorded
     figures = [

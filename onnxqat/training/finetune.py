@@ -9,24 +9,25 @@ from typing import Any
 import torch
 from torch import nn
 
-from onnxqat.bridge.frozen_constants import freeze_constants
-from onnxqat.calibration import broken_model
-from onnxqat.calibration.preprocess import Preprocess
+from onnxqat.bridge.importing.frozen_constants import freeze_constants
+from onnxqat.data.preprocess import Preprocess
 from onnxqat.graph import io
 from onnxqat.metrics import ScoreSource
-from onnxqat.training import batch_norm as batch_norms
-from onnxqat.training import optimizers, schedules
+from onnxqat.runtime import broken_model
+from onnxqat.training import schedules
+from onnxqat.training.callbacks import batchnorm_statistics as batch_norms
+from onnxqat.training.callbacks.callback import Part
 from onnxqat.training.distributed.join import TIMEOUT
-from onnxqat.training.execution import Precision
-from onnxqat.training.features import Features, Names
+from onnxqat.training.execution.execution import Precision
 from onnxqat.training.fit import fit
-from onnxqat.training.loop import Report
-from onnxqat.training.losses import Objective
+from onnxqat.training.loop.loop import Report
+from onnxqat.training.loop.step import Augment
+from onnxqat.training.objective.features import Features, Names
+from onnxqat.training.objective.losses import Objective
+from onnxqat.training.optim import optimizers
 from onnxqat.training.options import Options
-from onnxqat.training.part import Part
 from onnxqat.training.result import FinetuneResult
 from onnxqat.training.run import run
-from onnxqat.training.step import Augment
 
 __all__ = ["FinetuneResult", "Report", "finetune", "fit", "freeze_constants"]
 
@@ -94,25 +95,25 @@ def finetune(
     """Train weights and scales of a QDQ model through its quantizers and write them back into it.
 
     Learns from labels, from a teacher, or from both (`loss` mixes them). With neither, the teacher is the float
-    model that the file was made from, where its file is found (:mod:`onnxqat.training.original`), else the model itself
+    model that the file was made from, where its file is found (:mod:`onnxqat.training.objective.original`), else the model itself
     with its quantizers off; a hundred unlabelled samples are enough.
 
     Args:
         model: QDQ model: path, onnx.ModelProto, onnx_ir.Model or onnx_graphsurgeon.Graph; it is not changed.
-        data: what :func:`onnxqat.training.batches.make` takes: arrays, a path, an iterable or a callable of batches.
+        data: what :func:`onnxqat.training.data.batches.make` takes: arrays, a path, an iterable or a callable of batches.
         labels: labels of array data; or a file or folder of labels for a `score` such as ``"coco-map"``.
         preprocess: preprocessing line for a folder of images.
         teacher: what is imitated: a float model, a module that takes the same inputs, or a list of them.
         method: how scales learn, a file of ``onnxqat/training/methods``.
         epochs: passes over the data; None, where `max_steps` is not given either: so many that there are about 400
-            steps, at most 20 and at most 5,000 samples, at least 1 (:mod:`onnxqat.training.run_length`).
+            steps, at most 20 and at most 5,000 samples, at least 1 (:mod:`onnxqat.training.optim.run_length`).
         max_steps: end after so many steps.
         batch_size: samples in a batch, where the model does not prescribe it; None: 32, or 8 where there are fewer than
             1,000 samples and neither `epochs` nor `max_steps` is given.
         optimizer: name of a class of ``torch.optim``, such as ``"adamw"``, ``"sgd"`` or ``"radam"``; or a function of
             parameter groups that returns an optimizer.
         optimizer_options: other arguments of it, such as ``{"betas": (0.9, 0.98)}``; momentum is 0.9 for SGD.
-        learning_rate: of weights and biases; None: :func:`onnxqat.training.learning_rates.default`.
+        learning_rate: of weights and biases; None: :func:`onnxqat.training.optim.learning_rates.default`.
         scale_learning_rate: of scales; None: the same for SGD, relative to the size of the scale for Adam and its kind.
         learning_rates: glob pattern of ONNX tensor names -> factor on the learning rate of the constants and scales of
             tensors that it matches, 0 to leave them as they are.
@@ -124,23 +125,23 @@ def finetune(
         schedule_options: what the schedule has beyond that, such as ``{"milestones": [10, 15], "gamma": 0.1}``.
         loss: None: ``Loss()``; or a function of outputs, labels and the teacher's outputs that returns a scalar.
         features: inner tensors to compare with the teacher's, too: their names, a dict of names where the teacher has
-            others, or a :class:`onnxqat.training.features.Features`.
+            others, or a :class:`onnxqat.training.objective.features.Features`.
         ema: decay of a moving average of the weights, which is then evaluated and written; None: no average.
         gradient_norm: limit on the norm of the gradient.
         gradient_value: limit on the absolute value of each of its elements.
         progressive: bits, such as ``[8, 4]``, of the grids that the run begins with; it ends on those of the file
-            (:mod:`onnxqat.training.progressive`).
+            (:mod:`onnxqat.training.callbacks.progressive`).
         dampening: final weight of a term that keeps weights from oscillating between two codes, 0.1 in the paper
-            (:mod:`onnxqat.training.dampening`).
+            (:mod:`onnxqat.training.callbacks.dampening`).
         freezing: oscillations a step above which a weight is held where it is, 0.01 in the paper
-            (:mod:`onnxqat.training.freezing`).
-        batch_norm: what BatchNormalization does (:mod:`onnxqat.training.batch_norm`): ``"live"`` statistics of the
+            (:mod:`onnxqat.training.callbacks.freezing`).
+        batch_norm: what BatchNormalization does (:mod:`onnxqat.training.callbacks.batchnorm_statistics`): ``"live"`` statistics of the
             batch, ``"frozen"`` ones of the file, or ``"auto"``: live where ``insert-qdq`` kept it for training, frozen
             in files of other tools.
         reestimate_batch_norm: estimate its statistics again on so many batches of the data, whenever the module is
             scored, and before it is written; None: keep those that training gathered.
         grad_bits: width of the gradients that flow back into layers with quantized weights, rounded at random
-            (:mod:`onnxqat.training.gradients`); None leaves them float.
+            (:mod:`onnxqat.training.execution.gradient_quantization`); None leaves them float.
         arithmetic: what operators compute: on dequantized values (``"float"``), or on codes as the kernels of the
             target do, such as ``"onnxruntime"`` (:mod:`onnxqat.arithmetic`): the run trains and scores what the chip
             computes, in float32, not in shards. None: what the backend table of the file says, else ``"float"``, as in
@@ -152,12 +153,12 @@ def finetune(
         recompute: into how many segments the graph is cut whose inner tensors the backward pass computes again, to save
             memory; True: the square root of the number of operators.
         rematerialize: whether the backward pass computes quantized tensors again, so that they are not kept from the
-            forward pass (:mod:`onnxqat.bridge.rematerialize`); None: on CUDA.
+            forward pass (:mod:`onnxqat.bridge.speed.rematerialize`); None: on CUDA.
         augment: changes the inputs of a batch (dict from name to tensor), for student and teacher alike.
-        parts: of your own, which are called at points of the run (:class:`onnxqat.training.part.Part`).
+        parts: of your own, which are called at points of the run (:class:`onnxqat.training.callbacks.callback.Part`).
         evaluate: score of the module before the first step and after each epoch, higher is better; the best is
             written, the start included. With neither this nor `score`: minus the loss on samples that are held out of training
-            (:mod:`onnxqat.training.holdout`); the last epoch that has more than half of the best gain is written, or
+            (:mod:`onnxqat.training.data.holdout`); the last epoch that has more than half of the best gain is written, or
             the start where none has any.
         score: the same of the file that the module would be written as, with what is folded for deployment, in
             onnxruntime: a metric (:func:`onnxqat.metrics.names`) on samples that are held out of training, or a function

@@ -7,10 +7,10 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
-from onnxqat.training.batches import Batches
-from onnxqat.training.loop import Fitted, Loop
-from onnxqat.training.losses import Loss, Objective
-from onnxqat.training.schedule import Schedule
+from onnxqat.training.data.batches import Batches
+from onnxqat.training.loop.loop import Fitted, Loop
+from onnxqat.training.objective.losses import Loss, Objective
+from onnxqat.training.optim.schedule import Schedule
 from onnxqat.training.schedules import cosine
 
 
@@ -26,7 +26,7 @@ def fit(
     resume: bool = False,
     **options: Any,
 ) -> Fitted:
-    """Train `module` on `batches`: :class:`onnxqat.training.loop.Loop` as one call.
+    """Train `module` on `batches`: :class:`onnxqat.training.loop.loop.Loop` as one call.
 
     Args:
         module: what is trained.

@@ -12,23 +12,26 @@ from typing import Any
 import torch
 from torch import nn
 
-from onnxqat.calibration.preprocess import Preprocess
+from onnxqat.data.preprocess import Preprocess
 from onnxqat.errors import UsageError
 from onnxqat.graph import io
 from onnxqat.metrics import ScoreSource
-from onnxqat.training import batch_norm as batch_norms
-from onnxqat.training import file_score, optimizers, placement, schedules
-from onnxqat.training.dampening import Dampening
+from onnxqat.training import schedules
+from onnxqat.training.callbacks import batchnorm_statistics as batch_norms
+from onnxqat.training.callbacks.callback import Part
+from onnxqat.training.callbacks.dampening import Dampening
+from onnxqat.training.callbacks.freezing import Freezing
+from onnxqat.training.callbacks.progressive import Progressive
+from onnxqat.training.callbacks.value_clipping import ValueClipping
 from onnxqat.training.distributed.join import TIMEOUT
-from onnxqat.training.execution import Execution, Precision
-from onnxqat.training.features import Features, Names
-from onnxqat.training.freezing import Freezing
-from onnxqat.training.loop import Report
-from onnxqat.training.losses import Objective
-from onnxqat.training.part import Part
-from onnxqat.training.progressive import Progressive
-from onnxqat.training.step import Augment
-from onnxqat.training.value_clipping import ValueClipping
+from onnxqat.training.execution import devices
+from onnxqat.training.execution.execution import Execution, Precision
+from onnxqat.training.loop import file_score
+from onnxqat.training.loop.loop import Report
+from onnxqat.training.loop.step import Augment
+from onnxqat.training.objective.features import Features, Names
+from onnxqat.training.objective.losses import Objective
+from onnxqat.training.optim import optimizers
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -131,7 +134,7 @@ class Options:
             ModelError: ``output-not-writable``.
         """
         _ = self.execution
-        placement.check_seed(self.seed)
+        devices.check_seed(self.seed)
         if not 0 <= self.weight_decay < math.inf:
             raise UsageError("option-invalid", f"weight_decay is {self.weight_decay}; it must be finite and >= 0")
         if self.ema is not None and not 0 <= self.ema < 1:

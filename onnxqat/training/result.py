@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from onnxqat.training.loop import Fitted, Loop
+from onnxqat.training.loop.loop import Fitted, Loop
 from onnxqat.types import Remark
 
 

@@ -13,50 +13,44 @@ import onnx_ir as ir
 import torch
 from torch import nn
 
+from onnxqat.bridge.export.write_back import put_back
 from onnxqat.bridge.module import OnnxModule
-from onnxqat.bridge.relu_fusion import fuse_relu
-from onnxqat.bridge.remade_batch_norm import remake_batch_norm
-from onnxqat.bridge.repeated_quantizers import skip_repeated
-from onnxqat.bridge.write_back import put_back
-from onnxqat.calibration.recorded import remarks_on_float
+from onnxqat.bridge.speed.recomputed_batchnorm import remake_batch_norm
+from onnxqat.bridge.speed.redundant_quantizers import skip_repeated
+from onnxqat.bridge.speed.relu_fusion import fuse_relu
+from onnxqat.data.recorded import remarks_on_float
 from onnxqat.errors import UsageError
 from onnxqat.graph import io
-from onnxqat.training import batch_norm as batch_norms
-from onnxqat.training import (
-    file_score,
-    holdout,
-    material,
-    methods,
-    optimizers,
-    outcome,
-    placement,
-    roles,
-    schedules,
-    target_arithmetic,
-)
-from onnxqat.training import original as originals
-from onnxqat.training.checkpoint import Progress
+from onnxqat.training import methods, outcome, schedules
+from onnxqat.training.callbacks import batchnorm_statistics as batch_norms
+from onnxqat.training.callbacks.callback import Part
+from onnxqat.training.callbacks.logs import logs
+from onnxqat.training.callbacks.method_penalty import MethodPenalty
+from onnxqat.training.data import datasets, holdout
+from onnxqat.training.data.datasets import Material
 from onnxqat.training.distributed.blocks import Blocks, InFloat32
 from onnxqat.training.distributed.join import joined
+from onnxqat.training.distributed.process_context import World
 from onnxqat.training.distributed.shards import Sharded
-from onnxqat.training.features import Features
-from onnxqat.training.file_score import FileScore
-from onnxqat.training.in_float32 import Source
-from onnxqat.training.logs import logs
-from onnxqat.training.loop import Loop
-from onnxqat.training.material import Material
-from onnxqat.training.method_penalty import MethodPenalty
-from onnxqat.training.moving_average import MovingAverage
+from onnxqat.training.execution import devices, target_arithmetic
+from onnxqat.training.execution.in_float32 import Source
+from onnxqat.training.loop import file_score
+from onnxqat.training.loop.checkpoint import Progress
+from onnxqat.training.loop.file_score import FileScore
+from onnxqat.training.loop.loop import Loop
+from onnxqat.training.objective import distillation
+from onnxqat.training.objective import original as originals
+from onnxqat.training.objective.distillation import Lesson
+from onnxqat.training.objective.features import Features
+from onnxqat.training.objective.original import Original
+from onnxqat.training.objective.output_weights import Measure, Weighted
+from onnxqat.training.objective.teachers import check_inputs, output_kind
+from onnxqat.training.optim import optimizers
+from onnxqat.training.optim.moving_average import MovingAverage
+from onnxqat.training.optim.run_length import steps_an_epoch, total_steps
+from onnxqat.training.optim.schedule import Schedule
 from onnxqat.training.options import Options
-from onnxqat.training.original import Original
-from onnxqat.training.output_weights import Measure, Weighted
-from onnxqat.training.part import Part
 from onnxqat.training.result import FinetuneResult, choose
-from onnxqat.training.roles import Lesson
-from onnxqat.training.run_length import steps_an_epoch, total_steps
-from onnxqat.training.schedule import Schedule
-from onnxqat.training.teachers import check_inputs, output_kind
-from onnxqat.training.world import World
 from onnxqat.types import Remark
 
 WHOLE_WEIGHTS = ("features", "dampening", "freezing", "channels_last", "recompute", "score")
@@ -75,14 +69,14 @@ def run(model: io.ModelSource, data: Any, given: Options) -> FinetuneResult:
     whole = _material(model, graph, data, given)
     original = _original(graph, model, whole, given)
     scored = _scored(graph, whole, given, original)
-    teachers = original.teachers or roles.teachers_of(given.teacher, module, has_labels=whole.has_labels)
+    teachers = original.teachers or distillation.teachers_of(given.teacher, module, has_labels=whole.has_labels)
     check_inputs(teachers, graph)
     with joined(given.device, strategy=given.distributed, timeout=given.distributed_timeout) as (world, place):
-        part = material.sharded(whole, world, own=isinstance(data, Sharded))
+        part = datasets.sharded(whole, world, own=isinstance(data, Sharded))
         for each in (module, *(one.module for one in teachers)):
             each.to(place)
         compared = _compared(given)
-        lesson = roles.lesson(module, teachers, loss=given.loss, outputs=output_kind(graph), features=compared)
+        lesson = distillation.lesson(module, teachers, loss=given.loss, outputs=output_kind(graph), features=compared)
         trained = world.place(module)
         if isinstance(trained, Blocks):
             _refuse_in_shards(given)
@@ -103,7 +97,7 @@ def run(model: io.ModelSource, data: Any, given: Options) -> FinetuneResult:
             parts=() if estimates is None else (estimates,),
         )
         start = time.perf_counter()
-        with placement.seeded(given.seed, place):
+        with devices.seeded(given.seed, place):
             fitted = loop.run(resume=given.resume)
         seconds = time.perf_counter() - start
         written = choose(loop, fitted)
@@ -141,7 +135,7 @@ def _resolved(given: Options, graph: ir.Model) -> Options:
 
 
 def _student(graph: ir.Model, given: Options) -> OnnxModule:
-    return roles.student(
+    return distillation.student(
         graph,
         given.method,
         grad_bits=given.grad_bits,
@@ -152,7 +146,7 @@ def _student(graph: ir.Model, given: Options) -> OnnxModule:
 
 def _material(model: io.ModelSource, graph: ir.Model, data: Any, given: Options) -> Material:
     """The data of the run, divided where a part of them is scored."""
-    return material.read(
+    return datasets.read(
         graph,
         data.data if isinstance(data, Sharded) else data,
         None if file_score.place_of(given.labels) is not None else given.labels,

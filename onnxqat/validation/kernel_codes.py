@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from onnxqat.calibration.optimized_graph import optimized
-from onnxqat.calibration.session import Session, main_values
-from onnxqat.calibration.tried import Settings
 from onnxqat.graph.qdq import Quantizer
+from onnxqat.runtime.isolated_session import Settings
+from onnxqat.runtime.optimized_graph import optimized
+from onnxqat.runtime.session import Session, main_values
 from onnxqat.types import QParams
 
 Array = npt.NDArray[Any]

@@ -17,10 +17,10 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from onnxqat import numerics
-from onnxqat.calibration.session import main_values
 from onnxqat.graph import qdq
 from onnxqat.graph.qdq import Quantizer
 from onnxqat.metrics._closeness import Difference
+from onnxqat.runtime.session import main_values
 from onnxqat.types import QParams, Remark
 
 Array = npt.NDArray[Any]

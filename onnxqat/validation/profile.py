@@ -12,22 +12,23 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from onnxqat import metrics
-from onnxqat.calibration import broken_data, broken_model
-from onnxqat.calibration import preprocess as lines
-from onnxqat.calibration._sources import as_array
-from onnxqat.calibration.recorded import Recorded, remarks_on_float
-from onnxqat.calibration.session import Session, main_values
+from onnxqat.data import non_finite_data
+from onnxqat.data import preprocess as lines
+from onnxqat.data.recorded import Recorded, remarks_on_float
+from onnxqat.data.sources import as_array
 from onnxqat.errors import ModelError
 from onnxqat.graph import io, qdq, quantized_forms, query
 from onnxqat.graph.qdq import Quantizer
 from onnxqat.metrics._closeness import Closeness
+from onnxqat.runtime import broken_model
+from onnxqat.runtime.session import Session, main_values
 from onnxqat.types import Remark, Role
-from onnxqat.validation.opening import check_alike, name_of, open_data
+from onnxqat.validation.check_inputs import check_alike, name_of, open_data
 from onnxqat.validation.torch_run import as_input
 
 if TYPE_CHECKING:
-    from onnxqat.bridge.fake_quantize import FakeQuantize
-    from onnxqat.calibration.preprocess import Preprocess
+    from onnxqat.bridge.quantizers.fake_quantize import FakeQuantize
+    from onnxqat.data.preprocess import Preprocess
 
 Array = npt.NDArray[Any]
 LIMIT = 64
@@ -125,7 +126,7 @@ def profile(
     Args:
         float_model: the original: path or model.
         qdq_model: the quantized model, of this or any other tool.
-        data: what :func:`onnxqat.calibration.data.open_data` takes.
+        data: what :func:`onnxqat.data.data.open_data` takes.
         preprocess: preprocessing line for image folders.
         batch_size: samples a batch.
         limit: largest number of samples.
@@ -221,8 +222,8 @@ class _Work:
     """The module, the session and the sums; sees one batch at a time."""
 
     def __init__(self, original: ir.Model, quantized: ir.Model) -> None:
-        from onnxqat.bridge import state
-        from onnxqat.bridge.importer import capture, to_torch
+        from onnxqat.bridge.importing.importer import capture, to_torch
+        from onnxqat.bridge.quantizers import state
 
         self.remarks: list[Remark] = []
         self.module = to_torch(quantized).eval()
@@ -257,7 +258,7 @@ class _Work:
     def batch(self, feeds: Mapping[str, Array], called: str) -> None:
         """Measure on one batch."""
         plain, off = self._run(feeds, on=())
-        broken_data.check(feeds, plain, called)
+        non_finite_data.check(feeds, plain, called)
         outputs, tensors = self._run(feeds, on=self.all)
         references = dict(feeds) | self.session.run(feeds, self.shared)
         self._add(self.outputs, outputs, plain)

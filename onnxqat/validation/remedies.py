@@ -10,7 +10,7 @@ from onnxqat.graph import bundles, provenance
 from onnxqat.shell import command
 
 if TYPE_CHECKING:
-    from onnxqat.calibration.recorded import Recorded
+    from onnxqat.data.recorded import Recorded
 
 DATA, BACKEND = "DATA", "BACKEND"
 """Words for the user to fill in, where nothing is given and the file records nothing that is found."""

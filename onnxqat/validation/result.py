@@ -11,8 +11,8 @@ from onnxqat.metrics import Scored
 from onnxqat.metrics._accuracy import Accuracy
 from onnxqat.types import Remark
 from onnxqat.validation.compare import Comparison, plain
+from onnxqat.validation.first_divergence import Parting
 from onnxqat.validation.parity import QuantizerParity
-from onnxqat.validation.parting import Parting
 from onnxqat.verdict import Verdict
 
 FLOAT, TORCH, PLAIN, DEFAULT, INTEGERS = "float", "torch", "ort-plain", "ort-default", "torch-integers"

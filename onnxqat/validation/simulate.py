@@ -14,19 +14,19 @@ import numpy as np
 import numpy.typing as npt
 
 from onnxqat.arithmetic import Accumulator, Rounding
-from onnxqat.calibration import broken_model
-from onnxqat.calibration.inputs import samples_of
-from onnxqat.calibration.recorded import Recorded
-from onnxqat.calibration.session import Session
+from onnxqat.data.inputs import samples_of
+from onnxqat.data.recorded import Recorded
 from onnxqat.graph import files_read, io
 from onnxqat.metrics._closeness import Closeness
+from onnxqat.runtime import broken_model
+from onnxqat.runtime.session import Session
 from onnxqat.types import Remark
 from onnxqat.validation import machine
-from onnxqat.validation.opening import check_outputs, name_of, open_data
+from onnxqat.validation.check_inputs import check_outputs, name_of, open_data
 
 if TYPE_CHECKING:
     from onnxqat.bridge.integer.model import Engine, IntegerModel, Sums
-    from onnxqat.calibration.preprocess import Preprocess
+    from onnxqat.data.preprocess import Preprocess
 
 Array = npt.NDArray[Any]
 LIMIT = 32
@@ -101,7 +101,7 @@ def simulate(
 
     Args:
         model: QDQ model; it is not changed.
-        data: what :func:`onnxqat.calibration.data.open_data` takes; None: what the file remembers.
+        data: what :func:`onnxqat.data.data.open_data` takes; None: what the file remembers.
         arithmetic: ``onnxruntime``, ``fixed-point`` or ``shift`` (:mod:`onnxqat.arithmetic`).
         accumulator: where layers keep their sums; None: 32 bits that wrap around.
         rounding: None: the arithmetic's own.

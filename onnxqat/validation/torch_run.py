@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy.typing as npt
 import onnx_ir as ir
 
-from onnxqat.calibration._sources import as_array
+from onnxqat.data.sources import as_array
 from onnxqat.errors import UnsupportedError
 from onnxqat.graph.qdq import Quantizer
 from onnxqat.types import Remark
@@ -37,7 +37,7 @@ class TorchRun:
         """The graph outputs and the tensors `names` (those in :attr:`known`) by name."""
         import torch
 
-        from onnxqat.bridge.importer import capture
+        from onnxqat.bridge.importing.importer import capture
 
         pairs = zip(self._module.input_names, self._module.input_types, strict=True)
         arguments = [as_input(torch.tensor(feeds[name]), kind) for name, kind in pairs]
@@ -78,7 +78,7 @@ class TorchRun:
 
 def as_input(value: torch.Tensor, kind: str) -> torch.Tensor:
     """`value` in the type of the input, where both are floats."""
-    from onnxqat.bridge.values import TORCH_DTYPES
+    from onnxqat.bridge.importing.values import TORCH_DTYPES
 
     wanted = TORCH_DTYPES.get(ir.DataType.__members__.get(kind, ir.DataType.UNDEFINED))
     fits = wanted is None or not (wanted.is_floating_point and value.is_floating_point())
@@ -88,7 +88,7 @@ def as_input(value: torch.Tensor, kind: str) -> torch.Tensor:
 def open_torch(model: ir.Model, remarks: list[Remark]) -> TorchRun | None:
     """Import `model`; None, with a remark, where torch is missing or the bridge refuses an operator."""
     try:
-        from onnxqat.bridge.importer import to_torch
+        from onnxqat.bridge.importing.importer import to_torch
     except ImportError as error:
         if (error.name or "").partition(".")[0] != "torch":
             raise

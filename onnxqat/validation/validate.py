@@ -12,22 +12,23 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from onnxqat import metrics
-from onnxqat.calibration import broken_data, broken_model, not_finite
-from onnxqat.calibration import inputs as model_inputs
-from onnxqat.calibration import preprocess as lines
-from onnxqat.calibration.recorded import Recorded, remarks_on_float
-from onnxqat.calibration.session import Session, main_values
+from onnxqat.data import inputs as model_inputs
+from onnxqat.data import non_finite_data
+from onnxqat.data import preprocess as lines
+from onnxqat.data.recorded import Recorded, remarks_on_float
 from onnxqat.errors import DataError, ModelError
 from onnxqat.graph import io, qdq, quantized_forms, query
 from onnxqat.metrics._accuracy import AccuracyMeter
 from onnxqat.metrics._closeness import Difference
 from onnxqat.metrics._paired import Paired, pair
+from onnxqat.runtime import broken_model, non_finite
+from onnxqat.runtime.session import Session, main_values
 from onnxqat.types import Remark
-from onnxqat.validation import machine, parity, parting, remedies, result, saturated_sums, verdicts
+from onnxqat.validation import first_divergence, machine, parity, remedies, result, saturated_sums, verdicts
 from onnxqat.validation.accuracy import AccuracyLimits
+from onnxqat.validation.check_inputs import check_alike, name_of, open_data
 from onnxqat.validation.compare import FLOAT_ROUNDING, OutputMeter, Variation
 from onnxqat.validation.kernel_codes import KernelCodes
-from onnxqat.validation.opening import check_alike, name_of, open_data
 from onnxqat.validation.remedies import Given
 from onnxqat.validation.result import (
     DEFAULT,
@@ -43,7 +44,7 @@ from onnxqat.validation.result import (
 from onnxqat.validation.torch_run import open_torch
 
 if TYPE_CHECKING:
-    from onnxqat.calibration.preprocess import Preprocess
+    from onnxqat.data.preprocess import Preprocess
 
 Array = npt.NDArray[Any]
 Runs = dict[str, dict[str, Array]]
@@ -93,7 +94,7 @@ def validate(
     Args:
         float_model: the original: path or model.
         qdq_model: the quantized model, of this or any other tool.
-        data: what :func:`onnxqat.calibration.data.open_data` takes.
+        data: what :func:`onnxqat.data.data.open_data` takes.
         preprocess: preprocessing line for image folders.
         batch_size: samples per batch.
         limit: largest number of samples.
@@ -212,8 +213,8 @@ class _Work:
         self.limit = tensor_samples
         self.size: int | None = None
         self.original = original
-        self.origin: not_finite.Origin | None = None
-        self.parting: parting.Parting | None = None
+        self.origin: non_finite.Origin | None = None
+        self.parting: first_divergence.Parting | None = None
 
     def _kernel_codes(self, quantizers: Sequence[qdq.Quantizer]) -> KernelCodes | None:
         try:
@@ -229,14 +230,14 @@ class _Work:
     def batch(self, feeds: Mapping[str, Array], labels: Array | None, called: str) -> None:
         """Compare the outputs of one batch, and its inner tensors as long as fewer samples than asked were seen."""
         runs: Runs = {FLOAT: self.float.run(feeds)}
-        broken_data.check(feeds, runs[FLOAT], called)
+        non_finite_data.check(feeds, runs[FLOAT], called)
         runs |= {PLAIN: self.plain.run(feeds), DEFAULT: self.default.run(feeds)}
         if self.torch is not None:
             runs[TORCH] = self.torch.run(feeds)
         first = next(iter(runs[FLOAT].values()))
         if not self.samples:
             dynamic = model_inputs.static_batch(self.plain.inputs) is None
-            self.origin = not_finite.origin(self.quantized, self.original, not_finite.few(feeds, FEW, dynamic=dynamic))
+            self.origin = non_finite.origin(self.quantized, self.original, non_finite.few(feeds, FEW, dynamic=dynamic))
         self._count_right(runs, labels)
         if self.integers is not None:
             runs[INTEGERS] = self.integers.run(feeds)
@@ -312,8 +313,8 @@ class _Work:
                 self.noise[name].update(ort[name], value)
         if self.torch is None or self.parting is not None:
             return
-        if parting.worst(own, ort, [*self.inner, *self.outputs]) > FLOAT_ROUNDING:
-            self.parting = parting.locate(self.quantized, self.torch, piece, first)
+        if first_divergence.worst(own, ort, [*self.inner, *self.outputs]) > FLOAT_ROUNDING:
+            self.parting = first_divergence.locate(self.quantized, self.torch, piece, first)
 
     def _compare_integers(self, piece: Mapping[str, Array]) -> None:
         if self.integers is None or self.kernels is None:

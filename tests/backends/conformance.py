@@ -8,9 +8,10 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from onnxqat.backends import kept, regions
+from onnxqat.analysis import dataflow
 from onnxqat.backends.schema import Backend, OpRow, TypeRow
 from onnxqat.graph import qdq, query
+from onnxqat.placement import existing_quantizers
 from onnxqat.types import STORAGE, QParams, first_opset
 
 ROUNDING = 1e-6
@@ -44,7 +45,7 @@ class _File:
         for node in self.model.graph:
             if any(v.dtype not in (None, ir.DataType.FLOAT) for v in node.outputs):
                 continue  # shapes and indices
-            if not kept.is_of_quantizer(node) and query.label(node) not in self.left_float:
+            if not existing_quantizers.is_of_quantizer(node) and query.label(node) not in self.left_float:
                 row, passes = self._row(node), self._passes(node)
                 if row is not None:
                     yield from (f"{query.label(node)} ({node.op_type}): {text}" for text in self._node(node, row))
@@ -147,7 +148,7 @@ class _File:
         if row.float_output and not any(map(qdq.is_quantize, value.consumers())):
             return
         maker, users = value.producer(), value.consumers()
-        probability = maker is not None and maker.op_type in PROBABILITIES and regions.leads_to_output(value)
+        probability = maker is not None and maker.op_type in PROBABILITIES and dataflow.leads_to_output(value)
         if probability and self.table.io.probabilities == "float":
             return
         if not users or not all(map(qdq.is_quantize, users)):

@@ -9,9 +9,10 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 
-from onnxqat.backends import planner, schema, selection
-from onnxqat.backends.selection import Overrides
-from onnxqat.insert import prepare
+from onnxqat.backends import schema
+from onnxqat.insertion.insert import prepare
+from onnxqat.placement import planner, table_overrides
+from onnxqat.placement.table_overrides import Overrides
 from onnxqat.types import Decision, Edge, QuantPlan, Shared, TensorSpec
 
 HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
@@ -45,7 +46,7 @@ def plan(
 ) -> QuantPlan:
     """The plan for a model, prepared as insert-qdq prepares it."""
     chosen = Overrides(**overrides)  # type: ignore[arg-type]
-    table = selection.apply(chosen, schema.load(backend))
+    table = table_overrides.apply(chosen, schema.load(backend))
     model = ir.from_proto(proto(source) if isinstance(source, str) else source)
     return planner.plan(model, table, prepare(model, table, chosen, []), mixed_range=mixed_range)
 

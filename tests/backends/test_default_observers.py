@@ -2,8 +2,9 @@
 
 import pytest
 
-from onnxqat.backends import schema, selection
-from onnxqat.backends.selection import Overrides
+from onnxqat.backends import schema
+from onnxqat.placement import table_overrides
+from onnxqat.placement.table_overrides import Overrides
 
 
 @pytest.mark.parametrize("backend", schema.names())
@@ -12,13 +13,13 @@ from onnxqat.backends.selection import Overrides
 )
 def test_ranges_of_bytes_are_chosen_by_error(backend: str, overrides: Overrides) -> None:
     table = schema.load(backend)
-    activations, _ = selection.type_roles(table)
+    activations, _ = table_overrides.type_roles(table)
     accepted = table.accepts.get("activations")
     if overrides.activation_type and (not activations or (accepted and not {"int8", "int8-symmetric"} & {*accepted})):
         pytest.skip("the compiler takes no such activations")
     if overrides.activation_type and any(table.types[name].is_float for name in activations):
         pytest.skip("activations are floats")
-    made = selection.apply(overrides, table)
+    made = table_overrides.apply(overrides, table)
     for name in activations:
         kind = made.types[name]
         if not kind.is_float and kind.qtype().bits <= 8:

@@ -10,7 +10,7 @@ import onnxruntime
 import pytest
 
 from onnxqat.backends import schema
-from onnxqat.insert import InsertResult, insert_qdq
+from onnxqat.insertion.insert import InsertResult, insert_qdq
 from tests.backends import small_models
 from tests.backends.conformance import violations
 

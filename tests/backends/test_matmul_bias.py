@@ -5,7 +5,7 @@ import onnx
 import pytest
 
 from onnxqat.backends import schema
-from onnxqat.insert import insert_qdq
+from onnxqat.insertion.insert import insert_qdq
 from onnxqat.types import Derived
 from tests.backends.planning import edges, plan, proto, reasons, weight
 from tests.passes.checks import ort_run

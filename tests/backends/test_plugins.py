@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from onnxqat.backends import plugins, refused, schema
+from onnxqat.backends import plugins, schema, unsupported_targets
 from onnxqat.errors import BackendError
 
 TABLE = "schema: 1\nbackend: my-chip\nextends: onnxruntime-cpu\nio: {outputs: float}\n"
@@ -48,7 +48,7 @@ def test_a_table_extends_one_of_an_entry_point(installed: Path) -> None:
     assert schema.load(str(installed / "mine.yaml")).io.outputs == "float"
 
 
-@pytest.mark.parametrize("name", list(refused.REFUSED))
+@pytest.mark.parametrize("name", list(unsupported_targets.REFUSED))
 def test_refused_targets(name: str) -> None:
     assert name not in schema.names()
     with pytest.raises(BackendError, match="logarithmic grid") as caught:

@@ -3,8 +3,9 @@
 import onnx
 import pytest
 
-from onnxqat.backends import chains, schema
-from onnxqat.graph import moved
+from onnxqat.backends import schema
+from onnxqat.graph import data_movement
+from onnxqat.placement import fusion_chains
 from onnxqat.types import TensorSpec
 from tests.backends.planning import edges, graph, plan, reasons, root, spec
 
@@ -46,19 +47,19 @@ def test_what_has_another_grid_behind_it_carries_that_from_the_start() -> None:
     ["d = Identity(t) y = Relu(d)", "d, m = Dropout(t) e = Identity(d) y = Relu(e)"],
 )
 def test_layers_fuse_across_it(body: str) -> None:
-    fusion = chains.behind(graph(model(f"t = Conv(x, w) {body}"))[0], schema.load("onnxruntime-cpu"))
+    fusion = fusion_chains.behind(graph(model(f"t = Conv(x, w) {body}"))[0], schema.load("onnxruntime-cpu"))
     assert fusion.output.name == "y"
 
 
 def test_dropout_that_drops_computes() -> None:
     text = """g (float[4] x, bool m) => (float[4] y, float[4] z, float[4] u) <bool on = {1}, bool off = {0}> {
         y = Dropout(x, , m) z = Dropout(x, , on) u = Dropout(x, , off) }"""
-    assert [moved.is_removed(node) for node in graph(text)] == [False, False, True]
+    assert [data_movement.is_removed(node) for node in graph(text)] == [False, False, True]
 
 
 def test_casts_between_types_compute() -> None:
     text = "g (float[4] x) => (float16[4] y) { y = Cast<to = 10>(x) }"
-    assert not moved.is_removed(graph(text)[0])
+    assert not data_movement.is_removed(graph(text)[0])
 
 
 @pytest.mark.parametrize("body", ["r = Relu(c)", "d = Dropout(c) r = Relu(d)"])

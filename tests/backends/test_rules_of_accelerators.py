@@ -7,10 +7,10 @@ import onnx
 import pytest
 
 from onnxqat.backends.schema import load
-from onnxqat.backends.selection import Overrides, apply
 from onnxqat.errors import BackendError, UsageError
 from onnxqat.graph import io, qdq
-from onnxqat.insert import insert_qdq
+from onnxqat.insertion.insert import insert_qdq
+from onnxqat.placement.table_overrides import Overrides, apply
 from onnxqat.types import Derived, QType, Shared, ShiftLimit, TensorSpec
 from tests.backends.planning import decision, edges, plan, proto, reasons, root, spec, table_file, weight
 
@@ -205,7 +205,7 @@ def test_four_bits_of_a_type_of_four_bits_change_nothing() -> None:
 # ------------------------------------------------------------------ what training may move
 def test_a_scale_that_the_kernel_has_built_in_is_not_trained() -> None:
     pytest.importorskip("torch")
-    from onnxqat.bridge.importer import to_torch
+    from onnxqat.bridge.importing.importer import to_torch
 
     text = """g (float[1,4] x) => (float[1,4] y) { s = Softmax(x) t = Transpose(s) u = Sigmoid(x) v = Transpose(u)
         w = MatMul(s, v) y = Neg(w) }"""

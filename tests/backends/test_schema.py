@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from onnxqat.backends import _validation, review, schema, table_files
+from onnxqat.backends import review, schema, table_files, validation
 from onnxqat.errors import BackendError
 from onnxqat.types import QType
 from tests.backends.planning import table_file
@@ -213,7 +213,7 @@ def test_name_with_underscores() -> None:
     ],
 )
 def test_grid_of_a_type(row: dict[str, object], grid: QType) -> None:
-    assert _validation.validated(schema.TypeRow, row, "here").qtype() == grid
+    assert validation.validated(schema.TypeRow, row, "here").qtype() == grid
 
 
 def test_axis_counts_per_channel_only() -> None:

@@ -9,7 +9,7 @@ import onnxruntime
 import pytest
 
 from onnxqat.backends import schema
-from onnxqat.insert import insert_qdq
+from onnxqat.insertion.insert import insert_qdq
 from tests.backends.conformance import violations
 
 MODELS = ("resnet20_cifar10", "dscnn_kws", "ultraface_rfb_320")

@@ -10,7 +10,7 @@ import onnx
 import torch
 from onnx.reference import ReferenceEvaluator
 
-from onnxqat.bridge.importer import OnnxModule, to_torch
+from onnxqat.bridge.importing.importer import OnnxModule, to_torch
 from tests.bridge import one_node, parity
 
 Inputs = Mapping[str, np.ndarray | None]

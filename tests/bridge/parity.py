@@ -10,7 +10,7 @@ import onnx
 import onnxruntime
 import torch
 
-from onnxqat.bridge.importer import to_torch
+from onnxqat.bridge.importing.importer import to_torch
 
 
 def session(model: onnx.ModelProto | str) -> onnxruntime.InferenceSession:

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from onnxqat import to_torch, write_back
-from onnxqat.bridge.state import quantizers
+from onnxqat.bridge.quantizers.state import quantizers
 from onnxqat.training import methods
-from onnxqat.training.optimizers import ScaleGuard
+from onnxqat.training.optim.optimizers import ScaleGuard
 from tests.bridge.integer import networks
 
 TEXT = """

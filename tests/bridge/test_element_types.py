@@ -15,8 +15,9 @@ import torch
 from onnx import helper
 from onnx.reference.ops.op_cast import cast_to
 
-from onnxqat.bridge import low_precision, unsigned, values
-from onnxqat.bridge.importer import to_torch
+from onnxqat.bridge.functional import low_precision, unsigned_types
+from onnxqat.bridge.importing import values
+from onnxqat.bridge.importing.importer import to_torch
 from onnxqat.errors import UnsupportedError
 
 FLOAT8 = ["FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2", "FLOAT8E5M2FNUZ"]
@@ -344,9 +345,9 @@ def test_division_of_64_bits_against_python() -> None:
         0, 64, 20_000, np.uint64
     )
     b[b == 0] = 1
-    quotient = unsigned.divide(torch.from_numpy(a), torch.from_numpy(b)).numpy()
+    quotient = unsigned_types.divide(torch.from_numpy(a), torch.from_numpy(b)).numpy()
     np.testing.assert_array_equal(quotient, a // b)
-    np.testing.assert_array_equal(unsigned.remainder(torch.from_numpy(a), torch.from_numpy(b)).numpy(), a % b)
+    np.testing.assert_array_equal(unsigned_types.remainder(torch.from_numpy(a), torch.from_numpy(b)).numpy(), a % b)
 
 
 def test_what_is_not_exact_is_refused_by_name() -> None:

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import onnxqat
-from onnxqat.backends.selection import Overrides
 from onnxqat.graph import io, qdq
+from onnxqat.placement.table_overrides import Overrides
 
 
 def outputs(path: Path, x: np.ndarray, *, optimize: bool) -> np.ndarray:

@@ -15,9 +15,9 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor
 
 from onnxqat import numerics
-from onnxqat.bridge.derived_fake_quantize import DerivedFakeQuantize
-from onnxqat.bridge.fake_quantize import FakeQuantize, State
 from onnxqat.bridge.kernels import reference
+from onnxqat.bridge.quantizers.derived_fake_quantize import DerivedFakeQuantize
+from onnxqat.bridge.quantizers.fake_quantize import FakeQuantize, State
 from onnxqat.errors import DataError, UnsupportedError, UsageError
 from onnxqat.types import QParams, QType, Role
 

@@ -12,8 +12,8 @@ import torch
 from onnx import helper, numpy_helper
 
 import onnxqat
-from onnxqat.bridge import far_from_start, seen_samples
-from onnxqat.bridge.far_from_start import TrainedFarAwayWarning
+from onnxqat.bridge.export import far_from_start, seen_samples
+from onnxqat.bridge.export.far_from_start import TrainedFarAwayWarning
 
 X = np.random.default_rng(0).standard_normal((48, 6)).astype(np.float32)
 

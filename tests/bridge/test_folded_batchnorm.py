@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from onnxqat.bridge.fake_quantize import FakeQuantize
+from onnxqat.bridge.export.write_back import write_back
 from onnxqat.bridge.folded_batchnorm import FoldedBatchNorm
-from onnxqat.bridge.importer import to_torch
-from onnxqat.bridge.write_back import write_back
+from onnxqat.bridge.importing.importer import to_torch
+from onnxqat.bridge.quantizers.fake_quantize import FakeQuantize
 from onnxqat.errors import UsageError
 from onnxqat.types import QParams, QType
 from tests.passes.checks import ort_run

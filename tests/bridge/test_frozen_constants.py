@@ -7,7 +7,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from onnxqat.bridge.importer import to_torch
+from onnxqat.bridge.importing.importer import to_torch
 
 TABLE = np.linspace(-1, 1, 24, dtype=np.float32).reshape(4, 6)
 MASK = np.where(np.tri(4, 6, dtype=bool), 0.0, -1e4).astype(np.float32)

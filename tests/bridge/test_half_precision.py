@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from onnxqat.bridge.importer import to_torch
-from onnxqat.bridge.state import quantizers
-from onnxqat.bridge.write_back import write_back
+from onnxqat.bridge.export.write_back import write_back
+from onnxqat.bridge.importing.importer import to_torch
+from onnxqat.bridge.quantizers.state import quantizers
 from onnxqat.errors import QatError
 from tests.bridge import one_node
 from tests.bridge.test_write_back import STYLES, Style, constants, qdq_model

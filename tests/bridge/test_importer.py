@@ -13,7 +13,7 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
-from onnxqat.bridge.importer import capture, to_torch
+from onnxqat.bridge.importing.importer import capture, to_torch
 from onnxqat.errors import UnsupportedError, UsageError
 from tests.bridge import parity
 

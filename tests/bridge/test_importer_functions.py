@@ -8,7 +8,7 @@ import pytest
 import torch
 from onnx.reference import ReferenceEvaluator
 
-from onnxqat.bridge.importer import to_torch
+from onnxqat.bridge.importing.importer import to_torch
 from onnxqat.errors import ModelError
 from onnxqat.graph import query, walk
 from tests.bridge import parity

@@ -6,8 +6,8 @@ import pytest
 import torch
 from onnx import helper, numpy_helper, parser
 
-from onnxqat.bridge import inference
-from onnxqat.bridge.importer import to_torch
+from onnxqat.bridge.importing import inference
+from onnxqat.bridge.importing.importer import to_torch
 from tests.bridge import parity
 
 RESHAPES = """
@@ -36,7 +36,7 @@ def test_a_shape_behind_a_reshape_of_unknown_sizes_is_numbers() -> None:
 
 @pytest.mark.parametrize(("node", "rank"), [("Expand(x, sizes)", 3), ("Reshape(x, sizes)", 2)])
 def test_ranks(node, rank) -> None:
-    from onnxqat.bridge import inference
+    from onnxqat.bridge.importing import inference
 
     text = RESHAPES.split("{\n  flat")[0] + "{\n  z = " + node + "\n y = Neg(z)\n}"
     model = ir.from_proto(parser.parse_model(text))

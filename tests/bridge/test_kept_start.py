@@ -8,9 +8,9 @@ import onnx
 import pytest
 import torch
 
-from onnxqat.bridge.importer import to_torch
-from onnxqat.bridge.kept_start import TrainingDidNotHelpWarning
-from onnxqat.bridge.write_back import write_back
+from onnxqat.bridge.export.kept_start import TrainingDidNotHelpWarning
+from onnxqat.bridge.export.write_back import write_back
+from onnxqat.bridge.importing.importer import to_torch
 from onnxqat.metrics import Predictor
 from tests.bridge.test_write_back import constants, nudge, qdq_model, run
 

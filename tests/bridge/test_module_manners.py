@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from onnxqat.bridge.importer import OnnxModule, to_torch
+from onnxqat.bridge.importing.importer import OnnxModule, to_torch
 from onnxqat.errors import UsageError
 from tests.bridge import parity
 

@@ -14,7 +14,7 @@ from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantiz
 from torch import nn
 from torch.nn import functional
 
-from onnxqat.bridge.importer import to_torch
+from onnxqat.bridge.importing.importer import to_torch
 from tests.bridge import parity
 
 HIDDEN, HEADS, WORDS, PLACES = 32, 4, 100, 16

@@ -9,10 +9,10 @@ import pytest
 import torch
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 
-from onnxqat.bridge.importer import to_torch
-from onnxqat.bridge.state import quantizers
-from onnxqat.bridge.write_back import write_back
-from onnxqat.lint.lint import lint
+from onnxqat.bridge.export.write_back import write_back
+from onnxqat.bridge.importing.importer import to_torch
+from onnxqat.bridge.quantizers.state import quantizers
+from onnxqat.linting.lint import lint
 from tests.bridge import parity
 
 RANDOM = np.random.default_rng(0)

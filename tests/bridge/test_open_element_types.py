@@ -8,8 +8,8 @@ import pytest
 import torch
 from onnx import parser
 
-from onnxqat.bridge import element_types, functions
-from onnxqat.bridge.importer import to_torch
+from onnxqat.bridge.importing import element_types, functions
+from onnxqat.bridge.importing.importer import to_torch
 from onnxqat.errors import UnsupportedError
 from onnxqat.graph import walk
 

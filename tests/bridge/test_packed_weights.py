@@ -9,10 +9,10 @@ import pytest
 import torch
 from onnx import numpy_helper
 
-from onnxqat.bridge.importer import OnnxModule, to_torch
-from onnxqat.bridge.packed_weights import Packing
-from onnxqat.bridge.state import quantizers
-from onnxqat.bridge.write_back import write_back
+from onnxqat.bridge.export.packed_weights import Packing
+from onnxqat.bridge.export.write_back import write_back
+from onnxqat.bridge.importing.importer import OnnxModule, to_torch
+from onnxqat.bridge.quantizers.state import quantizers
 from tests.bridge import one_node, parity
 
 RANDOM = np.random.default_rng(0)

@@ -13,11 +13,11 @@ from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
 from onnxqat import numerics
-from onnxqat.bridge import values
-from onnxqat.bridge.fake_quantize import FakeQuantize
-from onnxqat.bridge.importer import to_torch
-from onnxqat.bridge.state import quantizers
-from onnxqat.bridge.write_back import write_back
+from onnxqat.bridge.export.write_back import write_back
+from onnxqat.bridge.importing import values
+from onnxqat.bridge.importing.importer import to_torch
+from onnxqat.bridge.quantizers.fake_quantize import FakeQuantize
+from onnxqat.bridge.quantizers.state import quantizers
 from onnxqat.types import FLOAT_STORAGE, STORAGE, QParams, QType
 
 KINDS = [k for k in STORAGE if k != "int32"] + list(FLOAT_STORAGE)

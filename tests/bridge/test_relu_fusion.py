@@ -11,8 +11,8 @@ from onnx import helper, numpy_helper
 from torch import Tensor, fx
 
 import onnxqat
-from onnxqat.bridge.relu_fusion import fuse_relu
-from onnxqat.bridge.state import quantizers, set_state
+from onnxqat.bridge.quantizers.state import quantizers, set_state
+from onnxqat.bridge.speed.relu_fusion import fuse_relu
 from onnxqat.training import methods
 
 

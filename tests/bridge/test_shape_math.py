@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from onnxqat.bridge import shape_math
+from onnxqat.bridge.functional import shape_math
 
 NUMBERS = [0.0, 1.0, -1.0, 0.1, 1 / 3, 1e-30, 123456789.0, -7.3e20, float("inf")]
 

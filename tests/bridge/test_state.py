@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from onnxqat.bridge.fake_quantize import FakeQuantize, State
-from onnxqat.bridge.state import quantizers, set_state, state
+from onnxqat.bridge.quantizers.fake_quantize import FakeQuantize, State
+from onnxqat.bridge.quantizers.state import quantizers, set_state, state
 from onnxqat.errors import UsageError
 from onnxqat.types import QParams, QType, Role
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
-from onnxqat.bridge.importer import to_torch
-from onnxqat.bridge.state import quantizers
-from onnxqat.bridge.step_limit import LARGEST_CHANGE
-from onnxqat.bridge.write_back import write_back
+from onnxqat.bridge.export.write_back import write_back
+from onnxqat.bridge.importing.importer import to_torch
+from onnxqat.bridge.quantizers.state import quantizers
+from onnxqat.bridge.quantizers.step_limit import LARGEST_CHANGE
 from onnxqat.training import methods
 
 SCALE = 0.02

@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from onnxqat.bridge.fake_quantize import FakeQuantize
 from onnxqat.bridge.kernels import fastest
+from onnxqat.bridge.quantizers.fake_quantize import FakeQuantize
 from onnxqat.types import QParams, QType
 from tests.bridge.kernel_cases import RAISED, cases
 from tests.torch_releases import since_2_7

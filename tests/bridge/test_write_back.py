@@ -17,11 +17,11 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 
 from onnxqat import numerics
-from onnxqat.bridge.derived_fake_quantize import DerivedFakeQuantize
-from onnxqat.bridge.fake_quantize import FakeQuantize
-from onnxqat.bridge.importer import to_torch
-from onnxqat.bridge.state import quantizers
-from onnxqat.bridge.write_back import FINETUNED, write_back
+from onnxqat.bridge.export.write_back import FINETUNED, write_back
+from onnxqat.bridge.importing.importer import to_torch
+from onnxqat.bridge.quantizers.derived_fake_quantize import DerivedFakeQuantize
+from onnxqat.bridge.quantizers.fake_quantize import FakeQuantize
+from onnxqat.bridge.quantizers.state import quantizers
 from onnxqat.errors import QatError, UsageError
 from onnxqat.types import QParams, QType
 

@@ -8,7 +8,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 import onnxqat
-from onnxqat.backends.selection import Overrides
+from onnxqat.placement.table_overrides import Overrides
 from tests.passes.checks import ort_run
 
 CHANNELS = 8

@@ -9,11 +9,11 @@ import pytest
 
 import onnxqat
 from onnxqat import numerics
-from onnxqat.backends.selection import Overrides
 from onnxqat.calibration import largest_codes, saturation
 from onnxqat.calibration.channel_peaks import ChannelPeaks
 from onnxqat.calibration.largest_codes import LargestCodes
 from onnxqat.graph import io, notes, qdq
+from onnxqat.placement.table_overrides import Overrides
 from onnxqat.types import Placement, QParams, QType
 from tests.bridge.integer import networks
 
@@ -43,13 +43,15 @@ def float_model() -> onnx.ModelProto:
     return networks.with_weights(TEXT)
 
 
-def insert(model: onnx.ModelProto, rounding: str = "nearest", **overrides: object) -> onnxqat.insert.InsertResult:
+def insert(
+    model: onnx.ModelProto, rounding: str = "nearest", **overrides: object
+) -> onnxqat.insertion.insert.InsertResult:
     return onnxqat.insert_qdq(
         model, calibration={"x": images()}, overrides=Overrides(**overrides), rounding=rounding, guard=False
     )
 
 
-def layers(result: onnxqat.insert.InsertResult) -> dict[str, tuple[ir.Node, np.ndarray, np.ndarray]]:
+def layers(result: onnxqat.insertion.insert.InsertResult) -> dict[str, tuple[ir.Node, np.ndarray, np.ndarray]]:
     """Node, codes and scales by the name of the weight."""
     found = {}
     for q in qdq.quantizers(io.load(result.model)):
@@ -59,7 +61,7 @@ def layers(result: onnxqat.insert.InsertResult) -> dict[str, tuple[ir.Node, np.n
     return found
 
 
-def remark(result: onnxqat.insert.InsertResult) -> str:
+def remark(result: onnxqat.insertion.insert.InsertResult) -> str:
     return next(r.message for r in result.remarks if "saturates" in r.message)
 
 

@@ -7,11 +7,11 @@ import onnx_ir as ir
 import pytest
 
 import onnxqat
-from onnxqat.backends.selection import Overrides
 from onnxqat.calibration import moments
-from onnxqat.calibration.data import open_data
-from onnxqat.calibration.inputs import of_graph
+from onnxqat.data.data import open_data
+from onnxqat.data.inputs import of_graph
 from onnxqat.insertion import rounding_choice
+from onnxqat.placement.table_overrides import Overrides
 from tests.passes.checks import ort_run
 
 TEXT = """<ir_version: 8, opset_import: ["": 17]>

@@ -8,12 +8,12 @@ import numpy.typing as npt
 import pytest
 
 from onnxqat import numerics
-from onnxqat.backends.selection import Overrides
 from onnxqat.calibration.observers import clip_std, create, ema_minmax, ema_quantile, range_absmax
 from onnxqat.calibration.observers._base import BaseObserver
 from onnxqat.calibration.weights import weight_qparams
 from onnxqat.graph import qdq
-from onnxqat.insert import insert_qdq
+from onnxqat.insertion.insert import insert_qdq
+from onnxqat.placement.table_overrides import Overrides
 from onnxqat.types import QType, TensorSpec
 
 Array = npt.NDArray[Any]

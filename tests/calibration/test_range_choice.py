@@ -8,10 +8,10 @@ import onnx.parser
 import pytest
 
 import onnxqat
-from onnxqat.backends.selection import Overrides
 from onnxqat.calibration import output_error, range_choice
 from onnxqat.graph import io, qdq
-from onnxqat.insert import InsertResult
+from onnxqat.insertion.insert import InsertResult
+from onnxqat.placement.table_overrides import Overrides
 
 TEXT = """<ir_version: 8, opset_import: ["": 17]>
 g (float[N, 8, 6, 6] x) => (float[N, 8, 6, 6] y) { t = Relu(x) u = Conv(t, w) y = Relu(u) }"""

@@ -11,11 +11,11 @@ from onnx import helper, numpy_helper
 
 import onnxqat
 from onnxqat import numerics
-from onnxqat.backends.selection import Overrides
 from onnxqat.calibration.columns import columns_of
 from onnxqat.calibration.moments import Moments
 from onnxqat.calibration.rounding import made_up, rounded
 from onnxqat.errors import UsageError
+from onnxqat.placement.table_overrides import Overrides
 from onnxqat.types import QParams, QType
 from tests.passes.checks import ort_run
 

@@ -4,10 +4,10 @@ import numpy as np
 import onnx
 import pytest
 
-from onnxqat.backends.selection import Overrides
-from onnxqat.graph import computed_fold, io
-from onnxqat.handoff.fold_batchnorm import fold_batchnorm
-from onnxqat.insert import insert_qdq
+from onnxqat.deployment.fold_batchnorm import fold_batchnorm
+from onnxqat.graph import folded_batchnorm, io
+from onnxqat.insertion.insert import insert_qdq
+from onnxqat.placement.table_overrides import Overrides
 from tests.backends.planning import proto
 from tests.calibration.test_rounding import constants, correlated
 from tests.passes.checks import ort_run
@@ -55,7 +55,7 @@ def test_a_normalization_behind_the_layer_takes_up_the_mean() -> None:
 @pytest.mark.parametrize("backend", ["tidl", "vitis-dpu"])
 def test_one_that_the_graph_computes_has_the_codes_of_the_folded_layer(backend: str) -> None:
     chosen, folded = (inserted(backend, "compensated", batch_norm) for batch_norm in ("keep", "fold"))
-    assert len(computed_fold.every(io.load(chosen))) == 1
+    assert len(folded_batchnorm.every(io.load(chosen))) == 1
     stored = fold_batchnorm(chosen)
     assert stored.left == 0
     outputs = [ort_run(model, DATA)["y"] for model in (chosen, stored.model, folded)]

@@ -11,11 +11,11 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from onnxqat.calibration import tried
-from onnxqat.calibration.inputs import InputInfo, of_graph
 from onnxqat.calibration.runner import calibrate
-from onnxqat.calibration.session import Session
+from onnxqat.data.inputs import InputInfo, of_graph
 from onnxqat.errors import DataError, ModelError, UsageError
+from onnxqat.runtime import isolated_session
+from onnxqat.runtime.session import Session
 from onnxqat.types import QType, TensorSpec
 
 SPEC = TensorSpec(QType.of(8, signed=True))
@@ -50,7 +50,7 @@ def test_inputs_outputs_and_tensors(
     kind: str, in_memory: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not in_memory:
-        monkeypatch.setattr(tried, "_IN_MEMORY", 0)
+        monkeypatch.setattr(isolated_session, "_IN_MEMORY", 0)
     proto = model()
     before = proto.SerializeToString(deterministic=True)
     onnx.save(proto, tmp_path / "model.onnx")

@@ -9,9 +9,9 @@ import pytest
 
 import onnxqat
 from onnxqat import numerics
-from onnxqat.backends.selection import Overrides
 from onnxqat.calibration import saturation
 from onnxqat.graph import io, qdq
+from onnxqat.placement.table_overrides import Overrides
 from onnxqat.validation import machine
 from tests.bridge.integer import networks
 
@@ -44,12 +44,12 @@ def float_model() -> onnx.ModelProto:
     return networks.with_weights(TEXT)
 
 
-def quantized(model: onnx.ModelProto, **overrides: object) -> onnxqat.insert.InsertResult:
+def quantized(model: onnx.ModelProto, **overrides: object) -> onnxqat.insertion.insert.InsertResult:
     data = np.random.default_rng(0).standard_normal((8, 7, 6, 6)).astype(np.float32)
     return onnxqat.insert_qdq(model, calibration=[{"x": data}], overrides=Overrides(**overrides))  # type: ignore[arg-type]
 
 
-def weights(result: onnxqat.insert.InsertResult) -> dict[str, tuple[ir.Node, np.ndarray, np.ndarray]]:
+def weights(result: onnxqat.insertion.insert.InsertResult) -> dict[str, tuple[ir.Node, np.ndarray, np.ndarray]]:
     """Node, codes and scales by the name of the weight."""
     found = {}
     for q in qdq.quantizers(io.load(result.model)):

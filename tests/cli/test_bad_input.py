@@ -267,7 +267,7 @@ def test_limits_of_the_machine_are_no_defect(
     def full(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr("onnxqat.lint.inspect.inspect", full)
+    monkeypatch.setattr("onnxqat.linting.inspect.inspect", full)
     done = onnxqat("inspect", "model.onnx", "--json")
     assert done.status == 2
     assert done.json["error"]["code"] == "machine-limit"

@@ -252,7 +252,7 @@ def test_handoff(qdq: Path, onnxqat: Run) -> None:
 def test_options_of_finetune_default_to_those_of_python() -> None:
     from onnxqat.cli.commands import finetune as command
     from onnxqat.training.finetune import finetune
-    from onnxqat.training.losses import Loss
+    from onnxqat.training.objective.losses import Loss
 
     ours = command.run.make_context("finetune", ["model.qdq.onnx"]).params
     theirs = {name: p.default for name, p in inspect.signature(finetune).parameters.items()}

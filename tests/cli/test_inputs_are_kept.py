@@ -11,8 +11,8 @@ import pytest
 
 import onnxqat as package
 from onnxqat.backends import table_files
-from onnxqat.calibration import data as sources
-from onnxqat.calibration import inputs
+from onnxqat.data import data as sources
+from onnxqat.data import inputs
 from onnxqat.errors import UsageError
 from onnxqat.graph import files_read, io
 

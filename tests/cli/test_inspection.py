@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import onnx
 
-from tests.lint.cases import GENERAL
-from tests.lint.qdq_files import changed, model
+from tests.linting.cases import GENERAL
+from tests.linting.qdq_files import changed, model
 
 Run = Callable[..., Any]
 UNUSED = next(case for case in GENERAL if case.code == "quantize-unused")

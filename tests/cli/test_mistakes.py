@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onnxqat.training.losses import Loss
+from onnxqat.training.objective.losses import Loss
 from tests.cli.test_bad_input import CALIBRATED, INSERT, refused
 
 Run = Callable[..., Any]

@@ -10,9 +10,9 @@ import pytest
 from onnxqat.cli import _objectives
 from onnxqat.cli.commands import finetune as command
 from onnxqat.errors import UsageError
-from onnxqat.training.features import Features
 from onnxqat.training.finetune import finetune
-from onnxqat.training.losses import Loss
+from onnxqat.training.objective.features import Features
+from onnxqat.training.objective.losses import Loss
 
 
 def keywords(*arguments: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import onnxqat
-from onnxqat.bridge.state import quantizers
+from onnxqat.bridge.quantizers.state import quantizers
 from onnxqat.compat.backend_type import BackendType
 from onnxqat.errors import BackendError, UsageError
 from onnxqat.training.methods import dsq, fixed, lsq, pact

@@ -11,7 +11,7 @@ from torch import nn
 
 import onnxqat
 from onnxqat import BackendType
-from onnxqat.bridge.state import quantizers
+from onnxqat.bridge.quantizers.state import quantizers
 from onnxqat.compat import qparams
 from onnxqat.graph import io
 

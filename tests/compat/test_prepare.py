@@ -14,13 +14,13 @@ import torch
 from torch import nn
 
 import onnxqat
-from onnxqat.backends.selection import Overrides
-from onnxqat.bridge.state import quantizers
+from onnxqat.bridge.quantizers.state import quantizers
 from onnxqat.compat import gather, qparams
 from onnxqat.compat.backend_type import TABLES, BackendType
 from onnxqat.compat.prepared import prepared_modules
 from onnxqat.errors import BackendError, DataError, QatError, UsageError
 from onnxqat.graph import io
+from onnxqat.placement.table_overrides import Overrides
 from tests.backends.planning import proto, weight
 
 TEXT = f"""<ir_version: 8, opset_import: ["" : 17]>

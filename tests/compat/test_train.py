@@ -18,7 +18,6 @@ from click.testing import CliRunner
 from PIL import Image
 from torch import nn
 
-from onnxqat.calibration.inputs import InputInfo
 from onnxqat.cli import main
 from onnxqat.cli.commands import train as command
 from onnxqat.compat.classification import material, processes
@@ -29,6 +28,7 @@ from onnxqat.compat.classification.files import Files
 from onnxqat.compat.classification.meters import Meters, correct
 from onnxqat.compat.classification.run import Result, run
 from onnxqat.compat.classification.settings import Settings
+from onnxqat.data.inputs import InputInfo
 from onnxqat.errors import DataError, QatError, UsageError
 from onnxqat.report import build_train
 from onnxqat.training.schedules import cosine

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 import onnxqat
-from onnxqat.bridge.importer import to_torch
+from onnxqat.bridge.importing.importer import to_torch
 from onnxqat.errors import UnsupportedError
 from onnxqat.from_torch.export import run
 from onnxqat.graph import io

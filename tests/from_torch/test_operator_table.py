@@ -9,12 +9,13 @@ import pytest
 import torch
 
 import onnxqat
-from onnxqat.bridge.importer import to_torch
-from onnxqat.bridge.state import quantizers, state
+from onnxqat.bridge.importing.importer import to_torch
+from onnxqat.bridge.quantizers.state import quantizers, state
 from onnxqat.from_torch.export import run
 from onnxqat.graph import io
 from onnxqat.passes.strip_qdq import StripQdq
-from onnxqat.training import methods, optimizers
+from onnxqat.training import methods
+from onnxqat.training.optim import optimizers
 from onnxqat.validation.compare import FLOAT_ROUNDING, parts
 from tests.bridge import parity
 from tests.from_torch import operator_table as table
@@ -124,7 +125,7 @@ def test_recurrent_weights_beside_another_backend() -> None:
     title = next(title for title in RECURRENT if "LSTM" in title)
     first = table.quantized(title, "tsqat")
     calibration = {"x": table.example(table.ROWS[title]).numpy()}
-    overrides = onnxqat.backends.selection.Overrides(include=("/operator/*",), weight_bits=8)
+    overrides = onnxqat.placement.table_overrides.Overrides(include=("/operator/*",), weight_bits=8)
     both_ = onnxqat.insert_qdq(
         first.model, "academic", calibration=calibration, keep=True, overrides=overrides, fast=True
     )

@@ -7,12 +7,12 @@ import onnx
 import pytest
 import torch
 
-from onnxqat.calibration.origin import AT_ONCE, find_origin
 from onnxqat.calibration.runner import calibrate
 from onnxqat.errors import DataError, QatError
 from onnxqat.graph import io
 from onnxqat.graph.blame import Blame
-from onnxqat.insert import insert_qdq
+from onnxqat.insertion.insert import insert_qdq
+from onnxqat.runtime.non_finite_origin import AT_ONCE, find_origin
 from onnxqat.training.finetune import finetune
 from onnxqat.types import QType, TensorSpec
 

@@ -6,7 +6,7 @@ import onnx_ir as ir
 import pytest
 
 from onnxqat.graph import microsoft_shapes
-from onnxqat.ops import _base
+from onnxqat.ops import operators
 from tests.bridge import one_node, parity
 
 MS = microsoft_shapes.DOMAIN
@@ -79,7 +79,7 @@ def test_inferred_dimensions_are_those_of_onnxruntime(op_type) -> None:
 
 
 def test_every_operator_that_has_a_lowering_has_a_rule() -> None:
-    rows = {(domain, name) for domain, name in _base.table() if domain == MS}
+    rows = {(domain, name) for domain, name in operators.table() if domain == MS}
     assert rows <= microsoft_shapes.RULES.keys()
 
 

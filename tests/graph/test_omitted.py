@@ -6,8 +6,8 @@ import numpy as np
 import onnx
 import pytest
 
-from onnxqat.calibration.session import Session
 from onnxqat.graph import io, walk
+from onnxqat.runtime.session import Session
 from tests.passes.checks import in_function, in_if, parse
 
 NORM = """g (float[1,4] x) => (float[1,4] y) <float[4] s = {1, 1, 1, 1}, float lo = {-1}> {

@@ -11,7 +11,7 @@ import pytest
 import onnxqat
 from onnxqat.errors import ModelError
 from onnxqat.graph import io, quantizer_checks
-from tests.lint.qdq_files import changed, model
+from tests.linting.qdq_files import changed, model
 
 F = np.float32
 DATA = [{"x": x} for x in np.random.default_rng(0).standard_normal((4, 1, 2, 4, 4)).astype(F)]

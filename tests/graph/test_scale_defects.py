@@ -11,7 +11,7 @@ from onnx import numpy_helper
 import onnxqat
 from onnxqat.errors import ModelError
 from onnxqat.graph import scale_defects
-from tests.lint.qdq_files import changed, model
+from tests.linting.qdq_files import changed, model
 
 F = np.float32
 DATA = np.random.default_rng(0).standard_normal((4, 1, 2, 4, 4)).astype(F)

@@ -5,8 +5,8 @@ import re
 import pytest
 
 import onnxqat
-from onnxqat.backends.selection import Overrides
-from onnxqat.insert import InsertResult
+from onnxqat.insertion.insert import InsertResult
+from onnxqat.placement.table_overrides import Overrides
 from tests.bridge.integer import networks
 from tests.calibration.test_largest_codes import TEXT, images
 

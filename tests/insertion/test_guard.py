@@ -8,11 +8,11 @@ import onnx_ir as ir
 import pytest
 
 import onnxqat
-from onnxqat.backends.selection import Overrides
 from onnxqat.errors import CheckError
 from onnxqat.graph import qdq
-from onnxqat.insert import InsertResult
 from onnxqat.insertion import guard as guarding
+from onnxqat.insertion.insert import InsertResult
+from onnxqat.placement.table_overrides import Overrides
 from onnxqat.report import build, json, terminal
 from onnxqat.verdict import AMBER_SQNR
 from tests.insertion import culprits
@@ -107,7 +107,7 @@ def test_what_is_not_finite_goes_float() -> None:
 
 
 def _run(result: InsertResult, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
-    from onnxqat.calibration.session import Session
+    from onnxqat.runtime.session import Session
 
     return list(Session(result.model, optimize=False).run(feeds).values())
 

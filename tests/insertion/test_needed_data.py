@@ -9,9 +9,9 @@ import onnx
 import pytest
 
 import onnxqat
-from onnxqat.backends.selection import Overrides
 from onnxqat.errors import DataError
 from onnxqat.graph import io, qdq
+from onnxqat.placement.table_overrides import Overrides
 from tests.bridge.integer import networks
 
 TEXT = """<ir_version: 8, opset_import: ["" : 17]>
@@ -28,7 +28,7 @@ ops: {MatMul: {in: ["-", wt@-1]}}
 """
 
 
-def without_data(backend: str, **options: object) -> onnxqat.insert.InsertResult:
+def without_data(backend: str, **options: object) -> onnxqat.insertion.insert.InsertResult:
     return onnxqat.insert_qdq(networks.with_weights(TEXT), backend, **options)
 
 

@@ -8,7 +8,8 @@ import onnx_ir as ir
 import pytest
 from onnx import parser
 
-from onnxqat.calibration import data, inputs, runner
+from onnxqat.calibration import runner
+from onnxqat.data import data, inputs
 from onnxqat.insertion import ranges
 from onnxqat.types import QType, TensorSpec
 

@@ -8,9 +8,9 @@ import onnx.parser
 import pytest
 
 import onnxqat
-from onnxqat.backends.selection import Overrides
 from onnxqat.graph import notes
 from onnxqat.passes.strip_qdq import StripQdq
+from onnxqat.placement.table_overrides import Overrides
 from tests.passes.checks import ort_run
 
 TEXTS = {

@@ -10,9 +10,9 @@ import pytest
 from PIL import Image
 
 from onnxqat import metrics
-from onnxqat.calibration import preprocess as lines
-from onnxqat.calibration.data import Data, open_data
-from onnxqat.calibration.inputs import InputInfo
+from onnxqat.data import preprocess as lines
+from onnxqat.data.data import Data, open_data
+from onnxqat.data.inputs import InputInfo
 from onnxqat.errors import QatError
 from onnxqat.metrics import Predictor
 

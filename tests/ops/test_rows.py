@@ -4,9 +4,9 @@ import onnx.defs
 import pytest
 
 from onnxqat.graph import query
-from onnxqat.ops import _base
+from onnxqat.ops import operators
 
-ROWS = sorted(_base.table().values(), key=lambda row: (row.domain, row.name))
+ROWS = sorted(operators.table().values(), key=lambda row: (row.domain, row.name))
 
 
 def versions(name):
@@ -42,5 +42,5 @@ def test_output_range_is_ordered(row):
 
 
 def test_find_reads_both_spellings_of_the_standard_domain():
-    assert _base.find("ai.onnx", "Conv") is _base.find("", "Conv")
-    assert _base.find("", "NoSuchOperator") is None
+    assert operators.find("ai.onnx", "Conv") is operators.find("", "Conv")
+    assert operators.find("", "NoSuchOperator") is None

@@ -5,7 +5,7 @@ import onnx
 import pytest
 
 from onnxqat.graph import io, qdq
-from onnxqat.insert import insert_qdq
+from onnxqat.insertion.insert import insert_qdq
 from onnxqat.passes.deploy_form import DeployForm
 from onnxqat.passes.strip_qdq import StripQdq
 from onnxqat.passes.train_form import TrainForm

@@ -6,8 +6,8 @@ import numpy as np
 import onnx
 import pytest
 
-from onnxqat.insert import insert_qdq
-from onnxqat.lint.lint import lint
+from onnxqat.insertion.insert import insert_qdq
+from onnxqat.linting.lint import lint
 from onnxqat.passes.pad_counted_pools import PadCountedPools
 from tests.passes.checks import check_pass, parse, run_checked
 

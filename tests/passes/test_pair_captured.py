@@ -3,9 +3,9 @@
 import onnx_ir as ir
 import pytest
 
-from onnxqat.calibration.tried import Settings, TriedSession
 from onnxqat.graph import io, qdq, walk
 from onnxqat.passes.pair_captured import PairCaptured
+from onnxqat.runtime.isolated_session import Settings, TriedSession
 from tests.passes.checks import check_pass, parse, run_checked
 
 CONSTANTS = """float s = {0.1}, uint8 z = {3}, int64[1] first = {0}, int64[1] one = {1}, int64[2] flat = {1, -1},

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from onnxqat.handoff.handoff import handoff
-from onnxqat.insert import InsertResult
+from onnxqat.deployment.handoff import handoff
+from onnxqat.insertion.insert import InsertResult
 from onnxqat.numerics import from_range
 from onnxqat.report import build, build_handoff, build_validation, html, terminal
 from onnxqat.report import json as as_json
@@ -98,7 +98,7 @@ def test_failed_validation_says_why_and_names_another_command(validated: Validat
 
 def test_handoff_lists_files_coverage_and_float_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "onnxqat.handoff.handoff.compile_in_process",
+        "onnxqat.deployment.handoff.compile_in_process",
         lambda compiler, path, batches, **rest: compiler.compile_and_run(path, batches, rest.get("artefacts")),
     )
     done = handoff(tiny.pair(symmetric=True)[1], "onnxruntime-cpu", tmp_path / "bundle", data={"image": tiny.images(4)})

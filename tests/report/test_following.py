@@ -6,13 +6,13 @@ import numpy as np
 import onnx
 import pytest
 
-from onnxqat.insert import insert_qdq
-from onnxqat.lint.inspect import inspect
-from onnxqat.parts.cut import cut
-from onnxqat.parts.stitch import stitch
+from onnxqat.insertion.insert import insert_qdq
+from onnxqat.linting.inspect import inspect
 from onnxqat.report import following
 from onnxqat.report.build_inspect import from_inspect
-from onnxqat.report.build_parts import from_cut, from_stitch
+from onnxqat.report.build_subgraphs import from_cut, from_stitch
+from onnxqat.subgraphs.cut import cut
+from onnxqat.subgraphs.stitch import stitch
 from tests.validation import tiny
 
 

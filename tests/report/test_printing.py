@@ -105,7 +105,7 @@ def test_one_place_prints() -> None:
         if _prints(node)
     ]
     # Programs of their own, which others read.
-    read = ("onnxqat.handoff.scripts.", "onnxqat.handoff._guard:", "onnxqat.trial.child:")
+    read = ("onnxqat.deployment.scripts.", "onnxqat.deployment.run.guard:", "onnxqat.isolation.child:")
     assert {o.split(":")[0] for o in others if not o.startswith(read)} <= PRINTS
 
 

@@ -20,17 +20,17 @@ import onnx.parser
 import torch
 from torch import Tensor, nn
 
-from onnxqat.bridge.importer import to_torch
-from onnxqat.bridge.state import quantizers, set_state, state
+from onnxqat.bridge.importing.importer import to_torch
+from onnxqat.bridge.quantizers.state import quantizers, set_state, state
 from onnxqat.errors import DataError, QatError, UsageError
-from onnxqat.insert import insert_qdq
-from onnxqat.training.batches import Batch
+from onnxqat.insertion.insert import insert_qdq
+from onnxqat.training.data.batches import Batch
 from onnxqat.training.distributed.group import Group
 from onnxqat.training.distributed.join import joined
 from onnxqat.training.distributed.observers import reduce_observed
 from onnxqat.training.distributed.shards import Sharded, shard
 from onnxqat.training.distributed.tensors import local
-from onnxqat.training.execution import Execution
+from onnxqat.training.execution.execution import Execution
 from onnxqat.training.finetune import finetune
 from onnxqat.training.fit import fit
 from tests.training.test_finetune import data, network

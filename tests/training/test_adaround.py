@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from onnxqat import numerics
-from onnxqat.bridge.importer import to_torch
-from onnxqat.bridge.state import quantizers
-from onnxqat.bridge.write_back import write_back
+from onnxqat.bridge.export.write_back import write_back
+from onnxqat.bridge.importing.importer import to_torch
+from onnxqat.bridge.quantizers.state import quantizers
 from onnxqat.training import methods
 from onnxqat.training.methods.adaround import Method
 from onnxqat.types import QParams, QType

@@ -9,10 +9,10 @@ import pytest
 import torch
 from PIL import Image
 
-from onnxqat.calibration.data import open_data
-from onnxqat.calibration.inputs import InputInfo
+from onnxqat.data.data import open_data
+from onnxqat.data.inputs import InputInfo
 from onnxqat.errors import DataError, InputError
-from onnxqat.training import batches
+from onnxqat.training.data import batches
 
 ONE = [InputInfo("x", "float32", ("N", 3))]
 FIXED = [InputInfo("x", "float32", (4, 3))]

@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from onnxqat.bridge.importer import to_torch
-from onnxqat.bridge.write_back import write_back
+from onnxqat.bridge.export.write_back import write_back
+from onnxqat.bridge.importing.importer import to_torch
 from onnxqat.errors import UsageError
-from onnxqat.training import checkpoint
+from onnxqat.training.callbacks.callback import Part
 from onnxqat.training.finetune import finetune
-from onnxqat.training.part import Part
+from onnxqat.training.loop import checkpoint
 from tests.training.test_finetune import data, network
 
 

@@ -12,13 +12,13 @@ import torch
 from onnx import numpy_helper
 from torch import Tensor, nn
 
-from onnxqat.bridge.importer import to_torch
-from onnxqat.bridge.state import quantizers
+from onnxqat.bridge.importing.importer import to_torch
+from onnxqat.bridge.quantizers.state import quantizers
 from onnxqat.errors import QatError
-from onnxqat.training import checkpoint, pending
-from onnxqat.training.black_box import replay
 from onnxqat.training.finetune import Report, finetune
-from onnxqat.training.losses import Loss
+from onnxqat.training.loop import checkpoint, pending
+from onnxqat.training.loop.black_box import replay
+from onnxqat.training.objective.losses import Loss
 from tests.training.nets import convolutional, images, later_is_better
 
 

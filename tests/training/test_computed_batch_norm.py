@@ -9,11 +9,12 @@ import pytest
 import torch
 from onnx import numpy_helper
 
-from onnxqat.bridge.importer import to_torch
+from onnxqat.bridge.importing.importer import to_torch
+from onnxqat.deployment.fold_batchnorm import fold_batchnorm
 from onnxqat.errors import UsageError
-from onnxqat.handoff.fold_batchnorm import fold_batchnorm
-from onnxqat.training import batch_norm, gradients
-from onnxqat.training.batches import Batch
+from onnxqat.training.callbacks import batchnorm_statistics
+from onnxqat.training.data.batches import Batch
+from onnxqat.training.execution import gradient_quantization
 from onnxqat.training.finetune import finetune
 from onnxqat.validation.validate import validate
 from tests.backends.planning import proto
@@ -56,7 +57,7 @@ def test_what_was_trained_is_in_the_file_and_folds_to_the_same_bits(case: str, m
         labels=LABELS,
         max_steps=3,
         batch_size=8,
-        batch_norm=mode,
+        batchnorm_statistics=mode,
         learning_rate=1e-3,
         evaluate=rising(),
         device="cpu",
@@ -79,14 +80,14 @@ def test_both_are_valid(model: onnx.ModelProto) -> None:
 
 def test_estimated_again_channels_have_mean_beta_and_deviation_gamma(model: onnx.ModelProto) -> None:
     module = to_torch(model).eval()
-    batch_norm.set_mode(module, "frozen")
+    batchnorm_statistics.set_mode(module, "frozen")
     with torch.no_grad():
         of(module, "w").mul_(0.8)
         of(module, "am").add_(0.2)
     batches = [Batch({"image": part}, None) for part in IMAGES.split(4)]
-    assert batch_norm.reestimate(module, batches) == 4
+    assert batchnorm_statistics.reestimate(module, batches) == 4
     seen: list[torch.Tensor] = []
-    first = next(batch_norm.modules(module))
+    first = next(batchnorm_statistics.modules(module))
     assert first.frozen
     assert first.momentum == pytest.approx(0.1)
     handle = first.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].detach()))
@@ -103,7 +104,10 @@ def test_estimated_again_channels_have_mean_beta_and_deviation_gamma(model: onnx
 def test_batches_that_can_be_read_once_are_enough(model: onnx.ModelProto) -> None:
     modules = [to_torch(model), to_torch(model)]
     batches = [Batch({"image": part}, None) for part in IMAGES.split(8)]
-    assert [batch_norm.reestimate(m, b) for m, b in zip(modules, (iter(batches), batches), strict=True)] == [2, 2]
+    assert [batchnorm_statistics.reestimate(m, b) for m, b in zip(modules, (iter(batches), batches), strict=True)] == [
+        2,
+        2,
+    ]
     for name in STATISTICS:
         torch.testing.assert_close(of(modules[0], name), of(modules[1], name), rtol=0, atol=0)
 
@@ -135,5 +139,5 @@ def test_recomputed_activations_move_statistics_once(model: onnx.ModelProto) -> 
 
 def test_gradients_of_every_layer_are_quantized(model: onnx.ModelProto) -> None:
     module = to_torch(model)
-    assert gradients.quantize(module, 8) == ["t", "z", "logits_QuantizeLinear_Input"]
+    assert gradient_quantization.quantize(module, 8) == ["t", "z", "logits_QuantizeLinear_Input"]
     module.train()(IMAGES).sum().backward()

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from onnxqat.errors import QatError
-from onnxqat.training import black_box, checkpoint
-from onnxqat.training.checkpoint import Progress
+from onnxqat.training.loop import black_box, checkpoint
+from onnxqat.training.loop.checkpoint import Progress
 
 Document = dict[str, Any]
 

@@ -17,15 +17,16 @@ import torch
 from PIL import Image
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from onnxqat.calibration._sources import ImageFolder
-from onnxqat.calibration.inputs import InputInfo
 from onnxqat.cli import main
+from onnxqat.data.inputs import InputInfo
+from onnxqat.data.sources import ImageFolder
 from onnxqat.errors import QatError, UsageError
-from onnxqat.training import batches, checkpoint
-from onnxqat.training.batches import Batch
+from onnxqat.training.data import batches
+from onnxqat.training.data.batches import Batch
 from onnxqat.training.distributed import join
+from onnxqat.training.distributed.process_context import World
 from onnxqat.training.distributed.shards import part, rounds, shard, shard_scored, slices
-from onnxqat.training.world import World
+from onnxqat.training.loop import checkpoint
 from tests.held_port import held_port
 from tests.source_tree import REPOSITORY
 from tests.torch_releases import OLD

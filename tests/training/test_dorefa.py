@@ -12,10 +12,10 @@ import torch
 from onnx import numpy_helper
 
 from onnxqat import numerics
-from onnxqat.bridge.fake_quantize import FakeQuantize
-from onnxqat.bridge.importer import to_torch
-from onnxqat.bridge.state import quantizers
-from onnxqat.bridge.write_back import write_back
+from onnxqat.bridge.export.write_back import write_back
+from onnxqat.bridge.importing.importer import to_torch
+from onnxqat.bridge.quantizers.fake_quantize import FakeQuantize
+from onnxqat.bridge.quantizers.state import quantizers
 from onnxqat.graph import io
 from onnxqat.passes._base import rewrite
 from onnxqat.passes.deploy_form import DeployForm

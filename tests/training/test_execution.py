@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from onnxqat.bridge.importer import to_torch
-from onnxqat.bridge.state import quantizers
+from onnxqat.bridge.importing.importer import to_torch
+from onnxqat.bridge.quantizers.state import quantizers
 from onnxqat.errors import UsageError
 from onnxqat.training.finetune import finetune
 from tests.training.nets import convolutional, images, later_is_better

@@ -5,12 +5,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from onnxqat.bridge.importer import to_torch
+from onnxqat.bridge.importing.importer import to_torch
 from onnxqat.errors import UsageError
-from onnxqat.training.exposed import expose
-from onnxqat.training.features import FeatureLoss, Features, attention_distance
 from onnxqat.training.finetune import finetune
-from onnxqat.training.losses import Loss
+from onnxqat.training.objective.features import FeatureLoss, Features, attention_distance
+from onnxqat.training.objective.inner_tensors import expose
+from onnxqat.training.objective.losses import Loss
 from tests.training.test_finetune import data, network
 
 

@@ -14,16 +14,18 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor
 
-from onnxqat.bridge.importer import to_torch
-from onnxqat.bridge.state import quantizers
-from onnxqat.calibration.inputs import InputInfo
+from onnxqat.bridge.importing.importer import to_torch
+from onnxqat.bridge.quantizers.state import quantizers
+from onnxqat.data.inputs import InputInfo
 from onnxqat.errors import ModelError, QatError, UsageError
 from onnxqat.graph import io
-from onnxqat.training import checkpoint, methods, optimizers
-from onnxqat.training.batches import ArrayBatches
-from onnxqat.training.checkpoint import Progress
+from onnxqat.training import methods
+from onnxqat.training.data.batches import ArrayBatches
 from onnxqat.training.finetune import Report, finetune, fit, freeze_constants
-from onnxqat.training.losses import Loss
+from onnxqat.training.loop import checkpoint
+from onnxqat.training.loop.checkpoint import Progress
+from onnxqat.training.objective.losses import Loss
+from onnxqat.training.optim import optimizers
 
 Array = npt.NDArray[Any]
 HIDDEN = 16

@@ -15,7 +15,7 @@ import onnxqat
 from onnxqat.bridge.integer.unit import Unit
 from onnxqat.cli import main
 from onnxqat.errors import UsageError
-from onnxqat.training import target_arithmetic
+from onnxqat.training.execution import target_arithmetic
 from tests.bridge.integer import networks
 
 

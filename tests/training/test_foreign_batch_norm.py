@@ -5,11 +5,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from onnxqat.bridge.importer import to_torch
+from onnxqat.bridge.importing.importer import to_torch
 from onnxqat.bridge.lowering.normalization import BatchNorm
 from onnxqat.errors import UsageError
 from onnxqat.graph import batchnorm, io
-from onnxqat.training import batch_norm
+from onnxqat.training.callbacks import batchnorm_statistics
 from onnxqat.training.finetune import finetune
 
 
@@ -52,7 +52,7 @@ def test_mode_of_a_module(made: onnx.ModelProto, frozen: bool) -> None:
 @pytest.mark.parametrize(
     ("kept", "choice", "moves"), [(False, "auto", False), (True, "auto", True), (False, "live", True)]
 )
-def test_statistics_of_a_run(kept: bool, choice: batch_norm.Choice, moves: bool) -> None:
+def test_statistics_of_a_run(kept: bool, choice: batchnorm_statistics.Choice, moves: bool) -> None:
     x = 3 * np.random.default_rng(1).standard_normal((16, 2, 3, 3)).astype(np.float32)
     made = model(kept=kept)
     seen = []
@@ -60,7 +60,7 @@ def test_statistics_of_a_run(kept: bool, choice: batch_norm.Choice, moves: bool)
         made,
         {"x": x},
         max_steps=2,
-        batch_norm=choice,
+        batchnorm_statistics=choice,
         batch_size=8,
         device="cpu",
         evaluate=lambda module: float(len(seen.append(float(module.get_buffer("mean").sum())) or seen)),
@@ -69,7 +69,7 @@ def test_statistics_of_a_run(kept: bool, choice: batch_norm.Choice, moves: bool)
 
 
 def test_choices() -> None:
-    assert batch_norm.resolve("auto", io.load(model(kept=True))) == "live"
-    assert batch_norm.resolve("live", io.load(model())) == "live"
+    assert batchnorm_statistics.resolve("auto", io.load(model(kept=True))) == "live"
+    assert batchnorm_statistics.resolve("live", io.load(model())) == "live"
     with pytest.raises(UsageError, match="batch_norm is 'off'"):
-        batch_norm.resolve("off", io.load(model()))  # type: ignore[arg-type]
+        batchnorm_statistics.resolve("off", io.load(model()))  # type: ignore[arg-type]

@@ -8,14 +8,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from onnxqat.bridge.importer import to_torch
+from onnxqat.bridge.importing.importer import to_torch
 from onnxqat.report import build
 from onnxqat.report.json import to_dict
-from onnxqat.training import holdout, run_length
-from onnxqat.training.collapse import Variation, collapsed
+from onnxqat.training.data import holdout
+from onnxqat.training.data.holdout import split
+from onnxqat.training.distributed.process_context import World
 from onnxqat.training.finetune import finetune
-from onnxqat.training.holdout import split
-from onnxqat.training.world import World
+from onnxqat.training.loop.collapse import Variation, collapsed
+from onnxqat.training.optim import run_length
 from tests.training.test_best_weights import untouched
 from tests.training.test_finetune import data, network
 
@@ -25,9 +26,9 @@ from tests.training.test_finetune import data, network
     [(9, False, 9), (10, True, 2), (100, False, 20), (256, True, 51), (5000, True, 500)],
 )
 def test_a_fifth_of_the_samples_is_held_out(samples: int, labels: bool, scored: int, tmp_path: Path) -> None:
-    from onnxqat.calibration.inputs import of_graph
+    from onnxqat.data.inputs import of_graph
     from onnxqat.graph import io
-    from onnxqat.training import batches
+    from onnxqat.training.data import batches
 
     inputs = of_graph(io.load(network(quantized=True)).graph)
     x = np.arange(samples * 8, dtype=np.float32).reshape(samples, 8)

@@ -10,10 +10,10 @@ import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
-from onnxqat.bridge.importer import to_torch
-from onnxqat.insert import insert_qdq
+from onnxqat.bridge.importing.importer import to_torch
+from onnxqat.insertion.insert import insert_qdq
+from onnxqat.training.execution.in_float32 import Source, before_casts
 from onnxqat.training.finetune import finetune
-from onnxqat.training.in_float32 import Source, before_casts
 from onnxqat.training.reconstruction.reconstruct import reconstruct
 
 X = np.random.default_rng(0).normal(size=(32, 4)).astype(np.float16)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from onnxqat.errors import UsageError
+from onnxqat.training.callbacks.logs import logs
 from onnxqat.training.finetune import finetune
-from onnxqat.training.logs import logs
 from tests.training.nets import convolutional, images
 from tests.training.test_resume import _InterruptedError, stop_at
 

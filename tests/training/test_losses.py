@@ -9,7 +9,7 @@ from torch import Tensor
 
 from onnxqat.errors import DataError, UsageError
 from onnxqat.training.finetune import finetune
-from onnxqat.training.losses import Loss, channel_power
+from onnxqat.training.objective.losses import Loss, channel_power
 from tests.training import nets
 
 

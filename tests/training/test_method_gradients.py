@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from onnxqat.bridge.fake_quantize import FakeQuantize
+from onnxqat.bridge.quantizers.fake_quantize import FakeQuantize
 from onnxqat.training import methods
 from onnxqat.types import QParams, QType, Role
 

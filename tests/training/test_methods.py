@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from onnxqat import numerics
-from onnxqat.bridge.derived_fake_quantize import DerivedFakeQuantize
-from onnxqat.bridge.fake_quantize import FakeQuantize
 from onnxqat.bridge.kernels import fastest
+from onnxqat.bridge.quantizers.derived_fake_quantize import DerivedFakeQuantize
+from onnxqat.bridge.quantizers.fake_quantize import FakeQuantize
 from onnxqat.errors import UsageError
 from onnxqat.graph.qdq import Quantizer
 from onnxqat.training import methods

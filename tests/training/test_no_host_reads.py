@@ -8,16 +8,18 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from onnxqat.bridge.importer import to_torch
-from onnxqat.bridge.relu_fusion import fuse_relu
-from onnxqat.training import methods, optimizers, pending
-from onnxqat.training.batches import Batch
-from onnxqat.training.execution import Execution
+from onnxqat.bridge.importing.importer import to_torch
+from onnxqat.bridge.speed.relu_fusion import fuse_relu
+from onnxqat.training import methods
+from onnxqat.training.data.batches import Batch
+from onnxqat.training.execution.execution import Execution
 from onnxqat.training.finetune import finetune
-from onnxqat.training.losses import Loss
-from onnxqat.training.moving_average import MovingAverage
-from onnxqat.training.step import Step
-from onnxqat.training.steps import Steps
+from onnxqat.training.loop import pending
+from onnxqat.training.loop.guarded_steps import Steps
+from onnxqat.training.loop.step import Step
+from onnxqat.training.objective.losses import Loss
+from onnxqat.training.optim import optimizers
+from onnxqat.training.optim.moving_average import MovingAverage
 from tests.training.nets import convolutional, images
 
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from onnxqat.errors import UsageError
+from onnxqat.training.callbacks.callback import Part
+from onnxqat.training.callbacks.value_clipping import ValueClipping
 from onnxqat.training.finetune import finetune
-from onnxqat.training.losses import Loss
-from onnxqat.training.part import Part
-from onnxqat.training.value_clipping import ValueClipping
+from onnxqat.training.objective.losses import Loss
 from tests.training.test_finetune import data, network
 
 PLAIN: dict[str, Any] = {"epochs": 2, "learning_rate": 0.01, "device": "cpu"}

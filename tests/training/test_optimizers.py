@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from onnxqat.bridge.fake_quantize import FakeQuantize
-from onnxqat.bridge.importer import to_torch
-from onnxqat.bridge.state import quantizers
+from onnxqat.bridge.importing.importer import to_torch
+from onnxqat.bridge.quantizers.fake_quantize import FakeQuantize
+from onnxqat.bridge.quantizers.state import quantizers
 from onnxqat.errors import UsageError
-from onnxqat.training import learning_rates, optimizers
 from onnxqat.training.finetune import finetune
+from onnxqat.training.optim import learning_rates, optimizers
 from onnxqat.types import QParams, QType
 from tests.training.test_finetune import data, network
 

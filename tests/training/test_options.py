@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from onnxqat.errors import UsageError
-from onnxqat.training.execution import Execution
+from onnxqat.training.execution.execution import Execution
 from onnxqat.training.finetune import finetune
 from onnxqat.training.options import Options
 

@@ -7,8 +7,8 @@ import onnx
 import pytest
 
 import onnxqat
-from onnxqat.backends.selection import Overrides
 from onnxqat.errors import UsageError
+from onnxqat.placement.table_overrides import Overrides
 from tests.insertion.test_rounding_choice import network, samples
 
 DATA = {"x": samples("gemm", 64)}

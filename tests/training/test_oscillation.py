@@ -7,16 +7,18 @@ import numpy as np
 import pytest
 import torch
 
-from onnxqat.bridge.importer import to_torch
-from onnxqat.calibration.inputs import InputInfo
+from onnxqat.bridge.importing.importer import to_torch
+from onnxqat.data.inputs import InputInfo
 from onnxqat.errors import UsageError
-from onnxqat.training import dampening, freezing, methods, optimizers
-from onnxqat.training.batches import ArrayBatches
-from onnxqat.training.dampening import Dampening
+from onnxqat.training import methods
+from onnxqat.training.callbacks import dampening, freezing
+from onnxqat.training.callbacks.callback import Part
+from onnxqat.training.callbacks.dampening import Dampening
+from onnxqat.training.callbacks.freezing import Freezing
+from onnxqat.training.callbacks.quantized_weights import quantized_weights
+from onnxqat.training.data.batches import ArrayBatches
 from onnxqat.training.fit import fit
-from onnxqat.training.freezing import Freezing
-from onnxqat.training.part import Part
-from onnxqat.training.quantized_weights import quantized_weights
+from onnxqat.training.optim import optimizers
 from onnxqat.training.schedules import constant
 from tests.training.test_finetune import data, network
 

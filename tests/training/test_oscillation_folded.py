@@ -8,17 +8,19 @@ import onnx
 import pytest
 import torch
 
-from onnxqat.backends.selection import Overrides
-from onnxqat.bridge.importer import to_torch
-from onnxqat.calibration.inputs import InputInfo
-from onnxqat.insert import insert_qdq
-from onnxqat.training import dampening, methods, optimizers
-from onnxqat.training.batches import ArrayBatches
-from onnxqat.training.dampening import Dampening
+from onnxqat.bridge.importing.importer import to_torch
+from onnxqat.data.inputs import InputInfo
+from onnxqat.insertion.insert import insert_qdq
+from onnxqat.placement.table_overrides import Overrides
+from onnxqat.training import methods
+from onnxqat.training.callbacks import dampening
+from onnxqat.training.callbacks.callback import Part
+from onnxqat.training.callbacks.dampening import Dampening
+from onnxqat.training.callbacks.freezing import Freezing
+from onnxqat.training.callbacks.quantized_weights import QuantizedWeight, quantized_weights
+from onnxqat.training.data.batches import ArrayBatches
 from onnxqat.training.fit import fit
-from onnxqat.training.freezing import Freezing
-from onnxqat.training.part import Part
-from onnxqat.training.quantized_weights import QuantizedWeight, quantized_weights
+from onnxqat.training.optim import optimizers
 from onnxqat.training.schedules import constant
 from tests.backends.planning import proto, weight
 from tests.training.test_oscillation import Count, Stop

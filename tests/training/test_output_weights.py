@@ -6,14 +6,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from onnxqat.training.batches import Batch
-from onnxqat.training.execution import Execution
-from onnxqat.training.features import FeatureLoss, Features
-from onnxqat.training.holdout import Replayed
-from onnxqat.training.losses import Loss, Objective, relative_error
-from onnxqat.training.output_weights import Measure, Weighted
-from onnxqat.training.teachers import Council, CouncilLoss
-from onnxqat.training.world import World
+from onnxqat.training.data.batches import Batch
+from onnxqat.training.data.holdout import Replayed
+from onnxqat.training.distributed.process_context import World
+from onnxqat.training.execution.execution import Execution
+from onnxqat.training.objective.features import FeatureLoss, Features
+from onnxqat.training.objective.losses import Loss, Objective, relative_error
+from onnxqat.training.objective.output_weights import Measure, Weighted
+from onnxqat.training.objective.teachers import Council, CouncilLoss
 
 SAMPLES = 48
 

@@ -9,18 +9,19 @@ import pytest
 import torch
 from onnx import numpy_helper
 
-from onnxqat.bridge.derived_fake_quantize import DerivedFakeQuantize
-from onnxqat.bridge.importer import to_torch
-from onnxqat.bridge.state import quantizers
-from onnxqat.bridge.write_back import write_back
-from onnxqat.calibration.inputs import InputInfo
+from onnxqat.bridge.export.write_back import write_back
+from onnxqat.bridge.importing.importer import to_torch
+from onnxqat.bridge.quantizers.derived_fake_quantize import DerivedFakeQuantize
+from onnxqat.bridge.quantizers.state import quantizers
+from onnxqat.data.inputs import InputInfo
 from onnxqat.errors import UsageError
-from onnxqat.training import methods, optimizers
-from onnxqat.training.batches import ArrayBatches
+from onnxqat.training import methods
+from onnxqat.training.callbacks.callback import Part
+from onnxqat.training.callbacks.progressive import Progressive
+from onnxqat.training.data.batches import ArrayBatches
 from onnxqat.training.fit import fit
-from onnxqat.training.moving_average import MovingAverage
-from onnxqat.training.part import Part
-from onnxqat.training.progressive import Progressive
+from onnxqat.training.optim import optimizers
+from onnxqat.training.optim.moving_average import MovingAverage
 from tests.training.test_finetune import data, network
 
 

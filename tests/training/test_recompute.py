@@ -10,12 +10,12 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from onnxqat.bridge.importer import to_torch
+from onnxqat.bridge.importing.importer import to_torch
 from onnxqat.errors import UsageError
 from onnxqat.training import methods
-from onnxqat.training.execution import Execution
+from onnxqat.training.execution.execution import Execution
+from onnxqat.training.execution.recompute import Recomputed, cut
 from onnxqat.training.finetune import finetune
-from onnxqat.training.recompute import Recomputed, cut
 from tests.training.nets import convolutional, images
 
 

@@ -11,13 +11,13 @@ import onnxruntime as ort
 import pytest
 import torch
 
-from onnxqat.backends.selection import Overrides
-from onnxqat.bridge.importer import to_torch
+from onnxqat.bridge.importing.importer import to_torch
 from onnxqat.errors import ModelError, UsageError
 from onnxqat.graph import io
-from onnxqat.insert import insert_qdq
+from onnxqat.insertion.insert import insert_qdq
 from onnxqat.passes._base import rewrite
 from onnxqat.passes.deploy_form import DeployForm
+from onnxqat.placement.table_overrides import Overrides
 from onnxqat.training import methods
 from onnxqat.training.reconstruction import cache
 from onnxqat.training.reconstruction import reconstruct as reconstruction

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from onnxqat.training import relevance
-from onnxqat.training.losses import Loss, relative_error
-from onnxqat.training.relevance import DifferenceWeights, Relevance
+from onnxqat.training.objective import relevance
+from onnxqat.training.objective.losses import Loss, relative_error
+from onnxqat.training.objective.relevance import DifferenceWeights, Relevance
 from tests.training.test_output_weights import SAMPLES, measured, normal
 
 PLACES, CLASSES = 200, 5

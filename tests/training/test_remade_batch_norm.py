@@ -11,12 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from onnxqat import export
-from onnxqat.bridge import rematerialize
-from onnxqat.bridge.importer import to_torch
-from onnxqat.bridge.relu_fusion import fuse_relu
-from onnxqat.bridge.remade_batch_norm import remake_batch_norm
-from onnxqat.insert import insert_qdq
-from onnxqat.training import batch_norm, methods
+from onnxqat.bridge.importing.importer import to_torch
+from onnxqat.bridge.speed import rematerialize
+from onnxqat.bridge.speed.recomputed_batchnorm import remake_batch_norm
+from onnxqat.bridge.speed.relu_fusion import fuse_relu
+from onnxqat.insertion.insert import insert_qdq
+from onnxqat.training import methods
+from onnxqat.training.callbacks import batchnorm_statistics
 from tests.training.test_rematerialize import allocated
 
 IMAGES = torch.from_numpy(np.random.default_rng(0).standard_normal((8, 4, 8, 8)).astype(np.float32))
@@ -55,7 +56,7 @@ def remade(view: Any) -> int:
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 def test_the_same_bits_and_less_is_kept(residual: onnx.ModelProto, mode: Any, layout: torch.memory_format) -> None:
     module = to_torch(residual, quantizer_factory=methods.factory("lsq", limit_steps=False)).train()
-    batch_norm.set_mode(module, mode)
+    batchnorm_statistics.set_mode(module, mode)
     plain: Any = fuse_relu(module)
     view: Any = remake_batch_norm(plain)
     assert (remade(plain), remade(view)) == (0, 2)

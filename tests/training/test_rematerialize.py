@@ -14,14 +14,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.profiler import ProfilerActivity, profile
 
-from onnxqat.bridge import rematerialize
-from onnxqat.bridge.fake_quantize import FakeQuantize
-from onnxqat.bridge.importer import to_torch
-from onnxqat.bridge.relu_fusion import fuse_relu
-from onnxqat.bridge.rematerialize import rematerialized
-from onnxqat.bridge.state import quantizers
+from onnxqat.bridge.importing.importer import to_torch
+from onnxqat.bridge.quantizers.fake_quantize import FakeQuantize
+from onnxqat.bridge.quantizers.state import quantizers
+from onnxqat.bridge.speed import rematerialize
+from onnxqat.bridge.speed.relu_fusion import fuse_relu
+from onnxqat.bridge.speed.rematerialize import rematerialized
 from onnxqat.training import methods
-from onnxqat.training.execution import Execution
+from onnxqat.training.execution.execution import Execution
 from onnxqat.training.finetune import finetune
 from onnxqat.types import QParams, QType, Role
 from tests.training.nets import convolutional, images

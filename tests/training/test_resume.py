@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from onnxqat.bridge.importer import to_torch
+from onnxqat.bridge.importing.importer import to_torch
 from onnxqat.errors import QatError
-from onnxqat.training import checkpoint
 from onnxqat.training.finetune import Report, finetune
-from onnxqat.training.random_state import RandomState
+from onnxqat.training.loop import checkpoint
+from onnxqat.training.loop.random_state import RandomState
 from tests.training.nets import convolutional, images
 
 

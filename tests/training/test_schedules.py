@@ -8,7 +8,7 @@ import torch
 
 from onnxqat.errors import UsageError
 from onnxqat.training import schedules
-from onnxqat.training.schedule import set_rates
+from onnxqat.training.optim.schedule import set_rates
 
 
 def factors(name: str, steps: int = 100, warmup: int = 10, **options: object) -> list[float]:

@@ -7,12 +7,12 @@ import torch
 from onnx import helper
 from torch import Tensor, nn
 
-from onnxqat.bridge.importer import to_torch
+from onnxqat.bridge.importing.importer import to_torch
 from onnxqat.errors import UsageError
 from onnxqat.graph import io
-from onnxqat.training import roles, teachers
 from onnxqat.training.finetune import finetune
-from onnxqat.training.losses import Loss
+from onnxqat.training.objective import distillation, teachers
+from onnxqat.training.objective.losses import Loss
 from tests.training.test_finetune import data, network
 
 
@@ -46,9 +46,9 @@ def test_the_kind_of_output_is_seen() -> None:
     found = []
     for student_softmax, teacher_softmax in ((False, False), (False, True), (True, False), (True, True)):
         graph = io.load(network(quantized=True, softmax=student_softmax))
-        student = roles.student(graph, "lsq")
+        student = distillation.student(graph, "lsq")
         given = teachers.load(network(quantized=False, softmax=teacher_softmax))
-        lesson = roles.lesson(student, given, outputs=teachers.output_kind(graph))
+        lesson = distillation.lesson(student, given, outputs=teachers.output_kind(graph))
         assert lesson.teacher is not None
         found.append(float(lesson.loss([lesson.forward(inputs)], torch.from_numpy(y), lesson.teacher(inputs)).detach()))
     # The two networks name their outputs differently, so the pair goes by position.
@@ -59,14 +59,14 @@ def test_several_teachers_count_alike() -> None:
     x, y = data(16)
     inputs, labels = torch.from_numpy(x), torch.from_numpy(y)
     other = nn.Linear(8, 3)
-    student = roles.student(io.load(network(quantized=True)), "lsq")
+    student = distillation.student(io.load(network(quantized=True)), "lsq")
     alone = []
     for given in (network(quantized=False), other):
-        lesson = roles.lesson(student, teachers.load(given))
+        lesson = distillation.lesson(student, teachers.load(given))
         assert lesson.teacher is not None
         result = lesson.teacher(inputs)
         alone.append(lesson.loss([lesson.forward(inputs)], labels, result if isinstance(result, tuple) else [result]))
-    both = roles.lesson(student, teachers.load([network(quantized=False), other]))
+    both = distillation.lesson(student, teachers.load([network(quantized=False), other]))
     assert both.teacher is not None
     mixed = both.loss([both.forward(inputs)], labels, both.teacher(inputs))
     assert mixed.item() == pytest.approx((alone[0] + alone[1]).item() / 2, rel=1e-5)

@@ -7,8 +7,8 @@ import onnx
 import onnxruntime
 import pytest
 
-from onnxqat.handoff.handoff import handoff
-from onnxqat.insert import insert_qdq
+from onnxqat.deployment.handoff import handoff
+from onnxqat.insertion.insert import insert_qdq
 from onnxqat.metrics._closeness import Difference
 from onnxqat.training.finetune import finetune
 from onnxqat.validation.compare import parts

@@ -44,7 +44,7 @@ def files(tmp_path_factory):
 
 
 def onnxqat_overrides(**options):
-    from onnxqat.backends.selection import Overrides
+    from onnxqat.placement.table_overrides import Overrides
 
     return Overrides(**options)
 

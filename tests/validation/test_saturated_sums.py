@@ -13,10 +13,10 @@ from onnx import numpy_helper
 
 import onnxqat
 from onnxqat import numerics
-from onnxqat.backends.selection import Overrides
 from onnxqat.calibration import saturation
-from onnxqat.calibration.session import Session
 from onnxqat.graph import io, notes, qdq
+from onnxqat.placement.table_overrides import Overrides
+from onnxqat.runtime.session import Session
 from onnxqat.validation import machine, saturated_sums
 from tests.bridge.integer import networks
 from tests.calibration.test_largest_codes import TEXT, images

@@ -10,10 +10,10 @@ import pytest
 
 import onnxqat
 from onnxqat.arithmetic import Accumulator
-from onnxqat.calibration.session import Session
 from onnxqat.errors import CheckError, ModelError
 from onnxqat.graph import io
 from onnxqat.report import build_simulate, terminal
+from onnxqat.runtime.session import Session
 from onnxqat.validation import verdicts
 from onnxqat.validation.parity import QuantizerParity
 from tests.bridge.integer import networks

@@ -15,13 +15,13 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from onnxqat.backends.selection import Overrides
+from onnxqat.deployment.handoff import handoff
 from onnxqat.errors import DataError, ModelError
 from onnxqat.graph import io, qdq
-from onnxqat.handoff.handoff import handoff
-from onnxqat.insert import insert_qdq
+from onnxqat.insertion.insert import insert_qdq
 from onnxqat.metrics import Predictor
 from onnxqat.numerics import fake_quantize
+from onnxqat.placement.table_overrides import Overrides
 from onnxqat.validation import machine, parity, torch_run
 from onnxqat.validation.profile import profile
 from onnxqat.validation.result import DEFAULT, FLOAT, PLAIN, TORCH

@@ -32,8 +32,8 @@ HELD_OUT = 5000
 def start(arguments: argparse.Namespace, calibrated_on: np.ndarray, output: Path) -> Path:
     """The calibrated QDQ file."""
     import onnxqat
-    from onnxqat.backends.selection import Overrides
     from onnxqat.cli._options import parse_bits
+    from onnxqat.placement.table_overrides import Overrides
 
     weight_bits, activation_bits = parse_bits(arguments.bits)
     overrides = Overrides(
@@ -58,7 +58,7 @@ def accuracy(path: Path, images: np.ndarray, labels: np.ndarray) -> float:
     """Top-1 in percent, in onnxruntime without optimizations."""
     import onnx_ir as ir
 
-    from onnxqat.calibration.session import Session
+    from onnxqat.runtime.session import Session
 
     session = Session(ir.load(path), optimize=False)
     found = [session.run({"input": images[i : i + 250]})["logits"].argmax(1) for i in range(0, len(images), 250)]
@@ -84,7 +84,7 @@ def main() -> None:
     import torch
 
     import onnxqat
-    from onnxqat.training.losses import Loss
+    from onnxqat.training.objective.losses import Loss
 
     torch.set_num_threads(arguments.threads)
     scorer = _shared.scorer()

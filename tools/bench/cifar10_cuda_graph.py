@@ -26,12 +26,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import _shared
 import cifar10_resnet20 as bench
 
-from onnxqat.bridge.importer import to_torch
-from onnxqat.bridge.write_back import write_back
+from onnxqat.bridge.export.write_back import write_back
+from onnxqat.bridge.importing.importer import to_torch
 from onnxqat.graph import io
-from onnxqat.training import methods, optimizers
+from onnxqat.training import methods
 from onnxqat.training.finetune import freeze_constants
-from onnxqat.training.losses import Loss
+from onnxqat.training.objective.losses import Loss
+from onnxqat.training.optim import optimizers
 
 CROP = 4  # pixels of padding on each side
 SAVE_INTERVAL = 20.0  # seconds

@@ -33,8 +33,8 @@ def main() -> None:
     import torch
 
     import onnxqat
-    from onnxqat.backends.selection import Overrides
     from onnxqat.cli._options import parse_bits
+    from onnxqat.placement.table_overrides import Overrides
 
     torch.set_num_threads(1)
     weight_bits, activation_bits = parse_bits(given.bits)

@@ -37,8 +37,8 @@ def insert(
 ) -> Path:
     """PTQ file of the float model."""
     import onnxqat
-    from onnxqat.backends.selection import Overrides
     from onnxqat.cli._options import parse_bits
+    from onnxqat.placement.table_overrides import Overrides
 
     weight_bits, activation_bits = parse_bits(bits)
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -96,7 +96,7 @@ def qat(arguments: argparse.Namespace) -> None:
     import torch
 
     import onnxqat
-    from onnxqat.training.losses import Loss
+    from onnxqat.training.objective.losses import Loss
 
     torch.set_num_threads(arguments.threads)
     name = f"w{arguments.bits.replace(',', 'a')}"
@@ -156,7 +156,7 @@ def parity(files: list[Path], count: int, threads: int) -> None:
     import torch
 
     import onnxqat
-    from onnxqat.calibration.session import Session
+    from onnxqat.runtime.session import Session
     from onnxqat.validation import machine
 
     torch.set_num_threads(threads)

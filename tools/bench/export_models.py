@@ -22,7 +22,7 @@ import onnx
 import onnx_ir as ir
 import torch
 
-from onnxqat.bridge.importer import OnnxModule, to_torch
+from onnxqat.bridge.importing.importer import OnnxModule, to_torch
 
 SIZES = {"batch": (2, 3), "": (48, 64)}
 TORCH_TYPES = {1: torch.float32, 6: torch.int32, 7: torch.int64, 9: torch.bool, 10: torch.float16}

@@ -20,7 +20,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from onnxqat.bridge.importer import to_torch
+from onnxqat.bridge.importing.importer import to_torch
 
 
 class BasicBlock(nn.Module):

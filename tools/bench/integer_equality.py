@@ -161,7 +161,7 @@ def train(module: Any, teacher: Any, data: np.ndarray, steps: int, batch: int) -
 def run(network: str, images: int, steps: int, *, again: bool) -> dict[str, Any]:
     """One line of the table."""
     import onnxqat
-    from onnxqat.calibration.inputs import of_graph
+    from onnxqat.data.inputs import of_graph
     from onnxqat.graph import io
 
     model, task = NETWORKS[network]

@@ -32,7 +32,7 @@ import torch
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import minilm
 
-from onnxqat.bridge.importer import OnnxModule, to_torch
+from onnxqat.bridge.importing.importer import OnnxModule, to_torch
 
 BATCHES = (1, 3)
 Axis = int | tuple[int, int]  # a fixed size, or one for each of the two runs

@@ -23,9 +23,9 @@ import _shared
 import onnx
 import onnxruntime
 
-from onnxqat.backends.selection import Overrides
 from onnxqat.errors import QatError
-from onnxqat.insert import insert_qdq
+from onnxqat.insertion.insert import insert_qdq
+from onnxqat.placement.table_overrides import Overrides
 
 BACKENDS = {"int8": "onnxruntime-cpu-s8", "int8sym": "tensorrt"}
 

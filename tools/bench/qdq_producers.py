@@ -25,10 +25,10 @@ import onnxruntime
 import torch
 from _shared import MODELS
 
-from onnxqat.bridge import values
-from onnxqat.bridge.importer import to_torch
-from onnxqat.bridge.state import quantizers
-from onnxqat.bridge.write_back import write_back
+from onnxqat.bridge.export.write_back import write_back
+from onnxqat.bridge.importing import values
+from onnxqat.bridge.importing.importer import to_torch
+from onnxqat.bridge.quantizers.state import quantizers
 
 SOURCE = MODELS / "resnet8_cifar10.onnx"
 

@@ -69,7 +69,7 @@ def torch_codes(x: np.ndarray, qparams: QParams, device: str) -> np.ndarray:
     """Codes behind the bridge's quantizer."""
     import torch
 
-    from onnxqat.bridge.fake_quantize import FakeQuantize
+    from onnxqat.bridge.quantizers.fake_quantize import FakeQuantize
 
     module = FakeQuantize(qparams, tensor="x", role="activation").to(device)
     with torch.no_grad():

@@ -37,16 +37,17 @@ import resnet50
 import step_peers
 
 import onnxqat
-from onnxqat.backends.selection import Overrides
-from onnxqat.bridge import frozen_constants
-from onnxqat.bridge.importer import to_torch
-from onnxqat.bridge.relu_fusion import fuse_relu
-from onnxqat.bridge.remade_batch_norm import remake_batch_norm
-from onnxqat.bridge.rematerialize import rematerialized
-from onnxqat.bridge.repeated_quantizers import skip_repeated
+from onnxqat.bridge.importing import frozen_constants
+from onnxqat.bridge.importing.importer import to_torch
+from onnxqat.bridge.speed.recomputed_batchnorm import remake_batch_norm
+from onnxqat.bridge.speed.redundant_quantizers import skip_repeated
+from onnxqat.bridge.speed.relu_fusion import fuse_relu
+from onnxqat.bridge.speed.rematerialize import rematerialized
 from onnxqat.cli._options import parse_bits
 from onnxqat.graph import io
-from onnxqat.training import methods, optimizers
+from onnxqat.placement.table_overrides import Overrides
+from onnxqat.training import methods
+from onnxqat.training.optim import optimizers
 
 LEARNING_RATE = 1e-4
 

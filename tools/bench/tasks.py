@@ -98,7 +98,7 @@ def calibration(task: Task) -> np.ndarray:
 
 def input_name(path: Path) -> str:
     """Name of the only input."""
-    from onnxqat.calibration.inputs import of_graph
+    from onnxqat.data.inputs import of_graph
     from onnxqat.graph import io
 
     return of_graph(io.load(path).graph)[0].name
@@ -107,7 +107,7 @@ def input_name(path: Path) -> str:
 def run(name: str, backend: str, threads: int) -> dict[str, Any]:
     """One row of the table."""
     import onnxqat
-    from onnxqat.backends.selection import Overrides
+    from onnxqat.placement.table_overrides import Overrides
 
     task = TASKS[name]
     source, start = _shared.MODELS / f"{task.model}.onnx", time.process_time()

@@ -61,7 +61,7 @@ def main() -> None:
     import torch
 
     import onnxqat
-    from onnxqat.backends.selection import Overrides
+    from onnxqat.placement.table_overrides import Overrides
 
     torch.set_num_threads(1)
     RUNS.mkdir(parents=True, exist_ok=True)

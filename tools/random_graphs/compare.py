@@ -35,8 +35,8 @@ import onnxruntime
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
-from onnxqat.bridge import values
-from onnxqat.bridge.importer import OnnxModule, to_torch
+from onnxqat.bridge.importing import values
+from onnxqat.bridge.importing.importer import OnnxModule, to_torch
 from onnxqat.errors import UnsupportedError
 from tools.random_graphs import standard
 

@@ -12,10 +12,10 @@ from torch.nn import functional
 
 from onnxqat.arithmetic import Arithmetic
 from onnxqat.bridge import module as modules
-from onnxqat.bridge.fake_quantize import FakeQuantize
 from onnxqat.bridge.integer import layers, pointwise, pools, softmax
 from onnxqat.bridge.integer.unit import Step, Unit
 from onnxqat.bridge.module import OnnxModule
+from onnxqat.bridge.quantizers.fake_quantize import FakeQuantize
 
 _MOVES = (
     torch.reshape,

@@ -14,11 +14,11 @@ from torch.nn import functional
 
 from onnxqat.arithmetic import Grid
 from onnxqat.arithmetic._arrays import Array, double, largest, product, single
-from onnxqat.bridge.fake_quantize import FakeQuantize
 from onnxqat.bridge.integer import numpy_sums, sums, tiles
 from onnxqat.bridge.integer.unit import Unit, as_numpy, steps_of
 from onnxqat.bridge.kernels.reference import SMALLEST_SCALE
 from onnxqat.bridge.lowering.linear import biased_product
+from onnxqat.bridge.quantizers.fake_quantize import FakeQuantize
 
 CONVOLUTIONS = (torch.conv1d, torch.conv2d, torch.conv3d)
 PRODUCTS = (functional.linear, torch.matmul, biased_product)

@@ -12,13 +12,13 @@ import torch
 from torch import fx
 
 from onnxqat.arithmetic import Accumulator, Arithmetic, Rounding, create
-from onnxqat.bridge.fake_quantize import FakeQuantize
-from onnxqat.bridge.importer import to_torch
+from onnxqat.bridge.importing.importer import to_torch
 from onnxqat.bridge.integer import numpy_run
 from onnxqat.bridge.integer.layers import Layer
 from onnxqat.bridge.integer.unit import Unit
 from onnxqat.bridge.module import OnnxModule
-from onnxqat.calibration._sources import as_array
+from onnxqat.bridge.quantizers.fake_quantize import FakeQuantize
+from onnxqat.data.sources import as_array
 from onnxqat.errors import ModelError, UsageError
 from onnxqat.graph import io, quantized_forms
 

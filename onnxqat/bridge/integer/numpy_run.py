@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 from onnxqat import numerics
-from onnxqat.bridge.fake_quantize import FakeQuantize
 from onnxqat.bridge.integer.unit import Unit, is_on
+from onnxqat.bridge.quantizers.fake_quantize import FakeQuantize
 
 
 def execute(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

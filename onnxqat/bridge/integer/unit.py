@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from onnxqat.arithmetic import Arithmetic, Grid
 from onnxqat.arithmetic._arrays import Array
-from onnxqat.bridge.fake_quantize import FakeQuantize, instead
 from onnxqat.bridge.integer import tiles
 from onnxqat.bridge.kernels import reference
+from onnxqat.bridge.quantizers.fake_quantize import FakeQuantize, instead
 
 RELU = (torch.relu, nn.functional.relu)
 Step = tuple[Callable[..., Tensor], tuple[Any, ...]]

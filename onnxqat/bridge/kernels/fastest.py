@@ -18,8 +18,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from onnxqat.bridge import rematerialize
 from onnxqat.bridge.kernels import reference, tiled
+from onnxqat.bridge.speed import rematerialize
 
 HAS_TRITON = importlib.util.find_spec("triton") is not None
 """It comes with torch for CUDA on Linux."""

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from onnxqat.bridge import low_precision, rematerialize
+from onnxqat.bridge.functional import low_precision
 from onnxqat.bridge.kernels.reference import along_axis, sum_to_scale
+from onnxqat.bridge.speed import rematerialize
 
 
 @dataclasses.dataclass(frozen=True)

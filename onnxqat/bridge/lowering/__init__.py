@@ -1,1 +1,1 @@
-"""ONNX operators in torch; one file per operator family, named as in ``onnxqat/ops``."""
+"""ONNX operators in torch; one file per family of ``onnxqat/ops``."""

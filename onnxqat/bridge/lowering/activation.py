@@ -9,8 +9,8 @@ import onnx_ir as ir
 import torch
 from torch.nn import functional
 
-from onnxqat.bridge.attend import log_softmax_in_steps, softmax_in_steps, softmax_with_blind_rows
-from onnxqat.bridge.builder import Lowered, NodeView
+from onnxqat.bridge.functional.sdpa import log_softmax_in_steps, softmax_in_steps, softmax_with_blind_rows
+from onnxqat.bridge.importing.builder import Lowered, NodeView
 
 
 def softmax_2d(x: torch.Tensor, axis: int, log: bool) -> torch.Tensor:

@@ -1,6 +1,6 @@
 """Elementwise arithmetic (ONNX versions 1 to 28), cumulative sums and products.
 
-Shape arithmetic stays on Python numbers; see :mod:`onnxqat.bridge.shape_math`.
+Shape arithmetic stays on Python numbers; see :mod:`onnxqat.bridge.functional.shape_math`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 import onnx_ir as ir
 import torch
 
-from onnxqat.bridge import domain_ends, legacy_broadcast, shape_math, unsigned
-from onnxqat.bridge.builder import Lowered, NodeView
+from onnxqat.bridge.functional import legacy_broadcast, safe_gradients, shape_math, unsigned_types
+from onnxqat.bridge.importing.builder import Lowered, NodeView
 
 
 def truncated_divide(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -29,7 +29,7 @@ def power_of_base_type(base: torch.Tensor, exponent: torch.Tensor | float) -> to
     if not torch.is_tensor(exponent):
         return torch.pow(base, exponent).to(base.dtype)
     if base.is_floating_point():
-        powers = domain_ends.power if exponent.is_floating_point() else torch.pow
+        powers = safe_gradients.power if exponent.is_floating_point() else torch.pow
         return powers(base, exponent).to(base.dtype)
     if exponent.is_floating_point():
         return torch.pow(base.to(torch.float64), exponent.to(torch.float64)).to(base.dtype)
@@ -100,7 +100,7 @@ def mul(n: NodeView) -> Lowered:
 def div(n: NodeView) -> Lowered:
     """Div 1 to 14; integers truncate."""
     if n.dtype(0) is ir.DataType.UINT64:
-        return n.call(unsigned.divide, n.tensor(0), legacy_broadcast.right(n))
+        return n.call(unsigned_types.divide, n.tensor(0), legacy_broadcast.right(n))
     known_float = n.dtype(0) is not None and n.is_float(0)
     return _binary(n, operator.truediv if known_float else truncated_divide, shape_math.divide)
 
@@ -108,11 +108,11 @@ def div(n: NodeView) -> Lowered:
 def mod(n: NodeView) -> Lowered:
     """Mod 10 to 28: the sign of the divisor, or C's fmod."""
     if n.dtype(0) is ir.DataType.UINT64:
-        return n.call(unsigned.remainder, n.tensor(0), n.tensor(1))
+        return n.call(unsigned_types.remainder, n.tensor(0), n.tensor(1))
     if n.attr("fmod", 0):
-        return n.call(domain_ends.truncated_remainder, n.tensor(0), n.tensor(1))
+        return n.call(safe_gradients.truncated_remainder, n.tensor(0), n.tensor(1))
     known_float = n.dtype(0) is not None and n.is_float(0)
-    return _binary(n, domain_ends.floored_remainder if known_float else torch.remainder, shape_math.modulo)
+    return _binary(n, safe_gradients.floored_remainder if known_float else torch.remainder, shape_math.modulo)
 
 
 def pow_(n: NodeView) -> Lowered:
@@ -126,7 +126,7 @@ def pow_(n: NodeView) -> Lowered:
     if exponent is not None and exponent.shape == () and n.dtype(0) is not None and n.is_float(0):
         value = float(exponent)
         if not value.is_integer():
-            return n.call(domain_ends.fractional_power, n.tensor(0), value)
+            return n.call(safe_gradients.fractional_power, n.tensor(0), value)
         return n.call(torch.pow, n.tensor(0), int(value))
     return n.call(power_of_base_type, n.tensor(0), n.tensor(1))
 
@@ -189,7 +189,7 @@ def round_(n: NodeView) -> Lowered:
 
 def sqrt(n: NodeView) -> Lowered:
     """Sqrt 1 to 13."""
-    return _unary(n, domain_ends.square_root, shape_math.square_root)
+    return _unary(n, safe_gradients.square_root, shape_math.square_root)
 
 
 def exp(n: NodeView) -> Lowered:
@@ -229,12 +229,12 @@ def tan(n: NodeView) -> Lowered:
 
 def asin(n: NodeView) -> Lowered:
     """Asin 7 to 22."""
-    return _unary(n, domain_ends.arc_sine, None)
+    return _unary(n, safe_gradients.arc_sine, None)
 
 
 def acos(n: NodeView) -> Lowered:
     """Acos 7 to 22."""
-    return _unary(n, domain_ends.arc_cosine, None)
+    return _unary(n, safe_gradients.arc_cosine, None)
 
 
 def atan(n: NodeView) -> Lowered:
@@ -259,12 +259,12 @@ def asinh(n: NodeView) -> Lowered:
 
 def acosh(n: NodeView) -> Lowered:
     """Acosh 9 to 22."""
-    return _unary(n, domain_ends.area_hyperbolic_cosine, None)
+    return _unary(n, safe_gradients.area_hyperbolic_cosine, None)
 
 
 def atanh(n: NodeView) -> Lowered:
     """Atanh 9 to 22."""
-    return _unary(n, domain_ends.area_hyperbolic_tangent, None)
+    return _unary(n, safe_gradients.area_hyperbolic_tangent, None)
 
 
 def cum_sum(n: NodeView) -> Lowered:

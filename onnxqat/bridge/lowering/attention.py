@@ -11,8 +11,8 @@ import torch
 from torch import fx
 from torch.nn import functional
 
-from onnxqat.bridge import attend
-from onnxqat.bridge.builder import Lowered, NodeView
+from onnxqat.bridge.functional import sdpa
+from onnxqat.bridge.importing.builder import Lowered, NodeView
 
 HALF_FLOATS = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
@@ -27,13 +27,13 @@ def attention(n: NodeView) -> Lowered:
     q, k, v = n.tensor(0), n.tensor(1), n.tensor(2)
     if rank == 3:
         heads, shared = int(n.attr("q_num_heads")), int(n.attr("kv_num_heads"))
-        q = n.call(attend.split_heads, q, heads)
-        k, v = n.call(attend.split_heads, k, shared), n.call(attend.split_heads, v, shared)
+        q = n.call(sdpa.split_heads, q, heads)
+        k, v = n.call(sdpa.split_heads, k, shared), n.call(sdpa.split_heads, v, shared)
     if n.has(4):
         k, v = n.call(torch.cat, [n.tensor(4), k], 2), n.call(torch.cat, [n.tensor(5), v], 2)
     scores, y = _attention_output(n, q, k, v)
     if rank == 3:
-        y = n.call(attend.merge_heads, y)
+        y = n.call(sdpa.merge_heads, y)
     return y, k, v, scores
 
 
@@ -47,13 +47,13 @@ def _attention_output(n: NodeView, q: fx.Node, k: fx.Node, v: fx.Node) -> tuple[
     windowed = n.attr("left_window_size", -1) >= 0 or n.attr("right_window_size", -1) >= 0
     if n.dtype(0) not in HALF_FLOATS and same and not softcap and not n.wants(3):
         if n.attr("is_causal", 0) and not (windowed or n.has(3) or n.has(4) or n.has(6)):
-            return None, n.call(attend.attend_causally, q, k, v, scale)
-        return None, n.call(attend.attend, q, k, v, _bias(n, q, k), scale)
+            return None, n.call(sdpa.attend_causally, q, k, v, scale)
+        return None, n.call(sdpa.attend, q, k, v, _bias(n, q, k), scale)
     bias = _bias(n, q, k)
-    raw = n.call(attend.scores_of, q, k, scale)
-    capped = n.call(attend.cap_softly, raw, softcap) if softcap else raw
-    weights = n.call(attend.probabilities, capped, bias, precision)
-    result = n.call(attend.weigh, weights, v)
+    raw = n.call(sdpa.scores_of, q, k, scale)
+    capped = n.call(sdpa.cap_softly, raw, softcap) if softcap else raw
+    weights = n.call(sdpa.probabilities, capped, bias, precision)
+    result = n.call(sdpa.weigh, weights, v)
     if not n.wants(3):
         return None, result
     mode = int(n.attr("qk_matmul_output_mode", 0))
@@ -69,7 +69,7 @@ def _bias(n: NodeView, q: fx.Node, k: fx.Node) -> fx.Node | None:
     if n.has(3):
         mask = n.tensor(3)
         if n.has(4) or _last(n, 3, -1) is None or _last(n, 3, -1) != _last(n, 1, 1 if n.need_rank(1) == 3 else 2):
-            mask = n.call(attend.pad_mask, mask, k)
+            mask = n.call(sdpa.pad_mask, mask, k)
         if n.dtype(3) is ir.DataType.BOOL:
             allowed.append(mask)
         elif n.dtype(3) == n.dtype(0):
@@ -79,13 +79,13 @@ def _bias(n: NodeView, q: fx.Node, k: fx.Node) -> fx.Node | None:
     left, right = int(n.attr("left_window_size", -1)), int(n.attr("right_window_size", -1))
     if n.attr("is_causal", 0) or left >= 0 or right >= 0:
         causal = bool(n.attr("is_causal", 0))
-        allowed.append(n.call(attend.position_mask, q, k, _offset(n, q), causal, left, right))
+        allowed.append(n.call(sdpa.position_mask, q, k, _offset(n, q), causal, left, right))
     if n.has(6):
-        allowed.append(n.call(attend.length_mask, n.tensor(6), k))
+        allowed.append(n.call(sdpa.length_mask, n.tensor(6), k))
     if not allowed:
         return bias
     both = functools.reduce(lambda a, b: n.call(operator.and_, a, b), allowed)
-    made = n.call(attend.additive, both, dtype)
+    made = n.call(sdpa.additive, both, dtype)
     return made if bias is None else n.call(operator.add, bias, made)
 
 
@@ -110,14 +110,14 @@ def ai_onnx_preview_flex_attention(n: NodeView) -> Lowered:
     stated = n.attr("softmax_precision")
     half = n.dtype(0) in HALF_FLOATS
     precision = n.torch_dtype(stated) if stated else (torch.float32 if half else dtype)
-    scores = n.call(attend.scores_of, q, k, n.attr("scale"))
+    scores = n.call(sdpa.scores_of, q, k, n.attr("scale"))
     if precision is not dtype:
         scores = n.call(torch.Tensor.to, scores, precision)
     scores = _modified(n, "score_mod", scores)
-    weights = _modified(n, "prob_mod", n.call(attend.softmax_over, scores))
+    weights = _modified(n, "prob_mod", n.call(sdpa.softmax_over, scores))
     if precision is dtype:
-        return n.call(attend.weigh, weights, v)
-    return n.call(torch.Tensor.to, n.call(attend.weigh, weights, n.call(torch.Tensor.to, v, precision)), dtype)
+        return n.call(sdpa.weigh, weights, v)
+    return n.call(torch.Tensor.to, n.call(sdpa.weigh, weights, n.call(torch.Tensor.to, v, precision)), dtype)
 
 
 def _modified(n: NodeView, attribute: str, value: fx.Node) -> fx.Node:
@@ -243,9 +243,9 @@ def attend_linearly(
         (B, T, heads[0] * Dv) and the last state, in the types of `q` and of `past`.
     """
     wide = torch.promote_types(q.dtype, torch.float32)
-    queries = attend.split_heads(q, heads[0]).to(wide)
-    keys, values = attend.split_heads(k, heads[1]).to(wide), attend.split_heads(v, heads[1]).to(wide)
-    gates = None if decay is None else torch.exp(attend.split_heads(decay, heads[1]).to(wide)).unsqueeze(-1)
+    queries = sdpa.split_heads(q, heads[0]).to(wide)
+    keys, values = sdpa.split_heads(k, heads[1]).to(wide), sdpa.split_heads(v, heads[1]).to(wide)
+    gates = None if decay is None else torch.exp(sdpa.split_heads(decay, heads[1]).to(wide)).unsqueeze(-1)
     rates = None if beta is None else beta.transpose(1, 2).unsqueeze(-1).to(wide)
     shape = [q.shape[0], heads[1], keys.shape[-1], values.shape[-1]]
     state = torch.zeros(shape, dtype=wide, device=q.device) if past is None else past.to(wide)
@@ -257,10 +257,10 @@ def attend_linearly(
         if rates is not None:
             value = rates[:, :, t] * (value - (state * key).sum(-2))
         state = state + key * value.unsqueeze(-2)
-        read = attend.repeat_heads(state, queries)
+        read = sdpa.repeat_heads(state, queries)
         steps.append((queries[:, :, t].unsqueeze(-1) * read).sum(-2))
     factor = scale or keys.shape[-1] ** -0.5
-    y = attend.merge_heads(torch.stack(steps, 2) * factor).to(q.dtype)
+    y = sdpa.merge_heads(torch.stack(steps, 2) * factor).to(q.dtype)
     return y, state.to(q.dtype if past is None else past.dtype)
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from onnxqat.bridge.builder import FOLD_LIMIT, Lowered, NodeView
-from onnxqat.bridge.values import INTEGERS, Const
+from onnxqat.bridge.importing.builder import FOLD_LIMIT, Lowered, NodeView
+from onnxqat.bridge.importing.values import INTEGERS, Const
 from onnxqat.graph import query
 
 

@@ -19,8 +19,8 @@ import onnx_ir as ir
 import torch
 from torch import fx
 
-from onnxqat.bridge.builder import Builder, Lowered, NodeView
-from onnxqat.bridge.values import TORCH_DTYPES, Dims
+from onnxqat.bridge.importing.builder import Builder, Lowered, NodeView
+from onnxqat.bridge.importing.values import TORCH_DTYPES, Dims
 from onnxqat.graph import query
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import onnx_ir as ir
 import torch
 
-from onnxqat.bridge import low_precision, shape_math
-from onnxqat.bridge.builder import Lowered, NodeView
-from onnxqat.bridge.low_precision import SMALL_TYPES
-from onnxqat.bridge.values import CONTAINERS, INTEGERS, TORCH_DTYPES
+from onnxqat.bridge.functional import low_precision, shape_math
+from onnxqat.bridge.functional.low_precision import SMALL_TYPES
+from onnxqat.bridge.importing.builder import Lowered, NodeView
+from onnxqat.bridge.importing.values import CONTAINERS, INTEGERS, TORCH_DTYPES
 
 FOLDED = (ir.DataType.INT64, ir.DataType.INT32, ir.DataType.FLOAT, ir.DataType.BOOL)
 

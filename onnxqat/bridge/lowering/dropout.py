@@ -19,8 +19,8 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from onnxqat.bridge.builder import Lowered, NodeView
-from onnxqat.bridge.values import Dims
+from onnxqat.bridge.importing.builder import Lowered, NodeView
+from onnxqat.bridge.importing.values import Dims
 
 DEFAULT_RATIO = 0.5
 

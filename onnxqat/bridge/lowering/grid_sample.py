@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from onnxqat.bridge.builder import Lowered, NodeView
+from onnxqat.bridge.importing.builder import Lowered, NodeView
 
 # Versions before 20 call the modes by their names in two dimensions.
 MODES = {"nearest": "nearest", "linear": "linear", "bilinear": "linear", "cubic": "cubic", "bicubic": "cubic"}

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from onnxqat.bridge import shape_math
-from onnxqat.bridge.builder import Lowered, NodeView
+from onnxqat.bridge.functional import shape_math
+from onnxqat.bridge.importing.builder import Lowered, NodeView
 from onnxqat.bridge.lowering.convolution import torch_padding
 
 

@@ -9,10 +9,10 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from onnxqat.bridge import scatter as _scatter
-from onnxqat.bridge import shape_math
-from onnxqat.bridge.builder import Lowered, NodeView
-from onnxqat.bridge.values import Number
+from onnxqat.bridge.functional import scatter as _scatter
+from onnxqat.bridge.functional import shape_math
+from onnxqat.bridge.importing.builder import Lowered, NodeView
+from onnxqat.bridge.importing.values import Number
 
 FARTHEST = 2**31 - 1  # exporters write this, or the largest int64, for "to the end"
 

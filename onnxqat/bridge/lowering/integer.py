@@ -16,7 +16,7 @@ import torch
 from torch import fx
 from torch.nn import functional
 
-from onnxqat.bridge.builder import Lowered, NodeView
+from onnxqat.bridge.importing.builder import Lowered, NodeView
 from onnxqat.bridge.lowering.convolution import CONVOLUTIONS, same_pads, torch_padding
 from onnxqat.bridge.lowering.quantization import quantize_dynamically
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from onnxqat.bridge.builder import Lowered, NodeView
+from onnxqat.bridge.importing.builder import Lowered, NodeView
 
 
 def general_product(a: torch.Tensor, b: torch.Tensor, c: Any, alpha: float, beta: float) -> torch.Tensor:

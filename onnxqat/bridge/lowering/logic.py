@@ -8,8 +8,8 @@ from typing import Any
 import onnx_ir as ir
 import torch
 
-from onnxqat.bridge import legacy_broadcast, shape_math, unsigned
-from onnxqat.bridge.builder import Lowered, NodeView
+from onnxqat.bridge.functional import legacy_broadcast, shape_math, unsigned_types
+from onnxqat.bridge.importing.builder import Lowered, NodeView
 
 BOOL = ir.DataType.BOOL
 
@@ -118,13 +118,13 @@ def shifted(x: torch.Tensor, by: torch.Tensor, left: bool) -> torch.Tensor:
     """
     width = x.element_size() * 8
     wide = x.view(torch.int64) if x.dtype is torch.uint64 else x.to(torch.int64)
-    count = unsigned.to_index(by)
+    count = unsigned_types.to_index(by)
     outside = (count < 0) | (count >= width)
     count = torch.where(outside, 0, count)
     if left:
         result, rest = wide << count, torch.zeros_like(wide)
     elif x.dtype is torch.uint64:
-        result, rest = unsigned.shift_right(wide, count), torch.zeros_like(wide)
+        result, rest = unsigned_types.shift_right(wide, count), torch.zeros_like(wide)
     else:
         result, rest = wide >> count, wide >> 63
     return torch.where(outside, rest, result).to(x.dtype)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from onnxqat.bridge.builder import Lowered, NodeView
+from onnxqat.bridge.importing.builder import Lowered, NodeView
 
 REDUCTIONS = ("none", "sum", "mean")
 

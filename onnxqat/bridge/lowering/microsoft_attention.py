@@ -13,8 +13,8 @@ import torch
 from torch import fx
 from torch.nn import functional
 
-from onnxqat.bridge import attend, shape_math
-from onnxqat.bridge.builder import Lowered, NodeView
+from onnxqat.bridge.functional import sdpa, shape_math
+from onnxqat.bridge.importing.builder import Lowered, NodeView
 from onnxqat.bridge.lowering.attention import rotate, rotate_tokens, write_into_cache
 from onnxqat.bridge.lowering.integer import centre, exact_type, limits, multiply, scale_sums
 
@@ -45,7 +45,7 @@ def filter_keys(mask: torch.Tensor, k: torch.Tensor, value: float) -> torch.Tens
 
 def hide_later_keys(bias: torch.Tensor | None, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
     """A bias that gives keys behind the query the smallest score; the last query is the last key."""
-    allowed = attend.position_mask(q, k, k.shape[2] - q.shape[2], True, -1, -1)
+    allowed = sdpa.position_mask(q, k, k.shape[2] - q.shape[2], True, -1, -1)
     lowest = torch.finfo(q.dtype).min
     if bias is None:
         zero = torch.zeros((), dtype=q.dtype, device=q.device)
@@ -70,7 +70,7 @@ def _biases(n: NodeView, q: fx.Node, k: fx.Node, mask: int, added: int) -> fx.No
 
 def split_projection(x: torch.Tensor, widths: list[int], heads: int) -> list[torch.Tensor]:
     """(B, S, sum of `widths`) as queries, keys and values with their heads."""
-    return [attend.split_heads(part, heads) for part in torch.split(x, widths, -1)]
+    return [sdpa.split_heads(part, heads) for part in torch.split(x, widths, -1)]
 
 
 def join_past(past: torch.Tensor | None, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
@@ -91,8 +91,8 @@ def _attend_projected(n: NodeView, projected: fx.Node, widths: list[int], past: 
     if n.has(past) or n.wants(1):
         present = n.call(join_past, n.optional(past), k, v)
         k, v = n.item(present, 0), n.item(present, 1)
-    y = n.call(attend.attend, q, k, v, _biases(n, q, k, mask, added), n.attr("scale"))
-    return n.call(attend.merge_heads, y), present
+    y = n.call(sdpa.attend, q, k, v, _biases(n, q, k, mask, added), n.attr("scale"))
+    return n.call(sdpa.merge_heads, y), present
 
 
 def _widths(n: NodeView) -> list[int]:
@@ -150,8 +150,8 @@ def com_microsoft_multi_head_attention(n: NodeView) -> Lowered:
         q, k, v = _separate(n, heads)
     if n.has(6):
         k, v = n.call(torch.cat, [n.tensor(6), k], 2), n.call(torch.cat, [n.tensor(7), v], 2)
-    y = n.call(attend.attend, q, k, v, _biases(n, q, k, mask=4, added=5), n.attr("scale"))
-    return n.call(attend.merge_heads, y), k if n.wants(1) else None, v if n.wants(2) else None
+    y = n.call(sdpa.attend, q, k, v, _biases(n, q, k, mask=4, added=5), n.attr("scale"))
+    return n.call(sdpa.merge_heads, y), k if n.wants(1) else None, v if n.wants(2) else None
 
 
 def _separate(n: NodeView, heads: int) -> tuple[fx.Node, fx.Node, fx.Node]:
@@ -173,10 +173,10 @@ def _separate(n: NodeView, heads: int) -> tuple[fx.Node, fx.Node, fx.Node]:
         if biases is not None:
             k = n.call(operator.add, k, n.item(biases, 1))
             v = n.call(operator.add, v, n.item(biases, 2))
-        k, v = n.call(attend.split_heads, k, heads), n.call(attend.split_heads, v, heads)
+        k, v = n.call(sdpa.split_heads, k, heads), n.call(sdpa.split_heads, v, heads)
     if biases is not None:
         q = n.call(operator.add, q, n.item(biases, 0))
-    return n.call(attend.split_heads, q, heads), k, v
+    return n.call(sdpa.split_heads, q, heads), k, v
 
 
 def com_microsoft_rotary_embedding(n: NodeView) -> Lowered:
@@ -243,14 +243,14 @@ def attend_in_group(
         scale: factor of the scores, None for ``D ** -0.5``.
         softcap: limit of the scores, 0 for none.
     """
-    scores = attend.scores_of(q, k, scale)
+    scores = sdpa.scores_of(q, k, scale)
     if softcap:
-        scores = attend.cap_softly(scores, softcap)
+        scores = sdpa.cap_softly(scores, softcap)
     scores = scores + bias
     if sink is None:
-        return attend.weigh(torch.softmax(scores, -1), v)
+        return sdpa.weigh(torch.softmax(scores, -1), v)
     extra = sink.to(scores.dtype).reshape(1, -1, 1, 1).expand(scores.shape[0], scores.shape[1], scores.shape[2], 1)
-    return attend.weigh(torch.softmax(torch.cat([scores, extra], -1), -1)[..., :-1], v)
+    return sdpa.weigh(torch.softmax(torch.cat([scores, extra], -1), -1)[..., :-1], v)
 
 
 def com_microsoft_group_query_attention(n: NodeView) -> Lowered:
@@ -263,7 +263,7 @@ def com_microsoft_group_query_attention(n: NodeView) -> Lowered:
     heads, shared = int(n.attr("num_heads")), int(n.attr("kv_num_heads"))
     x = n.tensor(0)
     if n.has(1):
-        q, k, v = (n.call(attend.split_heads, n.tensor(i), h) for i, h in ((0, heads), (1, shared), (2, shared)))
+        q, k, v = (n.call(sdpa.split_heads, n.tensor(i), h) for i, h in ((0, heads), (1, shared), (2, shared)))
     else:
         parts = n.call(split_packed, x, heads, shared)
         q, k, v = (n.item(parts, i) for i in range(3))
@@ -284,7 +284,7 @@ def com_microsoft_group_query_attention(n: NodeView) -> Lowered:
     if sink is None and int(n.attr("smooth_softmax", -1)) == 1:
         sink = n.call(torch.Tensor.new_zeros, q, heads)
     y = n.call(attend_in_group, q, k, v, bias, sink, n.attr("scale") or None, n.attr("softcap", 0.0))
-    return n.call(attend.merge_heads, y), k, v
+    return n.call(sdpa.merge_heads, y), k, v
 
 
 def _check_group(n: NodeView) -> None:
@@ -298,7 +298,7 @@ def split_packed(x: torch.Tensor, heads: int, shared: int) -> list[torch.Tensor]
     """(B, S, (heads + 2 * shared) * D) as queries, keys and values with their heads."""
     width = x.shape[-1] // (heads + 2 * shared)
     parts = torch.split(x, [heads * width, shared * width, shared * width], -1)
-    return [attend.split_heads(part, h) for part, h in zip(parts, (heads, shared, shared), strict=True)]
+    return [sdpa.split_heads(part, h) for part, h in zip(parts, (heads, shared, shared), strict=True)]
 
 
 def rotate_partly(x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor, interleaved: bool) -> torch.Tensor:
@@ -311,10 +311,10 @@ def keys_in_reach(
     q: torch.Tensor, k: torch.Tensor, start: torch.Tensor, last: torch.Tensor, causal: bool, window: int
 ) -> torch.Tensor:
     """Bias (B, 1, S, T) that excludes keys behind the query, or behind the last token, or beyond the window."""
-    allowed = attend.position_mask(q, k, start, causal, window - 1 if window > 0 else -1, -1)
+    allowed = sdpa.position_mask(q, k, start, causal, window - 1 if window > 0 else -1, -1)
     if not causal:
-        allowed = attend.length_mask(last + 1, k)
-    return attend.additive(allowed, q.dtype)
+        allowed = sdpa.length_mask(last + 1, k)
+    return sdpa.additive(allowed, q.dtype)
 
 
 def _group_bias(n: NodeView, q: fx.Node, k: fx.Node, start: fx.Node) -> fx.Node:

@@ -1,7 +1,7 @@
 """com.microsoft operators on weights that are stored as integers with one scale per block.
 
 The integers stay as they are in the file; scales, zero points that are floats, and data get gradients. The weight of a
-MatMulNBits has become a quantizer's master by then, where it can: :mod:`onnxqat.bridge.packed_weights`.
+MatMulNBits has become a quantizer's master by then, where it can: :mod:`onnxqat.bridge.export.packed_weights`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import onnx_ir as ir
 import torch
 from torch.nn import functional
 
-from onnxqat.bridge.builder import Lowered, NodeView
-from onnxqat.bridge.values import CONTAINERS, FLOATS
+from onnxqat.bridge.importing.builder import Lowered, NodeView
+from onnxqat.bridge.importing.values import CONTAINERS, FLOATS
 
 BITS = (2, 4, 8)
 
@@ -62,7 +62,7 @@ def com_microsoft_mat_mul_n_bits(n: NodeView) -> Lowered:
 
     The product is that of the definition: `accuracy_level`, which lets onnxruntime quantize the data, does not count.
     """
-    if not n.has(2):  # a master weight, see onnxqat.bridge.packed_weights
+    if not n.has(2):  # a master weight, see onnxqat.bridge.export.packed_weights
         return n.call(functional.linear, n.tensor(0), n.tensor(1), n.optional(5))
     bits = int(n.attr("bits", 4))
     if bits not in BITS or n.has(4) or n.attr("weight_prepacked", 0):

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from onnxqat.bridge.builder import Lowered, NodeView
+from onnxqat.bridge.importing.builder import Lowered, NodeView
 from onnxqat.bridge.lowering import grid_sample, indexing, pooling, shape
 from onnxqat.bridge.lowering.unique import unique_elements
 

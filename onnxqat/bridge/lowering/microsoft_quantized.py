@@ -16,7 +16,7 @@ from torch import fx
 from torch.nn import functional
 
 from onnxqat.arithmetic import Grid, onnxruntime
-from onnxqat.bridge.builder import Lowered, NodeView
+from onnxqat.bridge.importing.builder import Lowered, NodeView
 from onnxqat.bridge.lowering.activation import leaky_relu_of
 from onnxqat.bridge.lowering.convolution import torch_padding
 from onnxqat.bridge.lowering.integer import centre, limits, requantize

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import torch
 
-from onnxqat.bridge.builder import Lowered, NodeView
+from onnxqat.bridge.importing.builder import Lowered, NodeView
 from onnxqat.bridge.lowering.integer import limits
 from onnxqat.bridge.lowering.quantization import quantize_dynamically
 from onnxqat.bridge.lowering.recurrent import USUAL, Activation, Steps, layer_activations

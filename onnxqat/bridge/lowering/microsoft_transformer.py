@@ -10,7 +10,7 @@ import torch
 from torch import fx
 from torch.nn import functional
 
-from onnxqat.bridge.builder import Lowered, NodeView
+from onnxqat.bridge.importing.builder import Lowered, NodeView
 from onnxqat.bridge.lowering.activation import (
     elu_of,
     leaky_relu_of,

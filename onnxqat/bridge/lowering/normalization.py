@@ -13,9 +13,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from onnxqat.bridge import domain_ends, rematerialize
-from onnxqat.bridge.builder import Lowered, NodeView
-from onnxqat.bridge.values import TORCH_DTYPES, Const
+from onnxqat.bridge.functional import safe_gradients
+from onnxqat.bridge.importing.builder import Lowered, NodeView
+from onnxqat.bridge.importing.values import TORCH_DTYPES, Const
+from onnxqat.bridge.speed import rematerialize
 from onnxqat.errors import UsageError
 from onnxqat.graph import batchnorm, qdq
 
@@ -76,7 +77,7 @@ class BatchNorm(nn.Module):
         *,
         remade: bool = False,
     ) -> torch.Tensor:
-        """(batch, channels, ...) -> the same; `remade`, as :mod:`onnxqat.bridge.remade_batch_norm` asks for it."""
+        """(batch, channels, ...) -> the same; `remade`, as :mod:`onnxqat.bridge.speed.recomputed_batchnorm` asks for it."""
         if self.positive is not None:
             scale = positive(scale)
         live = self.training and not self.frozen
@@ -298,7 +299,7 @@ def lrn(n: NodeView) -> Lowered:
 
 def divide_by_norm(x: torch.Tensor, axis: int, p: int) -> torch.Tensor:
     """Divide by the p-norm along `axis`; 0 stays 0."""
-    norm = x.abs().sum(axis, keepdim=True) if p == 1 else domain_ends.square_root(x.square().sum(axis, keepdim=True))
+    norm = x.abs().sum(axis, keepdim=True) if p == 1 else safe_gradients.square_root(x.square().sum(axis, keepdim=True))
     return torch.where(norm == 0, torch.zeros_like(x), x / torch.where(norm == 0, torch.ones_like(norm), norm))
 
 
@@ -310,7 +311,7 @@ def lp_normalization(n: NodeView) -> Lowered:
 def standardize(x: torch.Tensor, axes: list[int]) -> torch.Tensor:
     """Zero mean and unit variance over `axes`."""
     mean = x.mean(axes, keepdim=True)
-    deviation = domain_ends.square_root(x.square().mean(axes, keepdim=True) - mean.square())
+    deviation = safe_gradients.square_root(x.square().mean(axes, keepdim=True) - mean.square())
     return (x - mean) / (deviation + 1e-9)
 
 

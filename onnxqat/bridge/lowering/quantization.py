@@ -7,10 +7,10 @@ from typing import Any
 import onnx_ir as ir
 import torch
 
-from onnxqat.bridge import low_precision
-from onnxqat.bridge.builder import Lowered, NodeView
-from onnxqat.bridge.low_precision import SMALL_TYPES
-from onnxqat.bridge.values import CONTAINERS, FLOATS, TORCH_DTYPES
+from onnxqat.bridge.functional import low_precision
+from onnxqat.bridge.functional.low_precision import SMALL_TYPES
+from onnxqat.bridge.importing.builder import Lowered, NodeView
+from onnxqat.bridge.importing.values import CONTAINERS, FLOATS, TORCH_DTYPES
 from onnxqat.graph import query
 
 LIMITS = {

@@ -11,8 +11,8 @@ from typing import Any
 import onnx_ir as ir
 import torch
 
-from onnxqat.bridge.builder import Lowered, NodeView
-from onnxqat.bridge.values import FLOATS
+from onnxqat.bridge.importing.builder import Lowered, NodeView
+from onnxqat.bridge.importing.values import FLOATS
 
 
 def normal(shape: Any, mean: float, scale: float, dtype: torch.dtype, device: Any) -> torch.Tensor:

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from onnxqat.bridge import domain_ends, shape_math, unsigned
-from onnxqat.bridge.builder import Lowered, NodeView
+from onnxqat.bridge.functional import safe_gradients, shape_math, unsigned_types
+from onnxqat.bridge.importing.builder import Lowered, NodeView
 
 
 def all_axes(x: torch.Tensor, axes: Any) -> list[int]:
@@ -23,10 +23,10 @@ def reduced_mean(x: torch.Tensor, axes: Any, keepdims: bool) -> torch.Tensor:
     """Mean; of integers truncated, with their sum in 64 bits."""
     if x.is_floating_point():
         return x.mean(all_axes(x, axes), keepdim=keepdims)
-    total = unsigned.to_bits(x).to(torch.int64).sum(all_axes(x, axes), keepdim=keepdims)
+    total = unsigned_types.to_bits(x).to(torch.int64).sum(all_axes(x, axes), keepdim=keepdims)
     count = torch.full_like(total, math.prod(x.shape[a] for a in all_axes(x, axes)))
     if x.dtype is torch.uint64:
-        return unsigned.divide(total.view(torch.uint64), count.view(torch.uint64))
+        return unsigned_types.divide(total.view(torch.uint64), count.view(torch.uint64))
     return torch.div(total, count, rounding_mode="trunc").to(x.dtype)
 
 
@@ -76,7 +76,7 @@ def reduced_l1(x: torch.Tensor, axes: Any, keepdims: bool) -> torch.Tensor:
 def reduced_l2(x: torch.Tensor, axes: Any, keepdims: bool) -> torch.Tensor:
     """Root of the sum of squares."""
     wide = x if x.is_floating_point() else x.to(torch.float64)
-    return domain_ends.square_root(wide.square().sum(all_axes(x, axes), keepdim=keepdims)).to(x.dtype)
+    return safe_gradients.square_root(wide.square().sum(all_axes(x, axes), keepdim=keepdims)).to(x.dtype)
 
 
 def reduced_sum_of_squares(x: torch.Tensor, axes: Any, keepdims: bool) -> torch.Tensor:

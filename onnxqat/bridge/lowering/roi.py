@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from onnxqat.bridge.builder import Lowered, NodeView
+from onnxqat.bridge.importing.builder import Lowered, NodeView
 
 CHUNK = 2**22  # elements that are gathered at a time
 

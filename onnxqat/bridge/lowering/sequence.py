@@ -14,8 +14,8 @@ import onnx_ir as ir
 import torch
 from torch import fx
 
-from onnxqat.bridge.builder import Lowered, NodeView
-from onnxqat.bridge.values import Const, Dims
+from onnxqat.bridge.importing.builder import Lowered, NodeView
+from onnxqat.bridge.importing.values import Const, Dims
 
 
 def sequence_of(*tensors: torch.Tensor) -> list[torch.Tensor]:

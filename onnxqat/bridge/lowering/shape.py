@@ -11,9 +11,9 @@ import onnx_ir as ir
 import torch
 from torch.nn import functional
 
-from onnxqat.bridge import shape_math
-from onnxqat.bridge.builder import Lowered, NodeView
-from onnxqat.bridge.values import Number
+from onnxqat.bridge.functional import shape_math
+from onnxqat.bridge.importing.builder import Lowered, NodeView
+from onnxqat.bridge.importing.values import Number
 
 
 def reshape_to(x: torch.Tensor, shape: Any, allow_zero: bool) -> torch.Tensor:

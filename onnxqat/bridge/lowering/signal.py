@@ -12,8 +12,8 @@ from typing import Any
 import onnx_ir as ir
 import torch
 
-from onnxqat.bridge.builder import Lowered, NodeView
-from onnxqat.bridge.values import Const
+from onnxqat.bridge.importing.builder import Lowered, NodeView
+from onnxqat.bridge.importing.values import Const
 
 # a, b and c of a - b * cos(2 pi n / N) + c * cos(4 pi n / N)
 WINDOWS = {"Blackman": (0.42, 0.5, 0.08), "Hamming": (25 / 46, 21 / 46, 0.0), "Hann": (0.5, 0.5, 0.0)}

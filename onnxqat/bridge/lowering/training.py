@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from onnxqat.bridge.builder import Lowered, NodeView
+from onnxqat.bridge.importing.builder import Lowered, NodeView
 
 
 def adagrad_step(

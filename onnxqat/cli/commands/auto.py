@@ -84,11 +84,11 @@ def run(
 
     Example: onnxqat auto model.onnx --backend onnxruntime-cpu --data images/ --budget 10m
     """
-    from onnxqat.auto import budget as budgets
-    from onnxqat.auto.auto import auto
-    from onnxqat.backends.selection import Overrides
+    from onnxqat.autotune import budget as budgets
+    from onnxqat.autotune.auto import auto
     from onnxqat.cli import _output
     from onnxqat.graph import files_read
+    from onnxqat.placement.table_overrides import Overrides
     from onnxqat.report import build, html
     from onnxqat.report.build_auto import from_auto
     from onnxqat.validation.remedies import Given

@@ -45,8 +45,8 @@ def run(
     Example: onnxqat cut detector.onnx --auto -o network.onnx
     """
     from onnxqat.cli import _output
-    from onnxqat.parts.cut import cut
-    from onnxqat.report import build_parts
+    from onnxqat.report import build_subgraphs
+    from onnxqat.subgraphs.cut import cut
 
     written = cut(model, inputs or None, outputs or None, output, auto=auto)
-    _output.show(build_parts.from_cut(written, whole=model), as_json=as_json, html_path=html)
+    _output.show(build_subgraphs.from_cut(written, whole=model), as_json=as_json, html_path=html)

@@ -102,8 +102,8 @@ def _check_folder(output: Path, written: Sequence[Path]) -> None:
 
 
 def _insert(source: Path, target: Path, images: Any, *, bits: int) -> None:
-    from onnxqat.backends.selection import Overrides
-    from onnxqat.insert import insert_qdq
+    from onnxqat.insertion.insert import insert_qdq
+    from onnxqat.placement.table_overrides import Overrides
 
     overrides = Overrides()
     if bits < 8:
@@ -132,7 +132,7 @@ def _prove(files: dict[str, Path], name: str, data: Any) -> ValidationReport:
 
 
 def _row(files: dict[str, Path], name: str, proof: ValidationReport, data: Any, output: Path) -> dict[str, Any]:
-    from onnxqat.handoff.handoff import handoff
+    from onnxqat.deployment.handoff import handoff
     from onnxqat.validation.result import DEFAULT, PLAIN
 
     bundle = handoff(files[name], BACKEND, output / f"bundle_{name}", data={"image": data["image"]})

@@ -21,7 +21,7 @@ def run(first: Path, second: Path, exit_code: bool, html: Path | None, as_json: 
     Example: onnxqat diff model.qdq.onnx tuned.qdq.onnx
     """
     from onnxqat.cli import _output
-    from onnxqat.lint.diff import diff
+    from onnxqat.linting.diff import diff
     from onnxqat.report import build_diff
 
     found = diff(first, second)

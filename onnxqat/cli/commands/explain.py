@@ -25,7 +25,7 @@ def run(model: Path, backend: str | None, node: str | None, html: Path | None, a
     Example: onnxqat explain model.qdq.onnx --backend onnxruntime-cpu --node conv1
     """
     from onnxqat.cli import _output
-    from onnxqat.lint.explain import explain
+    from onnxqat.linting.explain import explain
     from onnxqat.report import build_explain
 
     report = build_explain.from_explain(explain(model, backend, node=node))

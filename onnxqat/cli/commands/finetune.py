@@ -12,7 +12,7 @@ from onnxqat import printing
 from onnxqat.cli import _execution, _headings, _objectives, _options
 
 if TYPE_CHECKING:
-    from onnxqat.training.loop import Report
+    from onnxqat.training.loop.loop import Report
 
 
 class _Announcement:

@@ -31,7 +31,7 @@ def run(
     Example: onnxqat fold-batchnorm tuned.qdq.onnx -o folded.qdq.onnx
     """
     from onnxqat.cli import _output
-    from onnxqat.handoff.fold_batchnorm import fold_batchnorm
+    from onnxqat.deployment.fold_batchnorm import fold_batchnorm
     from onnxqat.report import build, following
 
     result = fold_batchnorm(model, backend=backend, bias=bias, output=output)  # type: ignore[arg-type]  # one of its names

@@ -16,7 +16,7 @@ def _install(context: click.Context, _: click.Parameter, name: str | None) -> No
     """Make the environment of a compiler, and leave."""
     if name is None:
         return
-    from onnxqat.handoff import environment
+    from onnxqat.deployment.run import environment
 
     printing.echo(environment.of(name).describe(), err=True)
     folder = environment.install(environment.of(name))
@@ -28,12 +28,12 @@ def _list(context: click.Context, _: click.Parameter, wanted: bool) -> None:
     """Print every compiler with its version, and leave."""
     if not wanted:
         return
-    from onnxqat.handoff import _base, _choice
+    from onnxqat.deployment import base_compiler, choice
 
     rows, found = [], []
-    for name in _base.names():
-        compiler = _base.load(name)
-        version, hint, tables = compiler.version(), "", list(_choice.tables_of(name))
+    for name in base_compiler.names():
+        compiler = base_compiler.load(name)
+        version, hint, tables = compiler.version(), "", list(choice.tables_of(name))
         if version is None:
             hint = compiler.missing().hint
         found.append({"compiler": name, "version": version, "hint": hint, "backends": tables})
@@ -134,7 +134,7 @@ def run(
     Example: onnxqat handoff tuned.qdq.onnx --backend openvino-cpu -o bundle/
     """
     from onnxqat.cli import _output
-    from onnxqat.handoff.handoff import handoff
+    from onnxqat.deployment.handoff import handoff
     from onnxqat.report import build_handoff
 
     with _options.progress("hand off", quiet=as_json) as progress:

@@ -166,9 +166,9 @@ def run(
 
     Example: onnxqat insert-qdq model.onnx --backend onnxruntime-cpu --calibration images/ -o model.qdq.onnx
     """
-    from onnxqat.backends.selection import Overrides
     from onnxqat.cli import _output
-    from onnxqat.insert import insert_qdq
+    from onnxqat.insertion.insert import insert_qdq
+    from onnxqat.placement.table_overrides import Overrides
     from onnxqat.report import build
 
     weight_bits, activation_bits = _options.parse_bits(bits)

@@ -19,7 +19,7 @@ def run(model: Path, html: Path | None, as_json: bool) -> None:
     Example: onnxqat inspect model.onnx
     """
     from onnxqat.cli import _output
-    from onnxqat.lint.inspect import inspect
+    from onnxqat.linting.inspect import inspect
     from onnxqat.report.build_inspect import from_inspect
 
     _output.show(from_inspect(inspect(model)), as_json=as_json, html_path=html)

@@ -31,7 +31,7 @@ def run(
     """
     from onnxqat.cli import _output
     from onnxqat.errors import UsageError
-    from onnxqat.lint.lint import lint
+    from onnxqat.linting.lint import lint
     from onnxqat.report import build_lint
 
     if output is not None and not fix:
@@ -41,7 +41,7 @@ def run(
     found = lint(model, backend, fix=fix, output=output)
     report = build_lint.from_lint(found)
     if form == "sarif":
-        from onnxqat.lint import sarif
+        from onnxqat.linting import sarif
 
         printing.echo(sarif.dumps(found))
         if not found.passed:

@@ -27,6 +27,6 @@ def run(folder: Path, model: Path, html: Path | None, as_json: bool) -> None:
     from onnxqat.report import build_replay
 
     _options.need("torch", "train")
-    from onnxqat.training.black_box import replay
+    from onnxqat.training.loop.black_box import replay
 
     _output.show(build_replay.from_replay(replay(folder, model)), as_json=as_json, html_path=html)

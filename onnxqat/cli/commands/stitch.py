@@ -21,8 +21,8 @@ def run(part: Path, model: Path, output: Path | None, html: Path | None, as_json
     Example: onnxqat stitch network.qdq.onnx detector.onnx -o detector.qdq.onnx
     """
     from onnxqat.cli import _output
-    from onnxqat.parts.stitch import stitch
-    from onnxqat.report import build_parts
+    from onnxqat.report import build_subgraphs
+    from onnxqat.subgraphs.stitch import stitch
 
     written = stitch(part, model, output)
-    _output.show(build_parts.from_stitch(written, part=part, whole=model), as_json=as_json, html_path=html)
+    _output.show(build_subgraphs.from_stitch(written, part=part, whole=model), as_json=as_json, html_path=html)

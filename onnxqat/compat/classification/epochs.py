@@ -14,10 +14,10 @@ from onnxqat.bridge.module import OnnxModule
 from onnxqat.compat.classification.files import Files, packed_model
 from onnxqat.compat.classification.meters import Log, Meters, Timed, correct
 from onnxqat.compat.classification.settings import Settings
-from onnxqat.training.loop import Loop
-from onnxqat.training.losses import Objective
-from onnxqat.training.part import Part, StepRecord
-from onnxqat.training.schedule import Schedule
+from onnxqat.training.callbacks.callback import Part, StepRecord
+from onnxqat.training.loop.loop import Loop
+from onnxqat.training.objective.losses import Objective
+from onnxqat.training.optim.schedule import Schedule
 
 
 class Watched:
@@ -46,7 +46,7 @@ class Shifted:
         self.total_steps = schedule.total_steps - offset
 
     def factor(self, step: int) -> float:
-        """See :class:`onnxqat.training.schedule.Schedule`."""
+        """See :class:`onnxqat.training.optim.schedule.Schedule`."""
         return self.schedule.factor(step + self.offset)
 
     def __getattr__(self, name: str) -> Any:

@@ -12,9 +12,9 @@ from torch.nn import functional
 
 from onnxqat.compat.classification.meters import Meters, Timed, correct
 from onnxqat.errors import DataError
-from onnxqat.training.batches import Batches
-from onnxqat.training.step import call
-from onnxqat.training.world import World
+from onnxqat.training.data.batches import Batches
+from onnxqat.training.distributed.process_context import World
+from onnxqat.training.loop.step import call
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,12 +12,12 @@ import onnx
 import torch
 from torch import nn
 
-from onnxqat.bridge.write_back import put_back
+from onnxqat.bridge.export.write_back import put_back
 from onnxqat.compat.classification.settings import Settings
 from onnxqat.compat.deploy import convert_export
 from onnxqat.errors import InputError
 from onnxqat.graph import files_read, io
-from onnxqat.training.loop import CHECKPOINTS
+from onnxqat.training.loop.loop import CHECKPOINTS
 
 FORMAT = "onnxqat-train-1"
 

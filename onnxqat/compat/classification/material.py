@@ -16,12 +16,12 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
-from onnxqat.calibration._sources import IMAGE_SUFFIXES
-from onnxqat.calibration.inputs import InputInfo
-from onnxqat.calibration.preprocess import ImageTransform, Preprocess, line, parse
+from onnxqat.data.inputs import InputInfo
+from onnxqat.data.preprocess import ImageTransform, Preprocess, line, parse
+from onnxqat.data.sources import IMAGE_SUFFIXES
 from onnxqat.errors import DataError, UsageError
 from onnxqat.graph import files_read
-from onnxqat.training.batches import Batch, Batches, make
+from onnxqat.training.data.batches import Batch, Batches, make
 
 _log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from onnxqat.training.batches import Batch, Batches
+from onnxqat.training.data.batches import Batch, Batches
 
 NAMES = ("Time", "Data", "Loss", "Acc@1", "Acc@5")
 FORMATS = {"Time": "6.3f", "Data": "6.3f", "Loss": ".4e", "Acc@1": "6.2f", "Acc@5": "6.2f"}

@@ -13,8 +13,8 @@ import onnx_ir as ir
 import torch
 from torch import Tensor, nn
 
-from onnxqat.calibration.inputs import InputInfo, of_graph
 from onnxqat.compat.classification.settings import Settings
+from onnxqat.data.inputs import InputInfo, of_graph
 from onnxqat.errors import DataError, ModelError, UsageError
 from onnxqat.graph import files_read, io
 

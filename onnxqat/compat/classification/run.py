@@ -14,8 +14,8 @@ import onnx_ir as ir
 import torch
 from torch import nn
 
-from onnxqat.bridge.frozen_constants import freeze_constants
-from onnxqat.bridge.importer import to_torch
+from onnxqat.bridge.importing.frozen_constants import freeze_constants
+from onnxqat.bridge.importing.importer import to_torch
 from onnxqat.bridge.module import OnnxModule
 from onnxqat.compat import backend_type, switches
 from onnxqat.compat.classification import files as outputs
@@ -33,18 +33,22 @@ from onnxqat.errors import UsageError
 from onnxqat.graph import atomic, files_read, io, qdq
 from onnxqat.passes import _base as passes
 from onnxqat.passes.strip_qdq import StripQdq
-from onnxqat.training import batch_norm, optimizers, placement, roles, schedules, teachers
+from onnxqat.training import schedules
+from onnxqat.training.callbacks import batchnorm_statistics
+from onnxqat.training.callbacks.method_penalty import MethodPenalty
 from onnxqat.training.distributed.join import joined
+from onnxqat.training.distributed.process_context import World
 from onnxqat.training.distributed.shards import shard
-from onnxqat.training.execution import Execution
-from onnxqat.training.features import Features
-from onnxqat.training.loop import Loop
-from onnxqat.training.losses import Loss
-from onnxqat.training.method_penalty import MethodPenalty
-from onnxqat.training.schedule import Schedule
-from onnxqat.training.step import call
-from onnxqat.training.teachers import output_kind
-from onnxqat.training.world import World
+from onnxqat.training.execution import devices
+from onnxqat.training.execution.execution import Execution
+from onnxqat.training.loop.loop import Loop
+from onnxqat.training.loop.step import call
+from onnxqat.training.objective import distillation, teachers
+from onnxqat.training.objective.features import Features
+from onnxqat.training.objective.losses import Loss
+from onnxqat.training.objective.teachers import output_kind
+from onnxqat.training.optim import optimizers
+from onnxqat.training.optim.schedule import Schedule
 from onnxqat.validation.profile import ProfileReport, profile
 
 _log = logging.getLogger(__name__)
@@ -84,7 +88,7 @@ def run(settings: Settings, say: Callable[[str], None]) -> Result:
         QatError: whatever is wrong with model, data, options or checkpoint.
     """
     device = None if settings.gpu is None else f"cuda:{settings.gpu}"
-    with joined(device) as (world, place), placement.seeded(settings.number, place):
+    with joined(device) as (world, place), devices.seeded(settings.number, place):
         return _Run(settings, say if world.writer else _silent, world, place).go()
 
 
@@ -119,7 +123,7 @@ class _Run:
             given = self._given_file()
             file = None if given is None else self._score_file(given, material)
             return Result(self.scores, None, (), self._profile(module, initial, material), file)
-        if settings.lr > HIGH_RATE and not settings.not_qat and not any(batch_norm.modules(module)):
+        if settings.lr > HIGH_RATE and not settings.not_qat and not any(batchnorm_statistics.modules(module)):
             _log.warning(
                 "--lr %g is a rate for float training; without BatchNormalization, which this model has folded, "
                 "quantized training takes about 0.001, and a few epochs",
@@ -218,7 +222,7 @@ class _Run:
         guides = teachers.load(given) if given is not None else []
         for guide in guides:
             guide.module.to(self.place)
-        lesson = roles.lesson(module, guides, loss=self._loss(), outputs=self.outputs, features=self._features())
+        lesson = distillation.lesson(module, guides, loss=self._loss(), outputs=self.outputs, features=self._features())
         watched = Watched(lesson.loss)
         plan, offset = self._schedule(steps), settings.start_epoch * steps
         best = None if self.held is None else float(self.held["best_acc1"])

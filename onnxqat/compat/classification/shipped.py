@@ -9,15 +9,15 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from onnxqat.bridge.importer import to_torch
-from onnxqat.calibration.inputs import of_graph
-from onnxqat.calibration.session import Session
+from onnxqat.bridge.importing.importer import to_torch
 from onnxqat.compat.classification.evaluation import Scores
 from onnxqat.compat.classification.meters import correct
 from onnxqat.compat.deploy import folded, written
+from onnxqat.data.inputs import of_graph
 from onnxqat.errors import DataError
 from onnxqat.graph import batchnorm, io, walk
-from onnxqat.training.batches import Batches
+from onnxqat.runtime.session import Session
+from onnxqat.training.data.batches import Batches
 
 LARGEST = 10_000
 """Samples of the file's own score: CIFAR-10's test set, and minutes on one core for a ResNet-50."""

@@ -12,7 +12,7 @@ from onnxqat.bridge.module import OnnxModule
 from onnxqat.errors import QatError
 from onnxqat.training.distributed.cut import ROOT, Cut, cut
 from onnxqat.training.distributed.tensors import like, local, whole
-from onnxqat.training.in_float32 import before_casts, cast_types
+from onnxqat.training.execution.in_float32 import before_casts, cast_types
 
 BLOCK_BYTES = 2**26
 """Bytes of parameters of a block, where no single parameter is larger."""

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from onnxqat.training.world import World
+from onnxqat.training.distributed.process_context import World
 
 
 class Group(World):

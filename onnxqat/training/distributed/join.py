@@ -19,10 +19,10 @@ from torch.distributed.rendezvous import rendezvous
 
 from onnxqat import discover
 from onnxqat.errors import QatError, UsageError
-from onnxqat.training import placement
 from onnxqat.training.distributed import failure
 from onnxqat.training.distributed.group import Group
-from onnxqat.training.world import World
+from onnxqat.training.distributed.process_context import World
+from onnxqat.training.execution import devices
 
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """Variables that ``torchrun`` sets for each process; all four have to be there."""
@@ -61,13 +61,13 @@ def joined(
         rank, size = dist.get_rank(), dist.get_world_size()
         here = place(device, int(os.environ.get("LOCAL_RANK", rank)))
         _check_backend(here)
-        with placement.current(here), failure.explained(rank, size, None):
+        with devices.current(here), failure.explained(rank, size, None):
             yield kind(here), here
         return
     found = address()
     if found is None or (dist.is_available() and dist.is_initialized()):
-        here = placement.place(device)
-        with placement.current(here):
+        here = devices.place(device)
+        with devices.current(here):
             yield World(), here
         return
     if not dist.is_available():
@@ -75,7 +75,7 @@ def joined(
     rank, size, local = found
     here = place(device, local)
     with (
-        placement.current(here),
+        devices.current(here),
         _group(rank, size, here, timeout) as store,
         failure.explained(rank, size, store),
     ):
@@ -170,7 +170,7 @@ def place(device: str | torch.device | None, local: int) -> torch.device:
     Raises:
         UsageError: ``option-invalid``.
     """
-    found = placement.place(device)
+    found = devices.place(device)
     if found.type != "cuda":
         return found
     if ":" in str(found):

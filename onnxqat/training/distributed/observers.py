@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from onnxqat.bridge.state import quantizers
+from onnxqat.bridge.quantizers.state import quantizers
 from onnxqat.training.distributed.group import Group
-from onnxqat.training.world import World
+from onnxqat.training.distributed.process_context import World
 
 
 @torch.no_grad()

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 
 from onnxqat.errors import DataError
-from onnxqat.training.batches import Batch, Batches, DataBatches
+from onnxqat.training.data.batches import Batch, Batches, DataBatches
+from onnxqat.training.data.holdout import size
 from onnxqat.training.distributed.group import Group
-from onnxqat.training.holdout import size
-from onnxqat.training.world import World
+from onnxqat.training.distributed.process_context import World
 
 
 @dataclasses.dataclass(frozen=True)

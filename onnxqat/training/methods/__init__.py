@@ -11,13 +11,13 @@ import torch
 from torch import nn
 
 from onnxqat import discover, numerics
-from onnxqat.bridge.derived_fake_quantize import DerivedFakeQuantize
-from onnxqat.bridge.fake_quantize import FakeQuantize
 from onnxqat.bridge.module import OnnxModule
-from onnxqat.bridge.state import quantizers
-from onnxqat.bridge.step_limit import StepLimit
+from onnxqat.bridge.quantizers.derived_fake_quantize import DerivedFakeQuantize
+from onnxqat.bridge.quantizers.fake_quantize import FakeQuantize
+from onnxqat.bridge.quantizers.state import quantizers
+from onnxqat.bridge.quantizers.step_limit import StepLimit
 from onnxqat.errors import UsageError
-from onnxqat.graph import computed_fold, query
+from onnxqat.graph import folded_batchnorm, query
 from onnxqat.graph.qdq import Quantizer
 from onnxqat.training.methods import _found
 from onnxqat.types import Role
@@ -64,7 +64,7 @@ def factory(name: str, *, weights: str | None = None, limit_steps: bool = True) 
     Args:
         name: the method.
         weights: another method for weights; None: the same.
-        limit_steps: limit the change of a scale in one optimizer step (:mod:`onnxqat.bridge.step_limit`), as the
+        limit_steps: limit the change of a scale in one optimizer step (:mod:`onnxqat.bridge.quantizers.step_limit`), as the
             default quantizers of ``to_torch`` do; False for a loop that guards scales itself.
 
     A derived bias follows the two quantizers of its layer whatever the method. A bias with a scale of its own keeps
@@ -101,7 +101,7 @@ def _build(
         activation, weight = (cast(FakeQuantize, source) for source in sources)
         return DerivedFakeQuantize(quantizer.qparams, activation=activation, weight=weight, tensor=quantizer.tensor)
     kind = kinds[quantizer.role]
-    constant = computed_fold.held(quantizer) if quantizer.role == "weight" else None
+    constant = folded_batchnorm.held(quantizer) if quantizer.role == "weight" else None
     computed = constant is not None and query.constant_tensor(quantizer.input) is None
     if kind.rewrites_weights and computed:
         raise UsageError(

@@ -18,15 +18,16 @@ import torch
 from torch import Tensor
 
 from onnxqat import numerics
-from onnxqat.bridge.fake_quantize import FakeQuantize
-from onnxqat.bridge.importer import to_torch
+from onnxqat.bridge.export.write_back import put_back
+from onnxqat.bridge.importing.importer import to_torch
 from onnxqat.bridge.module import OnnxModule
-from onnxqat.bridge.state import quantizers, set_state
-from onnxqat.bridge.write_back import put_back
-from onnxqat.calibration.session import Session
+from onnxqat.bridge.quantizers.fake_quantize import FakeQuantize
+from onnxqat.bridge.quantizers.state import quantizers, set_state
 from onnxqat.graph import io
-from onnxqat.training import methods, optimizers
+from onnxqat.runtime.session import Session
+from onnxqat.training import methods
 from onnxqat.training.methods import _found, _trial
+from onnxqat.training.optim import optimizers
 from onnxqat.types import FloatArray, QParams, QType, Role
 
 STEPS = 4

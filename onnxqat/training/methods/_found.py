@@ -1,6 +1,6 @@
 """Look-up of a method: a file of this package, a file of the user's, or another package's entry point.
 
-A method file has a class ``Method``, a :class:`onnxqat.bridge.fake_quantize.FakeQuantize`, and may have a function
+A method file has a class ``Method``, a :class:`onnxqat.bridge.quantizers.fake_quantize.FakeQuantize`, and may have a function
 ``reference(x, qparams, ...)`` that computes the same in numpy.
 """
 
@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from onnxqat import discover
-from onnxqat.bridge.fake_quantize import FakeQuantize
+from onnxqat.bridge.quantizers.fake_quantize import FakeQuantize
 from onnxqat.errors import UnsupportedError, UsageError
 from onnxqat.graph import files_read
 

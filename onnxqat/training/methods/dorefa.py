@@ -3,7 +3,7 @@
 Zhou et al., "DoReFa-Net: Training Low Bitwidth Convolutional Neural Networks with Low Bitwidth Gradients", 2016
 (arXiv 1606.06160). Equation 9, weights: ``2 * quantize_k(tanh(w) / (2 * max|tanh(w)|) + 1/2) - 1``, where
 ``quantize_k`` rounds to multiples of ``1 / (2**k - 1)``. Equation 11, activations: ``quantize_k`` of values that lie
-between 0 and 1. The third part, quantized gradients (equation 12), is :mod:`onnxqat.training.gradients`.
+between 0 and 1. The third part, quantized gradients (equation 12), is :mod:`onnxqat.training.execution.gradient_quantization`.
 
 **The grid in the file.** The values of equation 9 are odd multiples of ``1 / (2**k - 1)``: no zero point is a code. So
 the file gets odd codes between ``-(2**k - 1)`` and ``2**k - 1``, which take a bit more; the ends of its Clip follow.

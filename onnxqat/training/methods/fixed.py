@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from onnxqat.bridge.fake_quantize import FakeQuantize
-from onnxqat.bridge.positive_scale import positive
+from onnxqat.bridge.quantizers.fake_quantize import FakeQuantize
+from onnxqat.bridge.quantizers.positive_scale import positive
 from onnxqat.types import QParams
 
 

@@ -6,7 +6,7 @@ module of :func:`onnxqat.to_torch` trains by it in any loop; see :meth:`FakeQuan
 
 from __future__ import annotations
 
-from onnxqat.bridge.fake_quantize import FakeQuantize
+from onnxqat.bridge.quantizers.fake_quantize import FakeQuantize
 
 
 class Method(FakeQuantize):

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from onnxqat import numerics
-from onnxqat.bridge.fake_quantize import FakeQuantize
 from onnxqat.bridge.kernels import fastest, reference
+from onnxqat.bridge.quantizers.fake_quantize import FakeQuantize
 from onnxqat.types import QParams
 
 

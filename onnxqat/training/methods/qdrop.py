@@ -11,7 +11,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from onnxqat.bridge import rematerialize
+from onnxqat.bridge.speed import rematerialize
 from onnxqat.training.methods import lsq
 
 PROBABILITY = 0.5

@@ -15,7 +15,7 @@ from typing import Literal
 import torch
 from torch import fx
 
-from onnxqat.bridge.fake_quantize import FakeQuantize
+from onnxqat.bridge.quantizers.fake_quantize import FakeQuantize
 from onnxqat.training.reconstruction.execution import GraphRunner
 
 Order = Literal["layer", "block"]

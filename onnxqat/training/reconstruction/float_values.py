@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, fx
 
-from onnxqat.bridge.fake_quantize import FakeQuantize
 from onnxqat.bridge.module import OnnxModule
-from onnxqat.training import exposed
+from onnxqat.bridge.quantizers.fake_quantize import FakeQuantize
+from onnxqat.training.objective import inner_tensors
+from onnxqat.training.objective.teachers import places
 from onnxqat.training.reconstruction.cache import Cache
 from onnxqat.training.reconstruction.execution import GraphRunner
-from onnxqat.training.teachers import places
 
 ALIKE = 0.5
 """Largest squared error, relative to the power, of a tensor that a block computes in float from the teacher's, against the
@@ -47,7 +47,7 @@ class FloatValues:
         names = {node: name for node in found if (name := self._name(node)) is not None}
         if not names:
             return
-        view = exposed.only(self._module, list(names.values()))
+        view = inner_tensors.only(self._module, list(names.values()))
         alike = set(names)
         for index, batch in enumerate(self._batches):
             values = view(*(batch[place].to(device) for place in self._inputs))

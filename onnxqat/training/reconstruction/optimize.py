@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, fx, nn
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
-from onnxqat.bridge.fake_quantize import FakeQuantize
+from onnxqat.bridge.quantizers.fake_quantize import FakeQuantize
 from onnxqat.training.methods import qdrop
-from onnxqat.training.optimizers import ScaleGuard
+from onnxqat.training.optim.optimizers import ScaleGuard
 from onnxqat.training.reconstruction.blocks import Block
 from onnxqat.training.reconstruction.cache import Cache
 from onnxqat.training.reconstruction.execution import GraphRunner

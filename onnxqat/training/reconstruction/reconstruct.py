@@ -14,20 +14,22 @@ import numpy as np
 import torch
 from torch import Tensor, fx
 
-from onnxqat.bridge.importer import to_torch
+from onnxqat.bridge.export.write_back import put_back
+from onnxqat.bridge.importing.importer import to_torch
 from onnxqat.bridge.module import OnnxModule
-from onnxqat.bridge.state import quantizers, state
-from onnxqat.bridge.write_back import put_back
-from onnxqat.calibration import broken_model
-from onnxqat.calibration.inputs import of_graph
-from onnxqat.calibration.preprocess import Preprocess, parse
-from onnxqat.calibration.recorded import Recorded
+from onnxqat.bridge.quantizers.state import quantizers, state
+from onnxqat.data.inputs import of_graph
+from onnxqat.data.preprocess import Preprocess, parse
+from onnxqat.data.recorded import Recorded
 from onnxqat.errors import DataError, ModelError, UsageError
 from onnxqat.graph import io
 from onnxqat.graph.staging import scratch
-from onnxqat.training import batches, methods, placement
-from onnxqat.training import original as originals
-from onnxqat.training.in_float32 import Source
+from onnxqat.runtime import broken_model
+from onnxqat.training import methods
+from onnxqat.training.data import batches
+from onnxqat.training.execution import devices
+from onnxqat.training.execution.in_float32 import Source
+from onnxqat.training.objective import original as originals
 from onnxqat.training.reconstruction.blocks import Block, Order, Region, regions
 from onnxqat.training.reconstruction.cache import Cache
 from onnxqat.training.reconstruction.execution import GraphRunner
@@ -122,7 +124,7 @@ def reconstruct(
     Args:
         model: QDQ model with float weights: path, onnx.ModelProto, onnx_ir.Model or onnx_graphsurgeon.Graph; it is not
             changed.
-        data: what :func:`onnxqat.training.batches.make` takes; labels are not looked at.
+        data: what :func:`onnxqat.training.data.batches.make` takes; labels are not looked at.
         preprocess: preprocessing line for a folder of images.
         teacher: float model whose tensors the blocks imitate, as far as they are in the file by name; None: the one that
             the file was made from where it is found, else the file with its quantizers off.
@@ -152,7 +154,7 @@ def reconstruct(
     factory = methods.factory("qdrop" if chosen.drop else "lsq", weights="adaround", limit_steps=False)
     module = to_torch(graph, quantizer_factory=factory)
     _check_quantizers(module)
-    place = placement.place(device)
+    place = devices.place(device)
     module.to(place).eval()
     inputs = of_graph(graph.graph)
     line = parse(preprocess) if isinstance(preprocess, str) else preprocess
@@ -172,7 +174,7 @@ def reconstruct(
         drop=chosen.drop,
         seed=seed,
     )
-    with placement.seeded(seed, place), scratch() as folder:
+    with devices.seeded(seed, place), scratch() as folder:
         run = _Run(module, held, settings, place, folder, original.module)
         reports = run.all(chosen.order, progress)
         remarks.extend(run.remarks)
@@ -191,7 +193,7 @@ def _check(model: io.ModelSource, recipe: str, samples: int, iterations: int, se
     for name, value in (("samples", samples), ("iterations", iterations)):
         if value < 1:
             raise UsageError("option-invalid", f"{name} is {value}; it must be at least 1")
-    placement.check_seed(seed)
+    devices.check_seed(seed)
 
 
 def _check_quantizers(module: OnnxModule) -> None:

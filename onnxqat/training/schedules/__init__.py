@@ -8,7 +8,7 @@ from typing import Any, TypeAlias, cast
 
 from onnxqat import discover
 from onnxqat.errors import UsageError
-from onnxqat.training.schedule import Schedule, WarmedUp
+from onnxqat.training.optim.schedule import Schedule, WarmedUp
 
 Factor: TypeAlias = Callable[[int, int], float]
 """A schedule of your own: (step counted from 0, steps of the run) -> factor on the learning rates."""
@@ -22,7 +22,7 @@ class Own:
     function: Factor
 
     def factor(self, step: int) -> float:
-        """See :class:`onnxqat.training.schedule.Schedule`."""
+        """See :class:`onnxqat.training.optim.schedule.Schedule`."""
         return float(self.function(step, self.total_steps))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from onnxqat.training.schedule import WarmedUp
+from onnxqat.training.optim.schedule import WarmedUp
 
 
 @dataclasses.dataclass

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from onnxqat.errors import UsageError
-from onnxqat.training.schedule import WarmedUp
+from onnxqat.training.optim.schedule import WarmedUp
 
 
 @dataclasses.dataclass

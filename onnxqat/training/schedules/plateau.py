@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from onnxqat.training.schedule import WarmedUp
+from onnxqat.training.optim.schedule import WarmedUp
 
 
 @dataclasses.dataclass

@@ -14,7 +14,7 @@ from onnxqat import to_torch, write_back
 from onnxqat.bridge.integer import sums
 from onnxqat.bridge.integer.unit import Unit
 from onnxqat.bridge.module import OnnxModule
-from onnxqat.bridge.state import quantizers, set_state
+from onnxqat.bridge.quantizers.state import quantizers, set_state
 from onnxqat.errors import UsageError
 from tests.bridge.integer import networks
 from tests.bridge.integer.one_operator import between_pairs

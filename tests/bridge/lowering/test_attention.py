@@ -7,7 +7,7 @@ import torch
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
-from onnxqat.bridge.importer import to_torch
+from onnxqat.bridge.importing.importer import to_torch
 from onnxqat.errors import UnsupportedError
 from tests.bridge import one_node, parity
 

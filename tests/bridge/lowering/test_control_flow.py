@@ -6,7 +6,7 @@ import onnx.parser
 import pytest
 import torch
 
-from onnxqat.bridge.importer import to_torch
+from onnxqat.bridge.importing.importer import to_torch
 from onnxqat.errors import UnsupportedError
 from tests.bridge import parity
 

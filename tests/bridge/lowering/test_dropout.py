@@ -8,7 +8,7 @@ import pytest
 import torch
 from onnx import TensorProto
 
-from onnxqat.bridge.importer import to_torch
+from onnxqat.bridge.importing.importer import to_torch
 from tests.bridge import lowering_checks, one_node
 
 X = np.arange(1, 2001, dtype=np.float32).reshape(40, 50)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto
 
-from onnxqat.bridge.importer import to_torch
+from onnxqat.bridge.importing.importer import to_torch
 from onnxqat.errors import UnsupportedError
 from tests.bridge import one_node, parity
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from onnx import TensorProto, parser
 
-from onnxqat.bridge.importer import to_torch
+from onnxqat.bridge.importing.importer import to_torch
 from tests.bridge import lowering_checks, one_node, parity
 
 RANDOM = np.random.default_rng(0)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from onnxqat.bridge.importer import to_torch
+from onnxqat.bridge.importing.importer import to_torch
 from onnxqat.errors import UnsupportedError
 from tests.bridge import lowering_checks, one_node, parity
 

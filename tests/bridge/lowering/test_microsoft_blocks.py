@@ -7,7 +7,7 @@ import pytest
 import torch
 from onnx import TensorProto, helper
 
-from onnxqat.bridge.importer import to_torch
+from onnxqat.bridge.importing.importer import to_torch
 from onnxqat.errors import UnsupportedError
 from tests.bridge import one_node, parity
 

@@ -6,7 +6,7 @@ import torch
 from onnx import TensorProto
 from torch.nn import functional
 
-from onnxqat.bridge.importer import to_torch
+from onnxqat.bridge.importing.importer import to_torch
 from onnxqat.errors import UnsupportedError
 from tests.bridge import one_node, parity
 

@@ -5,7 +5,7 @@ import onnx.parser
 import pytest
 import torch
 
-from onnxqat.bridge.importer import to_torch
+from onnxqat.bridge.importing.importer import to_torch
 from onnxqat.errors import ModelError, UnsupportedError
 from tests.bridge import one_node, parity
 

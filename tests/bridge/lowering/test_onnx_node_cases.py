@@ -12,8 +12,8 @@ import onnx_ir as ir
 import pytest
 import torch
 
-from onnxqat.bridge import values
-from onnxqat.bridge.importer import to_torch
+from onnxqat.bridge.importing import values
+from onnxqat.bridge.importing.importer import to_torch
 from onnxqat.errors import UnsupportedError
 
 # Random numbers are those of one generator.

@@ -5,8 +5,8 @@ import pytest
 import torch
 from onnx import TensorProto
 
-from onnxqat.bridge import shape_math
-from onnxqat.bridge.importer import to_torch
+from onnxqat.bridge.functional import shape_math
+from onnxqat.bridge.importing.importer import to_torch
 from onnxqat.bridge.lowering.resize import scaled_size
 from onnxqat.errors import UnsupportedError
 from tests.bridge import lowering_checks, one_node, parity

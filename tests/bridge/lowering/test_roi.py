@@ -6,7 +6,7 @@ import pytest
 import torch
 from onnx import TensorProto
 
-from onnxqat.bridge.importer import to_torch
+from onnxqat.bridge.importing.importer import to_torch
 from onnxqat.bridge.lowering import roi
 from tests.bridge import lowering_checks, one_node, parity
 from tests.torch_releases import since_2_7

@@ -5,7 +5,7 @@ import onnx.parser
 import pytest
 import torch
 
-from onnxqat.bridge.importer import to_torch
+from onnxqat.bridge.importing.importer import to_torch
 from tests.bridge import parity
 
 X = np.arange(12, dtype=np.float32).reshape(3, 4)

@@ -6,8 +6,8 @@ import pytest
 import torch
 from onnx import TensorProto
 
-from onnxqat.bridge.importer import to_torch
-from onnxqat.bridge.values import TORCH_DTYPES
+from onnxqat.bridge.importing.importer import to_torch
+from onnxqat.bridge.importing.values import TORCH_DTYPES
 from tests.bridge import lowering_checks, one_node, parity
 from tests.torch_releases import since_2_7
 

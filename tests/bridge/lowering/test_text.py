@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from onnxqat.bridge.importer import to_torch
+from onnxqat.bridge.importing.importer import to_torch
 from onnxqat.errors import UnsupportedError
 from tests.bridge import lowering_checks, one_node, parity
 from tests.torch_releases import since_2_7

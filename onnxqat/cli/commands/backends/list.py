@@ -17,7 +17,7 @@ def run(as_json: bool) -> None:
 
     Example: onnxqat backends list
     """
-    from onnxqat.backends import plugins, refused, schema
+    from onnxqat.backends import plugins, schema, unsupported_targets
 
     tables = [(name, schema.load(name)) for name in [*schema.names(), *plugins.names()]]
     if as_json:
@@ -25,5 +25,5 @@ def run(as_json: bool) -> None:
         return
     width = max(len(name) for name, _ in tables)
     printing.echo("\n".join(f"{name:<{width}}  {table.description}" for name, table in tables))
-    for name, reason in refused.REFUSED.items():
+    for name, reason in unsupported_targets.REFUSED.items():
         printing.echo(f"{name} is refused: {reason}", err=True)

@@ -30,7 +30,7 @@ def run(
     Example: onnxqat backends probe onnxruntime-cpu --only Conv --only Sub
     """
     from onnxqat.cli import _output
-    from onnxqat.handoff.probe import probe
+    from onnxqat.deployment.probe import probe
     from onnxqat.report import build_probe
 
     with _options.progress("probe", quiet=as_json) as progress:

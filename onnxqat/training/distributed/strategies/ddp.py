@@ -15,9 +15,9 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from onnxqat.bridge.state import quantizers
+from onnxqat.bridge.quantizers.state import quantizers
 from onnxqat.training.distributed.group import Group
-from onnxqat.training.distributed.synced_batch_norm import sync, unsync
+from onnxqat.training.distributed.synced_batchnorm import sync, unsync
 
 _NO_EXCHANGE: dict[str, Any] = {
     name: False

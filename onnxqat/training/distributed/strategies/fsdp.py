@@ -24,7 +24,7 @@ from onnxqat.errors import UsageError
 from onnxqat.training.distributed.blocks import BLOCK_BYTES, Blocks
 from onnxqat.training.distributed.group import Group
 from onnxqat.training.distributed.sharded_scaler import ShardedScaler
-from onnxqat.training.distributed.synced_batch_norm import sync, unsync
+from onnxqat.training.distributed.synced_batchnorm import sync, unsync
 from onnxqat.training.distributed.tensors import is_sharded, local
 
 

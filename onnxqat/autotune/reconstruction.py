@@ -1,0 +1,78 @@
+"""Block-wise reconstruction within what is left of a budget: its length follows from the time of a short run."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from onnxqat.autotune.budget import Budget
+from onnxqat.graph import io
+
+if TYPE_CHECKING:
+    from onnxqat.data.data import Data
+
+PROBE = 20
+"""Steps for each block of the run that is timed."""
+
+FEWEST = 100
+"""With fewer steps for each block, roundings hardly move."""
+
+MOST = 1000
+"""Steps for each block, the default of :func:`onnxqat.reconstruct`."""
+
+
+class _TimeIsOverError(Exception):
+    """Ends a run between two blocks."""
+
+
+def rebuild(
+    start: Path,
+    output: Path,
+    data: Data,
+    teacher: io.ModelSource,
+    budget: Budget,
+    *,
+    reserve: float,
+    seed: int,
+    device: str | None,
+) -> bool:
+    """Reconstruct `start` into `output`, unless that leaves less than `reserve` seconds of `budget`.
+
+    Args:
+        start: a calibrated QDQ model with float weights.
+        output: file to write.
+        data: training samples; labels are not looked at.
+        teacher: the float model.
+        budget: of the whole search.
+        reserve: seconds that are needed afterwards.
+        seed: of :func:`onnxqat.reconstruct`.
+        device: of the same.
+
+    Returns:
+        Whether `output` was written.
+
+    Raises:
+        QatError: what :func:`onnxqat.reconstruct` raises.
+    """
+    from onnxqat.training.reconstruction.reconstruct import reconstruct
+
+    def watch(_done: int, _blocks: int | None) -> None:
+        if budget.left < reserve:
+            raise _TimeIsOverError
+
+    def run(iterations: int) -> None:
+        steps = {"iterations": iterations, "seed": seed, "device": device}
+        reconstruct(start, data, teacher=teacher, output=output, progress=watch, **steps)  # type: ignore[arg-type]
+
+    began = time.monotonic()
+    try:
+        run(PROBE)
+        each = (time.monotonic() - began) / PROBE  # too high by what comes before the first step, which is safe
+        iterations = min(MOST, int((budget.left - reserve) / each))
+        if iterations < FEWEST:
+            return False
+        run(iterations)
+    except _TimeIsOverError:
+        return False
+    return True

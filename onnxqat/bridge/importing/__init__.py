@@ -1,0 +1,1 @@
+"""Import of an ONNX graph as a torch module."""

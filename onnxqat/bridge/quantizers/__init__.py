@@ -1,0 +1,1 @@
+"""Fake-quantizers: modules, their states, and what keeps their scales trainable."""

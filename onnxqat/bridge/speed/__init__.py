@@ -1,0 +1,1 @@
+"""Rewrites of the module for training: less memory traffic, the same values."""

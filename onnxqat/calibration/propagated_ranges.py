@@ -1,0 +1,57 @@
+"""Ranges of tensors that were not observed: stated by their operator, or those of observed tensors moved there."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxqat.calibration.observers import create
+from onnxqat.calibration.observers._base import BaseObserver
+from onnxqat.graph import data_movement, walk
+from onnxqat.ops import operators as ops
+from onnxqat.types import TensorSpec
+
+
+def complete(
+    observers: Mapping[str, BaseObserver], wanted: Mapping[str, TensorSpec], model: ir.Model
+) -> dict[str, BaseObserver]:
+    """`observers`, and for each other tensor of `wanted` one that has seen all that is moved into it.
+
+    What the data lead to may give a pair to a tensor that the plan before left bare (:mod:`onnxqat.placement.redundant_pairs`), or
+    take away the prescribed parameters of a tensor, for which the range that its operator can give stands in.
+
+    Args:
+        observers: by tensor name.
+        wanted: the tensors that need one, with the spec that they are observed for.
+        model: the float model that ran.
+    """
+    result = dict(observers)
+    values = {str(v.name): v for scope in walk.scopes(model) for v in walk.values(scope)}
+    for name, spec in wanted.items():
+        if name not in result and name in values:
+            parts = _sources(values[name], result, spec)
+            for part in parts:
+                if name in result:
+                    result[name].merge(part.for_spec(spec))
+                else:
+                    result[name] = part.for_spec(spec, own=True)
+    return result
+
+
+def _sources(value: ir.Value, observers: Mapping[str, BaseObserver], spec: TensorSpec) -> list[BaseObserver]:
+    """Observers of the tensors whose data is moved into `value`; empty if the range of one is unknown."""
+    if value.name in observers:
+        return [observers[str(value.name)]]
+    node = value.producer()
+    if node is None:
+        return []
+    row = ops.find(node.domain, node.op_type)
+    if row is not None and row.output_range is not None:
+        bounded = create(dataclasses.replace(spec, observer="minmax"))
+        bounded.update(np.asarray(row.output_range, np.float32))
+        return [bounded]
+    parts = [_sources(part, observers, spec) for part in data_movement.sources(node)]
+    return [observer for part in parts for observer in part] if all(parts) else []

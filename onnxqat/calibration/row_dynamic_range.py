@@ -1,0 +1,80 @@
+"""Linear layers whose rows differ so much in size that one scale destroys the small ones, where that matters.
+
+A normalization behind the layer divides every row by its own size: a row that 8 bits leave two codes comes out as large,
+and as wrong, as any other.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from onnxqat.analysis import dataflow, normalizations
+from onnxqat.calibration.observers._base import BaseObserver
+from onnxqat.graph import query
+
+LINEAR = ("MatMul", "Gemm", "Add")
+SPARE_BITS = 3  # a row needs that many to be told from noise
+SMALL_SHARE = 0.05  # of the rows; fewer are padding or outliers
+
+
+class RowSizes:
+    """Histogram of the binary exponent of the largest magnitude per row (last axis) of a tensor; zero rows left out."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[int] = Counter()
+
+    def update(self, values: npt.NDArray[np.generic]) -> None:
+        """Add the rows of one batch."""
+        if values.ndim == 0 or values.size == 0:
+            return
+        sizes = np.abs(values.astype(np.float64)).reshape(-1, values.shape[-1]).max(axis=1)
+        exponents, counts = np.unique(np.frexp(sizes[sizes > 0])[1], return_counts=True)
+        self.counts.update(dict(zip(exponents.tolist(), counts.tolist(), strict=True)))
+
+    def small_share(self, bits: int) -> float:
+        """Share of the rows that are too small for a grid of `bits` bits, 8 or more, which covers the largest."""
+        if not self.counts:
+            return 0.0
+        limit = max(self.counts) - (max(bits, 8) - SPARE_BITS)
+        return sum(n for exponent, n in self.counts.items() if exponent < limit) / self.counts.total()
+
+
+def normalized_layers(model: ir.Model) -> Iterator[tuple[ir.Node, ir.Value]]:
+    """Linear layers and sums that only lead to a written-out normalization, with each of the tensors that they read."""
+    inside = normalizations.parts(model.graph)
+    for graph in dataflow.reached_graphs(model.graph):
+        for node in graph:
+            if node.op_type not in LINEAR or node.domain or node in inside or not _is_normalized(node, inside):
+                continue
+            for value in node.inputs[:2]:
+                if value is not None and query.constant_tensor(value) is None:
+                    yield node, value
+
+
+def _is_normalized(node: ir.Node, inside: frozenset[ir.Node]) -> bool:
+    """Check whether only normalizations read the output of `node`, directly or behind a bias."""
+    output = node.outputs[0]
+    users = output.consumers()
+    if not users or output.is_graph_output():
+        return False
+    biased = len(users) == 1 and users[0].op_type == "Add" and users[0] not in inside
+    if biased and any(query.constant_tensor(v) is not None for v in users[0].inputs):
+        return _is_normalized(users[0], inside)
+    return all(user in inside for user in users)
+
+
+def unfit_layers(model: ir.Model, sizes: Mapping[str, RowSizes], observers: Mapping[str, BaseObserver]) -> list[str]:
+    """Names of those layers whose rows, as observed, do not fit one scale."""
+    found = (
+        str(node.name)
+        for node, value in normalized_layers(model)
+        if str(value.name) in sizes
+        and str(value.name) in observers
+        and sizes[str(value.name)].small_share(observers[str(value.name)].spec.qtype.bits) > SMALL_SHARE
+    )
+    return list(dict.fromkeys(found))

@@ -1,0 +1,91 @@
+"""Some of the samples or batches of a source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from onnxqat.data.identity import Identity
+from onnxqat.data.sources import Annotator, RawBatch, Source
+from onnxqat.errors import DataError
+
+
+class Numbered(Source):
+    """The samples of these numbers, in this order, of a source that can be read by number."""
+
+    def __init__(self, source: Source, numbers: Sequence[int]) -> None:
+        self.name, self.samples, self.numbered = source.name, len(numbers), True
+        self._source, self._numbers, self.transform = source, list(numbers), source.transform
+
+    def identity(self) -> Identity:
+        """That of the whole source."""
+        return self._source.identity()
+
+    def annotated(self, read: Annotator) -> Numbered | None:
+        """The same samples of the annotated source."""
+        inner = self._source.annotated(read)
+        return None if inner is None else Numbered(inner, self._numbers)
+
+    def batches(self, size: int) -> Iterator[RawBatch]:
+        """The samples by `size`."""
+        for start in range(0, len(self._numbers), size):
+            yield self.pick(range(start, min(start + size, len(self._numbers))))
+
+    def pick(self, indices: Sequence[int]) -> RawBatch:
+        """One batch of the samples of these places."""
+        found = self._source.pick([self._numbers[index] for index in indices])
+        assert found is not None
+        return found
+
+
+class EveryNth(Source):
+    """Every `share`-th batch of a source, counted from the `share`-th one, or with `others` the rest."""
+
+    def __init__(self, source: Source, share: int, *, others: bool) -> None:
+        self.name, self.batched = source.name, source.batched
+        self._source, self._share, self._others = source, share, others
+        self.transform = source.transform
+        if source.known_batches is not None:
+            self.known_batches = sum(map(self._mine, range(source.known_batches)))
+
+    def identity(self) -> Identity:
+        """That of the whole source."""
+        return self._source.identity()
+
+    def _mine(self, number: int) -> bool:
+        return (number % self._share == self._share - 1) != self._others
+
+    def batches(self, size: int) -> Iterator[RawBatch]:
+        """The batches of the source that belong to this part."""
+        yield from (raw for number, raw in enumerate(self._source.batches(size)) if self._mine(number))
+
+
+def split(source: Source, share: int, limit: int | None) -> tuple[Source, Source]:
+    """All samples but every `share`-th, and those; batches where single samples cannot be read.
+
+    Args:
+        source: it can be read more than once.
+        share: at least 2.
+        limit: nothing beyond so many samples belongs to either part, where single samples can be read.
+
+    Raises:
+        DataError: ``data-format`` where the source can be read only once.
+    """
+    if not source.repeatable:
+        raise DataError(
+            "data-format",
+            f"{source.name} can be read only once, and is needed several times",
+            hint="pass a function that returns a new iterator, or a list",
+        )
+    if not source.numbered:
+        return EveryNth(source, share, others=True), EveryNth(source, share, others=False)
+    numbers = range(min(source.samples or 0, limit or source.samples or 0))
+    held = [n for n in numbers if n % share == share - 1]
+    return Numbered(source, [n for n in numbers if n % share != share - 1]), Numbered(source, held)
+
+
+def spread(source: Source, limit: int | None) -> Source:
+    """`source`, or `limit` samples from all over it where it is sorted by class."""
+    samples = source.samples
+    if limit is None or samples is None or samples <= limit or not source.sorted_by_class:
+        return source
+    return Numbered(source, [place * samples // limit for place in range(limit)])

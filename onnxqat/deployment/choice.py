@@ -1,0 +1,52 @@
+"""Choice of the compiler of a backend: its table names it."""
+
+from __future__ import annotations
+
+from onnxqat.backends import schema
+from onnxqat.deployment import base_compiler
+from onnxqat.deployment.base_compiler import BaseCompiler
+from onnxqat.types import Remark
+
+
+def lineage(table: schema.Backend) -> list[str]:
+    """The compiler that a table names as its `route`, its own name, then the same of the tables that it extends."""
+    found = []
+    current: schema.Backend | None = table
+    while current is not None:
+        found += [current.route, current.backend]
+        current = None if current.extends is None else schema.load(current.extends)
+    return [name for name in dict.fromkeys(found) if name]
+
+
+def tables_of(compiler: str) -> list[str]:
+    """Names of the built-in tables that belong to `compiler`, those that extend no other one first."""
+    tables = [schema.load(name) for name in schema.names()]
+    mine = [t for t in tables if next((n for n in lineage(t) if n in base_compiler.names()), None) == compiler]
+    return [t.backend for t in sorted(mine, key=lambda t: (t.extends is not None, t.backend))]
+
+
+def compiler_of(table: schema.Backend, remarks: list[Remark], name: str | None = None) -> BaseCompiler | None:
+    """The installed compiler of a backend: the first of its :func:`lineage` that there is, or the one called `name`.
+
+    None, with a remark, where onnxqat drives no compiler for it, or where it is not installed.
+
+    Raises:
+        UsageError: ``name-unknown``, and ``dependency-missing`` for a compiler asked for by name.
+    """
+    if name is not None:
+        asked = base_compiler.load(name, table.session)
+        if asked.version() is None:
+            raise asked.missing()
+        return asked
+    known = base_compiler.names()
+    found = next((n for n in lineage(table) if n in known), None)
+    if found is None:
+        text = f"onnxqat drives no compiler for {table.backend}: the deploy form was written, nothing was compiled"
+        remarks.append(Remark(text, source="handoff"))
+        return None
+    compiler = base_compiler.load(found, table.session)
+    if compiler.version() is None:
+        error = compiler.missing()
+        remarks.append(Remark(f"nothing was compiled: {error.message} ({error.hint})", source="handoff"))
+        return None
+    return compiler

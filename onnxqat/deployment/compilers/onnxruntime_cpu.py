@@ -1,0 +1,97 @@
+"""onnxruntime's CPU execution provider, in its default session."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import onnx
+
+from onnxqat.deployment import base_compiler
+from onnxqat.deployment.base_compiler import MOVES, Array, CompilerResult, Kind
+from onnxqat.deployment.graph_nodes import Nodes, above
+from onnxqat.graph.staging import scratch
+from onnxqat.runtime import custom_ops
+
+_INTEGER = ("QLinear", "QGemm", "QAttention", "NhwcMaxPool", "MatMulInteger", "ConvInteger", "MatMulNBits")
+_SUFFIX = re.compile(r"(_token_\d+|/duplicated)$")
+
+
+class Compiler(base_compiler.BaseCompiler):
+    """Judged by the optimized graph that onnxruntime writes: ``QLinear*``, ``QGemm`` and their like are integer.
+
+    The optimized graph itself is no artefact: it is for this version and this machine.
+    """
+
+    package = "onnxruntime"
+    arithmetic = "onnxruntime"
+    integer_kernels = """
+        Conv Gemm MatMul Add Mul Concat MaxPool AveragePool GlobalAveragePool LeakyRelu Sigmoid Softmax Reshape
+        Transpose Flatten Squeeze Unsqueeze Slice Split Gather Tile Expand Resize DepthToSpace
+    """
+
+    def version(self) -> str | None:
+        """Version of the module: its package has other names with other execution providers."""
+        import onnxruntime
+
+        return str(onnxruntime.__version__)
+
+    def compile_and_run(
+        self, path: Path, batches: Sequence[Mapping[str, Array]], artefacts: Path | None = None
+    ) -> CompilerResult:
+        """Run in a default session with the table's `options` as session configuration; see the base class."""
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 4
+        for key, value in self.options.items():
+            options.add_session_config_entry(key, value)
+        custom_ops.register(options)
+        with scratch() as folder:
+            optimized = folder / "optimized.onnx"
+            options.optimized_model_filepath = str(optimized)
+            session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+            names = [v.name for v in session.get_outputs()]
+            outputs = tuple(dict(zip(names, session.run(names, dict(b)), strict=True)) for b in batches)
+            original = onnx.load(path, load_external_data=False)
+            nodes = read_back(original, onnx.load(optimized, load_external_data=False).graph)
+        return CompilerResult(outputs, nodes)
+
+
+def read_back(original: onnx.ModelProto, optimized: onnx.GraphProto) -> tuple[base_compiler.NodeResult, ...]:
+    """Return the execution of each node of `original`, read from the graph that onnxruntime optimized.
+
+    A fused node carries the name of one node; the others that it stands for are found by walking up from the tensor
+    that it makes to those that other nodes of the optimized graph make.
+    """
+    nodes, makers = Nodes(original), {o: n for n in original.graph.node for o in n.output}
+    made = {o for n in optimized.node for o in n.output}
+    integers: set[str] = set()
+    covered: list[tuple[onnx.NodeProto, Kind, str]] = []
+    for node in optimized.node:
+        kind = _kind(node, integers)
+        if kind != "float" or node.op_type == "QuantizeLinear":
+            integers.update(node.output)
+        if node.op_type in ("QuantizeLinear", "DequantizeLinear"):
+            continue
+        own = nodes.find(_SUFFIX.sub("", node.name)) if node.name else None
+        if own is not None:
+            nodes.seen(own, kind, node.op_type)
+        covered += [(n, kind, node.op_type) for n in above(node.output, makers, made)]
+    for original_node, kind, detail in covered:
+        named = nodes.find(original_node.output[0])
+        if named is original_node:
+            nodes.seen(original_node, kind, detail)
+    return nodes.results()
+
+
+def _kind(node: onnx.NodeProto, integers: set[str]) -> Kind:
+    if node.op_type.startswith(_INTEGER):
+        return "integer"
+    if node.input and node.input[0] in integers:
+        if node.op_type in MOVES:
+            return "moved"
+        if node.op_type in ("MaxPool", "Concat", "Max", "Min"):
+            return "integer"
+    return "float"

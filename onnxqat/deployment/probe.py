@@ -1,0 +1,189 @@
+"""Operators that a compiler runs on integers, learned from one-operator models, compared with the backend's table."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import onnx
+
+from onnxqat import discover
+from onnxqat.backends import schema
+from onnxqat.backends.schema import TypeRow
+from onnxqat.deployment import base_compiler, choice, probe_models
+from onnxqat.deployment.base_compiler import ABSORBED, BaseCompiler, CompilerResult
+from onnxqat.deployment.outputs import check_outputs, output_quantizers
+from onnxqat.deployment.probe_models import CASES, Case
+from onnxqat.deployment.run.process import compile_in_process
+from onnxqat.errors import CheckError, UsageError
+from onnxqat.graph import io
+from onnxqat.graph.staging import scratch
+from onnxqat.runtime.session import Session
+from onnxqat.validation.compare import plain
+
+LIMIT = 2.01  # two steps, and float rounding of a difference of values on a grid
+Outcome = Literal["integer", "moved", "float", "rejected", "refused"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Learned:
+    """One operator, with a pair on each input and output.
+
+    Attributes:
+        name: as the table writes it; ``Conv+Relu`` is the two with nothing between.
+        table: ``quantized``, ``passed`` (its output takes the input's parameters), ``fused``, or ``float``.
+        outcome: as in :class:`onnxqat.deployment.base_compiler.NodeResult`; ``refused``: the compiler did not take the model.
+        detail: the kernel, or the compiler's words.
+        steps: largest difference from the reference, in steps of the output; None where no numbers came back.
+    """
+
+    name: str
+    table: str
+    outcome: Outcome
+    detail: str
+    steps: float | None
+
+    @property
+    def integer(self) -> bool:
+        """Check whether the compiler runs it on integers."""
+        return self.outcome in ("integer", "moved")
+
+    @property
+    def difference(self) -> str:
+        """Difference between table and compiler in words; empty where they agree."""
+        if self.integer and self.steps is not None and not self.steps <= LIMIT:
+            return f"its numbers are {self.steps:.0f} steps off"
+        if self.table == "float" and self.detail == ABSORBED:
+            return ""  # Q does what the operator does, and takes its place
+        if self.table == "float":
+            return "the compiler has it on integers, the table leaves it float" if self.integer else ""
+        return "" if self.integer else f"the table has it {self.table}, the compiler has it {self.outcome}"
+
+
+@dataclasses.dataclass(frozen=True)
+class ProbeReport:
+    """Result of :func:`probe`.
+
+    Attributes:
+        compiler: its name.
+        version: of its package.
+        backend: the table that it was compared with.
+        rows: one per operator.
+    """
+
+    compiler: str
+    version: str
+    backend: str
+    rows: tuple[Learned, ...]
+
+    @property
+    def differences(self) -> tuple[Learned, ...]:
+        """Rows in which table and compiler part."""
+        return tuple(row for row in self.rows if row.difference)
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        found: dict[str, Any] = plain(self)
+        for row, learned in zip(found["rows"], self.rows, strict=True):
+            row["difference"] = learned.difference
+        return found
+
+
+def probe(
+    compiler: str,
+    backend: str | None = None,
+    *,
+    only: Sequence[str] = (),
+    timeout: float = 120.0,
+    progress: Callable[[int, int | None], None] | None = None,
+) -> ProbeReport:
+    """Compile every operator that a table can name, each alone between Q/DQ of the table's types.
+
+    Args:
+        compiler: its name; each model is compiled in a process of its own.
+        backend: table to compare with; without one, the first that belongs to the compiler.
+        only: names of cases (``Conv``, ``Conv+Relu``, ``Resize/linear``); all without.
+        timeout: seconds for each model.
+        progress: called with models done and their number.
+
+    Raises:
+        UsageError: ``name-unknown``, ``dependency-missing``; ``option-invalid``: no table belongs to the compiler.
+        BackendError: ``backend-unknown``.
+    """
+    known = [case.name for case in CASES]
+    for name in only:
+        if name not in known:
+            raise discover.unknown("probe", name, known)
+    table = _table(compiler, backend)
+    chosen = base_compiler.load(compiler, table.session)
+    version = chosen.version()
+    if version is None:
+        raise chosen.missing()
+    cases = [case for case in CASES if not only or case.name in only]
+    rows = []
+    for done, case in enumerate(cases, 1):
+        rows.append(_learn(chosen, table, case, timeout))
+        if progress is not None:
+            progress(done, len(cases))
+    return ProbeReport(chosen.name, version, table.backend, tuple(rows))
+
+
+def _table(compiler: str, backend: str | None) -> schema.Backend:
+    name = base_compiler.load(compiler).name
+    tables = [backend] if backend else choice.tables_of(name)
+    if not tables:
+        raise UsageError("option-invalid", f"no backend table belongs to {name}", hint="name one to compare with")
+    return schema.load(tables[0])
+
+
+def _learn(compiler: BaseCompiler, table: schema.Backend, case: Case, timeout: float) -> Learned:
+    model = probe_models.quantized(case, *_types(table, case))
+    feeds = probe_models.feeds(case)
+    with scratch() as folder:
+        path = folder / "probe.onnx"
+        onnx.save(model, path)
+        try:
+            result = compile_in_process(compiler, path, [feeds], timeout=timeout)
+        except CheckError as error:
+            return Learned(case.name, said(table, case), "refused", error.message, None)
+        steps = _steps(result, path, feeds)
+    # Of two operators with nothing between, the question is whether that makes the first one float.
+    node = next(n for n in result.nodes if n.name == "probed")
+    detail = f"{node.detail}: {node.why}" if node.why else node.detail
+    return Learned(case.name, said(table, case), node.kind, detail, steps)
+
+
+def _types(table: schema.Backend, case: Case) -> tuple[TypeRow, TypeRow, TypeRow | None]:
+    """Types of activations, weights and biases: those of the operator's row, or of Conv's where it has none."""
+    rows = [table.ops[name] for name in (case.name, case.op_type, "Conv") if name in table.ops]
+    acts = [table.types[slot.use] for row in rows for slot in row.inputs[:1] if slot.use is not None]
+    weight, bias = (table.ops["Conv"].input_slot(i) for i in (1, 2))
+    own = rows[0].input_slot(1)
+    if case.weights and own is not None and own.axis is None and own.use is not None and not own.variadic:
+        weight = own
+    assert weight is not None
+    return acts[0], table.types[weight.use or ""], table.types[bias.use] if bias is not None and bias.use else None
+
+
+def _steps(result: CompilerResult, path: Path, feeds: dict[str, base_compiler.Array]) -> float | None:
+    if not result.outputs:
+        return None
+    model = io.load(path)
+    reference = [Session(model, optimize=False).run(feeds)]
+    checks = check_outputs(result.outputs, reference, output_quantizers(model), LIMIT)
+    return max(check.largest_steps for check in checks)
+
+
+def said(table: schema.Backend, case: Case) -> str:
+    """Return how `table` treats the operators of `case`: ``quantized``, ``passed``, ``fused`` or ``float``."""
+    if case.then:
+        pair = (case.op_type, case.then[0])
+        steps = [row.chain for row in table.fused if len(row.chain) >= len(pair)]
+        fused = any(all(op in step for op, step in zip(pair, chain, strict=False)) for chain in steps)
+        return "fused" if fused else "float"
+    names = {case.op_type, case.name}
+    if names & set(table.ops):
+        return "quantized"
+    return "passed" if names & set(table.passthrough) else "float"

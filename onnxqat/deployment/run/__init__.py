@@ -1,0 +1,1 @@
+"""Processes and environments that compilers run in."""

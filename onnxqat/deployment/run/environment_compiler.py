@@ -1,0 +1,65 @@
+"""A compiler that lives in an environment of its own: a script there compiles, this side reads back."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import onnx
+
+from onnxqat.deployment.base_compiler import Array, BaseCompiler, CompilerResult, NodeResult
+from onnxqat.deployment.run.environment import Environment
+from onnxqat.errors import UsageError
+
+
+class EnvironmentCompiler(BaseCompiler):
+    """The script of the same name in ``onnxqat/deployment/scripts`` runs in `environment`.
+
+    Attributes:
+        environment: what it is installed in.
+    """
+
+    environment: ClassVar[Environment]
+
+    @property
+    def script(self) -> str:
+        """Name of its script."""
+        return self.name.replace("-", "_")
+
+    def version(self) -> str | None:
+        """Version of the package in the environment, None where that was not made."""
+        return self.environment.version()
+
+    def missing(self) -> UsageError:
+        """The error that says how to make the environment."""
+        return self.environment.missing()
+
+    def prepare(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """The form that the script is given, from `model` with static shapes and a name on every node.
+
+        The inputs and outputs keep their names; `model` is not changed.
+        """
+        return model
+
+    @abc.abstractmethod
+    def read_back(self, original: onnx.ModelProto, facts: Mapping[str, Any]) -> tuple[NodeResult, ...]:
+        """Return the execution of each node, from the facts that the script reported.
+
+        Args:
+            original: the model before :meth:`prepare`.
+            facts: the script's report.
+        """
+
+    def compile_and_run(
+        self, path: Path, batches: Sequence[Mapping[str, Array]], artefacts: Path | None = None
+    ) -> CompilerResult:
+        """Run the script in the environment; see the base class.
+
+        Raises:
+            CheckError: ``handoff-failed``.
+        """
+        from onnxqat.deployment.run.process import compile_in_process
+
+        return compile_in_process(self, path, batches, artefacts=artefacts)

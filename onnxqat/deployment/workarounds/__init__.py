@@ -1,0 +1,1 @@
+"""Rewrites of the deploy form for defects of vendors' compilers, one file each, named for the vendor."""

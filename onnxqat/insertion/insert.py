@@ -1,0 +1,462 @@
+"""Float ONNX in, calibrated QDQ ONNX out: prepare, plan, calibrate, insert."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import onnx_ir as ir
+
+from onnxqat.backends import schema
+from onnxqat.errors import BackendError, UsageError
+from onnxqat.graph import build, bundles, edit, files_read, io, provenance, qdq, query, shapes, walk
+from onnxqat.insertion import kept_batchnorm, kept_weights, needed_data, records
+from onnxqat.passes import _base, _opset, compute_batchnorm
+from onnxqat.passes._held_quantizers import settle_quantizers
+from onnxqat.passes.batchnorm_to_affine import BatchnormToAffine
+from onnxqat.passes.close_initializers import CloseInitializers
+from onnxqat.passes.convert_to_float32 import OTHERS, ConvertToFloat32
+from onnxqat.passes.derive_bias import DeriveBias
+from onnxqat.passes.fold_batchnorm import FoldBatchnorm
+from onnxqat.passes.fold_gemm_scalars import FoldGemmScalars
+from onnxqat.passes.fold_pad import FoldPad
+from onnxqat.passes.inline_functions import InlineFunctions
+from onnxqat.passes.lift_constants import LiftConstants
+from onnxqat.passes.matmul_bias_to_gemm import MatmulBiasToGemm
+from onnxqat.passes.pad_all_axes import PadAllAxes
+from onnxqat.passes.pad_counted_pools import PadCountedPools
+from onnxqat.passes.pair_captured import PairCaptured
+from onnxqat.passes.place_qdq import PlaceQdq
+from onnxqat.passes.raise_opset import RaiseOpset
+from onnxqat.passes.restore_io_types import RestoreIoTypes, note_io_types
+from onnxqat.passes.unique_names import UniqueNames
+from onnxqat.passes.write_default_attributes import WriteDefaultAttributes
+from onnxqat.placement import planner, table_overrides
+from onnxqat.placement.table_overrides import Overrides, Selection
+from onnxqat.runtime import broken_model
+from onnxqat.types import QuantPlan, Remark, first_opset
+
+if TYPE_CHECKING:
+    from onnxqat.calibration.resolve import Resolved
+    from onnxqat.calibration.row_dynamic_range import RowSizes
+    from onnxqat.calibration.runner import Observed
+    from onnxqat.data.data import Data
+    from onnxqat.data.preprocess import Preprocess
+    from onnxqat.insertion.guard import Guarded
+    from onnxqat.insertion.placing import Calibrated
+    from onnxqat.insertion.trial import Trial
+
+Rounding = Literal["auto", "nearest", "compensated"]
+BatchNorm = Literal["auto", "fold", "keep"]
+
+PER_CHANNEL_OPSET = 13
+RANDOM_BATCHES = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class InsertResult:
+    """Result of :func:`insert_qdq`.
+
+    Attributes:
+        model: the quantized model, of the kind that was given; for a path, the path of the file written.
+        plan: the decision for every edge and node.
+        remarks: what is worth knowing, in the order in which it was found.
+        quantizers: number of quantizers by role.
+        trial: result on a few calibration samples; None on random data, on data that can be read only once, and where
+            onnxruntime does not run the model.
+        guard: measures against an output below the floor; None where none were needed.
+    """
+
+    model: Any
+    plan: QuantPlan
+    remarks: tuple[Remark, ...]
+    quantizers: dict[str, int]
+    trial: Trial | None = None
+    guard: Guarded | None = None
+
+
+@broken_model.guard("source")
+def insert_qdq(
+    source: io.ModelSource,
+    backend: str = "onnxruntime-cpu",
+    *,
+    calibration: Any = None,
+    output: str | os.PathLike[str] | None = None,
+    overrides: Overrides | None = None,
+    preprocess: str | Preprocess | None = None,
+    batch_size: int | None = None,
+    limit: int | None = None,
+    random_data: bool = False,
+    replace: bool = False,
+    keep: bool = False,
+    simplify: bool = False,
+    equalize: bool = True,
+    rounding: Rounding = "auto",
+    batch_norm: BatchNorm = "auto",
+    keep_io_types: bool = True,
+    guard: bool = True,
+    fast: bool = False,
+    progress: Callable[[int, int | None], None] | None = None,
+) -> InsertResult:
+    """Place and calibrate Q/DQ pairs by a backend's table; the result is in train form.
+
+    Args:
+        source: float model: path, onnx.ModelProto, onnx_ir.Model or onnx_graphsurgeon.Graph; it is not changed.
+        backend: name of a backend table, or path of one.
+        calibration: what :func:`onnxqat.data.data.open_data` takes; tables of weights alone need none.
+        output: file to write; for a path, ``<name>.qdq.onnx`` beside it by default.
+        overrides: user choices that win over the table.
+        preprocess: preprocessing line for image folders.
+        batch_size: samples a calibration batch.
+        limit: largest number of calibration samples.
+        random_data: calibrate on random numbers; the file is marked as such.
+        replace: strip the quantizers of an already quantized model first.
+        keep: leave the quantizers of an already quantized model as they are, and add what is missing.
+        simplify: run onnxsim first, behind a check that the function is kept.
+        equalize: bring channels of very different size in front of a SiLU to one size, where calibration finds any.
+        rounding: ``"compensated"`` rounds the weights of layers on the calibration data
+            (:mod:`onnxqat.calibration.rounding`) and corrects biases; ``"nearest"`` leaves weights and biases; ``"auto"``
+            rounds on the data where that helps on samples that are held out.
+        batch_norm: ``"keep"`` leaves a BatchNormalization in the file, to be trained: behind its layer where the
+            backend's weight scales can take it up at deployment, else in front of the quantizers, where the graph
+            folds it; ``"fold"`` folds it into the weights before they are quantized; ``"auto"`` keeps it where weights have
+            3 bits or fewer and it can go behind its layer, and folds it elsewhere.
+        keep_io_types: a model in float16, bfloat16 or double is computed in float32; its inputs and outputs keep their
+            types, behind a Cast, or become float32 too.
+        guard: where an output falls below 20 dB in the trial, find the quantizers that cost it and give them another
+            range, 16 bits, or float (:mod:`onnxqat.insertion.guard`); what is not finite, too.
+        fast: neither compare ranges at the outputs of the network nor round on the data, unless `rounding` asks for it.
+        progress: called with batches done and their number, when known.
+
+    Raises:
+        ModelError: ``model-already-quantized``, ``model-form``, and everything that :func:`onnxqat.graph.io.load` raises.
+        DataError: ``data-missing`` without calibration data where an activation is quantized.
+        BackendError: ``backend-unknown``, ``backend-table``, ``backend-opset``.
+        UsageError: ``pattern-no-match``, ``option-invalid``.
+        CheckError: ``quantized-not-finite``: NaN or infinities where the float model has none; nothing is written.
+    """
+    for name, choice, choices in (("rounding", rounding, Rounding), ("batch_norm", batch_norm, BatchNorm)):
+        if choice not in get_args(choices):
+            raise UsageError("option-invalid", f"{name} is {choice!r}", hint=", ".join(get_args(choices)))
+    overrides = overrides or Overrides()
+    if replace and keep:
+        raise UsageError("option-invalid", "quantizers can be replaced or kept, not both")
+    table = table_overrides.apply(overrides, schema.load(backend))
+    if rounding == "compensated" and table.sums == "odd":
+        text = f"{table.backend} --exact rounds weights to even codes, which undoes compensated rounding"
+        raise UsageError("option-invalid", text, hint="leave one of the two")
+    if output is None and isinstance(source, (str, os.PathLike)):
+        output = bundles.outside(source).with_suffix(".qdq.onnx")
+    files_read.plan(output)
+    model = io.load(source)
+    remarks: list[Remark] = []
+    origin = records.origin(source, model)
+    settle_quantizers(model, source, remarks, replace=replace, keep=keep)
+    original = model.clone()
+    chosen = prepare(
+        model,
+        table,
+        overrides,
+        remarks,
+        simplify=simplify,
+        batch_norm=batch_norm,
+        compute=True,
+        keep_io_types=keep_io_types,
+    )
+    chosen = _reachable(model, chosen, remarks)
+    given = {"calibration": calibration, "random_data": random_data, "rounding": rounding}
+    remarks.extend((*kept_weights.remarks(original, table), *needed_data.check(model, table, chosen, **given)))
+    data = _open(model, calibration, preprocess, batch_size, limit)
+    if equalize and calibration is not None:
+        from onnxqat.calibration import equalize as equalization
+
+        remarks.extend(equalization.equalize(model, table, chosen, data))
+    from onnxqat.insertion import exactness
+    from onnxqat.insertion import guard as guarding
+
+    # Random numbers say nothing of how large codes get, and --safe-range takes no data's word for it.
+    trusts_data = calibration is not None and not overrides.safe_range
+    calibrated = _calibrate(model, table, chosen, data, progress, watches_peaks=trusts_data)
+    if rounding == "auto" and (fast or calibration is None):
+        rounding = "nearest"
+    if not fast and calibration is not None:
+        remarks.extend(exactness.cost(original, calibrated, (backend, overrides), data, place))
+        remarks.extend(calibrated.choose_ranges(data))
+    has_file = bool(origin.float_model)
+    placing = functools.partial(_round_and_place, table=table, data=data, rounding=rounding, has_file=has_file)
+    watch = guarding.Guard(original, calibrated, data, overrides, placing, mends=guard)
+    made = watch.make(remarks, tries=calibration is not None)
+    records.describe(
+        made.model,
+        table,
+        calibration="random" if random_data else "none" if calibration is None else "data",
+        exact=overrides.exact,
+    )
+    provenance.write(made.model, origin if calibration is None else records.with_data(origin, data))
+    result = _finish(source, made.model, output, made.plan, remarks)
+    return dataclasses.replace(result, trial=made.trial, guard=made.guarded)
+
+
+def prepare(
+    model: ir.Model,
+    table: schema.Backend,
+    overrides: Overrides,
+    remarks: list[Remark],
+    *,
+    simplify: bool = False,
+    batch_norm: BatchNorm = "fold",
+    compute: bool = False,
+    keep_io_types: bool = True,
+) -> Selection:
+    """Run the prepare recipe on `model` in place and find the user's selection on the names before it.
+
+    Args:
+        model: float model.
+        table: backend table, user overrides applied.
+        overrides: user choices.
+        remarks: what is found is added.
+        simplify: run onnxsim first.
+        batch_norm: as of :func:`insert_qdq`.
+        compute: where weight scales cannot take up a BatchNormalization that is to be kept, note it at its layer, for
+            :func:`place` to compute the folded weight in the graph. `model` has to stay in memory until then.
+        keep_io_types: as of :func:`insert_qdq`.
+
+    Raises:
+        UsageError: ``option-invalid`` where a BatchNormalization is to be kept and no weight scale can take it up.
+    """
+    remarks.extend(_base.rewrite(model, [UniqueNames()]).remarks)
+    remarks.extend(_stale(shapes.mend(model)))
+    chosen = table_overrides.select(model, overrides)
+    table_overrides.mark(model, chosen)
+    first: list[_base.Pass] = [
+        CloseInitializers(),
+        RaiseOpset(max(needed_opset(table, overrides), _function_opset(model, table))),
+        InlineFunctions(op.partition("/")[0] for op in table.ops),
+        ConvertToFloat32(keep_io_types=False),
+    ]
+    if keep_io_types:
+        note_io_types(model, OTHERS)
+    if simplify:
+        from onnxqat.passes.simplify import Simplify
+
+        # In float32 the check of the function that it makes has kernels for every operator.
+        first = [first[-1], Simplify(keep_batchnorm=batch_norm != "fold"), *first]
+    remarks.extend(_base.rewrite(model, first).remarks)
+    chosen = table_overrides.unmark(model, chosen)
+    shapes.infer(model)  # types tell the next passes what is worth folding
+    asked = batch_norm == "keep"
+    if batch_norm == "auto":
+        keeps = not overrides.exact and kept_batchnorm.is_worth_it(model, table, remarks)
+        batch_norm = "keep" if keeps else "fold"
+    if batch_norm == "keep":
+        kept_batchnorm.keep(model, table, chosen, remarks, exact=overrides.exact, compute=compute, asked=asked)
+    steps: list[_base.Pass] = [
+        LiftConstants(),
+        FoldBatchnorm(),
+        FoldGemmScalars(),
+        BatchnormToAffine(),
+        PadAllAxes(),
+        FoldPad(),
+    ]
+    if table.matmul_bias == "gemm":
+        steps.append(MatmulBiasToGemm(chosen.reason))
+    pool = table.ops.get("AveragePool")
+    if pool is not None and pool.when.get("count_include_pad", 1) == 0:
+        steps.append(PadCountedPools())
+    if table.written_attributes:
+        steps.append(WriteDefaultAttributes(op.partition("/")[0] for op in (*table.ops, *table.passthrough)))
+    remarks.extend(_base.rewrite(model, steps).remarks)
+    if table.sums == "odd":
+        from onnxqat.calibration.exact import tie_free_sums
+
+        tie_free_sums.add_biases(model)
+    edit.remove_unused(model)
+    if any(value.dtype is None or value.shape is None for node in walk.nodes(model) for value in node.outputs):
+        shapes.infer(model)  # what the passes made states its own, and may tell those of others
+    return chosen
+
+
+def _stale(names: tuple[str, ...]) -> list[Remark]:
+    if not names:
+        return []
+    text = "the file states shapes that contradict its inputs and operators; they were inferred again"
+    return [Remark(text, names, "prepare")]
+
+
+def needed_opset(table: schema.Backend, overrides: Overrides | None = None) -> int:
+    """Lowest opset for every type of `table` and of `overrides`; at least 13, where per-channel scales begin.
+
+    Raises:
+        BackendError: ``backend-opset`` where the backend cannot read that opset.
+    """
+    storages = [t.dtype for t in table.types.values() if t.dtype != "float"]
+    storages += [s.dtype for row in table.ops.values() for s in (*row.inputs, *row.outputs) if s.dtype is not None]
+    widths = [bits for _, *both in (overrides.node_bits if overrides else ()) for bits in both]
+    storages += ["int16"] if 16 in (table.first_last_bits, *widths) else []
+    storages += ["int4"] if any(t.granularity == "block" for t in table.types.values()) else []  # opset of block_size
+    needed = max([PER_CHANNEL_OPSET, table.opset[0], *map(first_opset, storages)])
+    if needed > table.opset[1]:
+        raise BackendError(
+            "backend-opset",
+            f"{table.backend} reads opset {table.opset[0]} to {table.opset[1]}, but these types need {needed}",
+            hint="choose 8-bit types or another backend",
+        )
+    return needed
+
+
+def _function_opset(model: ir.Model, table: schema.Backend) -> int:
+    """The opset that the model and its functions can have in common, so that the latter can become part of it."""
+    bodies = [model.opset_imports, *(function.opset_imports for function in model.functions.values())]
+    versions = [imports[""] for imports in bodies if "" in imports]
+    return min(max(versions), table.opset[1]) if model.functions and versions else 0
+
+
+def _open(
+    model: ir.Model, calibration: Any, preprocess: str | Preprocess | None, batch_size: int | None, limit: int | None
+) -> Data:
+    from onnxqat.data import data, inputs
+    from onnxqat.data import preprocess as lines
+
+    infos = inputs.of_graph(model.graph)
+    if calibration is None:
+        return data.random_data(infos, RANDOM_BATCHES)
+    line = lines.parse(preprocess) if isinstance(preprocess, str) else preprocess
+    return data.open_data(
+        calibration, infos, preprocess=line, batch_size=32 if batch_size is None else batch_size, limit=limit
+    )
+
+
+def _reachable(model: ir.Model, chosen: Selection, remarks: list[Remark]) -> Selection:
+    """`chosen`, without what calibration cannot run."""
+    from onnxqat.runtime import vendor_operators
+
+    nodes, reason, found = vendor_operators.out_of_reach(model)
+    remarks.extend(found)
+    return table_overrides.without(chosen, dict.fromkeys(nodes, reason))
+
+
+def _calibrate(
+    model: ir.Model,
+    table: schema.Backend,
+    chosen: Selection,
+    data: Data,
+    progress: Callable[[int, int | None], None] | None,
+    *,
+    watches_peaks: bool,
+) -> Calibrated:
+    from onnxqat.calibration import channel_peaks, resolve, row_dynamic_range, runner
+    from onnxqat.insertion.placing import Calibrated
+    from onnxqat.runtime import vendor_operators
+
+    plan = planner.plan(model, table, chosen)
+    wanted = resolve.tensors_to_observe(plan)
+    sizes = {
+        str(v.name): row_dynamic_range.RowSizes()
+        for _, v in row_dynamic_range.normalized_layers(model)
+        if v.name in wanted
+    }
+    peaks = channel_peaks.of_plan(plan, model) if watches_peaks else {}
+    watch = runner.watchers({name: seen for name, seen in peaks.items() if name in wanted}, sizes)
+    observers = runner.calibrate(vendor_operators.runnable_part(model), wanted, data, progress=progress, watch=watch)
+    return Calibrated.of(model, table, chosen, plan, observers, sizes, peaks)
+
+
+def _round_and_place(
+    model: ir.Model,
+    plan: QuantPlan,
+    resolved: Resolved,
+    remarks: list[Remark],
+    *,
+    table: schema.Backend,
+    data: Data,
+    rounding: Rounding,
+    has_file: bool,
+) -> None:
+    from onnxqat.insertion.rounding_choice import round_weights
+
+    insert = functools.partial(place, table=table, plan=plan, resolved=resolved)
+    remarks.extend(round_weights(model, plan, resolved, data, rounding, insert, has_file=has_file))
+    insert(model, remarks)
+
+
+def settle(
+    model: ir.Model,
+    table: schema.Backend,
+    chosen: Selection,
+    plan: QuantPlan,
+    observers: Observed,
+    sizes: dict[str, RowSizes],
+    remarks: list[Remark],
+) -> tuple[QuantPlan, Resolved]:
+    """The plan that the data lead to, which may leave more in float, and its parameters.
+
+    Args:
+        model: prepared float model.
+        table: backend table, user overrides applied.
+        chosen: nodes that the user took out.
+        plan: what the graph alone leads to.
+        observers: of the tensors of ``resolve.tensors_to_observe(plan)``.
+        sizes: of the rows that normalized layers read.
+        remarks: what is found is added.
+    """
+    from onnxqat.insertion.placing import Calibrated
+
+    return Calibrated.of(model, table, chosen, plan, observers, sizes).settle(remarks)
+
+
+def place(
+    model: ir.Model, remarks: list[Remark], *, table: schema.Backend, plan: QuantPlan, resolved: Resolved
+) -> None:
+    """Insert the quantizers of `resolved` into `model`, in place; nodes that stay in float note why."""
+    if plan.odd_sums:
+        from onnxqat.calibration.exact import tie_free_sums
+
+        tie_free_sums.make_odd(model, plan, resolved.placements)
+    steps: list[_base.Pass] = [PlaceQdq(resolved.placements, table.pairs), PairCaptured(), DeriveBias(resolved.biases)]
+    steps += [compute_batchnorm.ComputeBatchnorm(), RestoreIoTypes()]
+    remarks.extend(_base.rewrite(model, steps).remarks)
+    edit.remove_unused(model)
+    remarks.extend(_opset.too_new(model, table.backend, table.opset[1]))
+    _note(model, plan, resolved)
+
+
+def _note(model: ir.Model, plan: QuantPlan, resolved: Resolved) -> None:
+    """Each node says why it stays in float, or what its weights rely on, for ``explain`` and ``lint``: the data say it."""
+    from onnxqat.calibration import largest_codes
+
+    reasons = dict(plan.float_nodes)
+    for node in walk.nodes(model):
+        reason = reasons.get(query.label(node))
+        if str(node.name) in resolved.largest_codes:
+            largest_codes.note(node, resolved.largest_codes[str(node.name)])
+        if reason is not None:
+            node.metadata_props[build.LEFT_FLOAT] = reason
+
+
+def _finish(
+    source: io.ModelSource,
+    model: ir.Model,
+    output: str | os.PathLike[str] | None,
+    plan: QuantPlan,
+    remarks: list[Remark],
+) -> InsertResult:
+    counts: dict[str, int] = {"activation": 0, "weight": 0, "bias": 0}
+    for quantizer in qdq.quantizers(model, every=True):
+        counts[quantizer.role] += 1
+    remarks.extend([] if any(counts.values()) else [_nothing(plan)])
+    written = io.save(model, output) if output is not None else None
+    result = written if isinstance(source, (str, os.PathLike)) else io.like(source, model)
+    return InsertResult(result, plan, tuple(remarks), counts)
+
+
+def _nothing(plan: QuantPlan) -> Remark:
+    """That the file is as it was but for its metadata, and the reason that most of its nodes have."""
+    reasons = Counter(reason for _, reason in plan.float_nodes).most_common(1)
+    why = reasons[0][0] if reasons else f"{plan.backend} has a row for none of its operators"
+    return Remark(
+        f"nothing is quantized: {why}", tuple(node for node, reason in plan.float_nodes if reason == why), "insert"
+    )

@@ -1,0 +1,169 @@
+"""Find the defects of a QDQ file, or what a target will do to a float one; mend those with a mechanical remedy."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import onnx_ir as ir
+
+from onnxqat import discover
+from onnxqat.backends import schema
+from onnxqat.errors import QatError, UsageError
+from onnxqat.graph import bundles, io, query, shapes, verify, walk
+from onnxqat.linting.context import File
+from onnxqat.linting.rule import SEVERITIES, Finding, Found, LintReport, Rule
+from onnxqat.runtime import broken_model
+
+ROUNDS = 3  # what one fix uncovers, another may mend
+_RULES = "onnxqat.linting.rules"
+
+
+@functools.cache
+def rules() -> tuple[Rule, ...]:
+    """All rules, in the order of their files' names; those that need a backend's table last."""
+    found = [rule for name in discover.names(_RULES) for rule in importlib.import_module(f"{_RULES}.{name}").RULES]
+    return tuple(sorted(found, key=lambda rule: rule.target))
+
+
+@broken_model.guard("model")
+def lint(
+    model: io.ModelSource,
+    backend: str | None = None,
+    *,
+    fix: bool = False,
+    output: str | os.PathLike[str] | None = None,
+) -> LintReport:
+    """Apply every rule to a model.
+
+    Args:
+        model: path, onnx.ModelProto, onnx_ir.Model or onnx_graphsurgeon.Graph; it is not changed. A float model with a
+            backend gives the pre-flight: what the target will refuse or run in float.
+        backend: name of a backend table, or path of one, whose rules are applied too.
+        fix: mend what has a mechanical remedy; the findings are those that are left.
+        output: file to write with `fix`, for a path ``<name>.fixed.onnx`` beside it by default. Written only where
+            something was mended.
+
+    Raises:
+        ModelError: everything that :func:`onnxqat.graph.io.load` raises, ``output-not-writable``.
+        BackendError: ``backend-unknown``, ``backend-table``.
+        UsageError: ``option-invalid``: `fix` for a model in memory without `output`.
+    """
+    table = schema.load(backend) if backend is not None else None
+    loaded = io.load(model)
+    name = os.fspath(model) if isinstance(model, (str, os.PathLike)) else "the model"
+    target = _target(model, output) if fix else None
+    fixed: dict[str, int] = {}
+    written: str | None = None
+    if target is not None:
+        fixed = mend(loaded, table)
+        if fixed:
+            written = str(io.save(loaded, target))
+    file = opened(loaded, table)
+    backend_name = table.backend if table is not None else None
+    return LintReport(name, backend_name, len(file.quantizers), findings(file), written, fixed)
+
+
+def opened(model: ir.Model, table: schema.Backend | None = None) -> File:
+    """A model that the caller owns as the rules see it; types and shapes that it does not state are inferred in it."""
+    shapes.mend(model)
+    shapes.infer(model)
+    return File(model, table)
+
+
+def _target(model: io.ModelSource, output: str | os.PathLike[str] | None) -> Path:
+    if output is not None:
+        return Path(output)
+    if isinstance(model, (str, os.PathLike)):
+        return bundles.outside(model).with_suffix(".fixed.onnx")
+    raise UsageError("option-invalid", "a fixed model needs a file to be written to", hint="give output")
+
+
+def findings(file: File) -> tuple[Finding, ...]:
+    """Run the rules that apply to `file`, and return the findings, errors first."""
+    found = [_in_words(rule, place) for rule in _applied(file) for place in rule.check(file)]
+    return tuple(sorted(found, key=lambda f: SEVERITIES.index(f.severity)))
+
+
+def _applied(file: File) -> tuple[Rule, ...]:
+    return tuple(rule for rule in rules() if _applies(rule, file.table))
+
+
+def _applies(rule: Rule, table: schema.Backend | None) -> bool:
+    return not rule.target if table is None else not rule.table_decides
+
+
+def _in_words(rule: Rule, place: Found) -> Finding:
+    return Finding(
+        code=rule.code,
+        severity=place.severity or rule.severity,
+        node="" if place.node is None else query.label(place.node),
+        tensor=place.tensor,
+        message=place.message,
+        reason=rule.reason,
+        remedy=rule.remedy,
+        fixable=rule.fix is not None,
+    )
+
+
+def mend(model: ir.Model, table: schema.Backend | None = None) -> dict[str, int]:
+    """Mend `model`, which the caller owns, in place.
+
+    Returns:
+        For each code, how many findings are gone.
+
+    Raises:
+        ModelError: ``pass-postcondition``: the model was sound and a fix broke it, which is a defect of ours.
+    """
+    sound = _is_sound(model)
+    with _inferred(model):
+        before = _fixable(model, table)
+        for _ in range(ROUNDS):
+            changed = [_mend(rule, model, table) for rule in rules() if rule.fix and _applies(rule, table)]
+            if not any(changed):
+                break
+        after = _fixable(model, table)
+    if sound:
+        verify.verify(model)
+    return {code: count - after.get(code, 0) for code, count in before.items() if count > after.get(code, 0)}
+
+
+def _mend(rule: Rule, model: ir.Model, table: schema.Backend | None) -> bool:
+    """Apply the fix of one rule; whether there was anything to mend."""
+    file = File(model, table)
+    places = list(rule.check(file))
+    if places and rule.fix is not None:
+        rule.fix(file, places)
+    return bool(places)
+
+
+@contextlib.contextmanager
+def _inferred(model: ir.Model) -> Iterator[None]:
+    """Types and shapes for the rules; those that the file did not state go again."""
+    stated = [(value, value.type, value.shape) for scope in walk.scopes(model) for value in walk.values(scope)]
+    shapes.mend(model)
+    shapes.infer(model)
+    yield
+    for value, kind, shape in stated:
+        value.type, value.shape = kind, shape
+
+
+def _is_sound(model: ir.Model) -> bool:
+    try:
+        verify.verify(model)
+    except QatError:
+        return False
+    return True
+
+
+def _fixable(model: ir.Model, table: schema.Backend | None) -> dict[str, int]:
+    file, found = File(model, table), dict[str, int]()
+    for rule in _applied(file):
+        count = sum(1 for _ in rule.check(file)) if rule.fix is not None else 0
+        if count:
+            found[rule.code] = count
+    return found

@@ -1,0 +1,60 @@
+"""Nodes left in float that the compiler would run on codes all the same, if they stood between two pairs."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from onnxqat.graph import data_movement, qdq, query
+from onnxqat.ops import operators as ops
+from onnxqat.placement.plan_builder import Draft
+
+CLIPS = frozenset({"Relu", "Clip"})
+
+
+def keep_float(draft: Draft, node: ir.Node) -> None:
+    """Keep pairs off the outputs of `node`, left in float, if the table says that the compiler claims its operator.
+
+    onnxruntime rounds the float weight of a convolution that reads codes and whose result is rounded, with one scale
+    for all channels, and has integer kernels for pools that count padding otherwise: what is float in the file is so
+    only without a pair on one of its sides. It looks through Relu and Clip, and moves quantizers through data movement.
+    """
+    if node.domain or node.op_type not in draft.backend.claims or not _reads_codes(draft, node) or _is_computed(node):
+        return
+    pending = list(node.outputs)
+    while pending:
+        value = pending.pop()
+        if value not in draft.unpaired:
+            draft.unpaired[value] = query.label(node)
+            pending.extend(v for user in value.consumers() if _passes(draft, user) for v in user.outputs)
+
+
+def _passes(draft: Draft, node: ir.Node) -> bool:
+    return draft.spreads(node) or data_movement.is_removed(node) or (node.op_type in CLIPS and not node.domain)
+
+
+def _reads_codes(draft: Draft, node: ir.Node) -> bool:
+    """Check whether the first input of `node` may get a pair, placed by its producer or for another consumer."""
+    reader, value = node, node.inputs[0]
+    while value is not None and value not in draft.unpaired:
+        tensor, producer = draft.tensors.get(str(value.name)), value.producer()
+        if tensor is not None and tensor.primary is not None:
+            return True
+        if qdq.is_dequantize(producer) or any(
+            _may_want(draft, user) for user in value.consumers() if user is not reader
+        ):
+            return True
+        if producer is None or not draft.spreads(producer):
+            return False
+        reader, value = producer, producer.inputs[0]
+    return False
+
+
+def _may_want(draft: Draft, node: ir.Node) -> bool:
+    return not draft.selection.reason(node) and (draft.spreads(node) or draft.row(node)[0] is not None)
+
+
+def _is_computed(node: ir.Node) -> bool:
+    """Check whether a weight of `node` is computed: no compiler rounds such a weight."""
+    row = ops.find("", node.op_type)
+    weights = [v for i, v in enumerate(node.inputs) if v is not None and row is not None and row.role(i) == "weight"]
+    return any(query.constant_tensor(v) is None for v in weights)

@@ -1,0 +1,132 @@
+"""Parameters that tensors have in common: ties of a row, data movement, branches of If, readers on one other grid."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from onnxqat.analysis import dataflow
+from onnxqat.backends.schema import OpRow
+from onnxqat.graph import query
+from onnxqat.placement import fusion_chains, tensor_specs
+from onnxqat.placement.plan_builder import Draft
+from onnxqat.types import Decision, Fixed, Float, QType, Remark, TensorSpec
+
+
+def settle(draft: Draft) -> None:
+    """Quantize a tensor with its consumers' spec if all of them, also behind data movement, want the same one.
+
+    This avoids a second, requantizing pair, for example between an 8-bit and a 4-bit layer.
+    """
+    for tensor in draft.tensors.values():
+        wanted = _read_as(draft, tensor.value) if tensor.produced is not None else None
+        if tensor.produced is None or wanted is None or same_grid(tensor.produced[0], wanted):
+            continue
+        decision: Decision = wanted
+        if isinstance(tensor.produced[0], Fixed) and tensor.slot is not None:
+            decision = tensor_specs.fixed(draft, tensor.slot, wanted)
+        tensor.produced = (decision, f"{tensor.produced[1]}, on its readers' grid")
+
+
+def _read_as(draft: Draft, value: ir.Value) -> TensorSpec | None:
+    """The one spec that all consumers of `value` want, also those behind data movement; None if they differ."""
+    if value.is_graph_output() or not query.reads(value):
+        return None
+    found: set[Decision | None] = set()
+    for node, index in value.uses():
+        wanted = draft.wants.get((str(node.name), index))
+        moved = wanted is None and index == 0 and draft.spreads(node) and draft.moves_float(node)
+        found.update([_read_as(draft, v) for v in node.outputs if _is_read(v)] if moved else [wanted])
+    one, *others = found or {None}  # what moves the data may have no reader itself
+    return one if isinstance(one, TensorSpec) and not others else None
+
+
+def _is_read(value: ir.Value) -> bool:
+    """Check whether float `value` has a consumer: a part of a Split may have none."""
+    return value.dtype == ir.DataType.FLOAT and (value.is_graph_output() or query.reads(value) > 0)
+
+
+def tie_row(draft: Draft, node: ir.Node, row: OpRow, inputs: list[int]) -> None:
+    """Tie what the row of `node` ties; with ``convert``, an input that cannot be tied gets a pair of its own."""
+    names = {i: str(value.name) for i in inputs if (value := node.inputs[i]) is not None}
+    output = str(fusion_chains.behind(node, draft.backend).output.name)
+    order = [*([output] if row.tie == "io" else []), *names.values()]
+    free = [n for n in order if (t := draft.tensors.get(n)) is not None and isinstance(t.primary, TensorSpec)]
+    root = (free or order)[0] if row.convert else order[0]
+    for other in order:
+        if other == root or draft.tie(root, other) or (row.convert and other != output):
+            continue
+        _remark(draft, root, other)
+    if row.convert and free:
+        for index, name in names.items():
+            if name != root and name in draft.tensors and draft.groups.root(name) != draft.groups.root(root):
+                rule = f"{node.op_type} reads one grid"
+                draft.tensors[name].converted[str(node.name), index] = (root, rule)
+
+
+def _remark(draft: Draft, first: str, second: str) -> None:
+    a, b = draft.tensors.get(first), draft.tensors.get(second)
+    if a is not None and b is not None and isinstance(a.primary, TensorSpec) and isinstance(b.primary, TensorSpec):
+        draft.remarks.append(Remark(f"{first!r} and {second!r} differ in type and so cannot share a scale", (), "plan"))
+
+
+def spread(draft: Draft) -> None:
+    """Spread parameters through data movement, forward in graph order, then backward, until nothing changes."""
+    candidates = [n for graph in draft.graphs for n in graph if draft.spreads(n) and draft.moves_float(n)]
+    changed = True
+    while changed:
+        before = len(draft.groups.members()), sum(t.primary is not None for t in draft.tensors.values())
+        for node in (*candidates, *reversed(candidates)):
+            _spread_node(draft, node)
+        changed = before != (len(draft.groups.members()), sum(t.primary is not None for t in draft.tensors.values()))
+
+
+def _spread_node(draft: Draft, node: ir.Node) -> None:
+    source = node.inputs[0]
+    assert source is not None
+    inner = draft.tensor(source)
+    outs = [draft.tensor(v) for v in node.outputs if draft.may_carry_pair(v)]
+    spec = inner.primary or next((t.primary for t in outs if t.primary is not None), None)
+    if spec is None or not outs:
+        return
+    if isinstance(spec, TensorSpec) and spec.role != "activation":
+        return
+    if inner.produced is None and (str(node.name), 0) not in draft.wants:
+        draft.want(node, 0, spec, f"{node.op_type} passes its input's grid on")
+    for tensor in outs:
+        if tensor.primary is None or tensor.produced is None:
+            tensor.produced = (spec, f"{node.op_type} passes its input's grid on")
+        if isinstance(spec, TensorSpec) and not draft.tie(str(source.name), str(tensor.value.name)):
+            _remark(draft, str(source.name), str(tensor.value.name))
+
+
+def tie_widest(draft: Draft) -> None:
+    """Tie the output of a Concat of mixed ranges to its widest input, whose range is about the same.
+
+    HTP drops the pair in front if both are quantized: with a grid of its own for the output, values beyond the
+    calibrated range would get other codes than in the file.
+    """
+    for graph in draft.graphs:
+        for node in graph:
+            widest = draft.mixed_range.get(str(node.name))
+            if widest is not None:
+                draft.tie(widest, str(node.outputs[0].name))
+
+
+def tie_branches(draft: Draft) -> None:
+    """Tie the outputs of an If to those of its branches: a pair behind the If then changes nothing."""
+    for graph in draft.graphs:
+        for value in (v for node in graph for v in node.outputs):
+            for inner in dataflow.returned_by(value):
+                if not draft.tie(str(value.name), str(inner.name)):
+                    _remark(draft, str(value.name), str(inner.name))
+
+
+def same_grid(produced: Decision, wanted: Decision) -> bool:
+    """Check whether a tensor on the produced grid needs no second pair for the wanted one: same type, or float."""
+    qtypes: list[QType | None] = [None, None]
+    for index, decision in enumerate((produced, wanted)):
+        if isinstance(decision, TensorSpec):
+            qtypes[index] = decision.qtype
+        elif isinstance(decision, Fixed):
+            qtypes[index] = decision.qparams.qtype
+    return qtypes[0] == qtypes[1] or isinstance(produced, Float)

@@ -1,0 +1,1 @@
+"""Training data: batches, held-out samples, data sets."""

@@ -1,0 +1,1 @@
+"""Execution of training steps: device, precision, memory, arithmetic."""

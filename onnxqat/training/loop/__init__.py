@@ -1,0 +1,1 @@
+"""The training loop: steps, checkpoints, the best weights, and steps that are not finite."""

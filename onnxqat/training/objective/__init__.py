@@ -1,0 +1,1 @@
+"""Training objectives: losses, teachers, distillation, weights of outputs."""

@@ -1,0 +1,1 @@
+"""Optimization: optimizers, learning rates, schedules, length of a run, moving averages."""

@@ -1,0 +1,304 @@
+"""The whole way in one call: cheap ways first, training where they are not enough, one file that is proven."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+import onnxqat
+from onnxqat.autotune import budget as budgets
+from onnxqat.autotune import reconstruction, tuning
+from onnxqat.autotune.budget import Budget
+from onnxqat.autotune.scoring import FEWEST_TOP1, Judge
+from onnxqat.cli import main
+from onnxqat.data import inputs as model_inputs
+from onnxqat.data.data import open_data
+from onnxqat.errors import DataError, UsageError
+from onnxqat.graph import io, qdq
+from onnxqat.placement.table_overrides import Overrides
+from onnxqat.report.build_auto import from_auto
+from onnxqat.runtime.session import Session
+from onnxqat.training import digits as demo
+from onnxqat.validation.remedies import Given
+from tests.validation import tiny
+
+BITS = Overrides(weight_bits=2, activation_bits=2)
+
+
+@pytest.fixture(scope="module")
+def model() -> onnx.ModelProto:
+    return tiny.write(None)
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The demo's network, and the digits that it was trained on with their labels."""
+    images, labels = demo.load()
+    path = tmp_path_factory.mktemp("digits") / "digits.onnx"
+    demo.export(demo.train(images["train"], labels["train"]), path)
+    return {"model": onnx.load(path), "data": {"image": images["train"], "labels": labels["train"]}}
+
+
+def data(model: onnx.ModelProto, samples: int) -> dict[str, np.ndarray]:
+    """Images, and the classes that the float model gives them."""
+    x = tiny.images(samples)
+    logits = Session(io.load(model), optimize=True).run({"image": x})["logits"]
+    return {"image": x, "labels": logits.argmax(1)}
+
+
+def judge(model: onnx.ModelProto, source: Any) -> Judge:
+    loaded = io.load(model)
+    return Judge(Session(loaded, optimize=True), open_data(source, model_inputs.of_graph(loaded.graph)))
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("90s", 90.0), ("10m", 600.0), ("1.5h", 5400.0), ("30", 30.0)])
+def test_budget_is_read(text: str, seconds: float) -> None:
+    assert budgets.parse(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "ten", "0m", "-3s", "5d"])
+def test_no_length_of_time_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="no length of time"):
+        budgets.parse(text)
+
+
+def test_judge_measures_what_there_is(model: onnx.ModelProto) -> None:
+    labelled = data(model, FEWEST_TOP1)
+    by_label = judge(model, labelled)
+    assert (by_label.measure, by_label.float_accuracy) == ("accuracy", 1.0)
+    without = judge(model, {"image": labelled["image"]})
+    assert (without.measure, without.float_accuracy) == ("agreement", None)
+    few = judge(model, {"image": labelled["image"][:50]})
+    assert few.measure == "noise"
+
+    session = Session(io.load(model), optimize=True)
+    wrong = np.arange(FEWEST_TOP1) % 8 == 0
+
+    def rolled(feeds: Any) -> dict[str, np.ndarray]:
+        """The logits of one sample in eight belong to the class before."""
+        rows = np.isin(feeds["image"].reshape(len(feeds["image"]), -1)[:, 0], labelled["image"][wrong, 0, 0, 0])
+        found = session.run(feeds)["logits"]
+        found[rows] = np.roll(found[rows], 1, axis=1)
+        return {"logits": found}
+
+    assert by_label.drop(rolled) == without.drop(rolled) == 12.5
+    assert by_label.drop(session.run) == 0.0
+
+    def louder(feeds: Any) -> dict[str, np.ndarray]:
+        return {"logits": session.run(feeds)["logits"] * np.float32(1.25)}
+
+    assert few.drop(louder) == pytest.approx(25.0)
+    assert few.drop(lambda feeds: {"logits": louder(feeds)["logits"] * np.nan}) == np.inf
+
+
+def test_labels_that_are_no_classes_judge_nothing(model: onnx.ModelProto) -> None:
+    x = tiny.images(FEWEST_TOP1)
+    found = judge(model, {"image": x, "labels": np.zeros((len(x), 4), np.float32)})
+    assert found.measure == "agreement"
+    assert found.drop(Session(io.load(model), optimize=True).run) == 0.0
+
+
+def test_stops_at_the_first_that_is_good_enough(model: onnx.ModelProto, tmp_path: Path) -> None:
+    before = model.SerializeToString()
+    result = onnxqat.auto(model, data=data(model, 1200), output=tmp_path / "out", target_drop=3.0)
+    assert model.SerializeToString() == before
+    assert [a.name for a in result.attempts] == ["calibrated"]
+    assert result.passed, result.failures
+    assert (result.measure, result.samples) == ("accuracy", 240)
+    assert result.validation.samples == 240
+    assert result.bundle is not None
+    assert (tmp_path / "out" / "bundle" / "model.onnx").exists()
+    assert ir.load(result.model).metadata_props["onnxqat.backend"] == "onnxruntime-cpu"
+
+
+def test_trains_where_calibration_is_not_enough(
+    model: onnx.ModelProto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuning, "MOST_STEPS_UNLABELLED", 40)
+    monkeypatch.setattr(reconstruction, "MOST", 100)
+    given = {"image": data(model, 200)["image"]}
+    result = onnxqat.auto(
+        model, "academic", data=given, output=tmp_path, overrides=BITS, target_drop=0.0, budget=3600.0
+    )
+    names = [a.name for a in result.attempts]
+    assert names[:3] == ["calibrated", "observer mse", "observer percentile"]
+    assert names[3].endswith("compensated rounding")
+    assert names[4:] == ["fine-tuned", "reconstructed"]  # one hour is enough for both
+    assert result.chosen in names[4:]
+    assert result.drop == min(a.drop for a in result.attempts) < min(a.drop for a in result.attempts[:4])
+    assert not result.passed
+    assert result.failures[-1].startswith("the best of 6 attempts loses")
+    # What was judged in torch while training is what onnxruntime makes of the file.
+    held = {"image": given["image"][4::5]}
+    found = judge(model, held).drop(Session(ir.load(result.model), optimize=False).run)
+    assert found == pytest.approx(result.drop, rel=1e-3)
+
+
+def test_a_score_of_ones_own_decides(model: onnx.ModelProto, tmp_path: Path) -> None:
+    seen: list[str] = []
+
+    def score(path: Path) -> float:
+        """As if the float model had 0.9 and each quantized one a little more than the one before."""
+        seen.append(path.name)
+        return 0.9 if len(seen) == 1 else 0.5 + 0.05 * len(seen)
+
+    result = onnxqat.auto(
+        model,
+        data=data(model, 60),
+        output=tmp_path,
+        score=score,
+        target_drop=0.25,
+        overrides=Overrides(observer="minmax"),
+    )
+    assert seen[0] == "float.onnx"
+    assert (result.measure, len(result.attempts)) == ("score", 2)
+    assert result.drop == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "score", "epoch", "labelled", "steps"),
+    [
+        (100.0, 0.0, 50, False, 1000),
+        (10.0, 0.0, None, True, 100),
+        (22.0, 5.0, 50, False, 109),
+        (1e9, 0.0, 7, True, 210),
+    ],
+)
+def test_length_follows_from_the_time(
+    seconds: float, score: float, epoch: int | None, labelled: bool, steps: int
+) -> None:
+    run = tuning.Tuning(None, labelled, None, None, None, None, 0.0, 0, None)  # type: ignore[arg-type]
+    assert run._length(seconds, 0.1, score, epoch) == steps
+
+
+@pytest.mark.parametrize("own_score", [False, True])
+def test_training_ends_once_the_target_is_met(digits: dict[str, Any], tmp_path: Path, own_score: bool) -> None:
+    """The digits at 2 bits, BatchNormalization kept: the longest run is 990 steps, and the target needs fewer."""
+    held = judge(digits["model"], {name: array[4::5] for name, array in digits["data"].items()})
+    scored: list[str] = []
+
+    def score(path: Path) -> float:
+        """Points of top-1."""
+        scored.append(path.name)
+        return -held.drop(Session(ir.load(path), optimize=False).run)
+
+    result = onnxqat.auto(
+        digits["model"],
+        "academic",
+        data=digits["data"],
+        output=tmp_path,
+        overrides=dataclasses.replace(BITS, observer="mse"),
+        target_drop=1.0,
+        budget=3600.0,
+        score=score if own_score else None,
+    )
+    assert result.chosen == "fine-tuned"
+    assert result.attempts[1].drop > 1.0
+    assert result.drop <= 1.0
+    assert not [failure for failure in result.failures if "attempts" in failure]
+    told = [re.search(r"met the target after (\d+) of (\d+) steps", r.message) for r in result.remarks]
+    (found,) = [line for line in told if line is not None]
+    done, planned = int(found[1]), int(found[2])
+    assert 0 < done < planned  # how soon differs from one processor to another
+    assert len(scored) >= 4 if own_score else not scored  # float, calibrated, on the way, the result
+    # The file that was written is the one that met it.
+    assert not any(node.op_type == "BatchNormalization" for node in ir.load(result.model).graph)
+    assert held.drop(Session(ir.load(result.model), optimize=False).run) == pytest.approx(result.drop)
+
+
+def test_without_time_nothing_is_trained(model: onnx.ModelProto, tmp_path: Path) -> None:
+    result = onnxqat.auto(
+        model,
+        "academic",
+        data={"image": tiny.images(40)},
+        output=tmp_path,
+        overrides=BITS,
+        target_drop=0.0,
+        budget=0.01,
+    )
+    assert [a.name for a in result.attempts] == ["calibrated"]
+    assert any("no time to fine-tune" in r.message for r in result.remarks)
+    given = Given("m.onnx", "m.qdq.onnx", "d.npz", target="academic")
+    again = "onnxqat auto m.onnx --budget 1h"
+    assert from_auto(result, given, longer=again).next_command == again
+    ended = dataclasses.replace(result, cut_short=False)  # more time would change nothing
+    look = "onnxqat profile m.onnx m.qdq.onnx --data d.npz"
+    assert from_auto(ended, given, longer=again).next_command == look
+    met = dataclasses.replace(ended, failures=(), drop=-1.0)
+    assert from_auto(met, given, longer=again).next_command.startswith("onnxqat explain ")
+
+
+def test_an_interruption_leaves_the_best_so_far(
+    model: onnx.ModelProto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tuning.Tuning, "run", interrupted)
+    given = {"data": {"image": tiny.images(40)}, "overrides": BITS, "target_drop": 0.0}
+    with pytest.raises(KeyboardInterrupt):
+        onnxqat.auto(model, "academic", output=tmp_path, **given)
+    assert [p.name for p in tmp_path.iterdir()] == ["so_far.qdq.onnx"]
+    assert qdq.is_quantized(io.load(tmp_path / "so_far.qdq.onnx"))
+
+
+def test_data_that_can_be_read_once_is_refused(model: onnx.ModelProto, tmp_path: Path) -> None:
+    batches = ({"image": tiny.images(8, seed=s)} for s in range(6))
+    with pytest.raises(DataError, match="only once"):
+        onnxqat.auto(model, data=batches, output=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_one_batch_learns_and_judges(model: onnx.ModelProto, tmp_path: Path) -> None:
+    result = onnxqat.auto(model, data=[{"image": tiny.images(32)}], output=tmp_path)
+    assert (result.measure, result.target_drop) == ("noise", 3.0)
+    assert any("judged on them, too" in r.message for r in result.remarks)
+    assert result.passed
+
+
+def test_command_prints_what_was_tried(
+    model: onnx.ModelProto, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    onnx.save(model, tmp_path / "m.onnx")
+    np.savez(tmp_path / "d.npz", **data(model, 60))
+    line = ["auto", str(tmp_path / "m.onnx"), "--data", str(tmp_path / "d.npz"), "--json"]
+    assert main.run([*line, "--target-drop", "100"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["kind"] == "auto"
+    assert (tmp_path / "m.auto" / "report.html").exists()
+    assert (
+        main.run([*line, "--target-drop=-100", "--budget", "0.001s", "--exclude", "Conv_conv1", "--exclude", "Gemm_*"])
+        == 1
+    )
+    report = json.loads(capsys.readouterr().out)
+    assert any("no time to fine-tune" in remark["message"] for remark in report["remarks"])
+    words = ["onnxqat", "auto", line[1], "--budget", "0.002s", "--target-drop", "-100", "--data", line[3]]
+    assert report["next_command"] == shlex.join([*words, "--exclude", "Conv_conv1", "--exclude", "Gemm_*", "--json"])
+    assert main.run(["auto", str(tmp_path / "m.onnx")]) == 2
+
+
+def test_budget_counts_down() -> None:
+    clock = Budget(1000.0)
+    assert 0.0 <= clock.spent < 1000.0
+    assert clock.left <= 1000.0
+    with pytest.raises(UsageError, match="above 0"):
+        Budget(0.0)
+
+
+def test_a_metric_by_name_decides(model: onnx.ModelProto, tmp_path: Path) -> None:
+    result = onnxqat.auto(
+        model, data=data(model, 60), output=tmp_path, score="sqnr", budget=1.0, overrides=Overrides(observer="minmax")
+    )
+    assert result.score is not None
+    assert (result.measure, result.target_drop, result.score.values["float"]) == ("score", 3.0, math.inf)
+    assert result.drop == pytest.approx(100 * 10 ** (-result.score.values["quantized"] / 20))

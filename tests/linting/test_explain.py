@@ -1,0 +1,73 @@
+"""Explain: every pair with its parameters, the rule behind it, and why nodes are in float."""
+
+import numpy as np
+import pytest
+
+from onnxqat.errors import UsageError
+from onnxqat.insertion.insert import insert_qdq
+from onnxqat.linting.explain import explain
+from onnxqat.placement.table_overrides import Overrides
+from tests.backends.planning import proto, weight
+from tests.linting.qdq_files import changed, model
+
+FLOAT = f"""<ir_version: 8, opset_import: ["" : 17]>
+g (float[N,2,4,4] x) => (float[N,2,4,4] y) <float[2,2,1,1] w = {weight(2, 2, 1, 1)}, float[2] b = {{1, 2}}> {{
+    ["first"] t = Conv(x, w, b) ["act"] a = Relu(t) ["hard"] h = HardSwish(a) ["last"] y = Conv(h, w, b) }}"""
+DATA = {"x": np.random.default_rng(0).normal(size=(4, 2, 4, 4)).astype(np.float32)}
+
+
+def test_pairs_of_a_file() -> None:
+    found = explain(model())
+    assert found.opset == 21
+    pairs = {p.tensor: p for p in found.pairs}
+    assert list(pairs) == ["x", "w", "bd", "r"]
+    assert (pairs["x"].role, pairs["x"].grid, pairs["x"].granularity) == ("activation", "uint8", "tensor")
+    assert pairs["x"].scale == (pytest.approx(0.05), pytest.approx(0.05))
+    assert pairs["x"].zero_point == (120, 120)
+    assert (pairs["x"].maker, pairs["x"].readers) == ("", ("Conv->t",))
+    assert (pairs["w"].role, pairs["w"].granularity) == ("weight", "channel, axis 0")
+    assert pairs["bd"].role == "bias"
+    assert (pairs["r"].maker, pairs["r"].readers) == ("Relu->r", ())
+    assert {p.wanted for p in found.pairs} == {None}
+    assert [(f.node, f.op_type) for f in found.float_nodes] == [("Relu->r", "Relu")]
+    assert "straight from Conv->t" in found.float_nodes[0].reason
+
+
+def test_rules_of_a_backend() -> None:
+    pairs = {p.tensor: p for p in explain(model(), "onnxruntime-cpu").pairs}
+    assert {name: p.wanted for name, p in pairs.items()} == {
+        "x": "Conv input 0",
+        "w": "Conv input 1",
+        "bd": "Conv bias",
+        "r": "Conv output behind its activation",
+    }
+    assert {p.tensor: p.wanted for p in explain(model(), "tensorrt").pairs}["r"] == ""
+
+
+def test_why_nodes_are_float() -> None:
+    made = insert_qdq(proto(FLOAT), calibration=DATA, overrides=Overrides(exclude=("last",))).model
+    found = explain(made)
+    reasons = {f.node: f.reason for f in found.float_nodes}
+    assert reasons["last"] == "excluded by 'last'"
+    assert reasons["hard"] == "onnxruntime-cpu has no row for HardSwish"
+    assert {p.rule for p in found.pairs if p.tensor == "x"} == {"Conv input 0"}
+    assert set(reasons) == {"last", "hard", "act"}
+    assert set(explain(made, "onnxruntime-cpu").float_nodes) < set(found.float_nodes)
+
+
+def test_a_missing_pair_is_the_reason() -> None:
+    found = explain(changed(("(xd, wd, bd)", "(x, wd, bd)")))
+    assert {f.node: f.reason for f in found.float_nodes}["Conv->t"] == "'x' carries no pair"
+
+
+def test_around_one_node() -> None:
+    found = explain(model(), node="Conv->t")
+    assert [p.tensor for p in found.pairs] == ["x", "w", "bd"]
+    assert found.float_nodes == ()
+    assert [p.tensor for p in explain(model(), node="r").pairs] == ["r"]
+
+
+def test_an_unknown_node() -> None:
+    with pytest.raises(UsageError, match="no node named 'Conv->u'") as caught:
+        explain(model(), node="Conv->u")
+    assert "Conv->t" in caught.value.hint
