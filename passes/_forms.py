@@ -7,13 +7,14 @@ import onnx_ir as ir
 
 from onnxqat import numerics
 from onnxqat.graph import qdq, query
+from onnxqat.graph.quantizer import Quantizer
 
 TENSOR = "onnxqat.tensor"
 
 SUFFIX = f"_{qdq.STORED_CODES}"
 
 
-def float_name(quantizer: qdq.Quantizer) -> str:
+def float_name(quantizer: Quantizer) -> str:
     """Name of the float tensor that stored integers were made from; else the dequantized tensor's name."""
     stated = quantizer.dequantize[0].metadata_props.get(TENSOR)
     stored = str(quantizer.input.name)
@@ -24,14 +25,14 @@ def float_name(quantizer: qdq.Quantizer) -> str:
     )
 
 
-def dequantized(quantizer: qdq.Quantizer) -> np.ndarray | None:
+def dequantized(quantizer: Quantizer) -> np.ndarray | None:
     """float32 values of a stored quantizer; None where the codes are not readable."""
     codes = query.constant_array(quantizer.input)
     kind = np.float32 if quantizer.qparams.qtype.is_float else np.int64
     return None if codes is None else numerics.dequantize(np.asarray(codes).astype(kind), quantizer.qparams)
 
 
-def is_float32(quantizer: qdq.Quantizer) -> bool:
+def is_float32(quantizer: Quantizer) -> bool:
     """Check whether float tensor and scales are float32, the arithmetic of ``onnxqat.numerics``."""
     values = [*quantizer.scales, *([] if quantizer.stored else [quantizer.input])]
     return all(_dtype(v) in (None, ir.DataType.FLOAT) for v in values)

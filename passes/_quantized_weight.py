@@ -6,6 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxqat.graph import build, qdq, query, walk
+from onnxqat.graph.quantizer import Quantizer
 from onnxqat.passes._edits import drop_unused
 from onnxqat.passes._forms import float_name
 from onnxqat.types import QParams
@@ -14,7 +15,7 @@ from onnxqat.types import QParams
 def exchange(
     scope: walk.Scope,
     layer: ir.Node,
-    weight: qdq.Quantizer,
+    weight: Quantizer,
     qparams: QParams,
     codes: np.ndarray,
     values: np.ndarray,
@@ -51,7 +52,7 @@ def exchange(
     drop(weight)
 
 
-def drop(quantizer: qdq.Quantizer) -> None:
+def drop(quantizer: Quantizer) -> None:
     """Remove the nodes of a quantizer that nothing reads any more, and their constants."""
     for node in reversed(quantizer.nodes):
         if any(query.reads(v) or v.is_graph_output() for v in node.outputs):
@@ -62,7 +63,7 @@ def drop(quantizer: qdq.Quantizer) -> None:
             drop_unused(value)
 
 
-def _is_private(layer: ir.Node, weight: qdq.Quantizer) -> bool:
+def _is_private(layer: ir.Node, weight: Quantizer) -> bool:
     readers = [(node, index) for value in weight.outputs for node, index in value.uses()]
     if readers != [(layer, 1)] or any(value.is_graph_output() for value in weight.outputs):
         return False

@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from onnxqat import numerics
 from onnxqat.graph import batchnorm, build, folded_batchnorm, qdq, query, walk
+from onnxqat.graph.quantizer import Quantizer
 from onnxqat.passes._base import Context, Pass, Rewrite
 from onnxqat.passes._batchnorm import affine, layer_bias
 from onnxqat.passes._edits import Log, as_gemm, drop_unused, is_private
@@ -158,7 +159,7 @@ class ComputeBatchnorm(Pass):
 
 
 def _compute(
-    scope: walk.Scope, layer: ir.Node, parts: Parts, readable: dict[int, qdq.Quantizer], names: build.Names
+    scope: walk.Scope, layer: ir.Node, parts: Parts, readable: dict[int, Quantizer], names: build.Names
 ) -> str | None:
     weight = readable.get(id(layer.inputs[1]))
     bias = layer.inputs[2] if len(layer.inputs) > 2 else None
@@ -185,7 +186,7 @@ def _compute(
     return None
 
 
-def _bias_values(bias: ir.Value, quantizer: qdq.Quantizer | None) -> np.ndarray | None:
+def _bias_values(bias: ir.Value, quantizer: Quantizer | None) -> np.ndarray | None:
     if quantizer is None:
         return query.constant_array(bias)
     if quantizer.stored and quantizer.derived_from is None:
@@ -232,9 +233,9 @@ def _write(
     make: _Maker,
     layer: ir.Node,
     parts: Parts,
-    weight: qdq.Quantizer,
-    of_bias: qdq.Quantizer | None,
-    readable: dict[int, qdq.Quantizer],
+    weight: Quantizer,
+    of_bias: Quantizer | None,
+    readable: dict[int, Quantizer],
 ) -> None:
     base, channels = layer.name or str(layer.outputs[0].name), parts.vectors[0].shape
     overwrite(weight.input, parts.weight, make.names)
@@ -271,7 +272,7 @@ def _write(
     drop_unused(spent)
 
 
-def _rounded(make: _Maker, bias: ir.Value, activation: qdq.Quantizer, weight: qdq.Quantizer, base: str) -> ir.Value:
+def _rounded(make: _Maker, bias: ir.Value, activation: Quantizer, weight: Quantizer, base: str) -> ir.Value:
     """`bias` on the grid of the accumulator."""
     channels = bias.shape.numpy() if bias.shape is not None else ()
     size = channels if weight.qparams.scale.ndim else ()

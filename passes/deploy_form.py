@@ -10,6 +10,7 @@ import onnx_ir as ir
 from onnxqat import numerics
 from onnxqat.graph import build, edit, omitted, qdq, query, walk
 from onnxqat.graph.qdq import QUANT_MAX, QUANT_MIN
+from onnxqat.graph.quantizer import Quantizer
 from onnxqat.passes import _opset
 from onnxqat.passes._base import Context, Pass, Rewrite
 from onnxqat.passes._edits import Log, drop_unused, scope_map
@@ -71,7 +72,7 @@ class DeployForm(Pass):
             log.did(f"opset is now {query.opset(model)}, IR version {model.ir_version}")
         return log.result()
 
-    def _store(self, quantizer: qdq.Quantizer, scopes: dict[int, walk.Scope], names: build.Names) -> None:
+    def _store(self, quantizer: Quantizer, scopes: dict[int, walk.Scope], names: build.Names) -> None:
         quantize, qparams = quantizer.quantize, quantizer.qparams
         assert quantize is not None
         source = quantizer.input
@@ -96,7 +97,7 @@ class DeployForm(Pass):
         drop_unused(source)
 
     @staticmethod
-    def _release(quantizer: qdq.Quantizer, scopes: dict[int, walk.Scope], names: build.Names) -> None:
+    def _release(quantizer: Quantizer, scopes: dict[int, walk.Scope], names: build.Names) -> None:
         node = quantizer.dequantize[0]
         values = dequantized(quantizer)
         if values is None or node.outputs[0].is_graph_output():

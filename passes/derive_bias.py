@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from onnxqat import numerics
 from onnxqat.graph import build, data_movement, edit, qdq, query, walk
+from onnxqat.graph.quantizer import Quantizer
 from onnxqat.passes._base import Context, Pass, Rewrite
 from onnxqat.types import BiasPlacement, QParams
 
@@ -53,7 +54,7 @@ class DeriveBias(Pass):
 
 def put_on_grid(
     node: ir.Node,
-    readable: Mapping[int, qdq.Quantizer],
+    readable: Mapping[int, Quantizer],
     storage: Literal["int32", "float"],
     rule: str,
     names: build.Names,

@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from onnxqat import numerics
 from onnxqat.graph import batchnorm, build, qdq, query, walk
+from onnxqat.graph.quantizer import Quantizer
 from onnxqat.passes._base import Context, Pass, Rewrite
 from onnxqat.passes._batchnorm import Affine, affine
 from onnxqat.passes._edits import Log, absorb, as_gemm, drop_unused, is_private
@@ -89,8 +90,8 @@ class FoldQuantizedBatchnorm(Pass):
 
 
 def _candidates(
-    model: ir.Model, readable: dict[int, qdq.Quantizer]
-) -> Iterator[tuple[walk.Scope, ir.Node, ir.Node, qdq.Quantizer]]:
+    model: ir.Model, readable: dict[int, Quantizer]
+) -> Iterator[tuple[walk.Scope, ir.Node, ir.Node, Quantizer]]:
     """Scope, BatchNormalization, layer in front of it, and the quantizer of that one's weight."""
     for scope in walk.scopes(model):
         for node in scope:
@@ -112,7 +113,7 @@ class _Change:
 
 
 def _change(
-    layer: ir.Node, node: ir.Node, weight: qdq.Quantizer, readable: dict[int, qdq.Quantizer], *, fits_int32: bool
+    layer: ir.Node, node: ir.Node, weight: Quantizer, readable: dict[int, Quantizer], *, fits_int32: bool
 ) -> _Change | str:
     function, old = affine(node), weight.qparams
     held = query.constant_array(weight.input)
@@ -153,7 +154,7 @@ def _change(
     return _Change(new, turned, values, narrow, raised is not None)
 
 
-def _refusal(layer: ir.Node, weight: qdq.Quantizer, function: Affine) -> str | None:
+def _refusal(layer: ir.Node, weight: Quantizer, function: Affine) -> str | None:
     qparams, rank = weight.qparams, query.rank(weight.input) or 1
     if qparams.block_size or qparams.axis != output_axis(layer) % rank:
         return "the weight has no scale for each output channel"
@@ -172,7 +173,7 @@ def _refusal(layer: ir.Node, weight: qdq.Quantizer, function: Affine) -> str | N
     return None
 
 
-def _bias(layer: ir.Node, readable: dict[int, qdq.Quantizer], channels: int) -> np.ndarray | str:
+def _bias(layer: ir.Node, readable: dict[int, Quantizer], channels: int) -> np.ndarray | str:
     """Return the bias of the layer, float64 (C,), or the reason why it cannot be read."""
     value = layer.inputs[2] if len(layer.inputs) > 2 else None
     if value is None:
@@ -189,7 +190,7 @@ def _bias(layer: ir.Node, readable: dict[int, qdq.Quantizer], channels: int) -> 
     return found.astype(np.float64).reshape(-1) if found.size == channels else "the bias of the layer is no row"
 
 
-def _is_integer(*quantizers: qdq.Quantizer) -> bool:
+def _is_integer(*quantizers: Quantizer) -> bool:
     return not any(q.qparams.qtype.is_float or q.qparams.block_size for q in quantizers)
 
 
@@ -209,7 +210,7 @@ def _scales(
     return raised.astype(np.float32), ratio if (ratio[live] > 1).any() else None
 
 
-def _has_accumulator(layer: ir.Node, readable: dict[int, qdq.Quantizer]) -> bool:
+def _has_accumulator(layer: ir.Node, readable: dict[int, Quantizer]) -> bool:
     activation, weight = (readable.get(id(v)) for v in layer.inputs[:2])
     return (
         activation is not None
@@ -223,9 +224,9 @@ def _fold(
     scope: walk.Scope,
     layer: ir.Node,
     node: ir.Node,
-    weight: qdq.Quantizer,
+    weight: Quantizer,
     change: _Change,
-    readable: dict[int, qdq.Quantizer],
+    readable: dict[int, Quantizer],
     names: build.Names,
 ) -> ir.Node:
     stamp = {build.CREATED_BY: FoldQuantizedBatchnorm.name, build.RULE: RULE}
@@ -241,7 +242,7 @@ def _fold(
 
 
 def _set_bias(
-    scope: walk.Scope, layer: ir.Node, bias: np.ndarray, readable: dict[int, qdq.Quantizer], names: build.Names
+    scope: walk.Scope, layer: ir.Node, bias: np.ndarray, readable: dict[int, Quantizer], names: build.Names
 ) -> None:
     old = layer.inputs[2] if len(layer.inputs) > 2 else None
     layer.metadata_props.pop(qdq.BIAS_GRID, None)

@@ -6,6 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxqat.graph import build, edit, qdq, query, walk
+from onnxqat.graph.quantizer import Quantizer
 from onnxqat.passes._base import Context, Pass, Rewrite
 from onnxqat.passes._edits import Log, drop_unused
 
@@ -51,7 +52,7 @@ def _perm(node: ir.Node, rank: int) -> tuple[int, ...]:
     return tuple(query.attribute(node, "perm", None) or range(rank - 1, -1, -1))
 
 
-def _refusal(quantizer: qdq.Quantizer, users: list[ir.Node]) -> str:
+def _refusal(quantizer: Quantizer, users: list[ir.Node]) -> str:
     array = query.constant_array(quantizer.input)
     if array is None:
         return "it is computed"
@@ -67,7 +68,7 @@ def _refusal(quantizer: qdq.Quantizer, users: list[ir.Node]) -> str:
     return ""
 
 
-def _fold(quantizer: qdq.Quantizer, users: list[ir.Node], names: build.Names) -> None:
+def _fold(quantizer: Quantizer, users: list[ir.Node], names: build.Names) -> None:
     old, first = quantizer.input, quantizer.nodes[0]
     array, tensor = query.constant_array(old), query.constant_tensor(old)
     assert array is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onnxqat.graph import build, data_movement, edit, qdq, walk
+from onnxqat.graph.quantizer import Quantizer
 from onnxqat.passes._base import Context, Pass, Rewrite
 from onnxqat.passes._edits import Log
 
@@ -62,7 +63,7 @@ def _insert(
     scope: walk.Scope,
     node: ir.Node,
     value: ir.Value,
-    quantizer: qdq.Quantizer,
+    quantizer: Quantizer,
     uses: list[tuple[ir.Node, int]],
     names: build.Names,
 ) -> None:

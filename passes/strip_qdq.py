@@ -5,6 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onnxqat.graph import build, edit, qdq, walk
+from onnxqat.graph.quantizer import Quantizer
 from onnxqat.passes._base import Context, Pass, Rewrite
 from onnxqat.passes._edits import Log, drop_unused, scope_map
 from onnxqat.passes._forms import dequantized, float_name, is_float32
@@ -54,7 +55,7 @@ class StripQdq(Pass):
         return log.result()
 
     @staticmethod
-    def _sources(quantizers: list[qdq.Quantizer]) -> dict[ir.Value, ir.Value]:
+    def _sources(quantizers: list[Quantizer]) -> dict[ir.Value, ir.Value]:
         """The float tensor behind each result of a quantizer, through quantizers in a row."""
         found: dict[ir.Value, ir.Value] = {}
         for quantizer in quantizers:
@@ -62,7 +63,7 @@ class StripQdq(Pass):
                 found |= dict.fromkeys(quantizer.outputs, found.get(quantizer.input, quantizer.input))
         return found
 
-    def _collapse(self, quantizer: qdq.Quantizer) -> None:
+    def _collapse(self, quantizer: Quantizer) -> None:
         quantize = quantizer.quantize
         assert quantize is not None
         source = quantize.inputs[0]
@@ -73,7 +74,7 @@ class StripQdq(Pass):
             if spent is not None:
                 walk.scope_of(spent).remove(spent, safe=True)
 
-    def _release(self, quantizer: qdq.Quantizer, scopes: dict[int, walk.Scope], names: build.Names) -> None:
+    def _release(self, quantizer: Quantizer, scopes: dict[int, walk.Scope], names: build.Names) -> None:
         node = quantizer.dequantize[0]
         values = dequantized(quantizer)
         assert values is not None

@@ -8,6 +8,7 @@ import onnx_ir as ir
 
 from onnxqat.errors import ModelError
 from onnxqat.graph import edit, qdq
+from onnxqat.graph.quantizer import Quantizer
 from onnxqat.passes._base import Context, Pass, Rewrite
 
 
@@ -34,7 +35,7 @@ class TieGroups(Pass):
         self.groups = tuple(tuple(group) for group in groups)
 
     def rewrite(self, model: ir.Model, context: Context) -> Rewrite:
-        by_tensor: dict[str, list[qdq.Quantizer]] = {}
+        by_tensor: dict[str, list[Quantizer]] = {}
         for quantizer in qdq.quantizers(model):
             by_tensor.setdefault(quantizer.tensor, []).append(quantizer)
         changed = False
@@ -48,7 +49,7 @@ class TieGroups(Pass):
         return Rewrite(True)
 
 
-def _tie(first: qdq.Quantizer, other: qdq.Quantizer) -> bool:
+def _tie(first: Quantizer, other: Quantizer) -> bool:
     same_grid = first.qparams.qtype == other.qparams.qtype and first.qparams.axis == other.qparams.axis
     if not same_grid or first.nodes[0].graph is not other.nodes[0].graph:
         raise ModelError(

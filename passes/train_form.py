@@ -11,6 +11,7 @@ from onnxqat import numerics
 from onnxqat.errors import ModelError
 from onnxqat.graph import build, notes, qdq, query, walk
 from onnxqat.graph.qdq import QUANT_MAX, QUANT_MIN
+from onnxqat.graph.quantizer import Quantizer
 from onnxqat.passes._base import Context, Pass, Rewrite
 from onnxqat.passes._edits import Log, drop_unused, scope_map
 from onnxqat.passes._forms import TENSOR, dequantized, float_name, is_float32
@@ -66,7 +67,7 @@ class TrainForm(Pass):
         return log.result()
 
     def _quantize(
-        self, quantizer: qdq.Quantizer, qparams: QParams, scopes: dict[int, walk.Scope], names: build.Names
+        self, quantizer: Quantizer, qparams: QParams, scopes: dict[int, walk.Scope], names: build.Names
     ) -> ir.Value:
         node = quantizer.dequantize[0]
         scope = scopes[id(node.graph)]
@@ -104,7 +105,7 @@ class TrainForm(Pass):
             quantize.outputs[0].name = stored.name
 
 
-def _reason(quantizer: qdq.Quantizer) -> str | None:
+def _reason(quantizer: Quantizer) -> str | None:
     if quantizer.qparams.qtype.storage == "int32":
         return "QuantizeLinear does not write int32"
     if not is_float32(quantizer):

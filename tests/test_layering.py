@@ -1,6 +1,7 @@
 """Imports point down only; heavy packages are imported where they are needed."""
 
 import ast
+import graphlib
 from pathlib import Path
 
 from tests.source_tree import imported, module_name, package_files, parse, run_at_import
@@ -98,3 +99,16 @@ def test_the_page_on_architecture_names_the_layers(repository: Path) -> None:
     block = page.split("## Layers")[1].split("```")[1]
     stated = [tuple(name.strip() for name in layer.split(",")) for layer in block.split("→")]
     assert stated == list(LAYERS)
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    """Imports inside functions and for type checkers count: what needs them cannot be read or moved alone."""
+    modules = {module_name(path): path for path in package_files()}
+    arrows: dict[str, set[str]] = {}
+    for name, path in modules.items():
+        if name == "onnxqat":
+            continue  # the lazy public names reach everything, and nothing imports them
+        found = {target for node in ast.walk(parse(path)) for target in imported(node)}
+        named = {target if target in modules else target.rpartition(".")[0] for target in found}
+        arrows[name] = (named & modules.keys()) - {name}
+    graphlib.TopologicalSorter(arrows).prepare()  # raises CycleError, which lists the modules

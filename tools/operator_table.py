@@ -27,6 +27,7 @@ from onnxqat.bridge.importing import values
 from onnxqat.bridge.importing.importer import to_torch
 from onnxqat.errors import QatError
 from onnxqat.ops import operators
+from onnxqat.ops.definition import OpDef
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PAGE = REPOSITORY / "docs" / "operators.md"
@@ -130,7 +131,7 @@ def naming(name: str) -> list[Path]:
     return [path for path, text in test_files().items() if re.search(rf'"{name}"|\b{name} ?[(<]', text)]
 
 
-def tested(row: operators.OpDef) -> str:
+def tested(row: OpDef) -> str:
     """Evidence that the operator is tested."""
     count = len(node_cases().get((row.domain, row.name), ()))
     parts = [f"{count} node case{'s' * (count != 1)}"] if count else []
@@ -170,7 +171,7 @@ def _slope(case: Any) -> str:
     return "yes" if any(g.any() for g in gradients) else "zero"
 
 
-def gradient(row: operators.OpDef) -> str:
+def gradient(row: OpDef) -> str:
     """The best that is found among the first node cases; else whether tests compute gradients."""
     found = set()
     for case in node_cases().get((row.domain, row.name), ())[:CASES_FOR_A_GRADIENT]:
@@ -188,7 +189,7 @@ def gradient(row: operators.OpDef) -> str:
     return "tests" if any(re.search(r"gradient|backward", test_files()[path]) for path in naming(row.name)) else "-"
 
 
-def line(row: operators.OpDef) -> str:
+def line(row: OpDef) -> str:
     """One row of the page."""
     known = schema_versions().get((row.domain, row.name), [])
     versions = [str(v) for v in known if row.since <= v <= row.reviewed] or [str(row.since)]

@@ -26,7 +26,7 @@ from onnxqat.runtime.session import Session
 from onnxqat.types import QParams
 
 if TYPE_CHECKING:
-    from onnxqat.calibration.range_choice import Group
+    from onnxqat.calibration.range_group import Group
 
 VALUES = 320
 """Output values that candidates are compared on at least; with fewer, chance decides between those that are alike."""

@@ -13,53 +13,17 @@ import onnx_ir as ir
 from onnxqat.calibration import output_error
 from onnxqat.calibration.observers._base import BaseObserver
 from onnxqat.calibration.observers.auto import NAMES, Observer
+from onnxqat.calibration.range_group import Group
 from onnxqat.data.data import Data
 from onnxqat.errors import ModelError
 from onnxqat.runtime import vendor_operators
-from onnxqat.types import QParams, QuantPlan, Remark, Shared, TensorSpec
+from onnxqat.types import QuantPlan, Remark, Shared, TensorSpec
 
 BETTER = 0.98
 """Share of the error of a wider range that a narrower one must stay below: less is within what other samples change."""
 
 DROWNED = 0.5
 """Error at an output, as a share of its power, from which less of it tells nothing: zeros everywhere have 1."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Group:
-    """Tensors that share a range.
-
-    Attributes:
-        roots: the observers that have the choice: one, or several that saw the same values, as in front of a Transpose
-            and behind it.
-        values: an observer of what all members held.
-        candidates: parameters by name, the widest range first, equal ones once.
-        members: each tensor with the (node name, input index) that read it quantized; None for all.
-    """
-
-    roots: tuple[Observer, ...]
-    values: Observer
-    candidates: dict[str, QParams]
-    members: tuple[tuple[str, frozenset[tuple[str, int]] | None], ...]
-
-    @property
-    def chosen(self) -> QParams:
-        """The parameters of the choice so far."""
-        return self.grid(self.choice)
-
-    @property
-    def choice(self) -> str:
-        """The name of the choice so far."""
-        return self.roots[0].choice
-
-    def grid(self, name: str) -> QParams:
-        """The parameters of the observer `name`, which may equal those of a candidate of another name."""
-        return self.candidates.get(name) or self.values.read_as(name).qparams()
-
-    def take(self, name: str) -> None:
-        """Choose the observer `name`."""
-        for root in self.roots:
-            root.choice = name
 
 
 def choose(

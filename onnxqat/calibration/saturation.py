@@ -27,7 +27,7 @@ from onnxqat.calibration import integer_layers, largest_codes
 from onnxqat.calibration.channel_peaks import Peaks
 from onnxqat.calibration.largest_codes import LargestCodes
 from onnxqat.graph import qdq, query, walk
-from onnxqat.graph.qdq import Quantizer
+from onnxqat.graph.quantizer import Quantizer
 from onnxqat.types import Placement, QParams, QuantPlan, Remark, TensorSpec
 
 LAYERS = ("Conv", "Gemm", "MatMul")

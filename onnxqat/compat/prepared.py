@@ -23,7 +23,7 @@ from onnxqat.calibration.runner import Observed
 from onnxqat.compat import adopt, gather
 from onnxqat.compat.observing import Observing
 from onnxqat.graph import io, qdq, query, walk
-from onnxqat.graph.qdq import Quantizer
+from onnxqat.graph.quantizer import Quantizer
 from onnxqat.insertion import insert, records
 from onnxqat.placement import planner
 from onnxqat.placement.table_overrides import Selection

@@ -14,6 +14,7 @@ import onnx_ir as ir
 from onnxqat import numerics
 from onnxqat.errors import DataError, ModelError
 from onnxqat.graph import atomic, build, edit, io, qdq, query, walk
+from onnxqat.graph.quantizer import Quantizer
 from onnxqat.passes import _base
 from onnxqat.passes._forms import float_name
 from onnxqat.passes.derive_bias import DeriveBias
@@ -134,11 +135,11 @@ def write(document: Mapping[str, Any], path: Path, clean: AbstractContextManager
 
 
 # ---------------------------------------------------------------- one quantizer
-def _readers(quantizer: qdq.Quantizer) -> list[tuple[ir.Node, int]]:
+def _readers(quantizer: Quantizer) -> list[tuple[ir.Node, int]]:
     return [use for value in quantizer.outputs for use in value.uses()]
 
 
-def _quantizer(quantizer: qdq.Quantizer, groups: dict[int, str]) -> dict[str, Any]:
+def _quantizer(quantizer: Quantizer, groups: dict[int, str]) -> dict[str, Any]:
     qparams, stamp = quantizer.qparams, quantizer.nodes[0].metadata_props
     output = quantizer.outputs[0]
     tensor = float_name(quantizer) if quantizer.stored else quantizer.tensor
@@ -163,13 +164,13 @@ def _quantizer(quantizer: qdq.Quantizer, groups: dict[int, str]) -> dict[str, An
     }
 
 
-def _root(quantizer: qdq.Quantizer) -> str:
+def _root(quantizer: Quantizer) -> str:
     """The tensor that the scale's name says it was made for; "" where it says nothing."""
     name = str(quantizer.scales[0].name)
     return name.removesuffix(SCALE) if name.endswith(SCALE) else ""
 
 
-def _reads_all(quantizer: qdq.Quantizer) -> bool:
+def _reads_all(quantizer: Quantizer) -> bool:
     """Check whether `quantizer` is the only reader of the tensor that it quantizes."""
     return all(user is quantizer.quantize for user in quantizer.input.consumers())
 
@@ -190,7 +191,7 @@ def _placement(entry: Mapping[str, Any]) -> Placement:
 
 
 # ---------------------------------------------------------------- biases
-def _bias(quantizer: qdq.Quantizer, node: ir.Node) -> dict[str, Any]:
+def _bias(quantizer: Quantizer, node: ir.Node) -> dict[str, Any]:
     """An int32 bias; its codes only where float32 does not give them back."""
     codes = np.asarray(query.constant_array(quantizer.input)).astype(np.int64)
     entry = {

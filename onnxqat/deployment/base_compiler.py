@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import numpy.typing as npt
+import onnx
 
 from onnxqat import discover
 from onnxqat.errors import UsageError
@@ -94,6 +95,23 @@ class CompilerResult:
     files: tuple[str, ...] = ()
 
 
+@dataclasses.dataclass(frozen=True)
+class ScriptJob:
+    """A compilation by a script in an environment of its own.
+
+    Attributes:
+        name: the script.
+        interpreter: the environment's Python.
+        model: file that the script reads.
+        original: model with static shapes, before the compiler's own changes.
+    """
+
+    name: str
+    interpreter: Path
+    model: Path
+    original: onnx.ModelProto
+
+
 class BaseCompiler(abc.ABC):
     """A compiler or runtime that takes QDQ ONNX.
 
@@ -140,6 +158,14 @@ class BaseCompiler(abc.ABC):
         return UsageError(
             "dependency-missing", f"{self.name} needs the package {self.package}", hint=f"pip install '{what}'"
         )
+
+    def script_job(self, path: Path, batches: Sequence[Mapping[str, Array]], folder: Path) -> ScriptJob | None:
+        """Return the job of a script in another environment, its model written into `folder`; None: in this Python."""
+        return None
+
+    def nodes_of(self, report: Mapping[str, Any], script: ScriptJob | None) -> tuple[NodeResult, ...]:
+        """Return the execution of each node, from the `report` of the process that compiled."""
+        return tuple(NodeResult(**node) for node in report["nodes"])
 
     @abc.abstractmethod
     def compile_and_run(

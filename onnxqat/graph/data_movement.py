@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
 from onnxqat.graph import query
-
-if TYPE_CHECKING:
-    from onnxqat.graph.qdq import Quantizer
+from onnxqat.graph.quantizer import Quantizer
 
 MOVES = frozenset(
     {

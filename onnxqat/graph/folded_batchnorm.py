@@ -22,6 +22,7 @@ import onnx_ir as ir
 
 from onnxqat.graph import qdq, query, walk
 from onnxqat.graph.batchnorm import KEPT
+from onnxqat.graph.quantizer import Quantizer
 
 COMPUTED = "computed"  # what KEPT says on such a layer
 MOMENTUM = "onnxqat.batch_norm_momentum"  # on such a layer: that of the BatchNormalization
@@ -132,7 +133,7 @@ def every(model: ir.Model) -> list[ComputedFold]:
     return [found for node in walk.nodes(model) if (found := find(node)) is not None]
 
 
-def held(quantizer: qdq.Quantizer) -> np.ndarray | None:
+def held(quantizer: Quantizer) -> np.ndarray | None:
     """Values of the constant, or of the folded weight or bias, that `quantizer` reads; None for anything else."""
     found = query.constant_array(quantizer.input)
     if found is not None or quantizer.role == "activation":

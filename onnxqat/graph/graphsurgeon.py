@@ -14,7 +14,7 @@ import onnx
 import onnx_ir as ir
 
 from onnxqat.errors import ModelError
-from onnxqat.graph import build, io, walk
+from onnxqat.graph import build, saving, walk
 
 if TYPE_CHECKING:
     import onnx_graphsurgeon as gs
@@ -74,7 +74,7 @@ def to_gs(model: ir.Model) -> gs.Graph:
     Raises:
         ModelError: ``model-graphsurgeon``, naming everything that graphsurgeon cannot hold.
     """
-    proto = io.to_proto(model)
+    proto = saving.to_proto(model)
     lost = list(_lost(proto))
     if lost:
         raise ModelError(

@@ -18,7 +18,7 @@ import onnx_ir as ir
 
 from onnxqat import discover
 from onnxqat.errors import ModelError
-from onnxqat.graph import calls, files_read, omitted, order, overloads, query, stated, text
+from onnxqat.graph import calls, files_read, graphsurgeon, omitted, order, overloads, query, stated, text
 from onnxqat.graph.atomic import check_writable, write_atomic
 from onnxqat.graph.external import check_external_data, check_held, has_external_data, needed_bytes, tensors
 from onnxqat.graph.saving import PROTOBUF_LIMIT, save, to_proto
@@ -76,8 +76,6 @@ def _load(source: ModelSource) -> ir.Model:
         return _from_proto(copy, "the model", None)
     if isinstance(source, (str, os.PathLike)):
         return _load_file(Path(source))
-    from onnxqat.graph import graphsurgeon
-
     if graphsurgeon.is_graph(source):
         return graphsurgeon.from_gs(source)
     raise ModelError(
@@ -315,8 +313,6 @@ def like(source: ModelSource, model: ir.Model) -> Any:
         return to_proto(model)
     if isinstance(source, (ir.Model, str, os.PathLike)):
         return model
-    from onnxqat.graph import graphsurgeon
-
     return graphsurgeon.to_gs(model)
 
 

@@ -21,7 +21,7 @@ from onnxqat.data.data import Data
 from onnxqat.data.inputs import Feeds, samples_of, static_batch
 from onnxqat.errors import CheckError, ModelError
 from onnxqat.graph import qdq
-from onnxqat.graph.qdq import Quantizer
+from onnxqat.graph.quantizer import Quantizer
 from onnxqat.runtime import joined_runs, non_finite
 from onnxqat.runtime.session import Session, main_values
 from onnxqat.types import Remark

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from onnxqat.backends.schema import Backend
 from onnxqat.errors import QatError
 from onnxqat.graph import data_movement, folded_batchnorm, qdq, query, walk
-from onnxqat.graph.qdq import Quantizer
+from onnxqat.graph.quantizer import Quantizer
 from onnxqat.linting.float_view import Plain, plain_view
 from onnxqat.linting.target import Target, target_of
 from onnxqat.ops import operators as ops

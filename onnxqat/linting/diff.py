@@ -9,7 +9,7 @@ import numpy as np
 
 from onnxqat import numerics
 from onnxqat.graph import io, qdq, query
-from onnxqat.graph.qdq import Quantizer
+from onnxqat.graph.quantizer import Quantizer
 from onnxqat.linting.context import constant_values, tensor_of
 from onnxqat.linting.explain import granularity_text, grid_text
 from onnxqat.runtime import broken_model

@@ -13,10 +13,10 @@ from onnxqat import discover
 from onnxqat.analysis import dataflow
 from onnxqat.backends import schema
 from onnxqat.graph import build, io, qdq, query
-from onnxqat.graph.qdq import Quantizer
+from onnxqat.graph.quantizer import Quantizer
+from onnxqat.linting.comparison import compared
 from onnxqat.linting.context import File, tensor_of
 from onnxqat.linting.lint import opened
-from onnxqat.linting.target import compared
 from onnxqat.ops import operators as ops
 from onnxqat.runtime import broken_model
 from onnxqat.types import Derived, QParams

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from onnxqat.graph import io, qdq, quantized_forms, query, scale_defects, shapes, walk
-from onnxqat.graph.qdq import Quantizer
+from onnxqat.graph.quantizer import Quantizer
 from onnxqat.linting.explain import granularity_text, grid_text
 from onnxqat.runtime import broken_model
 

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
 from onnxqat.backends.schema import Backend
 from onnxqat.graph import walk
-from onnxqat.graph.qdq import Quantizer
 from onnxqat.linting.float_view import Plain
 from onnxqat.placement import planner, table_overrides
 from onnxqat.placement.fusion_chains import behind
 from onnxqat.placement.table_overrides import Selection
 from onnxqat.types import Decision, Edge, Fixed, QuantPlan, Shared, TensorSpec
-
-if TYPE_CHECKING:
-    from onnxqat.linting.context import File
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -55,23 +49,6 @@ class Target:
         return self.plain.originals.get(name)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Compared:
-    """One edge that the table wants quantized, and what the file has there.
-
-    Attributes:
-        edge: of the plan.
-        spec: what the pair is to be.
-        node: the consumer, or what makes the tensor where all consumers are meant; of the file.
-        present: the file's quantizers there.
-    """
-
-    edge: Edge
-    spec: TensorSpec | Fixed
-    node: ir.Node | None
-    present: tuple[Quantizer, ...]
-
-
 def target_of(plain: Plain, table: Backend) -> Target:
     """The plan of `table` for the float graph of a file.
 
@@ -94,28 +71,3 @@ def target_of(plain: Plain, table: Backend) -> Target:
             members.extend([edge.tensor] if edge.tensor not in members else [])
     fused = {str(m.name) for n in walk.nodes(plain.model) if n.op_type in table.ops for m in behind(n, table).members}
     return Target(table, plain, plan, reasons, specs, groups, frozenset(fused))
-
-
-def compared(file: File) -> Iterator[Compared]:
-    """Every edge that the table of `file` wants quantized, biases apart."""
-    target = file.target
-    for edge in () if target is None else target.plan.edges:
-        assert target is not None
-        spec = target.spec(edge)
-        if spec is None:
-            continue
-        if edge.consumers is None:
-            # a pair behind the tensor's own one converts it for some consumers, which have edges of their own
-            present = tuple(q for q in file.named(edge.tensor) if not q.stored and file.making(q.input) is None)
-            yield Compared(edge, spec, _maker(file, edge.tensor), present)
-            continue
-        for name, index in edge.consumers:
-            node = target.original(name)
-            found = None if node is None else file.reading(node, index)
-            yield Compared(edge, spec, node, () if found is None else (found,))
-
-
-def _maker(file: File, tensor: str) -> ir.Node | None:
-    for quantizer in file.named(tensor):
-        return quantizer.nodes[0]
-    return file.maker(tensor)

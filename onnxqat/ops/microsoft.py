@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from onnxqat.ops.operators import OpDef
+from onnxqat.ops.definition import OpDef
 
 _row = functools.partial(OpDef, domain="com.microsoft")
 

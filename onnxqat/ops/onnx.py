@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onnxqat.ops.operators import OpDef
+from onnxqat.ops.definition import OpDef
 
 FAMILIES: dict[str, tuple[OpDef, ...]] = {
     # Activation functions

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from torch import nn
 
 from onnxqat.training.data.datasets import Material
-from onnxqat.training.loop.checkpoint import Progress
+from onnxqat.training.loop.progress import Progress
 from onnxqat.training.optim import learning_rates, run_length
 from onnxqat.training.options import Options
 from onnxqat.types import Remark

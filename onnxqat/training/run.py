@@ -35,9 +35,9 @@ from onnxqat.training.distributed.shards import Sharded
 from onnxqat.training.execution import devices, target_arithmetic
 from onnxqat.training.execution.in_float32 import Source
 from onnxqat.training.loop import file_score
-from onnxqat.training.loop.checkpoint import Progress
 from onnxqat.training.loop.file_score import FileScore
 from onnxqat.training.loop.loop import Loop
+from onnxqat.training.loop.progress import Progress
 from onnxqat.training.objective import distillation
 from onnxqat.training.objective import original as originals
 from onnxqat.training.objective.distillation import Lesson

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from onnxqat.graph.qdq import Quantizer
+from onnxqat.graph.quantizer import Quantizer
 from onnxqat.runtime.isolated_session import Settings
 from onnxqat.runtime.optimized_graph import optimized
 from onnxqat.runtime.session import Session, main_values

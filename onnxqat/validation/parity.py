@@ -18,7 +18,7 @@ import onnx_ir as ir
 
 from onnxqat import numerics
 from onnxqat.graph import qdq
-from onnxqat.graph.qdq import Quantizer
+from onnxqat.graph.quantizer import Quantizer
 from onnxqat.metrics._closeness import Difference
 from onnxqat.runtime.session import main_values
 from onnxqat.types import QParams, Remark

@@ -18,7 +18,7 @@ from onnxqat.data.recorded import Recorded, remarks_on_float
 from onnxqat.data.sources import as_array
 from onnxqat.errors import ModelError
 from onnxqat.graph import io, qdq, quantized_forms, query
-from onnxqat.graph.qdq import Quantizer
+from onnxqat.graph.quantizer import Quantizer
 from onnxqat.metrics._closeness import Closeness
 from onnxqat.runtime import broken_model
 from onnxqat.runtime.session import Session, main_values

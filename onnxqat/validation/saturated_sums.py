@@ -19,6 +19,7 @@ from onnxqat.calibration import columns, integer_layers, largest_codes, saturati
 from onnxqat.calibration.channel_peaks import input_axis
 from onnxqat.calibration.largest_codes import LargestCodes
 from onnxqat.graph import qdq, query, walk
+from onnxqat.graph.quantizer import Quantizer
 from onnxqat.types import QParams, Remark
 from onnxqat.validation import parity
 
@@ -184,14 +185,14 @@ def watch(model: ir.Model) -> Watched:
     return Watched(tuple(meters), tuple(others))
 
 
-def _weight(node: ir.Node, by_output: Mapping[int, qdq.Quantizer]) -> Array | None:
+def _weight(node: ir.Node, by_output: Mapping[int, Quantizer]) -> Array | None:
     if node.op_type not in saturation.LAYERS or node.domain or len(node.inputs) < 2:
         return None
     weight = by_output.get(id(node.inputs[1]))
     return None if weight is None else saturation.codes_of(weight)
 
 
-def _reads_bytes(node: ir.Node, by_output: Mapping[int, qdq.Quantizer]) -> bool:
+def _reads_bytes(node: ir.Node, by_output: Mapping[int, Quantizer]) -> bool:
     """Check whether the input of a layer comes out of a DequantizeLinear of 8-bit codes that are no constant."""
     pair = by_output.get(id(node.inputs[0]))
     if pair is not None:
@@ -208,7 +209,7 @@ def _dequantized(node: ir.Node) -> tuple[ir.Value | None, ir.Value | None]:
     return maker.inputs[0], maker.inputs[2] if len(maker.inputs) > 2 else None
 
 
-def _of_pair(node: ir.Node, by_output: Mapping[int, qdq.Quantizer]) -> Source | None:
+def _of_pair(node: ir.Node, by_output: Mapping[int, Quantizer]) -> Source | None:
     value = node.inputs[0]
     assert value is not None
     pair = by_output.get(id(value))

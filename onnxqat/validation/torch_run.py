@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from onnxqat.data.sources import as_array
 from onnxqat.errors import UnsupportedError
-from onnxqat.graph.qdq import Quantizer
+from onnxqat.graph.quantizer import Quantizer
 from onnxqat.types import Remark
 
 if TYPE_CHECKING:

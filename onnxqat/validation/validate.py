@@ -18,6 +18,7 @@ from onnxqat.data import preprocess as lines
 from onnxqat.data.recorded import Recorded, remarks_on_float
 from onnxqat.errors import DataError, ModelError
 from onnxqat.graph import io, qdq, quantized_forms, query
+from onnxqat.graph.quantizer import Quantizer
 from onnxqat.metrics._accuracy import AccuracyMeter
 from onnxqat.metrics._closeness import Difference
 from onnxqat.metrics._paired import Paired, pair
@@ -216,7 +217,7 @@ class _Work:
         self.origin: non_finite.Origin | None = None
         self.parting: first_divergence.Parting | None = None
 
-    def _kernel_codes(self, quantizers: Sequence[qdq.Quantizer]) -> KernelCodes | None:
+    def _kernel_codes(self, quantizers: Sequence[Quantizer]) -> KernelCodes | None:
         try:
             return KernelCodes(self.quantized, quantizers, self.default.settings)
         except (

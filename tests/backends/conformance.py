@@ -11,6 +11,7 @@ import onnx_ir as ir
 from onnxqat.analysis import dataflow
 from onnxqat.backends.schema import Backend, OpRow, TypeRow
 from onnxqat.graph import qdq, query
+from onnxqat.graph.quantizer import Quantizer
 from onnxqat.placement import existing_quantizers
 from onnxqat.types import STORAGE, QParams, first_opset
 
@@ -29,7 +30,7 @@ class _File:
         self.model, self.table, self.left_float = model, table, left_float
         self.found = qdq.quantizers(model, every=True)
         self.by_output = qdq.by_output(self.found)
-        self.by_input: dict[int, list[qdq.Quantizer]] = {}
+        self.by_input: dict[int, list[Quantizer]] = {}
         for q in self.found:
             self.by_input.setdefault(id(q.input), []).append(q)
 
@@ -88,7 +89,7 @@ class _File:
         yield from self._ties(node, row)
         yield from self._shifts(node)
 
-    def _bias(self, node: ir.Node, index: int, kind: TypeRow | None, q: qdq.Quantizer | None) -> Iterator[str]:
+    def _bias(self, node: ir.Node, index: int, kind: TypeRow | None, q: Quantizer | None) -> Iterator[str]:
         if kind is None or kind.dtype == "float":
             if q is not None and q.role != "activation":
                 yield f"input {index} is quantized"
@@ -102,7 +103,7 @@ class _File:
             yield f"bias codes beyond {kind.bits or 32} bits"
 
     def _grid(
-        self, node: ir.Node, index: int, name: str, axis: int | str | None, q: qdq.Quantizer, *, tied: bool
+        self, node: ir.Node, index: int, name: str, axis: int | str | None, q: Quantizer, *, tied: bool
     ) -> Iterator[str]:
         kind, qparams = self.table.types[name], q.qparams
         constant = query.constant_tensor(q.input) is not None
@@ -129,9 +130,7 @@ class _File:
         elif per_channel:
             yield from self._axis(node, index, axis, q, kind)
 
-    def _axis(
-        self, node: ir.Node, index: int, axis: int | str | None, q: qdq.Quantizer, kind: TypeRow
-    ) -> Iterator[str]:
+    def _axis(self, node: ir.Node, index: int, axis: int | str | None, q: Quantizer, kind: TypeRow) -> Iterator[str]:
         rank = len(q.input.shape or ())
         gemm = 0 if query.attribute(node, "transB", 0) else 1
         columns = gemm if node.op_type == "Gemm" else rank - 1
@@ -237,7 +236,7 @@ class _File:
         members = self._members(node)
         return (members[-1] if members else node).outputs[0]
 
-    def _grid_of(self, value: ir.Value) -> qdq.Quantizer | None:
+    def _grid_of(self, value: ir.Value) -> Quantizer | None:
         """The quantizer whose grid `value` lies on; behind data movement that of its inputs, for a table that says so."""
         found, node = self.by_output.get(id(value)), value.producer()
         if found is not None or node is None or self.table.moved == "pair":

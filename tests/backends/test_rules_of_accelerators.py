@@ -9,6 +9,7 @@ import pytest
 from onnxqat.backends.schema import load
 from onnxqat.errors import BackendError, UsageError
 from onnxqat.graph import io, qdq
+from onnxqat.graph.quantizer import Quantizer
 from onnxqat.insertion.insert import insert_qdq
 from onnxqat.placement.table_overrides import Overrides, apply
 from onnxqat.types import Derived, QType, Shared, ShiftLimit, TensorSpec
@@ -27,8 +28,8 @@ def inserted(text: str, backend: str, seed: int = 0, **options: object) -> onnx.
     return insert_qdq(model, backend, calibration=data, **options).model  # type: ignore[arg-type, no-any-return]
 
 
-def quantizers(model: onnx.ModelProto) -> dict[str, list[qdq.Quantizer]]:
-    found: dict[str, list[qdq.Quantizer]] = {}
+def quantizers(model: onnx.ModelProto) -> dict[str, list[Quantizer]]:
+    found: dict[str, list[Quantizer]] = {}
     for q in qdq.quantizers(io.load(model), every=True):
         found.setdefault(q.tensor, []).append(q)
     return found

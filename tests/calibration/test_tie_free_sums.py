@@ -10,6 +10,7 @@ import onnxqat
 from onnxqat.calibration.exact import shift_limits
 from onnxqat.errors import UsageError
 from onnxqat.graph import io, qdq, query
+from onnxqat.graph.quantizer import Quantizer
 from onnxqat.placement.table_overrides import Overrides
 from onnxqat.types import QParams, QType
 
@@ -40,7 +41,7 @@ def made() -> onnx.ModelProto:
     return made
 
 
-def layers(made: onnx.ModelProto) -> list[tuple[str, list[qdq.Quantizer]]]:
+def layers(made: onnx.ModelProto) -> list[tuple[str, list[Quantizer]]]:
     """Layers by the tensor that they make, with the quantizers of input, weight, bias and result."""
     model = io.load(made)
     found = qdq.quantizers(model, every=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from onnxqat.deployment.run import child
+from onnxqat.deployment.run import child, process
 from onnxqat.errors import UsageError
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="process groups of POSIX")
@@ -84,3 +84,7 @@ def test_a_program_that_is_not_there(tmp_path: Path) -> None:
         status = child.run_child([str(tmp_path / "none")], cwd=tmp_path, env=os.environ, log=log, timeout=600.0)
         log.seek(0)
         assert (status, b"No such file" in log.read()) == (127, True)
+
+
+def test_the_script_that_compiles_elsewhere_is_where_the_process_looks_for_it() -> None:
+    assert process.SCRIPT.is_file()

@@ -6,6 +6,7 @@ import pytest
 
 from onnxqat import numerics
 from onnxqat.graph import io, qdq
+from onnxqat.graph.quantizer import Quantizer
 from onnxqat.types import QType
 from tests.passes.checks import in_function, in_if, ort_run, parse, random_feeds
 from tests.passes.quantized import quantized
@@ -14,7 +15,7 @@ PAIR = """g (float[4] x) => (float[4] y) <float s = {0.1}, uint8 z = {3}> {
     q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z) y = Relu(d) }"""
 
 
-def find(text: str) -> list[qdq.Quantizer]:
+def find(text: str) -> list[Quantizer]:
     return qdq.quantizers(io.load(parse(text)))
 
 

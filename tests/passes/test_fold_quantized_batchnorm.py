@@ -5,6 +5,7 @@ import onnx
 import pytest
 
 from onnxqat.graph import io, qdq, query
+from onnxqat.graph.quantizer import Quantizer
 from onnxqat.passes.deploy_form import DeployForm
 from onnxqat.passes.fold_quantized_batchnorm import FoldQuantizedBatchnorm
 from tests.passes.checks import check_pass, constants, in_function, in_if, parse, run_checked
@@ -29,7 +30,7 @@ def conv(
         d = DequantizeLinear <axis = 0> ({"k" if clip else "q"}, s, z) {nodes} y = BatchNormalization(c, g, b, m, v) }}"""
 
 
-def weight_of(model: onnx.ModelProto) -> qdq.Quantizer:
+def weight_of(model: onnx.ModelProto) -> Quantizer:
     """The quantizer of the weight of the first layer."""
     loaded = io.load(model)
     found = qdq.by_output(qdq.quantizers(loaded, every=True))

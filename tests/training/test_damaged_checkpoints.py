@@ -12,7 +12,7 @@ from torch import nn
 
 from onnxqat.errors import QatError
 from onnxqat.training.loop import black_box, checkpoint
-from onnxqat.training.loop.checkpoint import Progress
+from onnxqat.training.loop.progress import Progress
 
 Document = dict[str, Any]
 

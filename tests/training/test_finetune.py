@@ -23,7 +23,7 @@ from onnxqat.training import methods
 from onnxqat.training.data.batches import ArrayBatches
 from onnxqat.training.finetune import Report, finetune, fit, freeze_constants
 from onnxqat.training.loop import checkpoint
-from onnxqat.training.loop.checkpoint import Progress
+from onnxqat.training.loop.progress import Progress
 from onnxqat.training.objective.losses import Loss
 from onnxqat.training.optim import optimizers
 

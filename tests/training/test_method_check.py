@@ -9,6 +9,7 @@ import pytest
 from onnxqat.errors import UnsupportedError, UsageError
 from onnxqat.training import methods
 from onnxqat.training.finetune import finetune
+from onnxqat.training.methods import _check
 from tests.training.test_dorefa import network
 
 SCORES = iter(float(i) for i in range(100))
@@ -16,7 +17,7 @@ SCORES = iter(float(i) for i in range(100))
 
 @pytest.mark.parametrize("name", methods.names())
 def test_methods_of_the_package(name: str) -> None:
-    found = methods.check(name)
+    found = _check.check(name)
     assert [f"{f.name}: {f.message}" for f in found.findings if not f.passed] == []
     assert found.passed
     assert [f.name for f in found.findings] == [
@@ -58,14 +59,14 @@ def write(folder: Path, text: str = OWN, name: str = "mine") -> str:
 
 def broken(folder: Path, old: str, new: str, name: str) -> set[str]:
     assert old in OWN
-    found = methods.check(write(folder, OWN.replace(old, new), name))
+    found = _check.check(write(folder, OWN.replace(old, new), name))
     assert not found.passed
     return {f.name for f in found.findings if not f.passed and f.message}
 
 
 def test_a_file_of_the_user(tmp_path: Path) -> None:
     path = write(tmp_path)
-    assert methods.check(path).passed
+    assert _check.check(path).passed
     assert methods.method(path) is methods.method(path)
     model = network(4)
     data = np.random.default_rng(0).standard_normal((8, 2, 5, 5)).astype(np.float32)

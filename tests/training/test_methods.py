@@ -14,7 +14,7 @@ from onnxqat.bridge.kernels import fastest
 from onnxqat.bridge.quantizers.derived_fake_quantize import DerivedFakeQuantize
 from onnxqat.bridge.quantizers.fake_quantize import FakeQuantize
 from onnxqat.errors import UsageError
-from onnxqat.graph.qdq import Quantizer
+from onnxqat.graph.quantizer import Quantizer
 from onnxqat.training import methods
 from onnxqat.types import QParams, QType, Role
 

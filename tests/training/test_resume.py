@@ -13,6 +13,7 @@ from onnxqat.bridge.importing.importer import to_torch
 from onnxqat.errors import QatError
 from onnxqat.training.finetune import Report, finetune
 from onnxqat.training.loop import checkpoint
+from onnxqat.training.loop.progress import Progress
 from onnxqat.training.loop.random_state import RandomState
 from tests.training.nets import convolutional, images
 
@@ -119,7 +120,7 @@ def test_a_best_that_is_ahead_of_the_checkpoint_brings_its_score(tmp_path: Path)
     with pytest.raises(_InterruptedError):
         finetune(convolutional(), x, evaluate=lambda _: next(scores), progress=stop_at(3), **options)
     module = to_torch(convolutional())
-    ahead = checkpoint.Progress(best_score=0.9, best_epoch=2)
+    ahead = Progress(best_score=0.9, best_epoch=2)
     checkpoint.load(tmp_path / "best.safetensors", module)
     checkpoint.save(tmp_path / "best.safetensors", module, progress=ahead)
     resumed = finetune(convolutional(), x, evaluate=lambda _: 0.5, resume=True, **options)

@@ -18,6 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxqat.deployment.handoff import handoff
 from onnxqat.errors import DataError, ModelError
 from onnxqat.graph import io, qdq
+from onnxqat.graph.quantizer import Quantizer
 from onnxqat.insertion.insert import insert_qdq
 from onnxqat.metrics import Predictor
 from onnxqat.numerics import fake_quantize
@@ -144,7 +145,7 @@ def test_differing_top1_is_limited(pair: Pair, monkeypatch: pytest.MonkeyPatch) 
 def test_wrong_quantizer_is_caught_given_its_own_input(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     right = torch_run.TorchRun.quantizer
 
-    def biased(self: Any, quantizer: qdq.Quantizer) -> Any:
+    def biased(self: Any, quantizer: Quantizer) -> Any:
         apply = right(self, quantizer)
         assert apply is not None
         return lambda x: apply(x + quantizer.qparams.scale * np.float32(0.01))

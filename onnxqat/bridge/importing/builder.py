@@ -36,13 +36,23 @@ class Builder:
     Args:
         store: tensors of the module.
         opsets: versions that hold in this scope.
+        finish: rewrites the finished graph of a scope in place (:mod:`onnxqat.bridge.importing.graph_rewrites`); its
+            rules know the lowerings, which know this module.
         parent: the builder of the enclosing scope, for a subgraph.
         path: of the module of this scope in its parent's, empty for the outermost.
     """
 
-    def __init__(self, store: Store, opsets: Mapping[str, int], parent: Builder | None = None, path: str = "") -> None:
+    def __init__(
+        self,
+        store: Store,
+        opsets: Mapping[str, int],
+        finish: Callable[[Builder], None],
+        parent: Builder | None = None,
+        path: str = "",
+    ) -> None:
         self.store = store
         self.opsets = opsets
+        self.finish = finish
         self.parent = parent
         self.path = path
         self.home = store.root if parent is None else nn.Module()
@@ -269,14 +279,12 @@ class NodeView:
         """A builder for a subgraph that becomes a module ``<output>.<name>``."""
         outer = self.builder
         path = outer.paths.claim(f"{query.label(self.node)}.{name}")
-        return Builder(outer.store, outer.opsets, outer, path)
+        return Builder(outer.store, outer.opsets, outer.finish, outer, path)
 
     def close_scope(self, scope: Builder, results: list[fx.Node]) -> fx.Node:
         """Finish the module of `scope`; a node that is the module."""
-        from onnxqat.bridge.importing import graph_rewrites  # its rules know lowerings, which know this module
-
         scope.graph.output(tuple(results))
-        graph_rewrites.finish(scope)
+        scope.finish(scope)
         made = module.make(scope.home, scope.graph, {})
         names.attach(self.builder.home, scope.path, made)
         return self.builder.emit("get_attr", scope.path, name=names.identifier(scope.path, "subgraph"))

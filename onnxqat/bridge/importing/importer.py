@@ -33,6 +33,7 @@ from onnxqat.bridge.quantizers.quantizer_modules import QuantizerFactory
 from onnxqat.errors import UnsupportedError
 from onnxqat.graph import batchnorm, folded_batchnorm, io, quantizer_checks, query, sizes, walk
 from onnxqat.ops import operators
+from onnxqat.ops.definition import OpDef
 from onnxqat.runtime import broken_model
 
 __all__ = ["Capture", "OnnxModule", "QuantizerFactory", "capture", "to_torch"]
@@ -122,7 +123,7 @@ class _Importer:
         """Build the main graph and wrap it."""
         self._check_operators()
         graph = self.model.graph
-        builder = Builder(self.store, dict(self.model.opset_imports))
+        builder = Builder(self.store, dict(self.model.opset_imports), graph_rewrites.finish)
         inputs = [v for v in graph.inputs if v.name not in graph.initializers]
         for value in inputs:
             builder.define(value, builder.placeholder(str(value.name or "")))
@@ -240,6 +241,6 @@ def _lowering(node: ir.Node) -> Lowering:
     return found
 
 
-def _function(row: operators.OpDef) -> Lowering | None:
+def _function(row: OpDef) -> Lowering | None:
     home = importlib.import_module(f"onnxqat.bridge.lowering.{row.family}")
     return getattr(home, names.function_name(row.domain, row.name), None)

@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from onnxqat.graph.qdq import Quantizer
+from onnxqat.graph.quantizer import Quantizer
 from onnxqat.placement import fusion_chains
 from onnxqat.types import STORAGE
 

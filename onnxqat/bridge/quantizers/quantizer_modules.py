@@ -21,7 +21,7 @@ from onnxqat.bridge.quantizers.fake_quantize import FakeQuantize
 from onnxqat.bridge.quantizers.step_limit import StepLimit
 from onnxqat.graph import data_movement, folded_batchnorm, qdq, query
 from onnxqat.graph.folded_batchnorm import ComputedFold
-from onnxqat.graph.qdq import Quantizer
+from onnxqat.graph.quantizer import Quantizer
 
 QuantizerFactory: TypeAlias = "Callable[[Quantizer, tuple[nn.Module, nn.Module] | None], nn.Module]"
 

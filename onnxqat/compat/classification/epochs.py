@@ -14,8 +14,7 @@ from onnxqat.bridge.module import OnnxModule
 from onnxqat.compat.classification.files import Files, packed_model
 from onnxqat.compat.classification.meters import Log, Meters, Timed, correct
 from onnxqat.compat.classification.settings import Settings
-from onnxqat.training.callbacks.callback import Part, StepRecord
-from onnxqat.training.loop.loop import Loop
+from onnxqat.training.callbacks.callback import Part, Run, StepRecord
 from onnxqat.training.objective.losses import Objective
 from onnxqat.training.optim.schedule import Schedule
 
@@ -89,9 +88,9 @@ class Epochs(Part):
         self._times: list[float] = []
         self._last: float | None = None
 
-    def start(self, loop: Loop) -> None:
+    def start(self, run: Run) -> None:
         """See the base class."""
-        self._loop, self._timed = loop, _timed(loop.batches)
+        self._run, self._timed = run, _timed(run.batches)
 
     def before_step(self, step: int) -> None:
         """See the base class."""
@@ -111,7 +110,7 @@ class Epochs(Part):
         for record in records:
             if self._meters is None:
                 title = f"Epoch: [{record.epoch + self.settings.start_epoch}]"
-                self._meters = Meters(title, self._loop.batches.steps, self.settings.print_freq, self.say)
+                self._meters = Meters(title, self._run.batches.steps, self.settings.print_freq, self.say)
             samples, hits = self.watched.hits.pop(0) if self.watched.hits else (0, torch.zeros(2))
             top1, top5 = (100.0 * float(h) / max(samples, 1) for h in hits.tolist())
             waited = self._timed.waited if self._timed is not None else []
@@ -133,7 +132,7 @@ class Epochs(Part):
             self.log.write(event="train", epoch=number, **self._meters.means)
         self._meters, self._times, self._last = None, [], None
         self.watched.hits.clear()
-        if not self._loop.world.writer:
+        if not self._run.world.writer:
             return
         module, initial, float_model = self.models
         self.files.write_onnx(module, float_model, best=better)

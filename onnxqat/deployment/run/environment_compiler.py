@@ -9,9 +9,11 @@ from typing import Any, ClassVar
 
 import onnx
 
-from onnxqat.deployment.base_compiler import Array, BaseCompiler, CompilerResult, NodeResult
+from onnxqat.deployment.base_compiler import Array, BaseCompiler, CompilerResult, NodeResult, ScriptJob
 from onnxqat.deployment.run.environment import Environment
-from onnxqat.errors import UsageError
+from onnxqat.deployment.run.process import compile_in_process
+from onnxqat.deployment.static_model import static_copy
+from onnxqat.errors import CheckError, UsageError
 
 
 class EnvironmentCompiler(BaseCompiler):
@@ -52,6 +54,28 @@ class EnvironmentCompiler(BaseCompiler):
             facts: the script's report.
         """
 
+    def script_job(self, path: Path, batches: Sequence[Mapping[str, Array]], folder: Path) -> ScriptJob:
+        """Write the form that the script is given; see the base class.
+
+        Raises:
+            UsageError: ``dependency-missing``.
+            CheckError: ``handoff-failed`` for a model above the 2 GB of one file.
+        """
+        if self.version() is None:
+            raise self.missing()
+        model = folder / "model.onnx"
+        try:
+            original = static_copy(path, batches[0])
+            onnx.save(self.prepare(original), model)
+        except ValueError as error:  # protobuf's limit of 2 GB
+            raise CheckError("handoff-failed", f"{self.name} takes one file: {error}") from None
+        return ScriptJob(self.script, self.environment.interpreter, model, original)
+
+    def nodes_of(self, report: Mapping[str, Any], script: ScriptJob | None) -> tuple[NodeResult, ...]:
+        """Read back the facts that the script reported; see the base class."""
+        assert script is not None
+        return self.read_back(script.original, report["facts"])
+
     def compile_and_run(
         self, path: Path, batches: Sequence[Mapping[str, Array]], artefacts: Path | None = None
     ) -> CompilerResult:
@@ -60,6 +84,4 @@ class EnvironmentCompiler(BaseCompiler):
         Raises:
             CheckError: ``handoff-failed``.
         """
-        from onnxqat.deployment.run.process import compile_in_process
-
         return compile_in_process(self, path, batches, artefacts=artefacts)

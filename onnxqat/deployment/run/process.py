@@ -15,17 +15,14 @@ import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
 
-import onnxqat
-from onnxqat.deployment.base_compiler import Array, BaseCompiler, CompilerResult, NodeResult
+from onnxqat.deployment.base_compiler import Array, BaseCompiler, CompilerResult, ScriptJob
 from onnxqat.deployment.run.child import MEMORY_VARIABLE, memory_limit, run_child
-from onnxqat.deployment.run.environment_compiler import EnvironmentCompiler
-from onnxqat.deployment.static_model import static_copy
 from onnxqat.errors import CheckError, UsageError
 from onnxqat.graph.staging import scratch
 
 WORKER = "onnxqat.deployment.run.worker"
-_ROOT = Path(onnxqat.__file__).resolve().parents[1]
-_SCRIPT = Path(__file__).parent / "scripts" / "_main.py"
+_PACKAGE = Path(__file__).resolve().parents[2]
+SCRIPT = _PACKAGE / "deployment" / "scripts" / "_main.py"
 _SHOWN = 5
 _NO_MEMORY = re.compile(
     r"MemoryError|bad_?alloc|out of memory|insufficient memory|memory allocation|allocat\w* (memory|failed)",
@@ -62,18 +59,11 @@ def compile_in_process(
     with scratch() as folder:
         job = _job(compiler, path, batches, artefacts)
         command = [sys.executable, "-m", module, str(folder)]
-        original: onnx.ModelProto | None = None
-        if isinstance(compiler, EnvironmentCompiler):
-            if compiler.version() is None:
-                raise compiler.missing()
-            try:
-                original = static_copy(path, batches[0])
-                onnx.save(compiler.prepare(original), folder / "model.onnx")
-            except ValueError as error:  # protobuf's limit of 2 GB
-                raise CheckError("handoff-failed", f"{compiler.name} takes one file: {error}") from None
-            outputs = [value.name for value in original.graph.output]
-            job.update(model=str(folder / "model.onnx"), script=compiler.script, outputs=outputs)
-            command = [str(compiler.environment.interpreter), "-I", str(_SCRIPT), str(folder)]
+        script = compiler.script_job(path, batches, folder)
+        if script is not None:
+            outputs = [value.name for value in script.original.graph.output]
+            job.update(model=str(script.model), script=script.name, outputs=outputs)
+            command = [str(script.interpreter), "-I", str(SCRIPT), str(folder)]
         (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
         _write_feeds(folder, batches)
         with (folder / "log").open("w+b") as log:
@@ -86,7 +76,7 @@ def compile_in_process(
             how = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
             hint = _of_memory(words, surroundings)
             raise CheckError("handoff-failed", f"{compiler.name} {how}{': ' + words if words else ''}", hint=hint)
-        return _read_result(folder, compiler, original, path)
+        return _read_result(folder, compiler, script, path)
 
 
 def _job(
@@ -110,7 +100,7 @@ def _write_feeds(folder: Path, batches: Sequence[Mapping[str, Array]]) -> None:
 
 def _surroundings(folder: Path) -> dict[str, str]:
     """The child's environment: its temporary files go with the job's folder, whatever it leaves behind."""
-    paths = [str(_ROOT), os.environ.get("PYTHONPATH", "")]
+    paths = [str(_PACKAGE.parent), os.environ.get("PYTHONPATH", "")]
     temporary = dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(folder))
     return dict(os.environ, PYTHONPATH=os.pathsep.join(p for p in paths if p), **temporary)
 
@@ -143,7 +133,7 @@ def _rare_types(path: Path) -> str:
     return f"{' and '.join(found)}: make the file with `onnxqat insert-qdq --float32-io`" if found else ""
 
 
-def _read_result(folder: Path, compiler: BaseCompiler, original: onnx.ModelProto | None, path: Path) -> CompilerResult:
+def _read_result(folder: Path, compiler: BaseCompiler, script: ScriptJob | None, path: Path) -> CompilerResult:
     found = json.loads((folder / "result.json").read_text(encoding="utf-8"))
     if found.get("code") == "dependency-missing":
         raise UsageError("dependency-missing", found["error"], hint=found["hint"])
@@ -154,9 +144,4 @@ def _read_result(folder: Path, compiler: BaseCompiler, original: onnx.ModelProto
         raise CheckError("handoff-failed", f"{compiler.name} refused the model: {found['error']}", hint=hint)
     with np.load(folder / "outputs.npz", allow_pickle=False) as arrays:
         outputs = tuple({key: arrays[str(i)] for key, i in batch.items()} for batch in found["outputs"])
-    if isinstance(compiler, EnvironmentCompiler):
-        assert original is not None
-        nodes = compiler.read_back(original, found["facts"])
-    else:
-        nodes = tuple(NodeResult(**node) for node in found["nodes"])
-    return CompilerResult(outputs, nodes, tuple(found["files"]))
+    return CompilerResult(outputs, compiler.nodes_of(found, script), tuple(found["files"]))

@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxqat.graph import edit, query
-from onnxqat.graph.qdq import Quantizer
+from onnxqat.graph.quantizer import Quantizer
 from onnxqat.linting.context import File, same_grid
 from onnxqat.linting.rule import Found, Rule
 from onnxqat.placement.fusion_chains import clip_bounds

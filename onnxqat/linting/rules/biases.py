@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from onnxqat import numerics
 from onnxqat.graph import build, edit, qdq, query, walk
-from onnxqat.graph.qdq import Quantizer
+from onnxqat.graph.quantizer import Quantizer
 from onnxqat.linting.context import File, is_integer
 from onnxqat.linting.rule import Found, Rule
 from onnxqat.passes._forms import dequantized

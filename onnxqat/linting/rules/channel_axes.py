@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import onnx_ir as ir
 
 from onnxqat.graph import qdq, query
-from onnxqat.graph.qdq import Quantizer
+from onnxqat.graph.quantizer import Quantizer
 from onnxqat.linting import fix
 from onnxqat.linting.context import File, is_integer, is_passthrough, output_axis
 from onnxqat.linting.rule import Found, Rule

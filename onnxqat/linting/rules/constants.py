@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from onnxqat import numerics
 from onnxqat.graph import query
-from onnxqat.graph.qdq import Quantizer
+from onnxqat.graph.quantizer import Quantizer
 from onnxqat.linting.context import File, constant_values, is_integer, output_axis, per_channel
 from onnxqat.linting.rule import Found, Rule, Severity
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from onnxqat.analysis import dataflow, masks, normalizations
 from onnxqat.graph import query
-from onnxqat.graph.qdq import Quantizer
+from onnxqat.graph.quantizer import Quantizer
 from onnxqat.linting.context import File, is_integer
 from onnxqat.linting.rule import Found, Rule
 from onnxqat.ops import operators as ops

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from onnxqat.graph import edit
-from onnxqat.graph.qdq import Quantizer
+from onnxqat.graph.quantizer import Quantizer
 from onnxqat.linting.context import File, constant_values, same_grid, same_width
 from onnxqat.linting.rule import Found, Rule, Severity
 

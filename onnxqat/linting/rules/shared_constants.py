@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxqat.graph import build, qdq, query, walk
+from onnxqat.graph.quantizer import Quantizer
 from onnxqat.linting.context import File, scale, storage, zero_point
 from onnxqat.linting.rule import Found, Rule
 from onnxqat.ops import operators as ops
@@ -34,7 +35,7 @@ def _kinds(file: File, nodes: Sequence[ir.Node]) -> dict[tuple[object, ...], lis
     return found
 
 
-def _is_parameter(quantizer: qdq.Quantizer) -> bool:
+def _is_parameter(quantizer: Quantizer) -> bool:
     """Check whether `quantizer` is no weight, or one that a layer reads as a parameter; in a Concat it is data."""
     if quantizer.role != "weight":
         return True

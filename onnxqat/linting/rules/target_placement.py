@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from onnxqat.graph import build, qdq, query, walk
-from onnxqat.graph.qdq import Quantizer
+from onnxqat.graph.quantizer import Quantizer
+from onnxqat.linting.comparison import Compared, compared
 from onnxqat.linting.context import File, same_grid
 from onnxqat.linting.rule import Found, Rule
 from onnxqat.linting.rules.activation_pairs import repeats
-from onnxqat.linting.target import Compared, compared
 from onnxqat.passes._forms import float_name
 from onnxqat.placement import fusion_chains
 from onnxqat.types import Derived, Shared, TensorSpec

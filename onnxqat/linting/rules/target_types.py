@@ -9,10 +9,10 @@ import numpy as np
 from onnxqat import numerics
 from onnxqat.calibration import saturation
 from onnxqat.graph import query
-from onnxqat.graph.qdq import Quantizer
+from onnxqat.graph.quantizer import Quantizer
+from onnxqat.linting.comparison import Compared, compared
 from onnxqat.linting.context import File, constant_values
 from onnxqat.linting.rule import Found, Rule
-from onnxqat.linting.target import Compared, compared
 from onnxqat.types import Fixed, TensorSpec
 
 SEVEN_BITS = (-64, 63)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import onnx_ir as ir
 
 from onnxqat.graph import data_movement, edit, query
-from onnxqat.graph.qdq import Quantizer
+from onnxqat.graph.quantizer import Quantizer
 from onnxqat.linting.context import File, constant_values, is_integer, is_passthrough, same_grid, same_width
 from onnxqat.linting.rule import Found, Rule
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Literal, get_args
 
 import onnx_ir as ir
 import torch
@@ -15,12 +15,9 @@ from onnxqat.bridge.folded_batchnorm import FoldedBatchNorm
 from onnxqat.bridge.lowering.normalization import BatchNorm
 from onnxqat.errors import DataError, UsageError
 from onnxqat.graph import batchnorm
-from onnxqat.training.callbacks.callback import Part
+from onnxqat.training.callbacks.callback import Part, Run
 from onnxqat.training.data.batches import Batch, Batches
 from onnxqat.training.loop.step import call
-
-if TYPE_CHECKING:
-    from onnxqat.training.loop.loop import Loop
 
 Mode = Literal["live", "frozen"]
 Choice = Literal["auto", "live", "frozen"]
@@ -183,9 +180,9 @@ class Reestimate(Part):
         self._module: nn.Module | None = None
         self._trained = False
 
-    def start(self, loop: Loop) -> None:
+    def start(self, run: Run) -> None:
         """Know the module."""
-        self._module = loop.module
+        self._module = run.module
 
     def before_step(self, step: int) -> None:
         """From now on there is something to estimate."""

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
-if TYPE_CHECKING:
-    from onnxqat.training.loop.loop import Loop
+from onnxqat.training.data.batches import Batches
+from onnxqat.training.distributed.process_context import World
+from onnxqat.training.loop.progress import Progress
+from onnxqat.training.optim.moving_average import MovingAverage
+from onnxqat.training.optim.schedule import Schedule
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +37,38 @@ class StepRecord:
     samples: int
 
 
+class Run(Protocol):
+    """A training run as its callbacks see it."""
+
+    @property
+    def module(self) -> nn.Module:
+        """The module that is trained."""
+
+    @property
+    def batches(self) -> Batches:
+        """The training data of this process."""
+
+    @property
+    def optimizer(self) -> Optimizer:
+        """The optimizer over its parameters."""
+
+    @property
+    def schedule(self) -> Schedule:
+        """Learning rates by step, and the number of steps."""
+
+    @property
+    def average(self) -> MovingAverage | None:
+        """The moving average, where one is kept."""
+
+    @property
+    def world(self) -> World:
+        """The processes that train together."""
+
+    @property
+    def standing(self) -> Progress:
+        """Counters, losses and scores so far."""
+
+
 class Part:
     """Called by the loop at the points that its methods name. All of them do nothing here; a part overrides some.
 
@@ -50,10 +86,10 @@ class Part:
         """Check whether a file can hold the module as it is now, so that it may be kept as the best."""
         return True
 
-    def start(self, loop: Loop) -> None:
+    def start(self, run: Run) -> None:
         """The run begins: on a resumed one the state is loaded; the module is on its device."""
 
-    def restored(self, loop: Loop) -> None:
+    def restored(self, run: Run) -> None:
         """Steps were undone: parameters and the state of this part are those of before them."""
 
     def before_step(self, step: int) -> None:

@@ -8,17 +8,13 @@ of low-bit networks with depthwise convolutions.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from onnxqat.errors import UsageError
-from onnxqat.training.callbacks.callback import Part
+from onnxqat.training.callbacks.callback import Part, Run
 from onnxqat.training.callbacks.quantized_weights import QuantizedWeight, quantized_weights
-
-if TYPE_CHECKING:
-    from onnxqat.training.loop.loop import Loop
 
 PAPER = 0.1
 """The authors' final weight for MobileNetV2 and EfficientNet-Lite at 3 and 4 bits."""
@@ -46,10 +42,10 @@ class Dampening(Part):
         self._total = 1
         self._weights: list[QuantizedWeight] = []
 
-    def start(self, loop: Loop) -> None:
+    def start(self, run: Run) -> None:
         """See the base class."""
-        self._total = loop.schedule.total_steps
-        self._weights = list(quantized_weights(loop.module))
+        self._total = run.schedule.total_steps
+        self._weights = list(quantized_weights(run.module))
 
     def penalty(self, step: int) -> Tensor | None:
         """See the base class."""

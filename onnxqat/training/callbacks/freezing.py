@@ -8,17 +8,14 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from onnxqat.errors import UsageError
-from onnxqat.training.callbacks.callback import Part
+from onnxqat.training.callbacks.callback import Part, Run
 from onnxqat.training.callbacks.quantized_weights import QuantizedWeight, quantized_weights
-
-if TYPE_CHECKING:
-    from onnxqat.training.loop.loop import Loop
 
 MOMENTUM = 0.01
 """Part of a frequency and of a mean code that one step replaces (the paper's m)."""
@@ -73,10 +70,10 @@ class Freezing(Part):
         self._tracks: dict[str, _Track] = {}
         self._state: Mapping[str, Any] = {}
 
-    def start(self, loop: Loop) -> None:
+    def start(self, run: Run) -> None:
         """See the base class."""
-        self._total = loop.schedule.total_steps
-        self._tracks = {each.name: _track(each) for each in quantized_weights(loop.module)}
+        self._total = run.schedule.total_steps
+        self._tracks = {each.name: _track(each) for each in quantized_weights(run.module)}
         for name, track in self._tracks.items():
             for key, value in track.tensors().items():
                 if f"{name}.{key}" in self._state:
@@ -98,9 +95,9 @@ class Freezing(Part):
         """Count the frozen weights; waits for the device."""
         return sum(int(track.frozen.sum()) for track in self._tracks.values())
 
-    def restored(self, loop: Loop) -> None:
+    def restored(self, run: Run) -> None:
         """See the base class."""
-        self.start(loop)
+        self.start(run)
 
     def state_dict(self) -> dict[str, Any]:
         """See the base class."""

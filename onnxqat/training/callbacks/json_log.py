@@ -11,8 +11,7 @@ from typing import IO, Any
 
 from onnxqat.errors import ModelError
 from onnxqat.graph import files_read, io
-from onnxqat.training.callbacks.callback import Part, StepRecord
-from onnxqat.training.loop.loop import Loop
+from onnxqat.training.callbacks.callback import Part, Run, StepRecord
 
 FILE = "log.jsonl"
 
@@ -37,12 +36,12 @@ class JsonLog(Part):
         self._file: IO[str] | None = None
         self._held: list[StepRecord] = []
 
-    def start(self, loop: Loop) -> None:
+    def start(self, run: Run) -> None:
         """See the base class."""
-        self._loop, self._start = loop, time.perf_counter()
+        self._run, self._start = run, time.perf_counter()
         self._last = self._start
-        if loop.world.writer:
-            self._file = _opened(self._folder / FILE, loop.standing.step)
+        if run.world.writer:
+            self._file = _opened(self._folder / FILE, run.standing.step)
 
     def checked(self, records: Sequence[StepRecord]) -> None:
         """See the base class."""
@@ -65,7 +64,7 @@ class JsonLog(Part):
 
     def after_epoch(self, epoch: int, loss: float, score: float) -> None:
         """See the base class."""
-        standing = self._loop.standing
+        standing = self._run.standing
         self._write(
             event="epoch",
             step=standing.step,

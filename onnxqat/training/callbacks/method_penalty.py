@@ -6,8 +6,7 @@ from torch import Tensor
 
 from onnxqat.bridge.quantizers.fake_quantize import FakeQuantize
 from onnxqat.bridge.quantizers.state import quantizers
-from onnxqat.training.callbacks.callback import Part
-from onnxqat.training.loop.loop import Loop
+from onnxqat.training.callbacks.callback import Part, Run
 
 
 class MethodPenalty(Part):
@@ -23,9 +22,9 @@ class MethodPenalty(Part):
         self._total = max(total_steps, 1)
         self._quantizers: list[FakeQuantize] = []
 
-    def start(self, loop: Loop) -> None:
+    def start(self, run: Run) -> None:
         """See the base class."""
-        self._quantizers = [q for _, q in quantizers(loop.module) if type(q).penalty is not FakeQuantize.penalty]
+        self._quantizers = [q for _, q in quantizers(run.module) if type(q).penalty is not FakeQuantize.penalty]
 
     def penalty(self, step: int) -> Tensor | None:
         """See the base class."""

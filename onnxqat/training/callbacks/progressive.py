@@ -9,7 +9,7 @@ ones, and the way back is exact.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,11 +18,8 @@ from onnxqat import numerics
 from onnxqat.bridge.quantizers.fake_quantize import FakeQuantize
 from onnxqat.bridge.quantizers.state import quantizers
 from onnxqat.errors import UsageError
-from onnxqat.training.callbacks.callback import Part
+from onnxqat.training.callbacks.callback import Part, Run
 from onnxqat.training.optim import learning_rates
-
-if TYPE_CHECKING:
-    from onnxqat.training.loop.loop import Loop
 
 WIDEST = 8
 SHARE = 0.5
@@ -57,14 +54,14 @@ class Progressive(Part):
         self._finer: dict[str, int] = {}
         self._moved: list[tuple[Tensor, Tensor, int]] = []
 
-    def start(self, loop: Loop) -> None:
+    def start(self, run: Run) -> None:
         """See the base class.
 
         Raises:
             UsageError: ``option-invalid`` where no grid is narrower than the widths, or the run is too short for them.
         """
-        self._loop = loop
-        self._quantizers = {path: q for path, q in quantizers(loop.module) if _can_be_finer(q)}
+        self._run = run
+        self._quantizers = {path: q for path, q in quantizers(run.module) if _can_be_finer(q)}
         narrowest = min((q.qtype.bits for q in self._quantizers.values()), default=WIDEST)
         self._wide = [width for width in self.widths if width > narrowest]
         if not self._wide:
@@ -73,7 +70,7 @@ class Progressive(Part):
                 f"progressive widths {list(self.widths)}: no grid of the model is narrower",
                 hint="the file's own widths come last by themselves; name wider ones",
             )
-        total = loop.schedule.total_steps
+        total = run.schedule.total_steps
         if int(total * SHARE) < len(self._wide):
             raise UsageError("option-invalid", f"{total} steps are too few for {len(self._wide)} wider grids")
         for path, finer in self._finer.items():  # a resumed run: tensors are in these units already
@@ -82,7 +79,7 @@ class Progressive(Part):
 
     def width(self, step: int) -> int:
         """Bits that no grid may be narrower than in step `step`; 0 at the end of the run."""
-        length = int(self._loop.schedule.total_steps * SHARE)
+        length = int(self._run.schedule.total_steps * SHARE)
         stage = step * len(self._wide) // length
         return self._wide[stage] if stage < len(self._wide) else 0
 
@@ -96,8 +93,8 @@ class Progressive(Part):
     @torch.no_grad()
     def _change(self, factors: Mapping[str, int]) -> None:
         done: set[int] = set()
-        average = self._loop.average.values if self._loop.average is not None else {}
-        keys = {id(p): key for key, p in self._loop.module.named_parameters()}
+        average = self._run.average.values if self._run.average is not None else {}
+        keys = {id(p): key for key, p in self._run.module.named_parameters()}
         for path, q in self._quantizers.items():
             ratio = factors[path] / q.finer
             _set_codes(q, factors[path])
@@ -105,7 +102,7 @@ class Progressive(Part):
                 if id(tensor) not in done:
                     done.add(id(tensor))
                     tensor.copy_(tensor.double() * by)  # exact: powers of two
-            self._loop.optimizer.state.pop(q.scale, None)
+            self._run.optimizer.state.pop(q.scale, None)
             key = keys.get(id(q.scale), "")
             if key in average and id(average[key]) not in done:
                 done.add(id(average[key]))
@@ -115,7 +112,7 @@ class Progressive(Part):
     def after_backward(self, step: int) -> None:
         """See the base class."""
         self._moved = []
-        if learning_rates.follows_size(type(self._loop.optimizer).__name__.lower()):
+        if learning_rates.follows_size(type(self._run.optimizer).__name__.lower()):
             return
         finer = {id(q.scale): q for q in self._quantizers.values() if q.finer > 1 and q.scale.requires_grad}
         self._moved = [(q.scale, q.scale.detach().clone(), q.finer) for q in finer.values()]
@@ -132,9 +129,9 @@ class Progressive(Part):
         """See the base class: on finer grids nothing may be kept."""
         return all(q.finer == 1 for q in self._quantizers.values())
 
-    def restored(self, loop: Loop) -> None:
+    def restored(self, run: Run) -> None:
         """See the base class."""
-        self.start(loop)
+        self.start(run)
 
     def state_dict(self) -> dict[str, Any]:
         """See the base class."""

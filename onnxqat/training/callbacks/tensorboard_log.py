@@ -11,9 +11,8 @@ import torch
 
 from onnxqat.bridge.quantizers.state import quantizers
 from onnxqat.errors import UsageError
-from onnxqat.training.callbacks.callback import Part, StepRecord
+from onnxqat.training.callbacks.callback import Part, Run, StepRecord
 from onnxqat.training.distributed.tensors import whole
-from onnxqat.training.loop.loop import Loop
 
 
 class TensorBoardLog(Part):
@@ -41,13 +40,13 @@ class TensorBoardLog(Part):
         self._folder, self._every = folder, every
         self._writer: Any = None
 
-    def start(self, loop: Loop) -> None:
+    def start(self, run: Run) -> None:
         """See the base class."""
-        self._loop = loop
-        if loop.world.writer:
+        self._run = run
+        if run.world.writer:
             from torch.utils.tensorboard import SummaryWriter
 
-            step = loop.standing.step
+            step = run.standing.step
             self._writer = SummaryWriter(str(self._folder), purge_step=step + 1 if step else None)
 
     def checked(self, records: Sequence[StepRecord]) -> None:
@@ -61,14 +60,14 @@ class TensorBoardLog(Part):
 
     def after_epoch(self, epoch: int, loss: float, score: float) -> None:
         """See the base class."""
-        held = [(q.tensor, q.effective_scale()) for _, q in quantizers(self._loop.module) if not q.derived]
+        held = [(q.tensor, q.effective_scale()) for _, q in quantizers(self._run.module) if not q.derived]
         scales = [(tensor, whole(scale.detach()).float().cpu()) for tensor, scale in held]
         if self._writer is None:
             return
-        step = self._loop.standing.step
+        step = self._run.standing.step
         self._writer.add_scalar("epoch/loss", loss, step)
         self._writer.add_scalar("epoch/score", score, step)
-        self._writer.add_scalar("epoch/limited_scales", self._loop.standing.limited_scales, step)
+        self._writer.add_scalar("epoch/limited_scales", self._run.standing.limited_scales, step)
         for tensor, scale in scales:
             if scale.numel() == 1:
                 self._writer.add_scalar(f"scale/{tensor}", float(scale), step)

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 
 from onnxqat.errors import UsageError
-from onnxqat.training.callbacks.callback import Part
+from onnxqat.training.callbacks.callback import Part, Run
 from onnxqat.training.distributed.tensors import local
-
-if TYPE_CHECKING:
-    from onnxqat.training.loop.loop import Loop
 
 
 class ValueClipping(Part):
@@ -31,9 +26,9 @@ class ValueClipping(Part):
             raise UsageError("option-invalid", f"gradients cannot be clipped to values up to {limit}; it must be > 0")
         self.limit = limit
 
-    def start(self, loop: Loop) -> None:
+    def start(self, run: Run) -> None:
         """See the base class."""
-        self._module = loop.module
+        self._module = run.module
 
     def after_backward(self, step: int) -> None:
         """See the base class."""

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from onnxqat.training.data.batches import Batch
 from onnxqat.training.distributed.tensors import local
 from onnxqat.training.loop import checkpoint
-from onnxqat.training.loop.checkpoint import Progress
 from onnxqat.training.loop.collapse import collapsed
+from onnxqat.training.loop.progress import Progress
 from onnxqat.training.loop.step import Step
 from onnxqat.training.optim.moving_average import MovingAverage
 

@@ -12,7 +12,7 @@ import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Protocol, cast
 
 import safetensors
 import safetensors.torch
@@ -23,19 +23,19 @@ from onnxqat.bridge.quantizers.fake_quantize import STATES, State
 from onnxqat.bridge.quantizers.state import quantizers
 from onnxqat.errors import InputError
 from onnxqat.graph import atomic, files_read, io
+from onnxqat.training.callbacks.callback import StepRecord
 from onnxqat.training.data.batches import Batch
 from onnxqat.training.execution.execution import Execution
 from onnxqat.training.loop import checkpoint, documents
 from onnxqat.training.loop.non_finite import Finding, find
+from onnxqat.training.loop.progress import Progress
 from onnxqat.training.loop.random_state import RandomState
+from onnxqat.training.loop.scale_history import ScaleHistory
 from onnxqat.training.loop.step import Seen, Step
 from onnxqat.training.objective import distillation
 from onnxqat.training.objective.losses import Loss, Objective
 from onnxqat.training.objective.relevance import DifferenceWeights
-
-if TYPE_CHECKING:
-    from onnxqat.training.callbacks.callback import StepRecord
-    from onnxqat.training.loop.guarded_steps import Steps
+from onnxqat.training.optim.moving_average import MovingAverage
 
 FORMAT = "onnxqat-black-box-1"
 
@@ -66,7 +66,35 @@ class Replay:
     scales: dict[str, Tensor]
 
 
-def write(folder: Path, steps: Steps, record: StepRecord, finding: Finding, random: RandomState) -> None:
+class Recorded(Protocol):
+    """The state of a run that a box holds."""
+
+    @property
+    def step(self) -> Step:
+        """The training step, with the batch that it saw last."""
+
+    @property
+    def average(self) -> MovingAverage | None:
+        """The moving average, where one is kept."""
+
+    @property
+    def progress(self) -> Progress:
+        """Counters, losses and scores so far."""
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """Settings that a resumed run has to agree with."""
+
+    @property
+    def keepers(self) -> Mapping[str, checkpoint.Keeper]:
+        """Objects whose state belongs to the run's."""
+
+    @property
+    def history(self) -> ScaleHistory:
+        """Scales of the last steps."""
+
+
+def write(folder: Path, steps: Recorded, record: StepRecord, finding: Finding, random: RandomState) -> None:
     """Write the box of a step whose gradients have not been used.
 
     Args:

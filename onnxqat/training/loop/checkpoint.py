@@ -10,7 +10,7 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import safetensors
 import safetensors.torch
@@ -22,6 +22,7 @@ from onnxqat.errors import InputError
 from onnxqat.graph import io
 from onnxqat.training.distributed.tensors import like, whole
 from onnxqat.training.loop import documents
+from onnxqat.training.loop.progress import Progress
 from onnxqat.training.loop.random_state import RandomState
 
 FORMAT = "onnxqat-checkpoint-1"
@@ -35,49 +36,6 @@ class Keeper(Protocol):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> object:
         """Restore a state that :meth:`state_dict` returned; tensors are on the CPU."""
-
-
-@dataclasses.dataclass
-class Progress:
-    """Progress of a run: its counters, losses and scores.
-
-    Attributes:
-        step: optimizer steps done.
-        epoch: epochs done.
-        step_in_epoch: steps of the epoch in progress that are done.
-        loss_sum: sum of the losses of the epoch in progress.
-        losses: mean loss of every epoch done.
-        best_score: score of the best epoch, higher is better; None before the first score.
-        best_epoch: number of the best epoch, counted from 1; 0 for the start.
-        highest_score: the highest score of an epoch that was kept, where a later one may be kept in its place.
-        start_score: score before the first step; None where it was not asked for.
-        score: the latest score; None before the first.
-        scored_step: steps that were done when it was given.
-        start_variation: variation of each output at the start (:mod:`onnxqat.training.loop.collapse`).
-        collapses: number of scores that found outputs that had become constants.
-        skipped: steps that were left out because their loss or gradients were not finite.
-        skipped_in_epoch: skipped steps of the epoch in progress.
-        limited_scales: number of times that a step would have more than doubled or less than halved a scale.
-    """
-
-    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
-
-    step: int = 0
-    epoch: int = 0
-    step_in_epoch: int = 0
-    loss_sum: float = 0.0
-    losses: list[float] = dataclasses.field(default_factory=list)
-    best_score: float | None = None
-    best_epoch: int = 0
-    highest_score: float | None = None
-    start_score: float | None = None
-    score: float | None = None
-    scored_step: int = 0
-    start_variation: list[float | None] = dataclasses.field(default_factory=list)
-    collapses: int = 0
-    skipped: int = 0
-    skipped_in_epoch: int = 0
-    limited_scales: int = 0
 
 
 def save(

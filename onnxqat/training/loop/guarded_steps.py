@@ -17,9 +17,10 @@ from onnxqat.errors import QatError
 from onnxqat.training.callbacks.callback import StepRecord
 from onnxqat.training.data.batches import Batch
 from onnxqat.training.loop import black_box
-from onnxqat.training.loop.checkpoint import Keeper, Progress
+from onnxqat.training.loop.checkpoint import Keeper
 from onnxqat.training.loop.non_finite import Finding, find
 from onnxqat.training.loop.pending import Pending, PendingSteps
+from onnxqat.training.loop.progress import Progress
 from onnxqat.training.loop.random_state import RandomState
 from onnxqat.training.loop.scale_history import ScaleHistory
 from onnxqat.training.loop.snapshot import Forward, Snapshot, touched

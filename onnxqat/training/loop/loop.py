@@ -19,8 +19,8 @@ from onnxqat.training.distributed.process_context import World
 from onnxqat.training.execution.execution import Execution
 from onnxqat.training.loop import checkpoint
 from onnxqat.training.loop.best import Best
-from onnxqat.training.loop.checkpoint import Progress
 from onnxqat.training.loop.guarded_steps import Steps
+from onnxqat.training.loop.progress import Progress
 from onnxqat.training.loop.step import Augment, Step, Teacher
 from onnxqat.training.objective.losses import Objective
 from onnxqat.training.optim.moving_average import MovingAverage

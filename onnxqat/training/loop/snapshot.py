@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from onnxqat.bridge.quantizers.state import quantizers
-from onnxqat.training.loop.checkpoint import Keeper, Progress
+from onnxqat.training.loop.checkpoint import Keeper
+from onnxqat.training.loop.progress import Progress
 from onnxqat.training.loop.random_state import RandomState
 from onnxqat.training.loop.step import Step
 from onnxqat.training.optim.moving_average import MovingAverage

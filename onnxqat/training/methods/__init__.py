@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TypeAlias, cast
 
 import numpy as np
 import torch
@@ -18,12 +18,9 @@ from onnxqat.bridge.quantizers.state import quantizers
 from onnxqat.bridge.quantizers.step_limit import StepLimit
 from onnxqat.errors import UsageError
 from onnxqat.graph import folded_batchnorm, query
-from onnxqat.graph.qdq import Quantizer
+from onnxqat.graph.quantizer import Quantizer
 from onnxqat.training.methods import _found
 from onnxqat.types import Role
-
-if TYPE_CHECKING:
-    from onnxqat.training.methods._check import MethodCheck
 
 QuantizerFactory: TypeAlias = Callable[[Quantizer, "tuple[nn.Module, nn.Module] | None"], nn.Module]
 
@@ -49,13 +46,6 @@ def method(name: str) -> type[FakeQuantize]:
 def key_of(name: str) -> str:
     """Return the name of a method for records: `name` itself, or the stem of a user's file."""
     return _found.key_of(name)
-
-
-def check(name: str) -> MethodCheck:
-    """Try whether a method keeps what every method promises: see :func:`onnxqat.training.methods._check.check`."""
-    from onnxqat.training.methods import _check
-
-    return _check.check(name)
 
 
 def factory(name: str, *, weights: str | None = None, limit_steps: bool = True) -> QuantizerFactory:

@@ -21,9 +21,9 @@ def run(file: str, as_json: bool) -> None:
     Example: onnxqat methods check my_method.py
     """
     _options.need("torch", "train")
-    from onnxqat.training import methods
+    from onnxqat.training.methods import _check
 
-    found = methods.check(file)
+    found = _check.check(file)
     if as_json:
         printing.echo(
             json.dumps({"method": found.method, "findings": {f.name: f.message or None for f in found.findings}})
