@@ -18,6 +18,7 @@ from collections import Counter
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest import mock
 
 import _shared
 import onnx
@@ -38,8 +39,9 @@ class _PreciseOptions(onnxruntime.SessionOptions):  # type: ignore[misc]
         self.add_session_config_entry("session.x64quantprecision", "1")
 
 
-def outcome(checker: ModuleType, name: str, backend: str | None, output: Path) -> tuple[str, str]:
+def outcome(checker: ModuleType, name: str, backend: str | None, output: Path, precise: bool) -> tuple[str, str]:
     """A word for what became of a case, and why."""
+    options = _PreciseOptions if precise else onnxruntime.SessionOptions
     path, inputs, calibration, expect = checker.load_case(name)
     refuse = bool(expect.get("refuse"))
     sweep = [()] if expect.get("sweep") != "exclude-each" else [(n.name,) for n in onnx.load(path).graph.node if n.name]
@@ -61,7 +63,8 @@ def outcome(checker: ModuleType, name: str, backend: str | None, output: Path) -
         if refuse:
             return "not refused", ""
         model = onnx.load(output)
-        broken += checker.check(onnx.load(path), model, inputs, expect)[0]
+        with mock.patch.object(onnxruntime, "SessionOptions", options):
+            broken += checker.check(onnx.load(path), model, inputs, expect)[0]
         broken += _channels(model, expect.get("per_channel", {}))
     return ("broken" if broken else "holds"), "; ".join(broken)
 
@@ -76,7 +79,10 @@ def main() -> int:
     """Run the cases and print what does not hold."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--backend", help="one backend for all cases")
-    parser.add_argument("--precise", action="store_true", help="sessions with session.x64quantprecision=1")
+    parser.add_argument("--case", default="*", help="pattern of names")
+    parser.add_argument(
+        "--precise", action="store_true", help="the checker's sessions with session.x64quantprecision=1"
+    )
     arguments = parser.parse_args()
     folder = _shared.SHARED / "suites" / "cases"
     spec = importlib.util.spec_from_file_location("check", folder / "check.py")
@@ -84,12 +90,12 @@ def main() -> int:
     assert spec.loader is not None
     checker: Any = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(checker)
-    if arguments.precise:
-        onnxruntime.SessionOptions = _PreciseOptions
     counts: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as scratch:
-        for case in sorted(folder.glob("*.json")):
-            word, reason = outcome(checker, case.stem, arguments.backend, Path(scratch) / "case.onnx")
+        for case in sorted(folder.glob(f"{arguments.case}.json")):
+            word, reason = outcome(
+                checker, case.stem, arguments.backend, Path(scratch) / "case.onnx", arguments.precise
+            )
             counts[word] += 1
             if word not in ("holds", "refused as asked"):
                 print(f"{case.stem}: {word}: {reason}")
