@@ -195,6 +195,7 @@ def test_what_decides() -> None:
         ("red", 40.0, {"differing_top1": 3, "samples": 4}),
         ("red", 40.0, {"differing_top1": 40, "samples": 100}),
         ("amber", 40.0, {"differing_top1": 12, "samples": 100, "beyond": 0.0}),
+        ("amber", 40.0, {"differing_top1": 2, "samples": 4, "beyond": 0.54, "largest_steps": 17.0}),
         ("green", 40.0, {"differing_top1": 1, "samples": 100, "beyond": 0.0}),
         ("green", 40.0, {"largest_steps": 1.0, "beyond": 0.0}),
     ]
