@@ -19,8 +19,9 @@ class PadCountedPools(Pass):
 
     1. Amounts, stated or from ``auto_pad``, become the constant ``<output>_pads``, zeros for batch and channels. With
        ``ceil_mode``, padding that no window reads is left out, since it would make room for one more window.
-    2. Without padding, only the attribute becomes 0.
-    3. Left alone: amounts that depend on a size that is not known, opsets below 11, and attributes of functions.
+    2. With ``ceil_mode`` and no padding, only the attribute becomes 0.
+    3. Left alone: pools that pad nothing, amounts that depend on a size that is not known, opsets below 11, and
+       attributes of functions.
 
     Tolerance: float rounding, 1e-6 of the output's range. ::
 
@@ -41,8 +42,10 @@ class PadCountedPools(Pass):
                 if any(amounts):
                     self._pad(scope, node, amounts, context.names)
                     log.did("padding that an AveragePool counts became a Pad", node)
+                elif query.attribute(node, "ceil_mode", 0):
+                    log.did("an AveragePool with ceil_mode counts no places beyond its input", node)
                 else:
-                    log.did("an AveragePool without padding counts none", node)
+                    continue
                 _count_none(node)
         return log.result()
 

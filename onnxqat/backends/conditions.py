@@ -14,11 +14,24 @@ def unmet(node: ir.Node, when: Mapping[str, Any]) -> Iterator[str]:
     """The keys of `when` that `node` does not meet.
 
     A key names an attribute, or several of which one is enough: ``ceil_mode|count_include_pad: 0``. What a node does
-    not state is 0, or empty where a list or a text is expected: ``dilations: []``.
+    not state is 0, or empty where a list or a text is expected: ``dilations: []``. Padding is counted only where there is
+    some: ``count_include_pad`` of another pool is 0.
     """
     for key, expected in when.items():
-        if not any(query.attribute(node, name, type(expected)()) == expected for name in key.split("|")):
+        if not any(_value(node, name, type(expected)()) == expected for name in key.split("|")):
             yield key
+
+
+def _value(node: ir.Node, name: str, default: Any) -> Any:
+    if name == "count_include_pad" and not _has_places_beyond(node):
+        return default
+    return query.attribute(node, name, default)
+
+
+def _has_places_beyond(pool: ir.Node) -> bool:
+    """Check whether windows may reach beyond the data: with padding, or with ``ceil_mode``, where kernels differ."""
+    padded = any(query.attribute(pool, "pads", ())) or bool(query.attribute(pool, "ceil_mode", 0))
+    return padded or query.attribute(pool, "auto_pad", "NOTSET") not in ("NOTSET", "VALID")
 
 
 def spelled(key: str, expected: Any) -> str:

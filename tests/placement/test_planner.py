@@ -249,6 +249,8 @@ def test_a_row_for_some_attribute_values() -> None:
     found = plan(text % 1, "openvino-cpu")
     assert found.edges == ()
     assert reasons(found)["t_AveragePool"] == "the backend takes AveragePool only with count_include_pad=0"
+    unpadded = text % 1
+    assert set(edges(plan(unpadded.replace('auto_pad = "SAME_UPPER", ', ""), "openvino-cpu"))) == {"x", "t"}
 
 
 def test_resize_passes_through_in_nearest_mode_only() -> None:
