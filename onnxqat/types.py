@@ -266,7 +266,7 @@ class RedundantClip:
 
 
 @dataclasses.dataclass(frozen=True)
-class UsefulRange:
+class SaturatingRange:
     """Values of `tensor` outside ``[low, high]`` are all the same to its consumers, which saturate there."""
 
     tensor: str
@@ -296,7 +296,7 @@ class ShiftLimit:
 
 
 @dataclasses.dataclass(frozen=True)
-class Midpoints:
+class TieFreeMean:
     """A node whose results, means or products of codes, may lie half-way between two codes.
 
     `output` is the tensor that is quantized behind it.
@@ -311,20 +311,20 @@ class Midpoints:
 class QuantPlan:
     """Decision for every edge of a graph, made from a backend table.
 
-    `bare`: tensors on the grid of the tensor that they were moved from, without a pair of their own. `odd_sums`: see
+    `bare`: tensors on the grid of the tensor that they were moved from, without a pair of their own. `tie_free_sums`: see
     :mod:`onnxqat.calibration.exact.tie_free_sums`. `midpoints`: see :mod:`onnxqat.calibration.exact.tie_free_means`.
     """
 
     backend: str
     edges: tuple[Edge, ...]
     redundant_clips: tuple[RedundantClip, ...] = ()
-    useful_ranges: tuple[UsefulRange, ...] = ()
+    useful_ranges: tuple[SaturatingRange, ...] = ()
     remarks: tuple[Remark, ...] = ()
     float_nodes: tuple[tuple[str, str], ...] = ()
     shift_limits: tuple[ShiftLimit, ...] = ()
     bare: tuple[str, ...] = ()
-    odd_sums: bool = False
-    midpoints: tuple[Midpoints, ...] = ()
+    tie_free_sums: bool = False
+    midpoints: tuple[TieFreeMean, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -9,14 +9,14 @@ from onnxqat.calibration.runner import calibrate
 from onnxqat.data.data import Data
 from onnxqat.passes import _base
 from onnxqat.passes.equalize_silu import EqualizeSilu, channels
-from onnxqat.placement.table_overrides import Selection
+from onnxqat.placement.table_overrides import NodeSelection
 from onnxqat.runtime import vendor_operators
 from onnxqat.types import QType, Remark, TensorSpec
 
 _PER_CHANNEL = TensorSpec(QType.of(8, signed=False), symmetric=False, granularity="channel", axis=1)
 
 
-def equalize(model: ir.Model, table: Backend, chosen: Selection, data: Data) -> tuple[Remark, ...]:
+def equalize(model: ir.Model, table: Backend, chosen: NodeSelection, data: Data) -> tuple[Remark, ...]:
     """Run :class:`~onnxqat.passes.equalize_silu.EqualizeSilu` on the main graph of `model`, in place.
 
     Costs a pass over the data where the graph has a place for it. It is left out where weights of convolutions have

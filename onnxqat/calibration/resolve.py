@@ -72,11 +72,11 @@ def resolve(
     placements, clip_remarks = _tie_needed_clips(plan, placements)
     placements, largest, range_remarks = saturation.keep_in_limits(plan, placements, constants, model, peaks or {})
     placements, bias_remarks = _keep_bias_in_range(plan, placements, constants)
-    if plan.odd_sums:
+    if plan.tie_free_sums:
         placements = tie_free_means.center(plan, placements)
     placements, shift_remarks = shift_limits.keep_in_limits(plan, placements)
-    if plan.odd_sums:
-        placements = tie_free_sums.whole_shifts(plan, tie_free_means.set_apart(plan, placements), constants)
+    if plan.tie_free_sums:
+        placements = tie_free_sums.whole_shifts(plan, tie_free_means.offset_scales(plan, placements), constants)
     biases = tuple(
         BiasPlacement(edge.consumers[0][0], edge.decision.storage, edge.rule)
         for edge in plan.edges
@@ -213,7 +213,7 @@ def _tie_needed_clips(plan: QuantPlan, placements: list[Placement]) -> tuple[lis
         if placed is None:
             continue
         qparams = _fit(placed.qparams, clip)
-        if plan.odd_sums and not _repeats(qparams, clip):
+        if plan.tie_free_sums and not _repeats(qparams, clip):
             qparams = _between_powers(qparams, clip)
         if _repeats(qparams, clip):
             if qparams is not placed.qparams:

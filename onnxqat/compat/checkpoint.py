@@ -158,7 +158,7 @@ def _check_methods(fresh: OnnxModule) -> None:
     keys = {name: key for key, name in fresh.parameter_names.items()}
     fresh.eval()
     for _, quantizer in quantizers(fresh):
-        if not quantizer.rewrites_weights or quantizer.role != "weight" or quantizer.tensor not in keys:
+        if not quantizer.transforms_weight or quantizer.role != "weight" or quantizer.tensor not in keys:
             continue
         master = fresh.get_parameter(keys[quantizer.tensor])
         plain = numerics.fake_quantize(master.cpu().numpy(), quantizer.qparams())

@@ -65,7 +65,7 @@ class Observing:
             tensor = self.planned(quantizer)
             if tensor is not None:
                 quantizer.register_forward_pre_hook(_Hook(self, tensor, first.get(quantizer.tensor) == path))
-            elif quantizer.role == "weight" and quantizer.tensor in self.weights and not quantizer.rewrites_weights:
+            elif quantizer.role == "weight" and quantizer.tensor in self.weights and not quantizer.transforms_weight:
                 quantizer.register_forward_pre_hook(_WeightHook(self.weights[quantizer.tensor]))
 
     def planned(self, quantizer: FakeQuantize) -> str | None:

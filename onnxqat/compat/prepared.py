@@ -26,7 +26,7 @@ from onnxqat.graph import io, qdq, query, walk
 from onnxqat.graph.quantizer import Quantizer
 from onnxqat.insertion import insert, records
 from onnxqat.placement import planner
-from onnxqat.placement.table_overrides import Selection
+from onnxqat.placement.table_overrides import NodeSelection
 from onnxqat.training import methods
 from onnxqat.types import QuantPlan, Remark, Shared, TensorSpec
 
@@ -48,7 +48,7 @@ class Calibration:
 
     float_model: onnx.ModelProto
     table: Backend
-    chosen: Selection
+    chosen: NodeSelection
     plan: QuantPlan
     observing: Observing
 
@@ -79,7 +79,7 @@ def prepared_modules(model: nn.Module) -> Iterator[tuple[OnnxModule, Prepared]]:
 
 
 def draft(
-    model: ir.Model, table: Backend, chosen: Selection, chosen_methods: tuple[str, str], remarks: list[Remark]
+    model: ir.Model, table: Backend, chosen: NodeSelection, chosen_methods: tuple[str, str], remarks: list[Remark]
 ) -> OnnxModule:
     """The module for a prepared float `model`, with quantizers of activations that have no scale yet."""
     plan = planner.plan(model, table, chosen)

@@ -7,7 +7,7 @@ import dataclasses
 import onnx_ir as ir
 
 from onnxqat.analysis import dataflow
-from onnxqat.placement.table_overrides import Overrides, Selection
+from onnxqat.placement.table_overrides import NodeSelection, Overrides
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Allowed:
     why: str = ""
 
 
-def of(overrides: Overrides, chosen: Selection, model: ir.Model) -> Allowed:
+def of(overrides: Overrides, chosen: NodeSelection, model: ir.Model) -> Allowed:
     """Return the changes that `overrides` leave to the guard.
 
     A width for all nodes is the purpose of the file, whatever it costs, and so are nodes named to be quantized.

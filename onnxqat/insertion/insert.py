@@ -36,7 +36,7 @@ from onnxqat.passes.restore_io_types import RestoreIoTypes, note_io_types
 from onnxqat.passes.unique_names import UniqueNames
 from onnxqat.passes.write_default_attributes import WriteDefaultAttributes
 from onnxqat.placement import planner, table_overrides
-from onnxqat.placement.table_overrides import Overrides, Selection
+from onnxqat.placement.table_overrides import NodeSelection, Overrides
 from onnxqat.runtime import broken_model
 from onnxqat.types import QuantPlan, Remark, first_opset
 
@@ -211,7 +211,7 @@ def prepare(
     batch_norm: BatchNorm = "fold",
     compute: bool = False,
     keep_io_types: bool = True,
-) -> Selection:
+) -> NodeSelection:
     """Run the prepare recipe on `model` in place and find the user's selection on the names before it.
 
     Args:
@@ -330,7 +330,7 @@ def _open(
     )
 
 
-def _reachable(model: ir.Model, chosen: Selection, remarks: list[Remark]) -> Selection:
+def _reachable(model: ir.Model, chosen: NodeSelection, remarks: list[Remark]) -> NodeSelection:
     """`chosen`, without what calibration cannot run."""
     from onnxqat.runtime import vendor_operators
 
@@ -342,7 +342,7 @@ def _reachable(model: ir.Model, chosen: Selection, remarks: list[Remark]) -> Sel
 def _calibrate(
     model: ir.Model,
     table: schema.Backend,
-    chosen: Selection,
+    chosen: NodeSelection,
     data: Data,
     progress: Callable[[int, int | None], None] | None,
     *,
@@ -386,7 +386,7 @@ def _round_and_place(
 def settle(
     model: ir.Model,
     table: schema.Backend,
-    chosen: Selection,
+    chosen: NodeSelection,
     plan: QuantPlan,
     observers: Observed,
     sizes: dict[str, RowSizes],
@@ -412,7 +412,7 @@ def place(
     model: ir.Model, remarks: list[Remark], *, table: schema.Backend, plan: QuantPlan, resolved: Resolved
 ) -> None:
     """Insert the quantizers of `resolved` into `model`, in place; nodes that stay in float note why."""
-    if plan.odd_sums:
+    if plan.tie_free_sums:
         from onnxqat.calibration.exact import tie_free_sums
 
         tie_free_sums.make_odd(model, plan, resolved.placements)

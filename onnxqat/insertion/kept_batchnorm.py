@@ -11,7 +11,7 @@ from onnxqat.passes import _base, compute_batchnorm
 from onnxqat.passes.keep_batchnorm import KeepBatchnorm
 from onnxqat.passes.lift_constants import LiftConstants
 from onnxqat.placement import batchnorms, table_overrides
-from onnxqat.placement.table_overrides import Selection
+from onnxqat.placement.table_overrides import NodeSelection
 from onnxqat.types import Remark
 
 FEW_BITS = 3
@@ -40,7 +40,7 @@ def is_worth_it(model: ir.Model, table: schema.Backend, remarks: list[Remark]) -
 def keep(
     model: ir.Model,
     table: schema.Backend,
-    chosen: Selection,
+    chosen: NodeSelection,
     remarks: list[Remark],
     *,
     exact: bool,

@@ -9,12 +9,12 @@ import onnx_ir as ir
 from onnxqat.backends.schema import Backend
 from onnxqat.errors import DataError, UsageError
 from onnxqat.placement import planner
-from onnxqat.placement.table_overrides import Selection
+from onnxqat.placement.table_overrides import NodeSelection
 from onnxqat.types import Remark
 
 
 def check(
-    model: ir.Model, table: Backend, chosen: Selection, *, calibration: Any, random_data: bool, rounding: str
+    model: ir.Model, table: Backend, chosen: NodeSelection, *, calibration: Any, random_data: bool, rounding: str
 ) -> tuple[Remark, ...]:
     """Raise an error if data are missing, or if there are two kinds.
 

@@ -18,7 +18,7 @@ from onnxqat.calibration.runner import Observed
 from onnxqat.data.data import Data
 from onnxqat.insertion.choices import NONE, Choices
 from onnxqat.placement import planner, table_overrides
-from onnxqat.placement.table_overrides import Selection
+from onnxqat.placement.table_overrides import NodeSelection
 from onnxqat.types import Edge, QuantPlan, Remark, Shared, TensorSpec
 
 
@@ -38,7 +38,7 @@ class Calibrated:
 
     model: ir.Model
     table: Backend
-    chosen: Selection
+    chosen: NodeSelection
     first: QuantPlan
     observers: Observed
     found: Findings
@@ -49,7 +49,7 @@ class Calibrated:
         cls,
         model: ir.Model,
         table: Backend,
-        chosen: Selection,
+        chosen: NodeSelection,
         first: QuantPlan,
         observers: Observed,
         sizes: dict[str, RowSizes],

@@ -64,7 +64,7 @@ def round_weights(
         return ()
     if rounding == "compensated":
         return compensate(model, resolved.placements, data, resolved.largest_codes, _turns(resolved.placements, insert))
-    if plan.odd_sums or not data.repeatable or (batchnorm.trains_live(model) and not has_file):
+    if plan.tie_free_sums or not data.repeatable or (batchnorm.trains_live(model) and not has_file):
         return ()
     rest, held = _split(data)
     if sum(samples_of(feeds) for feeds in held) < FEWEST:

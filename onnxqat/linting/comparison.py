@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from onnxqat.graph.quantizer import Quantizer
-from onnxqat.linting.context import File
+from onnxqat.linting.context import LintContext
 from onnxqat.types import Edge, Fixed, TensorSpec
 
 
@@ -29,7 +29,7 @@ class Compared:
     present: tuple[Quantizer, ...]
 
 
-def compared(file: File) -> Iterator[Compared]:
+def compared(file: LintContext) -> Iterator[Compared]:
     """Every edge that the table of `file` wants quantized, biases apart."""
     target = file.target
     for edge in () if target is None else target.plan.edges:
@@ -48,7 +48,7 @@ def compared(file: File) -> Iterator[Compared]:
             yield Compared(edge, spec, node, () if found is None else (found,))
 
 
-def _maker(file: File, tensor: str) -> ir.Node | None:
+def _maker(file: LintContext, tensor: str) -> ir.Node | None:
     for quantizer in file.named(tensor):
         return quantizer.nodes[0]
     return file.maker(tensor)

@@ -12,13 +12,13 @@ from onnxqat.backends.schema import Backend
 from onnxqat.errors import QatError
 from onnxqat.graph import data_movement, folded_batchnorm, qdq, query, walk
 from onnxqat.graph.quantizer import Quantizer
-from onnxqat.linting.float_view import Plain, plain_view
+from onnxqat.linting.float_view import FloatView, plain_view
 from onnxqat.linting.target import Target, target_of
 from onnxqat.ops import operators as ops
 from onnxqat.passes._forms import dequantized, float_name
 
 
-class File:
+class LintContext:
     """One model under the lint, with what several rules ask for.
 
     Args:
@@ -73,17 +73,17 @@ class File:
         return (n for n in self.nodes if n.op_type in op_types and n.domain in ("", "ai.onnx"))
 
     @functools.cached_property
-    def _plain_or_error(self) -> Plain | QatError:
+    def _plain_or_error(self) -> FloatView | QatError:
         try:
             return plain_view(self.model, self.table)
         except QatError as error:
             return error
 
     @property
-    def plain(self) -> Plain | None:
+    def plain(self) -> FloatView | None:
         """The model without its quantizers, prepared where it had none; None where the file is too broken for that."""
         found = self._plain_or_error
-        return found if isinstance(found, Plain) else None
+        return found if isinstance(found, FloatView) else None
 
     @property
     def refusal(self) -> QatError | None:

@@ -15,7 +15,7 @@ from onnxqat.backends import schema
 from onnxqat.graph import build, io, qdq, query
 from onnxqat.graph.quantizer import Quantizer
 from onnxqat.linting.comparison import compared
-from onnxqat.linting.context import File, tensor_of
+from onnxqat.linting.context import LintContext, tensor_of
 from onnxqat.linting.lint import opened
 from onnxqat.ops import operators as ops
 from onnxqat.runtime import broken_model
@@ -106,7 +106,7 @@ def explain(model: io.ModelSource, backend: str | None = None, *, node: str | No
     return Explanation(name, backend_name, query.opset(file.model), tuple(pairs), tuple(floats))
 
 
-def _check_name(file: File, name: str) -> None:
+def _check_name(file: LintContext, name: str) -> None:
     known = {query.label(n) for n in file.nodes} | {tensor_of(q) for q in file.quantizers}
     if name not in known:
         raise discover.unknown("node", name, sorted(known))
@@ -125,7 +125,7 @@ def granularity_text(qparams: QParams) -> str:
     return "tensor" if qparams.axis is None else f"channel, axis {qparams.axis}"
 
 
-def _pairs(file: File) -> Iterator[Pair]:
+def _pairs(file: LintContext) -> Iterator[Pair]:
     wanted = _wanted(file)
     for quantizer in file.quantizers:
         scale, zero = np.asarray(quantizer.qparams.scale), np.asarray(quantizer.qparams.zero_point)
@@ -146,7 +146,7 @@ def _pairs(file: File) -> Iterator[Pair]:
         )
 
 
-def _wanted(file: File) -> dict[int, str]:
+def _wanted(file: LintContext) -> dict[int, str]:
     """The rule by which the table wants each quantizer, by the quantizer's identity."""
     found: dict[int, str] = {}
     for place in compared(file):
@@ -165,7 +165,7 @@ def _wanted(file: File) -> dict[int, str]:
     return found
 
 
-def _float_nodes(file: File) -> Iterator[FloatNode]:
+def _float_nodes(file: LintContext) -> Iterator[FloatNode]:
     plain = file.plain
     data = frozenset[ir.Node]() if plain is None else dataflow.data_nodes(plain.model.graph)
     for node in file.nodes:
@@ -178,7 +178,7 @@ def _float_nodes(file: File) -> Iterator[FloatNode]:
                 yield FloatNode(query.label(node), node.op_type, reason)
 
 
-def _reason(file: File, node: ir.Node) -> str:
+def _reason(file: LintContext, node: ir.Node) -> str:
     """Why `node` does not compute on quantized inputs; empty where it does."""
     stated = node.metadata_props.get(build.LEFT_FLOAT, "")
     planned = "" if file.target is None else file.target.reasons.get(id(node), "")
@@ -197,12 +197,12 @@ def _reason(file: File, node: ir.Node) -> str:
     return ""
 
 
-def _why_float(file: File, node: ir.Node, value: ir.Value) -> str:
+def _why_float(file: LintContext, node: ir.Node, value: ir.Value) -> str:
     maker = value.producer()
     if maker is not None and any(_reads_pair(file, maker)) and any(map(file.on, node.outputs)):
         return f"it reads {value.name!r} straight from {query.label(maker)}: one kernel where the target fuses them"
     return f"{value.name!r} carries no pair"
 
 
-def _reads_pair(file: File, node: ir.Node) -> Iterator[Quantizer]:
+def _reads_pair(file: LintContext, node: ir.Node) -> Iterator[Quantizer]:
     yield from (q for i, _ in enumerate(node.inputs) if (q := file.reading(node, i)) is not None)

@@ -18,7 +18,7 @@ from onnxqat.placement.table_overrides import Overrides
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Plain:
+class FloatView:
     """A copy of a model without quantizers.
 
     Attributes:
@@ -47,7 +47,7 @@ class Plain:
         return self._copies.get(id(original))
 
 
-def plain_view(model: ir.Model, table: Backend | None = None) -> Plain:
+def plain_view(model: ir.Model, table: Backend | None = None) -> FloatView:
     """A copy of `model` without quantizers.
 
     Args:
@@ -72,7 +72,7 @@ def plain_view(model: ir.Model, table: Backend | None = None) -> Plain:
     else:
         shapes.infer(copy)
     reasons = {str(n.name): n.metadata_props.get(build.LEFT_FLOAT, "") for n in walk.nodes(copy)}
-    return Plain(copy, originals, {name: reason for name, reason in reasons.items() if reason}, backend, exact)
+    return FloatView(copy, originals, {name: reason for name, reason in reasons.items() if reason}, backend, exact)
 
 
 def _end_before_casts(graph: ir.Graph) -> None:

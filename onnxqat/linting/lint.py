@@ -15,7 +15,7 @@ from onnxqat import discover
 from onnxqat.backends import schema
 from onnxqat.errors import QatError, UsageError
 from onnxqat.graph import bundles, io, query, shapes, verify, walk
-from onnxqat.linting.context import File
+from onnxqat.linting.context import LintContext
 from onnxqat.linting.rule import SEVERITIES, Finding, Found, LintReport, Rule
 from onnxqat.runtime import broken_model
 
@@ -68,11 +68,11 @@ def lint(
     return LintReport(name, backend_name, len(file.quantizers), findings(file), written, fixed)
 
 
-def opened(model: ir.Model, table: schema.Backend | None = None) -> File:
+def opened(model: ir.Model, table: schema.Backend | None = None) -> LintContext:
     """A model that the caller owns as the rules see it; types and shapes that it does not state are inferred in it."""
     shapes.mend(model)
     shapes.infer(model)
-    return File(model, table)
+    return LintContext(model, table)
 
 
 def _target(model: io.ModelSource, output: str | os.PathLike[str] | None) -> Path:
@@ -83,13 +83,13 @@ def _target(model: io.ModelSource, output: str | os.PathLike[str] | None) -> Pat
     raise UsageError("option-invalid", "a fixed model needs a file to be written to", hint="give output")
 
 
-def findings(file: File) -> tuple[Finding, ...]:
+def findings(file: LintContext) -> tuple[Finding, ...]:
     """Run the rules that apply to `file`, and return the findings, errors first."""
     found = [_in_words(rule, place) for rule in _applied(file) for place in rule.check(file)]
     return tuple(sorted(found, key=lambda f: SEVERITIES.index(f.severity)))
 
 
-def _applied(file: File) -> tuple[Rule, ...]:
+def _applied(file: LintContext) -> tuple[Rule, ...]:
     return tuple(rule for rule in rules() if _applies(rule, file.table))
 
 
@@ -134,7 +134,7 @@ def mend(model: ir.Model, table: schema.Backend | None = None) -> dict[str, int]
 
 def _mend(rule: Rule, model: ir.Model, table: schema.Backend | None) -> bool:
     """Apply the fix of one rule; whether there was anything to mend."""
-    file = File(model, table)
+    file = LintContext(model, table)
     places = list(rule.check(file))
     if places and rule.fix is not None:
         rule.fix(file, places)
@@ -161,7 +161,7 @@ def _is_sound(model: ir.Model) -> bool:
 
 
 def _fixable(model: ir.Model, table: schema.Backend | None) -> dict[str, int]:
-    file, found = File(model, table), dict[str, int]()
+    file, found = LintContext(model, table), dict[str, int]()
     for rule in _applied(file):
         count = sum(1 for _ in rule.check(file)) if rule.fix is not None else 0
         if count:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import onnx_ir as ir
 
 if TYPE_CHECKING:
-    from onnxqat.linting.context import File
+    from onnxqat.linting.context import LintContext
 
 Severity = Literal["error", "warning", "note"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
@@ -32,8 +32,8 @@ class Found:
     severity: Severity | None = None
 
 
-Check = Callable[["File"], Iterator[Found]]
-Fix = Callable[["File", Sequence[Found]], None]
+Check = Callable[["LintContext"], Iterator[Found]]
+Fix = Callable[["LintContext", Sequence[Found]], None]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,10 +8,10 @@ import onnx_ir as ir
 
 from onnxqat.backends.schema import Backend
 from onnxqat.graph import walk
-from onnxqat.linting.float_view import Plain
+from onnxqat.linting.float_view import FloatView
 from onnxqat.placement import planner, table_overrides
 from onnxqat.placement.fusion_chains import behind
-from onnxqat.placement.table_overrides import Selection
+from onnxqat.placement.table_overrides import NodeSelection
 from onnxqat.types import Decision, Edge, Fixed, QuantPlan, Shared, TensorSpec
 
 
@@ -30,7 +30,7 @@ class Target:
     """
 
     table: Backend
-    plain: Plain
+    plain: FloatView
     plan: QuantPlan
     reasons: dict[int, str]
     specs: dict[str, Decision]
@@ -49,7 +49,7 @@ class Target:
         return self.plain.originals.get(name)
 
 
-def target_of(plain: Plain, table: Backend) -> Target:
+def target_of(plain: FloatView, table: Backend) -> Target:
     """The plan of `table` for the float graph of a file.
 
     Nodes of which the file says that placement for this very table left them in float, as the user or the data wanted,
@@ -58,7 +58,7 @@ def target_of(plain: Plain, table: Backend) -> Target:
     if plain.exact and plain.backend == table.backend:
         table = table_overrides.apply(table_overrides.Overrides(exact=True), table)
     left = plain.left_float if plain.backend == table.backend else {}
-    plan = planner.plan(plain.model, table, Selection(dict(left), {}))
+    plan = planner.plan(plain.model, table, NodeSelection(dict(left), {}))
     originals: dict[str, ir.Node] = plain.originals
     reasons = {id(originals[name]): reason for name, reason in plan.float_nodes if name in originals}
     specs: dict[str, Decision] = {}

@@ -8,12 +8,12 @@ import onnx_ir as ir
 from onnxqat.backends.schema import OpRow
 from onnxqat.graph import qdq, query
 from onnxqat.ops import operators as ops
-from onnxqat.placement.plan_builder import Draft
+from onnxqat.placement.plan_builder import PlanBuilder
 from onnxqat.placement.tensor_specs import output_axis
 from onnxqat.types import Derived, Edge, Remark
 
 
-def derive(draft: Draft, node: ir.Node, row: OpRow, key: str) -> None:
+def derive(draft: PlanBuilder, node: ir.Node, row: OpRow, key: str) -> None:
     """Plan the bias of `node` on the grid of its accumulator, or say why it stays float."""
     slot, definition = row.input_slot(2), ops.find(node.domain, node.op_type)
     bias = node.inputs[2] if len(node.inputs) > 2 else None

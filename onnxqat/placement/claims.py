@@ -6,12 +6,12 @@ import onnx_ir as ir
 
 from onnxqat.graph import data_movement, qdq, query
 from onnxqat.ops import operators as ops
-from onnxqat.placement.plan_builder import Draft
+from onnxqat.placement.plan_builder import PlanBuilder
 
 CLIPS = frozenset({"Relu", "Clip"})
 
 
-def keep_float(draft: Draft, node: ir.Node) -> None:
+def keep_float(draft: PlanBuilder, node: ir.Node) -> None:
     """Keep pairs off the outputs of `node`, left in float, if the table says that the compiler claims its operator.
 
     onnxruntime rounds the float weight of a convolution that reads codes and whose result is rounded, with one scale
@@ -28,11 +28,11 @@ def keep_float(draft: Draft, node: ir.Node) -> None:
             pending.extend(v for user in value.consumers() if _passes(draft, user) for v in user.outputs)
 
 
-def _passes(draft: Draft, node: ir.Node) -> bool:
+def _passes(draft: PlanBuilder, node: ir.Node) -> bool:
     return draft.spreads(node) or data_movement.is_removed(node) or (node.op_type in CLIPS and not node.domain)
 
 
-def _reads_codes(draft: Draft, node: ir.Node) -> bool:
+def _reads_codes(draft: PlanBuilder, node: ir.Node) -> bool:
     """Check whether the first input of `node` may get a pair, placed by its producer or for another consumer."""
     reader, value = node, node.inputs[0]
     while value is not None and value not in draft.unpaired:
@@ -49,7 +49,7 @@ def _reads_codes(draft: Draft, node: ir.Node) -> bool:
     return False
 
 
-def _may_want(draft: Draft, node: ir.Node) -> bool:
+def _may_want(draft: PlanBuilder, node: ir.Node) -> bool:
     return not draft.selection.reason(node) and (draft.spreads(node) or draft.row(node)[0] is not None)
 
 

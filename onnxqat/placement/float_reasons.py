@@ -11,11 +11,11 @@ from onnxqat.backends import conditions
 from onnxqat.backends.schema import OpRow, Slot
 from onnxqat.graph import qdq, query
 from onnxqat.ops import operators as ops
-from onnxqat.placement.plan_builder import Draft
+from onnxqat.placement.plan_builder import PlanBuilder
 from onnxqat.types import Remark
 
 
-def reason(draft: Draft, node: ir.Node, row: OpRow) -> str | None:
+def reason(draft: PlanBuilder, node: ir.Node, row: OpRow) -> str | None:
     """Reason why `node` must not be quantized, None if it may be."""
     chosen = draft.selection.reason(node)
     if chosen is not None:
@@ -60,7 +60,7 @@ def _moves(node: ir.Node) -> bool:
     return row is not None and row.passthrough
 
 
-def _of_probabilities(draft: Draft, node: ir.Node, row: OpRow) -> str | None:
+def _of_probabilities(draft: PlanBuilder, node: ir.Node, row: OpRow) -> str | None:
     if draft.backend.io.probabilities == "quantize":
         return None
     bounded = any(s.fixed is not None for s in row.outputs) or (row.outputs and _is_probability(node))
@@ -71,7 +71,7 @@ def _of_probabilities(draft: Draft, node: ir.Node, row: OpRow) -> str | None:
     return None
 
 
-def is_last_probability(draft: Draft, value: ir.Value) -> bool:
+def is_last_probability(draft: PlanBuilder, value: ir.Value) -> bool:
     """Check whether `value`, the end of a fused chain, is a probability that leaves the graph and stays float there."""
     node = value.producer()
     if node is None or draft.backend.io.probabilities != "float":
@@ -84,7 +84,7 @@ def _is_probability(node: ir.Node) -> bool:
     return row is not None and row.output_range == (0.0, 1.0)
 
 
-def without_data(draft: Draft, node: ir.Node) -> Iterator[Remark]:
+def without_data(draft: PlanBuilder, node: ir.Node) -> Iterator[Remark]:
     """A remark where the weight of a MatMul is computed, but not from data: it gets one scale, as an activation."""
     value = node.inputs[1] if node.op_type == "MatMul" and len(node.inputs) > 1 else None
     producer = value.producer() if value is not None else None
@@ -103,7 +103,7 @@ def _made(value: ir.Value) -> str:
     return f"{value.name!r} is computed by {query.label(producer)} ({producer.op_type}), not constant"
 
 
-def _of_input(draft: Draft, node: ir.Node, slot: Slot | None, index: int, value: ir.Value | None) -> str | None:
+def _of_input(draft: PlanBuilder, node: ir.Node, slot: Slot | None, index: int, value: ir.Value | None) -> str | None:
     if slot is None or slot.use is None or value is None:
         return None
     if qdq.is_dequantize(value.producer()):

@@ -13,14 +13,14 @@ from onnxqat.backends.schema import Backend, OpRow, Slot
 from onnxqat.graph import data_movement, qdq, query
 from onnxqat.placement import sensitive_nodes
 from onnxqat.placement.groups import Groups
-from onnxqat.placement.table_overrides import Selection
-from onnxqat.types import Decision, Edge, Midpoints, RedundantClip, Remark, ShiftLimit, TensorSpec
+from onnxqat.placement.table_overrides import NodeSelection
+from onnxqat.types import Decision, Edge, RedundantClip, Remark, ShiftLimit, TensorSpec, TieFreeMean
 
 Consumer = tuple[str, int]
 
 
 @dataclasses.dataclass
-class DraftTensor:
+class TensorPlan:
     """One tensor with the decisions of its producer and consumers while planning.
 
     Attributes:
@@ -47,7 +47,7 @@ class DraftTensor:
         return next(iter(self.wanted), None)
 
 
-class Draft:
+class PlanBuilder:
     """The state of planning; the steps of :mod:`onnxqat.placement.planner` fill it in.
 
     Args:
@@ -63,21 +63,21 @@ class Draft:
         self,
         model: ir.Model,
         backend: Backend,
-        selection: Selection,
+        selection: NodeSelection,
         mixed_range: Mapping[str, str],
         masked: frozenset[str] = frozenset(),
     ) -> None:
         self.model, self.backend, self.selection = model, backend, selection
         self.mixed_range, self.masked = mixed_range, masked
         self.masks = Masks(masked)
-        self.tensors: dict[str, DraftTensor] = {}
+        self.tensors: dict[str, TensorPlan] = {}
         self.biases: list[Edge] = []
         self.groups = Groups()
         self.clips: list[RedundantClip] = []
         self.float_nodes: list[tuple[str, str]] = []
         self.remarks: list[Remark] = []
         self.shift_limits: list[ShiftLimit] = []
-        self.midpoints: list[Midpoints] = []
+        self.midpoints: list[TieFreeMean] = []
         self.fused: set[ir.Node] = set()
         self.unpaired: dict[ir.Value, str] = {}
         self.layers_in_float: dict[ir.Node, str] = {}
@@ -101,9 +101,9 @@ class Draft:
                 return self.backend.ops[key], key
         return None, node.op_type
 
-    def tensor(self, value: ir.Value) -> DraftTensor:
+    def tensor(self, value: ir.Value) -> TensorPlan:
         """The draft of `value`, made where there is none yet."""
-        return self.tensors.setdefault(str(value.name), DraftTensor(value))
+        return self.tensors.setdefault(str(value.name), TensorPlan(value))
 
     def want(self, node: ir.Node, index: int, decision: Decision, rule: str) -> None:
         """Note that input `index` of `node` is to be read as `decision`."""

@@ -29,15 +29,25 @@ from onnxqat.placement import (
     residual_adds,
     tensor_specs,
 )
-from onnxqat.placement.plan_builder import Consumer, Draft, DraftTensor
-from onnxqat.placement.table_overrides import Selection
-from onnxqat.types import Decision, Edge, Midpoints, QuantPlan, Remark, Shared, ShiftLimit, TensorSpec, UsefulRange
+from onnxqat.placement.plan_builder import Consumer, PlanBuilder, TensorPlan
+from onnxqat.placement.table_overrides import NodeSelection
+from onnxqat.types import (
+    Decision,
+    Edge,
+    QuantPlan,
+    Remark,
+    SaturatingRange,
+    Shared,
+    ShiftLimit,
+    TensorSpec,
+    TieFreeMean,
+)
 
 
 def plan(
     model: ir.Model,
     backend: Backend,
-    selection: Selection,
+    selection: NodeSelection,
     *,
     mixed_range: Mapping[str, str] | None = None,
     masked: frozenset[str] = frozenset(),
@@ -52,14 +62,14 @@ def plan(
             the widest input.
         masked: names of tensors that turned out to be masks.
     """
-    draft = Draft(model, backend, selection, mixed_range or {}, masked)
+    draft = PlanBuilder(model, backend, selection, mixed_range or {}, masked)
     for graph in draft.graphs:
         for node in graph:
             _visit(draft, node)
     residual_adds.leave_bare(draft)
     propagation.settle(draft)
     for node, row, inputs in draft.ties:
-        propagation.tie_row(draft, node, row, inputs)
+        propagation.share_row(draft, node, row, inputs)
     if backend.placement == "both":
         propagation.spread(draft)
         propagation.tie_widest(draft)
@@ -86,7 +96,7 @@ def plan(
 
 
 # ---------------------------------------------------------------- rows
-def _visit(draft: Draft, node: ir.Node) -> None:
+def _visit(draft: PlanBuilder, node: ir.Node) -> None:
     if node in draft.fused or existing_quantizers.is_of_quantizer(node) or batchnorm.is_kept(node):
         return
     row, key = draft.row(node)
@@ -107,7 +117,7 @@ def _visit(draft: Draft, node: ir.Node) -> None:
         fusion = _produce(draft, node, row, key)
     if row.midpoints and draft.backend.sums == "odd" and _meets_ties(node):
         sources = tuple(str(value.name) for i, value in enumerate(node.inputs) if value is not None and i in decisions)
-        draft.midpoints.append(Midpoints(str(node.name), sources, str(fusion.output.name)))
+        draft.midpoints.append(TieFreeMean(str(node.name), sources, str(fusion.output.name)))
     elif row.tie is not None:
         draft.ties.append((node, row, list(decisions)))
     biases.derive(draft, node, row, key)
@@ -121,7 +131,7 @@ def _meets_ties(node: ir.Node) -> bool:
     return windows % 2 == 0 or (padded and not query.attribute(node, "count_include_pad", 0))
 
 
-def _leave(draft: Draft, node: ir.Node, reason: str | None) -> None:
+def _leave(draft: PlanBuilder, node: ir.Node, reason: str | None) -> None:
     if reason is None:
         reason = draft.selection.reason(node) or (draft.fine.get(node) if draft.passes(node) else None)
         reason = reason or f"{draft.backend.backend} has no row for {_kind(draft, node)}"
@@ -136,13 +146,13 @@ def _leave(draft: Draft, node: ir.Node, reason: str | None) -> None:
         )
 
 
-def _kind(draft: Draft, node: ir.Node) -> str:
+def _kind(draft: PlanBuilder, node: ir.Node) -> str:
     """Operator of `node`, with its mode where the table has rows for other modes."""
     named = any(key.startswith(f"{node.op_type}/") for key in (*draft.backend.ops, *draft.backend.passthrough))
     return f"{node.op_type} of mode {query.mode(node)}" if named and not node.domain else node.op_type
 
 
-def _leave_scope(draft: Draft, scope: walk.Scope) -> None:
+def _leave_scope(draft: PlanBuilder, scope: walk.Scope) -> None:
     nodes = tuple(query.label(n) for n in scope if (n.domain == "" and n.op_type in draft.backend.ops))
     if nodes:
         holder = walk.holder(scope) if isinstance(scope, ir.Graph) else None
@@ -150,7 +160,7 @@ def _leave_scope(draft: Draft, scope: walk.Scope) -> None:
         draft.remarks.append(Remark(f"{kind} ({scope.name}) is left in float", nodes, "plan"))
 
 
-def _produce(draft: Draft, node: ir.Node, row: OpRow, key: str) -> fusion_chains.Fusion:
+def _produce(draft: PlanBuilder, node: ir.Node, row: OpRow, key: str) -> fusion_chains.Fusion:
     fusion = fusion_chains.behind(node, draft.backend)
     for shorter in (fusion_chains.alone(node), fusion_chains.Fusion(node.outputs[0], node.outputs[0], ())):
         if any(draft.selection.reason(m) for m in fusion.members):
@@ -178,7 +188,7 @@ def _produce(draft: Draft, node: ir.Node, row: OpRow, key: str) -> fusion_chains
     return fusion
 
 
-def _is_read_in_float(draft: Draft, value: ir.Value) -> bool:
+def _is_read_in_float(draft: PlanBuilder, value: ir.Value) -> bool:
     """Check whether all consumers of `value`, behind data movement, are nodes in float that need its exact values."""
     pending, read = [value], False
     while pending:
@@ -195,7 +205,7 @@ def _is_read_in_float(draft: Draft, value: ir.Value) -> bool:
     return read
 
 
-def _shift_limits(draft: Draft, node: ir.Node, fusion: fusion_chains.Fusion) -> Iterator[ShiftLimit]:
+def _shift_limits(draft: PlanBuilder, node: ir.Node, fusion: fusion_chains.Fusion) -> Iterator[ShiftLimit]:
     inputs = tuple("" if value is None else str(value.name) for value in node.inputs)
     inner = fusion.chain is not None and fusion.chain.inner == "pair"
     output = str((fusion.start if inner else fusion.output).name)
@@ -205,14 +215,14 @@ def _shift_limits(draft: Draft, node: ir.Node, fusion: fusion_chains.Fusion) -> 
 
 
 # ---------------------------------------------------------------- result
-def _useful_ranges(draft: Draft) -> Iterator[UsefulRange]:
+def _useful_ranges(draft: PlanBuilder) -> Iterator[SaturatingRange]:
     for name, tensor in draft.tensors.items():
         found = fusion_chains.useful_range(tensor.value) if tensor.primary is not None else None
         if found is not None:
-            yield UsefulRange(name, *found)
+            yield SaturatingRange(name, *found)
 
 
-def _edges(draft: Draft, tensor: DraftTensor) -> list[Edge]:
+def _edges(draft: PlanBuilder, tensor: TensorPlan) -> list[Edge]:
     name, edges = str(tensor.value.name), list[Edge]()
     wanted = {d: rest for d, all_ in tensor.wanted.items() if (rest := [c for c in all_ if c not in tensor.converted])}
     if tensor.produced is None:
@@ -230,7 +240,7 @@ def _edges(draft: Draft, tensor: DraftTensor) -> list[Edge]:
     return edges + _converted(draft, tensor)
 
 
-def _converted(draft: Draft, tensor: DraftTensor) -> list[Edge]:
+def _converted(draft: PlanBuilder, tensor: TensorPlan) -> list[Edge]:
     """Consumers that read the grid of a group: a conversion pair behind the tensor's own one."""
     return [
         Edge(str(tensor.value.name), Shared(draft.groups.root(root)), rule, (consumer,))
@@ -238,7 +248,9 @@ def _converted(draft: Draft, tensor: DraftTensor) -> list[Edge]:
     ]
 
 
-def _edge_inside(draft: Draft, tensor: DraftTensor, decision: Decision, consumers: list[Consumer]) -> Iterator[Edge]:
+def _edge_inside(
+    draft: PlanBuilder, tensor: TensorPlan, decision: Decision, consumers: list[Consumer]
+) -> Iterator[Edge]:
     """Consumers in a branch of an If get a pair there too, with the same parameters: kernels fuse within a graph."""
     producer = tensor.value.producer()
     inside = tuple(c for c in consumers if producer is not None and draft.homes[c[0]] is not producer.graph)
@@ -247,6 +259,6 @@ def _edge_inside(draft: Draft, tensor: DraftTensor, decision: Decision, consumer
         yield Edge(str(tensor.value.name), Shared(root), tensor.rules[decision], inside)
 
 
-def _shared(draft: Draft, name: str, decision: Decision) -> Decision:
+def _shared(draft: PlanBuilder, name: str, decision: Decision) -> Decision:
     root = draft.groups.root(name)
     return Shared(root) if root != name else decision

@@ -8,11 +8,11 @@ from onnxqat.analysis import dataflow
 from onnxqat.backends.schema import OpRow
 from onnxqat.graph import query
 from onnxqat.placement import fusion_chains, tensor_specs
-from onnxqat.placement.plan_builder import Draft
+from onnxqat.placement.plan_builder import PlanBuilder
 from onnxqat.types import Decision, Fixed, Float, QType, Remark, TensorSpec
 
 
-def settle(draft: Draft) -> None:
+def settle(draft: PlanBuilder) -> None:
     """Quantize a tensor with its consumers' spec if all of them, also behind data movement, want the same one.
 
     This avoids a second, requantizing pair, for example between an 8-bit and a 4-bit layer.
@@ -27,7 +27,7 @@ def settle(draft: Draft) -> None:
         tensor.produced = (decision, f"{tensor.produced[1]}, on its readers' grid")
 
 
-def _read_as(draft: Draft, value: ir.Value) -> TensorSpec | None:
+def _read_as(draft: PlanBuilder, value: ir.Value) -> TensorSpec | None:
     """The one spec that all consumers of `value` want, also those behind data movement; None if they differ."""
     if value.is_graph_output() or not query.reads(value):
         return None
@@ -45,7 +45,7 @@ def _is_read(value: ir.Value) -> bool:
     return value.dtype == ir.DataType.FLOAT and (value.is_graph_output() or query.reads(value) > 0)
 
 
-def tie_row(draft: Draft, node: ir.Node, row: OpRow, inputs: list[int]) -> None:
+def share_row(draft: PlanBuilder, node: ir.Node, row: OpRow, inputs: list[int]) -> None:
     """Tie what the row of `node` ties; with ``convert``, an input that cannot be tied gets a pair of its own."""
     names = {i: str(value.name) for i in inputs if (value := node.inputs[i]) is not None}
     output = str(fusion_chains.behind(node, draft.backend).output.name)
@@ -63,13 +63,13 @@ def tie_row(draft: Draft, node: ir.Node, row: OpRow, inputs: list[int]) -> None:
                 draft.tensors[name].converted[str(node.name), index] = (root, rule)
 
 
-def _remark(draft: Draft, first: str, second: str) -> None:
+def _remark(draft: PlanBuilder, first: str, second: str) -> None:
     a, b = draft.tensors.get(first), draft.tensors.get(second)
     if a is not None and b is not None and isinstance(a.primary, TensorSpec) and isinstance(b.primary, TensorSpec):
         draft.remarks.append(Remark(f"{first!r} and {second!r} differ in type and so cannot share a scale", (), "plan"))
 
 
-def spread(draft: Draft) -> None:
+def spread(draft: PlanBuilder) -> None:
     """Spread parameters through data movement, forward in graph order, then backward, until nothing changes."""
     candidates = [n for graph in draft.graphs for n in graph if draft.spreads(n) and draft.moves_float(n)]
     changed = True
@@ -80,7 +80,7 @@ def spread(draft: Draft) -> None:
         changed = before != (len(draft.groups.members()), sum(t.primary is not None for t in draft.tensors.values()))
 
 
-def _spread_node(draft: Draft, node: ir.Node) -> None:
+def _spread_node(draft: PlanBuilder, node: ir.Node) -> None:
     source = node.inputs[0]
     assert source is not None
     inner = draft.tensor(source)
@@ -99,7 +99,7 @@ def _spread_node(draft: Draft, node: ir.Node) -> None:
             _remark(draft, str(source.name), str(tensor.value.name))
 
 
-def tie_widest(draft: Draft) -> None:
+def tie_widest(draft: PlanBuilder) -> None:
     """Tie the output of a Concat of mixed ranges to its widest input, whose range is about the same.
 
     HTP drops the pair in front if both are quantized: with a grid of its own for the output, values beyond the
@@ -112,7 +112,7 @@ def tie_widest(draft: Draft) -> None:
                 draft.tie(widest, str(node.outputs[0].name))
 
 
-def tie_branches(draft: Draft) -> None:
+def tie_branches(draft: PlanBuilder) -> None:
     """Tie the outputs of an If to those of its branches: a pair behind the If then changes nothing."""
     for graph in draft.graphs:
         for value in (v for node in graph for v in node.outputs):

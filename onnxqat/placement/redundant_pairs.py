@@ -7,11 +7,11 @@ import dataclasses
 import onnx_ir as ir
 
 from onnxqat.analysis import dataflow
-from onnxqat.placement.plan_builder import Draft, DraftTensor
+from onnxqat.placement.plan_builder import PlanBuilder, TensorPlan
 from onnxqat.types import Edge, Shared, TensorSpec
 
 
-def without_repeats(draft: Draft, edges: list[Edge]) -> tuple[list[Edge], tuple[str, ...]]:
+def without_repeats(draft: PlanBuilder, edges: list[Edge]) -> tuple[list[Edge], tuple[str, ...]]:
     """`edges` without the pairs of tensors that only move what lies on one grid, and the names of those tensors.
 
     1. A tensor is bare where its producer moves data and every input that it moves is tied to it. A result of the model
@@ -32,7 +32,7 @@ def without_repeats(draft: Draft, edges: list[Edge]) -> tuple[list[Edge], tuple[
     return [_inherited(edge, heirs) for edge in left], tuple(name for name in draft.tensors if name in bare)
 
 
-def _repeats(draft: Draft, tensor: DraftTensor) -> bool:
+def _repeats(draft: PlanBuilder, tensor: TensorPlan) -> bool:
     node = tensor.value.producer()
     if node is None or tensor.produced is None or not isinstance(tensor.primary, TensorSpec):
         return False
@@ -43,7 +43,7 @@ def _repeats(draft: Draft, tensor: DraftTensor) -> bool:
     return bool(moved) and all(_lies_on(draft, value, root) for value in moved)
 
 
-def _moved_inputs(draft: Draft, node: ir.Node) -> list[ir.Value]:
+def _moved_inputs(draft: PlanBuilder, node: ir.Node) -> list[ir.Value]:
     """The inputs whose elements `node` only moves."""
     if draft.spreads(node) and draft.moves_float(node):
         return [v for v in node.inputs[:1] if v is not None]
@@ -52,7 +52,7 @@ def _moved_inputs(draft: Draft, node: ir.Node) -> list[ir.Value]:
     return [v for v in node.inputs if v is not None] if tied else []
 
 
-def _lies_on(draft: Draft, value: ir.Value, root: str) -> bool:
+def _lies_on(draft: PlanBuilder, value: ir.Value, root: str) -> bool:
     tensor = draft.tensors.get(str(value.name))
     if tensor is None or not isinstance(tensor.primary, TensorSpec):
         return False

@@ -5,13 +5,13 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onnxqat.graph import batchnorm
-from onnxqat.placement.plan_builder import Draft
+from onnxqat.placement.plan_builder import PlanBuilder
 from onnxqat.types import TensorSpec
 
 SHAPE_READERS = frozenset({"Shape", "Size"})
 
 
-def leave_bare(draft: Draft) -> None:
+def leave_bare(draft: PlanBuilder) -> None:
     """Take the pair from one operand of every Add of two quantized tensors, where an operator of `summands` makes it.
 
     OpenVINO adds the other operand to a convolution's accumulator; of a pair between the two it does the clipping and
@@ -33,7 +33,7 @@ def _operand(node: ir.Node, index: int) -> ir.Value:
     return value
 
 
-def _is_added_to(draft: Draft, node: ir.Node, index: int) -> bool:
+def _is_added_to(draft: PlanBuilder, node: ir.Node, index: int) -> bool:
     if node.op_type != "Add" or any((str(node.name), i) not in draft.wants for i in (0, 1)):
         return False
     value, other = _operand(node, index), _operand(node, 1 - index)

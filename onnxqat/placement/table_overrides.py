@@ -93,7 +93,7 @@ class Overrides:
 
 
 @dataclasses.dataclass(frozen=True)
-class Selection:
+class NodeSelection:
     """Nodes that the user took out, found on the user's own graph before any rewriting.
 
     A rewritten node is recognised by its name or, where it was merged into another, by the tensor that it made.
@@ -116,7 +116,7 @@ class Selection:
         return next((reason for reason in made if reason), None)
 
 
-def select(model: ir.Model, overrides: Overrides) -> Selection:
+def select(model: ir.Model, overrides: Overrides) -> NodeSelection:
     """Resolve name patterns and operator types on `model`.
 
     Raises:
@@ -145,7 +145,7 @@ def select(model: ir.Model, overrides: Overrides) -> Selection:
     for pattern, *bits in overrides.node_bits:
         for node in _matching(nodes, pattern, "--bits-of"):
             widths |= dict.fromkeys(_names(node), (bits[0], bits[1]))
-    return Selection(
+    return NodeSelection(
         {str(n.name): reason for n, reason in chosen if n.name},
         {str(v.name): reason for n, reason in chosen for v in n.outputs if v.name},
         widths,
@@ -160,7 +160,7 @@ def _readers_of_inputs(model: ir.Model, pattern: str) -> list[ir.Node]:
     return list({id(node): node for value in inputs for node in value.consumers()}.values())
 
 
-def mark(model: ir.Model, chosen: Selection) -> None:
+def mark(model: ir.Model, chosen: NodeSelection) -> None:
     """Note the selection on the nodes themselves, so that copies of them are found by :func:`unmark`."""
     for node in walk.nodes(model):
         reason, widths = chosen.reason(node), chosen.bits(node)
@@ -170,7 +170,7 @@ def mark(model: ir.Model, chosen: Selection) -> None:
             node.metadata_props[_WIDTHS_MARK] = ",".join(map(str, widths))
 
 
-def unmark(model: ir.Model, chosen: Selection) -> Selection:
+def unmark(model: ir.Model, chosen: NodeSelection) -> NodeSelection:
     """`chosen`, and the nodes that were made from selected ones: by a call of a function, or inside its body."""
     found = [(node, reason) for node in walk.nodes(model) if (reason := node.metadata_props.pop(_MARK, None))]
     widths = dict(chosen.widths)
@@ -179,14 +179,14 @@ def unmark(model: ir.Model, chosen: Selection) -> Selection:
         if text is not None:
             weight, activation = map(int, text.split(","))
             widths |= dict.fromkeys(_names(node), (weight, activation))
-    return Selection(
+    return NodeSelection(
         {str(node.name): reason for node, reason in found} | chosen.left_out,
         {str(v.name): reason for node, reason in found for v in node.outputs} | chosen.outputs,
         widths,
     )
 
 
-def without(chosen: Selection, reasons: Mapping[str, str]) -> Selection:
+def without(chosen: NodeSelection, reasons: Mapping[str, str]) -> NodeSelection:
     """`chosen`, and the nodes of these names left out as well."""
     return dataclasses.replace(chosen, left_out={**reasons, **chosen.left_out})
 

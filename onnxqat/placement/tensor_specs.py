@@ -10,11 +10,11 @@ from onnxqat.analysis import signs
 from onnxqat.backends.schema import OpRow, Slot
 from onnxqat.graph import query
 from onnxqat.ops import operators as ops
-from onnxqat.placement.plan_builder import Draft
+from onnxqat.placement.plan_builder import PlanBuilder
 from onnxqat.types import Decision, Fixed, QParams, Role, TensorSpec
 
 
-def of_input(draft: Draft, node: ir.Node, row: OpRow, index: int) -> Decision | None:
+def of_input(draft: PlanBuilder, node: ir.Node, row: OpRow, index: int) -> Decision | None:
     """Decision of `row` for input `index` of `node`, None if that input takes no part in quantization."""
     slot, value = row.input_slot(index), node.inputs[index]
     if slot is None or slot.use is None or value is None or not draft.backend.types[slot.use].observed:
@@ -33,14 +33,14 @@ def of_input(draft: Draft, node: ir.Node, row: OpRow, index: int) -> Decision | 
     )
 
 
-def of_output(draft: Draft, node: ir.Node, slot: Slot, value: ir.Value, *, fused: bool) -> Decision:
+def of_output(draft: PlanBuilder, node: ir.Node, slot: Slot, value: ir.Value, *, fused: bool) -> Decision:
     """Decision of `slot` for the output `value` of `node`; fixed parameters only without a `fused` activation."""
     found = spec(draft, node, slot, value, "activation", None)
     return fixed(draft, slot, found) if slot.fixed is not None and not fused else found
 
 
 def spec(
-    draft: Draft,
+    draft: PlanBuilder,
     node: ir.Node,
     slot: Slot,
     value: ir.Value | None,
@@ -68,7 +68,7 @@ def spec(
     return kind.spec(role, axis)
 
 
-def fixed(draft: Draft, slot: Slot, wanted: TensorSpec) -> Fixed:
+def fixed(draft: PlanBuilder, slot: Slot, wanted: TensorSpec) -> Fixed:
     """The prescribed parameters of `slot` on the grid of `wanted`."""
     given = slot.fixed
     assert given is not None

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from onnxqat.errors import ModelError, UsageError
 from onnxqat.graph import build, bundles, edit, files_read, io, shapes, walk
 from onnxqat.subgraphs import boundary
-from onnxqat.subgraphs.subgraph import Region, discard, region
+from onnxqat.subgraphs.subgraph import Subgraph, discard, region
 
 CUT_FROM = "onnxqat.cut"
 """Key of a part's metadata: the tensors of the whole that it starts and ends with."""
@@ -90,7 +90,7 @@ def extract(model: ir.Model, inputs: Sequence[str], outputs: Sequence[str]) -> N
     _drop_unused_functions(model)
 
 
-def _open(model: ir.Model, found: Region) -> None:
+def _open(model: ir.Model, found: Subgraph) -> None:
     """The tensors that the part starts with become its inputs; optional inputs that it reads stay behind them."""
     graph, names = model.graph, build.Names(model)
     made = []

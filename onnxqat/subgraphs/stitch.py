@@ -15,7 +15,7 @@ from onnxqat.graph.provenance import Provenance
 from onnxqat.passes import _base
 from onnxqat.passes.raise_opset import RaiseOpset
 from onnxqat.subgraphs.cut import CUT_FROM
-from onnxqat.subgraphs.subgraph import Region, discard, reads, region
+from onnxqat.subgraphs.subgraph import Subgraph, discard, reads, region
 
 
 @files_read.guard
@@ -73,7 +73,7 @@ def _origin(part: ir.Model, source: io.ModelSource, whole: ir.Model) -> Provenan
     return dataclasses.replace(recorded, float_model=name, float_sha256=sha256)
 
 
-def _place(part: ir.Model, whole: ir.Model) -> Region:
+def _place(part: ir.Model, whole: ir.Model) -> Subgraph:
     starts = [v for v in part.graph.inputs if v.name not in part.graph.initializers]
     inputs, outputs = [str(v.name) for v in starts], [str(v.name) for v in part.graph.outputs]
     noted = part.metadata_props.get(CUT_FROM)
@@ -138,7 +138,7 @@ def _join_functions(part: ir.Model, whole: ir.Model) -> None:
             raise _mismatch(f"function {'::'.join(filter(None, key))} is another one in the whole")
 
 
-def _replace(part: ir.Model, whole: ir.Model, place: Region) -> None:
+def _replace(part: ir.Model, whole: ir.Model, place: Subgraph) -> None:
     graph = whole.graph
     inside = {id(node) for node in place.nodes}
     ends = {id(v) for v in place.outputs}
@@ -188,7 +188,7 @@ def _is_read_outside(value: ir.Value, graph: ir.Graph, inside: set[int]) -> bool
     return any(v is value for node in outside for v in reads(node, graph))
 
 
-def _rename_apart(part: ir.Model, whole: ir.Model, place: Region, inside: set[int]) -> list[str]:
+def _rename_apart(part: ir.Model, whole: ir.Model, place: Subgraph, inside: set[int]) -> list[str]:
     """Number the part's names that the remainder has too; returns the constants that go with the float part."""
     graph = whole.graph
     gone_values = {id(v) for node in place.nodes for v in node.outputs}

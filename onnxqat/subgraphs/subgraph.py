@@ -13,7 +13,7 @@ from onnxqat.graph import walk
 
 
 @dataclasses.dataclass(frozen=True)
-class Region:
+class Subgraph:
     """Nodes that compute `outputs` from `inputs`.
 
     Attributes:
@@ -27,7 +27,7 @@ class Region:
     nodes: tuple[ir.Node, ...]
 
 
-def region(model: ir.Model, inputs: Sequence[str], outputs: Sequence[str]) -> Region:
+def region(model: ir.Model, inputs: Sequence[str], outputs: Sequence[str]) -> Subgraph:
     """The nodes that compute the tensors `outputs` from the tensors `inputs` and from constants.
 
     Tensors are those of the main graph; what a body of If, Loop or Scan reads counts as read by its node.
@@ -48,7 +48,7 @@ def region(model: ir.Model, inputs: Sequence[str], outputs: Sequence[str]) -> Re
     for value in ends:
         if value.producer() is None or id(value) in {id(v) for v in starts}:
             raise UsageError("option-invalid", f"nothing between inputs and outputs computes {value.name!r}")
-    return Region(starts, ends, tuple(node for node in model.graph if id(node) in found))
+    return Subgraph(starts, ends, tuple(node for node in model.graph if id(node) in found))
 
 
 def _values(names: Sequence[str], known: dict[str, ir.Value], what: str) -> tuple[ir.Value, ...]:

@@ -16,7 +16,7 @@ from onnxqat.metrics import ScoreSource
 from onnxqat.runtime import broken_model
 from onnxqat.training import schedules
 from onnxqat.training.callbacks import batchnorm_statistics as batch_norms
-from onnxqat.training.callbacks.callback import Part
+from onnxqat.training.callbacks.callback import Callback
 from onnxqat.training.distributed.join import TIMEOUT
 from onnxqat.training.execution.execution import Precision
 from onnxqat.training.fit import fit
@@ -72,7 +72,7 @@ def finetune(
     recompute: bool | int = False,
     rematerialize: bool | None = None,
     augment: Augment | None = None,
-    parts: Sequence[Part] = (),
+    callbacks: Sequence[Callback] = (),
     evaluate: Callable[[nn.Module], float] | None = None,
     score: ScoreSource | None = None,
     score_every: int | None = None,
@@ -155,7 +155,7 @@ def finetune(
         rematerialize: whether the backward pass computes quantized tensors again, so that they are not kept from the
             forward pass (:mod:`onnxqat.bridge.speed.rematerialize`); None: on CUDA.
         augment: changes the inputs of a batch (dict from name to tensor), for student and teacher alike.
-        parts: of your own, which are called at points of the run (:class:`onnxqat.training.callbacks.callback.Part`).
+        callbacks: of your own, which are called at points of the run (:class:`onnxqat.training.callbacks.callback.Callback`).
         evaluate: score of the module before the first step and after each epoch, higher is better; the best is
             written, the start included. With neither this nor `score`: minus the loss on samples that are held out of training
             (:mod:`onnxqat.training.data.holdout`); the last epoch that has more than half of the best gain is written, or

@@ -18,7 +18,7 @@ from onnxqat.graph import io
 from onnxqat.metrics import ScoreSource
 from onnxqat.training import schedules
 from onnxqat.training.callbacks import batchnorm_statistics as batch_norms
-from onnxqat.training.callbacks.callback import Part
+from onnxqat.training.callbacks.callback import Callback
 from onnxqat.training.callbacks.dampening import Dampening
 from onnxqat.training.callbacks.freezing import Freezing
 from onnxqat.training.callbacks.progressive import Progressive
@@ -73,7 +73,7 @@ class Options:
     recompute: bool | int = False
     rematerialize: bool | None = None
     augment: Augment | None = None
-    parts: Sequence[Part] = ()
+    callbacks: Sequence[Callback] = ()
     evaluate: Callable[[nn.Module], float] | None = None
     score: ScoreSource | None = None
     score_every: int | None = None
@@ -117,7 +117,7 @@ class Options:
         return self.epochs is not None or self.max_steps is not None
 
     @property
-    def objectives(self) -> tuple[Part, ...]:
+    def objectives(self) -> tuple[Callback, ...]:
         """Parts that change objective, gradients or weights from step to step, in the order in which they run."""
         return (
             *(() if self.progressive is None else (Progressive(self.progressive),)),

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from torch import nn
 
-from onnxqat.training.data.datasets import Material
+from onnxqat.training.data.datasets import TrainingData
 from onnxqat.training.loop.progress import Progress
 from onnxqat.training.optim import learning_rates, run_length
 from onnxqat.training.options import Options
@@ -17,7 +17,7 @@ GROWN = 1.5
 
 
 def remarks(
-    module: nn.Module, given: Options, data: Material, progress: Progress, errors: Mapping[int, float]
+    module: nn.Module, given: Options, data: TrainingData, progress: Progress, errors: Mapping[int, float]
 ) -> tuple[Remark, ...]:
     """Find what is worth knowing about a run that has ended.
 
@@ -45,7 +45,7 @@ def _rate(module: nn.Module, given: Options) -> Iterator[str]:
             yield high
 
 
-def _length(given: Options, data: Material, progress: Progress) -> Iterator[str]:
+def _length(given: Options, data: TrainingData, progress: Progress) -> Iterator[str]:
     if given.target is not None and progress.best_score is not None and progress.best_score >= given.target:
         return  # it ended because it was good enough
     steps = run_length.steps_an_epoch(data.source, given.accumulate)
@@ -68,7 +68,7 @@ def _start(module: nn.Module, errors: Mapping[int, float]) -> Iterator[str]:
         )
 
 
-def _scored(given: Options, data: Material) -> Iterator[str]:
+def _scored(given: Options, data: TrainingData) -> Iterator[str]:
     if data.held_out or not (given.by_loss or data.scored):
         return
     if data.scored:
@@ -78,7 +78,7 @@ def _scored(given: Options, data: Material) -> Iterator[str]:
         yield "nothing was scored, as the data can be read only once: whether training helped is not known"
 
 
-def _course(given: Options, data: Material, progress: Progress) -> Iterator[str]:
+def _course(given: Options, data: TrainingData, progress: Progress) -> Iterator[str]:
     is_loss = given.by_loss
     start, last, best = progress.start_score, progress.score, progress.best_score
     if progress.collapses:

@@ -23,14 +23,14 @@ from onnxqat.errors import UsageError
 from onnxqat.graph import io
 from onnxqat.training import methods, outcome, schedules
 from onnxqat.training.callbacks import batchnorm_statistics as batch_norms
-from onnxqat.training.callbacks.callback import Part
+from onnxqat.training.callbacks.callback import Callback
 from onnxqat.training.callbacks.logs import logs
 from onnxqat.training.callbacks.method_penalty import MethodPenalty
 from onnxqat.training.data import datasets, holdout
-from onnxqat.training.data.datasets import Material
+from onnxqat.training.data.datasets import TrainingData
 from onnxqat.training.distributed.blocks import Blocks, InFloat32
 from onnxqat.training.distributed.join import joined
-from onnxqat.training.distributed.process_context import World
+from onnxqat.training.distributed.process_context import ProcessContext
 from onnxqat.training.distributed.shards import Sharded
 from onnxqat.training.execution import devices, target_arithmetic
 from onnxqat.training.execution.in_float32 import Source
@@ -40,7 +40,7 @@ from onnxqat.training.loop.loop import Loop
 from onnxqat.training.loop.progress import Progress
 from onnxqat.training.objective import distillation
 from onnxqat.training.objective import original as originals
-from onnxqat.training.objective.distillation import Lesson
+from onnxqat.training.objective.distillation import DistillationSetup
 from onnxqat.training.objective.features import Features
 from onnxqat.training.objective.original import Original
 from onnxqat.training.objective.output_weights import Measure, Weighted
@@ -94,7 +94,7 @@ def run(model: io.ModelSource, data: Any, given: Options) -> FinetuneResult:
             world,
             given,
             evaluate=scored or given.evaluate,
-            parts=() if estimates is None else (estimates,),
+            callbacks=() if estimates is None else (estimates,),
         )
         start = time.perf_counter()
         with devices.seeded(given.seed, place):
@@ -144,7 +144,7 @@ def _student(graph: ir.Model, given: Options) -> OnnxModule:
     )
 
 
-def _material(model: io.ModelSource, graph: ir.Model, data: Any, given: Options) -> Material:
+def _material(model: io.ModelSource, graph: ir.Model, data: Any, given: Options) -> TrainingData:
     """The data of the run, divided where a part of them is scored."""
     return datasets.read(
         graph,
@@ -159,7 +159,7 @@ def _material(model: io.ModelSource, graph: ir.Model, data: Any, given: Options)
     )
 
 
-def _original(graph: ir.Model, model: io.ModelSource, data: Material, given: Options) -> Original:
+def _original(graph: ir.Model, model: io.ModelSource, data: TrainingData, given: Options) -> Original:
     """The float model that the file was made from, where it is to teach."""
     guided = given.teacher is not None or given.features is not None or data.has_labels
     return Original() if guided else originals.find(graph, model)
@@ -171,7 +171,7 @@ def _compared(given: Options) -> Features | None:
     return features if features is None or isinstance(features, Features) else Features(features)
 
 
-def _scored(graph: ir.Model, data: Material, given: Options, original: Original) -> FileScore | None:
+def _scored(graph: ir.Model, data: TrainingData, given: Options, original: Original) -> FileScore | None:
     """The score of the file, where the user gives one."""
     if given.score is None:
         return None
@@ -181,8 +181,8 @@ def _scored(graph: ir.Model, data: Material, given: Options, original: Original)
 
 
 def _weighted(
-    module: nn.Module, data: Material, lesson: Lesson, world: World, given: Options
-) -> tuple[Lesson, Material, Weighted]:
+    module: nn.Module, data: TrainingData, lesson: DistillationSetup, world: ProcessContext, given: Options
+) -> tuple[DistillationSetup, TrainingData, Weighted]:
     """Measure the sizes of outputs for the loss, on the file as it was given; data to train on, none of which is lost."""
     if lesson.teacher is None:
         return lesson, data, Weighted(lesson.loss)
@@ -217,13 +217,13 @@ def _refuse_in_shards(given: Options) -> None:
 
 def _loop(
     module: nn.Module,
-    data: Material,
-    lesson: Lesson,
-    world: World,
+    data: TrainingData,
+    lesson: DistillationSetup,
+    world: ProcessContext,
     given: Options,
     *,
     evaluate: Callable[[nn.Module], float] | None,
-    parts: tuple[Part, ...],
+    callbacks: tuple[Callback, ...],
 ) -> Loop:
     """The loop over `module`, which is on its device."""
     plan = _schedule(data, given)
@@ -238,11 +238,11 @@ def _loop(
         teacher=lesson.teacher,
         augment=given.augment,
         execution=given.execution,
-        parts=(
+        callbacks=(
             MethodPenalty(plan.total_steps),
             *given.objectives,
-            *parts,
-            *given.parts,
+            *callbacks,
+            *given.callbacks,
             *logs(folder, every=given.log_every, tensorboard=given.tensorboard),
         ),
         average=MovingAverage(module, given.ema) if given.ema is not None else None,
@@ -260,7 +260,7 @@ def _loop(
     )
 
 
-def _schedule(data: Material, given: Options) -> Schedule:
+def _schedule(data: TrainingData, given: Options) -> Schedule:
     steps = total_steps(data.source, given.epochs, given.max_steps, given.accumulate, samples=data.samples)
     return schedules.make(
         given.schedule,
@@ -284,7 +284,7 @@ def _optimizer(module: nn.Module, batch: int, given: Options) -> torch.optim.Opt
     )
 
 
-def _batch_of_all(data: Material, world: World) -> int:
+def _batch_of_all(data: TrainingData, world: ProcessContext) -> int:
     """Samples that all processes have in a batch together."""
     return data.batch_size * (world.size if data.prescribed else 1)
 
@@ -295,7 +295,7 @@ def _other_teacher(graph: ir.Model, given: Options) -> tuple[Remark, ...]:
     return tuple(remarks_on_float(graph, teachers[0])) if len(teachers) == 1 else ()
 
 
-def _settings(plan: Schedule, data: Material, world: World, given: Options) -> dict[str, Any]:
+def _settings(plan: Schedule, data: TrainingData, world: ProcessContext, given: Options) -> dict[str, Any]:
     """Return the settings in which a resumed run has to agree, as JSON values."""
     optimizer = given.optimizer
     name = optimizer if isinstance(optimizer, str) else getattr(optimizer, "__qualname__", "own")
@@ -314,7 +314,7 @@ def _settings(plan: Schedule, data: Material, world: World, given: Options) -> d
     }
 
 
-def _written(world: World, module: nn.Module, source: Source, model: Any, given: Options) -> Any:
+def _written(world: ProcessContext, module: nn.Module, source: Source, model: Any, given: Options) -> Any:
     """The tuned model, of the kind that was given; one process writes it to a file."""
     if world.writer or not isinstance(model, (str, os.PathLike)):
         output = given.output if world.writer else None

@@ -16,9 +16,9 @@ from onnxqat.types import (
     QType,
     QuantPlan,
     RedundantClip,
+    SaturatingRange,
     Shared,
     TensorSpec,
-    UsefulRange,
 )
 from tests.backends.planning import proto
 
@@ -199,7 +199,7 @@ def test_a_dead_weight() -> None:
 
 # ------------------------------------------------------------------ saturated consumers
 def test_no_codes_for_what_consumers_cannot_tell_apart() -> None:
-    ranges = (UsefulRange("a", -8.0, math.inf), UsefulRange("b", -8.0, 8.0))
+    ranges = (SaturatingRange("a", -8.0, math.inf), SaturatingRange("b", -8.0, 8.0))
     edges = (Edge("a", ACT, "r"), Edge("b", ACT, "r"))
     plan = QuantPlan("test", edges, useful_ranges=ranges)
     observers = {"a": seen(ACT, -96, 19), "b": seen(ACT, -1, 2)}
@@ -209,7 +209,7 @@ def test_no_codes_for_what_consumers_cannot_tell_apart() -> None:
 
 
 def test_a_group_keeps_its_range() -> None:
-    plan = QuantPlan("test", tuple(GROUP), useful_ranges=(UsefulRange("a", -8.0, 8.0),))
+    plan = QuantPlan("test", tuple(GROUP), useful_ranges=(SaturatingRange("a", -8.0, 8.0),))
     observers = {t: seen(ACT, -96, 19) for t in "abcd"}
     found = resolve(plan, observers, ir.from_proto(proto(MODEL)))
     assert float(qparams(found, "a").scale) == pytest.approx(115 / 255)

@@ -53,8 +53,8 @@ def test_equations(axis: int | None, block: int | None) -> None:
     np.testing.assert_allclose(q.train()(torch.from_numpy(WEIGHT)).detach().numpy(), by_hand(q, soft), atol=1e-6)
     hard = q.eval()(torch.from_numpy(WEIGHT)).detach().numpy()
     np.testing.assert_array_equal(hard, by_hand(q, (v >= 0).astype(np.float32)))
-    baked = q.train().baked(torch.from_numpy(WEIGHT)).numpy()
-    np.testing.assert_array_equal(numerics.fake_quantize(baked, q.qparams()), hard)
+    exported = q.train().export_weight(torch.from_numpy(WEIGHT)).numpy()
+    np.testing.assert_array_equal(numerics.fake_quantize(exported, q.qparams()), hard)
     for progress, beta in ((0.2, 20.0), (0.6, 11.0), (1.0, 2.0)):
         found = q.penalty(progress)
         assert found is not None

@@ -12,7 +12,7 @@ from torch import Tensor
 from onnxqat.bridge.export.write_back import write_back
 from onnxqat.bridge.importing.importer import to_torch
 from onnxqat.errors import UsageError
-from onnxqat.training.callbacks.callback import Part
+from onnxqat.training.callbacks.callback import Callback
 from onnxqat.training.finetune import finetune
 from onnxqat.training.loop import checkpoint
 from tests.training.test_finetune import data, network
@@ -68,7 +68,7 @@ def test_scores_every_few_steps_and_at_the_end() -> None:
     found: list[float] = []
     told: list[tuple[int, float]] = []
 
-    class Told(Part):
+    class Told(Callback):
         name = "told"
 
         def after_epoch(self, epoch: int, loss: float, score: float) -> None:
@@ -85,7 +85,7 @@ def test_scores_every_few_steps_and_at_the_end() -> None:
         epochs=3,
         evaluate=evaluate,
         score_every=4,
-        parts=(Told(),),
+        callbacks=(Told(),),
         device="cpu",
     )
     assert (result.steps, result.best_score) == (9, 3.0)  # scored before step 1 and after steps 4, 8 and 9

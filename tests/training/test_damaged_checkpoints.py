@@ -87,14 +87,14 @@ def _damage(path: Path, change: Callable[[Document], object]) -> None:
 
 
 def _load(path: Path, module: nn.Module, optimizer: torch.optim.Optimizer) -> Progress:
-    return checkpoint.load(path, module, optimizer=optimizer, keepers={"schedule": Schedule()}, random=True)
+    return checkpoint.load(path, module, optimizer=optimizer, stateful={"schedule": Schedule()}, random=True)
 
 
 def _saved(path: Path) -> tuple[nn.Module, torch.optim.Optimizer]:
     module, optimizer = _trained()
     settings, stands = {"total_steps": 4}, Progress(step=2, epoch=1, losses=[float("nan")])
     checkpoint.save(
-        path, module, optimizer=optimizer, progress=stands, settings=settings, keepers={"schedule": Schedule()}
+        path, module, optimizer=optimizer, progress=stands, settings=settings, stateful={"schedule": Schedule()}
     )
     return module, optimizer
 

@@ -24,7 +24,7 @@ from onnxqat.errors import QatError, UsageError
 from onnxqat.training.data import batches
 from onnxqat.training.data.batches import Batch
 from onnxqat.training.distributed import join
-from onnxqat.training.distributed.process_context import World
+from onnxqat.training.distributed.process_context import ProcessContext
 from onnxqat.training.distributed.shards import part, rounds, shard, shard_scored, slices
 from onnxqat.training.loop import checkpoint
 from tests.held_port import held_port
@@ -194,7 +194,7 @@ def test_marked_data_train(ran: Path) -> None:
     assert not np.array_equal(found["w1"], start["w1"])
 
 
-class Numbered(World):
+class Numbered(ProcessContext):
     """A process of several, as far as data are concerned."""
 
     def __init__(self, rank: int, size: int) -> None:
@@ -246,7 +246,7 @@ def test_whole_batches_go_round() -> None:
     assert [[b.weight for b in share] for share in shares] == [[1.0, 2.0], [1.0, 0.0]]
     assert [b.samples for b in shares[0]] == [4, 2]
     assert len(list(slices(held, Numbered(1, 2)))) == 3
-    assert shard_scored(held, World(), own=False, whole=True) == tuple(held)
+    assert shard_scored(held, ProcessContext(), own=False, whole=True) == tuple(held)
     assert len(shard_scored(held, Numbered(0, 2), own=False, whole=True)) == 2
 
 

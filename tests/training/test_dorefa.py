@@ -180,4 +180,6 @@ def test_channel_of_zeros() -> None:
         QParams(np.full(3, 0.1, np.float32), np.zeros(3, np.int64), qtype, 0), tensor="w", role="weight"
     )
     q.start(torch.from_numpy(weight))
-    assert np.isfinite(numerics.fake_quantize(q.baked(torch.from_numpy(weight)).detach().numpy(), q.qparams())).all()
+    assert np.isfinite(
+        numerics.fake_quantize(q.export_weight(torch.from_numpy(weight)).detach().numpy(), q.qparams())
+    ).all()

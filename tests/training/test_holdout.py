@@ -13,7 +13,7 @@ from onnxqat.report import build
 from onnxqat.report.json import to_dict
 from onnxqat.training.data import holdout
 from onnxqat.training.data.holdout import split
-from onnxqat.training.distributed.process_context import World
+from onnxqat.training.distributed.process_context import ProcessContext
 from onnxqat.training.finetune import finetune
 from onnxqat.training.loop.collapse import Variation, collapsed
 from onnxqat.training.optim import run_length
@@ -110,7 +110,7 @@ def test_a_score_that_is_not_a_number_is_the_worst() -> None:
 
 
 def test_collapse_is_told_from_less_noise() -> None:
-    world, place = World(), torch.device("cpu")
+    world, place = ProcessContext(), torch.device("cpu")
     random = torch.Generator().manual_seed(0)
 
     def variation(*outputs: Tensor) -> list[float | None]:

@@ -15,7 +15,7 @@ from onnxqat.training.data.batches import Batch
 from onnxqat.training.execution.execution import Execution
 from onnxqat.training.finetune import finetune
 from onnxqat.training.loop import pending
-from onnxqat.training.loop.guarded_steps import Steps
+from onnxqat.training.loop.guarded_steps import GuardedSteps
 from onnxqat.training.loop.step import Step
 from onnxqat.training.objective.losses import Loss
 from onnxqat.training.optim import optimizers
@@ -94,9 +94,9 @@ def test_steps_of_a_run_are_looked_at_together(precision: str, monkeypatch: pyte
     own two numbers are kept before the first step behind a look, when nothing is queued.
     """
     reads: list[list[str]] = []
-    do, prepare = Steps.do, pending.PendingSteps.__init__
+    do, prepare = GuardedSteps.do, pending.PendingSteps.__init__
 
-    def counted(self: Steps, batches: Any) -> None:
+    def counted(self: GuardedSteps, batches: Any) -> None:
         with Count() as count:
             do(self, batches)
         reads.append(count.found)
@@ -105,7 +105,7 @@ def test_steps_of_a_run_are_looked_at_together(precision: str, monkeypatch: pyte
         prepare(self, device)
         self.interval = pending.CUDA_CHECK_INTERVAL
 
-    monkeypatch.setattr(Steps, "do", counted)
+    monkeypatch.setattr(GuardedSteps, "do", counted)
     monkeypatch.setattr(pending.PendingSteps, "__init__", as_on_cuda)
     x, labels = images(48)
     # Adam counts its steps in tensors on the host, on CUDA too; SGD counts nothing.

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from onnxqat.errors import UsageError
-from onnxqat.training.callbacks.callback import Part
+from onnxqat.training.callbacks.callback import Callback
 from onnxqat.training.callbacks.value_clipping import ValueClipping
 from onnxqat.training.finetune import finetune
 from onnxqat.training.objective.losses import Loss
@@ -69,7 +69,7 @@ def test_gradients_are_clipped_by_value() -> None:
     clip.after_backward(0)
     assert module.weight.grad is not None
     assert module.weight.grad.tolist() == [[0.25, -0.125]]
-    assert isinstance(clip, Part)
+    assert isinstance(clip, Callback)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from onnxqat.data.inputs import InputInfo
 from onnxqat.errors import UsageError
 from onnxqat.training import methods
 from onnxqat.training.callbacks import dampening, freezing
-from onnxqat.training.callbacks.callback import Part
+from onnxqat.training.callbacks.callback import Callback
 from onnxqat.training.callbacks.dampening import Dampening
 from onnxqat.training.callbacks.freezing import Freezing
 from onnxqat.training.callbacks.quantized_weights import quantized_weights
@@ -23,7 +23,7 @@ from onnxqat.training.schedules import constant
 from tests.training.test_finetune import data, network
 
 
-class Count(Part):
+class Count(Callback):
     """How often a code of a weight changes in the second half of a run."""
 
     name = "count"
@@ -41,7 +41,7 @@ class Count(Part):
         self.codes = codes
 
 
-class Stop(Part):
+class Stop(Callback):
     """Ends a run by an error."""
 
     name = "stop"
@@ -54,7 +54,7 @@ class Stop(Part):
             raise KeyboardInterrupt
 
 
-def train(*parts: Part, folder: Path | None = None, resume: bool = False) -> torch.nn.Module:
+def train(*callbacks: Callback, folder: Path | None = None, resume: bool = False) -> torch.nn.Module:
     """A run at a constant rate, at which weights near the edge of their code's interval never settle."""
     x, y = data(64)
     module = to_torch(network(quantized=True), quantizer_factory=methods.factory("fixed"))
@@ -63,7 +63,16 @@ def train(*parts: Part, folder: Path | None = None, resume: bool = False) -> tor
     optimizer = optimizers.make("sgd", module, learning_rate=0.02)
     batches = ArrayBatches({"x": x}, y, [InputInfo("x", "float32", (None, 8))], batch_size=64, seed=0)
     schedule = constant.Schedule(200)
-    fit(module, batches, optimizer, total_steps=200, schedule=schedule, parts=parts, folder=folder, resume=resume)
+    fit(
+        module,
+        batches,
+        optimizer,
+        total_steps=200,
+        schedule=schedule,
+        callbacks=callbacks,
+        folder=folder,
+        resume=resume,
+    )
     return module
 
 

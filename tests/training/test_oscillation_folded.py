@@ -14,7 +14,7 @@ from onnxqat.insertion.insert import insert_qdq
 from onnxqat.placement.table_overrides import Overrides
 from onnxqat.training import methods
 from onnxqat.training.callbacks import dampening
-from onnxqat.training.callbacks.callback import Part
+from onnxqat.training.callbacks.callback import Callback
 from onnxqat.training.callbacks.dampening import Dampening
 from onnxqat.training.callbacks.freezing import Freezing
 from onnxqat.training.callbacks.quantized_weights import QuantizedWeight, quantized_weights
@@ -50,14 +50,25 @@ def weights(module: torch.nn.Module) -> dict[str, QuantizedWeight]:
     return {w.quantizer.tensor: w for w in quantized_weights(module)}
 
 
-def train(model: onnx.ModelProto, *parts: Part, folder: Path | None = None, resume: bool = False) -> torch.nn.Module:
+def train(
+    model: onnx.ModelProto, *callbacks: Callback, folder: Path | None = None, resume: bool = False
+) -> torch.nn.Module:
     """A run at a constant rate, with live statistics, in which the weights never settle."""
     module = to_torch(model, quantizer_factory=methods.factory("fixed"))
     optimizer = optimizers.make("sgd", module, learning_rate=0.1)
     image = InputInfo("image", "float32", (None, 2, 4, 4))
     batches = ArrayBatches(IMAGES, LABELS, [image], batch_size=8, seed=0)
     schedule = constant.Schedule(STEPS)
-    fit(module, batches, optimizer, total_steps=STEPS, schedule=schedule, parts=parts, folder=folder, resume=resume)
+    fit(
+        module,
+        batches,
+        optimizer,
+        total_steps=STEPS,
+        schedule=schedule,
+        callbacks=callbacks,
+        folder=folder,
+        resume=resume,
+    )
     return module
 
 

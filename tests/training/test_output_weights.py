@@ -8,12 +8,12 @@ from torch import Tensor, nn
 
 from onnxqat.training.data.batches import Batch
 from onnxqat.training.data.holdout import Replayed
-from onnxqat.training.distributed.process_context import World
+from onnxqat.training.distributed.process_context import ProcessContext
 from onnxqat.training.execution.execution import Execution
 from onnxqat.training.objective.features import FeatureLoss, Features
 from onnxqat.training.objective.losses import Loss, Objective, relative_error
 from onnxqat.training.objective.output_weights import Measure, Weighted
-from onnxqat.training.objective.teachers import Council, CouncilLoss
+from onnxqat.training.objective.teachers import CouncilLoss, TeacherEnsemble
 
 SAMPLES = 48
 
@@ -73,7 +73,7 @@ def batches(size: int) -> Iterator[Batch]:
 
 def measured(loss: Objective, teacher: list[Tensor], student: list[Tensor], size: int) -> Weighted:
     place = torch.device("cpu")
-    measure = Measure(Table(student), Table(teacher), ("number",), Execution(), place, World())
+    measure = Measure(Table(student), Table(teacher), ("number",), Execution(), place, ProcessContext())
     return measure.weighted(loss, batches(size))
 
 
@@ -146,7 +146,7 @@ def test_what_has_no_shape_of_its_own_is_left_to_the_batch() -> None:
 
     dense = normal(SAMPLES, 1, 12, 12)
     place = torch.device("cpu")
-    measure = Measure(Ragged([dense]), Ragged([dense]), ("number",), Execution(), place, World())
+    measure = Measure(Ragged([dense]), Ragged([dense]), ("number",), Execution(), place, ProcessContext())
     found = measure.weighted(Loss(), batches(2)).loss
     assert isinstance(found, Loss)
     assert [weight is None for weight in found.weights] == [False, True, True]
@@ -164,8 +164,8 @@ def test_features_and_councils_are_measured_on_their_outputs() -> None:
     assert isinstance(featured.base, Loss)
     assert torch.equal(by_channel(featured.base), by_channel(alone))
     place = torch.device("cpu")
-    council = Council([Table([dense]), Table([2 * dense])])
-    measure = Measure(Table([near]), council, ("number",), Execution(), place, World())
+    council = TeacherEnsemble([Table([dense]), Table([2 * dense])])
+    measure = Measure(Table([near]), council, ("number",), Execution(), place, ProcessContext())
     both = measure.weighted(CouncilLoss([Loss(), Loss()]), batches(8)).loss
     assert isinstance(both, CouncilLoss)
     first, second = both.losses

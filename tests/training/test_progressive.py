@@ -16,7 +16,7 @@ from onnxqat.bridge.quantizers.state import quantizers
 from onnxqat.data.inputs import InputInfo
 from onnxqat.errors import UsageError
 from onnxqat.training import methods
-from onnxqat.training.callbacks.callback import Part
+from onnxqat.training.callbacks.callback import Callback
 from onnxqat.training.callbacks.progressive import Progressive
 from onnxqat.training.data.batches import ArrayBatches
 from onnxqat.training.fit import fit
@@ -25,7 +25,7 @@ from onnxqat.training.optim.moving_average import MovingAverage
 from tests.training.test_finetune import data, network
 
 
-class Watch(Part):
+class Watch(Callback):
     """Notes the grids of each step, and may end the run."""
 
     name = "watch"
@@ -50,7 +50,7 @@ class Watch(Part):
 
 def train(
     model: onnx.ModelProto | None = None,
-    *parts: Part,
+    *callbacks: Callback,
     optimizer: str = "adam",
     method: str = "lsq",
     rate: float = 0.0,
@@ -64,7 +64,7 @@ def train(
     made = optimizers.make(optimizer, module, learning_rate=rate)
     average = MovingAverage(module, ema) if ema else None
     options.setdefault("scored", list(batches.epoch(0)))
-    fitted = fit(module, batches, made, total_steps=12, parts=parts, average=average, **options)
+    fitted = fit(module, batches, made, total_steps=12, callbacks=callbacks, average=average, **options)
     module.load_state_dict(fitted.best)
     return module
 
@@ -121,8 +121,8 @@ def test_scales_move_by_the_same_fraction_on_a_finer_grid() -> None:
     rates = {}
     for widths in ((), (8,)):
         watch = Watch()
-        parts = [Progressive(widths)] if widths else []
-        train(None, *parts, watch, rate=0.001)
+        callbacks = [Progressive(widths)] if widths else []
+        train(None, *callbacks, watch, rate=0.001)
         first, second = (seen["w1"][2] for seen in watch.seen[:2])
         rates[widths] = abs(second / first - 1.0)
     assert 0 < rates[()] < 0.005
@@ -144,8 +144,8 @@ def test_only_the_files_own_grid_is_scored_as_the_best_and_written() -> None:
     module = to_torch(network(quantized=True), quantizer_factory=methods.factory("lsq", limit_steps=False))
     batches = ArrayBatches({"x": x}, y, [InputInfo("x", "float32", (None, 8))], batch_size=16, seed=0)
     made = optimizers.make("adam", module, learning_rate=0.01)
-    parts = [Progressive([8]), Keep()]
-    fitted = fit(module, batches, made, total_steps=12, parts=parts, evaluate=lambda _: next(scores))
+    callbacks = [Progressive([8]), Keep()]
+    fitted = fit(module, batches, made, total_steps=12, callbacks=callbacks, evaluate=lambda _: next(scores))
     assert [each["w1"] for each in kept] == [32, 1, 1]
     assert (fitted.progress.best_epoch, fitted.progress.best_score) == (3, 2.0)
 

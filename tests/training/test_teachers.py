@@ -31,10 +31,10 @@ def renamed() -> onnx.ModelProto:
 def test_inputs_by_position_and_outputs_by_name() -> None:
     x = torch.from_numpy(data(8)[0])
     student, teacher = to_torch(network(quantized=True)), to_torch(renamed())
-    (logits,) = teachers.Guide(teacher, student)(x)
+    (logits,) = teachers.TeacherAdapter(teacher, student)(x)
     assert torch.equal(logits, to_torch(network(quantized=False))(x))
     with pytest.raises(UsageError, match="outputs"):
-        teachers.Guide(student, teacher)
+        teachers.TeacherAdapter(student, teacher)
 
 
 def test_the_kind_of_output_is_seen() -> None:

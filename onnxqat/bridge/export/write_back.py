@@ -315,7 +315,7 @@ def _write_quantizer(
     _write_grid(q, constants)
     if q.codes_name is not None:
         _write_codes(q.codes_name, _master(q, source, done), old, kept, constants)
-    elif q.rewrites_weights and q.role == "weight":
+    elif q.transforms_weight and q.role == "weight":
         constants.propose(q.tensor, _master(q, source, done))
     return scale, not kept.same(old)
 
@@ -412,7 +412,7 @@ def _master(q: FakeQuantize, source: _Source, done: set[str]) -> FloatArray:
         if name is not None and name in source.tensors:
             done.add(name)
             with torch.no_grad():
-                return np.asarray(q.baked(source.tensors[name]).float().cpu().numpy())
+                return np.asarray(q.export_weight(source.tensors[name]).float().cpu().numpy())
     raise _mismatch(f"the module holds no weight for tensor {q.tensor!r}")
 
 

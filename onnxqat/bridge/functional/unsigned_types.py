@@ -1,7 +1,7 @@
 """Operators on uint16, uint32, uint64 and float8, for which torch has few kernels.
 
 A node with such an input is lowered as if the input had a type that torch computes in, and its result is turned back
-(:class:`PlainView`); :func:`view` decides this for every node in one place. So lowerings need not know of these types.
+(:class:`SignedView`); :func:`view` decides this for every node in one place. So lowerings need not know of these types.
 What stands in for an input depends on the operator:
 
 =======  ===============================================  ===================================================
@@ -147,12 +147,12 @@ _BACK: dict[str, Callable[..., torch.Tensor]] = {"bits": from_bits, "order": fro
 
 
 def view(builder: Builder, node: ir.Node, lower: Callable[[Builder, ir.Graph], None]) -> NodeView:
-    """The view that the lowering of `node` gets: a :class:`PlainView` where an input has one of these types."""
+    """The view that the lowering of `node` gets: a :class:`SignedView` where an input has one of these types."""
     plain = NodeView(builder, node, lower)
     if node.domain not in ("", "ai.onnx") or node.op_type in AS_IS:
         return plain
     kinds = {plain.dtype(i) for i in range(plain.count) if plain.has(i)}
-    return PlainView(builder, node, lower) if kinds & (UNSIGNED | FLOAT8) else plain
+    return SignedView(builder, node, lower) if kinds & (UNSIGNED | FLOAT8) else plain
 
 
 def refuse_doubtful(view: NodeView, doubtful: set[int]) -> None:
@@ -174,10 +174,10 @@ def refuse_doubtful(view: NodeView, doubtful: set[int]) -> None:
 
 def finish(view: NodeView, result: Lowered) -> Lowered:
     """Convert the result of a lowering to the element types of the node's outputs."""
-    return view.finish(result) if isinstance(view, PlainView) else result
+    return view.finish(result) if isinstance(view, SignedView) else result
 
 
-class PlainView(NodeView):
+class SignedView(NodeView):
     """A node whose unsigned and float8 inputs are shown as types that torch computes in; see :func:`view`."""
 
     def __init__(self, builder: Builder, node: ir.Node, lower: Callable[[Builder, ir.Graph], None]) -> None:

@@ -3,7 +3,7 @@
 A training method is a subclass that changes the parametrisation of the grid (:meth:`FakeQuantize.effective_scale`,
 :meth:`FakeQuantize.effective_zero_point`) or the gradients (:meth:`FakeQuantize.differentiable`,
 :meth:`FakeQuantize.gradient_scale`), never what the states mean. One that changes weights before they are rounded, or
-how they are rounded, says in :meth:`FakeQuantize.baked` what the file gets.
+how they are rounded, says in :meth:`FakeQuantize.export_weight` what the file gets.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class FakeQuantize(nn.Module):
         largest_scale: what training keeps the scale below, see :mod:`onnxqat.bridge.quantizers.clip_in_front`; None: nothing.
         starts_at_zero: whether a Relu or Clip in front gives nothing below the code of 0, so that it stays the first.
         finer: steps of the grid now in the place of one of the file's, see :mod:`onnxqat.training.callbacks.progressive`.
-        rewrites_weights: of a class, whether weights in the file are :meth:`baked` ones.
+        transforms_weight: of a class, whether weights in the file are :meth:`export_weight` ones.
         freezes_weights: of a class, whether forward gives master weights no gradient.
     """
 
@@ -75,7 +75,7 @@ class FakeQuantize(nn.Module):
     observed_max: Tensor
     derived = False
     finer = 1
-    rewrites_weights = False
+    transforms_weight = False
     freezes_weights = False
 
     def __init__(
@@ -134,7 +134,7 @@ class FakeQuantize(nn.Module):
         Parameters that have the shape of the weight are allocated here.
         """
 
-    def baked(self, weight: Tensor) -> Tensor:
+    def export_weight(self, weight: Tensor) -> Tensor:
         """Return the weight to store for master weight `weight`, so that Q/DQ gives what forward gives in eval."""
         return weight
 

@@ -46,7 +46,7 @@ def _centered(placement: Placement) -> Placement:
     return dataclasses.replace(placement, qparams=dataclasses.replace(qparams, scale=scale, zero_point=zero_point))
 
 
-def set_apart(plan: QuantPlan, placements: list[Placement]) -> list[Placement]:
+def offset_scales(plan: QuantPlan, placements: list[Placement]) -> list[Placement]:
     """Set the grids of `plan.midpoints` apart from those of their inputs, by a factor of 1 + 1/2048.
 
     A mean of means is set apart twice. Tensors of one group stay tied, so that a group with an input and its mean in it

@@ -14,7 +14,7 @@ from onnxqat.bridge.module import OnnxModule
 from onnxqat.compat.classification.files import Files, packed_model
 from onnxqat.compat.classification.meters import Log, Meters, Timed, correct
 from onnxqat.compat.classification.settings import Settings
-from onnxqat.training.callbacks.callback import Part, Run, StepRecord
+from onnxqat.training.callbacks.callback import Callback, Run, StepRecord
 from onnxqat.training.objective.losses import Objective
 from onnxqat.training.optim.schedule import Schedule
 
@@ -53,7 +53,7 @@ class Shifted:
         return getattr(self.__dict__["schedule"], name)
 
 
-class Epochs(Part):
+class Epochs(Callback):
     """Prints the meters of training and writes the files after each epoch.
 
     Args:

@@ -13,7 +13,7 @@ from torch.nn import functional
 from onnxqat.compat.classification.meters import Meters, Timed, correct
 from onnxqat.errors import DataError
 from onnxqat.training.data.batches import Batches
-from onnxqat.training.distributed.process_context import World
+from onnxqat.training.distributed.process_context import ProcessContext
 from onnxqat.training.loop.step import call
 
 
@@ -28,7 +28,7 @@ class Scores:
 
 
 @torch.no_grad()
-def measure(module: nn.Module, batches: Batches, place: torch.device, world: World, meters: Meters) -> Scores:
+def measure(module: nn.Module, batches: Batches, place: torch.device, world: ProcessContext, meters: Meters) -> Scores:
     """Score `module` in evaluation mode; batches are dealt to the processes in turn, and the scores are of all of them.
 
     Raises:

@@ -37,7 +37,7 @@ from onnxqat.training import schedules
 from onnxqat.training.callbacks import batchnorm_statistics
 from onnxqat.training.callbacks.method_penalty import MethodPenalty
 from onnxqat.training.distributed.join import joined
-from onnxqat.training.distributed.process_context import World
+from onnxqat.training.distributed.process_context import ProcessContext
 from onnxqat.training.distributed.shards import shard
 from onnxqat.training.execution import devices
 from onnxqat.training.execution.execution import Execution
@@ -99,7 +99,9 @@ def _silent(line: str) -> None:
 class _Run:
     """State shared by the parts of one run."""
 
-    def __init__(self, settings: Settings, say: Callable[[str], None], world: World, place: torch.device) -> None:
+    def __init__(
+        self, settings: Settings, say: Callable[[str], None], world: ProcessContext, place: torch.device
+    ) -> None:
         self.settings, self.say, self.world, self.place = settings, say, world, place
         self.files = Files(settings)
         self.log = Log(self.files.log if world.writer else None)
@@ -241,7 +243,7 @@ class _Run:
             folder=self.files.state,
             # Not the length of the run: the manual goes on with more epochs where those before were not enough.
             settings={"optim": settings.optim, "seed": settings.number, "schedule": settings.sched},
-            parts=(MethodPenalty(plan.total_steps - offset), epochs),
+            callbacks=(MethodPenalty(plan.total_steps - offset), epochs),
             world=self.world,
         )
         if self.held is not None:

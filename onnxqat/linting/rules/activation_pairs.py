@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from onnxqat.graph import edit, query
 from onnxqat.graph.quantizer import Quantizer
-from onnxqat.linting.context import File, same_grid
+from onnxqat.linting.context import LintContext, same_grid
 from onnxqat.linting.rule import Found, Rule
 from onnxqat.placement.fusion_chains import clip_bounds
 from onnxqat.types import STORAGE
@@ -18,7 +18,7 @@ PRODUCERS = ("Conv", "ConvTranspose", "Gemm", "MatMul", "Add")
 LIMITING = ("Relu", "Clip")
 
 
-def _between(file: File) -> Iterator[tuple[ir.Node, Quantizer, Quantizer]]:
+def _between(file: LintContext) -> Iterator[tuple[ir.Node, Quantizer, Quantizer]]:
     """Relu and Clip with a pair in front, behind a layer, and a pair behind."""
     for node in file.layers(*LIMITING):
         inner = file.reading(node, 0)
@@ -40,7 +40,7 @@ def repeats(quantizer: Quantizer, bounds: tuple[float, float]) -> bool:
     return bounds[0] <= float(ends[0]) and float(ends[1]) <= bounds[1]
 
 
-def _untied(file: File) -> Iterator[Found]:
+def _untied(file: LintContext) -> Iterator[Found]:
     for node, inner, outer in _between(file):
         if not same_grid(inner, outer):
             ratio = float(inner.qparams.scale.ravel()[0] / outer.qparams.scale.ravel()[0])
@@ -48,7 +48,7 @@ def _untied(file: File) -> Iterator[Found]:
             yield Found(text, node, inner.tensor)
 
 
-def _superfluous(file: File) -> Iterator[Found]:
+def _superfluous(file: LintContext) -> Iterator[Found]:
     for node, inner, outer in _between(file):
         bounds = clip_bounds(node)
         if same_grid(inner, outer) and bounds is not None and repeats(outer, bounds):
@@ -57,7 +57,7 @@ def _superfluous(file: File) -> Iterator[Found]:
             )
 
 
-def _remove(file: File, found: Sequence[Found]) -> None:
+def _remove(file: LintContext, found: Sequence[Found]) -> None:
     """The activation reads the layer itself."""
     nodes = {id(place.node) for place in found}
     for node, inner, _ in list(_between(file)):
@@ -66,7 +66,7 @@ def _remove(file: File, found: Sequence[Found]) -> None:
     edit.remove_unused(file.model)
 
 
-def _tied(file: File) -> Iterator[Found]:
+def _tied(file: LintContext) -> Iterator[Found]:
     for node, inner, outer in _between(file):
         bounds = clip_bounds(node)
         if same_grid(inner, outer) and not (bounds is not None and repeats(outer, bounds)):

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from onnxqat import numerics
 from onnxqat.graph import build, edit, qdq, query, walk
 from onnxqat.graph.quantizer import Quantizer
-from onnxqat.linting.context import File, is_integer
+from onnxqat.linting.context import LintContext, is_integer
 from onnxqat.linting.rule import Found, Rule
 from onnxqat.passes._forms import dequantized
 from onnxqat.types import QParams
@@ -19,7 +19,7 @@ LARGEST = 2**31 - 1
 BIASED = ("Conv", "ConvTranspose", "Gemm")
 
 
-def _biased(file: File) -> Iterator[tuple[ir.Node, Quantizer | None, Quantizer | None, Quantizer | None]]:
+def _biased(file: LintContext) -> Iterator[tuple[ir.Node, Quantizer | None, Quantizer | None, Quantizer | None]]:
     """Nodes with a bias, and the quantizers of activation, weight and bias."""
     for node in file.layers(*BIASED):
         if len(node.inputs) > 2 and node.inputs[2] is not None:
@@ -47,7 +47,7 @@ def _is_on(bias: QParams, grid: QParams) -> bool:
     return bool(np.allclose(np.broadcast_to(bias.scale, sizes), grid.scale, rtol=1e-6, atol=0.0))
 
 
-def _off_product(file: File) -> Iterator[tuple[ir.Node, Quantizer, QParams]]:
+def _off_product(file: LintContext) -> Iterator[tuple[ir.Node, Quantizer, QParams]]:
     for node, activation, weight, bias in _biased(file):
         if bias is None or bias.qparams.qtype.storage != "int32" or not is_integer(bias):
             continue
@@ -57,7 +57,7 @@ def _off_product(file: File) -> Iterator[tuple[ir.Node, Quantizer, QParams]]:
             yield node, bias, grid
 
 
-def _scale(file: File) -> Iterator[Found]:
+def _scale(file: LintContext) -> Iterator[Found]:
     for node, bias, grid in _off_product(file):
         ratio = bias.qparams.scale.astype(np.float64) / grid.scale
         worst = float(ratio.ravel()[np.abs(np.log(ratio)).argmax()])
@@ -66,7 +66,7 @@ def _scale(file: File) -> Iterator[Found]:
         )
 
 
-def _regrid(file: File, found: Sequence[Found]) -> None:
+def _regrid(file: LintContext, found: Sequence[Found]) -> None:
     """Codes of the nearest values on the accumulator's grid; biases that do not fit int32 there are left."""
     names = build.Names(file.model)
     for node, bias, grid in list(_off_product(file)):
@@ -82,13 +82,13 @@ def _regrid(file: File, found: Sequence[Found]) -> None:
     edit.remove_unused(file.model)
 
 
-def _type(file: File) -> Iterator[Found]:
+def _type(file: LintContext) -> Iterator[Found]:
     for node, _, _, bias in _biased(file):
         if bias is not None and bias.qparams.qtype.storage != "int32":
             yield Found(f"the bias is quantized to {bias.qparams.qtype.storage}", node, bias.tensor)
 
 
-def _alone(file: File) -> Iterator[Found]:
+def _alone(file: LintContext) -> Iterator[Found]:
     for node, activation, weight, bias in _biased(file):
         if bias is None or bias.qparams.qtype.storage != "int32" or (activation and weight):
             continue
@@ -96,7 +96,7 @@ def _alone(file: File) -> Iterator[Found]:
         yield Found(f"the bias is int32, the {missing} float", node, bias.tensor)
 
 
-def _overflow(file: File) -> Iterator[Found]:
+def _overflow(file: LintContext) -> Iterator[Found]:
     for node, activation, weight, bias in _biased(file):
         if bias is not None and bias.stored and bias.qparams.qtype.storage == "int32":
             codes = query.constant_array(bias.input)
@@ -112,7 +112,7 @@ def _overflow(file: File) -> Iterator[Found]:
                 yield Found(text, node, str(node.inputs[2].name if node.inputs[2] else ""))
 
 
-def _off_grid(file: File) -> Iterator[Found]:
+def _off_grid(file: LintContext) -> Iterator[Found]:
     for node, activation, weight, bias in _biased(file):
         values = query.constant_array(node.inputs[2])
         grid = _grid(activation, weight, _size(node))

@@ -9,14 +9,14 @@ import onnx_ir as ir
 from onnxqat.graph import qdq, query
 from onnxqat.graph.quantizer import Quantizer
 from onnxqat.linting import fix
-from onnxqat.linting.context import File, is_integer, is_passthrough, output_axis
+from onnxqat.linting.context import LintContext, is_integer, is_passthrough, output_axis
 from onnxqat.linting.rule import Found, Rule
 from onnxqat.passes.fold_weight_transpose import FoldWeightTranspose
 
 WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 
 
-def _wrong_axis(file: File) -> Iterator[Found]:
+def _wrong_axis(file: LintContext) -> Iterator[Found]:
     for node in file.layers(*WEIGHTED):
         quantizer = file.reading(node, 1)
         if quantizer is None or not is_integer(quantizer) or quantizer.qparams.axis is None:
@@ -27,13 +27,13 @@ def _wrong_axis(file: File) -> Iterator[Found]:
             yield Found(text, node, quantizer.tensor)
 
 
-def _activation(file: File) -> Iterator[Found]:
+def _activation(file: LintContext) -> Iterator[Found]:
     for quantizer in file.quantizers:
         if quantizer.role == "activation" and is_integer(quantizer) and quantizer.qparams.scale.size > 1:
             yield Found(f"{quantizer.qparams.scale.size} scales on an activation", quantizer.nodes[0], quantizer.tensor)
 
 
-def _behind_node(file: File) -> Iterator[Found]:
+def _behind_node(file: LintContext) -> Iterator[Found]:
     for node in file.layers(*WEIGHTED):
         value = node.inputs[1] if len(node.inputs) > 1 else None
         mover = value.producer() if value is not None else None
@@ -48,7 +48,7 @@ def _behind_node(file: File) -> Iterator[Found]:
             )
 
 
-def _weight_through(file: File, mover: ir.Node | None) -> Quantizer | None:
+def _weight_through(file: LintContext, mover: ir.Node | None) -> Quantizer | None:
     while mover is not None and mover.inputs:
         found = file.making(mover.inputs[0])
         if found is not None:
@@ -60,7 +60,7 @@ def _weight_through(file: File, mover: ir.Node | None) -> Quantizer | None:
     return None
 
 
-def _fold_transpose(file: File, found: Sequence[Found]) -> None:
+def _fold_transpose(file: LintContext, found: Sequence[Found]) -> None:
     """A Transpose goes into the stored weight; what else stands there stays."""
     fix.apply(FoldWeightTranspose(), file.model)
 

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from onnxqat import numerics
 from onnxqat.graph import query
 from onnxqat.graph.quantizer import Quantizer
-from onnxqat.linting.context import File, constant_values, is_integer, output_axis, per_channel
+from onnxqat.linting.context import LintContext, constant_values, is_integer, output_axis, per_channel
 from onnxqat.linting.rule import Found, Rule, Severity
 
 WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
@@ -20,7 +20,7 @@ WIDE, SATURATED, UNUSED = 7, 0.05, 8
 NOTHING = 1e-4  # of the largest weight: a channel below it is as good as 0, and its scale may follow its bias
 
 
-def _constants(file: File) -> Iterator[tuple[Quantizer, np.ndarray]]:
+def _constants(file: LintContext) -> Iterator[tuple[Quantizer, np.ndarray]]:
     """Quantized float constants, with their finite values."""
     for quantizer in file.quantizers:
         if quantizer.stored or not is_integer(quantizer):
@@ -44,7 +44,7 @@ def _codes(quantizer: Quantizer) -> np.ndarray | None:
     return None if values is None or not _fits(quantizer, values) else numerics.quantize(values, quantizer.qparams)
 
 
-def _clipped(file: File) -> Iterator[Found]:
+def _clipped(file: LintContext) -> Iterator[Found]:
     for quantizer, values in _constants(file):
         grid, axis = quantizer.qparams.qtype, quantizer.qparams.axis
         scale = numerics.along_axis(quantizer.qparams.scale, axis, values.ndim).astype(np.float64)
@@ -58,7 +58,7 @@ def _clipped(file: File) -> Iterator[Found]:
             yield Found(text, quantizer.nodes[0], quantizer.tensor)
 
 
-def _saturated(file: File) -> Iterator[Found]:
+def _saturated(file: LintContext) -> Iterator[Found]:
     for quantizer in file.quantizers:
         grid = quantizer.qparams.qtype
         if not quantizer.stored or not is_integer(quantizer) or grid.bits < WIDE or grid.storage == "int32":
@@ -75,7 +75,7 @@ def _saturated(file: File) -> Iterator[Found]:
             )
 
 
-def _weights(file: File) -> Iterator[tuple[ir.Node, Quantizer, np.ndarray, int]]:
+def _weights(file: LintContext) -> Iterator[tuple[ir.Node, Quantizer, np.ndarray, int]]:
     """Layers with an integer weight: the node, its quantizer, the codes and the axis of the output channels."""
     for node in file.layers(*WEIGHTED):
         quantizer = file.reading(node, 1)
@@ -91,7 +91,7 @@ def _zero_rows(quantizer: Quantizer, codes: np.ndarray, axis: int) -> np.ndarray
     return np.asarray((per_channel(codes - zero, axis) == 0).all(axis=1))
 
 
-def _vanished(file: File) -> Iterator[Found]:
+def _vanished(file: LintContext) -> Iterator[Found]:
     for node, quantizer, codes, axis in _weights(file):
         values = None if quantizer.stored else constant_values(quantizer)
         if values is None:
@@ -103,7 +103,7 @@ def _vanished(file: File) -> Iterator[Found]:
             yield Found(text, node, quantizer.tensor)
 
 
-def _dead(file: File) -> Iterator[Found]:
+def _dead(file: LintContext) -> Iterator[Found]:
     for node, quantizer, codes, axis in _weights(file):
         dead = _zero_rows(quantizer, codes, axis)
         if not quantizer.stored:
@@ -113,7 +113,7 @@ def _dead(file: File) -> Iterator[Found]:
             yield Found(f"{int(dead.sum())} of {dead.size} output channels are 0", node, quantizer.tensor)
 
 
-def _asymmetric(file: File) -> Iterator[Found]:
+def _asymmetric(file: LintContext) -> Iterator[Found]:
     for node in file.layers(*WEIGHTED):
         quantizer = file.reading(node, 1)
         if quantizer is None or quantizer.role != "weight" or not is_integer(quantizer):
@@ -127,7 +127,7 @@ def _asymmetric(file: File) -> Iterator[Found]:
             yield Found(text, node, quantizer.tensor, kind)
 
 
-def _unused_range(file: File) -> Iterator[Found]:
+def _unused_range(file: LintContext) -> Iterator[Found]:
     for node, quantizer, codes, _ in _weights(file):
         grid, zero = quantizer.qparams.qtype, quantizer.qparams.zero_point
         used = int(np.abs(codes - numerics.along_axis(zero, quantizer.qparams.axis, codes.ndim)).max())

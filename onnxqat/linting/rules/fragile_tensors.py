@@ -9,7 +9,7 @@ import numpy as np
 from onnxqat.analysis import dataflow, masks, normalizations
 from onnxqat.graph import query
 from onnxqat.graph.quantizer import Quantizer
-from onnxqat.linting.context import File, is_integer
+from onnxqat.linting.context import LintContext, is_integer
 from onnxqat.linting.rule import Found, Rule
 from onnxqat.ops import operators as ops
 
@@ -30,7 +30,7 @@ def _span(quantizer: Quantizer) -> float:
     return float(quantizer.qparams.scale.max()) * (grid.quant_max - grid.quant_min)
 
 
-def _masks(file: File) -> Iterator[Found]:
+def _masks(file: LintContext) -> Iterator[Found]:
     found = masks.Masks()
     for quantizer in file.quantizers:
         if not is_integer(quantizer) or quantizer.qparams.qtype.bits > 16:
@@ -50,7 +50,7 @@ def _masks(file: File) -> Iterator[Found]:
             yield Found(f"its range is {_span(quantizer):.3g}", quantizer.nodes[0], quantizer.tensor)
 
 
-def _parameters(file: File) -> Iterator[Found]:
+def _parameters(file: LintContext) -> Iterator[Found]:
     ends = {id(node) for node in file.ends}
     for node in file.nodes:
         row = ops.find(node.domain, node.op_type)
@@ -66,7 +66,7 @@ def _parameters(file: File) -> Iterator[Found]:
                 )
 
 
-def _indices(file: File) -> Iterator[Found]:
+def _indices(file: LintContext) -> Iterator[Found]:
     if file.plain is None:
         return
     data = dataflow.data_nodes(file.plain.model.graph)
@@ -82,7 +82,7 @@ def _indices(file: File) -> Iterator[Found]:
             yield Found(text, quantizer.nodes[0], quantizer.tensor)
 
 
-def _interior(file: File) -> Iterator[Found]:
+def _interior(file: LintContext) -> Iterator[Found]:
     if file.plain is None:
         return
     inside = {id(file.plain.originals[str(n.name)]) for n in normalizations.parts(file.plain.model.graph)}
@@ -94,14 +94,14 @@ def _interior(file: File) -> Iterator[Found]:
             yield Found(text, quantizer.nodes[0], quantizer.tensor)
 
 
-def _normalized(file: File) -> Iterator[Found]:
+def _normalized(file: LintContext) -> Iterator[Found]:
     for node in file.nodes:
         quantizer = file.reading(node, 0) if node.op_type in NORMALIZATIONS and node.inputs else None
         if quantizer is not None and quantizer.qparams.qtype.bits <= 8:
             yield Found(f"{node.op_type} reads {quantizer.qparams.qtype.bits}-bit codes", node, quantizer.tensor)
 
 
-def _probabilities(file: File) -> Iterator[Found]:
+def _probabilities(file: LintContext) -> Iterator[Found]:
     if file.table is not None and file.table.io.probabilities == "quantize":
         return
     for node in file.nodes:
@@ -114,7 +114,7 @@ def _probabilities(file: File) -> Iterator[Found]:
                 yield Found(text, node, quantizer.tensor)
 
 
-def _bounded(file: File) -> Iterator[Found]:
+def _bounded(file: LintContext) -> Iterator[Found]:
     for node in file.nodes:
         row = ops.find(node.domain, node.op_type)
         if row is None or row.output_range is None:
@@ -126,14 +126,14 @@ def _bounded(file: File) -> Iterator[Found]:
                 yield Found(text, node, quantizer.tensor)
 
 
-def _softmax(file: File) -> Iterator[Found]:
+def _softmax(file: LintContext) -> Iterator[Found]:
     for node in file.layers("Softmax", "LogSoftmax"):
         quantizer = file.reading(node, 0)
         if quantizer is not None and quantizer.qparams.qtype.bits < 8:
             yield Found(f"{node.op_type} reads {quantizer.qparams.qtype.bits}-bit codes", node, quantizer.tensor)
 
 
-def _ranked(file: File) -> Iterator[Found]:
+def _ranked(file: LintContext) -> Iterator[Found]:
     for node in file.layers(*RANKINGS):
         for index in range(min(len(node.inputs), 2 if node.op_type == "NonMaxSuppression" else 1)):
             quantizer = file.reading(node, index)

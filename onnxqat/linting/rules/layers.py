@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from onnxqat.graph import batchnorm, build, folded_batchnorm, qdq, query
-from onnxqat.linting.context import File
+from onnxqat.linting.context import LintContext
 from onnxqat.linting.rule import Found, Rule, Severity
 
 WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
@@ -15,7 +15,7 @@ JOINING = ("Add", "Mul", "Sub", "Concat")
 WEIGHT_ONLY_BITS = 4
 
 
-def _half(file: File) -> Iterator[Found]:
+def _half(file: LintContext) -> Iterator[Found]:
     for node in file.layers(*WEIGHTED):
         sides = [file.reading(node, index) for index in (0, 1)]
         if (sides[0] is None) == (sides[1] is None):
@@ -42,7 +42,7 @@ def _meant(node: ir.Node, weight: object) -> Severity | None:
     return "note" if low else None
 
 
-def _branch(file: File) -> Iterator[Found]:
+def _branch(file: LintContext) -> Iterator[Found]:
     for node in file.layers(*JOINING):
         sides = [file.reading(node, index) for index, value in enumerate(node.inputs) if value is not None]
         floats = [
@@ -53,7 +53,7 @@ def _branch(file: File) -> Iterator[Found]:
             yield Found(f"{names} carries no pair, the other inputs and the output do", node)
 
 
-def _gemm(file: File) -> Iterator[Found]:
+def _gemm(file: LintContext) -> Iterator[Found]:
     for node in file.layers("Gemm"):
         scalars = [float(query.attribute(node, name, 1.0)) for name in ("alpha", "beta")]
         if (
@@ -64,7 +64,7 @@ def _gemm(file: File) -> Iterator[Found]:
             yield Found(f"alpha is {scalars[0]:g}, beta {scalars[1]:g}", node)
 
 
-def _batchnorm(file: File) -> Iterator[Found]:
+def _batchnorm(file: LintContext) -> Iterator[Found]:
     for node in file.layers("BatchNormalization"):
         source = node.inputs[0]
         pair = file.making(source)
@@ -78,12 +78,12 @@ def _batchnorm(file: File) -> Iterator[Found]:
             yield Found("its weight and bias are computed from one, kept for training", node)
 
 
-def _random(file: File) -> Iterator[Found]:
+def _random(file: LintContext) -> Iterator[Found]:
     if file.is_quantized and file.model.metadata_props.get("onnxqat.calibration") == "random":
         yield Found("the file says that its ranges were calibrated on random numbers")
 
 
-def _noninteger(file: File) -> Iterator[Found]:
+def _noninteger(file: LintContext) -> Iterator[Found]:
     """Float8 and blocks are no integers: named once, so that nobody wonders."""
     kinds = {q.qparams.qtype.storage for q in file.quantizers if q.qparams.qtype.is_float}
     if kinds:

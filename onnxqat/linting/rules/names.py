@@ -9,13 +9,13 @@ import onnx_ir as ir
 
 from onnxqat.graph import walk
 from onnxqat.linting import fix
-from onnxqat.linting.context import File
+from onnxqat.linting.context import LintContext
 from onnxqat.linting.rule import Found, Rule
 from onnxqat.passes._edits import inline_graphs
 from onnxqat.passes.unique_names import UniqueNames
 
 
-def _repeated_nodes(file: File) -> Iterator[Found]:
+def _repeated_nodes(file: LintContext) -> Iterator[Found]:
     counts = Counter(str(node.name) for node in file.nodes if node.name)
     seen: set[str] = set()
     for node in file.nodes:
@@ -25,7 +25,7 @@ def _repeated_nodes(file: File) -> Iterator[Found]:
             yield Found(f"{counts[name]} nodes are called {name!r}", node)
 
 
-def _repeated_values(file: File) -> Iterator[Found]:
+def _repeated_values(file: LintContext) -> Iterator[Found]:
     owners: dict[str, ir.Graph] = {}
     for graph in inline_graphs(file.model):
         for value in walk.values(graph):
@@ -38,7 +38,7 @@ def _repeated_values(file: File) -> Iterator[Found]:
                 )
 
 
-def _rename(file: File, found: Sequence[Found]) -> None:
+def _rename(file: LintContext, found: Sequence[Found]) -> None:
     """The first keeps its name; interfaces of the model keep theirs."""
     fix.apply(UniqueNames(), file.model)
 

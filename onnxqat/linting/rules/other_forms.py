@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from onnxqat.graph import quantized_forms
 from onnxqat.linting import fix
-from onnxqat.linting.context import File
+from onnxqat.linting.context import LintContext
 from onnxqat.linting.rule import Found, Rule
 from onnxqat.passes.qoperator_to_qdq import to_qdq_form
 
@@ -21,15 +21,15 @@ def _kinds(nodes: Sequence[ir.Node], text: Callable[[ir.Node], str]) -> Iterator
         yield Found(f"{count} of {text(of_kind[0])}", of_kind[0])
 
 
-def _qoperators(file: File) -> Iterator[Found]:
+def _qoperators(file: LintContext) -> Iterator[Found]:
     yield from _kinds([n for n in file.nodes if quantized_forms.is_qoperator(n)], lambda node: node.op_type)
 
 
-def _dynamic(file: File) -> Iterator[Found]:
+def _dynamic(file: LintContext) -> Iterator[Found]:
     yield from _kinds(quantized_forms.dynamic(file.nodes), lambda node: node.op_type)
 
 
-def _vendor(file: File) -> Iterator[Found]:
+def _vendor(file: LintContext) -> Iterator[Found]:
     def text(node: ir.Node) -> str:
         tool = quantized_forms.tool_of(node.domain)
         return f"{node.op_type}, domain {node.domain}" + (f" ({tool})" if tool else "")
@@ -37,7 +37,7 @@ def _vendor(file: File) -> Iterator[Found]:
     yield from _kinds([n for n in file.nodes if quantized_forms.is_vendor_quantizer(n)], text)
 
 
-def _to_pairs(file: File, found: Sequence[Found]) -> None:
+def _to_pairs(file: LintContext, found: Sequence[Found]) -> None:
     for step in to_qdq_form():
         fix.apply(step, file.model)
 

@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxqat.graph import edit, qdq, query, walk
-from onnxqat.linting.context import File, axis, block_size, is_passthrough, scale, storage, zero_point
+from onnxqat.linting.context import LintContext, axis, block_size, is_passthrough, scale, storage, zero_point
 from onnxqat.linting.rule import Found, Rule, Severity
 from onnxqat.types import STORAGE
 
@@ -49,7 +49,7 @@ def _differences(quantize: ir.Node, dequantize: ir.Node) -> Iterator[str]:
         yield f"block sizes {block_size(quantize)} and {block_size(dequantize)}"
 
 
-def _mismatch(file: File) -> Iterator[Found]:
+def _mismatch(file: LintContext) -> Iterator[Found]:
     for node in file.ends:
         if not qdq.is_quantize(node):
             continue
@@ -63,22 +63,22 @@ def _mismatch(file: File) -> Iterator[Found]:
                 )
 
 
-def _unused_quantize(file: File) -> Iterator[Found]:
+def _unused_quantize(file: LintContext) -> Iterator[Found]:
     yield from _unused(file, qdq.QUANTIZE)
 
 
-def _unused_dequantize(file: File) -> Iterator[Found]:
+def _unused_dequantize(file: LintContext) -> Iterator[Found]:
     yield from _unused(file, qdq.DEQUANTIZE)
 
 
-def _unused(file: File, op_type: str) -> Iterator[Found]:
+def _unused(file: LintContext, op_type: str) -> Iterator[Found]:
     for node in file.ends:
         value = node.outputs[0]
         if node.op_type == op_type and not query.reads(value) and not value.is_graph_output():
             yield Found("nothing reads its result", node, str(value.name))
 
 
-def _remove(file: File, found: Sequence[Found]) -> None:
+def _remove(file: LintContext, found: Sequence[Found]) -> None:
     """The node goes, and what was there for it alone."""
     for place in found:
         node = place.node
@@ -87,7 +87,7 @@ def _remove(file: File, found: Sequence[Found]) -> None:
     edit.remove_unused(file.model)
 
 
-def _read_as_codes(file: File) -> Iterator[Found]:
+def _read_as_codes(file: LintContext) -> Iterator[Found]:
     for node in file.ends:
         if not qdq.is_quantize(node):
             continue
@@ -100,14 +100,14 @@ def _read_as_codes(file: File) -> Iterator[Found]:
             yield Found(text, node, str(codes.name), "note" if known else None)
 
 
-def _leaving(file: File) -> Iterator[Found]:
+def _leaving(file: LintContext) -> Iterator[Found]:
     for node in file.ends:
         codes = _codes_of(node)
         if qdq.is_quantize(node) and codes.is_graph_output():
             yield Found(f"the codes ({storage(node)}) are an output of the graph", node, str(codes.name))
 
 
-def _alone(file: File) -> Iterator[Found]:
+def _alone(file: LintContext) -> Iterator[Found]:
     for node in file.ends:
         if not qdq.is_dequantize(node) or qdq.is_quantize(node.inputs[0].producer() if node.inputs[0] else None):
             continue
@@ -133,7 +133,7 @@ def _origin(value: ir.Value | None) -> ir.Value | None:
     return value
 
 
-def _clip(file: File) -> Iterator[Found]:
+def _clip(file: LintContext) -> Iterator[Found]:
     for node in file.ends:
         codes = _codes_of(node)
         clip = codes.producer()

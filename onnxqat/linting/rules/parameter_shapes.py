@@ -8,11 +8,11 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxqat.graph import build, query, walk
-from onnxqat.linting.context import File, axis, block_size, scale
+from onnxqat.linting.context import LintContext, axis, block_size, scale
 from onnxqat.linting.rule import Found, Rule
 
 
-def _shape_mismatch(file: File) -> Iterator[Found]:
+def _shape_mismatch(file: LintContext) -> Iterator[Found]:
     for node in file.ends:
         size = scale(node)
         zero = query.constant_array(node.inputs[2]) if len(node.inputs) > 2 else None
@@ -32,7 +32,7 @@ def _channels(node: ir.Node) -> tuple[np.ndarray, int, int | None] | None:
     return size, axis(node), query.rank(source)
 
 
-def _one_element(file: File) -> Iterator[Found]:
+def _one_element(file: LintContext) -> Iterator[Found]:
     for node in file.ends:
         found = _channels(node)
         zero = query.constant_array(node.inputs[2]) if len(node.inputs) > 2 else None
@@ -50,7 +50,7 @@ def _channel_size(node: ir.Node, at: int, rank: int | None) -> int | None:
     return size if isinstance(size, int) else None
 
 
-def _to_scalars(file: File, found: Sequence[Found]) -> None:
+def _to_scalars(file: LintContext, found: Sequence[Found]) -> None:
     """One number instead of a vector of one element; the axis, which then means nothing, goes."""
     names = build.Names(file.model)
     for place in found:
@@ -68,7 +68,7 @@ def _to_scalars(file: File, found: Sequence[Found]) -> None:
         node.attributes.pop("axis", None)
 
 
-def _axis_range(file: File) -> Iterator[Found]:
+def _axis_range(file: LintContext) -> Iterator[Found]:
     for node in file.ends:
         size, source = scale(node), node.inputs[0]
         rank = query.rank(source)
@@ -78,7 +78,7 @@ def _axis_range(file: File) -> Iterator[Found]:
             yield Found(f"axis {axis(node)} of a tensor of rank {rank}", node)
 
 
-def _axis_length(file: File) -> Iterator[Found]:
+def _axis_length(file: LintContext) -> Iterator[Found]:
     for node in file.ends:
         found = _channels(node)
         if found is None or found[0].size == 1:
@@ -88,7 +88,7 @@ def _axis_length(file: File) -> Iterator[Found]:
             yield Found(f"{found[0].size} scales for the {size} channels of axis {found[1]}", node)
 
 
-def _block_shape(file: File) -> Iterator[Found]:
+def _block_shape(file: LintContext) -> Iterator[Found]:
     for node in file.ends:
         block, size, shape = block_size(node), scale(node), query.static_shape(node.inputs[0])
         if not block or size is None or shape is None or not -len(shape) <= axis(node) < len(shape):

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 
 from onnxqat.graph import edit
 from onnxqat.graph.quantizer import Quantizer
-from onnxqat.linting.context import File, constant_values, same_grid, same_width
+from onnxqat.linting.context import LintContext, constant_values, same_grid, same_width
 from onnxqat.linting.rule import Found, Rule, Severity
 
 
-def _chained(file: File) -> Iterator[tuple[Quantizer, Quantizer]]:
+def _chained(file: LintContext) -> Iterator[tuple[Quantizer, Quantizer]]:
     """Quantizers that read the result of another one, with it."""
     for second in file.quantizers:
         first = None if second.stored else file.making(second.input)
@@ -18,7 +18,7 @@ def _chained(file: File) -> Iterator[tuple[Quantizer, Quantizer]]:
             yield first, second
 
 
-def _repeated(file: File) -> Iterator[Found]:
+def _repeated(file: LintContext) -> Iterator[Found]:
     for first, second in _chained(file):
         if first.nodes[0].graph is not second.nodes[0].graph:
             continue  # runtimes fuse within a graph: a branch of If needs a pair of its own
@@ -26,7 +26,7 @@ def _repeated(file: File) -> Iterator[Found]:
             yield Found("a second pair with the same parameters behind the first", second.nodes[0], second.tensor)
 
 
-def _collapse(file: File, found: Sequence[Found]) -> None:
+def _collapse(file: LintContext, found: Sequence[Found]) -> None:
     """Readers of the second pair read the first."""
     for place in found:
         second = file.of_node(place.node) if place.node is not None else None
@@ -37,7 +37,7 @@ def _collapse(file: File, found: Sequence[Found]) -> None:
     edit.remove_unused(file.model)
 
 
-def _requantized(file: File) -> Iterator[Found]:
+def _requantized(file: LintContext) -> Iterator[Found]:
     for first, second in _chained(file):
         if not same_width(first, second) or same_grid(first, second):
             continue  # between widths a conversion is what is meant
@@ -47,7 +47,7 @@ def _requantized(file: File) -> Iterator[Found]:
         )
 
 
-def _groups(file: File) -> Iterator[list[Quantizer]]:
+def _groups(file: LintContext) -> Iterator[list[Quantizer]]:
     """The quantizers of each tensor in each graph, where there are several."""
     found: dict[tuple[int, int], list[Quantizer]] = {}
     for quantizer in file.quantizers:
@@ -56,7 +56,7 @@ def _groups(file: File) -> Iterator[list[Quantizer]]:
     yield from (group for group in found.values() if len(group) > 1)
 
 
-def _duplicates(file: File) -> Iterator[Found]:
+def _duplicates(file: LintContext) -> Iterator[Found]:
     for group in _groups(file):
         for later in _same_as_earlier(group):
             yield Found("the tensor has another pair with the same parameters", later.nodes[0], later.tensor)
@@ -70,7 +70,7 @@ def _same_as_earlier(group: list[Quantizer]) -> list[Quantizer]:
     return found
 
 
-def _two_grids(file: File) -> Iterator[Found]:
+def _two_grids(file: LintContext) -> Iterator[Found]:
     for group in _groups(file):
         first = group[0]
         for other in group[1:]:

@@ -8,13 +8,13 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxqat.graph import scale_defects
-from onnxqat.linting.context import File, block_size, scale
+from onnxqat.linting.context import LintContext, block_size, scale
 from onnxqat.linting.rule import Found, Rule
 
 _SMALLEST = {ir.DataType.FLOAT16: 6.1035156e-5}  # smallest normal number where it is not float32's
 
 
-def _scales(file: File) -> Iterator[tuple[ir.Node, ir.Value, np.ndarray]]:
+def _scales(file: LintContext) -> Iterator[tuple[ir.Node, ir.Value, np.ndarray]]:
     """Each constant scale once, with the first node that reads it."""
     seen: set[int] = set()
     for node in file.ends:
@@ -24,7 +24,9 @@ def _scales(file: File) -> Iterator[tuple[ir.Node, ir.Value, np.ndarray]]:
             yield node, value, array
 
 
-def _where(file: File, wrong: Callable[[ir.Node, ir.Value, np.ndarray], np.ndarray], text: str) -> Iterator[Found]:
+def _where(
+    file: LintContext, wrong: Callable[[ir.Node, ir.Value, np.ndarray], np.ndarray], text: str
+) -> Iterator[Found]:
     for node, value, array in _scales(file):
         count = int(np.count_nonzero(wrong(node, value, array)))
         if count:
@@ -32,22 +34,22 @@ def _where(file: File, wrong: Callable[[ir.Node, ir.Value, np.ndarray], np.ndarr
             yield Found(f"the scale {text}{share}", node, str(value.name))
 
 
-def _zero(file: File) -> Iterator[Found]:
+def _zero(file: LintContext) -> Iterator[Found]:
     yield from _where(file, lambda _node, _value, array: array == 0, "is 0")
 
 
-def _negative(file: File) -> Iterator[Found]:
+def _negative(file: LintContext) -> Iterator[Found]:
     def wrong(node: ir.Node, _value: ir.Value, array: np.ndarray) -> np.ndarray:
         return scale_defects.negative(array, blocked=block_size(node) != 0)
 
     yield from _where(file, wrong, "is negative")
 
 
-def _not_finite(file: File) -> Iterator[Found]:
+def _not_finite(file: LintContext) -> Iterator[Found]:
     yield from _where(file, lambda _node, _value, array: ~np.isfinite(array), "is NaN or infinite")
 
 
-def _denormal(file: File) -> Iterator[Found]:
+def _denormal(file: LintContext) -> Iterator[Found]:
     def wrong(_node: ir.Node, value: ir.Value, array: np.ndarray) -> np.ndarray:
         tiny = _SMALLEST.get(value.dtype or ir.DataType.FLOAT, float(np.finfo(np.float32).tiny))
         return np.asarray((np.abs(array) < tiny) & (array != 0))
@@ -55,7 +57,7 @@ def _denormal(file: File) -> Iterator[Found]:
     yield from _where(file, wrong, "is a denormal number")
 
 
-def _computed(file: File) -> Iterator[Found]:
+def _computed(file: LintContext) -> Iterator[Found]:
     for node in file.ends:
         if len(node.inputs) > 1 and scale(node) is None:
             yield Found("the scale is computed while the model runs", node, str(getattr(node.inputs[1], "name", "")))

@@ -9,12 +9,12 @@ import onnx_ir as ir
 
 from onnxqat.graph import build, qdq, query, walk
 from onnxqat.graph.quantizer import Quantizer
-from onnxqat.linting.context import File, scale, storage, zero_point
+from onnxqat.linting.context import LintContext, scale, storage, zero_point
 from onnxqat.linting.rule import Found, Rule
 from onnxqat.ops import operators as ops
 
 
-def _parameter_groups(file: File) -> Iterator[tuple[ir.Value, list[ir.Node]]]:
+def _parameter_groups(file: LintContext) -> Iterator[tuple[ir.Value, list[ir.Node]]]:
     """Scales that several nodes read, with those nodes."""
     readers: dict[int, tuple[ir.Value, list[ir.Node]]] = {}
     for node in file.ends:
@@ -24,7 +24,7 @@ def _parameter_groups(file: File) -> Iterator[tuple[ir.Value, list[ir.Node]]]:
     yield from (entry for entry in readers.values() if len(entry[1]) > 1)
 
 
-def _kinds(file: File, nodes: Sequence[ir.Node]) -> dict[tuple[object, ...], list[ir.Node]]:
+def _kinds(file: LintContext, nodes: Sequence[ir.Node]) -> dict[tuple[object, ...], list[ir.Node]]:
     """The nodes by what their quantizer is: role, type of the codes, zero point."""
     found: dict[tuple[object, ...], list[ir.Node]] = {}
     for node in nodes:
@@ -44,7 +44,7 @@ def _is_parameter(quantizer: Quantizer) -> bool:
     return any(row is None or row.role(index) != "data" for row, index in rows)
 
 
-def _scales(file: File) -> Iterator[Found]:
+def _scales(file: LintContext) -> Iterator[Found]:
     for value, nodes in _parameter_groups(file):
         kinds = _kinds(file, nodes)
         if len(kinds) > 1:
@@ -53,7 +53,7 @@ def _scales(file: File) -> Iterator[Found]:
             yield Found(text, second[0], str(value.name))
 
 
-def _split(file: File, found: Sequence[Found]) -> None:
+def _split(file: LintContext, found: Sequence[Found]) -> None:
     """Each kind of quantizer gets a scale of its own, of the same value."""
     names = build.Names(file.model)
     for value, nodes in list(_parameter_groups(file)):
@@ -70,7 +70,7 @@ def _split(file: File, found: Sequence[Found]) -> None:
                     node.replace_input_with(1, made)
 
 
-def _codes(file: File) -> Iterator[Found]:
+def _codes(file: LintContext) -> Iterator[Found]:
     readers: dict[int, list[ir.Node]] = {}
     for node in file.ends:
         if qdq.is_dequantize(node) and query.constant_tensor(node.inputs[0]) is not None:
@@ -91,7 +91,7 @@ def _differ(first: ir.Node, other: ir.Node) -> bool:
     return False
 
 
-def _overridable(file: File) -> Iterator[Found]:
+def _overridable(file: LintContext) -> Iterator[Found]:
     for node in file.ends:
         for value in node.inputs[1:]:
             if value is not None and value.is_graph_input():

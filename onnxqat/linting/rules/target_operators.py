@@ -9,7 +9,7 @@ import onnx_ir as ir
 from onnxqat.backends import conditions
 from onnxqat.graph import query
 from onnxqat.linting import fix
-from onnxqat.linting.context import File
+from onnxqat.linting.context import LintContext
 from onnxqat.linting.rule import Found, Rule
 from onnxqat.passes import _opset as _opset_of
 from onnxqat.passes.raise_opset import RaiseOpset
@@ -17,7 +17,7 @@ from onnxqat.passes.raise_opset import RaiseOpset
 HEAVY = ("Conv", "ConvTranspose", "Gemm", "MatMul", "LSTM", "GRU", "RNN")
 
 
-def _refused(file: File) -> Iterator[Found]:
+def _refused(file: LintContext) -> Iterator[Found]:
     if file.refusal is not None and file.table is not None:
         error = file.refusal
         if file.is_quantized:
@@ -26,7 +26,7 @@ def _refused(file: File) -> Iterator[Found]:
             yield Found(error.message)
 
 
-def _float(file: File) -> Iterator[Found]:
+def _float(file: LintContext) -> Iterator[Found]:
     target = file.target
     for name, reason in () if target is None else target.plan.float_nodes:
         assert target is not None
@@ -39,7 +39,7 @@ def _float(file: File) -> Iterator[Found]:
         yield Found(f"{op_type or name} runs in float: {reason}", node, "", "warning" if heavy else None)
 
 
-def _remarks(file: File) -> Iterator[Found]:
+def _remarks(file: LintContext) -> Iterator[Found]:
     target = file.target
     for remark in () if target is None or file.is_quantized else target.plan.remarks:
         assert target is not None
@@ -47,7 +47,7 @@ def _remarks(file: File) -> Iterator[Found]:
         yield Found(remark.message, node)
 
 
-def _opset(file: File) -> Iterator[Found]:
+def _opset(file: LintContext) -> Iterator[Found]:
     if file.table is None:
         return
     have, (low, high) = query.opset(file.model), file.table.opset
@@ -57,7 +57,7 @@ def _opset(file: File) -> Iterator[Found]:
         yield Found(f"{text}, and handoff lowers it to {lowest}", severity="note") if lowest <= high else Found(text)
 
 
-def _change(file: File, found: Sequence[Found]) -> None:
+def _change(file: LintContext, found: Sequence[Found]) -> None:
     """To the target's lowest, or as low as the operators allow."""
     if not found or file.table is None:
         return
@@ -69,7 +69,7 @@ def _change(file: File, found: Sequence[Found]) -> None:
             fix.apply(RaiseOpset(file.table.opset[0]), file.model)
 
 
-def _attributes(file: File) -> Iterator[Found]:
+def _attributes(file: LintContext) -> Iterator[Found]:
     for node in file.nodes if file.table is not None else ():
         assert file.table is not None
         row = file.table.ops.get(node.op_type) if not node.domain else None
@@ -81,7 +81,7 @@ def _attributes(file: File) -> Iterator[Found]:
                 yield Found(f"{file.table.backend} takes it on integers only {taken}", node)
 
 
-def _is_idle(file: File, node: ir.Node, name: str) -> bool:
+def _is_idle(file: LintContext, node: ir.Node, name: str) -> bool:
     """Check whether an unmet attribute has no effect: ``count_include_pad`` without padding, or with zero point 0."""
     if name != "count_include_pad":
         return False

@@ -9,7 +9,7 @@ import onnx_ir as ir
 from onnxqat.graph import build, qdq, query, walk
 from onnxqat.graph.quantizer import Quantizer
 from onnxqat.linting.comparison import Compared, compared
-from onnxqat.linting.context import File, same_grid
+from onnxqat.linting.context import LintContext, same_grid
 from onnxqat.linting.rule import Found, Rule
 from onnxqat.linting.rules.activation_pairs import repeats
 from onnxqat.passes._forms import float_name
@@ -24,7 +24,7 @@ def _is_unread(place: Compared) -> bool:
     return value is not None and not query.reads(value) and not value.is_graph_output()
 
 
-def _missing(file: File) -> Iterator[Found]:
+def _missing(file: LintContext) -> Iterator[Found]:
     if not file.is_quantized:
         return
     for place in compared(file):
@@ -32,14 +32,14 @@ def _missing(file: File) -> Iterator[Found]:
             yield Found(f"{place.edge.tensor!r} carries no pair: {place.edge.rule}", place.node, place.edge.tensor)
 
 
-def _wanted(file: File) -> set[str]:
+def _wanted(file: LintContext) -> set[str]:
     target = file.target
     assert target is not None
     plan = target.plan
     return {e.tensor for e in plan.edges} | {c.interior for c in plan.redundant_clips} | set(plan.bare)
 
 
-def _interiors(file: File) -> dict[str, str]:
+def _interiors(file: LintContext) -> dict[str, str]:
     """Tensors inside chains that the target always fuses, with the operator that the chain starts at."""
     target, found = file.target, dict[str, str]()
     for node in () if target is None else walk.nodes(target.plain.model):
@@ -51,7 +51,7 @@ def _interiors(file: File) -> dict[str, str]:
     return found
 
 
-def _unwanted(file: File) -> Iterator[tuple[Quantizer, str]]:
+def _unwanted(file: LintContext) -> Iterator[tuple[Quantizer, str]]:
     """Pairs on activations that the table does not ask for, with the name of the float tensor."""
     if file.target is None or not file.is_quantized:
         return
@@ -62,7 +62,7 @@ def _unwanted(file: File) -> Iterator[tuple[Quantizer, str]]:
             yield quantizer, quantizer.tensor
 
 
-def _inside(file: File) -> Iterator[Found]:
+def _inside(file: LintContext) -> Iterator[Found]:
     interiors = _interiors(file)
     for quantizer, tensor in _unwanted(file):
         if tensor in interiors:
@@ -70,7 +70,7 @@ def _inside(file: File) -> Iterator[Found]:
             yield Found(text, quantizer.nodes[0], tensor)
 
 
-def _interface(file: File) -> Iterator[Found]:
+def _interface(file: LintContext) -> Iterator[Found]:
     for quantizer, tensor in _unwanted(file):
         sides = file.table.io if file.table is not None else None
         if sides is not None and quantizer.input.is_graph_input() and sides.inputs == "float":
@@ -79,7 +79,7 @@ def _interface(file: File) -> Iterator[Found]:
             yield Found("the graph output carries a pair", quantizer.nodes[0], tensor)
 
 
-def _useless(file: File) -> Iterator[Found]:
+def _useless(file: LintContext) -> Iterator[Found]:
     interiors = _interiors(file)
     for quantizer, tensor in _unwanted(file):
         at_end = quantizer.input.is_graph_input() or any(v.is_graph_output() for v in quantizer.outputs)
@@ -89,7 +89,7 @@ def _useless(file: File) -> Iterator[Found]:
             yield Found(text, quantizer.nodes[0], tensor)
 
 
-def _not_fused(file: File) -> Iterator[Found]:
+def _not_fused(file: LintContext) -> Iterator[Found]:
     for clip in () if file.target is None else file.target.plan.redundant_clips:
         behind = [q for q in file.named(clip.output) if not q.stored]
         if not behind or repeats(behind[0], (clip.low, clip.high)):
@@ -102,7 +102,7 @@ def _not_fused(file: File) -> Iterator[Found]:
             yield Found(text, node if node is not None else behind[0].nodes[0], clip.interior)
 
 
-def _untied(file: File) -> Iterator[Found]:
+def _untied(file: LintContext) -> Iterator[Found]:
     for clip in () if file.target is None else file.target.plan.redundant_clips:
         behind = [q for q in file.named(clip.output) if not q.stored]
         inside = [q for q in file.named(clip.interior) if not q.stored]
@@ -112,7 +112,7 @@ def _untied(file: File) -> Iterator[Found]:
             yield Found(text, inside[0].nodes[0], clip.interior)
 
 
-def _bias(file: File) -> Iterator[Found]:
+def _bias(file: LintContext) -> Iterator[Found]:
     for node, decision, present in _biases(file):
         storage = None if present is None else present.qparams.qtype.storage
         if decision.storage == "float" and storage is not None:
@@ -129,7 +129,7 @@ def _bias(file: File) -> Iterator[Found]:
             yield Found(text, node, str(value.name if value is not None else ""), "note")
 
 
-def _biases(file: File) -> Iterator[tuple[ir.Node, Derived, Quantizer | None]]:
+def _biases(file: LintContext) -> Iterator[tuple[ir.Node, Derived, Quantizer | None]]:
     for edge in () if file.target is None or not file.is_quantized else file.target.plan.edges:
         if isinstance(edge.decision, Derived) and edge.consumers and file.target is not None:
             node = file.target.original(edge.consumers[0][0])
@@ -137,7 +137,7 @@ def _biases(file: File) -> Iterator[tuple[ir.Node, Derived, Quantizer | None]]:
                 yield node, edge.decision, file.reading(node, 2)
 
 
-def _ties(file: File) -> Iterator[Found]:
+def _ties(file: LintContext) -> Iterator[Found]:
     groups: dict[str, list[tuple[str, Quantizer]]] = {}
     for place in compared(file):
         decision = place.edge.decision

@@ -8,14 +8,14 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from onnxqat.linting.context import File
+from onnxqat.linting.context import LintContext
 from onnxqat.linting.rule import Found, Rule
 from onnxqat.types import ShiftLimit
 
 SLACK = 1e-6  # of a bit: positions of scales that are no powers of two are not whole numbers
 
 
-def _shifts(file: File) -> Iterator[Found]:
+def _shifts(file: LintContext) -> Iterator[Found]:
     for limit in () if file.target is None or not file.is_quantized else file.target.plan.shift_limits:
         assert file.target is not None
         node = file.target.original(limit.node)
@@ -26,7 +26,7 @@ def _shifts(file: File) -> Iterator[Found]:
             yield Found(f"the shift {text} is {worst:g}, the target has {limit.low}..{limit.high}", node)
 
 
-def _shift(file: File, node: ir.Node, limit: ShiftLimit) -> np.ndarray | None:
+def _shift(file: LintContext, node: ir.Node, limit: ShiftLimit) -> np.ndarray | None:
     """The sum of positions; None where a tensor carries no quantizer."""
     inputs = [file.reading(node, i) for i, _ in enumerate(node.inputs)]
     known = [None if q is None else -np.log2(np.abs(q.qparams.scale).astype(np.float64)) for q in inputs]

@@ -11,7 +11,7 @@ from onnxqat.calibration import saturation
 from onnxqat.graph import query
 from onnxqat.graph.quantizer import Quantizer
 from onnxqat.linting.comparison import Compared, compared
-from onnxqat.linting.context import File, constant_values
+from onnxqat.linting.context import LintContext, constant_values
 from onnxqat.linting.rule import Found, Rule
 from onnxqat.types import Fixed, TensorSpec
 
@@ -19,7 +19,7 @@ SEVEN_BITS = (-64, 63)
 """Codes of which no two products saturate, as a table's `reduce_range` has them."""
 
 
-def _pairs(file: File, *, weights: bool | None = None) -> Iterator[tuple[Compared, Quantizer, TensorSpec]]:
+def _pairs(file: LintContext, *, weights: bool | None = None) -> Iterator[tuple[Compared, Quantizer, TensorSpec]]:
     """Yield each quantizer of the file once, with its place and the specification that the table wants there."""
     seen: set[int] = set()
     for place in compared(file):
@@ -32,7 +32,7 @@ def _pairs(file: File, *, weights: bool | None = None) -> Iterator[tuple[Compare
                 yield place, quantizer, spec
 
 
-def _storage(file: File, *, weights: bool) -> Iterator[Found]:
+def _storage(file: LintContext, *, weights: bool) -> Iterator[Found]:
     for place, quantizer, spec in _pairs(file, weights=weights):
         have, want = quantizer.qparams.qtype, spec.qtype
         # a narrower grid may lie in a type of its own width or in its 8-bit carrier
@@ -42,19 +42,19 @@ def _storage(file: File, *, weights: bool) -> Iterator[Found]:
             yield Found(text, place.node, quantizer.tensor)
 
 
-def _name(file: File) -> str:
+def _name(file: LintContext) -> str:
     return file.table.backend if file.table is not None else "the target"
 
 
-def _activation_type(file: File) -> Iterator[Found]:
+def _activation_type(file: LintContext) -> Iterator[Found]:
     yield from _storage(file, weights=False)
 
 
-def _weight_type(file: File) -> Iterator[Found]:
+def _weight_type(file: LintContext) -> Iterator[Found]:
     yield from _storage(file, weights=True)
 
 
-def _zero_point(file: File) -> Iterator[Found]:
+def _zero_point(file: LintContext) -> Iterator[Found]:
     for place, quantizer, spec in _pairs(file):
         zero, have = quantizer.qparams.zero_point, quantizer.qparams.qtype
         if not spec.symmetric or have.is_float or have.storage != spec.qtype.storage:
@@ -66,7 +66,7 @@ def _zero_point(file: File) -> Iterator[Found]:
             yield Found(text, place.node, quantizer.tensor)
 
 
-def _granularity(file: File) -> Iterator[Found]:
+def _granularity(file: LintContext) -> Iterator[Found]:
     for place, quantizer, spec in _pairs(file):
         have, want = quantizer.qparams.axis, spec.axis
         if quantizer.qparams.block_size != spec.block_size:
@@ -84,7 +84,7 @@ def _granularity(file: File) -> Iterator[Found]:
             )
 
 
-def _width(file: File) -> Iterator[Found]:
+def _width(file: LintContext) -> Iterator[Found]:
     for place, quantizer, spec in _pairs(file):
         have, want = quantizer.qparams.qtype, spec.qtype
         if have.is_float or want.is_float or have.storage != want.storage:
@@ -105,7 +105,7 @@ def _width(file: File) -> Iterator[Found]:
     yield from _width_on_codes(file)
 
 
-def _width_on_codes(file: File) -> Iterator[Found]:
+def _width_on_codes(file: LintContext) -> Iterator[Found]:
     """The same of operators on codes, for which a table has no rows."""
     if file.table is None or not any(kind.saturates or kind.reduce_range for kind in file.table.types.values()):
         return
@@ -136,7 +136,7 @@ def _codes(quantizer: Quantizer) -> np.ndarray | None:
     return numerics.quantize(values, quantizer.qparams)
 
 
-def _power_of_two(file: File) -> Iterator[Found]:
+def _power_of_two(file: LintContext) -> Iterator[Found]:
     for place, quantizer, spec in _pairs(file):
         if spec.scale_bits != 1:
             continue
@@ -148,7 +148,7 @@ def _power_of_two(file: File) -> Iterator[Found]:
             yield Found(f"scale {scale:.6g}{share} is no power of two", place.node, quantizer.tensor)
 
 
-def _fixed(file: File) -> Iterator[Found]:
+def _fixed(file: LintContext) -> Iterator[Found]:
     for place in compared(file):
         if not isinstance(place.spec, Fixed):
             continue

@@ -8,14 +8,14 @@ import onnx_ir as ir
 
 from onnxqat.graph import data_movement, edit, query
 from onnxqat.graph.quantizer import Quantizer
-from onnxqat.linting.context import File, constant_values, is_integer, is_passthrough, same_grid, same_width
+from onnxqat.linting.context import LintContext, constant_values, is_integer, is_passthrough, same_grid, same_width
 from onnxqat.linting.rule import Found, Rule
 
 MIXED = 100.0
 """Ratio of ranges from which on the smaller branch of a Concat has at most two codes left of 256."""
 
 
-def _moved(file: File) -> Iterator[tuple[ir.Node, Quantizer, Quantizer]]:
+def _moved(file: LintContext) -> Iterator[tuple[ir.Node, Quantizer, Quantizer]]:
     """Operators that only move numbers, their input's quantizer and one behind them that differs from it."""
     for node in file.nodes:
         inner = file.reading(node, 0) if _moves(file, node) and node.inputs else None
@@ -27,14 +27,14 @@ def _moved(file: File) -> Iterator[tuple[ir.Node, Quantizer, Quantizer]]:
                     yield node, inner, outer
 
 
-def _moves(file: File, node: ir.Node) -> bool:
+def _moves(file: LintContext, node: ir.Node) -> bool:
     """Check whether `node` only moves numbers, on integers too where there is a target."""
     if file.table is None or not is_passthrough(node) or data_movement.is_removed(node):
         return is_passthrough(node)
     return not {node.op_type, f"{node.op_type}/{query.mode(node)}"}.isdisjoint(file.table.passthrough)
 
 
-def _passthrough(file: File) -> Iterator[Found]:
+def _passthrough(file: LintContext) -> Iterator[Found]:
     for node, inner, outer in _moved(file):
         ratio = float(outer.qparams.scale / inner.qparams.scale)
         zeros = int(inner.qparams.zero_point), int(outer.qparams.zero_point)
@@ -42,7 +42,7 @@ def _passthrough(file: File) -> Iterator[Found]:
         yield Found(text, node, outer.tensor)
 
 
-def _take_over(file: File, found: Sequence[Found]) -> None:
+def _take_over(file: LintContext, found: Sequence[Found]) -> None:
     """The pair behind takes the parameters in front: what it gets lies on that grid, so it changes nothing any more."""
     nodes = {id(place.node) for place in found}
     for node, inner, outer in list(_moved(file)):
@@ -56,7 +56,7 @@ def _take_over(file: File, found: Sequence[Found]) -> None:
     edit.remove_unused(file.model)
 
 
-def _joined(file: File) -> Iterator[tuple[ir.Node, list[Quantizer], Quantizer | None]]:
+def _joined(file: LintContext) -> Iterator[tuple[ir.Node, list[Quantizer], Quantizer | None]]:
     for node in file.layers("Concat"):
         sides = [file.reading(node, index) for index in range(len(node.inputs))]
         known = [q for q in sides if q is not None and is_integer(q) and not q.qparams.scale.ndim]
@@ -65,7 +65,7 @@ def _joined(file: File) -> Iterator[tuple[ir.Node, list[Quantizer], Quantizer | 
             yield node, known, behind[0] if behind else None
 
 
-def _concat(file: File) -> Iterator[Found]:
+def _concat(file: LintContext) -> Iterator[Found]:
     for node, sides, behind in _joined(file):
         grids = [*sides, *([behind] if behind is not None else [])]
         if any(not same_grid(grids[0], other) for other in grids[1:]):
@@ -78,7 +78,7 @@ def _range(quantizer: Quantizer) -> float:
     return float(quantizer.qparams.scale) * (grid.quant_max - grid.quant_min)
 
 
-def _mixed(file: File) -> Iterator[Found]:
+def _mixed(file: LintContext) -> Iterator[Found]:
     for node, sides, behind in _joined(file):
         ranges = sorted(map(_range, sides))
         if behind is not None and behind.qparams.qtype.bits <= 8 and ranges[-1] > MIXED * ranges[0]:
@@ -86,7 +86,7 @@ def _mixed(file: File) -> Iterator[Found]:
             yield Found(text, node, behind.tensor)
 
 
-def _ties(file: File) -> Iterator[Found]:
+def _ties(file: LintContext) -> Iterator[Found]:
     """Branches of an addition whose scales differ so much that one of them is lost."""
     for node in file.layers("Add", "Sub"):
         sides = [file.reading(node, index) for index in (0, 1)]

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from onnxqat.graph import qdq, query
 from onnxqat.linting import fix
-from onnxqat.linting.context import File, block_size, scale, storage
+from onnxqat.linting.context import LintContext, block_size, scale, storage
 from onnxqat.linting.rule import Found, Rule
 from onnxqat.passes.raise_opset import RaiseOpset
 from onnxqat.types import FLOAT_STORAGE, STORAGE
@@ -36,20 +36,20 @@ def _needs(node: ir.Node) -> tuple[int, str]:
     return max(found)
 
 
-def _opset(file: File) -> Iterator[Found]:
+def _opset(file: LintContext) -> Iterator[Found]:
     for node in file.ends:
         needed, what = _needs(node)
         if not node.domain and needed > file.opset(node):
             yield Found(f"{what} needs opset {needed}, the file imports {file.opset(node)}", node)
 
 
-def _raise(file: File, found: Sequence[Found]) -> None:
+def _raise(file: LintContext, found: Sequence[Found]) -> None:
     """The whole model goes to the opset that the last of them needs."""
     needed = max(_needs(place.node)[0] for place in found if place.node is not None)
     fix.apply(RaiseOpset(needed), file.model)
 
 
-def _scale_type(file: File) -> Iterator[Found]:
+def _scale_type(file: LintContext) -> Iterator[Found]:
     for node in file.ends:
         source, step = node.inputs[0], node.inputs[1] if len(node.inputs) > 1 else None
         if not qdq.is_quantize(node) or source is None or step is None or file.opset(node) >= FREE_SCALES:
@@ -59,7 +59,7 @@ def _scale_type(file: File) -> Iterator[Found]:
             yield Found(f"the tensor is {kinds[0].name.lower()}, its scale {kinds[1].name.lower()}", node)
 
 
-def _contrib(file: File) -> Iterator[Found]:
+def _contrib(file: LintContext) -> Iterator[Found]:
     for node in file.ends:
         if node.domain and _needs(node)[0] <= file.opset(node):
             yield Found(
@@ -67,27 +67,27 @@ def _contrib(file: File) -> Iterator[Found]:
             )
 
 
-def _to_onnx(file: File, found: Sequence[Found]) -> None:
+def _to_onnx(file: LintContext, found: Sequence[Found]) -> None:
     """The same node in ONNX's own domain, its axis written out."""
     for place in found:
         if place.node is not None:
             place.node.domain = ""
 
 
-def _unsaturated(file: File) -> Iterator[Found]:
+def _unsaturated(file: LintContext) -> Iterator[Found]:
     for node in file.ends:
         if qdq.is_quantize(node) and not query.attribute(node, "saturate", 1) and storage(node) in FLOAT_STORAGE:
             yield Found("values beyond the largest become NaN or infinity (saturate=0)", node)
 
 
-def _truncating(file: File) -> Iterator[Found]:
+def _truncating(file: LintContext) -> Iterator[Found]:
     for node in file.ends:
         source = node.inputs[0]
         if qdq.is_quantize(node) and source is not None and source.dtype is ir.DataType.FLOAT16:
             yield Found("a float16 tensor is quantized", node, str(source.name))
 
 
-def _codes(file: File) -> Iterator[Found]:
+def _codes(file: LintContext) -> Iterator[Found]:
     """Stored int32 codes with a zero point: ONNX knows none there."""
     for node in file.ends:
         zero = query.constant_array(node.inputs[2]) if len(node.inputs) > 2 else None

@@ -8,12 +8,12 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxqat.graph import build, qdq, query, walk
-from onnxqat.linting.context import File, scale, storage
+from onnxqat.linting.context import LintContext, scale, storage
 from onnxqat.linting.rule import Found, Rule
 from onnxqat.types import FLOAT_STORAGE, STORAGE
 
 
-def _type(file: File) -> Iterator[Found]:
+def _type(file: LintContext) -> Iterator[Found]:
     for node in file.ends:
         value = node.inputs[2] if len(node.inputs) > 2 else None
         if value is None or value.dtype is None:
@@ -30,7 +30,7 @@ def _type(file: File) -> Iterator[Found]:
             yield Found(f"the zero point is of type {kind}, the codes {codes.name.lower()}", node, str(value.name))
 
 
-def _omitted(file: File) -> Iterator[Found]:
+def _omitted(file: LintContext) -> Iterator[Found]:
     for node in file.ends:
         if len(node.inputs) < 3 or node.inputs[2] is None:
             kind = storage(node)
@@ -42,7 +42,7 @@ def _omitted(file: File) -> Iterator[Found]:
             )
 
 
-def _write(file: File, found: Sequence[Found]) -> None:
+def _write(file: LintContext, found: Sequence[Found]) -> None:
     """Zeros of the codes' type."""
     names = build.Names(file.model)
     for place in found:
@@ -58,7 +58,7 @@ def _write(file: File, found: Sequence[Found]) -> None:
         node.replace_input_with(2, made)
 
 
-def _outside(file: File) -> Iterator[Found]:
+def _outside(file: LintContext) -> Iterator[Found]:
     for quantizer in file.quantizers:
         grid, zero = quantizer.qparams.qtype, quantizer.qparams.zero_point
         if not grid.is_float and zero.size and (zero.min() < grid.quant_min or zero.max() > grid.quant_max):

@@ -15,7 +15,7 @@ from onnxqat.bridge.folded_batchnorm import FoldedBatchNorm
 from onnxqat.bridge.lowering.normalization import BatchNorm
 from onnxqat.errors import DataError, UsageError
 from onnxqat.graph import batchnorm
-from onnxqat.training.callbacks.callback import Part, Run
+from onnxqat.training.callbacks.callback import Callback, Run
 from onnxqat.training.data.batches import Batch, Batches
 from onnxqat.training.loop.step import call
 
@@ -163,7 +163,7 @@ def _moments(module: nn.Module, found: list[BatchNorm], batches: Iterable[Batch]
     return count, list(moments.values())
 
 
-class Reestimate(Part):
+class Reestimate(Callback):
     """Estimates the statistics again, from the first batches of the data, whenever the module is to be scored and kept.
 
     Args:

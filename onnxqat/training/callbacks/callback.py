@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from onnxqat.training.data.batches import Batches
-from onnxqat.training.distributed.process_context import World
+from onnxqat.training.distributed.process_context import ProcessContext
 from onnxqat.training.loop.progress import Progress
 from onnxqat.training.optim.moving_average import MovingAverage
 from onnxqat.training.optim.schedule import Schedule
@@ -61,7 +61,7 @@ class Run(Protocol):
         """The moving average, where one is kept."""
 
     @property
-    def world(self) -> World:
+    def world(self) -> ProcessContext:
         """The processes that train together."""
 
     @property
@@ -69,14 +69,14 @@ class Run(Protocol):
         """Counters, losses and scores so far."""
 
 
-class Part:
-    """Called by the loop at the points that its methods name. All of them do nothing here; a part overrides some.
+class Callback:
+    """Called by the loop at the points that its methods name. All of them do nothing here; a callback overrides some.
 
-    Steps are counted from 0 where they are about to be done. What a part changes from step to step belongs in its
+    Steps are counted from 0 where they are about to be done. What a callback changes from step to step belongs in its
     state, so that a resumed run ends with the same bits.
 
     Attributes:
-        name: key of the part's state in a checkpoint; no two parts of a run have the same.
+        name: key of the callback's state in a checkpoint; no two callbacks of a run have the same.
     """
 
     name = ""
@@ -90,7 +90,7 @@ class Part:
         """The run begins: on a resumed one the state is loaded; the module is on its device."""
 
     def restored(self, run: Run) -> None:
-        """Steps were undone: parameters and the state of this part are those of before them."""
+        """Steps were undone: parameters and the state of this callback are those of before them."""
 
     def before_step(self, step: int) -> None:
         """Before the forward pass of step `step`."""

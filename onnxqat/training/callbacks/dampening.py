@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 
 from onnxqat.errors import UsageError
-from onnxqat.training.callbacks.callback import Part, Run
+from onnxqat.training.callbacks.callback import Callback, Run
 from onnxqat.training.callbacks.quantized_weights import QuantizedWeight, quantized_weights
 
 PAPER = 0.1
 """The authors' final weight for MobileNetV2 and EfficientNet-Lite at 3 and 4 bits."""
 
 
-class Dampening(Part):
+class Dampening(Callback):
     """Adds ``weight(step) * sum((x' - clip(x))**2)`` over all quantized weights to the loss.
 
     The weight rises from 0 to its final value along a half cosine. Weights that saturate, and scales, get no gradient. Where the

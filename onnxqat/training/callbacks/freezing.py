@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from onnxqat.errors import UsageError
-from onnxqat.training.callbacks.callback import Part, Run
+from onnxqat.training.callbacks.callback import Callback, Run
 from onnxqat.training.callbacks.quantized_weights import QuantizedWeight, quantized_weights
 
 MOMENTUM = 0.01
@@ -42,7 +42,7 @@ class _Track:
         return {key: getattr(self, key) for key in ("codes", "direction", "frequency", "mean", "frozen", "held")}
 
 
-class Freezing(Part):
+class Freezing(Callback):
     """Counts changes of a code against the direction of the change before, and freezes what oscillates too often.
 
     The threshold on the frequency falls from :data:`START` to its final value along a half cosine. A frozen weight

@@ -11,12 +11,12 @@ from typing import IO, Any
 
 from onnxqat.errors import ModelError
 from onnxqat.graph import files_read, io
-from onnxqat.training.callbacks.callback import Part, Run, StepRecord
+from onnxqat.training.callbacks.callback import Callback, Run, StepRecord
 
 FILE = "log.jsonl"
 
 
-class JsonLog(Part):
+class JsonLog(Callback):
     """Writes ``log.jsonl``; a resumed run goes on in it, and lines of steps that are done again are dropped.
 
     Each line has ``event``, ``step`` (steps done), ``epoch`` (epochs done), ``loss`` and ``seconds`` (since this call

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from onnxqat.errors import UsageError
-from onnxqat.training.callbacks.callback import Part
+from onnxqat.training.callbacks.callback import Callback
 from onnxqat.training.callbacks.json_log import JsonLog
 from onnxqat.training.callbacks.tensorboard_log import TensorBoardLog
 
 
-def logs(folder: Path | None, *, every: int = 10, tensorboard: bool = False) -> tuple[Part, ...]:
+def logs(folder: Path | None, *, every: int = 10, tensorboard: bool = False) -> tuple[Callback, ...]:
     """The logs that go into `folder`; none without one.
 
     Args:

@@ -6,10 +6,10 @@ from torch import Tensor
 
 from onnxqat.bridge.quantizers.fake_quantize import FakeQuantize
 from onnxqat.bridge.quantizers.state import quantizers
-from onnxqat.training.callbacks.callback import Part, Run
+from onnxqat.training.callbacks.callback import Callback, Run
 
 
-class MethodPenalty(Part):
+class MethodPenalty(Callback):
     """Sum of :meth:`onnxqat.bridge.quantizers.fake_quantize.FakeQuantize.penalty` over all quantizers.
 
     Args:

@@ -18,7 +18,7 @@ from onnxqat import numerics
 from onnxqat.bridge.quantizers.fake_quantize import FakeQuantize
 from onnxqat.bridge.quantizers.state import quantizers
 from onnxqat.errors import UsageError
-from onnxqat.training.callbacks.callback import Part, Run
+from onnxqat.training.callbacks.callback import Callback, Run
 from onnxqat.training.optim import learning_rates
 
 WIDEST = 8
@@ -26,7 +26,7 @@ SHARE = 0.5
 """Part of the run that the widths before the file's own have together."""
 
 
-class Progressive(Part):
+class Progressive(Callback):
     """Sets the resolution of grids by step.
 
     The widths that are larger than the narrowest of the file share the first half of the run in equal parts, the file's
@@ -146,7 +146,7 @@ def _can_be_finer(q: FakeQuantize) -> bool:
     """Integer grids of less than 8 bits, scaled by a parameter of their own, with zero where a file has it."""
     if q.derived or q.qtype.is_float or q.role == "bias" or q.qtype.bits >= WIDEST:
         return False
-    if q.role == "weight" and (q.rewrites_weights or q.freezes_weights):
+    if q.role == "weight" and (q.transforms_weight or q.freezes_weights):
         return False  # such a method has its own idea of the grid
     return not (q.symmetric and numerics.zero_point_of(q.qtype) != 0)
 

@@ -108,7 +108,7 @@ def quantized_weights(module: nn.Module) -> Iterator[QuantizedWeight]:
         fold = folds.get(q.tensor) if q.role == "weight" else None
         key = keys.get((q.tensor if fold is None else fold.weight) if q.codes_name is None else q.codes_name)
         weight = None if key is None else parameters.get(key)
-        if q.role != "weight" or q.derived or q.qtype.is_float or q.rewrites_weights:
+        if q.role != "weight" or q.derived or q.qtype.is_float or q.transforms_weight:
             continue
         if key is not None and weight is not None and weight.requires_grad and id(weight) not in seen:
             seen.add(id(weight))

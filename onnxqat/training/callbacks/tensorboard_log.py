@@ -11,11 +11,11 @@ import torch
 
 from onnxqat.bridge.quantizers.state import quantizers
 from onnxqat.errors import UsageError
-from onnxqat.training.callbacks.callback import Part, Run, StepRecord
+from onnxqat.training.callbacks.callback import Callback, Run, StepRecord
 from onnxqat.training.distributed.tensors import whole
 
 
-class TensorBoardLog(Part):
+class TensorBoardLog(Callback):
     """Writes event files: loss, norm of gradients and rates by step; score, and each scale, by epoch.
 
     A scale per tensor is a curve, scales per channel are a histogram; ``scales/log2`` is the histogram of all of them.

@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 
 from onnxqat.errors import UsageError
-from onnxqat.training.callbacks.callback import Part, Run
+from onnxqat.training.callbacks.callback import Callback, Run
 from onnxqat.training.distributed.tensors import local
 
 
-class ValueClipping(Part):
+class ValueClipping(Callback):
     """Clips each element of a gradient to ``-limit .. limit`` after the norm of all of them was clipped.
 
     Args:

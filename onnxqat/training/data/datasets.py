@@ -15,14 +15,14 @@ from onnxqat.data.recorded import Recorded
 from onnxqat.errors import DataError
 from onnxqat.training.data import batches, holdout
 from onnxqat.training.data.batches import ArrayBatches, Batch, Batches, DataBatches
-from onnxqat.training.distributed.process_context import World
+from onnxqat.training.distributed.process_context import ProcessContext
 from onnxqat.training.distributed.shards import shard, shard_scored
 from onnxqat.training.optim import run_length
 from onnxqat.types import Remark
 
 
 @dataclasses.dataclass(frozen=True)
-class Material:
+class TrainingData:
     """The data of a run.
 
     Attributes:
@@ -66,7 +66,7 @@ def read(
     seed: int,
     hold_out: bool,
     origin: Any = None,
-) -> Material:
+) -> TrainingData:
     """Open `data` for `model`.
 
     Args:
@@ -101,7 +101,7 @@ def read(
     has_labels = labels is not None or batches.yields_labels(source)
     divided = holdout.split(source, has_labels=has_labels) if hold_out else holdout.Split(source)
     prescribed = static_batch(inputs)
-    return Material(
+    return TrainingData(
         source=divided.train,
         scored=divided.scored,
         held_out=divided.held_out,
@@ -134,7 +134,7 @@ def _samples(source: Batches) -> int | None:
     return source.samples if isinstance(source, ArrayBatches) else None
 
 
-def sharded(material: Material, world: World, *, own: bool) -> Material:
+def sharded(material: TrainingData, world: ProcessContext, *, own: bool) -> TrainingData:
     """The part of this process; arguments as of :func:`onnxqat.training.distributed.shards.shard`."""
     source = shard(material.source, world, own=own, whole=material.prescribed)
     scored = shard_scored(material.scored, world, own=own, whole=material.prescribed)

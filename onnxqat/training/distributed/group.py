@@ -9,10 +9,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from onnxqat.training.distributed.process_context import World
+from onnxqat.training.distributed.process_context import ProcessContext
 
 
-class Group(World):
+class Group(ProcessContext):
     """The processes of torch's default group; a strategy of :mod:`onnxqat.training.distributed.strategies` trains.
 
     Attributes:

@@ -21,7 +21,7 @@ from onnxqat import discover
 from onnxqat.errors import QatError, UsageError
 from onnxqat.training.distributed import failure
 from onnxqat.training.distributed.group import Group
-from onnxqat.training.distributed.process_context import World
+from onnxqat.training.distributed.process_context import ProcessContext
 from onnxqat.training.execution import devices
 
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -37,7 +37,7 @@ TIMEOUT = 600.0
 @contextlib.contextmanager
 def joined(
     device: str | torch.device | None = None, *, strategy: str = "ddp", timeout: float = TIMEOUT
-) -> Iterator[tuple[World, torch.device]]:
+) -> Iterator[tuple[ProcessContext, torch.device]]:
     """The processes that train together, and the device of this one, for the length of a ``with`` block.
 
     1. A process group that the caller has made is used and left as it is.
@@ -68,7 +68,7 @@ def joined(
     if found is None or (dist.is_available() and dist.is_initialized()):
         here = devices.place(device)
         with devices.current(here):
-            yield World(), here
+            yield ProcessContext(), here
         return
     if not dist.is_available():
         raise UsageError("option-invalid", "this torch is built without torch.distributed: run one process")

@@ -7,11 +7,11 @@ from torch import Tensor, nn
 
 from onnxqat.bridge.quantizers.state import quantizers
 from onnxqat.training.distributed.group import Group
-from onnxqat.training.distributed.process_context import World
+from onnxqat.training.distributed.process_context import ProcessContext
 
 
 @torch.no_grad()
-def reduce_observed(module: nn.Module, world: World) -> None:
+def reduce_observed(module: nn.Module, world: ProcessContext) -> None:
     """Reduce the observed range of every quantizer over all processes, to the least minimum and greatest maximum.
 
     For quantizers in a calibrating state: each process runs its own samples through `module`, then all call this, then

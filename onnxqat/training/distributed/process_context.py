@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from onnxqat.training.distributed.tensors import local
 
 
-class World:
+class ProcessContext:
     """One process. The loop asks it whatever differs between one process and several.
 
     Attributes:

@@ -13,7 +13,7 @@ from onnxqat.errors import DataError
 from onnxqat.training.data.batches import Batch, Batches, DataBatches
 from onnxqat.training.data.holdout import size
 from onnxqat.training.distributed.group import Group
-from onnxqat.training.distributed.process_context import World
+from onnxqat.training.distributed.process_context import ProcessContext
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,13 +55,13 @@ def _run(count: int, rank: int, size_of_world: int) -> tuple[int, int, float]:
     return start, max(stop, start + 1), weight
 
 
-def slices(batches: Iterable[Batch], world: World) -> Iterator[Batch]:
+def slices(batches: Iterable[Batch], world: ProcessContext) -> Iterator[Batch]:
     """The part of this process of every batch."""
     for batch in batches:
         yield part(batch, world.rank, world.size)
 
 
-def rounds(batches: Iterable[Batch], world: World) -> Iterator[Batch]:
+def rounds(batches: Iterable[Batch], world: ProcessContext) -> Iterator[Batch]:
     """Deal whole batches to ranks: out of every `world.size` consecutive batches, yield the one of this rank.
 
     If the last round is short, surplus ranks repeat its last batch with weight 0, so that all ranks do as many steps.
@@ -82,7 +82,7 @@ class Slices:
         world: the processes.
     """
 
-    def __init__(self, source: Batches, world: World) -> None:
+    def __init__(self, source: Batches, world: ProcessContext) -> None:
         self._source, self._world = source, world
 
     @property
@@ -111,7 +111,7 @@ class Rounds:
         world: the processes.
     """
 
-    def __init__(self, source: Batches, world: World) -> None:
+    def __init__(self, source: Batches, world: ProcessContext) -> None:
         self._source, self._world = source, world
 
     @property
@@ -163,7 +163,7 @@ class Own:
             yield dataclasses.replace(last, weight=count * self._world.size / total, samples=total)
 
 
-def shard(source: Batches, world: World, *, own: bool, whole: bool) -> Batches:
+def shard(source: Batches, world: ProcessContext, *, own: bool, whole: bool) -> Batches:
     """The batches of this process; `source` itself where there is only one.
 
     Args:
@@ -180,7 +180,7 @@ def shard(source: Batches, world: World, *, own: bool, whole: bool) -> Batches:
     return Rounds(source, world) if whole else Slices(source, world)
 
 
-def shard_scored(scored: Sequence[Batch], world: World, *, own: bool, whole: bool) -> tuple[Batch, ...]:
+def shard_scored(scored: Sequence[Batch], world: ProcessContext, *, own: bool, whole: bool) -> tuple[Batch, ...]:
     """Return this process's share of the batches that the run is scored on; arguments as in :func:`shard`."""
     if world.size == 1 or own:
         return tuple(scored)

@@ -57,14 +57,14 @@ class Best:
         """
         epoch = progress.epoch + bool(progress.step_in_epoch)
         with self._averaged() if epoch else contextlib.nullcontext():
-            for part in self.step.parts:
-                part.before_score()
+            for callback in self.step.callbacks:
+                callback.before_score()
             score, is_constant = self._score(progress, epoch) if self.has_score else (-progress.losses[-1], False)
             progress.score, progress.scored_step = score, progress.step
             if epoch == 0:
                 progress.start_score = score
             beats = epoch == 0 or progress.best_score is None or score > self._bar(progress)
-            if beats and not is_constant and all(part.may_keep for part in self.step.parts):
+            if beats and not is_constant and all(callback.may_keep for callback in self.step.callbacks):
                 highest = progress.highest_score
                 progress.highest_score = score if highest is None else max(highest, score)
                 progress.best_score, progress.best_epoch = score, epoch

@@ -86,7 +86,7 @@ class Recorded(Protocol):
         """Settings that a resumed run has to agree with."""
 
     @property
-    def keepers(self) -> Mapping[str, checkpoint.Keeper]:
+    def stateful(self) -> Mapping[str, checkpoint.Stateful]:
         """Objects whose state belongs to the run's."""
 
     @property
@@ -119,7 +119,7 @@ def write(folder: Path, steps: Recorded, record: StepRecord, finding: Finding, r
         average=None if steps.average is None else steps.average.values,
         progress=steps.progress,
         settings=steps.settings,
-        keepers=steps.keepers,
+        stateful=steps.stateful,
         random=random,
         writes=world.writer,
     )

@@ -28,7 +28,7 @@ from onnxqat.training.loop.random_state import RandomState
 FORMAT = "onnxqat-checkpoint-1"
 
 
-class Keeper(Protocol):
+class Stateful(Protocol):
     """Object whose state a checkpoint holds: tensors and JSON values by name."""
 
     def state_dict(self) -> Mapping[str, Any]:
@@ -46,7 +46,7 @@ def save(
     average: Mapping[str, Tensor] | None = None,
     progress: Progress | None = None,
     settings: Mapping[str, Any] | None = None,
-    keepers: Mapping[str, Keeper] | None = None,
+    stateful: Mapping[str, Stateful] | None = None,
     random: RandomState | None = None,
     writes: bool = True,
 ) -> None:
@@ -59,7 +59,7 @@ def save(
         average: exponential moving average of parameters, stored under ``average/``.
         progress: where the run stands.
         settings: what a resumed run has to agree with, JSON values.
-        keepers: by name, stored under ``state/<name>/``; what is no tensor goes to the metadata.
+        stateful: by name, stored under ``state/<name>/``; what is no tensor goes to the metadata.
         random: state of the random generators; None: as they are now.
         writes: False in all processes but one, of several that train together: they only give their shards.
 
@@ -83,7 +83,7 @@ def save(
                 else:
                     document["optimizer"]["numbers"][f"{index}/{key}"] = value
     document["states"] = {}
-    for name, keeper in (keepers or {}).items():
+    for name, keeper in (stateful or {}).items():
         held = keeper.state_dict()
         tensors.update({f"state/{name}/{key}": v for key, v in held.items() if isinstance(v, Tensor)})
         document["states"][name] = {key: v for key, v in held.items() if not isinstance(v, Tensor)}
@@ -107,7 +107,7 @@ def load(
     optimizer: Optimizer | None = None,
     average: dict[str, Tensor] | None = None,
     settings: Mapping[str, Any] | None = None,
-    keepers: Mapping[str, Keeper] | None = None,
+    stateful: Mapping[str, Stateful] | None = None,
     random: bool = False,
 ) -> Progress:
     """Load a checkpoint in place, strictly; nothing changes when it does not fit.
@@ -118,7 +118,7 @@ def load(
         optimizer: gets its state and hyperparameters.
         average: gets the moving average.
         settings: compared with the stored ones.
-        keepers: get their states.
+        stateful: get their states.
         random: restore the random generators of torch, numpy and Python.
 
     Raises:
@@ -132,7 +132,7 @@ def load(
         if stored != value:
             raise _mismatch(path, f"it was made with {key} {stored!r}, this run has {value!r}")
     _compare(path, _part(tensors, "model/"), module.state_dict())
-    for name in keepers or {}:
+    for name in stateful or {}:
         if name not in document.states:
             raise _mismatch(path, f"it holds no state of {name!r}")
     if average is not None:
@@ -143,7 +143,7 @@ def load(
     module.load_state_dict(_part(tensors, "model/"), strict=True)
     for key, value in _part(tensors, "average/").items() if average is not None else ():
         average[key].copy_(like(average[key], value))  # type: ignore[index]
-    for name, keeper in (keepers or {}).items():
+    for name, keeper in (stateful or {}).items():
         _take_over(path, name, keeper, {**document.states[name], **_part(tensors, f"state/{name}/")})
     if drawn is not None:
         drawn.restore()
@@ -178,7 +178,7 @@ def _progress(path: Path, document: documents.Checkpoint) -> Progress:
         raise _mismatch(path, f"its progress is damaged: {error}") from None
 
 
-def _take_over(path: Path, name: str, keeper: Keeper, state: Mapping[str, Any]) -> None:
+def _take_over(path: Path, name: str, keeper: Stateful, state: Mapping[str, Any]) -> None:
     try:
         keeper.load_state_dict(state)
     except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from onnxqat.training.distributed.process_context import World
+from onnxqat.training.distributed.process_context import ProcessContext
 
 COLLAPSED = 0.01
 """Part of the variation of the start, or of the teacher where that is less, below which an output is a constant.
@@ -37,7 +37,7 @@ class Variation:
             self._sums[index] = None if held is None or held.shape != added.shape else held + added
         self._count += samples
 
-    def values(self, world: World, device: torch.device) -> list[float | None]:
+    def values(self, world: ProcessContext, device: torch.device) -> list[float | None]:
         """Variance of each output over the samples of all processes; None where it is not known."""
         count = float(world.total(torch.tensor(float(self._count), dtype=torch.float64, device=device)))
         found: list[float | None] = []

@@ -17,7 +17,7 @@ from onnxqat.errors import QatError
 from onnxqat.training.callbacks.callback import StepRecord
 from onnxqat.training.data.batches import Batch
 from onnxqat.training.loop import black_box
-from onnxqat.training.loop.checkpoint import Keeper
+from onnxqat.training.loop.checkpoint import Stateful
 from onnxqat.training.loop.non_finite import Finding, find
 from onnxqat.training.loop.pending import Pending, PendingSteps
 from onnxqat.training.loop.progress import Progress
@@ -33,7 +33,7 @@ OVERFLOWS = 40
 
 
 @dataclasses.dataclass(kw_only=True)
-class Steps:
+class GuardedSteps:
     """Does the steps of a run.
 
     Attributes:
@@ -41,7 +41,7 @@ class Steps:
         schedule: of the learning rates.
         progress: where the run stands; counted on here.
         average: moving average of the parameters.
-        keepers: what else has a state.
+        stateful: what else has a state.
         tell: called with the steps that are done and finite.
         restored: called when steps were undone.
         box: folder for the black box of the first step that is not finite; None writes none.
@@ -53,7 +53,7 @@ class Steps:
     schedule: Schedule
     progress: Progress
     average: MovingAverage | None
-    keepers: Mapping[str, Keeper]
+    stateful: Mapping[str, Stateful]
     tell: Callable[[Sequence[StepRecord]], None]
     restored: Callable[[], None]
     box: Path | None = None
@@ -79,13 +79,13 @@ class Steps:
             before = Forward(self._touched)
         else:
             if not self._blind:
-                self._start = Snapshot(self.step, self.average, self.keepers, self.progress)
+                self._start = Snapshot(self.step, self.average, self.stateful, self.progress)
             self._blind.append(batches)
         number = self.progress.step
         self.history.add(number)
         rates = set_rates(self.step.optimizer, self.schedule.factor(number))
-        for part in self.step.parts:
-            part.before_step(number)
+        for callback in self.step.callbacks:
+            callback.before_step(number)
         loss, norm = self.step.gradients(batches, number, keep=before is not None)
         samples = sum(batch.all_samples for batch in batches)
         self._pending.add(Pending(number + 1, self.progress.epoch, loss, norm, rates, samples))
@@ -122,11 +122,11 @@ class Steps:
 
     def _update(self) -> None:
         number = self.progress.step
-        for part in self.step.parts:
-            part.after_backward(number)
+        for callback in self.step.callbacks:
+            callback.after_backward(number)
         self.step.update()
-        for part in self.step.parts:
-            part.after_step(number)
+        for callback in self.step.callbacks:
+            callback.after_step(number)
         self._advance()
         if self.average is not None:
             self.average.update(self.step.module, self.progress.step)

@@ -13,13 +13,13 @@ from torch.optim import Optimizer
 
 from onnxqat.errors import DataError, QatError
 from onnxqat.graph import atomic, files_read
-from onnxqat.training.callbacks.callback import Part, StepRecord
+from onnxqat.training.callbacks.callback import Callback, StepRecord
 from onnxqat.training.data.batches import Batch, Batches
-from onnxqat.training.distributed.process_context import World
+from onnxqat.training.distributed.process_context import ProcessContext
 from onnxqat.training.execution.execution import Execution
 from onnxqat.training.loop import checkpoint
 from onnxqat.training.loop.best import Best
-from onnxqat.training.loop.guarded_steps import Steps
+from onnxqat.training.loop.guarded_steps import GuardedSteps
 from onnxqat.training.loop.progress import Progress
 from onnxqat.training.loop.step import Augment, Step, Teacher
 from onnxqat.training.objective.losses import Objective
@@ -74,7 +74,7 @@ class Loop:
         scored: batches whose mean loss, negated, is the score where there is no `evaluate`: the last epoch that beats
             the start counts as the best. Without either, the score is minus the epoch's mean training loss.
         score_every: steps between two calls of `evaluate`, which is then called at the end of the run too, but not at
-            that of an epoch; parts are told the latest score there.
+            that of an epoch; callbacks are told the latest score there.
         target: score of what is kept at which the run ends.
         progress: called after each step that was looked at: on a GPU some steps later.
         folder: ``last.safetensors`` (after each epoch and at the end) and ``best.safetensors`` are written here.
@@ -82,7 +82,7 @@ class Loop:
         black_box: folder for the first step whose loss or gradient is not finite (:mod:`onnxqat.training.loop.black_box`).
         skip_non_finite: so many such steps are left out; the next ends the run.
         settings: what a resumed run has to agree with.
-        parts: what else takes part.
+        callbacks: called at points of the run.
         world: the processes that train together.
     """
 
@@ -106,12 +106,12 @@ class Loop:
     black_box: Path | None = None
     skip_non_finite: int = 0
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
-    parts: Sequence[Part] = ()
-    world: World = dataclasses.field(default_factory=World)
+    callbacks: Sequence[Callback] = ()
+    world: ProcessContext = dataclasses.field(default_factory=ProcessContext)
 
     @property
     def standing(self) -> Progress:
-        """Progress of the run, for its parts."""
+        """Progress of the run, for its callbacks."""
         return self._state
 
     @property
@@ -140,8 +140,8 @@ class Loop:
         try:
             self._run()
         finally:
-            for part in self.parts:
-                part.finish()
+            for callback in self.callbacks:
+                callback.finish()
         self.module.eval()
         self.execution.restore(self.module)
         self._best.keep_last()
@@ -158,7 +158,7 @@ class Loop:
             teacher=self.teacher,
             augment=self.augment,
             execution=self.execution,
-            parts=self.parts,
+            callbacks=self.callbacks,
             world=self.world,
         )
         self._best = Best(
@@ -168,12 +168,12 @@ class Loop:
             average=self.average,
             file=None if self.folder is None else self.folder / "best.safetensors",
         )
-        self._steps = Steps(
+        self._steps = GuardedSteps(
             step=self._step,
             schedule=self.schedule,
             progress=self._state,
             average=self.average,
-            keepers=self._keepers(),
+            stateful=self._stateful(),
             tell=self._tell,
             restored=self._restored,
             box=self.black_box,
@@ -182,15 +182,15 @@ class Loop:
         )
 
     def _restored(self) -> None:
-        for part in self.parts:
-            part.restored(self)
+        for callback in self.callbacks:
+            callback.restored(self)
 
     def _run(self) -> None:
         state = self._state
         self._limited = state.limited_scales
         self.world.reseed(state.step)
-        for part in self.parts:
-            part.start(self)
+        for callback in self.callbacks:
+            callback.start(self)
         if state.step == 0 and self.has_score:
             self._best.rate(state)
         self.module.train()
@@ -238,9 +238,9 @@ class Loop:
         state.step_in_epoch, state.skipped_in_epoch, state.loss_sum = 0, 0, 0.0
 
     def _tell(self, records: Sequence[StepRecord]) -> None:
-        """Tell parts and the progress callback about steps that are done."""
-        for part in self.parts:
-            part.checked(records)
+        """Tell callbacks, and `progress`, about steps that are done."""
+        for callback in self.callbacks:
+            callback.checked(records)
         if self.progress is not None and self.world.writer:
             for record in records:
                 rate = next(iter(record.rates.values()))
@@ -255,8 +255,8 @@ class Loop:
         if self.score_every is None or ends:
             self._rate()
         assert state.score is not None
-        for part in self.parts:
-            part.after_epoch(state.epoch, state.losses[-1], state.score)
+        for callback in self.callbacks:
+            callback.after_epoch(state.epoch, state.losses[-1], state.score)
 
     def _rate(self) -> None:
         """Score the module as it is, and tell a schedule that follows the score."""
@@ -275,18 +275,18 @@ class Loop:
             average=None if self.average is None else self.average.values,
             progress=self._state,
             settings=self.settings,
-            keepers=self._keepers(),
+            stateful=self._stateful(),
             writes=self.world.writer,
         )
 
-    def _keepers(self) -> dict[str, checkpoint.Keeper]:
-        """List the objects whose state checkpoints hold: the schedule, the scaler of the loss and the parts."""
-        keepers: dict[str, Any] = {f"part:{part.name}": part for part in self.parts}
+    def _stateful(self) -> dict[str, checkpoint.Stateful]:
+        """List the objects whose state checkpoints hold: the schedule, the scaler of the loss and the callbacks."""
+        stateful: dict[str, Any] = {f"part:{callback.name}": callback for callback in self.callbacks}
         if self._step.scaler.is_enabled():
-            keepers["scaler"] = self._step.scaler
+            stateful["scaler"] = self._step.scaler
         if hasattr(self.schedule, "state_dict"):
-            keepers["schedule"] = self.schedule
-        return keepers
+            stateful["schedule"] = self.schedule
+        return stateful
 
     def _resume(self) -> None:
         file = None if self.folder is None else self.folder / "last.safetensors"
@@ -305,7 +305,7 @@ class Loop:
             optimizer=self.optimizer,
             average=None if self.average is None else self.average.values,
             settings=self.settings,
-            keepers=self._keepers(),
+            stateful=self._stateful(),
             random=True,
         )
         for field in dataclasses.fields(stands):

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from onnxqat.bridge.quantizers.state import quantizers
-from onnxqat.training.loop.checkpoint import Keeper
+from onnxqat.training.loop.checkpoint import Stateful
 from onnxqat.training.loop.progress import Progress
 from onnxqat.training.loop.random_state import RandomState
 from onnxqat.training.loop.step import Step
@@ -41,16 +41,16 @@ class Forward:
 
 
 class Snapshot:
-    """All that a run consists of: parameters, buffers, optimizer, average, random state, progress, and `keepers`."""
+    """All that a run consists of: parameters, buffers, optimizer, average, random state, progress, and `stateful`."""
 
     def __init__(
-        self, step: Step, average: MovingAverage | None, keepers: Mapping[str, Keeper], progress: Progress
+        self, step: Step, average: MovingAverage | None, stateful: Mapping[str, Stateful], progress: Progress
     ) -> None:
         tensors = [*step.module.parameters(), *step.module.buffers(), step.guard.limited]
         tensors += [] if average is None else list(average.values.values())
         self._tensors = [(value, value.detach().clone()) for value in tensors]
         self._optimizer = (step.optimizer, _copied(step.optimizer.state_dict()))
-        self._keepers = [(keeper, copy.deepcopy(dict(keeper.state_dict()))) for keeper in keepers.values()]
+        self._stateful = [(keeper, copy.deepcopy(dict(keeper.state_dict()))) for keeper in stateful.values()]
         self._progress = (progress, copy.deepcopy(progress))
         self._random = RandomState.capture()
 
@@ -61,7 +61,7 @@ class Snapshot:
             value.copy_(before)
         optimizer, state = self._optimizer
         optimizer.load_state_dict(state)
-        for keeper, held in self._keepers:
+        for keeper, held in self._stateful:
             keeper.load_state_dict(held)
         progress, before_it = self._progress
         for field in dataclasses.fields(progress):

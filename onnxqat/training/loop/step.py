@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from onnxqat.errors import UsageError
-from onnxqat.training.callbacks.callback import Part
+from onnxqat.training.callbacks.callback import Callback
 from onnxqat.training.data.batches import Batch
 from onnxqat.training.data.holdout import size
-from onnxqat.training.distributed.process_context import World
+from onnxqat.training.distributed.process_context import ProcessContext
 from onnxqat.training.execution.execution import Execution
 from onnxqat.training.loop.collapse import Variation
 from onnxqat.training.loop.random_state import RandomState
@@ -69,7 +69,7 @@ class Step:
         teacher: gives the outputs to imitate; run in ``no_grad``.
         augment: applied to the inputs of each batch, on the device, before student and teacher see them.
         execution: how it is computed.
-        parts: may add to the loss, and are told.
+        callbacks: may add to the loss, and are told.
         world: the processes that train together.
     """
 
@@ -80,8 +80,8 @@ class Step:
     teacher: Teacher | None = None
     augment: Augment | None = None
     execution: Execution = dataclasses.field(default_factory=Execution)
-    parts: Sequence[Part] = ()
-    world: World = dataclasses.field(default_factory=World)
+    callbacks: Sequence[Callback] = ()
+    world: ProcessContext = dataclasses.field(default_factory=ProcessContext)
 
     def __post_init__(self) -> None:
         self.device = next(self.module.parameters()).device
@@ -161,8 +161,8 @@ class Step:
             if refused is None:
                 raise
             raise refused from error
-        for part in self.parts if step is not None else ():
-            penalty = part.penalty(step or 0)
+        for callback in self.callbacks if step is not None else ():
+            penalty = callback.penalty(step or 0)
             loss = loss if penalty is None else loss + penalty
         self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
         return loss.detach()

@@ -93,14 +93,14 @@ def _build(
     kind = kinds[quantizer.role]
     constant = folded_batchnorm.held(quantizer) if quantizer.role == "weight" else None
     computed = constant is not None and query.constant_tensor(quantizer.input) is None
-    if kind.rewrites_weights and computed:
+    if kind.transforms_weight and computed:
         raise UsageError(
             "option-invalid",
             f"a method that writes weights of its own cannot train {quantizer.tensor}, which the graph computes from a "
             f"BatchNormalization that is kept: {_WHY_FOLDED[kind.freezes_weights]}",
             hint="choose another method, or fold it first: onnxqat fold-batchnorm",
         )
-    if kind.rewrites_weights and quantizer.role == "weight" and not _alone(quantizer):
+    if kind.transforms_weight and quantizer.role == "weight" and not _alone(quantizer):
         kind = FakeQuantize  # what else reads the constant would read what the method makes of it
     made = kind(quantizer.qparams, tensor=quantizer.tensor, role=quantizer.role)
     made.limit = StepLimit() if limit_steps else None

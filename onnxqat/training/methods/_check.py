@@ -149,9 +149,11 @@ def _parity(module: ModuleType) -> None:
         if not np.array_equal(found, wanted):
             worst = float(np.abs(found - wanted).max())
             raise _BrokenError(f"{what}: {int((found != wanted).sum())} values differ from numpy's, by {worst:.3g}")
-        baked = quantizer.baked(x).detach().numpy()
-        if not np.array_equal(numerics.fake_quantize(baked, quantizer.qparams()), found):
-            raise _BrokenError(f"{what}: the file's quantizer makes something else of what baked() gives the file")
+        exported = quantizer.export_weight(x).detach().numpy()
+        if not np.array_equal(numerics.fake_quantize(exported, quantizer.qparams()), found):
+            raise _BrokenError(
+                f"{what}: the file's quantizer makes something else of what export_weight() gives the file"
+            )
 
 
 def _gradient(module: ModuleType, name: str) -> None:

@@ -44,7 +44,7 @@ class Method(lsq.Method):
             and before :meth:`start`.
     """
 
-    rewrites_weights = True
+    transforms_weight = True
     freezes_weights = True
     rounding: nn.Parameter | None
 
@@ -76,7 +76,7 @@ class Method(lsq.Method):
         """See the base class."""
         return super().quantize(x) if self.rounding is None else self._rounded(x, self.share())
 
-    def baked(self, weight: Tensor) -> Tensor:
+    def export_weight(self, weight: Tensor) -> Tensor:
         """The rounded weight."""
         if self.rounding is None:
             return weight

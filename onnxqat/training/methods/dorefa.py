@@ -42,7 +42,7 @@ class Method(lsq.Method):
         unit: buffer, float32, shape of the scale: what tanh sees as 1, at least 1.
     """
 
-    rewrites_weights = True
+    transforms_weight = True
     odd = True
     unit: Tensor
 
@@ -113,7 +113,7 @@ class Method(lsq.Method):
         result = _Codes.apply(self.normalized(x), self.effective_scale(), *settings)  # type: ignore[no-untyped-call]
         return cast(Tensor, result).to(x.dtype)
 
-    def baked(self, weight: Tensor) -> Tensor:
+    def export_weight(self, weight: Tensor) -> Tensor:
         """The quantized weight: its tanh and its odd codes are nothing that the file's quantizer knows."""
         return self.quantize(weight) if self.transforms else weight
 

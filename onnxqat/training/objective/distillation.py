@@ -24,7 +24,7 @@ from onnxqat.training.objective import teachers
 from onnxqat.training.objective.features import FeatureLoss, Features
 from onnxqat.training.objective.inner_tensors import expose
 from onnxqat.training.objective.losses import Loss, Objective, OutputKind
-from onnxqat.training.objective.teachers import Council, CouncilLoss, Given, Guide
+from onnxqat.training.objective.teachers import CouncilLoss, TeacherAdapter, TeacherEnsemble, TeacherSpec
 
 
 def student(
@@ -63,7 +63,7 @@ def student(
 
 
 @dataclasses.dataclass
-class Lesson:
+class DistillationSetup:
     """Student, teacher and loss of a run.
 
     Attributes:
@@ -77,7 +77,7 @@ class Lesson:
     loss: Objective
 
 
-def teachers_of(given: Any, student: nn.Module, *, has_labels: bool) -> list[Given]:
+def teachers_of(given: Any, student: nn.Module, *, has_labels: bool) -> list[TeacherSpec]:
     """Return the teachers: `given`; without it and without labels, the student with its quantizers off.
 
     Raises:
@@ -95,17 +95,17 @@ def teachers_of(given: Any, student: nn.Module, *, has_labels: bool) -> list[Giv
         )
     own = copy.deepcopy(student).eval()
     set_state(own, "float")
-    return [Given(own.requires_grad_(False))]
+    return [TeacherSpec(own.requires_grad_(False))]
 
 
 def lesson(
     student: OnnxModule,
-    given: Sequence[Given],
+    given: Sequence[TeacherSpec],
     *,
     loss: Objective | None = None,
     outputs: OutputKind = "logits",
     features: Features | None = None,
-) -> Lesson:
+) -> DistillationSetup:
     """Put student, teachers and loss together.
 
     Args:
@@ -130,13 +130,13 @@ def lesson(
         losses.append(told if features is None else FeatureLoss(told, features, tuple(pairs)))
         module = expose(each.module, [name for _, name in pairs]) if pairs else each.module
         module = before_casts(module)
-        guides.append(Guide(module, student) if isinstance(module, OnnxModule) else module)
+        guides.append(TeacherAdapter(module, student) if isinstance(module, OnnxModule) else module)
     forward = before_casts(expose(student, [name for name, _ in pairs]) if pairs else student)
     if not guides:
-        return Lesson(forward, None, _told(base, outputs, None))
+        return DistillationSetup(forward, None, _told(base, outputs, None))
     if len(guides) == 1:
-        return Lesson(forward, guides[0], losses[0])
-    return Lesson(forward, Council(guides), CouncilLoss(losses))
+        return DistillationSetup(forward, guides[0], losses[0])
+    return DistillationSetup(forward, TeacherEnsemble(guides), CouncilLoss(losses))
 
 
 def _told(loss: Objective, outputs: OutputKind, teacher: OutputKind | None) -> Objective:

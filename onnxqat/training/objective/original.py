@@ -12,7 +12,7 @@ from onnxqat.bridge.module import OnnxModule
 from onnxqat.errors import QatError, UsageError
 from onnxqat.graph import io, notes, provenance
 from onnxqat.training.objective import teachers
-from onnxqat.training.objective.teachers import Given
+from onnxqat.training.objective.teachers import TeacherSpec
 from onnxqat.types import Remark
 
 
@@ -27,7 +27,7 @@ class Original:
     """
 
     path: Path | None = None
-    teachers: tuple[Given, ...] = ()
+    teachers: tuple[TeacherSpec, ...] = ()
     remarks: tuple[Remark, ...] = ()
 
     @property

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from onnxqat.training.data.batches import Batch
 from onnxqat.training.data.holdout import size
-from onnxqat.training.distributed.process_context import World
+from onnxqat.training.distributed.process_context import ProcessContext
 from onnxqat.training.execution.execution import Execution
 from onnxqat.training.loop.step import ask, call
 from onnxqat.training.objective import relevance as relevances
@@ -198,7 +198,7 @@ class Measure:
     names: tuple[str, ...] | None
     execution: Execution
     device: torch.device
-    world: World
+    world: ProcessContext
 
     def weighted(self, loss: Objective, batches: Iterable[Batch]) -> Weighted:
         """Give `loss` the weights of its outputs, where it is one of onnxqat that squares differences.

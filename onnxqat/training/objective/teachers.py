@@ -19,7 +19,7 @@ from onnxqat.passes import convert_to_float32
 from onnxqat.training.objective.losses import Objective, OutputKind
 
 
-class Guide(nn.Module):
+class TeacherAdapter(nn.Module):
     """A teacher from a file, called with the student's inputs; returns what stands beside the student's outputs.
 
     Inputs and outputs go by name where the teacher has the student's names, else by position.
@@ -67,7 +67,7 @@ def places(what: str, wanted: Sequence[str], there: Sequence[str]) -> list[int]:
     )
 
 
-class Council(nn.Module):
+class TeacherEnsemble(nn.Module):
     """Several teachers, asked one after the other.
 
     Args:
@@ -101,7 +101,7 @@ class CouncilLoss:
 
 
 @dataclasses.dataclass(frozen=True)
-class Given:
+class TeacherSpec:
     """A teacher as the user gave it.
 
     Attributes:
@@ -115,20 +115,20 @@ class Given:
     inputs: tuple[InputInfo, ...] = ()
 
 
-def load(given: Any) -> list[Given]:
+def load(given: Any) -> list[TeacherSpec]:
     """The teachers in `given`: a model of any kind that :func:`onnxqat.to_torch` takes, a module, or a list of them."""
     several = given if isinstance(given, (list, tuple)) else [given]
     return [_load(each) for each in several]
 
 
-def _load(given: Any) -> Given:
+def _load(given: Any) -> TeacherSpec:
     if isinstance(given, nn.Module):
-        return Given(given.eval())
+        return TeacherSpec(given.eval())
     graph = convert_to_float32.convert(io.load(given))  # torch's CPU is slow in half precision, or lacks it
-    return Given(to_torch(graph).eval(), output_kind(graph), tuple(of_graph(graph.graph)))
+    return TeacherSpec(to_torch(graph).eval(), output_kind(graph), tuple(of_graph(graph.graph)))
 
 
-def check_inputs(given: Sequence[Given], student: ir.Model) -> None:
+def check_inputs(given: Sequence[TeacherSpec], student: ir.Model) -> None:
     """Refuse a teacher whose inputs have other sizes than the student's; batch sizes may differ.
 
     Raises:

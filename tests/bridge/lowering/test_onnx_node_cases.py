@@ -34,7 +34,7 @@ def cases():
     return found
 
 
-def baked(model: onnx.ModelProto, inputs: list[np.ndarray]) -> onnx.ModelProto:
+def export_weight(model: onnx.ModelProto, inputs: list[np.ndarray]) -> onnx.ModelProto:
     """`model` with all inputs but the first as initializers, as an exporter would write them."""
     made = ir.from_proto(model)
     for value, array in list(zip(made.graph.inputs, inputs, strict=True))[1:]:
@@ -87,7 +87,7 @@ def test_node_cases(bake: bool) -> None:
                 continue
             if any(np.asarray(w).dtype.kind not in "biufcV" for w in wanted):
                 continue
-            model = baked(case.model, inputs) if bake and len(inputs) > 1 else case.model
+            model = export_weight(case.model, inputs) if bake and len(inputs) > 1 else case.model
             found = verdict(model, inputs[:1] if bake else inputs, wanted, case)
             counts[found.split(":")[0]] += 1
             if found.startswith("wrong"):
