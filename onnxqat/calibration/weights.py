@@ -12,7 +12,7 @@ from onnxqat import numerics
 from onnxqat.calibration.observers import create
 from onnxqat.calibration.observers._base import NonFiniteError, rows_of
 from onnxqat.calibration.observers._histogram import BINS
-from onnxqat.calibration.observers._search import least_error_range
+from onnxqat.calibration.observers._search import least_error_range, tried_together
 from onnxqat.types import FloatArray, QParams, TensorSpec
 
 _DIRECT = 2 * BINS
@@ -110,8 +110,12 @@ def _squared_errors(rows: npt.NDArray[Any], qparams: QParams) -> npt.NDArray[np.
 
 
 def _put_on_grid(rows: npt.NDArray[np.float32], qparams: QParams, out: npt.NDArray[np.float32]) -> None:
-    """Write the result of :func:`onnxqat.numerics.fake_quantize` on an integer grid to `out`, without wider arrays."""
-    scale, zero_point = qparams.scale.reshape(-1, 1), qparams.zero_point.reshape(-1, 1).astype(np.float32)
+    """Write the result of :func:`onnxqat.numerics.fake_quantize` on an integer grid to `out`, without wider arrays.
+
+    `out` may hold several candidates of `rows` (C, L), with the parameters of one behind those of another.
+    """
+    shape = (*out.shape[:-1], 1)
+    scale, zero_point = qparams.scale.reshape(shape), qparams.zero_point.reshape(shape).astype(np.float32)
     with np.errstate(over="ignore"):
         np.divide(rows, scale, out=out)
     np.rint(out, out=out)
@@ -138,11 +142,13 @@ def _least_squares(values: npt.NDArray[Any], spec: TensorSpec) -> tuple[FloatArr
     low, high = rows.min(axis=1), rows.max(axis=1)
     if not (np.isfinite(low).all() and np.isfinite(high).all()):
         raise NonFiniteError("NaN or infinity among the weights")
-    grid = np.empty_like(rows)
+    grids = np.empty((tried_together(rows.size), *rows.shape), np.float32)
 
     def error(qparams: QParams) -> npt.NDArray[Any]:
-        _put_on_grid(rows, qparams, grid)
-        np.subtract(grid, rows, out=grid)
-        return np.asarray(np.einsum("ij,ij->i", grid, grid, dtype=np.float64))
+        found = grids[: qparams.scale.size // len(rows)]
+        _put_on_grid(rows, qparams, found)
+        np.subtract(found, rows, out=found)
+        # One by one: how einsum cuts its sums depends on the rows in front.
+        return np.concatenate([np.einsum("ij,ij->i", grid, grid, dtype=np.float64) for grid in found])
 
-    return least_error_range(low, high, spec, error)
+    return least_error_range(low, high, spec, error, rows.size)

@@ -19,9 +19,17 @@ _Floats: TypeAlias = npt.NDArray[Any]
 FACTORS: _Floats = np.concatenate([np.linspace(1, 0.26, 38), np.geomspace(0.26, 2.0**-9, 20)[1:]])
 _FINE = np.linspace(-0.75, 0.75, 7)
 _ROUNDS = 2
+_NUMBERS = 1 << 15  # of candidates tried together: more fall out of the cache, and one by one they wait for Python
 
 
-def least_error_range(low: FloatArray, high: FloatArray, spec: TensorSpec, error: ErrorOf) -> tuple[_Floats, _Floats]:
+def tried_together(size: int) -> int:
+    """Candidates in one call of an error function that takes `size` numbers for each."""
+    return max(1, _NUMBERS // max(1, size))
+
+
+def least_error_range(
+    low: FloatArray, high: FloatArray, spec: TensorSpec, error: ErrorOf, size: int
+) -> tuple[_Floats, _Floats]:
     """The sub-range of ``[low, high]`` (shape (C,)) whose quantizer has the least error, channel by channel.
 
     Symmetric specs shrink the threshold; asymmetric ones shrink both ends together (in proportion, and to one
@@ -32,9 +40,11 @@ def least_error_range(low: FloatArray, high: FloatArray, spec: TensorSpec, error
         low: exact minima.
         high: exact maxima.
         spec: grid, symmetry and power-of-two rule of the quantizer.
-        error: error of each channel, shape (C,), for per-channel parameters (axis 0).
+        error: error of each channel for per-channel parameters (axis 0): those of one candidate behind those of
+            another, shape (candidates * C,) both.
+        size: numbers that `error` takes for one candidate.
     """
-    search = _Search(low, high, spec, error)
+    search = _Search(low, high, spec, error, tried_together(size))
     search.scan(ends=(True, True))
     # Where one end is zero, or the other follows from it, there is a single factor to find.
     if not spec.symmetric and bool(((low < 0) & (high > 0)).any()):
@@ -48,30 +58,27 @@ def least_error_range(low: FloatArray, high: FloatArray, spec: TensorSpec, error
 class _Search:
     """Best factors so far, shape (C,), with their error."""
 
-    def __init__(self, low: FloatArray, high: FloatArray, spec: TensorSpec, error: ErrorOf) -> None:
-        self._low, self._high, self._spec, self._error = low, high, spec, error
+    def __init__(self, low: FloatArray, high: FloatArray, spec: TensorSpec, error: ErrorOf, together: int) -> None:
+        self._low, self._high, self._spec, self._error, self._together = low, high, spec, error, together
         self.low_factor: _Floats = np.ones(low.shape)
         self.high_factor: _Floats = np.ones(low.shape)
-        self.least = self._evaluate(self.low_factor, self.high_factor)
+        self.least = self._errors(self.low_factor[None], self.high_factor[None])[0]
 
     def scan(self, ends: tuple[bool, bool]) -> None:
         """Try all factors for the `ends` (low, high) named, then finer ones around the best."""
-        for factor in FACTORS:
-            self._try_ends(np.full(self._low.shape, factor), ends)
+        self._try_ends(FACTORS[:, None], ends)
         centre = self.high_factor if ends[1] else self.low_factor
         gap = np.where(centre > 0.25, 0.02, centre * 0.25)
-        for offset in _FINE:
-            self._try_ends(np.clip(centre + offset * gap, FACTORS[-1], 1), ends)
+        self._try_ends(np.clip(centre + _FINE[:, None] * gap, FACTORS[-1], 1), ends)
 
     def scan_thresholds(self) -> None:
         """Try ranges with both ends at one distance from zero, or where the data end if that is nearer."""
         low, high = np.maximum(-self._low.astype(np.float64), 0), np.maximum(self._high.astype(np.float64), 0)
-        for factor in FACTORS:
-            threshold = np.maximum(low, high) * factor
-            self._try(
-                np.minimum(threshold / np.where(low > 0, low, 1), 1),
-                np.minimum(threshold / np.where(high > 0, high, 1), 1),
-            )
+        threshold = np.maximum(low, high) * FACTORS[:, None]
+        self._try(
+            np.minimum(threshold / np.where(low > 0, low, 1), 1),
+            np.minimum(threshold / np.where(high > 0, high, 1), 1),
+        )
 
     def range_of(self, low_factor: _Floats, high_factor: _Floats) -> tuple[_Floats, _Floats]:
         """The range for shrink factors, clipped to the range seen: it is never wider."""
@@ -86,20 +93,39 @@ class _Search:
             np.clip(stop, low, high).astype(np.float32),
         )
 
-    def _try_ends(self, factor: _Floats, ends: tuple[bool, bool]) -> None:
-        self._try(factor if ends[0] else self.low_factor, factor if ends[1] else self.high_factor)
+    def _try_ends(self, factors: _Floats, ends: tuple[bool, bool]) -> None:
+        shape = (len(factors), *self._low.shape)
+        own = (self.low_factor, self.high_factor)
+        low, high = (np.broadcast_to(factors if moves else kept, shape) for moves, kept in zip(ends, own, strict=True))
+        self._try(low, high)
 
-    def _try(self, low_factor: _Floats, high_factor: _Floats) -> None:
-        error = self._evaluate(low_factor, high_factor)
+    def _try(self, low_factors: _Floats, high_factors: _Floats) -> None:
+        """Take what is better of candidates (K, C), one after another."""
+        errors = self._errors(low_factors, high_factors)
+        # The least error only falls, so that what does not improve on it now does not later.
+        for index in np.flatnonzero(self._improves(errors).any(axis=1)):
+            better = self._improves(errors[index])
+            self.low_factor = np.where(better, low_factors[index], self.low_factor)
+            self.high_factor = np.where(better, high_factors[index], self.high_factor)
+            self.least = np.where(better, errors[index], self.least)
+
+    def _improves(self, errors: _Floats) -> npt.NDArray[np.bool_]:
         # A margin, so that rounding noise does not clip what lies on the grid already.
-        better = error < self.least * (1 - 1e-6)
-        self.low_factor = np.where(better, low_factor, self.low_factor)
-        self.high_factor = np.where(better, high_factor, self.high_factor)
-        self.least = np.where(better, error, self.least)
+        return np.asarray(errors < self.least * (1 - 1e-6))
 
-    def _evaluate(self, low_factor: _Floats, high_factor: _Floats) -> _Floats:
-        low, high = self.range_of(low_factor, high_factor)
-        spec = self._spec
-        return self._error(
-            numerics.from_range(low, high, spec.qtype, symmetric=spec.symmetric, axis=0, scale_bits=spec.scale_bits)
-        )
+    def _errors(self, low_factors: _Floats, high_factors: _Floats) -> _Floats:
+        """Errors of candidates, shape (K, C) like their factors."""
+        spec, found = self._spec, list[_Floats]()
+        for start in range(0, len(low_factors), self._together):
+            part = slice(start, start + self._together)
+            low, high = self.range_of(low_factors[part], high_factors[part])
+            qparams = numerics.from_range(
+                low.reshape(-1),
+                high.reshape(-1),
+                spec.qtype,
+                symmetric=spec.symmetric,
+                axis=0,
+                scale_bits=spec.scale_bits,
+            )
+            found.append(self._error(qparams).reshape(low.shape))
+        return np.concatenate(found)

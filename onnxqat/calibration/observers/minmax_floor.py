@@ -32,7 +32,7 @@ class Observer(mse.Observer):
 
     def exponents(self) -> npt.NDArray[np.int64]:
         """log2 of the chosen scale, int64 (C,)."""
-        error = self._error()
+        error, _ = self._error()
         widest = np.maximum(scale_of(self.low, self.high, self.spec), 2.0**-126)
         first = np.asarray(np.ceil(np.log2(widest) - 2.0**-20), np.int64)
         errors = []

@@ -1,0 +1,46 @@
+"""Candidates of the search for a range are tried many at a time, with the result of one at a time."""
+
+import numpy as np
+import pytest
+
+from onnxqat.calibration.observers import _search, create
+from onnxqat.calibration.weights import weight_qparams
+from onnxqat.types import QType, TensorSpec
+
+
+def spec(bits: int, *, symmetric: bool, axis: int | None) -> TensorSpec:
+    granularity = "tensor" if axis is None else "channel"
+    return TensorSpec(
+        QType.of(bits, signed=symmetric), symmetric=symmetric, granularity=granularity, axis=axis, observer="mse"
+    )
+
+
+@pytest.mark.parametrize("axis", [None, 0])
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize("bits", [3, 8])
+def test_the_same_range(monkeypatch: pytest.MonkeyPatch, bits: int, symmetric: bool, axis: int | None) -> None:
+    values = np.random.default_rng(bits).standard_t(3, (5, 400)).astype(np.float32)
+    wanted = spec(bits, symmetric=symmetric, axis=axis)
+
+    def found() -> tuple[bytes, ...]:
+        observer = create(wanted)
+        observer.update(values)
+        grids = observer.qparams(), weight_qparams(values, wanted)
+        return tuple(part.tobytes() for grid in grids for part in (grid.scale, grid.zero_point))
+
+    together = found()
+    monkeypatch.setattr(_search, "_NUMBERS", 1)
+    assert found() == together
+
+
+def test_few_calls() -> None:
+    """Each takes some hundred microseconds of Python, and a network has hundreds of tensors."""
+    calls = []
+
+    def error(qparams: object) -> np.ndarray:
+        calls.append(qparams)
+        return np.zeros(qparams.scale.shape)  # type: ignore[attr-defined]
+
+    low, high = np.array([-1], np.float32), np.array([2], np.float32)
+    _search.least_error_range(low, high, spec(8, symmetric=False, axis=None), error, 512)
+    assert len(calls) < 20
