@@ -43,6 +43,8 @@ _ROUNDS, _STEP = 16, 1.002
 large after the first time, 0.8 % of the limit, and some multiples of a very small step would change no code."""
 
 Array = npt.NDArray[np.float64]
+Codes = npt.NDArray[np.float32]
+"""Codes and sums of their products: whole numbers far below 2**24, which float32 holds exactly."""
 
 
 def products(node: ir.Node, weight: np.ndarray) -> np.ndarray | None:
@@ -101,30 +103,39 @@ def pair_bounds(node: ir.Node, codes: np.ndarray, largest: LargestCodes | None =
     if rows is None:
         return None
     tops, sums = _limits(node, codes.shape, largest)
-    pairs, tops = (_in_pairs(np.broadcast_to(x, rows.shape).astype(np.float64)) for x in (rows, tops))
-    above, below = (_largest_sum(np.maximum(signed, 0), tops, sums) for signed in (pairs, -pairs))
-    return np.asarray(np.maximum(above, below))
+    first, second = _in_pairs(rows)
+    limits = _in_pairs(tops)
+    above = _largest_sum(np.maximum(first, 0), np.maximum(second, 0), limits, sums)
+    below = _largest_sum(np.maximum(-first, 0), np.maximum(-second, 0), limits, sums)
+    return np.maximum(above, below).astype(np.float64)
 
 
-def _in_pairs(rows: Array) -> Array:
-    return np.pad(rows, ((0, 0), (0, rows.shape[1] % 2))).reshape(len(rows), -1, 2)
+def _in_pairs(rows: np.ndarray) -> tuple[Codes, Codes]:
+    """The first and the second of each two neighbours; a last one without neighbour has 0, a single number itself."""
+    if not rows.ndim:
+        return rows.astype(np.float32), rows.astype(np.float32)
+    first = rows[:, ::2].astype(np.float32)
+    second = np.zeros_like(first)
+    second[:, : rows.shape[1] // 2] = rows[:, 1::2]
+    return first, second
 
 
-def _largest_sum(weights: Array, tops: Array, sums: np.ndarray | None) -> Array:
-    """The largest ``a1 * w1 + a2 * w2`` with codes up to `tops` and, where that is known, ``a1 + a2`` up to `sums`.
+def _largest_sum(first: Codes, second: Codes, tops: tuple[Codes, Codes], sums: np.ndarray | None) -> Codes:
+    """The largest ``a1 * first + a2 * second`` with codes up to `tops` and, where known, ``a1 + a2`` up to `sums`.
 
     Args:
-        weights: (rows, pairs, 2), at least 0.
-        tops: (rows, pairs, 2).
-        sums: broadcastable to (rows, pairs).
+        first: (rows, pairs), at least 0.
+        second: the same of the neighbours.
+        tops: of both, broadcastable to their shape.
+        sums: the same.
     """
     if sums is None:
-        return np.asarray((weights * tops).sum(-1))
+        return np.asarray(first * tops[0] + second * tops[1])
     # The larger weight gets the larger code, and the other what the sum leaves.
-    swapped = weights[..., 1] > weights[..., 0]
-    large, small = (np.where(swapped, weights[..., 1 - i], weights[..., i]) for i in (0, 1))
-    first, second = (np.where(swapped, tops[..., 1 - i], tops[..., i]) for i in (0, 1))
-    return np.asarray(large * first + small * np.clip(sums - first, 0, second))
+    swapped = second > first
+    own, other = np.where(swapped, tops[1], tops[0]), np.where(swapped, tops[0], tops[1])
+    rest = np.clip(sums.astype(np.float32) - own, 0, other)
+    return np.asarray(np.maximum(first, second) * own + np.minimum(first, second) * rest)
 
 
 def _limits(
