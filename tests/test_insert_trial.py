@@ -13,6 +13,7 @@ from onnxqat.errors import CheckError
 from onnxqat.placement.table_overrides import Overrides
 from onnxqat.report import build, terminal
 from onnxqat.runtime import non_finite
+from onnxqat.runtime.session import Session
 from tests.insertion import culprits
 from tests.insertion.culprits import Made
 from tests.validation import tiny
@@ -72,10 +73,18 @@ def choice(*factor: float) -> ir.Model:
 
 def test_a_mask_that_another_index_chooses_is_no_origin() -> None:
     feeds = {"x": np.array([[1, 3, 2]], np.float32)}
-    assert non_finite.origin(choice(1, 1, 2), choice(1, 1, 1), feeds) is None
-    found = non_finite.origin(choice(1, np.inf, 1), choice(1, 1, 1), feeds)
+    assert non_finite.origin(choice(1, 1, 2), choice(1, 1, 1), [feeds]) is None
+    found = non_finite.origin(choice(1, np.inf, 1), choice(1, 1, 1), [feeds])
     assert found is not None
     assert (found.tensor, found.kind) == ("s", "infinite")
+
+
+def test_sessions_are_opened_once_for_all_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = []
+    monkeypatch.setattr(non_finite, "Session", lambda *a, **k: opened.append(k["what"]) or Session(*a, **k))
+    feeds = [{"x": np.array([[1, 3, 2]], np.float32)}, {"x": np.array([[3, 1, 2]], np.float32)}]
+    assert non_finite.origin(choice(1, 1, 1), choice(1, 1, 1), feeds) is None
+    assert opened == ["the quantized model", "the float model"]
 
 
 def test_a_good_file_is_green() -> None:

@@ -104,7 +104,9 @@ def _constants(model: ir.Model) -> Iterator[ir.TensorProtocol]:
     for graph in model.graphs():
         yield from (v.const_value for v in graph.initializers.values() if v.const_value is not None)
     for node in walk.nodes(model):
-        yield from (a.value for a in node.attributes.values() if isinstance(a.value, ir.TensorProtocol))
+        # By type: isinstance with a protocol looks at each of its methods, for every attribute of every node.
+        own = (a for a in node.attributes.values() if not a.is_ref())
+        yield from (a.as_tensor() for a in own if a.type == ir.AttributeType.TENSOR)
 
 
 def _constant_results(model: ir.Model) -> Iterator[ir.Value]:

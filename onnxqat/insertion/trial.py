@@ -96,9 +96,9 @@ def attempt(
     try:
         found = joined_runs.run(Session(quantized, optimize=False, what="the quantized model"), batches)
         wanted = joined_runs.run(Session(original, optimize=False, what="the float model"), batches)
-        origin = _origin(quantized, original, _first(batches, FEW, data))
+        origin = non_finite.origin(quantized, original, _first(batches, FEW, data))
         if origin is None and any(_gone(found[n], w) for n, w in wanted.items()):
-            origin = _origin(quantized, original, batches)
+            origin = non_finite.origin(quantized, original, batches)
         noise = {n: sqnr(found[n], w) for n, w in wanted.items() if w.dtype.kind == "f" and w.shape == found[n].shape}
         costly = _costly(quantized, batches) if min(noise.values(), default=math.inf) < AMBER_SQNR else ()
     except ModelError as error:
@@ -133,10 +133,6 @@ def refusal(origin: non_finite.Origin) -> CheckError:
         f"quantized, {origin} where those of the float model are finite",
         hint=f"leave the node in float: --exclude {origin.node!r}, or what feeds it",
     )
-
-
-def _origin(quantized: ir.Model, original: ir.Model, batches: Iterable[Feeds]) -> non_finite.Origin | None:
-    return next(filter(None, (non_finite.origin(quantized, original, feeds) for feeds in batches)), None)
 
 
 def _gone(value: Array, reference: Array) -> bool:

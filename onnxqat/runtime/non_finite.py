@@ -7,14 +7,14 @@ perhaps at another place, where the indices that choose among masked values (Arg
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from onnxqat.data.inputs import samples_of
+from onnxqat.data.inputs import Feeds, samples_of
 from onnxqat.graph import query
 from onnxqat.runtime.session import Session, main_values
 
@@ -45,7 +45,7 @@ class Origin:
         return f"tensor {self.tensor!r} of node {self.node!r} ({self.op_type}) has {self.count} {self.kind} values"
 
 
-def origin(quantized: ir.Model, original: ir.Model, feeds: Mapping[str, Array]) -> Origin | None:
+def origin(quantized: ir.Model, original: ir.Model, batches: Iterable[Feeds]) -> Origin | None:
     """The first tensor of `quantized` with a value that is not finite where that of `original` is.
 
     A tensor that `original` does not have counts where it holds NaN.
@@ -53,7 +53,7 @@ def origin(quantized: ir.Model, original: ir.Model, feeds: Mapping[str, Array]) 
     Args:
         quantized: the QDQ model.
         original: the float model that it was made from.
-        feeds: one batch.
+        batches: looked at one after the other, up to the first with such a tensor.
 
     Raises:
         ModelError: ``model-not-runnable``.
@@ -62,6 +62,14 @@ def origin(quantized: ir.Model, original: ir.Model, feeds: Mapping[str, Array]) 
     shared = {n for n in main_values(original.graph) if n in values}
     first = Session(quantized, optimize=False, tensors=values, what="the quantized model")
     other = Session(original, optimize=False, tensors=shared, what="the float model")
+    return next(
+        filter(None, (_in_batch(first, other, values, shared, original.graph, feeds) for feeds in batches)), None
+    )
+
+
+def _in_batch(
+    first: Session, other: Session, values: Mapping[str, ir.Value], shared: set[str], original: ir.Graph, feeds: Feeds
+) -> Origin | None:
     masks: set[str] = set()
     for names in _pieces(values, samples_of(feeds)):
         found = first.run(feeds, names)
@@ -69,7 +77,7 @@ def origin(quantized: ir.Model, original: ir.Model, feeds: Mapping[str, Array]) 
         for name in names:
             masks |= {name} if np.isinf(reference.get(name, ())).any() else set()
             origin = _of(values[name], found.get(name), reference.get(name))
-            if origin is not None and (origin.kind == "NaN" or not _carries(values[name], masks, original.graph)):
+            if origin is not None and (origin.kind == "NaN" or not _carries(values[name], masks, original)):
                 return origin
             masks |= set() if origin is None else {name}
     return None

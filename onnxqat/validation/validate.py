@@ -238,7 +238,8 @@ class _Work:
         first = next(iter(runs[FLOAT].values()))
         if not self.samples:
             dynamic = model_inputs.static_batch(self.plain.inputs) is None
-            self.origin = non_finite.origin(self.quantized, self.original, non_finite.few(feeds, FEW, dynamic=dynamic))
+            few = non_finite.few(feeds, FEW, dynamic=dynamic)
+            self.origin = non_finite.origin(self.quantized, self.original, [few])
         self._count_right(runs, labels)
         if self.integers is not None:
             runs[INTEGERS] = self.integers.run(feeds)
