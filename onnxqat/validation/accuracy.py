@@ -171,7 +171,8 @@ def _counted(loss: Loss, paired: Paired, noise: Noise | None, ends: tuple[float,
         return _with_noise(status, f"{bare}; always the commonest answer would be right as often", noise)
     if past_red and paired.worse:
         return "red", f"{text}, by more than chance"
-    most = f"up to {100 * paired.most_lost:.1f} points may be lost"
+    points = 100 * paired.most_lost
+    most = f"up to {points:.1f} points may be lost" if points > 0 else f"at least {-points:.1f} points are won"
     if paired.tells and 100 * paired.most_lost <= red:
         return "amber" if noisy or past_amber else "green", f"{text}; so many samples show that {most}"
     if asked and paired.tells and noisy and not past_red:  # as of every score of the user's with few labels

@@ -246,6 +246,14 @@ def test_few_labels_of_a_score_that_was_asked_for(paired: Paired, asked: bool, s
     assert (found[0], "60 samples are too few to decide" in found[1]) == (status, True), found
 
 
+def test_a_gain_beyond_chance_is_no_loss() -> None:
+    paired = Paired(samples=16, right=6, lost=0, won=8, commonest=0.1)
+    loss = Loss("top1", "labels", 6 / 16, 14 / 16, -0.5, LABELLED, "onnxruntime", 16, paired)
+    found = judge([loss], None, NOBODY, asked=False)
+    assert found is not None
+    assert (found[0], "so many samples show that at least" in found[1], "lost" in found[1]) == ("green", True, False)
+
+
 def test_the_worst_of_several_scores_counts() -> None:
     both = [scored("f1", 0.8, 0.8, LABELLED), scored("miou", 0.8, 0.6, LABELLED)]
     found, reason = judge_accuracy([output(40.0)], [], NOBODY, both, samples=500)
