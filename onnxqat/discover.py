@@ -27,13 +27,13 @@ def load(package: str, name: str) -> ModuleType:
         UsageError: ``name-unknown``, with the closest names that exist.
     """
     key = name.replace("-", "_")
-    if not _is_module(package, key):
+    if not holds(package, key):
         known = [each.replace("_", "-") for each in names(package)]
         raise unknown(_one_of(package.rpartition(".")[2]), name, known)
     return importlib.import_module(f"{package}.{key}")
 
 
-def _is_module(package: str, key: str) -> bool:
+def holds(package: str, key: str) -> bool:
     """Return True for a key that :func:`names` lists; asks for the one file, as observers are found once per tensor."""
     if not key.isidentifier() or key.startswith("_"):
         return False

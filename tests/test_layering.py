@@ -10,6 +10,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("_version", "errors", "types", "verdict", "shell", "discover", "numerics", "lazy_sympy", "printing", "exits"),
     ("isolation",),
     ("graph",),
+    ("extension",),
     ("ops",),
     ("data",),
     ("arithmetic",),

@@ -10,7 +10,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from onnxqat.linting.lint import rules
+from onnxqat.linting.lint import all_rules
 from onnxqat.linting.rule import Rule
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "lint.md"
@@ -46,7 +46,7 @@ def row(rule: Rule) -> str:
 
 def page() -> str:
     """The whole page."""
-    general, target = ("".join(row(rule) for rule in rules() if rule.target is kind) for kind in (False, True))
+    general, target = ("".join(row(rule) for rule in all_rules() if rule.target is kind) for kind in (False, True))
     return INTRODUCTION + GENERAL + "\n" + HEAD + general + TARGET + "\n" + HEAD + target
 
 

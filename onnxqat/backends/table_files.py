@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from onnxqat import discover
+from onnxqat import discover, extension
 from onnxqat.errors import BackendError
 from onnxqat.graph import files_read
 
@@ -64,7 +64,7 @@ def merged(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
     """
     if path in seen:
         raise BackendError("backend-table", f"{path}: extends: the tables extend each other in a circle")
-    raw = read(path)
+    raw = _beside(read(path), path.parent)
     if not isinstance(raw.get("extends"), str):
         return raw
     return _overlay(merged(find(raw["extends"], path.parent), (*seen, path)), raw)
@@ -85,6 +85,18 @@ def read(path: Path) -> dict[str, Any]:
     if not isinstance(raw, dict):
         raise BackendError("backend-table", f"{path}: a table is a mapping of keys")
     return raw
+
+
+def _beside(table: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """`table` with the Python files that it names, its compiler and observers, as paths in its own `folder`."""
+    named = [(table, "route"), (table, "first_last_observer")]
+    types = table.get("types")
+    if isinstance(types, dict):
+        named += [(row, "observer") for row in types.values() if isinstance(row, dict)]
+    for row, key in named:
+        if isinstance(row.get(key), str) and extension.is_file(row[key]):
+            row[key] = str(folder / row[key])
+    return table
 
 
 def _overlay(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:

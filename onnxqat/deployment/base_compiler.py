@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias
 import numpy.typing as npt
 import onnx
 
-from onnxqat import discover
+from onnxqat import extension
 from onnxqat.errors import UsageError
 
 Array: TypeAlias = "npt.NDArray[Any]"
@@ -120,7 +120,8 @@ class BaseCompiler(abc.ABC):
 
     Attributes:
         name: the file's name.
-        package: the Python package that carries it.
+        file: path of a user's file, empty for others; set by :func:`load`.
+        package: the Python package that carries it; empty where it needs none.
         extra: the extra of onnxqat that installs it, None where an environment of its own does.
         integer_kernels: operators that it has an integer kernel for, with spaces between; every other is float
             whatever surrounds it.
@@ -130,6 +131,7 @@ class BaseCompiler(abc.ABC):
     """
 
     name: str = ""
+    file: str = ""
     package: str = ""
     extra: str | None = None
     integer_kernels: str = ""
@@ -146,7 +148,9 @@ class BaseCompiler(abc.ABC):
         self.options = dict(options or {})
 
     def version(self) -> str | None:
-        """Version of the installed package, None where it is not installed."""
+        """Version of the installed package, None where it is not installed; empty where it needs none."""
+        if not self.package:
+            return ""
         try:
             return importlib.metadata.version(self.package)
         except importlib.metadata.PackageNotFoundError:
@@ -183,19 +187,27 @@ class BaseCompiler(abc.ABC):
         """
 
 
+KIND = extension.Kind(
+    name="compiler",
+    package=_PACKAGE,
+    group="onnxqat.compilers",
+    lacks=extension.class_named("Compiler", lambda: BaseCompiler),
+    page="docs/handoff_compilers.md",
+)
+
+
 def names() -> list[str]:
-    """Names of the compilers."""
-    return [n.replace("_", "-") for n in discover.names(_PACKAGE)]
+    """Names of the compilers, those of other packages last."""
+    return extension.names(KIND)
 
 
 def load(name: str, options: Mapping[str, str] | None = None) -> BaseCompiler:
-    """The compiler called `name`.
+    """The compiler called `name`, or that of the file `name`.
 
     Raises:
-        UsageError: ``name-unknown``, with the closest names that exist.
+        UsageError: ``name-unknown``, with the closest names that exist; ``option-invalid`` for a file without a compiler.
     """
-    if name.replace("_", "-") not in names():
-        raise discover.unknown("compiler", name, names())
-    made = discover.load(_PACKAGE, name).Compiler(options)
+    made = extension.load(KIND, name).Compiler(options)
     assert isinstance(made, BaseCompiler)
+    made.file = str(Path(name).resolve()) if extension.is_file(name) else ""
     return made

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from onnxqat import extension
 from onnxqat.backends import schema
 from onnxqat.deployment import base_compiler
 from onnxqat.deployment.base_compiler import BaseCompiler
@@ -39,7 +40,7 @@ def compiler_of(table: schema.Backend, remarks: list[Remark], name: str | None =
             raise asked.missing()
         return asked
     known = base_compiler.names()
-    found = next((n for n in lineage(table) if n in known), None)
+    found = next((n for n in lineage(table) if n in known or extension.is_file(n)), None)
     if found is None:
         text = f"onnxqat drives no compiler for {table.backend}: the deploy form was written, nothing was compiled"
         remarks.append(Remark(text, source="handoff"))

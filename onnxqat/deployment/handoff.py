@@ -112,7 +112,8 @@ def handoff(
         max_steps: see 2.
         max_beyond: see 2.
         timeout: seconds after which the compiler is stopped.
-        compiler: another compiler than the one that the table names.
+        compiler: another compiler than the one that the table names: a name, or the path of a file with a class
+            ``Compiler``.
         trace: see 4.
         float_model: the float model that `model` was made from; without, the one that `model` records, where it is found.
         score: metrics or functions of a :class:`onnxqat.metrics.Predictor`, one or several; see 3 and
@@ -302,7 +303,7 @@ def _command(
     if preprocess is not None:
         command += ["--preprocess", str(preprocess)]
     command += ["--samples", str(samples), "--max-steps", f"{job.limits.max_steps:g}"]
-    command += ["--compiler", job.compiler.name] if job.compiler else []
+    command += ["--compiler", job.compiler.file or job.compiler.name] if job.compiler else []
     command += [] if job.limits.trace else ["--no-trace"]
     for option, number in (("--max-drop", job.limits.accuracy.max_drop), ("--min-sqnr", job.limits.accuracy.min_sqnr)):
         command += [] if number is None else [option, f"{number:g}"]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
+from onnxqat import extension
 from onnxqat._version import __version__
 from onnxqat.backends import schema
 from onnxqat.graph import io, provenance, qdq
@@ -53,4 +54,4 @@ def describe(model: ir.Model, table: schema.Backend, *, calibration: str, exact:
 def _type_text(row: schema.TypeRow) -> str:
     grid = row.qtype()
     kind = "symmetric" if row.symmetric else "asymmetric"
-    return f"{grid.storage} {grid.bits} bit {kind} per {row.granularity}, {row.observer}"
+    return f"{grid.storage} {grid.bits} bit {kind} per {row.granularity}, {extension.key_of(row.observer)}"

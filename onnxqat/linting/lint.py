@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import ModuleType
 
 import onnx_ir as ir
 
-from onnxqat import discover
+from onnxqat import discover, extension
 from onnxqat.backends import schema
 from onnxqat.errors import QatError, UsageError
 from onnxqat.graph import bundles, io, query, shapes, verify, walk
@@ -20,13 +20,49 @@ from onnxqat.linting.rule import SEVERITIES, Finding, Found, LintReport, Rule
 from onnxqat.runtime import broken_model
 
 ROUNDS = 3  # what one fix uncovers, another may mend
-_RULES = "onnxqat.linting.rules"
+
+
+def _lacks(module: ModuleType) -> str | None:
+    found = getattr(module, "RULES", None)
+    if isinstance(found, Sequence) and found and all(isinstance(rule, Rule) for rule in found):
+        return None
+    return "there is no RULES, a tuple of one Rule or more"
+
+
+KIND = extension.Kind(
+    name="rule file", package="onnxqat.linting.rules", group="onnxqat.rules", lacks=_lacks, page="docs/lint.md"
+)
 
 
 @functools.cache
-def rules() -> tuple[Rule, ...]:
-    """All rules, in the order of their files' names; those that need a backend's table last."""
-    found = [rule for name in discover.names(_RULES) for rule in importlib.import_module(f"{_RULES}.{name}").RULES]
+def all_rules() -> tuple[Rule, ...]:
+    """All rules, in the order of their files' names; those that need a backend's table last.
+
+    Raises:
+        UsageError: ``option-invalid``: an installed package offers rules and has none.
+    """
+    modules = [discover.load(KIND.package, name) for name in discover.names(KIND.package)]
+    return _sorted([rule for module in (*modules, *extension.installed(KIND)) for rule in module.RULES])
+
+
+def with_files(files: Sequence[str | os.PathLike[str]]) -> tuple[Rule, ...]:
+    """:func:`all_rules` and those of the user's `files`.
+
+    Raises:
+        UsageError: ``option-invalid`` for a file without rules, or with the code of a rule that there is.
+    """
+    found, codes = list(all_rules()), {rule.code for rule in all_rules()}
+    for file in files:
+        for rule in extension.load(KIND, os.fspath(file)).RULES:
+            if rule.code in codes:
+                text = f"{os.fspath(file)}: there is a rule {rule.code!r} already"
+                raise UsageError("option-invalid", text, hint="give the rule a code of its own")
+            codes.add(rule.code)
+            found.append(rule)
+    return _sorted(found)
+
+
+def _sorted(found: Sequence[Rule]) -> tuple[Rule, ...]:
     return tuple(sorted(found, key=lambda rule: rule.target))
 
 
@@ -37,6 +73,7 @@ def lint(
     *,
     fix: bool = False,
     output: str | os.PathLike[str] | None = None,
+    rules: Sequence[str | os.PathLike[str]] = (),
 ) -> LintReport:
     """Apply every rule to a model.
 
@@ -47,12 +84,14 @@ def lint(
         fix: mend what has a mechanical remedy; the findings are those that are left.
         output: file to write with `fix`, for a path ``<name>.fixed.onnx`` beside it by default. Written only where
             something was mended.
+        rules: Python files with rules of your own, a tuple ``RULES``, which are applied too.
 
     Raises:
         ModelError: everything that :func:`onnxqat.graph.io.load` raises, ``output-not-writable``.
         BackendError: ``backend-unknown``, ``backend-table``.
-        UsageError: ``option-invalid``: `fix` for a model in memory without `output`.
+        UsageError: ``option-invalid``: `fix` for a model in memory without `output`; a file without rules.
     """
+    known = with_files(rules)
     table = schema.load(backend) if backend is not None else None
     loaded = io.load(model)
     name = os.fspath(model) if isinstance(model, (str, os.PathLike)) else "the model"
@@ -60,12 +99,12 @@ def lint(
     fixed: dict[str, int] = {}
     written: str | None = None
     if target is not None:
-        fixed = mend(loaded, table)
+        fixed = mend(loaded, table, known)
         if fixed:
             written = str(io.save(loaded, target))
     file = opened(loaded, table)
     backend_name = table.backend if table is not None else None
-    return LintReport(name, backend_name, len(file.quantizers), findings(file), written, fixed)
+    return LintReport(name, backend_name, len(file.quantizers), findings(file, known), written, fixed, known)
 
 
 def opened(model: ir.Model, table: schema.Backend | None = None) -> LintContext:
@@ -83,14 +122,14 @@ def _target(model: io.ModelSource, output: str | os.PathLike[str] | None) -> Pat
     raise UsageError("option-invalid", "a fixed model needs a file to be written to", hint="give output")
 
 
-def findings(file: LintContext) -> tuple[Finding, ...]:
-    """Run the rules that apply to `file`, and return the findings, errors first."""
-    found = [_in_words(rule, place) for rule in _applied(file) for place in rule.check(file)]
+def findings(file: LintContext, known: Sequence[Rule] | None = None) -> tuple[Finding, ...]:
+    """Run those of the `known` rules, by default :func:`all_rules`, that apply to `file`; findings, errors first."""
+    found = [_in_words(rule, place) for rule in _applied(file, known) for place in rule.check(file)]
     return tuple(sorted(found, key=lambda f: SEVERITIES.index(f.severity)))
 
 
-def _applied(file: LintContext) -> tuple[Rule, ...]:
-    return tuple(rule for rule in rules() if _applies(rule, file.table))
+def _applied(file: LintContext, known: Sequence[Rule] | None) -> tuple[Rule, ...]:
+    return tuple(rule for rule in (all_rules() if known is None else known) if _applies(rule, file.table))
 
 
 def _applies(rule: Rule, table: schema.Backend | None) -> bool:
@@ -110,8 +149,8 @@ def _in_words(rule: Rule, place: Found) -> Finding:
     )
 
 
-def mend(model: ir.Model, table: schema.Backend | None = None) -> dict[str, int]:
-    """Mend `model`, which the caller owns, in place.
+def mend(model: ir.Model, table: schema.Backend | None = None, known: Sequence[Rule] | None = None) -> dict[str, int]:
+    """Mend `model`, which the caller owns, in place, by the `known` rules (by default :func:`all_rules`) with a fix.
 
     Returns:
         For each code, how many findings are gone.
@@ -121,12 +160,13 @@ def mend(model: ir.Model, table: schema.Backend | None = None) -> dict[str, int]
     """
     sound = _is_sound(model)
     with _inferred(model):
-        before = _fixable(model, table)
+        fixes = [rule for rule in (all_rules() if known is None else known) if rule.fix and _applies(rule, table)]
+        before = _fixable(model, table, fixes)
         for _ in range(ROUNDS):
-            changed = [_mend(rule, model, table) for rule in rules() if rule.fix and _applies(rule, table)]
+            changed = [_mend(rule, model, table) for rule in fixes]
             if not any(changed):
                 break
-        after = _fixable(model, table)
+        after = _fixable(model, table, fixes)
     if sound:
         verify.verify(model)
     return {code: count - after.get(code, 0) for code, count in before.items() if count > after.get(code, 0)}
@@ -160,10 +200,10 @@ def _is_sound(model: ir.Model) -> bool:
     return True
 
 
-def _fixable(model: ir.Model, table: schema.Backend | None) -> dict[str, int]:
+def _fixable(model: ir.Model, table: schema.Backend | None, fixes: Sequence[Rule]) -> dict[str, int]:
     file, found = LintContext(model, table), dict[str, int]()
-    for rule in _applied(file):
-        count = sum(1 for _ in rule.check(file)) if rule.fix is not None else 0
+    for rule in fixes:
+        count = sum(1 for _ in rule.check(file))
         if count:
             found[rule.code] = count
     return found

@@ -102,6 +102,7 @@ class LintReport:
         findings: errors first, each severity in the order of the rules.
         output: the file that ``fix`` wrote; None where nothing was written.
         fixed: number of findings that the fix mended, by code.
+        rules: the rules that were known, those of the user's files too.
     """
 
     model: str
@@ -110,6 +111,7 @@ class LintReport:
     findings: tuple[Finding, ...]
     output: str | None = None
     fixed: dict[str, int] = dataclasses.field(default_factory=dict)
+    rules: tuple[Rule, ...] = ()
 
     def count(self, severity: Severity) -> int:
         """Number of findings of one severity."""

@@ -8,7 +8,6 @@ from typing import Any
 from urllib.parse import quote
 
 from onnxqat._version import __version__
-from onnxqat.linting.lint import rules
 from onnxqat.linting.rule import Finding, LintReport, Rule
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -21,7 +20,7 @@ def to_sarif(report: LintReport) -> dict[str, Any]:
     An ONNX file has no lines: a result names its file, and node and tensor as logical locations.
     """
     used = {finding.code for finding in report.findings}
-    described = [rule for rule in rules() if rule.code in used]
+    described = [rule for rule in report.rules if rule.code in used]
     positions = {rule.code: index for index, rule in enumerate(described)}
     driver = {
         "name": "onnxqat",

@@ -61,8 +61,8 @@ class Overrides:
         node_bits: pattern of node names as in `exclude`, width of weights and of activations, for these nodes alone;
             the last pattern that matches wins, over `first_last_bits` too.
         per_channel: granularity of weights.
-        observer: range observer of activations and weights, of the first and last layers too: a file of
-            ``calibration/observers``, or ``"percentile P"`` with the share of values to cover.
+        observer: range observer of activations and weights, of the first and last layers too: a name, the path of a
+            file with a class ``Observer``, or ``"percentile P"`` with the share of values to cover.
         activation_observer, weight_observer: the same for one of the two; they win over `observer`.
         activation_type: one of ``ACTIVATION_TYPES``.
         exact: restrict scales so that torch and every onnxruntime session give the same bits, see ``EXACT``.

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 
-from onnxqat.linting.lint import lint, rules
+from onnxqat.linting.lint import all_rules, lint
 from tests.linting.qdq_files import changed, model
 from tests.linting.target_cases import ORT, TARGET, TargetCase
 
@@ -32,7 +32,7 @@ def test_sound_file_is_left_alone(case: TargetCase, tmp_path: Path) -> None:
 
 
 def test_every_rule_has_a_case() -> None:
-    assert {case.code for case in TARGET} == {rule.code for rule in rules() if rule.target}
+    assert {case.code for case in TARGET} == {rule.code for rule in all_rules() if rule.target}
 
 
 def test_without_a_backend_no_target_is_asked() -> None:

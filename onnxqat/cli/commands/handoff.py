@@ -37,7 +37,13 @@ def _list(context: click.Context, _: click.Parameter, wanted: bool) -> None:
         if version is None:
             hint = compiler.missing().hint
         found.append({"compiler": name, "version": version, "hint": hint, "backends": tables})
-        rows.append((name, version or f"not installed: {hint}", ", ".join(tables) or "any, with --compiler"))
+        rows.append(
+            (
+                name,
+                f"not installed: {hint}" if version is None else version,
+                ", ".join(tables) or "any, with --compiler",
+            )
+        )
     if context.find_root().obj:  # --json, which may come behind this option
         printing.echo(json.dumps(found))
         context.exit()
@@ -51,7 +57,9 @@ def _list(context: click.Context, _: click.Parameter, wanted: bool) -> None:
 @_headings.under(
     "Compiler",
     click.option("--backend", required=True, help="Backend table of the target: a name, or a YAML file."),
-    click.option("--compiler", help="Compiler to use instead of the one that the table names, such as tract."),
+    click.option(
+        "--compiler", help="Compiler to use instead of the one that the table names: a name, or a Python file."
+    ),
     click.option(
         "--timeout", type=_options.POSITIVE, default=300.0, help="Seconds after which the compiler is stopped."
     ),

@@ -59,7 +59,10 @@ from onnxqat.cli import _headings, _options
 )
 @_headings.under(
     "Ranges and scales",
-    click.option("--observer", help="Range observer: auto, minmax, percentile, entropy, mse, ... [the backend's]."),
+    click.option(
+        "--observer",
+        help="Range observer: auto, minmax, percentile, entropy, mse, ..., or a Python file [the backend's].",
+    ),
     click.option("--activation-observer", help="Range observer of activations, instead of that of --observer."),
     click.option("--weight-observer", help="Range observer of weights, instead of that of --observer."),
     click.option(

@@ -13,6 +13,9 @@ from onnxqat.cli import _options
 @click.command
 @click.argument("model", type=_options.PATH)
 @click.option("--backend", help="Also apply the rules of this target: name of a backend table, or a YAML file.")
+@click.option(
+    "--rules", multiple=True, type=_options.PATH, metavar="FILE", help="Python file with rules of your own; repeat it."
+)
 @click.option("--fix", is_flag=True, help="Repair what has a mechanical remedy, in a new file.")
 @click.option("-o", "--output", type=_options.OUTPUT, help="File that --fix writes [MODEL.fixed.onnx].")
 @click.option(
@@ -21,7 +24,14 @@ from onnxqat.cli import _options
 @_options.html
 @_options.as_json
 def run(
-    model: Path, backend: str | None, fix: bool, output: Path | None, form: str, html: Path | None, as_json: bool
+    model: Path,
+    backend: str | None,
+    rules: tuple[Path, ...],
+    fix: bool,
+    output: Path | None,
+    form: str,
+    html: Path | None,
+    as_json: bool,
 ) -> None:
     """Find the defects of a QDQ file, or what a target will refuse or run in float of a float one.
 
@@ -38,7 +48,7 @@ def run(
         raise UsageError("option-invalid", "--output is what --fix writes", hint="give --fix too")
     if as_json and form == "sarif":
         raise UsageError("option-invalid", "--json and --format sarif ask for two forms", hint="give one of them")
-    found = lint(model, backend, fix=fix, output=output)
+    found = lint(model, backend, fix=fix, output=output, rules=rules)
     report = build_lint.from_lint(found)
     if form == "sarif":
         from onnxqat.linting import sarif

@@ -84,7 +84,7 @@ def _job(
 ) -> dict[str, Any]:
     numbers = iter(range(sum(len(batch) for batch in batches)))
     return {
-        "compiler": compiler.name,
+        "compiler": compiler.file or compiler.name,
         "options": compiler.options,
         "model": str(path.resolve()),
         "artefacts": None if artefacts is None else str(artefacts.resolve()),

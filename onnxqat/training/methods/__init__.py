@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from onnxqat import discover, numerics
+from onnxqat import discover, extension, numerics
 from onnxqat.bridge.module import OnnxModule
 from onnxqat.bridge.quantizers.derived_fake_quantize import DerivedFakeQuantize
 from onnxqat.bridge.quantizers.fake_quantize import FakeQuantize
@@ -45,7 +45,7 @@ def method(name: str) -> type[FakeQuantize]:
 
 def key_of(name: str) -> str:
     """Return the name of a method for records: `name` itself, or the stem of a user's file."""
-    return _found.key_of(name)
+    return extension.key_of(name)
 
 
 def factory(name: str, *, weights: str | None = None, limit_steps: bool = True) -> QuantizerFactory:

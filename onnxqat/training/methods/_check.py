@@ -17,7 +17,7 @@ import onnx
 import torch
 from torch import Tensor
 
-from onnxqat import numerics
+from onnxqat import extension, numerics
 from onnxqat.bridge.export.write_back import put_back
 from onnxqat.bridge.importing.importer import to_torch
 from onnxqat.bridge.module import OnnxModule
@@ -92,7 +92,7 @@ def check(name: str) -> MethodCheck:
         "export": lambda: _export(name, stored=False),
         "export stored": lambda: _export(name, stored=True),
     }
-    return MethodCheck(_found.key_of(name), tuple(_try(key, trial) for key, trial in trials.items()))
+    return MethodCheck(extension.key_of(name), tuple(_try(key, trial) for key, trial in trials.items()))
 
 
 def _try(name: str, trial: Callable[[], None]) -> Finding:

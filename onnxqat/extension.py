@@ -1,0 +1,164 @@
+"""Find an extension: a file of a package folder, a file of the user's, or another package's entry point.
+
+Each kind of extension (a method, an observer, a pass, ...) has one :class:`Kind` beside its base class. A name is looked
+up in this order:
+
+1. a name that ends in ``.py`` is the path of a file, which is run as a module of its own;
+2. a public module of the kind's folder, ``-`` and ``_`` being the same;
+3. an entry point ``my-name = "package.module"`` of the kind's group, in any installed package.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import importlib.metadata
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from onnxqat import discover
+from onnxqat.errors import QatError, UsageError
+from onnxqat.graph import files_read
+
+SUFFIX = ".py"
+_FILES = "onnxqat_extensions"  # parent of the modules that are made of files: a pickle imports the parent first
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """One kind of extension.
+
+    Attributes:
+        name: in the singular, as messages call it: ``method``.
+        package: the folder with those of onnxqat.
+        group: entry points of other packages.
+        lacks: says what a module lacks to be one of this kind, as in "there is no class Method"; None for one that is.
+        page: the page that says how to write one.
+    """
+
+    name: str
+    package: str
+    group: str
+    lacks: Callable[[ModuleType], str | None]
+    page: str
+
+
+def class_named(attribute: str, base: Callable[[], type]) -> Callable[[ModuleType], str | None]:
+    """A check for :attr:`Kind.lacks`: the module has a class `attribute` that is a subclass of what `base` gives."""
+
+    def lacks(module: ModuleType) -> str | None:
+        found, wanted = getattr(module, attribute, None), base()
+        if isinstance(found, type) and issubclass(found, wanted):
+            return None
+        return f"there is no class {attribute} that is a {wanted.__name__}"
+
+    return lacks
+
+
+def load(kind: Kind, name: str) -> ModuleType:
+    """The module of the extension `name` of this kind: a name, or the path of a file that ends in ``.py``.
+
+    Raises:
+        UsageError: ``name-unknown``, with the closest names that exist; ``option-invalid`` for a file that is missing,
+            cannot be imported or lacks what this kind needs.
+    """
+    if is_file(name):
+        return _checked(kind, _of_file(kind, Path(name)), name)
+    key = name.replace("-", "_")
+    if discover.holds(kind.package, key):
+        return discover.load(kind.package, key)
+    for entry in _entries(kind):
+        if _key(entry.name) == _key(name):
+            return _of_entry(kind, entry)
+    raise discover.unknown(kind.name, name, names(kind))
+
+
+def names(kind: Kind) -> list[str]:
+    """Names that :func:`load` takes, with ``-``: those of onnxqat, then those of other packages."""
+    own = [_key(name) for name in discover.names(kind.package)]
+    return own + sorted({_key(entry.name) for entry in _entries(kind)} - set(own))
+
+
+def installed(kind: Kind) -> Iterator[ModuleType]:
+    """The extensions of other packages, by name; for kinds of which all there are take part.
+
+    Raises:
+        UsageError: ``option-invalid``: one cannot be imported or lacks what this kind needs.
+    """
+    for entry in sorted(_entries(kind), key=lambda entry: entry.name):
+        yield _of_entry(kind, entry)
+
+
+def is_file(name: str) -> bool:
+    """Tell if `name` is the path of a user's file."""
+    return name.endswith(SUFFIX)
+
+
+def key_of(name: str) -> str:
+    """Return the name of an extension for records: `name` itself, or the stem of a user's file."""
+    return Path(name).stem if is_file(name) else name
+
+
+def _key(name: str) -> str:
+    return name.replace("_", "-")
+
+
+def _entries(kind: Kind) -> list[importlib.metadata.EntryPoint]:
+    return list(importlib.metadata.entry_points(group=kind.group))
+
+
+def _of_file(kind: Kind, path: Path) -> ModuleType:
+    """The module that `path` makes: the same one until the file changes, and one that a pickle finds by its name."""
+    if not path.is_file():
+        raise UsageError("option-invalid", f"there is no {kind.name} file {str(path)!r}")
+    path = path.resolve()
+    files_read.note(path, f"the {kind.name}")
+    # Files of one name in two folders are two modules; the last part is the file's, for classes named by their module.
+    folder = hashlib.sha256(str(path.parent).encode("utf-8", "surrogateescape")).hexdigest()[:12]
+    name = f"{_FILES}.{kind.name}_{folder}.{path.stem}"
+    known = sys.modules.get(name)
+    written = path.stat().st_mtime_ns
+    if known is not None and known.__dict__.get("_read") == written:
+        return known
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules.setdefault(_FILES, ModuleType(_FILES))
+    sys.modules[name] = module
+    module.__dict__["_read"] = written
+    try:
+        spec.loader.exec_module(module)
+    except QatError:
+        del sys.modules[name]
+        raise
+    except Exception as error:  # whatever a foreign file does when it is run
+        del sys.modules[name]
+        raise UsageError("option-invalid", f"{path}: {type(error).__name__}: {error}", hint=_see(kind)) from None
+    return module
+
+
+def _of_entry(kind: Kind, entry: importlib.metadata.EntryPoint) -> ModuleType:
+    stated = f"entry point {entry.name} = {entry.value!r}"
+    try:
+        found = entry.load()
+    except Exception as error:  # whatever a foreign package does when it is imported
+        raise UsageError("option-invalid", f"{stated}: {type(error).__name__}: {error}") from None
+    return _checked(kind, found, stated)
+
+
+def _checked(kind: Kind, module: Any, name: str) -> ModuleType:
+    if not isinstance(module, ModuleType):
+        raise UsageError("option-invalid", f"{name}: it is no module", hint=_see(kind))
+    missing = kind.lacks(module)
+    if missing is not None:
+        raise UsageError("option-invalid", f"{name}: {missing}", hint=_see(kind))
+    return module
+
+
+def _see(kind: Kind) -> str:
+    return f"see {kind.page}"
