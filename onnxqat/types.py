@@ -312,7 +312,7 @@ class QuantPlan:
     """Decision for every edge of a graph, made from a backend table.
 
     `bare`: tensors on the grid of the tensor that they were moved from, without a pair of their own. `tie_free_sums`: see
-    :mod:`onnxqat.calibration.exact.tie_free_sums`. `midpoints`: see :mod:`onnxqat.calibration.exact.tie_free_means`.
+    :mod:`onnxqat.calibration.exact.tie_free_sums`. `tie_free_means`: see :mod:`onnxqat.calibration.exact.tie_free_means`.
     """
 
     backend: str
@@ -324,7 +324,7 @@ class QuantPlan:
     shift_limits: tuple[ShiftLimit, ...] = ()
     bare: tuple[str, ...] = ()
     tie_free_sums: bool = False
-    midpoints: tuple[TieFreeMean, ...] = ()
+    tie_free_means: tuple[TieFreeMean, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

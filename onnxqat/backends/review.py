@@ -38,6 +38,7 @@ def unsourced(stated: Mapping[str, Any]) -> list[str]:
 
 def remarks(table: Backend) -> Iterator[str]:
     """Doubts about `table` that are no errors."""
+    yield from table.former_keys
     used = {slot.use for row in table.ops.values() for slot in (*row.inputs, *row.outputs)}
     yield from (f"types.{name} is used by no operator" for name in table.types if name not in used)
     for op in table.passthrough:

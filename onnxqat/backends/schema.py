@@ -202,25 +202,25 @@ class Slot(_Row):
 
 @dataclasses.dataclass(frozen=True)
 class OpRow(_Row):
-    """One operator: slots of its inputs and outputs, ties, and the attribute values that the row is for.
+    """One operator: slots of its inputs and outputs, tensors that share parameters, and the attribute values that the row is for.
 
     `float_output`: the backend's kernel gives float by itself, so that a result that leaves the graph needs no pair.
     `computed`: the row is for nodes without a constant among the inputs that it quantizes.
     `not_behind`: the row is not for a node that reads the result of one of these operators.
     `convert`: equal parameters are a must, so that an input with prescribed ones, or of another type, gets a second
     pair onto the common grid.
-    `midpoints`: the results, means or products, may lie half-way between two codes; with odd sums they lie on a grid of
-    their own, see :mod:`onnxqat.calibration.exact.tie_free_means`, whatever `tie` says.
+    `meets_ties`: the results, means or products, may lie half-way between two codes; with tie-free sums they lie on a grid of
+    their own, see :mod:`onnxqat.calibration.exact.tie_free_means`, whatever `share` says.
     """
 
     inputs: tuple[Slot, ...] = ()
     outputs: tuple[Slot, ...] = ()
-    tie: Literal["io", "in"] | None = None
+    share: Literal["io", "in"] | None = None
     convert: bool = False
     computed: bool = False
     not_behind: tuple[str, ...] = ()
     float_output: bool = False
-    midpoints: bool = False
+    meets_ties: bool = False
     when: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def input_slot(self, index: int) -> Slot | None:
@@ -239,7 +239,7 @@ class Chain(_Row):
     """Operators that the backend fuses: tensors between them carry no Q/DQ.
 
     ``when: clip_is_redundant`` limits that to a Relu or Clip that the Q behind it already performs; otherwise, with
-    ``else: tie``, the tensor between gets a pair that shares the parameters of the chain's output.
+    ``else: share``, the tensor between gets a pair that shares the parameters of the chain's output.
 
     With ``inner: pair`` the result of the first operator has a pair of its own: what follows is a function of as many
     values as there are codes, which every formula for it rounds alike. `exact` is what ``--exact`` sets `inner` to; a
@@ -248,9 +248,9 @@ class Chain(_Row):
 
     chain: tuple[tuple[str, ...], ...]
     when: Literal["always", "clip_is_redundant", "exact"] = "always"
-    otherwise: Literal["tie", "float"] = "tie"
-    inner: Literal["bare", "pair"] = "bare"
-    exact: Literal["bare", "pair"] = "bare"
+    otherwise: Literal["share", "float"] = "share"
+    inner: Literal["no_pair", "pair"] = "no_pair"
+    exact: Literal["no_pair", "pair"] = "no_pair"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -311,17 +311,17 @@ class Backend(_Row):
 
     `first_last_bits` is the width of the first and last weighted layers (0: float), which `first_last_observer`
     observes: what suits few bits clips too much of 8. `pairs` says whether all consumers of a tensor read one pair, or
-    each its own. Where `moved` is ``bare``, what only moves data (the operators of `passthrough`, and a tied Concat)
-    carries no pair that repeats the grid of its inputs, since the compiler carries the grid on. Operators of `summands`
-    carry no pair where a sum alone reads their result: the compiler adds before it rounds. A MatMul and the Add of its
+    each its own. Where `data_movement` is ``no_pair``, what only moves data (the operators of `passthrough`, and a Concat on one grid)
+    carries no pair that repeats the grid of its inputs, since the compiler carries the grid on. Operators of
+    `fused_residual_add` carry no pair where a sum alone reads their result: the compiler adds before it rounds. A MatMul and the Add of its
     bias have no pair between them; ``gemm`` makes them one Gemm. Operators of `claims` it runs on codes between any two pairs, with a weight that it rounds itself, so that one
     left in float has no pair behind it. `exact` is what ``--exact`` does: ``short`` scales, for kernels that add or
-    multiply in float, or ``odd`` sums, for those with a fixed-point factor (:mod:`onnxqat.calibration.exact.tie_free_sums`); then
+    multiply in float, or ``tie_free`` sums, for those with a fixed-point factor (:mod:`onnxqat.calibration.exact.tie_free_sums`); then
     it sets `sums`. With `written_attributes`, operators get the attributes that they leave at their defaults, for
     compilers that do not know them. `arithmetic` is what the integer kernels compute, where that is known to the last bit
     (:mod:`onnxqat.arithmetic`): training computes it. `accepts` names the types of activations and of weights that the compiler takes,
     any where it says nothing; ``int8-symmetric`` is int8 without a zero point. `facts` gives the source of keys by path
-    (``types.act``), for all below it too.
+    (``types.act``), for all below it too. `former_keys` says which names of earlier releases the table was read from.
     """
 
     schema_version: Literal[1]
@@ -338,12 +338,12 @@ class Backend(_Row):
     passthrough: tuple[str, ...] = ()
     fused: tuple[Chain, ...] = ()
     pairs: Literal["tensor", "consumer"] = "tensor"
-    moved: Literal["pair", "bare"] = "pair"
-    summands: tuple[str, ...] = ()
+    data_movement: Literal["pair", "no_pair"] = "pair"
+    fused_residual_add: tuple[str, ...] = ()
     matmul_bias: Literal["add", "gemm"] = "add"
     claims: tuple[str, ...] = ()
-    exact: Literal["short", "odd"] = "short"
-    sums: Literal["any", "odd"] = "any"
+    exact: Literal["short", "tie_free"] = "short"
+    sums: Literal["any", "tie_free"] = "any"
     checks: tuple[Check, ...] = ()
     written_attributes: bool = False
     arithmetic: str | None = None
@@ -352,6 +352,7 @@ class Backend(_Row):
     first_last_bits: int | None = None
     first_last_observer: str = "auto"
     session: dict[str, str] = dataclasses.field(default_factory=dict)
+    former_keys: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for op, row in self.ops.items():
@@ -367,7 +368,14 @@ class Backend(_Row):
             raise ValueError(f"first_last_bits is {self.first_last_bits}, which is none of 0, 2 to 8, 16")
         chained = {o for c in self.fused for step in c.chain for o in step}
         checked = {o for check in self.checks for o in check.ops}
-        for op in {*self.ops, *self.passthrough, *self.summands, *self.claims, *chained, *checked} - COMPOSITES:
+        for op in {
+            *self.ops,
+            *self.passthrough,
+            *self.fused_residual_add,
+            *self.claims,
+            *chained,
+            *checked,
+        } - COMPOSITES:
             if ops.find("", op.partition("/")[0]) is None:
                 raise ValueError(f"{op!r} is not an operator that onnxqat knows")
 

@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 
 from onnxqat import discover, extension
+from onnxqat.backends import former_keys
 from onnxqat.errors import BackendError
 from onnxqat.graph import files_read
 
@@ -84,7 +85,7 @@ def read(path: Path) -> dict[str, Any]:
         raise BackendError("backend-table", f"{path}: not readable as YAML: {detail}") from None
     if not isinstance(raw, dict):
         raise BackendError("backend-table", f"{path}: a table is a mapping of keys")
-    return raw
+    return former_keys.renewed(raw)
 
 
 def _beside(table: dict[str, Any], folder: Path) -> dict[str, Any]:

@@ -146,14 +146,14 @@ def insert_qdq(
     if replace and keep:
         raise UsageError("option-invalid", "quantizers can be replaced or kept, not both")
     table = table_overrides.apply(overrides, schema.load(backend))
-    if rounding == "compensated" and table.sums == "odd":
+    if rounding == "compensated" and table.sums == "tie_free":
         text = f"{table.backend} --exact rounds weights to even codes, which undoes compensated rounding"
         raise UsageError("option-invalid", text, hint="leave one of the two")
     if output is None and isinstance(source, (str, os.PathLike)):
         output = bundles.outside(source).with_suffix(".qdq.onnx")
     files_read.plan(output)
     model = io.load(source)
-    remarks: list[Remark] = []
+    remarks = [Remark(f"backend table {table.backend}: {text}", (), "table") for text in table.former_keys]
     origin = records.origin(source, model)
     settle_quantizers(model, source, remarks, replace=replace, keep=keep)
     original = model.clone()
@@ -270,7 +270,7 @@ def prepare(
     if table.written_attributes:
         steps.append(WriteDefaultAttributes(op.partition("/")[0] for op in (*table.ops, *table.passthrough)))
     remarks.extend(_base.rewrite(model, steps).remarks)
-    if table.sums == "odd":
+    if table.sums == "tie_free":
         from onnxqat.calibration.exact import tie_free_sums
 
         tie_free_sums.add_biases(model)

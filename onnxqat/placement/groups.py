@@ -20,7 +20,7 @@ class Groups:
         self._parent[tensor] = parent
         return parent
 
-    def tie(self, first: str, second: str) -> None:
+    def join(self, first: str, second: str) -> None:
         """Put both tensors into one group."""
         roots = sorted((self.root(first), self.root(second)), key=lambda t: self._order[t])
         self._parent[roots[1]] = roots[0]

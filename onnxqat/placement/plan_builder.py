@@ -77,12 +77,12 @@ class PlanBuilder:
         self.float_nodes: list[tuple[str, str]] = []
         self.remarks: list[Remark] = []
         self.shift_limits: list[ShiftLimit] = []
-        self.midpoints: list[TieFreeMean] = []
+        self.tie_free_means: list[TieFreeMean] = []
         self.fused: set[ir.Node] = set()
         self.unpaired: dict[ir.Value, str] = {}
         self.layers_in_float: dict[ir.Node, str] = {}
         self.wants: dict[Consumer, Decision] = {}
-        self.ties: list[tuple[ir.Node, OpRow, list[int]]] = []
+        self.sharing: list[tuple[ir.Node, OpRow, list[int]]] = []
         self.graphs = tuple(dataflow.reached_graphs(model.graph))
         self.homes = {str(node.name): graph for graph in self.graphs for node in graph}
         self.data_nodes = dataflow.data_nodes(model.graph)
@@ -143,12 +143,12 @@ class PlanBuilder:
         source = node.inputs[0]
         return source is not None and source.dtype == ir.DataType.FLOAT and query.constant_tensor(source) is None
 
-    def tie(self, first: str, second: str) -> bool:
+    def share(self, first: str, second: str) -> bool:
         """Let two tensors share one scale, where both are quantized and their types agree; whether they do now."""
         a, b = self.tensors.get(first), self.tensors.get(second)
         if a is None or b is None or not isinstance(a.primary, TensorSpec) or not isinstance(b.primary, TensorSpec):
             return False
         if a.primary.qtype == b.primary.qtype and a.primary.symmetric == b.primary.symmetric:
-            self.groups.tie(first, second)
+            self.groups.join(first, second)
             return True
         return False

@@ -68,7 +68,7 @@ def plan(
             _visit(draft, node)
     residual_adds.leave_bare(draft)
     propagation.settle(draft)
-    for node, row, inputs in draft.ties:
+    for node, row, inputs in draft.sharing:
         propagation.share_row(draft, node, row, inputs)
     if backend.placement == "both":
         propagation.spread(draft)
@@ -79,7 +79,7 @@ def plan(
             _leave_scope(draft, scope)
     edges = [edge for tensor in draft.tensors.values() for edge in _edges(draft, tensor)]
     moved: tuple[str, ...] = ()
-    if backend.moved == "bare":
+    if backend.data_movement == "no_pair":
         edges, moved = redundant_pairs.without_repeats(draft, edges)
     return QuantPlan(
         backend.backend,
@@ -90,8 +90,8 @@ def plan(
         tuple(draft.float_nodes),
         tuple(draft.shift_limits),
         moved,
-        backend.sums == "odd",
-        tuple(draft.midpoints),
+        backend.sums == "tie_free",
+        tuple(draft.tie_free_means),
     )
 
 
@@ -115,11 +115,11 @@ def _visit(draft: PlanBuilder, node: ir.Node) -> None:
     fusion = fusion_chains.Fusion(node.outputs[0], node.outputs[0], ())
     if draft.backend.placement == "both" and row.outputs:
         fusion = _produce(draft, node, row, key)
-    if row.midpoints and draft.backend.sums == "odd" and _meets_ties(node):
+    if row.meets_ties and draft.backend.sums == "tie_free" and _meets_ties(node):
         sources = tuple(str(value.name) for i, value in enumerate(node.inputs) if value is not None and i in decisions)
-        draft.midpoints.append(TieFreeMean(str(node.name), sources, str(fusion.output.name)))
-    elif row.tie is not None:
-        draft.ties.append((node, row, list(decisions)))
+        draft.tie_free_means.append(TieFreeMean(str(node.name), sources, str(fusion.output.name)))
+    elif row.share is not None:
+        draft.sharing.append((node, row, list(decisions)))
     biases.derive(draft, node, row, key)
     draft.shift_limits.extend(_shift_limits(draft, node, fusion))
 

@@ -49,11 +49,11 @@ def share_row(draft: PlanBuilder, node: ir.Node, row: OpRow, inputs: list[int]) 
     """Tie what the row of `node` ties; with ``convert``, an input that cannot be tied gets a pair of its own."""
     names = {i: str(value.name) for i in inputs if (value := node.inputs[i]) is not None}
     output = str(fusion_chains.behind(node, draft.backend).output.name)
-    order = [*([output] if row.tie == "io" else []), *names.values()]
+    order = [*([output] if row.share == "io" else []), *names.values()]
     free = [n for n in order if (t := draft.tensors.get(n)) is not None and isinstance(t.primary, TensorSpec)]
     root = (free or order)[0] if row.convert else order[0]
     for other in order:
-        if other == root or draft.tie(root, other) or (row.convert and other != output):
+        if other == root or draft.share(root, other) or (row.convert and other != output):
             continue
         _remark(draft, root, other)
     if row.convert and free:
@@ -95,7 +95,7 @@ def _spread_node(draft: PlanBuilder, node: ir.Node) -> None:
     for tensor in outs:
         if tensor.primary is None or tensor.produced is None:
             tensor.produced = (spec, f"{node.op_type} passes its input's grid on")
-        if isinstance(spec, TensorSpec) and not draft.tie(str(source.name), str(tensor.value.name)):
+        if isinstance(spec, TensorSpec) and not draft.share(str(source.name), str(tensor.value.name)):
             _remark(draft, str(source.name), str(tensor.value.name))
 
 
@@ -109,7 +109,7 @@ def tie_widest(draft: PlanBuilder) -> None:
         for node in graph:
             widest = draft.mixed_range.get(str(node.name))
             if widest is not None:
-                draft.tie(widest, str(node.outputs[0].name))
+                draft.share(widest, str(node.outputs[0].name))
 
 
 def tie_branches(draft: PlanBuilder) -> None:
@@ -117,7 +117,7 @@ def tie_branches(draft: PlanBuilder) -> None:
     for graph in draft.graphs:
         for value in (v for node in graph for v in node.outputs):
             for inner in dataflow.returned_by(value):
-                if not draft.tie(str(value.name), str(inner.name)):
+                if not draft.share(str(value.name), str(inner.name)):
                     _remark(draft, str(value.name), str(inner.name))
 
 

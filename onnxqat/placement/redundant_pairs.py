@@ -48,7 +48,7 @@ def _moved_inputs(draft: PlanBuilder, node: ir.Node) -> list[ir.Value]:
     if draft.spreads(node) and draft.moves_float(node):
         return [v for v in node.inputs[:1] if v is not None]
     row, _ = draft.row(node)
-    tied = node.op_type == "Concat" and row is not None and row.tie == "io" and not row.convert
+    tied = node.op_type == "Concat" and row is not None and row.share == "io" and not row.convert
     return [v for v in node.inputs if v is not None] if tied else []
 
 

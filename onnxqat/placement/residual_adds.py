@@ -40,7 +40,7 @@ def _is_added_to(draft: PlanBuilder, node: ir.Node, index: int) -> bool:
     maker = value.producer()
     if maker is not None and batchnorm.is_kept(maker):  # it will be part of the layer
         maker = batchnorm.layer(maker)
-    if maker is None or maker.op_type not in draft.backend.summands:
+    if maker is None or maker.op_type not in draft.backend.fused_residual_add:
         return False
     readers = [user for user, _ in value.uses() if user.op_type not in SHAPE_READERS]
     if value.is_graph_output() or len(readers) != 1 or _is_broadcast(value, other):

@@ -257,8 +257,8 @@ def apply(overrides: Overrides, backend: Backend) -> Backend:
     update: dict[str, object] = {"types": types}
     if overrides.exact:
         update["fused"] = tuple(map(_exact, backend.fused))
-    if overrides.exact and backend.exact == "odd":
-        update |= {"sums": "odd", "checks": (*backend.checks, *_ODD_SUMS)}
+    if overrides.exact and backend.exact == "tie_free":
+        update |= {"sums": "tie_free", "checks": (*backend.checks, *_ODD_SUMS)}
     observer = overrides.activation_observer or overrides.observer
     if observer is not None:
         update["first_last_observer"] = observer

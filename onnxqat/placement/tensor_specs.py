@@ -26,7 +26,7 @@ def of_input(draft: PlanBuilder, node: ir.Node, row: OpRow, index: int) -> Decis
         return None  # the backend quantizes weights alone, and this one is computed
     axis = channel_axis(node, slot, value) if constant else None
     # A constant that is tied to activations shares their merged range.
-    role: Role = "weight" if constant and row.tie is None else "activation"
+    role: Role = "weight" if constant and row.share is None else "activation"
     definition = ops.find(node.domain, node.op_type)
     return spec(
         draft, node, slot, value, role, axis, is_bias=definition is not None and definition.role(index) == "bias"

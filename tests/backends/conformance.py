@@ -84,7 +84,7 @@ class _File:
                 if not float_input and not self._is_added_to(value):
                     yield f"input {index} ({value.name}) is not quantized"
             else:
-                yield from self._grid(node, index, slot.use or "", slot.axis, q, tied=row.tie is not None)
+                yield from self._grid(node, index, slot.use or "", slot.axis, q, tied=row.share is not None)
         yield from self._outputs(node, row)
         yield from self._ties(node, row)
         yield from self._shifts(node)
@@ -161,7 +161,7 @@ class _File:
     def _is_added_to(self, value: ir.Value) -> bool:
         """Whether an Add alone reads `value`, its other operand is quantized, and the table says that it needs no pair."""
         maker, users = value.producer(), value.uses()
-        if maker is None or maker.op_type not in self.table.summands or len(users) != 1:
+        if maker is None or maker.op_type not in self.table.fused_residual_add or len(users) != 1:
             return False
         ((add, index),) = users
         return add.op_type == "Add" and self._grid_of(add.inputs[1 - index]) is not None
@@ -178,10 +178,10 @@ class _File:
             yield f"output has scale {qparams.scale} and zero point {qparams.zero_point}, not {fixed}"
 
     def _ties(self, node: ir.Node, row: OpRow) -> Iterator[str]:
-        if row.tie is None:
+        if row.share is None:
             return
         members = [q for v in node.inputs if v is not None and (q := self.by_output.get(id(v))) is not None]
-        if row.tie == "io" and self.table.placement == "both":
+        if row.share == "io" and self.table.placement == "both":
             members += self.by_input.get(id(self._behind(node)), [])[:1]
         if row.convert and any(not m.qparams.same(members[0].qparams) for m in members[1:]):
             yield f"inputs and output differ: {[(m.tensor, float(m.qparams.scale)) for m in members]}"
@@ -239,10 +239,10 @@ class _File:
     def _grid_of(self, value: ir.Value) -> Quantizer | None:
         """The quantizer whose grid `value` lies on; behind data movement that of its inputs, for a table that says so."""
         found, node = self.by_output.get(id(value)), value.producer()
-        if found is not None or node is None or self.table.moved == "pair":
+        if found is not None or node is None or self.table.data_movement == "pair":
             return found
         row = self._row(node)
-        tied = node.op_type == "Concat" and row is not None and row.tie == "io"
+        tied = node.op_type == "Concat" and row is not None and row.share == "io"
         moved = [v for v in node.inputs if v is not None] if tied else list(node.inputs[:1]) * self._passes(node)
         grids = [None if v is None else self._grid_of(v) for v in moved]
         alike = bool(grids) and all(g and grids[0] and g.qparams.same(grids[0].qparams) for g in grids)
@@ -251,7 +251,7 @@ class _File:
     def _moved(self, node: ir.Node) -> Iterator[str]:
         value = node.inputs[0]
         source = self._grid_of(value) if value is not None else None
-        if self.table.moved == "bare" and source is not None:
+        if self.table.data_movement == "no_pair" and source is not None:
             return
         for output in node.outputs:
             made = self.by_input.get(id(output), [None])[0]

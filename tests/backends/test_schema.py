@@ -7,8 +7,9 @@ import yaml
 
 from onnxqat.backends import review, schema, table_files, validation
 from onnxqat.errors import BackendError
+from onnxqat.insertion.insert import insert_qdq
 from onnxqat.types import QType
-from tests.backends.planning import table_file
+from tests.backends.planning import proto, table_file
 
 TABLE = """
 schema: 1
@@ -75,10 +76,10 @@ def test_description_is_an_equal_table(name: str, tmp_path: Path) -> None:
 
 def test_description_keeps_every_kind_of_slot(tmp_path: Path) -> None:
     text = TABLE + (
-        "  Concat: {in: [act...], out: [act], tie: io}\n"
+        "  Concat: {in: [act...], out: [act], share: io}\n"
         "  Add: {in: [act, '-'], out: [{use: act, fixed: {scale: 0.5, zero_point: qmin}}]}\n"
         "  AveragePool: {in: [act], when: {count_include_pad: 0}, float_output: true}\n"
-        "  Mul: {in: [act, wt@K], not_behind: [Conv], tie: io, convert: true}\n"
+        "  Mul: {in: [act, wt@K], not_behind: [Conv], share: io, convert: true}\n"
         "fused:\n  - {chain: [Conv|Add, Relu], when: clip_is_redundant, else: float}\n"
         "first_last_bits: 8\nsession: {a: '1'}\nio: {inputs: float}\npairs: consumer\n"
         "checks:\n  - {op: Conv|Add, shift: in0 + in1 - out, range: [0, 16]}\n"
@@ -226,3 +227,34 @@ def test_axis_counts_per_channel_only() -> None:
 def test_description_lists_what_is_inherited(tmp_path: Path) -> None:
     table = schema.load(table_file(tmp_path, "backend: mine\nextends: tensorrt\n"))
     assert set(yaml.safe_load(schema.describe(table))["ops"]) == set(schema.load("tensorrt").ops)
+
+
+def test_former_names_are_read_and_said(tmp_path: Path) -> None:
+    text = """backend: mine
+extends: onnxruntime-cpu
+moved: bare
+summands: [Conv]
+exact: odd
+ops: {AveragePool: {tie: io, midpoints: true}}
+fused: [{chain: [Conv, Relu], when: clip_is_redundant, else: tie, inner: bare}]
+facts: {moved: {source: a test, status: run}}
+"""
+    table = schema.load(table_file(tmp_path, text))
+    assert (table.data_movement, table.fused_residual_add, table.exact) == ("no_pair", ("Conv",), "tie_free")
+    assert (table.ops["AveragePool"].share, table.ops["AveragePool"].meets_ties) == ("io", True)
+    assert (table.fused[0].otherwise, table.fused[0].inner) == ("share", "no_pair")
+    assert table.facts["data_movement"].source == "a test"
+    assert list(table.former_keys) == [
+        "moved is now data_movement: no_pair",
+        "summands is now fused_residual_add",
+        "exact is now exact: tie_free",
+        "ops.AveragePool.tie is now ops.AveragePool.share",
+        "ops.AveragePool.midpoints is now ops.AveragePool.meets_ties",
+        "fused.else is now fused.else: share",
+        "fused.inner is now fused.inner: no_pair",
+    ]
+    result = insert_qdq(
+        proto("g (float[1,2] x) => (float[1,2] y) { y = Relu(x) }"), table_file(tmp_path, text), random_data=True
+    )
+    assert "backend table mine: summands is now fused_residual_add" in [r.message for r in result.remarks]
+    assert not schema.load("openvino-cpu").former_keys

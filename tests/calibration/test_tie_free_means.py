@@ -82,14 +82,14 @@ def placement(tensor: str, scale: float, **more: object) -> Placement:
 def test_prescribed_grids_and_rings_stay() -> None:
     chain = (TieFreeMean("n1", ("a",), "b"), TieFreeMean("n2", ("b",), "c"), TieFreeMean("n3", ("c",), "d"))
     made = [placement("a", 1), placement("b", 1), placement("c", 1, prescribed=True), placement("d", 1)]
-    found = tie_free_means.offset_scales(QuantPlan("t", (), midpoints=chain), made)
+    found = tie_free_means.offset_scales(QuantPlan("t", (), tie_free_means=chain), made)
     assert [float(p.qparams.scale) for p in found] == [1, STEP, 1, STEP]
     assert [p.qparams.scale_bits for p in found] == [1, 12, 1, 12]
     ring = (TieFreeMean("n1", ("a", "a"), "b"), TieFreeMean("n2", ("b", "b"), "a"))
-    again = tie_free_means.offset_scales(QuantPlan("t", (), midpoints=ring * 50), made[:2])
+    again = tie_free_means.offset_scales(QuantPlan("t", (), tie_free_means=ring * 50), made[:2])
     assert all(1 < p.qparams.scale < 1.05 for p in again)
     tied = [placement("a", 1, group="a"), placement("b", 1, group="a")]
-    assert tie_free_means.offset_scales(QuantPlan("t", (), midpoints=chain[:1]), tied) == tied
+    assert tie_free_means.offset_scales(QuantPlan("t", (), tie_free_means=chain[:1]), tied) == tied
 
 
 def test_the_model_is_valid() -> None:
@@ -118,8 +118,8 @@ def test_factors_have_their_zero_point_in_the_middle() -> None:
 def test_centered_grids_cover_as_much(zero_point: int, times: int) -> None:
     given = placement("a", 0.5)
     given = dataclasses.replace(given, qparams=dataclasses.replace(given.qparams, zero_point=np.int64(zero_point)))
-    plan = QuantPlan("t", (), midpoints=(TieFreeMean("n", ("a", "b"), "c"),))
+    plan = QuantPlan("t", (), tie_free_means=(TieFreeMean("n", ("a", "b"), "c"),))
     (found,) = tie_free_means.center(plan, [given])
     assert (int(found.qparams.zero_point), float(found.qparams.scale)) == (128, 0.5 * times)
-    (alone,) = tie_free_means.center(QuantPlan("t", (), midpoints=(TieFreeMean("n", ("a",), "c"),)), [given])
+    (alone,) = tie_free_means.center(QuantPlan("t", (), tie_free_means=(TieFreeMean("n", ("a",), "c"),)), [given])
     assert alone is given

@@ -13,7 +13,7 @@ TENSORS = st.sampled_from("abcdefgh")
 def test_groups_are_the_connected_components(pairs: list[tuple[str, str]]) -> None:
     groups = Groups()
     for first, second in pairs:
-        groups.tie(first, second)
+        groups.join(first, second)
     order = list(dict.fromkeys(t for pair in pairs for t in pair))
     components = {t: {t} for t in order}
     for first, second in pairs:
@@ -32,5 +32,5 @@ def test_groups_are_the_connected_components(pairs: list[tuple[str, str]]) -> No
 def test_an_untied_tensor_is_its_own_root() -> None:
     groups = Groups()
     assert groups.root("a") == "a"
-    groups.tie("a", "a")
+    groups.join("a", "a")
     assert groups.members() == {}

@@ -131,7 +131,7 @@ def test_concat_with_tied_inputs() -> None:
 
 def test_concat_without_tie(tmp_path: Path) -> None:
     assert len({root(plan(CONCAT), t) for t in "abc"}) == 1
-    table = table_file(tmp_path, "backend: mine\nextends: onnxruntime-cpu\nops: {Concat: {tie: null}}\n")
+    table = table_file(tmp_path, "backend: mine\nextends: onnxruntime-cpu\nops: {Concat: {share: null}}\n")
     assert not any(isinstance(e.decision, Shared) for e in plan(CONCAT, table).edges)
 
 

@@ -18,8 +18,8 @@ def table(folder: Path, keys: str) -> str:
 
 def test_concat_and_movement_behind_it(tmp_path: Path) -> None:
     """One of the inputs becomes the root of the group, with the decision that the root had."""
-    with_pairs = plan(CONCAT, table(tmp_path, "moved: pair"))
-    without = plan(CONCAT, table(tmp_path, "moved: bare"))
+    with_pairs = plan(CONCAT, table(tmp_path, "data_movement: pair"))
+    without = plan(CONCAT, table(tmp_path, "data_movement: no_pair"))
     assert {root(with_pairs, t) for t in "abcd"} == {"c"}
     assert with_pairs.bare == ()
     assert without.bare == ("c", "d")
@@ -44,6 +44,6 @@ def test_results_and_untied_inputs_keep_their_pairs(tmp_path: Path) -> None:
     text = f"""g (float[1,2,4,4] x) => (float[1,2,4,4] y) <{W}> {{
         a = Conv(x, w) y = Transpose<perm = [0,1,3,2]>(a) }}"""
     assert "y" in edges(plan(text, "openvino-cpu"))
-    found = plan(CONCAT, table(tmp_path, "ops: {Concat: {tie: null}}"))
+    found = plan(CONCAT, table(tmp_path, "ops: {Concat: {share: null}}"))
     assert "c" in edges(found)
     assert found.bare == ("d",)

@@ -28,7 +28,7 @@ def test_one_operand_of_a_sum_is_bare(tmp_path: Path) -> None:
     """The convolution that a sum alone reads; the first of two, and the other keeps its pair."""
     assert bare(BLOCKS) == {"b", "c"}
     assert bare(BLOCKS, "onnxruntime-cpu") == set()
-    assert bare(BLOCKS, table_file(tmp_path, "backend: t\nextends: openvino-cpu\nsummands: []\n")) == set()
+    assert bare(BLOCKS, table_file(tmp_path, "backend: t\nextends: openvino-cpu\nfused_residual_add: []\n")) == set()
 
 
 def test_who_reads_the_shape_does_not_count() -> None:
@@ -79,7 +79,7 @@ def test_openvino_computes_the_file(tmp_path: Path) -> None:
     x = np.random.default_rng(1).standard_normal((4, 8, 12, 12)).astype(np.float32)
     model = residual_network(4)
     largest = {}
-    for rows, text in (("bare", ""), ("pairs", "summands: []\n")):
+    for rows, text in (("bare", ""), ("pairs", "fused_residual_add: []\n")):
         table = table_file(tmp_path, f"backend: t\nextends: openvino-cpu\nroute: openvino-cpu\n{text}")
         table = str(Path(table).rename(tmp_path / f"{rows}.yaml"))
         overrides = Overrides(exact=True)  # with free scales single values lie next to a tie

@@ -28,7 +28,7 @@ def center(plan: QuantPlan, placements: list[Placement]) -> list[Placement]:
     prescribed or fixed parameters (Sigmoid) are left unchanged.
     """
     kept = {e.tensor for e in plan.edges if isinstance(e.decision, Fixed) or _is_constant(e.decision)}
-    factors = {name for found in plan.midpoints if len(found.inputs) > 1 for name in found.inputs} - kept
+    factors = {name for found in plan.tie_free_means if len(found.inputs) > 1 for name in found.inputs} - kept
     grids = {_grid(p) for p in placements if p.tensor in factors and p.qparams.qtype.quant_min == 0}
     return [_centered(p) if _grid(p) in grids and not p.prescribed else p for p in placements]
 
@@ -47,7 +47,7 @@ def _centered(placement: Placement) -> Placement:
 
 
 def offset_scales(plan: QuantPlan, placements: list[Placement]) -> list[Placement]:
-    """Set the grids of `plan.midpoints` apart from those of their inputs, by a factor of 1 + 1/2048.
+    """Set the grids of `plan.tie_free_means` apart from those of their inputs, by a factor of 1 + 1/2048.
 
     A mean of means is set apart twice. Tensors of one group stay tied, so that a group with an input and its mean in it
     meets ties as before; so does a prescribed grid.
@@ -59,7 +59,7 @@ def offset_scales(plan: QuantPlan, placements: list[Placement]) -> list[Placemen
     by_use = {use: p for p in placements for use in p.consumers or ()}
     by_tensor = {p.tensor: p for p in placements if p.consumers is None}
     edges = []
-    for found in plan.midpoints:
+    for found in plan.tie_free_means:
         read = [by_use.get((found.node, i), by_tensor.get(name)) for i, name in enumerate(found.inputs)]
         before, behind = [_grid(p) for p in read if p is not None], by_tensor.get(found.output)
         if before and behind is not None and not behind.prescribed and _grid(behind) not in before:
