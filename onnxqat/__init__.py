@@ -22,6 +22,14 @@ _PUBLIC = {
     "to_integer": "onnxqat.bridge.integer.model",
     "write_back": "onnxqat.bridge.export.write_back",
     "finetune": "onnxqat.training.finetune",
+    "OptimizerConfig": "onnxqat.training.config",
+    "ScheduleConfig": "onnxqat.training.config",
+    "DistillationConfig": "onnxqat.training.config",
+    "ScoreConfig": "onnxqat.training.config",
+    "CheckpointConfig": "onnxqat.training.config",
+    "Execution": "onnxqat.training.execution.execution",
+    "Loss": "onnxqat.training.objective.losses",
+    "Overrides": "onnxqat.placement.table_overrides",
     "reconstruct": "onnxqat.training.reconstruction.reconstruct",
     "validate": "onnxqat.validation.validate",
     "profile": "onnxqat.validation.profile",
@@ -78,9 +86,17 @@ if TYPE_CHECKING:
     from onnxqat.linting.explain import explain as explain
     from onnxqat.linting.inspect import inspect as inspect
     from onnxqat.linting.lint import lint as lint
+    from onnxqat.placement.table_overrides import Overrides as Overrides
     from onnxqat.subgraphs.cut import cut as cut
     from onnxqat.subgraphs.stitch import stitch as stitch
+    from onnxqat.training.config import CheckpointConfig as CheckpointConfig
+    from onnxqat.training.config import DistillationConfig as DistillationConfig
+    from onnxqat.training.config import OptimizerConfig as OptimizerConfig
+    from onnxqat.training.config import ScheduleConfig as ScheduleConfig
+    from onnxqat.training.config import ScoreConfig as ScoreConfig
+    from onnxqat.training.execution.execution import Execution as Execution
     from onnxqat.training.finetune import finetune as finetune
+    from onnxqat.training.objective.losses import Loss as Loss
     from onnxqat.training.reconstruction.reconstruct import reconstruct as reconstruct
     from onnxqat.validation.profile import profile as profile
     from onnxqat.validation.simulate import simulate as simulate

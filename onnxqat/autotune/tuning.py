@@ -138,6 +138,7 @@ class Tuning:
         progress: Callable[[Any], None] | None = None,
     ) -> tuple[int, int | None]:
         """Steps that were done, and steps of an epoch."""
+        from onnxqat.training.config import ScoreConfig
         from onnxqat.training.data.batches import DataBatches
         from onnxqat.training.finetune import finetune
 
@@ -147,9 +148,7 @@ class Tuning:
             source,
             teacher=self.teacher,
             max_steps=max_steps,
-            evaluate=evaluate,
-            score_every=every,
-            target=-self.target_drop,
+            score=ScoreConfig(evaluate=evaluate, every=every, target=-self.target_drop),
             seed=self.seed,
             device=self.device,
             output=output,

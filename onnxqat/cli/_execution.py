@@ -77,10 +77,32 @@ options = _options.Group(
 )
 
 
-def keywords(execution: dict[str, Any]) -> dict[str, Any]:
-    """Keywords of :func:`onnxqat.finetune`."""
-    rest = dict(execution)
-    backend, segments = rest.pop("compile_backend"), rest.pop("recompute_segments")
-    rest["compile"] = rest["compile"] if backend is None else backend
-    rest["recompute"] = rest["recompute"] if segments is None else segments
-    return rest
+def execution(given: dict[str, Any], **others: Any) -> Any:
+    """Return the :class:`onnxqat.training.execution.execution.Execution` of the options above and of `others`."""
+    from onnxqat.training.execution.execution import Execution
+
+    backend, segments = given["compile_backend"], given["recompute_segments"]
+    return Execution(
+        precision=given["precision"],
+        accumulate=given["accumulate"],
+        compile=given["compile"] if backend is None else backend,
+        channels_last=given["channels_last"],
+        recompute=given["recompute"] if segments is None else segments,
+        rematerialize=given["rematerialize"],
+        **others,
+    )
+
+
+def checkpoints(given: dict[str, Any]) -> Any:
+    """Return the :class:`onnxqat.training.config.CheckpointConfig` of the options above."""
+    from onnxqat.training.config import CheckpointConfig
+
+    names = ("save_every", "resume", "black_box", "skip_non_finite")
+    return CheckpointConfig(given["checkpoint_dir"], **{name: given[name] for name in names})
+
+
+def logs(given: dict[str, Any]) -> tuple[Any, ...]:
+    """Return the callbacks that write the logs that the options above ask for."""
+    from onnxqat.training.callbacks.logs import logs as callbacks
+
+    return callbacks(given["log_dir"], every=given["log_every"], tensorboard=given["tensorboard"])

@@ -145,29 +145,57 @@ options = _options.Group(
     ),
 )
 _LOSS = ("alpha", "temperature", "distance", "label_smoothing")
-_FEATURES = ("feature", "feature_loss", "feature_weight")
 
 
-def keywords(objectives: dict[str, Any]) -> dict[str, Any]:
-    """Keywords of :func:`onnxqat.finetune`; loads torch.
+def keywords(given: dict[str, Any], teachers: list[Any] | None) -> dict[str, Any]:
+    """Return keywords of :func:`onnxqat.finetune` from the options above and the teachers; loads torch.
 
     Raises:
         UsageError: ``option-invalid``.
     """
+    from onnxqat.training.config import DistillationConfig, OptimizerConfig, ScheduleConfig
     from onnxqat.training.objective.features import Features
     from onnxqat.training.objective.losses import Loss
 
-    rest = {name: value for name, value in objectives.items() if name not in (*_LOSS, *_FEATURES)}
-    rest["optimizer_options"] = _settings(rest.pop("optimizer_option"), "--optimizer-option")
-    rest["schedule_options"] = _settings(rest.pop("schedule_option"), "--schedule-option")
-    rates = _pairs(rest.pop("learning_rate_of"), "--learning-rate-of")
-    rest["learning_rates"] = {pattern: _number(factor, "--learning-rate-of") for pattern, factor in rates}
-    rest["progressive"] = _bits(rest["progressive"])
-    rest["loss"] = Loss(**{name: objectives[name] for name in _LOSS})
-    names = _feature_names(objectives["feature"])
-    if names:
-        rest["features"] = Features(names, objectives["feature_loss"], objectives["feature_weight"])
-    return rest
+    rates = _pairs(given["learning_rate_of"], "--learning-rate-of")
+    names = _feature_names(given["feature"])
+    features = Features(names, given["feature_loss"], given["feature_weight"]) if names else None
+    return {
+        "optimizer": OptimizerConfig(
+            given["optimizer"],
+            options=_settings(given["optimizer_option"], "--optimizer-option"),
+            scale_learning_rate=given["scale_learning_rate"],
+            learning_rates={pattern: _number(factor, "--learning-rate-of") for pattern, factor in rates},
+            weight_decay=given["weight_decay"],
+            ema=given["ema"],
+        ),
+        "learning_rate": given["learning_rate"],
+        "schedule": ScheduleConfig(
+            given["schedule"], given["warmup_steps"], _settings(given["schedule_option"], "--schedule-option")
+        ),
+        "loss": Loss(**{name: given[name] for name in _LOSS}),
+        "teacher": teachers if features is None else DistillationConfig(teachers, features),
+    }
+
+
+def callbacks(given: dict[str, Any]) -> list[Any]:
+    """Return the callbacks that the options above ask for; loads torch.
+
+    Raises:
+        UsageError: ``option-invalid``.
+    """
+    from onnxqat.training.callbacks.dampening import Dampening
+    from onnxqat.training.callbacks.freezing import Freezing
+    from onnxqat.training.callbacks.progressive import Progressive
+    from onnxqat.training.callbacks.value_clipping import ValueClipping
+
+    kinds = {
+        Progressive: _bits(given["progressive"]),
+        Dampening: given["dampening"],
+        ValueClipping: given["gradient_value"],
+        Freezing: given["freezing"],
+    }
+    return [kind(value) for kind, value in kinds.items() if value is not None]
 
 
 def _pairs(texts: tuple[str, ...], option: str) -> list[tuple[str, str]]:

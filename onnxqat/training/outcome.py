@@ -39,16 +39,18 @@ def remarks(
 
 
 def _rate(module: nn.Module, given: Options) -> Iterator[str]:
-    if given.learning_rate is not None and isinstance(given.optimizer, str):
-        high = learning_rates.high(given.optimizer.lower(), given.learning_rate, module)
+    optimizer = given.optimization.optimizer
+    if given.learning_rate is not None and isinstance(optimizer, str):
+        high = learning_rates.high(optimizer.lower(), given.learning_rate, module)
         if high is not None:
             yield high
 
 
 def _length(given: Options, data: TrainingData, progress: Progress) -> Iterator[str]:
-    if given.target is not None and progress.best_score is not None and progress.best_score >= given.target:
+    target = given.scoring.target
+    if target is not None and progress.best_score is not None and progress.best_score >= target:
         return  # it ended because it was good enough
-    steps = run_length.steps_an_epoch(data.source, given.accumulate)
+    steps = run_length.steps_an_epoch(data.source, given.executed.accumulate)
     samples = data.samples
     unattended = None
     if steps is not None and samples is not None:

@@ -23,9 +23,9 @@ from onnxqat.errors import UsageError
 from onnxqat.graph import io
 from onnxqat.training import methods, outcome, schedules
 from onnxqat.training.callbacks import batchnorm_statistics as batch_norms
-from onnxqat.training.callbacks.callback import Callback
-from onnxqat.training.callbacks.logs import logs
 from onnxqat.training.callbacks.method_penalty import MethodPenalty
+from onnxqat.training.callbacks.progressive import Progressive
+from onnxqat.training.config import DistillationConfig
 from onnxqat.training.data import datasets, holdout
 from onnxqat.training.data.datasets import TrainingData
 from onnxqat.training.distributed.blocks import Blocks, InFloat32
@@ -53,9 +53,6 @@ from onnxqat.training.options import Options
 from onnxqat.training.result import FinetuneResult, choose
 from onnxqat.types import Remark
 
-WHOLE_WEIGHTS = ("features", "dampening", "freezing", "channels_last", "recompute", "score")
-"""Options that a model in shards does not take; docs/distributed.md says why of each."""
-
 
 def run(model: io.ModelSource, data: Any, given: Options) -> FinetuneResult:
     """Train as :func:`onnxqat.finetune` documents, with its results and errors."""
@@ -65,13 +62,16 @@ def run(model: io.ModelSource, data: Any, given: Options) -> FinetuneResult:
     source = Source(model)
     graph = source.graph
     given = _resolved(given, graph)
+    execution = given.executed
     module = _student(graph, given)
     whole = _material(model, graph, data, given)
     original = _original(graph, model, whole, given)
     scored = _scored(graph, whole, given, original)
-    teachers = original.teachers or distillation.teachers_of(given.teacher, module, has_labels=whole.has_labels)
+    teachers = original.teachers or distillation.teachers_of(
+        given.distillation.teacher, module, has_labels=whole.has_labels
+    )
     check_inputs(teachers, graph)
-    with joined(given.device, strategy=given.distributed, timeout=given.distributed_timeout) as (world, place):
+    with joined(given.device, strategy=execution.distributed, timeout=execution.distributed_timeout) as (world, place):
         part = datasets.sharded(whole, world, own=isinstance(data, Sharded))
         for each in (module, *(one.module for one in teachers)):
             each.to(place)
@@ -81,24 +81,16 @@ def run(model: io.ModelSource, data: Any, given: Options) -> FinetuneResult:
         if isinstance(trained, Blocks):
             _refuse_in_shards(given)
             lesson = dataclasses.replace(lesson, forward=InFloat32(trained))
-        elif not given.recompute:  # which may name the tensors that go
+        elif not execution.recompute:  # which may name the tensors that go
             lesson = dataclasses.replace(lesson, forward=remake_batch_norm(fuse_relu(skip_repeated(lesson.forward))))
-        estimates = None
-        if given.reestimate_batch_norm is not None:
-            estimates = batch_norms.Reestimate(whole.source, given.reestimate_batch_norm)
+        estimates = next((each for each in given.callbacks if isinstance(each, batch_norms.Reestimate)), None)
+        if estimates is not None and estimates.batches is None:
+            estimates.batches = whole.source  # the same in every process, unlike those of the loop
         lesson, part, sizes = _weighted(trained, part, lesson, world, given)
-        loop = _loop(
-            trained,
-            part,
-            lesson,
-            world,
-            given,
-            evaluate=scored or given.evaluate,
-            callbacks=() if estimates is None else (estimates,),
-        )
+        loop = _loop(trained, part, lesson, world, given, evaluate=scored or given.scoring.evaluate)
         start = time.perf_counter()
         with devices.seeded(given.seed, place):
-            fitted = loop.run(resume=given.resume)
+            fitted = loop.run(resume=given.saving.resume)
         seconds = time.perf_counter() - start
         written = choose(loop, fitted)
         if estimates is not None and written != "start":
@@ -116,31 +108,33 @@ def run(model: io.ModelSource, data: Any, given: Options) -> FinetuneResult:
         score=scored.score.name if scored is not None else "loss" if given.by_loss else "evaluate",
         scored_samples=sum(map(holdout.size, whole.scored)),
         held_out=whole.held_out,
-        arithmetic=given.arithmetic or target_arithmetic.FLOAT,
+        arithmetic=execution.arithmetic or target_arithmetic.FLOAT,
         **_summary(fitted.progress),
     )
 
 
 def _resolved(given: Options, graph: ir.Model) -> Options:
     """`given` with what follows from the file."""
+    execution = given.executed
     arithmetic = target_arithmetic.resolve(
-        given.arithmetic,
+        execution.arithmetic,
         graph,
-        precision=given.precision,
-        compiled=bool(given.compile),
-        distributed=given.distributed,
-        inner=given.features is not None,
+        precision=execution.precision,
+        compiled=bool(execution.compile),
+        distributed=execution.distributed,
+        inner=given.distillation.features is not None,
     )
-    return dataclasses.replace(given, batch_norm=batch_norms.resolve(given.batch_norm, graph), arithmetic=arithmetic)
+    execution = dataclasses.replace(execution, arithmetic=arithmetic)
+    return dataclasses.replace(given, batch_norm=batch_norms.resolve(given.batch_norm, graph), execution=execution)
 
 
 def _student(graph: ir.Model, given: Options) -> OnnxModule:
     return distillation.student(
         graph,
         given.method,
-        grad_bits=given.grad_bits,
+        grad_bits=given.executed.grad_bits,
         batch_norm=given.batch_norm,
-        arithmetic=given.arithmetic or target_arithmetic.FLOAT,
+        arithmetic=given.executed.arithmetic or target_arithmetic.FLOAT,
     )
 
 
@@ -154,30 +148,31 @@ def _material(model: io.ModelSource, graph: ir.Model, data: Any, given: Options)
         batch_size=given.batch_size,
         has_length=given.has_length,
         seed=given.seed,
-        hold_out=given.by_loss or file_score.is_metric(given.score),
+        hold_out=given.by_loss or file_score.is_metric(given.scoring.score),
         origin=model,
     )
 
 
 def _original(graph: ir.Model, model: io.ModelSource, data: TrainingData, given: Options) -> Original:
     """The float model that the file was made from, where it is to teach."""
-    guided = given.teacher is not None or given.features is not None or data.has_labels
+    guided = given.distillation != DistillationConfig() or data.has_labels
     return Original() if guided else originals.find(graph, model)
 
 
 def _compared(given: Options) -> Features | None:
     """Inner tensors to compare."""
-    features = given.features
+    features = given.distillation.features
     return features if features is None or isinstance(features, Features) else Features(features)
 
 
 def _scored(graph: ir.Model, data: TrainingData, given: Options, original: Original) -> FileScore | None:
     """The score of the file, where the user gives one."""
-    if given.score is None:
+    score, teacher = given.scoring.score, given.distillation.teacher
+    if score is None:
         return None
     labels = file_score.place_of(given.labels)
-    teacher = original.path if given.teacher is None else given.teacher
-    return file_score.of_run(given.score, graph, data=data.judged, teacher=teacher, labels=labels)
+    teacher = original.path if teacher is None else teacher
+    return file_score.of_run(score, graph, data=data.judged, teacher=teacher, labels=labels)
 
 
 def _weighted(
@@ -188,7 +183,7 @@ def _weighted(
         return lesson, data, Weighted(lesson.loss)
     device = next(module.parameters()).device
     names = getattr(module, "input_names", None)
-    measure = Measure(lesson.forward, lesson.teacher, names, given.execution, device, world)
+    measure = Measure(lesson.forward, lesson.teacher, names, given.executed, device, world)
     module.eval()
     if data.repeatable:
         found = measure.weighted(lesson.loss, data.source.epoch(0))
@@ -205,12 +200,20 @@ def _refuse_in_shards(given: Options) -> None:
     Raises:
         UsageError: ``option-invalid``.
     """
-    found = [name for name in WHOLE_WEIGHTS if getattr(given, name)]
-    found += ["arithmetic"] if given.arithmetic != "float" else []
+    execution = given.executed
+    asked = {
+        "features": given.distillation.features,
+        "channels_last": execution.channels_last,
+        "recompute": execution.recompute,
+        "score": given.scoring.score,
+        "arithmetic": execution.arithmetic != "float",
+    }
+    found = [name for name, value in asked.items() if value]
+    found += [each.name for each in given.callbacks if each.needs_whole_weights]
     if found:
         raise UsageError(
             "option-invalid",
-            f"{found[0]} does not work on a model in shards ({given.distributed})",
+            f"{found[0]} does not work on a model in shards ({execution.distributed})",
             hint="train without it, or with the whole model in each process: ddp",
         )
 
@@ -223,63 +226,58 @@ def _loop(
     given: Options,
     *,
     evaluate: Callable[[nn.Module], float] | None,
-    callbacks: tuple[Callback, ...],
 ) -> Loop:
     """The loop over `module`, which is on its device."""
     plan = _schedule(data, given)
-    folder = None if given.log_dir is None else Path(given.log_dir)
+    execution, scoring, saving, ema = given.executed, given.scoring, given.saving, given.optimization.ema
     return Loop(
         module=module,
         batches=data.source,
         forward=lesson.forward,
         loss=lesson.loss,
-        optimizer=_optimizer(module, _batch_of_all(data, world) * given.accumulate, given),
+        optimizer=_optimizer(module, _batch_of_all(data, world) * execution.accumulate, given),
         schedule=plan,
         teacher=lesson.teacher,
         augment=given.augment,
-        execution=given.execution,
-        callbacks=(
-            MethodPenalty(plan.total_steps),
-            *given.objectives,
-            *callbacks,
-            *given.callbacks,
-            *logs(folder, every=given.log_every, tensorboard=given.tensorboard),
-        ),
-        average=MovingAverage(module, given.ema) if given.ema is not None else None,
+        execution=execution,
+        callbacks=(MethodPenalty(plan.total_steps), *given.callbacks),
+        average=MovingAverage(module, ema) if ema is not None else None,
         evaluate=evaluate,
         scored=data.scored,
-        score_every=given.score_every,
-        target=given.target,
+        score_every=scoring.every,
+        target=scoring.target,
         progress=given.progress,
         world=world,
-        folder=given.folder,
-        save_every=given.save_every,
-        black_box=given.box,
-        skip_non_finite=given.skip_non_finite,
+        folder=saving.path,
+        save_every=saving.save_every,
+        black_box=saving.box(given.output),
+        skip_non_finite=saving.skip_non_finite,
         settings=_settings(plan, data, world, given),
     )
 
 
 def _schedule(data: TrainingData, given: Options) -> Schedule:
-    steps = total_steps(data.source, given.epochs, given.max_steps, given.accumulate, samples=data.samples)
+    accumulate, chosen = given.executed.accumulate, given.scheduling
+    steps = total_steps(data.source, given.epochs, given.max_steps, accumulate, samples=data.samples)
     return schedules.make(
-        given.schedule,
+        chosen.schedule,
         total_steps=steps,
-        warmup_steps=steps // 20 if given.warmup_steps is None else given.warmup_steps,
-        steps_per_epoch=steps_an_epoch(data.source, given.accumulate),
-        options=given.schedule_options,
+        warmup_steps=steps // 20 if chosen.warmup_steps is None else chosen.warmup_steps,
+        steps_per_epoch=steps_an_epoch(data.source, accumulate),
+        options=chosen.options,
     )
 
 
 def _optimizer(module: nn.Module, batch: int, given: Options) -> torch.optim.Optimizer:
+    chosen = given.optimization
     return optimizers.make(
-        given.optimizer,
+        chosen.optimizer,
         module,
         learning_rate=given.learning_rate,
-        scale_learning_rate=given.scale_learning_rate,
-        weight_decay=given.weight_decay,
-        factors=given.learning_rates,
-        options=given.optimizer_options,
+        scale_learning_rate=chosen.scale_learning_rate,
+        weight_decay=chosen.weight_decay,
+        factors=chosen.learning_rates,
+        options=chosen.options,
         batch=batch,
     )
 
@@ -291,13 +289,15 @@ def _batch_of_all(data: TrainingData, world: ProcessContext) -> int:
 
 def _other_teacher(graph: ir.Model, given: Options) -> tuple[Remark, ...]:
     """A remark where the one teacher is another float model than the one that the file was made from."""
-    teachers = given.teacher if isinstance(given.teacher, (list, tuple)) else [given.teacher]
+    teacher = given.distillation.teacher
+    teachers = teacher if isinstance(teacher, (list, tuple)) else [teacher]
     return tuple(remarks_on_float(graph, teachers[0])) if len(teachers) == 1 else ()
 
 
 def _settings(plan: Schedule, data: TrainingData, world: ProcessContext, given: Options) -> dict[str, Any]:
     """Return the settings in which a resumed run has to agree, as JSON values."""
-    optimizer = given.optimizer
+    optimizer, execution = given.optimization.optimizer, given.executed
+    progressive = next((each.widths for each in given.callbacks if isinstance(each, Progressive)), None)
     name = optimizer if isinstance(optimizer, str) else getattr(optimizer, "__qualname__", "own")
     return {
         "method": methods.key_of(given.method),
@@ -305,12 +305,12 @@ def _settings(plan: Schedule, data: TrainingData, world: ProcessContext, given: 
         "seed": given.seed,
         **schedules.settings(plan),
         "batch_size": _batch_of_all(data, world),
-        "accumulate": given.accumulate,
-        "precision": given.precision,
-        "grad_bits": given.grad_bits,
-        "progressive": None if given.progressive is None else list(given.progressive),
+        "accumulate": execution.accumulate,
+        "precision": execution.precision,
+        "grad_bits": execution.grad_bits,
+        "progressive": None if progressive is None else list(progressive),
         "batch_norm": given.batch_norm,
-        "arithmetic": given.arithmetic,
+        "arithmetic": execution.arithmetic,
     }
 
 

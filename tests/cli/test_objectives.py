@@ -1,6 +1,6 @@
 """Options of finetune about what is minimized and how fast."""
 
-import inspect
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -10,38 +10,48 @@ import pytest
 from onnxqat.cli import _objectives
 from onnxqat.cli.commands import finetune as command
 from onnxqat.errors import UsageError
-from onnxqat.training.finetune import finetune
+from onnxqat.training.callbacks.progressive import Progressive
+from onnxqat.training.config import ScheduleConfig
 from onnxqat.training.objective.features import Features
 from onnxqat.training.objective.losses import Loss
+from onnxqat.training.options import Options
 
 
 def keywords(*arguments: str) -> dict[str, Any]:
     parsed = command.run.make_context("finetune", ["model.qdq.onnx", *arguments]).params
-    return _objectives.keywords({name: parsed[name] for name in _objectives.options.names})
+    given = {name: parsed[name] for name in _objectives.options.names}
+    return {**_objectives.keywords(given, None), "callbacks": _objectives.callbacks(given)}
 
 
 def test_without_options_they_are_those_of_python() -> None:
-    theirs = {name: p.default for name, p in inspect.signature(finetune).parameters.items()}
-    found = keywords()
-    assert found.pop("loss") == Loss()
-    assert {name: value or None for name, value in found.items()} == {name: theirs[name] or None for name in found}
+    found = Options(**keywords())
+    theirs = Options()
+    assert dataclasses.replace(found.optimization, options=None, learning_rates=None) == theirs.optimization
+    assert dataclasses.replace(found.scheduling, options=None) == theirs.scheduling
+    assert [found.optimization.options, found.optimization.learning_rates, found.scheduling.options] == [{}, {}, {}]
+    assert found.distillation == theirs.distillation
+    assert (found.loss, found.learning_rate, list(found.callbacks)) == (Loss(), theirs.learning_rate, [])
 
 
 def test_options_become_keywords() -> None:
-    found = keywords(
-        *("--optimizer-option", "betas=0.9,0.98", "--optimizer-option", "amsgrad=True"),
-        *("--learning-rate-of", "head*=0.1", "--learning-rate-of", "a=b=2"),
-        *("--schedule", "multistep", "--schedule-option", "milestones=10,15", "--schedule-option", "kind=text"),
-        *("--progressive", "8, 4", "--label-smoothing", "0.1", "--distance", "mse"),
-        *("--feature", "t", "--feature", "p=q", "--feature-loss", "attention", "--feature-weight", "2"),
+    found = Options(
+        **keywords(
+            *("--optimizer-option", "betas=0.9,0.98", "--optimizer-option", "amsgrad=True"),
+            *("--learning-rate-of", "head*=0.1", "--learning-rate-of", "a=b=2"),
+            *("--schedule", "multistep", "--schedule-option", "milestones=10,15", "--schedule-option", "kind=text"),
+            *("--progressive", "8, 4", "--label-smoothing", "0.1", "--distance", "mse"),
+            *("--feature", "t", "--feature", "p=q", "--feature-loss", "attention", "--feature-weight", "2"),
+        )
     )
-    assert found["optimizer_options"] == {"betas": (0.9, 0.98), "amsgrad": True}
-    assert found["learning_rates"] == {"head*": 0.1, "a=b": 2.0}
-    assert found["schedule_options"] == {"milestones": (10, 15), "kind": "text"}
-    assert found["progressive"] == [8, 4]
-    assert found["loss"] == Loss(label_smoothing=0.1, distance="mse")
-    assert found["features"] == Features({"t": "t", "p": "q"}, "attention", 2.0)
-    assert keywords("--feature", "t", "--feature", "p*")["features"] == Features(["t", "p*"])
+    assert found.optimization.options == {"betas": (0.9, 0.98), "amsgrad": True}
+    assert found.optimization.learning_rates == {"head*": 0.1, "a=b": 2.0}
+    assert found.scheduling == ScheduleConfig("multistep", None, {"milestones": (10, 15), "kind": "text"})
+    (progressive,) = found.callbacks
+    assert isinstance(progressive, Progressive)
+    assert progressive.widths == (8, 4)
+    assert found.loss == Loss(label_smoothing=0.1, distance="mse")
+    assert found.distillation.features == Features({"t": "t", "p": "q"}, "attention", 2.0)
+    assert Options(**keywords("--feature", "t", "--feature", "p*")).distillation.features == Features(["t", "p*"])
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,8 @@ from onnxqat.bridge.importing.importer import to_torch
 from onnxqat.bridge.quantizers.state import quantizers, set_state, state
 from onnxqat.errors import DataError, QatError, UsageError
 from onnxqat.insertion.insert import insert_qdq
+from onnxqat.training.callbacks.freezing import Freezing
+from onnxqat.training.config import CheckpointConfig, ScoreConfig
 from onnxqat.training.data.batches import Batch
 from onnxqat.training.distributed.group import Group
 from onnxqat.training.distributed.join import joined
@@ -31,8 +33,8 @@ from onnxqat.training.distributed.observers import reduce_observed
 from onnxqat.training.distributed.shards import Sharded, shard
 from onnxqat.training.distributed.tensors import local
 from onnxqat.training.execution.execution import Execution
-from onnxqat.training.finetune import finetune
 from onnxqat.training.fit import fit
+from tests.training.grouped import finetune
 from tests.training.test_finetune import data, network
 from tests.training.test_in_float32 import X
 from tests.training.test_in_float32 import half as half_network
@@ -81,10 +83,9 @@ def tuned(
             {"x": x},
             labels=y,
             device="cpu",
-            distributed=strategy,
-            checkpoint_dir=folder,
-            resume=resume,
-            evaluate=evaluate,
+            score=ScoreConfig(evaluate=evaluate),
+            checkpoints=CheckpointConfig(folder, resume=resume),
+            execution=Execution(distributed=strategy),
             **{**settings, **options},
         )
     except StoppedError:
@@ -101,13 +102,11 @@ def taught(strategy: str = "ddp", *, rematerialize: bool = False) -> Arrays:
         network(quantized=True),
         {"x": x},
         device="cpu",
-        distributed=strategy,
+        execution=Execution(accumulate=2, rematerialize=rematerialize, distributed=strategy),
         epochs=4,
         optimizer="sgd",
         learning_rate=0.05,
         batch_size=10,
-        accumulate=2,
-        rematerialize=rematerialize,
     )
     held = {key: value.numpy() for key, value in result.module.state_dict().items()}
     return {**held, "losses": np.asarray(result.losses), "score": np.asarray(result.best_score)}
@@ -242,7 +241,14 @@ def refused() -> Arrays:
     """What needs whole weights, of a model in shards; nothing is refused of one process."""
     x, y = data(16)
     try:
-        finetune(network(quantized=True), {"x": x}, labels=y, device="cpu", distributed="fsdp", freezing=0.1)
+        finetune(
+            network(quantized=True),
+            {"x": x},
+            labels=y,
+            device="cpu",
+            execution=Execution(distributed="fsdp"),
+            callbacks=[Freezing(0.1)],
+        )
     except UsageError as error:
         return {"message": np.asarray(error.message)}
     return {}
@@ -277,10 +283,7 @@ def half_outputs(strategy: str = "ddp") -> Arrays:
     def loss(outputs: Any, labels: Any, teacher: Any) -> Tensor:
         return torch.as_tensor(outputs[0]).float().square().mean() * 1e-8
 
-    result = finetune(
-        insert_qdq(half_network(), calibration={"x": X}).model, {"x": X}, labels=np.zeros(len(X), np.int64), loss=loss,
-        evaluate=evaluate, optimizer="sgd", learning_rate=1e6, max_steps=3, device="cpu", distributed=strategy,
-    )  # fmt: skip
+    result = finetune(insert_qdq(half_network(), calibration={"x": X}).model, {"x": X}, labels=np.zeros(len(X), np.int64), loss=loss, score=ScoreConfig(evaluate=evaluate), execution=Execution(distributed=strategy), optimizer="sgd", learning_rate=1e6, max_steps=3, device="cpu")  # fmt: skip
     held = {key: value.numpy() for key, value in result.module.state_dict().items()}
     return {**held, "losses": np.asarray(result.losses), "float16": np.asarray(types == {torch.float16})}
 
@@ -306,7 +309,7 @@ def killed(folder: Path) -> Arrays:
     onnx.save(network(quantized=True), folder / "model.onnx")
     model, output = folder / "model.onnx", folder / "never.onnx"
     try:
-        finetune(model, batches, device="cpu", max_steps=40, checkpoint_dir=folder / "of_killed", output=output)
+        finetune(model, batches, device="cpu", max_steps=40, checkpoints=folder / "of_killed", output=output)
     except QatError as error:
         return {"message": np.asarray(str(error))}
     return {}

@@ -14,12 +14,14 @@ from onnxqat.errors import DataError, UsageError
 from onnxqat.insertion.insert import insert_qdq
 from onnxqat.passes.fold_quantized_batchnorm import FoldQuantizedBatchnorm
 from onnxqat.training.callbacks import batchnorm_statistics
+from onnxqat.training.callbacks.batchnorm_statistics import Reestimate
+from onnxqat.training.config import ScoreConfig
 from onnxqat.training.data.batches import Batch
-from onnxqat.training.finetune import finetune
 from onnxqat.validation.validate import validate
 from tests.backends.planning import proto
 from tests.passes.checks import ort_run
 from tests.test_insert_batchnorm import DATA, TEXT
+from tests.training.grouped import finetune
 
 IMAGES = torch.from_numpy(DATA["image"])
 STATISTICS = ["am", "av", "cm", "cv", "fm", "fv"]
@@ -173,9 +175,7 @@ def test_both_are_valid(kept: onnx.ModelProto) -> None:
 @pytest.mark.parametrize("mode", ["live", "frozen"])
 def test_finetune_and_fold(kept: onnx.ModelProto, mode: str) -> None:
     labels = np.arange(16) % 4
-    result = finetune(
-        kept, DATA, labels=labels, epochs=2, batch_size=8, batch_norm=mode, reestimate_batch_norm=None, device="cpu"
-    )
+    result = finetune(kept, DATA, labels=labels, epochs=2, batch_size=8, batch_norm=mode, device="cpu")
     moved = [not np.array_equal(constants(result.model)[n], constants(kept)[n]) for n in STATISTICS]
     assert moved == [mode == "live" and result.written != "start"] * 6
     folded = FoldQuantizedBatchnorm("float").run(result.model).model
@@ -186,12 +186,19 @@ def test_finetune_and_fold(kept: onnx.ModelProto, mode: str) -> None:
 def test_finetune_estimates_what_it_writes(kept: onnx.ModelProto) -> None:
     options = {"max_steps": 3, "batch_size": 8, "ema": 0.5, "seed": 3, "device": "cpu", "learning_rate": 0.01}
     labels = np.arange(16) % 4
-    result = finetune(kept, DATA, labels=labels, reestimate_batch_norm=2, evaluate=lambda _: 0.0, **options)  # type: ignore[arg-type]
+    result = finetune(
+        kept, DATA, labels=labels, score=ScoreConfig(evaluate=lambda _: 0.0), callbacks=[Reestimate(2)], **options
+    )  # type: ignore[arg-type]
     assert result.written == "start"  # nothing scores higher, and the statistics of the file stay
     np.testing.assert_array_equal(constants(result.model)["am"], constants(kept)["am"])
     scores = iter(range(9))
     result = finetune(
-        kept, DATA, labels=labels, reestimate_batch_norm=2, evaluate=lambda _: float(next(scores)), **options
+        kept,
+        DATA,
+        labels=labels,
+        score=ScoreConfig(evaluate=lambda _: float(next(scores))),
+        callbacks=[Reestimate(2)],
+        **options,
     )  # type: ignore[arg-type]
     written = [torch.tensor(constants(result.model)[n]) for n in STATISTICS]
     again = to_torch(result.model)
@@ -201,5 +208,5 @@ def test_finetune_estimates_what_it_writes(kept: onnx.ModelProto) -> None:
 
 
 def test_a_number_of_batches_is_positive(kept: onnx.ModelProto) -> None:
-    with pytest.raises(UsageError, match="reestimate_batch_norm is 0"):
-        finetune(kept, DATA, labels=np.arange(16) % 4, max_steps=1, reestimate_batch_norm=0, device="cpu")
+    with pytest.raises(UsageError, match="statistics of 0 batches"):
+        finetune(kept, DATA, labels=np.arange(16) % 4, max_steps=1, callbacks=[Reestimate(0)], device="cpu")

@@ -13,8 +13,9 @@ from onnxqat.bridge.export.write_back import write_back
 from onnxqat.bridge.importing.importer import to_torch
 from onnxqat.errors import UsageError
 from onnxqat.training.callbacks.callback import Callback
-from onnxqat.training.finetune import finetune
+from onnxqat.training.config import CheckpointConfig, OptimizerConfig, ScoreConfig
 from onnxqat.training.loop import checkpoint
+from tests.training.grouped import finetune
 from tests.training.test_finetune import data, network
 
 
@@ -29,7 +30,13 @@ def test_the_best_epoch_is_written_when_there_is_a_score(tmp_path: Path) -> None
         return next(scores)
 
     result = finetune(
-        network(quantized=True), x, labels=y, epochs=3, evaluate=evaluate, checkpoint_dir=tmp_path, device="cpu"
+        network(quantized=True),
+        x,
+        labels=y,
+        epochs=3,
+        score=ScoreConfig(evaluate=evaluate),
+        checkpoints=tmp_path,
+        device="cpu",
     )
     assert (result.written, result.best_epoch, result.best_score) == ("best", 2, 0.9)
     for key, value in result.module.state_dict().items():
@@ -58,7 +65,13 @@ def test_a_run_ends_once_the_score_is_high_enough(tmp_path: Path) -> None:
     for key, value in result.module.state_dict().items():
         assert torch.equal(value, seen[2][key])
     # A run that is good enough is not gone on with.
-    again = finetune(network(quantized=True), x, evaluate=evaluate, resume=True, **options)
+    again = finetune(
+        network(quantized=True),
+        x,
+        evaluate=evaluate,
+        resume=True,
+        **options,
+    )
     assert (again.steps, len(seen)) == (4, 3)
     assert again.model.SerializeToString() == result.model.SerializeToString()
 
@@ -83,8 +96,7 @@ def test_scores_every_few_steps_and_at_the_end() -> None:
         x,
         labels=y,
         epochs=3,
-        evaluate=evaluate,
-        score_every=4,
+        score=ScoreConfig(evaluate=evaluate, every=4),
         callbacks=(Told(),),
         device="cpu",
     )
@@ -100,16 +112,18 @@ def test_the_start_is_written_when_no_epoch_beats_it(tmp_path: Path) -> None:
     x, y = data(64)
     model = network(quantized=True)
     scores = iter([0.5, 0.4, 0.5])
-    result = finetune(model, x, labels=y, epochs=2, evaluate=lambda _: next(scores), device="cpu")
+    result = finetune(model, x, labels=y, epochs=2, score=ScoreConfig(evaluate=lambda _: next(scores)), device="cpu")
     assert (result.written, result.best_epoch, result.best_score) == ("start", 0, 0.5)
     assert result.model.SerializeToString() == untouched(model)
     x, _ = data(100)
     # A step of Adam moves each weight by its rate: these are forgotten, and the cosine ends before new ones are found.
     options: dict[str, Any] = {"epochs": 2, "batch_size": 40, "learning_rate": 3.0, "device": "cpu"}
-    result = finetune(model, x, teacher=network(quantized=False), checkpoint_dir=tmp_path, **options)
+    result = finetune(model, x, teacher=network(quantized=False), checkpoints=tmp_path, **options)
     assert (result.written, result.best_epoch, result.steps) == ("start", 0, 4)
     assert result.model.SerializeToString() == untouched(model)
-    again = finetune(model, x, teacher=network(quantized=False), checkpoint_dir=tmp_path, resume=True, **options)
+    again = finetune(
+        model, x, teacher=network(quantized=False), checkpoints=CheckpointConfig(tmp_path, resume=True), **options
+    )
     assert (again.written, again.best_score) == ("start", result.best_score)
     assert again.model.SerializeToString() == untouched(model)
 
@@ -135,7 +149,12 @@ def test_data_that_can_be_read_once_has_no_score() -> None:
     x, y = data(64)
     options: dict[str, Any] = {"max_steps": 2, "device": "cpu"}
     last, average = (
-        finetune(network(quantized=True), iter([(x[:32], y[:32]), (x[32:], y[32:])]), ema=ema, **options)
+        finetune(
+            network(quantized=True),
+            iter([(x[:32], y[:32]), (x[32:], y[32:])]),
+            optimizer=OptimizerConfig(ema=ema),
+            **options,
+        )
         for ema in (None, 0.999)
     )
     assert (last.written, average.written) == ("last", "average")
@@ -146,7 +165,9 @@ def test_data_that_can_be_read_once_has_no_score() -> None:
 def test_a_moving_average_is_what_is_scored_and_written() -> None:
     x, y = data(64)
     last = finetune(network(quantized=True), x, labels=y, epochs=3, device="cpu")
-    average = finetune(network(quantized=True), x, labels=y, epochs=3, ema=0.999, device="cpu")
+    average = finetune(
+        network(quantized=True), x, labels=y, epochs=3, optimizer=OptimizerConfig(ema=0.999), device="cpu"
+    )
     assert (last.written, average.written) == ("best", "best")
     assert average.losses == last.losses
     assert average.best_score != last.best_score

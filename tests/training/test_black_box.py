@@ -15,10 +15,12 @@ from torch import Tensor, nn
 from onnxqat.bridge.importing.importer import to_torch
 from onnxqat.bridge.quantizers.state import quantizers
 from onnxqat.errors import QatError
-from onnxqat.training.finetune import Report, finetune
+from onnxqat.training.config import CheckpointConfig
+from onnxqat.training.finetune import Report
 from onnxqat.training.loop import checkpoint, pending
 from onnxqat.training.loop.black_box import replay
 from onnxqat.training.objective.losses import Loss
+from tests.training.grouped import finetune
 from tests.training.nets import convolutional, images, later_is_better
 
 
@@ -46,7 +48,7 @@ def test_the_box_shows_the_step_again(tmp_path: Path) -> None:
     x, _ = images(64)
     model = convolutional()
     with pytest.raises(QatError, match=r"loss is nan at step 5; input 'image'.*onnxqat replay") as error:
-        finetune(model, x, augment=Spoil(6), black_box=tmp_path / "box", **options())
+        finetune(model, x, augment=Spoil(6), checkpoints=CheckpointConfig(black_box=tmp_path / "box"), **options())
     assert error.value.code == "training-diverged"
     names = {path.name for path in (tmp_path / "box").iterdir()}
     assert names == {"before.safetensors", "batch-0.safetensors", "scales.safetensors", "box.json"}
@@ -74,7 +76,7 @@ def test_a_tensor_that_overflows_is_named(tmp_path: Path) -> None:
             values = numpy_helper.to_array(tensor) * 1e38 if tensor.name != "bias" else np.full(3, 3.4e38)
             tensor.CopyFrom(numpy_helper.from_array(values.astype(np.float32), tensor.name))
     with pytest.raises(QatError, match="tensor 'logits' is the first"):
-        finetune(model, x, black_box=tmp_path / "box", **options())
+        finetune(model, x, checkpoints=CheckpointConfig(black_box=tmp_path / "box"), **options())
     again = replay(tmp_path / "box", model)
     assert (again.finding.kind, again.finding.name, again.same) == ("tensor", "logits", True)
 
@@ -93,7 +95,7 @@ def test_a_teacher_that_is_at_fault_is_named_with_the_sample(tmp_path: Path, val
 
     given = options(teacher=Teacher(), labels=None, loss=Loss(distance="mse"))
     with pytest.raises(QatError, match=r"output .logits. of the teacher, the float model, .* for sample 3") as error:
-        finetune(convolutional(), x, black_box=tmp_path / "box", **given)
+        finetune(convolutional(), x, checkpoints=CheckpointConfig(black_box=tmp_path / "box"), **given)
     assert "look at the teacher" in error.value.hint
     assert replay(tmp_path / "box", convolutional()).same
 
@@ -127,7 +129,9 @@ def test_a_gradient_is_named_in_the_order_of_the_backward_pass(tmp_path: Path) -
     x, _ = images(64)
     message = r"norm of the gradients is .* at step 2; the gradient of 'logits' is the first"
     with pytest.raises(QatError, match=message):
-        finetune(convolutional(), x, loss=SteepLoss(3), black_box=tmp_path / "box", **options())
+        finetune(
+            convolutional(), x, loss=SteepLoss(3), checkpoints=CheckpointConfig(black_box=tmp_path / "box"), **options()
+        )
     again = replay(tmp_path / "box", convolutional(), loss=SteepLoss(0))
     assert (again.finding.kind, again.finding.name, again.same) == ("gradient", "logits", True)
     # Without the loss, only the forward pass is done again.
@@ -159,7 +163,13 @@ def test_steps_are_left_out_and_counted(interval: int, monkeypatch: pytest.Monke
         steps.append(report.step)
 
     result = finetune(
-        convolutional(), x, augment=SpoilMarked(x), skip_non_finite=2, progress=note, ema=0.9, **options()
+        convolutional(),
+        x,
+        augment=SpoilMarked(x),
+        ema=0.9,
+        skip_non_finite=2,
+        progress=note,
+        **options(),
     )
     assert (result.skipped, result.steps) == (2, 16)
     assert steps == sorted(set(steps))
@@ -199,7 +209,9 @@ def test_a_damaged_box_is_refused(tmp_path: Path) -> None:
     x, _ = images(64)
     box = tmp_path / "box"
     with pytest.raises(QatError):
-        finetune(convolutional(), x, augment=Spoil(2), checkpoint_dir=tmp_path, black_box=box, **options())
+        finetune(
+            convolutional(), x, augment=Spoil(2), checkpoints=CheckpointConfig(tmp_path, black_box=box), **options()
+        )
     assert not (tmp_path / "black_box").exists()
 
     def refused(match: str, change: Any) -> None:

@@ -13,14 +13,16 @@ from onnxqat.bridge.importing.importer import to_torch
 from onnxqat.deployment.fold_batchnorm import fold_batchnorm
 from onnxqat.errors import UsageError
 from onnxqat.training.callbacks import batchnorm_statistics
+from onnxqat.training.config import ScoreConfig
 from onnxqat.training.data.batches import Batch
 from onnxqat.training.execution import gradient_quantization
-from onnxqat.training.finetune import finetune
+from onnxqat.training.execution.execution import Execution
 from onnxqat.validation.validate import validate
 from tests.backends.planning import proto
 from tests.passes.checks import ort_run
 from tests.test_insert_batchnorm import DATA, TEXT
 from tests.test_insert_computed_batchnorm import kept
+from tests.training.grouped import finetune
 
 IMAGES = torch.from_numpy(DATA["image"])
 LABELS = np.arange(16) % 4
@@ -57,9 +59,9 @@ def test_what_was_trained_is_in_the_file_and_folds_to_the_same_bits(case: str, m
         labels=LABELS,
         max_steps=3,
         batch_size=8,
-        batchnorm_statistics=mode,
+        batch_norm=mode,
         learning_rate=1e-3,
-        evaluate=rising(),
+        score=ScoreConfig(evaluate=rising()),
         device="cpu",
     )
     old, new = constants(source), constants(result.model)
@@ -126,8 +128,8 @@ def test_recomputed_activations_move_statistics_once(model: onnx.ModelProto) -> 
             model,
             DATA,
             labels=LABELS,
-            recompute=recompute,
-            evaluate=rising(),
+            score=ScoreConfig(evaluate=rising()),
+            execution=Execution(recompute=recompute),
             **options,
         )  # type: ignore[arg-type]
         for recompute in (False, True)

@@ -326,7 +326,7 @@ def listed():
 
 atexit.register(listed)  # the first to be registered runs last
 from tests.training.test_finetune import data, network
-from onnxqat.training.finetune import finetune
+from tests.training.grouped import finetune
 x, y = data(16)
 finetune(network(quantized=True), x, labels=y, epochs=2, device="cpu", learning_rate=0.01, distributed=sys.argv[1])
 """

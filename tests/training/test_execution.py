@@ -11,7 +11,9 @@ from torch import Tensor
 from onnxqat.bridge.importing.importer import to_torch
 from onnxqat.bridge.quantizers.state import quantizers
 from onnxqat.errors import UsageError
-from onnxqat.training.finetune import finetune
+from onnxqat.training.config import ScoreConfig
+from onnxqat.training.execution.execution import Execution
+from tests.training.grouped import finetune
 from tests.training.nets import convolutional, images, later_is_better
 
 
@@ -42,7 +44,7 @@ def test_accumulated_batches_are_one_large_batch() -> None:
     options = {"labels": None, "max_steps": 6, "epochs": None, "evaluate": lambda _: 0.0, "gradient_norm": 0.5}
     given = {"optimizer": "sgd", "learning_rate": 0.05, "device": "cpu"} | options
     whole = finetune(convolutional(), data(16), **given)
-    parts = finetune(convolutional(), data(4), accumulate=4, **given)
+    parts = finetune(convolutional(), data(4), execution=Execution(accumulate=4), **given)
     assert (whole.steps, parts.steps) == (6, 6)
     np.testing.assert_allclose(parts.losses, whole.losses, rtol=1e-4)
     # What is written is the start, as no score beats it; the modules' last states are in the losses.
@@ -53,9 +55,16 @@ def test_accumulation_gives_the_gradients_of_the_large_batch() -> None:
     x, y = images(10)
     model = convolutional()
     options: dict[str, Any] = {"labels": y, "max_steps": 1, "optimizer": "sgd", "learning_rate": 0.1, "device": "cpu"}
-    whole = finetune(model, x, batch_size=10, evaluate=later_is_better(), **options)
+    whole = finetune(model, x, batch_size=10, score=ScoreConfig(evaluate=later_is_better()), **options)
     # 4, 4 and 2: the mean over samples, not over batches
-    parts = finetune(model, x, batch_size=4, accumulate=3, evaluate=later_is_better(), **options)
+    parts = finetune(
+        model,
+        x,
+        batch_size=4,
+        score=ScoreConfig(evaluate=later_is_better()),
+        execution=Execution(accumulate=3),
+        **options,
+    )
     assert_close(whole.model, parts.model)
 
 

@@ -7,10 +7,11 @@ from torch import Tensor, nn
 
 from onnxqat.bridge.importing.importer import to_torch
 from onnxqat.errors import UsageError
-from onnxqat.training.finetune import finetune
+from onnxqat.training.config import DistillationConfig
 from onnxqat.training.objective.features import FeatureLoss, Features, attention_distance
 from onnxqat.training.objective.inner_tensors import expose
 from onnxqat.training.objective.losses import Loss
+from tests.training.grouped import finetune
 from tests.training.test_finetune import data, network
 
 
@@ -78,7 +79,12 @@ def test_training_brings_inner_tensors_closer(names: object) -> None:
     tensors = names if isinstance(names, dict) else {"h1": "h1", "h3": "h3"}
     options = {"epochs": 4, "optimizer": "adam", "learning_rate": 0.01, "device": "cpu", "labels": y}
     runs = [
-        finetune(network(quantized=True), {"x": x}, teacher=network(quantized=False), features=f, **options)  # type: ignore[arg-type]
+        finetune(
+            network(quantized=True),
+            {"x": x},
+            teacher=DistillationConfig(network(quantized=False), features=f),
+            **options,
+        )  # type: ignore[arg-type]
         for f in (None, Features(names, weight=10.0))  # type: ignore[arg-type]
     ]
     without, with_features = (distance_of(run.module, tensors, torch.from_numpy(x)) for run in runs)
@@ -89,7 +95,9 @@ def test_training_brings_inner_tensors_closer(names: object) -> None:
 
 def test_the_student_with_quantizers_off_has_features_too() -> None:
     x, _ = data()
-    result = finetune(network(quantized=True), {"x": x}, features=["h1"], epochs=1, device="cpu")
+    result = finetune(
+        network(quantized=True), {"x": x}, teacher=DistillationConfig(features=["h1"]), epochs=1, device="cpu"
+    )
     assert result.steps > 0
 
 
@@ -110,8 +118,7 @@ def test_what_is_refused(features: object, message: str) -> None:
             network(quantized=True),
             {"x": x},
             labels=y,
-            teacher=network(quantized=False),
-            features=features,  # type: ignore[arg-type]
+            teacher=DistillationConfig(network(quantized=False), features=features),
             device="cpu",
         )
 
@@ -119,7 +126,7 @@ def test_what_is_refused(features: object, message: str) -> None:
 def test_features_need_a_teacher() -> None:
     x, y = data()
     with pytest.raises(UsageError, match="no teacher"):
-        finetune(network(quantized=True), {"x": x}, labels=y, features=["h1"], device="cpu")
+        finetune(network(quantized=True), {"x": x}, labels=y, teacher=DistillationConfig(features=["h1"]), device="cpu")
     for options in ({"distance": "cosine"}, {"weight": -1.0}):
         with pytest.raises(UsageError):
             Features(["h1"], **options)  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ from onnxqat.errors import DataError, UsageError
 from onnxqat.metrics import Predictor
 from onnxqat.report import build
 from onnxqat.report.json import to_dict
-from onnxqat.training.finetune import finetune
+from tests.training.grouped import finetune
 from tests.training.test_finetune import data, network, run
 
 OPTIONS: dict[str, Any] = {"epochs": 8, "batch_size": 16, "learning_rate": 0.01, "device": "cpu"}

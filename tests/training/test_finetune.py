@@ -20,12 +20,15 @@ from onnxqat.data.inputs import InputInfo
 from onnxqat.errors import ModelError, QatError, UsageError
 from onnxqat.graph import io
 from onnxqat.training import methods
+from onnxqat.training.config import CheckpointConfig
 from onnxqat.training.data.batches import ArrayBatches
-from onnxqat.training.finetune import Report, finetune, fit, freeze_constants
+from onnxqat.training.execution.execution import Execution
+from onnxqat.training.finetune import Report, fit, freeze_constants
 from onnxqat.training.loop import checkpoint
 from onnxqat.training.loop.progress import Progress
 from onnxqat.training.objective.losses import Loss
 from onnxqat.training.optim import optimizers
+from tests.training.grouped import finetune
 
 Array = npt.NDArray[Any]
 HIDDEN = 16
@@ -235,22 +238,29 @@ def test_a_resumed_run_ends_with_the_bits_of_an_uninterrupted_one(
     model = network(quantized=True)
     whole = finetune(model, x, **options)
     with pytest.raises(_InterruptedError):
-        finetune(model, x, checkpoint_dir=tmp_path, progress=interrupt, **options)
+        finetune(model, x, checkpoints=tmp_path, progress=interrupt, **options)
     assert checkpoint.load(tmp_path / "last.safetensors", to_torch(model)).epoch == 2
-    resumed = finetune(model, x, checkpoint_dir=tmp_path, resume=True, **options)
+    resumed = finetune(model, x, checkpoints=CheckpointConfig(tmp_path, resume=True), **options)
     assert resumed.model.SerializeToString() == whole.model.SerializeToString()
     assert resumed.losses == whole.losses
     assert resumed.best_epoch == whole.best_epoch
     # A finished run that is resumed does nothing.
-    again = finetune(model, x, checkpoint_dir=tmp_path, resume=True, **options)
+    again = finetune(model, x, checkpoints=CheckpointConfig(tmp_path, resume=True), **options)
     assert again.model.SerializeToString() == whole.model.SerializeToString()
 
 
 def test_resuming_with_other_settings_is_refused(tmp_path: Path) -> None:
     x, y = data(64)
-    finetune(network(quantized=True), x, labels=y, checkpoint_dir=tmp_path, device="cpu")
+    finetune(network(quantized=True), x, labels=y, checkpoints=tmp_path, device="cpu")
     with pytest.raises(QatError, match="total_steps") as error:
-        finetune(network(quantized=True), x, labels=y, checkpoint_dir=tmp_path, resume=True, epochs=3, device="cpu")
+        finetune(
+            network(quantized=True),
+            x,
+            labels=y,
+            checkpoints=CheckpointConfig(tmp_path, resume=True),
+            epochs=3,
+            device="cpu",
+        )
     assert error.value.code == "checkpoint-mismatch"
 
 
@@ -311,7 +321,7 @@ def test_a_generator_with_labels_and_a_path(tmp_path: Path) -> None:
 
 def test_bfloat16_keeps_parameters_in_float32() -> None:
     x, y = data(64)
-    result = finetune(network(quantized=True), x, labels=y, precision="bfloat16", device="cpu")
+    result = finetune(network(quantized=True), x, labels=y, execution=Execution(precision="bfloat16"), device="cpu")
     assert all(p.dtype == torch.float32 for p in result.module.parameters())
 
 
@@ -328,7 +338,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="resume without a folder"):
         finetune(network(quantized=True), x, labels=y, resume=True)
     with pytest.raises(UsageError, match="save_every without a folder"):
-        finetune(network(quantized=True), x, labels=y, save_every=5)
+        finetune(network(quantized=True), x, labels=y, checkpoints=CheckpointConfig(save_every=5))
     with pytest.raises(ModelError, match="cannot be written"):
         finetune(network(quantized=True), x, labels=y, output=tmp_path / "none" / "t.onnx")
 

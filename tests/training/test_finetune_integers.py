@@ -11,12 +11,13 @@ import onnx_ir as ir
 import pytest
 import torch
 
-import onnxqat
 from onnxqat.bridge.integer.unit import Unit
 from onnxqat.cli import main
 from onnxqat.errors import UsageError
 from onnxqat.training.execution import target_arithmetic
+from onnxqat.training.execution.execution import Execution
 from tests.bridge.integer import networks
+from tests.training.grouped import finetune
 
 
 @pytest.fixture(scope="module")
@@ -26,8 +27,14 @@ def model() -> onnx.ModelProto:
 
 def test_the_file_that_it_writes_is_what_was_scored(model: onnx.ModelProto) -> None:
     data = {"x": networks.images(48, 1)}
-    result = onnxqat.finetune(
-        model, data, teacher=networks.kinds(), arithmetic="onnxruntime", max_steps=12, learning_rate=1e-3, batch_size=8
+    result = finetune(
+        model,
+        data,
+        teacher=networks.kinds(),
+        execution=Execution(arithmetic="onnxruntime"),
+        max_steps=12,
+        learning_rate=1e-3,
+        batch_size=8,
     )
     assert any(isinstance(m, Unit) for m in result.module.modules())
     x = networks.images(16, 9)
@@ -42,7 +49,7 @@ def test_the_backend_of_the_file_says_what_is_computed(model: onnx.ModelProto) -
 
     def computed(**options: Any) -> str:
         given: dict[str, Any] = {"teacher": networks.kinds(), "max_steps": 1, **options}
-        result = onnxqat.finetune(changed, data, **given)
+        result = finetune(changed, data, **given)
         assert any(isinstance(m, Unit) for m in result.module.modules()) == (result.arithmetic != "float")
         return result.arithmetic
 
@@ -79,4 +86,9 @@ def test_through_the_command(model: onnx.ModelProto, tmp_path: Path) -> None:
 
 def test_half_precision_is_refused(model: onnx.ModelProto) -> None:
     with pytest.raises(UsageError, match="does not hold all codes"):
-        onnxqat.finetune(model, {"x": networks.images()}, arithmetic="onnxruntime", precision="bfloat16", max_steps=1)
+        finetune(
+            model,
+            {"x": networks.images()},
+            execution=Execution(precision="bfloat16", arithmetic="onnxruntime"),
+            max_steps=1,
+        )

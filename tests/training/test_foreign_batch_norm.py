@@ -10,7 +10,8 @@ from onnxqat.bridge.lowering.normalization import BatchNorm
 from onnxqat.errors import UsageError
 from onnxqat.graph import batchnorm, io
 from onnxqat.training.callbacks import batchnorm_statistics
-from onnxqat.training.finetune import finetune
+from onnxqat.training.config import ScoreConfig
+from tests.training.grouped import finetune
 
 
 def model(*, pairs: bool = True, kept: bool = False) -> onnx.ModelProto:
@@ -60,10 +61,12 @@ def test_statistics_of_a_run(kept: bool, choice: batchnorm_statistics.Choice, mo
         made,
         {"x": x},
         max_steps=2,
-        batchnorm_statistics=choice,
+        batch_norm=choice,
         batch_size=8,
         device="cpu",
-        evaluate=lambda module: float(len(seen.append(float(module.get_buffer("mean").sum())) or seen)),
+        score=ScoreConfig(
+            evaluate=lambda module: float(len(seen.append(float(module.get_buffer("mean").sum())) or seen))
+        ),
     )
     assert (seen[-1] != seen[0]) is moves
 

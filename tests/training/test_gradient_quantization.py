@@ -11,8 +11,10 @@ from onnxqat.bridge.export.write_back import write_back
 from onnxqat.bridge.importing.importer import to_torch
 from onnxqat.errors import QatError, UsageError
 from onnxqat.training import methods
+from onnxqat.training.config import ScoreConfig
 from onnxqat.training.execution import gradient_quantization
-from onnxqat.training.finetune import finetune
+from onnxqat.training.execution.execution import Execution
+from tests.training.grouped import finetune
 from tests.training.test_dorefa import network
 
 GRADIENT = (
@@ -97,7 +99,15 @@ def test_finetune_takes_grad_bits(tmp_path: Path) -> None:
     x = np.random.default_rng(0).standard_normal((16, 2, 5, 5)).astype(np.float32)
     outputs = []
     for bits in (None, 3, 3):
-        result = finetune(model, {"x": x}, epochs=1, batch_size=8, grad_bits=bits, learning_rate=0.01, evaluate=_one)
+        result = finetune(
+            model,
+            {"x": x},
+            epochs=1,
+            batch_size=8,
+            score=ScoreConfig(evaluate=_one),
+            execution=Execution(grad_bits=bits),
+            learning_rate=0.01,
+        )
         outputs.append(result.model)
         names = [(n.op_type, list(n.input)) for n in result.model.graph.node]
         assert names == [(n.op_type, list(n.input)) for n in model.graph.node]
@@ -105,7 +115,7 @@ def test_finetune_takes_grad_bits(tmp_path: Path) -> None:
     assert outputs[0] != outputs[1]
     onnx.checker.check_model(outputs[1])
     with pytest.raises(QatError):
-        finetune(model, {"x": x}, grad_bits=0)
+        finetune(model, {"x": x}, execution=Execution(grad_bits=0))
 
 
 _CALLS = iter(range(10**6))

@@ -11,12 +11,13 @@ from torch import Tensor
 from onnxqat.bridge.importing.importer import to_torch
 from onnxqat.report import build
 from onnxqat.report.json import to_dict
+from onnxqat.training.config import ScoreConfig
 from onnxqat.training.data import holdout
 from onnxqat.training.data.holdout import split
 from onnxqat.training.distributed.process_context import ProcessContext
-from onnxqat.training.finetune import finetune
 from onnxqat.training.loop.collapse import Variation, collapsed
 from onnxqat.training.optim import run_length
+from tests.training.grouped import finetune
 from tests.training.test_best_weights import untouched
 from tests.training.test_finetune import data, network
 
@@ -105,7 +106,9 @@ def test_a_score_that_is_not_a_number_is_the_worst() -> None:
     options: dict[str, Any] = {"labels": y, "epochs": 2, "device": "cpu"}
     for given, epoch, best in (([np.nan, 0.1, np.nan], 1, 0.1), ([0.2, np.nan, np.nan], 0, 0.2)):
         scores = iter(given)
-        result = finetune(network(quantized=True), x, evaluate=lambda _, s=scores: next(s), **options)
+        result = finetune(
+            network(quantized=True), x, score=ScoreConfig(evaluate=lambda _, s=scores: next(s)), **options
+        )
         assert (result.best_epoch, result.best_score) == (epoch, best)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from onnxqat.errors import UsageError
 from onnxqat.training.callbacks.logs import logs
-from onnxqat.training.finetune import finetune
+from tests.training.grouped import finetune
 from tests.training.nets import convolutional, images
 from tests.training.test_resume import _InterruptedError, stop_at
 

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from onnxqat.errors import DataError, UsageError
-from onnxqat.training.finetune import finetune
+from onnxqat.training.config import DistillationConfig
 from onnxqat.training.objective.losses import Loss, channel_power
 from tests.training import nets
+from tests.training.grouped import finetune
 
 
 def softmax(x: Tensor) -> Tensor:
@@ -134,7 +135,7 @@ def test_labels_that_say_nothing_of_the_classes(labels: Any, message: str, featu
     x = np.random.default_rng(0).standard_normal((40, 2, 6, 6)).astype(np.float32)
     model = nets.convolutional()
     with pytest.raises(DataError, match=message):
-        finetune(model, {"image": x}, labels=labels, features=features, teacher=model, epochs=1)
+        finetune(model, {"image": x}, labels=labels, teacher=DistillationConfig(model, features=features), epochs=1)
 
 
 def test_left_out_labels_and_probabilities_are_taken() -> None:

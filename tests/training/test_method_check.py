@@ -8,6 +8,7 @@ import pytest
 
 from onnxqat.errors import UnsupportedError, UsageError
 from onnxqat.training import methods
+from onnxqat.training.config import ScoreConfig
 from onnxqat.training.finetune import finetune
 from onnxqat.training.methods import _check
 from tests.training.test_dorefa import network
@@ -70,7 +71,9 @@ def test_a_file_of_the_user(tmp_path: Path) -> None:
     assert methods.method(path) is methods.method(path)
     model = network(4)
     data = np.random.default_rng(0).standard_normal((8, 2, 5, 5)).astype(np.float32)
-    tuned = finetune(model, {"x": data}, method=path, max_steps=2, evaluate=lambda module: next(SCORES)).model
+    tuned = finetune(
+        model, {"x": data}, method=path, max_steps=2, score=ScoreConfig(evaluate=lambda module: next(SCORES))
+    ).model
     assert {entry.key: entry.value for entry in tuned.metadata_props}["onnxqat.method"] == "mine"
 
 

@@ -13,13 +13,13 @@ from onnxqat.bridge.speed.relu_fusion import fuse_relu
 from onnxqat.training import methods
 from onnxqat.training.data.batches import Batch
 from onnxqat.training.execution.execution import Execution
-from onnxqat.training.finetune import finetune
 from onnxqat.training.loop import pending
 from onnxqat.training.loop.guarded_steps import GuardedSteps
 from onnxqat.training.loop.step import Step
 from onnxqat.training.objective.losses import Loss
 from onnxqat.training.optim import optimizers
 from onnxqat.training.optim.moving_average import MovingAverage
+from tests.training.grouped import finetune
 from tests.training.nets import convolutional, images
 
 

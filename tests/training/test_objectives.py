@@ -8,8 +8,8 @@ import torch
 from onnxqat.errors import UsageError
 from onnxqat.training.callbacks.callback import Callback
 from onnxqat.training.callbacks.value_clipping import ValueClipping
-from onnxqat.training.finetune import finetune
 from onnxqat.training.objective.losses import Loss
+from tests.training.grouped import finetune
 from tests.training.test_finetune import data, network
 
 PLAIN: dict[str, Any] = {"epochs": 2, "learning_rate": 0.01, "device": "cpu"}

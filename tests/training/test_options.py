@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from onnxqat.errors import UsageError
+from onnxqat.training.config import CheckpointConfig, OptimizerConfig, ScoreConfig
 from onnxqat.training.execution.execution import Execution
 from onnxqat.training.finetune import finetune
 from onnxqat.training.options import Options
@@ -21,14 +22,31 @@ def test_options_are_the_keywords_of_finetune() -> None:
 
 
 def test_where_the_black_box_goes() -> None:
-    assert Options().box is None
-    assert Options(output="a/tuned.onnx").box == Path("a/tuned.onnx.black_box")
-    assert Options(output="a/tuned.onnx", checkpoint_dir="b").box == Path("b/black_box")
-    assert Options(checkpoint_dir="b", black_box="c").box == Path("c")
+    assert CheckpointConfig().box(None) is None
+    assert CheckpointConfig().box("a/tuned.onnx") == Path("a/tuned.onnx.black_box")
+    assert CheckpointConfig("b").box("a/tuned.onnx") == Path("b/black_box")
+    assert CheckpointConfig("b", black_box="c").box(None) == Path("c")
 
 
-def test_an_execution_says_what_is_wrong_with_it() -> None:
-    for wrong in ({"precision": "float8"}, {"accumulate": 0}, {"gradient_norm": 0.0}, {"recompute": -1}):
-        with pytest.raises(UsageError) as error:
-            Execution(**wrong)  # type: ignore[arg-type]
-        assert error.value.code == "option-invalid"
+@pytest.mark.parametrize(
+    ("kind", "wrong"),
+    [
+        (Execution, {"precision": "float8"}),
+        (Execution, {"accumulate": 0}),
+        (Execution, {"gradient_norm": 0.0}),
+        (Execution, {"recompute": -1}),
+        (Execution, {"arithmetic": "onnxruntime", "precision": "float16"}),
+        (OptimizerConfig, {"weight_decay": -1.0}),
+        (OptimizerConfig, {"ema": 1.0}),
+        (ScoreConfig, {"target": 1.0}),
+        (ScoreConfig, {"score": "top1", "every": 0}),
+        (ScoreConfig, {"score": "top1", "evaluate": lambda _: 0.0}),
+        (CheckpointConfig, {"resume": True}),
+        (CheckpointConfig, {"folder": "a", "save_every": 0}),
+        (CheckpointConfig, {"skip_non_finite": -1}),
+    ],
+)
+def test_a_group_of_settings_says_what_is_wrong_with_it(kind: type, wrong: dict[str, object]) -> None:
+    with pytest.raises(UsageError) as error:
+        kind(**wrong)
+    assert error.value.code == "option-invalid"

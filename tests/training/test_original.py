@@ -10,6 +10,7 @@ import onnxqat
 from onnxqat.errors import UsageError
 from onnxqat.placement.table_overrides import Overrides
 from tests.insertion.test_rounding_choice import network, samples
+from tests.training.grouped import finetune
 
 DATA = {"x": samples("gemm", 64)}
 
@@ -27,7 +28,7 @@ def files(tmp_path: Path) -> tuple[Path, Path]:
 def tuned(quantized: Path, **options: object) -> tuple[list[str], onnx.ModelProto]:
     """Remarks on the teacher, and what three steps give."""
     output = quantized.with_name("tuned.qdq.onnx")
-    result = onnxqat.finetune(quantized, DATA, max_steps=3, batch_size=16, output=output, **options)  # type: ignore[arg-type]
+    result = finetune(quantized, DATA, max_steps=3, batch_size=16, output=output, **options)  # type: ignore[arg-type]
     return [r.message for r in result.remarks if "teacher" in r.message], onnx.load(output)
 
 

@@ -15,7 +15,7 @@ from onnxqat.errors import UsageError
 from onnxqat.training import methods
 from onnxqat.training.execution.execution import Execution
 from onnxqat.training.execution.recompute import Recomputed, cut
-from onnxqat.training.finetune import finetune
+from tests.training.grouped import finetune
 from tests.training.nets import convolutional, images
 
 
@@ -128,7 +128,7 @@ def test_a_run_that_recomputes_writes_the_same_file() -> None:
     x, y = images(32)
     options: dict[str, Any] = {"labels": y, "epochs": 2, "batch_size": 16, "device": "cpu"}
     plain = finetune(convolutional(), x, **options)
-    again = finetune(convolutional(), x, recompute=True, **options)
+    again = finetune(convolutional(), x, execution=Execution(recompute=True), **options)
     assert again.model.SerializeToString() == plain.model.SerializeToString()
     with pytest.raises(UsageError, match="graph"):
         Execution(recompute=3).segmented(nn.Linear(2, 2))

@@ -22,8 +22,8 @@ from onnxqat.bridge.speed.relu_fusion import fuse_relu
 from onnxqat.bridge.speed.rematerialize import rematerialized
 from onnxqat.training import methods
 from onnxqat.training.execution.execution import Execution
-from onnxqat.training.finetune import finetune
 from onnxqat.types import QParams, QType, Role
+from tests.training.grouped import finetune
 from tests.training.nets import convolutional, images
 
 
@@ -271,7 +271,15 @@ def test_where_a_run_does_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert on == [False, False, True, True, True]
     x, labels = images(16)
     made = [
-        finetune(convolutional(), x, labels=labels, batch_size=8, max_steps=2, precision="bfloat16", **how).model
+        finetune(
+            convolutional(),
+            x,
+            labels=labels,
+            batch_size=8,
+            max_steps=2,
+            execution=Execution(precision="bfloat16"),
+            **how,
+        ).model
         for how in ({"rematerialize": False}, {"rematerialize": True}, {"rematerialize": True, "recompute": 2})
     ]
     first = made[0].SerializeToString()

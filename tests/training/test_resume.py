@@ -11,10 +11,13 @@ from torch import Tensor
 
 from onnxqat.bridge.importing.importer import to_torch
 from onnxqat.errors import QatError
-from onnxqat.training.finetune import Report, finetune
+from onnxqat.training.config import ScoreConfig
+from onnxqat.training.execution.execution import Execution
+from onnxqat.training.finetune import Report
 from onnxqat.training.loop import checkpoint
 from onnxqat.training.loop.progress import Progress
 from onnxqat.training.loop.random_state import RandomState
+from tests.training.grouped import finetune
 from tests.training.nets import convolutional, images
 
 
@@ -90,7 +93,13 @@ def test_another_way_to_compute_is_another_run(tmp_path: Path) -> None:
     options: dict[str, Any] = {"labels": y, "batch_size": 8, "device": "cpu", "checkpoint_dir": tmp_path}
     finetune(convolutional(), x, **options)
     with pytest.raises(QatError, match="precision 'float32', this run has 'bfloat16'"):
-        finetune(convolutional(), x, precision="bfloat16", resume=True, **options)
+        finetune(
+            convolutional(),
+            x,
+            resume=True,
+            execution=Execution(precision="bfloat16"),
+            **options,
+        )
 
 
 def test_the_generators_are_as_before_a_run() -> None:
@@ -118,10 +127,16 @@ def test_a_best_that_is_ahead_of_the_checkpoint_brings_its_score(tmp_path: Path)
     scores = iter([0.1, 0.3])
     options: dict[str, Any] = {"labels": y, "epochs": 2, "batch_size": 8, "device": "cpu", "checkpoint_dir": tmp_path}
     with pytest.raises(_InterruptedError):
-        finetune(convolutional(), x, evaluate=lambda _: next(scores), progress=stop_at(3), **options)
+        finetune(convolutional(), x, score=ScoreConfig(evaluate=lambda _: next(scores)), progress=stop_at(3), **options)
     module = to_torch(convolutional())
     ahead = Progress(best_score=0.9, best_epoch=2)
     checkpoint.load(tmp_path / "best.safetensors", module)
     checkpoint.save(tmp_path / "best.safetensors", module, progress=ahead)
-    resumed = finetune(convolutional(), x, evaluate=lambda _: 0.5, resume=True, **options)
+    resumed = finetune(
+        convolutional(),
+        x,
+        score=ScoreConfig(evaluate=lambda _: 0.5),
+        resume=True,
+        **options,
+    )
     assert (resumed.best_score, resumed.best_epoch) == (0.9, 2)

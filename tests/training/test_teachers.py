@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from onnxqat.bridge.importing.importer import to_torch
 from onnxqat.errors import UsageError
 from onnxqat.graph import io
-from onnxqat.training.finetune import finetune
 from onnxqat.training.objective import distillation, teachers
 from onnxqat.training.objective.losses import Loss
+from tests.training.grouped import finetune
 from tests.training.test_finetune import data, network
 
 

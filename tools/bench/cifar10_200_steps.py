@@ -75,7 +75,11 @@ def main() -> None:
     parser.add_argument("--observer")
     parser.add_argument("--first-last-bits", type=int)
     parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--options", default="{}", help="JSON object: arguments of onnxqat.finetune")
+    parser.add_argument(
+        "--options",
+        default="{}",
+        help='JSON object: arguments of onnxqat.finetune; those of its groups as in {"execution": {"precision": ...}}',
+    )
     parser.add_argument("--loss", default="{}", help="JSON object: fields of Loss")
     parser.add_argument("--held-out", action="store_true")
     parser.add_argument("--threads", type=int, default=1)
@@ -84,6 +88,7 @@ def main() -> None:
     import torch
 
     import onnxqat
+    from onnxqat.training.config import ScoreConfig
     from onnxqat.training.objective.losses import Loss
 
     torch.set_num_threads(arguments.threads)
@@ -99,6 +104,8 @@ def main() -> None:
     began = time.process_time()
     losses: list[float] = []
     options: dict[str, Any] = json.loads(arguments.options)
+    groups = {"optimizer": onnxqat.OptimizerConfig, "schedule": onnxqat.ScheduleConfig, "execution": onnxqat.Execution}
+    grouped = {k: groups[k](**v) if k in groups and isinstance(v, dict) else v for k, v in options.items()}
     result = onnxqat.finetune(
         calibrated,
         {"input": seen},
@@ -109,8 +116,8 @@ def main() -> None:
         device="cpu",
         output=folder / f"{name}.onnx",
         progress=lambda report: losses.append(report.loss),
-        evaluate=lambda module: len(losses),  # the last weights are the ones to score
-        **options,
+        score=ScoreConfig(evaluate=lambda module: len(losses)),
+        **grouped,
     )
     row: dict[str, Any] = {"run": name, "options": options, "steps": result.steps, "written": result.written}
     row["losses"] = [round(float(np.mean(losses[i : i + 25])), 3) for i in range(0, len(losses), 25)]

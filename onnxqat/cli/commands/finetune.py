@@ -155,8 +155,12 @@ def run(
     from onnxqat.training.distributed import join
     from onnxqat.training.finetune import finetune
 
-    keywords = _objectives.keywords(objectives)
+    callbacks = _objectives.callbacks(objectives)
+    if reestimate_batch_norm is not None:
+        from onnxqat.training.callbacks.batchnorm_statistics import Reestimate
 
+        callbacks.append(Reestimate(reestimate_batch_norm))
+    callbacks += _execution.logs(execution)
     announce = _Announcement(quiet=as_json)
     with _options.progress("train", quiet=as_json) as progress:
 
@@ -168,23 +172,27 @@ def run(
             model,
             data,
             preprocess=preprocess,
-            teacher=list(teacher) or None,
             score=score,
             labels=labels,
             method=method,
             epochs=epochs,
             max_steps=max_steps,
             batch_size=batch_size,
-            **keywords,
+            **_objectives.keywords(objectives, list(teacher) or None),
             batch_norm=batch_norm,  # type: ignore[arg-type]  # finetune refuses others by name
-            reestimate_batch_norm=reestimate_batch_norm,
-            arithmetic=arithmetic,
+            callbacks=callbacks,
+            execution=_execution.execution(
+                execution,
+                arithmetic=arithmetic,
+                gradient_norm=objectives["gradient_norm"],
+                grad_bits=objectives["grad_bits"],
+                distributed=distributed,
+                distributed_timeout=distributed_timeout,
+            ),
+            checkpoints=_execution.checkpoints(execution),
             seed=seed,
             device=device,
             output=output or _options.beside(model, ".tuned.onnx"),
-            **_execution.keywords(execution),
-            distributed=distributed,
-            distributed_timeout=distributed_timeout,
             progress=told,
         )
     others = join.address()

@@ -167,16 +167,16 @@ class Reestimate(Callback):
     """Estimates the statistics again, from the first batches of the data, whenever the module is to be scored and kept.
 
     Args:
-        batches: the training data.
         count: number of batches.
+        batches: the training data; None: that of the run, the same in every process.
     """
 
     name = "batch_norm"
 
-    def __init__(self, batches: Batches, count: int) -> None:
+    def __init__(self, count: int, batches: Batches | None = None) -> None:
         if count < 1:
-            raise UsageError("option-invalid", f"reestimate_batch_norm is {count}; it must be at least 1")
-        self.batches, self.count = batches, count
+            raise UsageError("option-invalid", f"statistics of {count} batches; there must be at least 1")
+        self.count, self.batches = count, batches
         self._module: nn.Module | None = None
         self._trained = False
 
@@ -195,4 +195,5 @@ class Reestimate(Callback):
 
     def estimate(self, module: nn.Module) -> None:
         """Estimate the statistics of `module`, which may have got other weights."""
+        assert self.batches is not None, "finetune gives the data of the run, and fit's caller has them"
         reestimate(module, self.batches.epoch(0), self.count)

@@ -77,9 +77,11 @@ class Callback:
 
     Attributes:
         name: key of the callback's state in a checkpoint; no two callbacks of a run have the same.
+        needs_whole_weights: whether it works on whole weights only, not where a process holds shards of them.
     """
 
     name = ""
+    needs_whole_weights = False
 
     @property
     def may_keep(self) -> bool:

@@ -34,6 +34,7 @@ class Dampening(Callback):
     """
 
     name = "dampening"
+    needs_whole_weights = True
 
     def __init__(self, weight: float = PAPER) -> None:
         if not 0.0 < weight < math.inf:

@@ -61,6 +61,7 @@ class Freezing(Callback):
     """
 
     name = "freezing"
+    needs_whole_weights = True
 
     def __init__(self, threshold: float = PAPER) -> None:
         if not 0.0 < threshold <= START:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from onnxqat.errors import UsageError
@@ -10,7 +11,7 @@ from onnxqat.training.callbacks.json_log import JsonLog
 from onnxqat.training.callbacks.tensorboard_log import TensorBoardLog
 
 
-def logs(folder: Path | None, *, every: int = 10, tensorboard: bool = False) -> tuple[Callback, ...]:
+def logs(folder: str | os.PathLike[str] | None, *, every: int = 10, tensorboard: bool = False) -> tuple[Callback, ...]:
     """The logs that go into `folder`; none without one.
 
     Args:
@@ -25,6 +26,9 @@ def logs(folder: Path | None, *, every: int = 10, tensorboard: bool = False) -> 
         raise UsageError("option-invalid", f"a log every {every} steps; it must be at least 1")
     if folder is None:
         if tensorboard:
-            raise UsageError("option-invalid", "there is no folder for TensorBoard's files", hint="give log_dir")
+            raise UsageError(
+                "option-invalid", "there is no folder for TensorBoard's files", hint="give a folder of logs: --log-dir"
+            )
         return ()
-    return (JsonLog(folder, every), *((TensorBoardLog(folder, every),) if tensorboard else ()))
+    path = Path(folder)
+    return (JsonLog(path, every), *((TensorBoardLog(path, every),) if tensorboard else ()))

@@ -1,4 +1,4 @@
-"""Execution of a training step: precision, accumulation, compilation, memory."""
+"""Execution of training steps: precision, accumulation, compilation, memory, arithmetic, processes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Precision = Literal["float32", "bfloat16", "float16"]
 
 @dataclasses.dataclass(frozen=True)
 class Execution:
-    """Execution options of a step. None of them changes what the quantizers compute from the same input.
+    """How training steps are executed. Nothing here changes what the quantizers compute from the same input.
 
     Attributes:
         precision: ``"bfloat16"`` and ``"float16"`` run the module under autocast; quantizers and loss stay float32.
@@ -34,6 +34,15 @@ class Execution:
             number of operators; False: everything is kept.
         rematerialize: quantized tensors are computed again in the backward pass
             (:mod:`onnxqat.bridge.speed.rematerialize`); None: on CUDA. No effect with `compile`: compilers do it themselves.
+        arithmetic: what operators compute: on dequantized values (``"float"``), or on codes as the kernels of the
+            target do, such as ``"onnxruntime"`` (:mod:`onnxqat.arithmetic`): the run trains and scores what the chip
+            computes, in float32, not in shards. None: what the backend table of the file says, else ``"float"``, as
+            in half precision, compiled, in shards and where inner tensors are compared.
+        grad_bits: width of the gradients that flow back into layers with quantized weights, rounded at random
+            (:mod:`onnxqat.training.execution.gradient_quantization`); None leaves them float.
+        distributed: strategy of several processes, which ``torchrun`` or a process group of the caller makes of the
+            call: a file of ``onnxqat/training/distributed/strategies``.
+        distributed_timeout: seconds that a process waits for the others.
 
     Raises:
         UsageError: ``option-invalid``.
@@ -46,6 +55,10 @@ class Execution:
     channels_last: bool = False
     recompute: bool | int = False
     rematerialize: bool | None = None
+    arithmetic: str | None = None
+    grad_bits: int | None = None
+    distributed: str = "ddp"
+    distributed_timeout: float = 600.0
 
     def __post_init__(self) -> None:
         if self.precision not in get_args(Precision):
@@ -57,6 +70,12 @@ class Execution:
             raise UsageError("option-invalid", f"the norm of gradients is {self.gradient_norm}; it must be > 0")
         if int(self.recompute) < 0:
             raise UsageError("option-invalid", f"recompute is {self.recompute}; it must be at least 0")
+        if self.arithmetic not in (None, "float") and self.precision != "float32":
+            raise UsageError(
+                "option-invalid",
+                f"arithmetic {self.arithmetic!r} with precision {self.precision!r}, which does not hold all codes",
+                hint="leave precision out",
+            )
 
     def autocast(self, device: torch.device) -> AbstractContextManager[object]:
         """The context of the module's forward pass."""
