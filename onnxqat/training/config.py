@@ -115,7 +115,7 @@ class ScoreConfig:
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointConfig:
-    """What a run writes on the way, and what it goes on from.
+    """Files that a run writes on the way, and those that it goes on from.
 
     Attributes:
         folder: for ``last.safetensors`` and ``best.safetensors``; None writes none.

@@ -70,7 +70,7 @@ class Options:
 
     @property
     def distillation(self) -> DistillationConfig:
-        """What is imitated."""
+        """Models and inner tensors to imitate."""
         return self.teacher if isinstance(self.teacher, DistillationConfig) else DistillationConfig(self.teacher)
 
     @property
@@ -85,7 +85,7 @@ class Options:
 
     @property
     def saving(self) -> CheckpointConfig:
-        """What is written on the way."""
+        """Files that are written on the way."""
         given = self.checkpoints
         return given if isinstance(given, CheckpointConfig) else CheckpointConfig(given)
 

@@ -19,7 +19,7 @@ Precision = Literal["float32", "bfloat16", "float16"]
 
 @dataclasses.dataclass(frozen=True)
 class Execution:
-    """How training steps are executed. Nothing here changes what the quantizers compute from the same input.
+    """Execution of training steps. Nothing here changes what the quantizers compute from the same input.
 
     Attributes:
         precision: ``"bfloat16"`` and ``"float16"`` run the module under autocast; quantizers and loss stay float32.
