@@ -33,7 +33,7 @@ from onnxqat.types import (
     TensorSpec,
 )
 
-BIAS_CODE_MARGIN = 1 - 2.0**-23  # float32 rounding of the quotient
+BIAS_CODE_MARGIN = 1 - 2.0**-23  # float32 rounds the scale, its product and the quotient: 127 codes of 2**31 in all
 
 
 @dataclasses.dataclass(frozen=True)
@@ -293,7 +293,7 @@ def _keep_bias_in_range(
             smallest if weight.axis is not None and smallest.shape == weight.scale.shape else smallest.max(initial=0)
         )
         if np.any(weight.scale < smallest):
-            scale = np.maximum(weight.scale, (smallest * (1 + 1e-6)).astype(np.float32))
+            scale = np.maximum(weight.scale, smallest.astype(np.float32))
             scale = numerics.shorten(scale, weight.scale_bits).astype(np.float32)
             placements[w] = dataclasses.replace(placements[w], qparams=dataclasses.replace(weight, scale=scale))
             remarks.append(

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from typing import Any, Literal, get_args
+from pathlib import Path
+from typing import Any, Generic, Literal, TypeVar, get_args, overload
 
 import onnx_ir as ir
 
 from onnxqat.backends import schema
 from onnxqat.errors import BackendError, UsageError
 from onnxqat.graph import batchnorm, bundles, folded_batchnorm, io, walk
+from onnxqat.graph.io import ModelT
 from onnxqat.passes import _base as passes
 from onnxqat.passes.fold_batchnorm import FoldBatchnorm
 from onnxqat.passes.fold_quantized_batchnorm import FoldQuantizedBatchnorm
@@ -21,8 +23,11 @@ from onnxqat.types import Remark
 Bias = Literal["int32", "snapped", "float"]
 
 
+FoldedT = TypeVar("FoldedT")
+
+
 @dataclasses.dataclass(frozen=True)
-class Folded:
+class Folded(Generic[FoldedT]):
     """Result of :func:`fold_batchnorm`.
 
     Attributes:
@@ -32,27 +37,43 @@ class Folded:
         left: number of them left.
     """
 
-    model: Any
+    model: FoldedT
     remarks: tuple[Remark, ...]
     count: int
     left: int
 
 
-@broken_model.guard("source")
+@overload
 def fold_batchnorm(
-    source: io.ModelSource,
+    model: str | os.PathLike[str],
     *,
     backend: str | None = None,
     bias: Bias | None = None,
     output: str | os.PathLike[str] | None = None,
-) -> Folded:
+) -> Folded[Path]: ...
+
+
+@overload
+def fold_batchnorm(
+    model: ModelT, *, backend: str | None = None, bias: Bias | None = None, output: str | os.PathLike[str] | None = None
+) -> Folded[ModelT]: ...
+
+
+@broken_model.guard("model")
+def fold_batchnorm(
+    model: io.ModelSource,
+    *,
+    backend: str | None = None,
+    bias: Bias | None = None,
+    output: str | os.PathLike[str] | None = None,
+) -> Folded[Any]:
     """Fold every BatchNormalization of a quantized layer: codes stay, pairs stay.
 
     One behind the layer goes into the scales of the weight; one in front of the weight's quantizer into the weight.
     The train form stays a train form, which can be trained on. :func:`onnxqat.handoff` does this by itself.
 
     Args:
-        source: QDQ model: path, onnx.ModelProto, onnx_ir.Model or onnx_graphsurgeon.Graph; it is not changed.
+        model: QDQ model: path, onnx.ModelProto, onnx_ir.Model or onnx_graphsurgeon.Graph; it is not changed.
         backend: whose form the biases take; None: the backend that the file names, and int32 where it names none.
         bias: form of the biases, ``"int32"``, ``"snapped"`` or ``"float"``, as in
             :class:`onnxqat.passes.fold_quantized_batchnorm.FoldQuantizedBatchnorm`; None: the backend's.
@@ -65,15 +86,15 @@ def fold_batchnorm(
     """
     if bias is not None and bias not in get_args(Bias):
         raise UsageError("option-invalid", f"there is no bias {bias!r}", hint=", ".join(get_args(Bias)))
-    model = io.load(source)
+    loaded = io.load(model)
     remarks: list[Remark] = []
-    before = _count(model)
-    made = folded(model, bias or _bias(model, backend), remarks)
+    before = _count(loaded)
+    made = folded(loaded, bias or _bias(loaded, backend), remarks)
     left = _count(made)
-    if output is None and isinstance(source, (str, os.PathLike)):
-        output = bundles.outside(source).with_suffix(".folded.onnx")
+    if output is None and isinstance(model, (str, os.PathLike)):
+        output = bundles.outside(model).with_suffix(".folded.onnx")
     written = io.save(made, output) if output is not None else None
-    result = written if isinstance(source, (str, os.PathLike)) else io.like(source, made)
+    result = written if isinstance(model, (str, os.PathLike)) else io.like(model, made)
     return Folded(result, tuple(remarks), before - left, left)
 
 

@@ -72,7 +72,7 @@ def handoff(
     data: Any = None,
     preprocess: str | Preprocess | None = None,
     samples: int = 16,
-    max_steps: float = 2.0,
+    tolerance_lsb: float = 2.0,
     max_beyond: float = 0.01,
     timeout: float = 300.0,
     compiler: str | None = None,
@@ -90,7 +90,7 @@ def handoff(
        must give the very bits of that in onnxruntime with optimizations off. Beside it lie the float model and its
        encodings, for tools that quantize by themselves.
     2. The backend's compiler compiles it in a process of its own and runs the samples. At most a share of
-       `max_beyond` of an output may be further than `max_steps` steps from the reference, which is what rounding in
+       `max_beyond` of an output may be further than `tolerance_lsb` steps from the reference, which is what rounding in
        another place costs, or the noise is small: see :func:`onnxqat.deployment.verdicts.judge_output`. A step is that of
        the output's quantizer, or 1/255 of the output's range. Rows that TopK or NonMaxSuppression chose are matched
        first. Where no compiler is installed, what the target refuses by its table fails (:func:`onnxqat.lint`).
@@ -109,7 +109,7 @@ def handoff(
             where they lie beside it or in the working folder, else random numbers.
         preprocess: preprocessing line for image folders.
         samples: number of samples to run.
-        max_steps: see 2.
+        tolerance_lsb: see 2.
         max_beyond: see 2.
         timeout: seconds after which the compiler is stopped.
         compiler: another compiler than the one that the table names: a name, or the path of a file with a class
@@ -133,8 +133,8 @@ def handoff(
     for name, number in (("samples", samples), ("timeout", timeout)):
         if number <= 0:
             raise UsageError("option-invalid", f"{name} is {number}; it must be above 0")
-    if math.isnan(max_steps):
-        raise UsageError("option-invalid", "max_steps is NaN; it must be a number")
+    if math.isnan(tolerance_lsb):
+        raise UsageError("option-invalid", "tolerance_lsb is NaN; it must be a number")
     table, target = schema.load(backend), Path(output)
     check_target(target)
     train = io.load(model)
@@ -152,7 +152,7 @@ def handoff(
     batches = _batches(opened, samples, remarks)
     original = float_model if float_model is not None else provenance.find_float(train, model)
     check_target(target)  # again, now that it is known what is read
-    limits = _Limits(max_steps, max_beyond, timeout, trace, AccuracyLimits(max_drop, min_sqnr))
+    limits = _Limits(tolerance_lsb, max_beyond, timeout, trace, AccuracyLimits(max_drop, min_sqnr))
     asked = Asked(score, labels, original)
     kept, source = None if data is None else opened, remedies.data_of(data, recorded)
     job = _Job(_name(model), train, table, chosen, batches, limits, remarks, kept, asked, source)
@@ -161,7 +161,7 @@ def handoff(
 
 @dataclasses.dataclass(frozen=True)
 class _Limits:
-    max_steps: float
+    tolerance_lsb: float
     max_beyond: float
     timeout: float
     trace: bool
@@ -198,7 +198,7 @@ def _make(job: _Job, target: Path, command: list[str], tick: Callable[[], None])
         checks: tuple[OutputCheck, ...] = ()
         if result is not None and result.outputs:
             found = _in_order(job, result.outputs, reference)
-            checks = check_outputs(found, reference, output_quantizers(job.train), job.limits.max_steps)
+            checks = check_outputs(found, reference, output_quantizers(job.train), job.limits.tolerance_lsb)
             checks = against_integers(checks, result.outputs, job.train, job.compiler, job.batches)
         judged = _judge(checks, reference, job)
         failures = [] if same else ["the deploy form does not give the bits of the file handed in, in onnxruntime"]
@@ -302,7 +302,7 @@ def _command(
         command += ["--data", os.fspath(data)]
     if preprocess is not None:
         command += ["--preprocess", str(preprocess)]
-    command += ["--samples", str(samples), "--max-steps", f"{job.limits.max_steps:g}"]
+    command += ["--samples", str(samples), "--tolerance-lsb", f"{job.limits.tolerance_lsb:g}"]
     command += ["--compiler", job.compiler.file or job.compiler.name] if job.compiler else []
     command += [] if job.limits.trace else ["--no-trace"]
     for option, number in (("--max-drop", job.limits.accuracy.max_drop), ("--min-sqnr", job.limits.accuracy.min_sqnr)):
@@ -392,15 +392,15 @@ def _judge(checks: tuple[OutputCheck, ...], reference: list[Batch], job: _Job) -
     if any(c.beyond > limits.max_beyond for c in checks):
         session = Session(float_form(job.train), optimize=True, what="the float form")
         plain = [session.run(feeds) for feeds in job.batches]
-        own = {c.output: c.sqnr_db for c in check_outputs(reference, plain, {}, limits.max_steps)}
-    return [judge_output(c, own.get(c.output, math.inf), limits.max_steps, limits.max_beyond, name) for c in checks]
+        own = {c.output: c.sqnr_db for c in check_outputs(reference, plain, {}, limits.tolerance_lsb)}
+    return [judge_output(c, own.get(c.output, math.inf), limits.tolerance_lsb, limits.max_beyond, name) for c in checks]
 
 
 def _wrong(judged: list[Judged], result: CompilerResult, job: _Job) -> list[str]:
     """Why the numbers fail, with the nodes that add most by themselves where they were traced; the rest is remarks."""
     red = [j.words for j in judged if j.status == "red"]
     job.remarks.extend(Remark(j.words, source="handoff") for j in judged if j.words and j.status != "red")
-    limit = job.limits.max_steps + ROUNDING_STEPS
+    limit = job.limits.tolerance_lsb + ROUNDING_STEPS
     wrong = [n for n in result.nodes if n.own_steps is not None and not n.own_steps <= limit] if red else []
     worst = sorted(wrong, key=lambda n: -(n.own_steps or 0.0))[:3]
     return red + [f"node {n.name!r} ({n.op_type}) adds {n.own_steps:.1f} steps by itself, as {n.detail}" for n in worst]

@@ -75,7 +75,7 @@ def check_outputs(
     found: Sequence[Mapping[str, Array]],
     reference: Sequence[Mapping[str, Array]],
     quantizers: Mapping[str, QParams],
-    max_steps: float,
+    tolerance_lsb: float,
 ) -> tuple[OutputCheck, ...]:
     """Compare every output over all batches.
 
@@ -83,7 +83,7 @@ def check_outputs(
         found: outputs of the compiler, one dict a batch.
         reference: those of the reference.
         quantizers: of :func:`output_quantizers`.
-        max_steps: what counts as beyond.
+        tolerance_lsb: what counts as beyond.
     """
     single = len(reference[0]) == 1
     return tuple(
@@ -92,7 +92,7 @@ def check_outputs(
             [batch[name] for batch in found],
             [batch[name] for batch in reference],
             quantizers.get(name),
-            max_steps,
+            tolerance_lsb,
             single,
         )
         for name in reference[0]
@@ -100,7 +100,7 @@ def check_outputs(
 
 
 def _check(
-    name: str, found: list[Array], reference: list[Array], qparams: QParams | None, max_steps: float, single: bool
+    name: str, found: list[Array], reference: list[Array], qparams: QParams | None, tolerance_lsb: float, single: bool
 ) -> OutputCheck:
     spans = [np.asarray(r, np.float64)[np.isfinite(np.asarray(r, np.float64))] for r in reference]
     values = np.concatenate([s.ravel() for s in spans])
@@ -124,7 +124,7 @@ def _check(
         differing=int(np.count_nonzero(apart)),
         largest_steps=float(apart.max(initial=0.0)),
         mean_steps=float(apart.mean()) if apart.size else 0.0,
-        beyond=float((apart > max_steps + ROUNDING_STEPS).mean()) if apart.size else 0.0,
+        beyond=float((apart > tolerance_lsb + ROUNDING_STEPS).mean()) if apart.size else 0.0,
         differing_top1=top1,
         sqnr_db=-math.inf if np.isinf(apart).any() else noise.sqnr_db if noise.elements else math.inf,
         samples=sum(len(r) if r.ndim else 1 for r in reference),

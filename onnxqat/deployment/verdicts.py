@@ -33,13 +33,13 @@ class Judged:
     words: str
 
 
-def judge_output(check: OutputCheck, own_db: float, max_steps: float, max_beyond: float, compiler: str) -> Judged:
+def judge_output(check: OutputCheck, own_db: float, tolerance_lsb: float, max_beyond: float, compiler: str) -> Judged:
     """Compare one output with the file handed in, on whatever samples were run.
 
     An output whose every value is that of execution in integers is green: the file, as integers compute it, whatever ties
     of floats make of it. Any other:
 
-    1. At most a share of `max_beyond` of the values further than `max_steps` steps: green.
+    1. At most a share of `max_beyond` of the values further than `tolerance_lsb` steps: green.
     2. Beyond that, while noise is at most a hundredth of the signal or what quantization itself makes explains it, and in no
        case more than a tenth: amber, it is rounding that adds up from layer to layer.
     3. More noise, or another top-1 in significantly more than a fifth of the samples: red. Two standard deviations are
@@ -48,7 +48,7 @@ def judge_output(check: OutputCheck, own_db: float, max_steps: float, max_beyond
     Args:
         check: the output.
         own_db: signal to noise of the file handed in against its own float weights: what quantization costs.
-        max_steps: see 1.
+        tolerance_lsb: see 1.
         max_beyond: see 1.
         compiler: its name.
     """
@@ -62,7 +62,7 @@ def judge_output(check: OutputCheck, own_db: float, max_steps: float, max_beyond
         return Judged("green", text)
     flips, samples = check.differing_top1 or 0, check.samples
     beyond = (
-        f"{name}: {check.beyond:.1%} of the values of {compiler} are more than {max_steps:g} steps from the reference "
+        f"{name}: {check.beyond:.1%} of the values of {compiler} are more than {tolerance_lsb:g} steps from the reference "
         f"(at most {max_beyond:.1%} may be), the largest {check.largest_steps:.1f}, signal to noise {check.sqnr_db:.1f} dB"
     )
     turned = f"{name}: {flips} of {samples} top-1 of {compiler} differ from the file handed in"

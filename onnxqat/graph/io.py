@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import onnx
 import onnx.defs
@@ -26,9 +26,22 @@ from onnxqat.graph.saving import PROTOBUF_LIMIT, save, to_proto
 if TYPE_CHECKING:
     import onnx_graphsurgeon as gs
 
-__all__ = ["ModelSource", "check_writable", "copy", "like", "load", "read_proto", "save", "to_proto", "write_atomic"]
+__all__ = [
+    "ModelSource",
+    "ModelT",
+    "check_writable",
+    "copy",
+    "like",
+    "load",
+    "read_proto",
+    "save",
+    "to_proto",
+    "write_atomic",
+]
 
 ModelSource: TypeAlias = "str | os.PathLike[str] | onnx.ModelProto | ir.Model | gs.Graph"
+ModelT = TypeVar("ModelT", onnx.ModelProto, ir.Model, "gs.Graph")
+"""A model in memory, of which the same kind comes back."""
 
 IR_WITH_OWN_INITIALIZERS = 4  # before, an initializer had to be a graph input as well
 OF_OPSET = "Unrecognized attribute|No Op registered|has input size|has output size"  # what the checker says

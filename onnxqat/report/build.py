@@ -180,7 +180,7 @@ def _figure(result: Any, key: str, label: str, kind: Kind) -> Figure | None:
     return None if value is None else Figure(key, label, cast(Cell, value), kind)
 
 
-def from_fold(result: Folded, *, following: str = "") -> Report:
+def from_fold(result: Folded[Any], *, following: str = "") -> Report:
     """Build the report of ``fold-batchnorm``; `following` is the next command."""
     output = _path(result.model)
     figures = (

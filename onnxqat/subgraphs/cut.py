@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, overload
 
 import onnx_ir as ir
 
 from onnxqat.errors import ModelError, UsageError
 from onnxqat.graph import build, bundles, edit, files_read, io, shapes, walk
+from onnxqat.graph.io import ModelT
 from onnxqat.subgraphs import boundary
 from onnxqat.subgraphs.subgraph import Subgraph, discard, region
 
@@ -18,9 +20,31 @@ CUT_FROM = "onnxqat.cut"
 """Key of a part's metadata: the tensors of the whole that it starts and ends with."""
 
 
+@overload
+def cut(
+    model: str | os.PathLike[str],
+    inputs: Sequence[str] | None = None,
+    outputs: Sequence[str] | None = None,
+    output: str | os.PathLike[str] | None = None,
+    *,
+    auto: bool = False,
+) -> Path: ...
+
+
+@overload
+def cut(
+    model: ModelT,
+    inputs: Sequence[str] | None = None,
+    outputs: Sequence[str] | None = None,
+    output: str | os.PathLike[str] | None = None,
+    *,
+    auto: bool = False,
+) -> ModelT: ...
+
+
 @files_read.guard
 def cut(
-    source: io.ModelSource,
+    model: io.ModelSource,
     inputs: Sequence[str] | None = None,
     outputs: Sequence[str] | None = None,
     output: str | os.PathLike[str] | None = None,
@@ -34,7 +58,7 @@ def cut(
     :func:`onnxqat.subgraphs.stitch.stitch` puts the part, quantized and tuned or not, back in its place.
 
     Args:
-        source: path, onnx.ModelProto, onnx_ir.Model or onnx_graphsurgeon.Graph; it is not changed.
+        model: path, onnx.ModelProto, onnx_ir.Model or onnx_graphsurgeon.Graph; it is not changed.
         inputs: tensors of the main graph that the part starts with; the graph's inputs by default.
         outputs: tensors of the main graph that it ends with; the graph's outputs by default.
         output: file to write; for a path, ``<name>.part.onnx`` beside it by default.
@@ -53,17 +77,17 @@ def cut(
         raise UsageError(
             "option-invalid", "there is nothing to cut", hint="name inputs or outputs, or let it find them"
         )
-    model = io.load(source)
-    shapes.mend(model)
-    shapes.infer(model)
+    part = io.load(model)
+    shapes.mend(part)
+    shapes.infer(part)
     if auto:
-        found = boundary.find(model)
+        found = boundary.find(part)
         inputs, outputs = inputs or found.inputs, outputs or found.outputs
-    extract(model, inputs or _own_inputs(model, outputs or ()), outputs or [str(v.name) for v in model.graph.outputs])
-    if output is None and isinstance(source, (str, os.PathLike)):
-        output = bundles.outside(source).with_suffix(".part.onnx")
-    written = io.save(model, output) if output is not None else None
-    return written if isinstance(source, (str, os.PathLike)) else io.like(source, model)
+    extract(part, inputs or _own_inputs(part, outputs or ()), outputs or [str(v.name) for v in part.graph.outputs])
+    if output is None and isinstance(model, (str, os.PathLike)):
+        output = bundles.outside(model).with_suffix(".part.onnx")
+    written = io.save(part, output) if output is not None else None
+    return written if isinstance(model, (str, os.PathLike)) else io.like(model, part)
 
 
 def _own_inputs(model: ir.Model, outputs: Sequence[str]) -> list[str]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from typing import Any
+from pathlib import Path
+from typing import Any, overload
 
 import onnx_ir as ir
 
 from onnxqat.errors import UsageError
 from onnxqat.graph import build, bundles, edit, files_read, io, provenance, qdq, shapes, verify, walk
+from onnxqat.graph.io import ModelT
 from onnxqat.graph.provenance import Provenance
 from onnxqat.passes import _base
 from onnxqat.passes.raise_opset import RaiseOpset
@@ -18,9 +20,19 @@ from onnxqat.subgraphs.cut import CUT_FROM
 from onnxqat.subgraphs.subgraph import Subgraph, discard, reads, region
 
 
+@overload
+def stitch(
+    part: io.ModelSource, model: str | os.PathLike[str], output: str | os.PathLike[str] | None = None
+) -> Path: ...
+
+
+@overload
+def stitch(part: io.ModelSource, model: ModelT, output: str | os.PathLike[str] | None = None) -> ModelT: ...
+
+
 @files_read.guard
-def stitch(part: io.ModelSource, source: io.ModelSource, output: str | os.PathLike[str] | None = None) -> Any:
-    """Replace what lies between the inputs and outputs of `part` in `source` by `part`.
+def stitch(part: io.ModelSource, model: io.ModelSource, output: str | os.PathLike[str] | None = None) -> Any:
+    """Replace what lies between the inputs and outputs of `part` in `model` by `part`.
 
     1. The part's inputs and outputs are tensors of the whole's main graph, by name, with the same type and sizes that
        agree; a part that :func:`onnxqat.subgraphs.cut.cut` made also says so in its metadata.
@@ -33,18 +45,18 @@ def stitch(part: io.ModelSource, source: io.ModelSource, output: str | os.PathLi
 
     Args:
         part: the part, quantized, tuned or as it was cut.
-        source: the whole; it is not changed.
+        model: the whole; it is not changed.
         output: file to write; for a path, ``<name>.stitched.onnx`` beside it by default.
 
     Returns:
-        The whole with the part, of the kind that `source` is; for a path, the path of the file written.
+        The whole with the part, of the kind that `model` is; for a path, the path of the file written.
 
     Raises:
         UsageError: ``option-invalid``: part and whole do not match; the message names the tensor.
         ModelError: everything that :func:`onnxqat.graph.io.load` raises.
     """
-    inner, whole = io.load(part), io.load(source)
-    origin = _origin(inner, source, whole)
+    inner, whole = io.load(part), io.load(model)
+    origin = _origin(inner, model, whole)
     shapes.mend(whole)
     shapes.infer(whole)
     place = _place(inner, whole)
@@ -54,10 +66,10 @@ def stitch(part: io.ModelSource, source: io.ModelSource, output: str | os.PathLi
     whole.metadata_props.update({k: v for k, v in inner.metadata_props.items() if k != CUT_FROM})
     provenance.write(whole, origin)
     verify.verify(whole)
-    if output is None and isinstance(source, (str, os.PathLike)):
-        output = bundles.outside(source).with_suffix(".stitched.onnx")
+    if output is None and isinstance(model, (str, os.PathLike)):
+        output = bundles.outside(model).with_suffix(".stitched.onnx")
     written = io.save(whole, output) if output is not None else None
-    return written if isinstance(source, (str, os.PathLike)) else io.like(source, whole)
+    return written if isinstance(model, (str, os.PathLike)) else io.like(model, whole)
 
 
 def _origin(part: ir.Model, source: io.ModelSource, whole: ir.Model) -> Provenance:

@@ -142,7 +142,11 @@ class CheckpointConfig:
             raise UsageError("option-invalid", f"skip_non_finite is {self.skip_non_finite}; it must be at least 0")
         for name in ("resume", "save_every") if self.folder is None else ():
             if getattr(self, name):
-                raise UsageError("option-invalid", f"{name} without a folder of checkpoints", hint="give checkpoints")
+                raise UsageError(
+                    "option-invalid",
+                    f"{name} without a folder of checkpoints",
+                    hint="give --checkpoint-dir, in Python the folder",
+                )
 
     @property
     def path(self) -> Path | None:

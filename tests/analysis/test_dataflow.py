@@ -34,6 +34,12 @@ def test_what_only_chooses_indices_is_no_data(tail: str) -> None:
     assert data(f"g (float[4] x) => (float[M] y) <int64[1] k = {{1}}> {{ t = Mul(x, x) {tail} }}") == {"y"}
 
 
+def test_the_condition_of_a_where_is_data() -> None:
+    """It chooses value by value, unlike a parameter that is a size or an axis."""
+    text = "g (float[4] x, float[4] z) => (float[4] y) { t = Mul(x, x) c = Less(t, z) y = Where(c, x, z) }"
+    assert data(text) == {"c", "y"}
+
+
 def test_the_largest_values_are_data() -> None:
     found = data("g (float[4] x) => (float[1] y) <int64[1] k = {1}> { t = Mul(x, x) v, i = TopK(t, k) y = Relu(v) }")
     assert found == {"t", "v", "y"}

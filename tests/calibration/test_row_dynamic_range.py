@@ -56,6 +56,14 @@ def test_alike_rows_and_few_small_ones_do_not_matter(sizes: tuple[float, ...]) -
     assert "first" not in dict(result.plan.float_nodes)
 
 
+@pytest.mark.parametrize(("small", "stays_float"), [(4, False), (6, True)])
+def test_more_than_a_twentieth_of_small_rows_is_no_accident(small: int, stays_float: bool) -> None:
+    """Fewer are padding, or outliers that training of the float model has not cared about either."""
+    sizes = (*[0.001] * small, *np.linspace(50, 100, 100 - small))
+    result = insert_qdq(model(False), calibration={"x": rows(*sizes)}, guard=False)
+    assert ("first" in dict(result.plan.float_nodes)) == stays_float
+
+
 def test_16_bits_hold_both() -> None:
     data = {"x": rows(100, *np.linspace(0.1, 1, 20))}
     result = insert_qdq(model(False), calibration=data, overrides=Overrides(activation_bits=16))

@@ -201,7 +201,7 @@ def test_a_broken_table(folder: Path, onnxqat: Run) -> None:
         (("--optimizer", "sdg"), "option-invalid"),
         (("--temperature", "0"), "option-invalid"),
         (("--alpha", "2"), "option-invalid"),
-        (("--max-steps", "-1"), "option-invalid"),
+        (("--tolerance-lsb", "-1"), "option-invalid"),
         (("--device", "tpu9"), "option-invalid"),
         (("--teacher", "no.onnx"), "model-not-found"),
         (("-o", "missing/out.onnx"), "output-not-writable"),

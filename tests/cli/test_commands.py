@@ -251,11 +251,13 @@ def test_handoff(qdq: Path, onnxqat: Run) -> None:
 
 def test_options_of_finetune_default_to_those_of_python() -> None:
     from onnxqat.cli.commands import finetune as command
+    from onnxqat.training.config import OptimizerConfig
     from onnxqat.training.finetune import finetune
     from onnxqat.training.objective.losses import Loss
 
     ours = command.run.make_context("finetune", ["model.qdq.onnx"]).params
     theirs = {name: p.default for name, p in inspect.signature(finetune).parameters.items()}
-    same = ("method", "epochs", "max_steps", "batch_size", "optimizer", "learning_rate", "weight_decay", "ema", "seed")
+    same = ("method", "epochs", "max_steps", "batch_size", "optimizer", "schedule", "learning_rate", "seed")
     assert {name: ours[name] for name in same} == {name: theirs[name] for name in same}
+    assert (ours["weight_decay"], ours["ema"]) == (OptimizerConfig().weight_decay, OptimizerConfig().ema)
     assert (ours["alpha"], ours["temperature"]) == (Loss().alpha, Loss().temperature)

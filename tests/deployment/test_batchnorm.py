@@ -20,7 +20,7 @@ from tests.test_insert_batchnorm import DATA, TEXT
 @pytest.mark.parametrize("backend", ["onnxruntime-cpu", "qnn-htp", "tensorrt"])
 def test_bundle_of_a_kept_batchnorm(backend: str, tmp_path: Path) -> None:
     kept = insert_qdq(proto(TEXT), backend, calibration=DATA, batch_norm="keep").model
-    report = handoff(kept, backend, tmp_path / "bundle", data=DATA, trace=False, max_steps=8.0)
+    report = handoff(kept, backend, tmp_path / "bundle", data=DATA, trace=False, tolerance_lsb=8.0)
     assert not report.failures
     made = onnx.load(tmp_path / "bundle" / "model.onnx")
     assert "BatchNormalization" not in {n.op_type for n in made.graph.node}

@@ -80,7 +80,7 @@ def test_same_input_gives_the_same_bundle(quantized: onnx.ModelProto, tmp_path: 
 
 def test_bundle_of_openvino_holds_the_vendors_files(quantized: onnx.ModelProto, tmp_path: Path) -> None:
     pytest.importorskip("openvino")
-    report = handoff(quantized, "openvino-cpu", tmp_path / "bundle", data=DATA, max_steps=3)
+    report = handoff(quantized, "openvino-cpu", tmp_path / "bundle", data=DATA, tolerance_lsb=3)
     assert report.passed, report.failures
     assert {"openvino/model.xml", "openvino/model.bin"} <= set(files(tmp_path / "bundle"))
     assert all(c.integer == c.total for c in report.coverage)

@@ -126,6 +126,19 @@ def test_a_bias_with_more_scales_than_its_weight_is_no_product() -> None:
     assert bias.derived_from is None
 
 
+@pytest.mark.parametrize(("factor", "derived"), [(1.0, True), (1 + 1e-7, True), (1 + 1e-4, False), (1.1, False)])
+def test_a_bias_is_derived_where_its_scale_is_the_product_but_for_its_last_bit(factor: float, derived: bool) -> None:
+    """A module that derives another scale than the file has would compute other biases than the file."""
+    text = f"""g (float[1,2,4,4] x) => (float[1,2,4,4] y)
+        <float s = {{0.3}}, uint8 z = {{0}}, int8[2,2,1,1] c = {{1,2,3,4}}, float ws = {{0.7}}, int8 wz = {{0}},
+         int32[2] b = {{1,2}}, float bs = {{{float(np.float32(0.3) * np.float32(0.7) * np.float32(factor))!r}}},
+         int32 bz = {{0}}> {{
+        q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z) v = DequantizeLinear(c, ws, wz)
+        e = DequantizeLinear(b, bs, bz) y = Conv(d, v, e) }}"""
+    bias = next(q for q in qdq.quantizers(io.load(parse(text))) if q.role == "bias")
+    assert (bias.derived_from is not None) == derived
+
+
 @pytest.mark.parametrize(
     ("attributes", "scales", "readable"),
     [

@@ -11,7 +11,7 @@ import os
 import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias, cast, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,7 @@ from onnxqat.bridge.quantizers.fake_quantize import FakeQuantize
 from onnxqat.bridge.quantizers.state import quantizers
 from onnxqat.errors import QatError, UsageError
 from onnxqat.graph import external, io, saving
+from onnxqat.graph.io import ModelT
 from onnxqat.metrics import ScoreSource
 from onnxqat.runtime import broken_model
 from onnxqat.types import FloatArray, IntArray, QParams
@@ -39,6 +40,30 @@ from onnxqat.types import FloatArray, IntArray, QParams
 Array: TypeAlias = npt.NDArray[Any]
 
 FINETUNED = "onnxqat.finetuned"
+
+
+@overload
+def write_back(
+    module: nn.Module,
+    model: str | os.PathLike[str],
+    output: str | os.PathLike[str] | None = None,
+    *,
+    metadata: Mapping[str, str] | None = None,
+    score: ScoreSource | None = None,
+    data: Any = None,
+) -> Path: ...
+
+
+@overload
+def write_back(
+    module: nn.Module,
+    model: ModelT,
+    output: str | os.PathLike[str] | None = None,
+    *,
+    metadata: Mapping[str, str] | None = None,
+    score: ScoreSource | None = None,
+    data: Any = None,
+) -> ModelT: ...
 
 
 @broken_model.blames("model")

@@ -41,9 +41,9 @@ __all__ = ["Capture", "OnnxModule", "QuantizerFactory", "capture", "to_torch"]
 Lowering: TypeAlias = "Callable[[NodeView], Lowered]"
 
 
-@broken_model.blames("source")
+@broken_model.blames("model")
 def to_torch(
-    source: io.ModelSource,
+    model: io.ModelSource,
     *,
     quantizer_factory: QuantizerFactory | None = None,
     arithmetic: str | Arithmetic = "float",
@@ -62,7 +62,7 @@ def to_torch(
     one optimizer step moves them by a small fraction of their size only (:mod:`onnxqat.bridge.quantizers.step_limit`).
 
     Args:
-        source: path or model; it is not changed.
+        model: path, onnx.ModelProto, onnx_ir.Model or onnx_graphsurgeon.Graph; it is not changed.
         quantizer_factory: makes the module of a quantizer from its description and, for a bias whose scale follows
             from two others, from their modules, such as ``methods.factory("pact")``. The default makes LSQ's
             (``FakeQuantize`` with a limit on steps, ``DerivedFakeQuantize``).
@@ -76,10 +76,10 @@ def to_torch(
         ModelError: the file is not a model; ``scale-invalid`` for a scale that is negative, 0 or not finite;
             ``model-too-large``; ``model-not-runnable`` where onnxruntime refuses what cannot be imported.
     """
-    model = prepare(io.load(source))
-    quantizer_checks.check(model)
-    module = _Importer(model, quantizer_factory or quantizer_modules.default_factory).run()
-    if module.quantizers and not batchnorm.trains_live(model):
+    graph = prepare(io.load(model))
+    quantizer_checks.check(graph)
+    module = _Importer(graph, quantizer_factory or quantizer_modules.default_factory).run()
+    if module.quantizers and not batchnorm.trains_live(graph):
         for normalization in module.modules():
             if isinstance(normalization, BatchNorm):
                 normalization.frozen = True
