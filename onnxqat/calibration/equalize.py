@@ -1,4 +1,11 @@
-"""Find channels of very different size in front of a SiLU on calibration data, and equalize them."""
+"""Find channels of very different size in front of a SiLU on calibration data, and equalize them.
+
+It has the purpose of cross-layer equalization (CLE: Nagel et al., "Data-Free Quantization Through Weight Equalization
+and Bias Correction", ICCV 2019) and is not it. CLE balances the weight ranges of neighbouring layers, without data,
+across functions that commute with positive factors (Relu). Here the ranges are those of activations on data, the
+function is a SiLU, and weights keep scales per channel. As in SmoothQuant (Xiao et al., ICML 2023) the range of an
+activation's channels moves into the weights behind; unlike there it moves as a whole, with no exponent to choose.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,12 @@
-"""Round the weights of layers so that the errors cancel on calibration data, and correct the biases."""
+"""Compensated rounding (GPTQ) of weights on calibration data, and bias correction.
+
+1. GPTQ (Frantar et al., ICLR 2023) is Optimal Brain Quantization (OBQ: Frantar and Alistarh, "Optimal Brain
+   Compression", NeurIPS 2022) with one order of the columns for all rows, here that of falling input power.
+2. It minimizes the same error as AdaRound (:mod:`onnxqat.training.methods.adaround`), that of the layer's output, in
+   closed form in place of gradient descent; a code may move by more than one LSB from the nearest.
+3. Bias correction (Nagel et al., "Data-Free Quantization Through Weight Equalization and Bias Correction", ICCV 2019)
+   adds the mean error of each output channel, measured on data, to the bias.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +33,7 @@ REGULARIZATION = 1e-2
 that the steadier solution costs nothing."""
 
 MARGIN = 0.05
-"""Steps that a weight keeps from where it would round to the next code: enough for float32 at 16 bits, and for a step
+"""LSB that a weight keeps from where it would round to the next code: enough for float32 at 16 bits, and for a step
 of training to pass. ResNet-20, W4A4, 100 steps from weights on their codes end at 93.9 % of held-out training images,
 from these and from the float weights at 95.1 %."""
 
@@ -53,8 +61,8 @@ def compensate(
     in front of the quantizers (:mod:`onnxqat.passes.compute_batchnorm`) follows: the weight in front of folding and beta
     become those that fold to what was found.
 
-    Costs a pass over the data; the model notes that it was done (``notes.ROUNDED_BITS``). Left as they are: weights or biases that other nodes read too, computed biases, stacks
-    of matrices.
+    Costs a pass over the data; the model notes that it was done (``notes.ROUNDED_BITS``). Left as they are: weights or
+    biases that other nodes read too, computed biases, stacks of matrices.
 
     Args:
         model: prepared float model.
@@ -192,7 +200,7 @@ def _mean_behind(node: ir.Node) -> ir.Value | None:
 
 
 def rounded(rows: Doubles, scale: Doubles, ends: tuple[Any, Any], second: Doubles) -> Doubles:
-    """Codes of `rows` with the errors of each column spread over the columns that follow.
+    """Codes of `rows` by GPTQ (algorithm 1): the errors of each column are spread over the columns that follow.
 
     Args:
         rows: weights (groups, M, D).

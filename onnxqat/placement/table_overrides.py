@@ -1,4 +1,8 @@
-"""User overrides of a table: excluded or included nodes, bit widths, granularity, observer, types."""
+"""User overrides of a table: excluded or included nodes, mixed precision, granularity, observer, types.
+
+Mixed precision, different bit widths in one model, is ``node_bits`` and ``first_last_bits``. The float type of training
+(bfloat16 or float16 under autocast) is :attr:`onnxqat.training.execution.execution.Execution.precision`.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +62,7 @@ class Overrides:
         include: quantize only nodes that match one of these.
         exclude_ops: operator types to leave in float.
         weight_bits, activation_bits: widths, 2 to 8 or 16.
-        node_bits: pattern of node names as in `exclude`, width of weights and of activations, for these nodes alone;
+        node_bits: mixed precision: pattern of node names as in `exclude`, width of weights and of activations, for these nodes alone;
             the last pattern that matches wins, over `first_last_bits` too.
         per_channel: granularity of weights.
         observer: range observer of activations and weights, of the first and last layers too: a name, the path of a

@@ -1,1 +1,1 @@
-"""Fine-tuning of a bridge module: loop, losses, methods, checkpoints."""
+"""Quantization-aware training (QAT), fine-tuning of a bridge module: loop, losses, methods, checkpoints."""

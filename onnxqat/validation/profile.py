@@ -1,4 +1,9 @@
-"""Cost of each quantizer alone, and of all of them together, layer by layer."""
+"""Sensitivity analysis: cost of each quantizer alone, and of all of them together, layer by layer.
+
+Quantizing one tensor at a time and measuring the output ranks layers by sensitivity (Wu et al., "Integer Quantization
+for Deep Learning Inference: Principles and Empirical Evaluation", 2020, "Partial Quantization"). That tells where mixed
+precision (:attr:`onnxqat.placement.table_overrides.Overrides.node_bits`) or float is worth its price.
+"""
 
 from __future__ import annotations
 
@@ -119,7 +124,7 @@ def profile(
     labels: str | os.PathLike[str] | None = None,
     progress: Callable[[int, int | None], None] | None = None,
 ) -> ProfileReport:
-    """Measure every quantizer of a QDQ model, alone and with all others on.
+    """Measure the sensitivity to every quantizer of a QDQ model, alone and with all others on.
 
     It runs in torch, one forward pass a quantizer and batch; the float model runs in onnxruntime. Neither is changed.
 

@@ -1,4 +1,9 @@
-"""The quantizer as a torch module: one state machine, the exact ONNX formula, a trainable scale.
+"""Fake quantization: the quantizer as a torch module, one state machine, the exact ONNX formula, a trainable scale.
+
+It rounds to codes and back to float (Jacob et al., "Quantization and Training of Neural Networks for Efficient
+Integer-Arithmetic-Only Inference", CVPR 2018); the gradient is that of the straight-through estimator (STE: Bengio et
+al., 2013), and that of the scale is the one of LSQ (Esser et al., ICLR 2020).
+
 
 A training method is a subclass that changes the parametrisation of the grid (:meth:`FakeQuantize.effective_scale`,
 :meth:`FakeQuantize.effective_zero_point`) or the gradients (:meth:`FakeQuantize.differentiable`,

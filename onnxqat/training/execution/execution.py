@@ -1,4 +1,8 @@
-"""Execution of training steps: precision, accumulation, compilation, memory, arithmetic, processes."""
+"""Execution of training steps: automatic mixed precision (AMP), accumulation, compilation, memory, arithmetic, processes.
+
+Mixed precision here is the float type of training. Different bit widths in one file are
+:attr:`onnxqat.placement.table_overrides.Overrides.node_bits`.
+"""
 
 from __future__ import annotations
 

@@ -206,7 +206,7 @@ class Loop:
 
     @property
     def _is_enough(self) -> bool:
-        """Check whether the best score has reached the target; the same in all processes, as scores are."""
+        """Check for early stopping: the best score has reached the target, in all processes alike, as scores are."""
         best = self._state.best_score
         return self.target is not None and best is not None and best >= self.target
 

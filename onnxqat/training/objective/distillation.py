@@ -1,4 +1,8 @@
-"""Student and teacher of a run, and the loss that fits them."""
+"""Knowledge distillation: student and teacher of a run, and the loss that fits them.
+
+The student is the quantized model, the teacher usually the float model that it was made from (Hinton et al.,
+"Distilling the Knowledge in a Neural Network", 2015; for quantization Mishra and Marr, "Apprentice", ICLR 2018).
+"""
 
 from __future__ import annotations
 
