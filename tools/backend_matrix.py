@@ -81,11 +81,11 @@ tuning), handed to the backend's compiler.
 
 - **heavy on integers**: of the nodes of {heavy} for which the compiler has an integer kernel at all, how many run on \
 integers. What is without one, or stays float for another reason, is listed below the table.
-- **steps**: largest difference of an output from onnxruntime with optimizations off, in steps of the output's \
+- **LSB**: largest difference of an output from onnxruntime with optimizations off, in LSB of the output's \
 quantizer, or in 1/255 of its range where it has none, over {samples} samples; in brackets the share of values more \
-than 2 steps off.
+than 2 LSB off.
 - **by itself**: the largest of what any node adds: its result against what onnxruntime makes of the inputs that the \
-node had in the compiler, on two samples. Where this is 1 or 2, larger steps at the output are rounding that adds up.
+node had in the compiler, on two samples. Where this is 1 or 2, larger differences at the output are rounding that adds up.
 - **score**: the task's metric with the compiler's own numbers, and with onnxruntime's on the same samples. TensorRT \
 runs no numbers without a GPU.
 - **exact**: the same with `insert-qdq --exact`, see [Equal numbers](backends.md#equal-numbers).
@@ -93,17 +93,17 @@ runs no numbers without a GPU.
 SAMPLES = 8
 LIMIT = 2.0
 SUMMARY = """
-## Steps from the reference
+## LSB from the reference
 
-With the table's scales → with `--exact`; **bold** where no output value is more than 2 steps off.
+With the table's scales → with `--exact`; **bold** where no output value is more than 2 LSB off.
 """
 WHY = """
-Where more than 2 steps are left with `--exact`:
+Where more than 2 LSB are left with `--exact`:
 
 - *tensorrt*: runs no numbers without a GPU.
 
 *rknn*'s numbers are of RKNN-Toolkit2's simulator, with the file and the `optimization_level` that `handoff` gives it. \
-Without them, outputs are 5 to 19 steps off: where all zero points of a tensor are in the middle of the type it takes \
+Without them, outputs are 5 to 19 LSB off: where all zero points of a tensor are in the middle of the type it takes \
 128/127 of the file's scale, and rounds weights again on it; at its default level the result of a pool of averages \
 lies on the grid of its input.
 
@@ -231,8 +231,8 @@ def page(state: dict[str, dict[str, Any]]) -> str:
         known = [*cells.values(), *exact.values()]
         compiler = next((c["compiler"] for c in known if "compiler" in c), "not installed")
         lines += [f"\n## {backend}\n", f"Compiler: {compiler}.\n"]
-        heads = ("network", "accepted", "heavy on integers", "steps", "by itself", "score", "in onnxruntime", "samples")
-        heads += ("exact: steps", "exact: by itself", "exact: score", "exact: in onnxruntime", "exact: samples")
+        heads = ("network", "accepted", "heavy on integers", "LSB", "by itself", "score", "in onnxruntime", "samples")
+        heads += ("exact: LSB", "exact: by itself", "exact: score", "exact: in onnxruntime", "exact: samples")
         lines += [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
         names = [n.model for n in NETWORKS if n.model in cells or n.model in exact]
         lines += [row(name, cells.get(name), exact.get(name)) for name in names]
@@ -241,7 +241,7 @@ def page(state: dict[str, dict[str, Any]]) -> str:
 
 
 def summary(state: dict[str, dict[str, Any]]) -> list[str]:
-    """Steps of every network through every compiler, with both kinds of scales."""
+    """Differences in LSB of every network through every compiler, with both kinds of scales."""
     lines = [SUMMARY, f"| network | {' | '.join(BACKENDS)} |", "|---" * (len(BACKENDS) + 1) + "|"]
     for network in NETWORKS:
         found = [[state.get(key_of(network, b, s), {}).get("steps") for s in SCALES] for b in BACKENDS]
@@ -268,7 +268,7 @@ def row(name: str, found: dict[str, Any] | None, exact: dict[str, Any] | None) -
 
 
 def _figures(found: dict[str, Any]) -> list[str]:
-    """Steps, steps of one node by itself, both scores and the number of samples."""
+    """Difference in LSB, that of one node by itself, both scores and the number of samples."""
     steps = "-" if found["steps"] is None else f"{found['steps']:.1f} ({found['beyond']:.1%})"
     own, score = "-" if found.get("own") is None else f"{found['own']:.1f}", found.get("score")
     if not score:

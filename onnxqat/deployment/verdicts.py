@@ -62,7 +62,7 @@ def judge_output(check: OutputCheck, own_db: float, tolerance_lsb: float, max_be
         return Judged("green", text)
     flips, samples = check.differing_top1 or 0, check.samples
     beyond = (
-        f"{name}: {check.beyond:.1%} of the values of {compiler} are more than {tolerance_lsb:g} steps from the reference "
+        f"{name}: {check.beyond:.1%} of the values of {compiler} are more than {tolerance_lsb:g} LSB from the reference "
         f"(at most {max_beyond:.1%} may be), the largest {check.largest_steps:.1f}, signal to noise {check.sqnr_db:.1f} dB"
     )
     turned = f"{name}: {flips} of {samples} top-1 of {compiler} differ from the file handed in"

@@ -31,9 +31,7 @@ def from_handoff(report: HandoffReport) -> Report:
     if total:
         figures.append(Figure("integer", "heavy nodes on integers", integer, "count", f"of {total}"))
     figures += [
-        Figure(
-            f"largest_steps_{c.output}", f"largest difference of {c.output}, steps", c.largest_steps, "number", c.unit
-        )
+        Figure(f"largest_steps_{c.output}", f"largest difference of {c.output}, LSB", c.largest_steps, "number", c.unit)
         for c in report.outputs
     ]
     root = Path(report.output)
@@ -80,8 +78,8 @@ def _steps(report: HandoffReport) -> Table:
         Column("output", "output"),
         Column("unit", "a step is that of the"),
         Column("step", "step", "number"),
-        Column("largest_steps", "largest difference, steps", "number"),
-        Column("mean_steps", "mean, steps", "number"),
+        Column("largest_steps", "largest difference, LSB", "number"),
+        Column("mean_steps", "mean, LSB", "number"),
         Column("beyond", "beyond the limit", "share"),
         Column("sqnr_db", "signal to noise", "decibel"),
         Column("differing_top1", "top-1 differ", "count"),
@@ -99,7 +97,7 @@ def _nodes(report: HandoffReport) -> Table:
         Column("op_type", "operator"),
         Column("kind", "runs on"),
         Column("detail", "as"),
-        Column("steps", "largest difference, steps", "number"),
+        Column("steps", "largest difference, LSB", "number"),
         Column("own_steps", "by itself", "number"),
         Column("why", "why not on integers"),
     )

@@ -16,7 +16,7 @@ def from_probe(report: ProbeReport) -> Report:
         Column("name", "operator"),
         Column("table", "table"),
         Column("outcome", "compiler"),
-        Column("steps", "largest difference, steps", "number"),
+        Column("steps", "largest difference, LSB", "number"),
         Column("detail", "as"),
     )
     rows = tuple((r.name, r.table, r.outcome, r.steps, r.detail) for r in report.rows)

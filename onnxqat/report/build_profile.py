@@ -23,7 +23,7 @@ _COLUMNS: tuple[tuple[str, str, Kind], ...] = (
     ("all_db", "all on, tensor", "decibel"),
     ("all_cosine", "cosine", "number"),
     ("all_mse", "mse", "number"),
-    ("all_steps", "largest, steps", "number"),
+    ("all_steps", "largest, LSB", "number"),
     ("reference", "against", "text"),
     ("alone_score", "alone, score", "number"),
 )

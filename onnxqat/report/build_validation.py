@@ -105,7 +105,7 @@ def _quantizers(report: ValidationReport) -> Table:
         Column("noise_db", "own noise", "decibel", bar=True),
         Column("differing_given_input", "codes differ, same input", "count"),
         Column("differing_in_network", "codes differ, network", "count"),
-        Column("largest_in_network", "largest, steps", "count"),
+        Column("largest_in_network", "largest, LSB", "count"),
         Column("differing_in_integers", "codes differ, integers", "count"),
         Column("tie_rate", "at a tie", "share"),
         Column("saturated", "saturated", "share"),

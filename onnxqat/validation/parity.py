@@ -26,7 +26,7 @@ from onnxqat.types import QParams, Remark
 Array = npt.NDArray[Any]
 
 TIE_STEPS = 1e-4
-"""A value lies at a tie when ``x / scale`` is within this many steps of the middle between two codes of the grid."""
+"""A value lies at a tie when ``x / scale`` is within this many LSB of the middle between two codes of the grid."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -180,7 +180,7 @@ def judge(outputs: tuple[Comparison, ...], quantizers: tuple[QuantizerParity, ..
         if q.differing_given_input:
             failures.append(
                 f"quantizer of {q.tensor!r}: {q.differing_given_input} of {q.elements} codes differ between "
-                f"{q.reference} and onnxruntime given the same input, by up to {q.largest_given_input} steps"
+                f"{q.reference} and onnxruntime given the same input, by up to {q.largest_given_input} LSB"
             )
         if q.unexplained:
             failures.append(

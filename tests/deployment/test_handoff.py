@@ -200,7 +200,7 @@ def test_other_numbers_fail(
     monkeypatch.setattr(module, "compile_in_process", wrong)
     report = handoff(quantized, "onnxruntime-cpu", tmp_path / "bundle", data=DATA)
     assert not report.passed
-    assert "more than 2 steps from the reference" in report.failures[0]
+    assert "more than 2 LSB from the reference" in report.failures[0]
     assert json.loads((tmp_path / "bundle" / "manifest.json").read_text(encoding="utf-8"))["passed"] is False
 
 

@@ -103,7 +103,7 @@ def _list(context: click.Context, _: click.Parameter, wanted: bool) -> None:
         "--tolerance-lsb",
         type=_options.NOT_NEGATIVE,
         default=2.0,
-        help="Largest accepted difference from the reference, in quantization steps (LSB) of the output.",
+        help="Largest accepted difference from the reference, in LSB (quantization steps) of the output.",
     ),
     click.option(
         "--trace/--no-trace",

@@ -70,7 +70,7 @@ def _tied(file: LintContext) -> Iterator[Found]:
     for node, inner, outer in _between(file):
         bounds = clip_bounds(node)
         if same_grid(inner, outer) and not (bounds is not None and repeats(outer, bounds)):
-            text = f"{query.label(node)} has a pair in front, tied to the one behind"
+            text = f"{query.label(node)} has a pair in front that shares scale and zero point with the one behind"
             yield Found(text, node, inner.tensor)
 
 
@@ -80,8 +80,8 @@ RULES = (
         severity="warning",
         defect="a pair stands between a layer and its Relu or Clip, on another grid than the pair behind",
         reason="the tensor is rounded twice; QNN's simulator gives results that are off by 2.75 for such a Clip",
-        remedy="remove the inner pair, or tie it to the one behind the activation",
-        source="QNN HTP run, depthwise Conv, pair, Clip(0, 6) with different scales: largest difference 2.75, tied 0.03",
+        remedy="remove the inner pair, or let it share scale and zero point with the one behind the activation",
+        source="QNN HTP run, depthwise Conv, pair, Clip(0, 6) with different scales: largest difference 2.75, shared 0.03",
         check=_untied,
         table_decides=True,
     ),
@@ -99,7 +99,7 @@ RULES = (
     Rule(
         code="activation-pair-tied",
         severity="note",
-        defect="a pair stands between a layer and its activation, tied to the one behind",
+        defect="a pair stands between a layer and its activation and shares scale and zero point with the one behind",
         reason="onnxruntime and QNN need it where the pair behind does not repeat the activation; others do not",
         remedy="none where the target is one of these",
         source="onnxruntime qdq_util.cc, Relu and Clip are dropped only when Q makes them redundant",

@@ -191,7 +191,7 @@ RULES = (
     Rule(
         code="probability-quantized",
         severity="warning",
-        defect="probabilities leave the model in 8-bit steps",
+        defect="probabilities leave the model on an 8-bit grid",
         reason="scores below 1/512 become 0, and ranks of close scores are lost",
         remedy="leave the last Sigmoid or Softmax and what follows in float",
         source="meituan/YOLOv6#969: scores exactly 0; planner rule for fixed outputs",

@@ -137,7 +137,7 @@ RULES = (
         code="target-attribute",
         severity="error",
         defect="an operator is quantized in a form that the target's table excludes",
-        reason="OpenVINO gives border values that are off by up to 201 steps for a padded AveragePool that counts its padding",
+        reason="OpenVINO gives border values that are off by up to 201 LSB for a padded AveragePool that counts its padding",
         remedy="leave the operator in float, or change the attribute",
         source="backend table, ops, key when; OpenVINO run with count_include_pad=1 and a zero point",
         check=_attributes,

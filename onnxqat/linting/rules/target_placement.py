@@ -97,7 +97,7 @@ def _not_fused(file: LintContext) -> Iterator[Found]:
         inside = [q for q in file.named(clip.interior) if not q.stored]
         if not inside or not same_grid(inside[0], behind[0]):
             limits = f"{clip.low:g}..{clip.high:g}"
-            text = f"the pair behind the activation reaches beyond {limits}, and no pair tied to it stands in front"
+            text = f"the pair behind the activation reaches beyond {limits}, and no pair that shares its scale stands in front"
             node = behind[0].input.producer()
             yield Found(text, node if node is not None else behind[0].nodes[0], clip.interior)
 
@@ -150,7 +150,9 @@ def _ties(file: LintContext) -> Iterator[Found]:
         for name, quantizer in members[1:]:
             if first is not None and first.qparams.qtype == quantizer.qparams.qtype and not same_grid(first, quantizer):
                 ratio = float(quantizer.qparams.scale.ravel()[0] / first.qparams.scale.ravel()[0])
-                text = f"{name!r} has {ratio:.6g} times the scale of {first_name!r}, to which the target ties it"
+                text = (
+                    f"{name!r} has {ratio:.6g} times the scale of {first_name!r}, with which the target wants it shared"
+                )
                 yield Found(text, quantizer.nodes[0], name)
                 break
 
@@ -199,9 +201,9 @@ RULES = (
     Rule(
         code="target-activation-not-fused",
         severity="warning",
-        defect="a Relu or Clip is not repeated by the pair behind it, and no tied pair stands in front",
+        defect="a Relu or Clip is not repeated by the pair behind it, and no pair that shares its scale stands in front",
         reason="the target drops the activation only where the pair makes it redundant: the layer in front runs in float",
-        remedy="put the zero point at the smallest code (uint8), or a tied pair between layer and activation",
+        remedy="put the zero point at the smallest code (uint8), or a pair with the same scale between layer and activation",
         source="backend table, fused, when: clip_is_redundant; onnxruntime qdq_util.cc; microsoft/onnxruntime#11660",
         check=_not_fused,
         target=True,
@@ -210,9 +212,9 @@ RULES = (
         code="target-activation-untied",
         severity="warning",
         defect="a pair stands between a layer and its activation, on another grid than the pair behind",
-        reason="QNN's simulator gives results that are off by 2.75; with tied scales by 0.03",
-        remedy="insert-qdq --replace for this target ties the two, or needs no inner pair",
-        source="backend table, fused, else: tie; QNN HTP run, depthwise Conv, pair, Clip(0, 6), pair",
+        reason="QNN's simulator gives results that are off by 2.75; with shared scales by 0.03",
+        remedy="insert-qdq --replace for this target lets the two share one scale, or needs no inner pair",
+        source="backend table, fused, else: share; QNN HTP run, depthwise Conv, pair, Clip(0, 6), pair",
         check=_untied,
         target=True,
     ),
@@ -229,10 +231,10 @@ RULES = (
     Rule(
         code="target-tie",
         severity="warning",
-        defect="tensors that the target ties have different parameters",
+        defect="tensors that share one scale on the target have different parameters",
         reason="the target requantizes, takes one of the scales for all, or runs the operator in float",
         remedy="insert-qdq --replace for this target merges their ranges",
-        source="backend table, ops, key tie, and passthrough",
+        source="backend table, ops, key share, and passthrough",
         check=_ties,
         target=True,
     ),

@@ -104,7 +104,7 @@ def _ties(file: LintContext) -> Iterator[Found]:
             small = min(map(_range, known))
             if small < 2.0 * float(behind[0].qparams.scale):
                 yield Found(
-                    f"one input's whole range, {small:.4g}, is less than two steps of the sum", node, behind[0].tensor
+                    f"one input's whole range, {small:.4g}, is less than two LSB of the sum", node, behind[0].tensor
                 )
 
 
@@ -124,8 +124,8 @@ RULES = (
         severity="note",
         defect="inputs and output of a Concat have different scales",
         reason="each branch that differs is requantized: one more node in OpenVINO, a slower kernel elsewhere",
-        remedy="tie them: merge the ranges, one scale for all, unless the ranges differ by much",
-        source="OpenVINO run: one FakeQuantize less with tied scales; NVIDIA/TensorRT#3861",
+        remedy="merge the ranges, so that all share one scale, unless the ranges differ by much",
+        source="OpenVINO run: one FakeQuantize less with shared scales; NVIDIA/TensorRT#3861",
         check=_concat,
         table_decides=True,
     ),
@@ -141,7 +141,7 @@ RULES = (
     Rule(
         code="sum-swallows-input",
         severity="warning",
-        defect="one input of an addition is smaller than the steps of the sum",
+        defect="one input of an addition is smaller than an LSB of the sum",
         reason="the branch has no effect any more",
         remedy="quantize the sum to 16 bits, or leave it in float",
         source="arithmetic of the grids; residual branches of very different range",
