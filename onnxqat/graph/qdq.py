@@ -13,14 +13,15 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxqat import numerics
-from onnxqat.graph import batchnorm, build, data_movement, notes, query, walk
+from onnxqat.graph import batchnorm, build, data_movement, notes, query, read_qparams, walk
 from onnxqat.graph.notes import BIAS_GRID as BIAS_GRID
 from onnxqat.graph.notes import PRESCRIBED as PRESCRIBED
 from onnxqat.graph.notes import QUANT_MAX as QUANT_MAX
 from onnxqat.graph.notes import QUANT_MIN as QUANT_MIN
 from onnxqat.graph.notes import SCALE_BITS as SCALE_BITS
 from onnxqat.graph.quantizer import Quantizer
-from onnxqat.types import FLOAT_STORAGE, STORAGE, Precision, QParams, QType
+from onnxqat.graph.read_qparams import NotAQuantizerError
+from onnxqat.types import Precision, QParams, QType
 
 QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 DOMAINS = ("", "com.microsoft")
@@ -152,104 +153,11 @@ def _precision(quantize: ir.Node, opset: int) -> Precision | None:
 
 
 def _qparams(node: ir.Node, clip: ir.Node | None) -> QParams | None:
-    scale = query.constant_array(node.inputs[1]) if len(node.inputs) > 1 else None
-    if scale is None:
+    """The parameters of `node`; None where no quantizer stands for it."""
+    try:
+        return read_qparams.read(node, clip)
+    except NotAQuantizerError:
         return None
-    power_of_two = scale.dtype == ir.DataType.FLOAT8E8M0.numpy()
-    zero_input = node.inputs[2] if len(node.inputs) > 2 else None
-    zero_point = query.constant_array(zero_input)
-    if zero_input is not None and zero_point is None:
-        return None
-    storage = _storage(node, zero_input)
-    if storage not in STORAGE and storage not in FLOAT_STORAGE:
-        return None
-    block = int(query.attribute(node, "block_size", 0))
-    scale = np.asarray(scale, np.float32)
-    codes = np.zeros(scale.shape, np.int64) if zero_point is None else np.asarray(zero_point).astype(np.int64)
-    if scale.shape == (1,) and codes.size == 1 and not block and not _is_per_channel(node):
-        scale, codes = scale.reshape(()), codes.reshape(())
-    size = query.rank(node.inputs[0])
-    right_rank = scale.ndim > 0 and scale.ndim == size if block else scale.ndim <= 1
-    usable = np.isfinite(scale) & ((scale != 0) if block else (scale > 0))
-    if not right_rank or scale.shape != codes.shape or not usable.all():
-        return None
-    if storage == "int32" and codes.any():
-        return None  # ONNX has no zero point for int32, and runtimes wrap around
-    if storage in FLOAT_STORAGE:
-        if clip is not None or codes.any():
-            return None
-        low, high = -FLOAT_STORAGE[storage], FLOAT_STORAGE[storage]
-    else:
-        low, high, _ = STORAGE[storage]
-    if clip is not None:
-        bounds = _clip_bounds(clip, low, high)
-        if bounds is None:
-            return None
-        low, high = bounds
-    axis = None
-    if scale.ndim:
-        axis = int(query.attribute(node, "axis", 1))
-        if axis < 0:
-            if size is None:
-                return None
-            axis += size
-    if axis is not None and not _fits(node.inputs[0], scale.shape, axis, block):
-        return None
-    bits = notes.scale_bits(node, scale) or (1 if power_of_two else None)
-    return QParams(scale, codes, QType(storage, low, high), axis, bits, block or None)
-
-
-def _fits(value: ir.Value | None, scales: tuple[int, ...], axis: int, block: int) -> bool:
-    """Check whether there is one scale per index of `axis`, or per block along it, as far as sizes are known."""
-    sizes = value.shape if value is not None else None
-    if sizes is None:
-        return True
-    if not 0 <= axis < len(sizes):
-        return False
-    wanted, along = [sizes[axis]] if not block else list(sizes), sizes[axis]
-    if block and isinstance(along, int):
-        wanted[axis] = -(-along // block)
-    return all(not isinstance(size, int) or size == have for size, have in zip(wanted, scales, strict=True))
-
-
-def _is_per_channel(node: ir.Node) -> bool:
-    shape = node.inputs[0].shape if node.inputs[0] is not None else None
-    if "axis" not in node.attributes or shape is None or not len(shape):
-        return False
-    axis = int(query.attribute(node, "axis", 1))
-    return -len(shape) <= axis < len(shape) and shape[axis] == 1
-
-
-def _storage(node: ir.Node, zero_input: ir.Value | None) -> str:
-    stated = _element_type(zero_input)
-    if stated is not None:
-        return stated
-    if is_dequantize(node):
-        return _element_type(node.inputs[0]) or "uint8"
-    output_dtype = int(query.attribute(node, "output_dtype", 0))
-    known = output_dtype != 0 and output_dtype in set(ir.DataType)
-    return ir.DataType(output_dtype).name.lower() if known else "uint8"
-
-
-def _element_type(value: ir.Value | None) -> str | None:
-    """Its name in small letters; a Constant node of a function body states none, but holds a tensor that does."""
-    if value is None:
-        return None
-    found = query.constant_tensor(value) if value.dtype is None else None
-    dtype = value.dtype if found is None else found.dtype
-    return None if dtype is None else dtype.name.lower()
-
-
-def _clip_bounds(clip: ir.Node, low: int, high: int) -> tuple[int, int] | None:
-    bounds = [low, high]
-    for index in (1, 2):
-        value = clip.inputs[index] if len(clip.inputs) > index else None
-        if value is not None:
-            array = query.constant_array(value)
-            if array is None or array.size != 1:
-                return None
-            bounds[index - 1] = int(np.asarray(array).astype(np.int64).reshape(()))
-    return (bounds[0], bounds[1]) if low <= bounds[0] < bounds[1] <= high else None
 
 
 def _resolve_role(q: Quantizer) -> None:
