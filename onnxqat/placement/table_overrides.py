@@ -40,7 +40,7 @@ QuantizeLinear, which divides.
 """
 _MARK, _WIDTHS_MARK = "onnxqat.left_out", "onnxqat.widths"
 _EXACT_WEIGHTS = {"scale_bits": EXACT[1], "reduce_range": True}
-_ODD_SUMS = (
+_TIE_FREE_CHECKS = (
     # with 16 positions, the largest activation times a weight's code is 1/256 of a step: nothing is gained by more
     Check("Conv|ConvTranspose|Gemm|MatMul", "in0 + in1 - out", (2, 16)),
     # a sum of whole steps of its own grid needs no rounding
@@ -233,42 +233,78 @@ def apply(overrides: Overrides, backend: Backend) -> Backend:
     Raises:
         UsageError: ``option-invalid``.
     """
+    for edit in (_with_types, _with_short_scales, _with_exactness, _with_first_last):
+        backend = edit(overrides, backend)
+    _check_widths(overrides, backend)
+    return backend
+
+
+def _with_types(overrides: Overrides, backend: Backend) -> Backend:
+    """Bit widths, granularity and observers."""
     activations, weights = type_roles(backend)
     types = dict(backend.types)
     for name in activations:
-        types[name] = _activation(
-            _observed(types[name], overrides.activation_observer or overrides.observer), overrides
-        )
+        observer = overrides.activation_observer or overrides.observer
+        types[name] = _activation(_observed(types[name], observer), overrides)
     for name in weights:
         types[name] = _weight(_observed(types[name], overrides.weight_observer or overrides.observer), overrides)
-    if overrides.scale_bits is not None:
-        types |= _with_scale_bits(types, weights, overrides.scale_bits[0])
-        types |= _with_scale_bits(types, activations, overrides.scale_bits[1])
-    if overrides.exact:
-        if any(types[name].is_float for name in (*activations, *weights)):
-            raise UsageError("option-invalid", "sums of small floats are not exact, whatever the scales are")
-        types |= {name: types[name].model_copy(update={"scale_bits": EXACT[0]}) for name in activations}
-        if backend.exact == "short":
-            types |= {name: types[name].model_copy(update=_EXACT_WEIGHTS) for name in weights}
+    return backend.model_copy(update={"types": types})
+
+
+def _with_short_scales(overrides: Overrides, backend: Backend) -> Backend:
+    """Scales of few significant bits, where the user gives their number."""
+    if overrides.scale_bits is None:
+        return backend
+    activations, weights = type_roles(backend)
+    types = dict(backend.types)
+    types |= _with_scale_bits(types, weights, overrides.scale_bits[0])
+    types |= _with_scale_bits(types, activations, overrides.scale_bits[1])
+    return backend.model_copy(update={"types": types})
+
+
+def _with_exactness(overrides: Overrides, backend: Backend) -> Backend:
+    """The scales, chains and checks of ``--exact``.
+
+    Raises:
+        UsageError: ``option-invalid`` on a table of float8 types.
+    """
+    if not overrides.exact:
+        return backend
+    activations, weights = type_roles(backend)
+    types = dict(backend.types)
+    if any(types[name].is_float for name in (*activations, *weights)):
+        raise UsageError("option-invalid", "sums of small floats are not exact, whatever the scales are")
+    types |= {name: types[name].model_copy(update={"scale_bits": EXACT[0]}) for name in activations}
+    update: dict[str, object] = {"fused": tuple(map(_exact, backend.fused))}
+    if backend.exact == "short":
+        types |= {name: types[name].model_copy(update=_EXACT_WEIGHTS) for name in weights}
+    else:
+        update |= {"sums": "tie_free", "checks": (*backend.checks, *_TIE_FREE_CHECKS)}
+    return backend.model_copy(update={**update, "types": types})
+
+
+def _with_first_last(overrides: Overrides, backend: Backend) -> Backend:
+    """Width and observer of the first and last weighted layers."""
+    observer = overrides.activation_observer or overrides.observer or backend.first_last_observer
+    bits = backend.first_last_bits if overrides.first_last_bits is None else overrides.first_last_bits
+    return backend.model_copy(update={"first_last_observer": observer, "first_last_bits": bits})
+
+
+def _check_widths(overrides: Overrides, backend: Backend) -> None:
+    """Check that the compiler takes the types at every width that the user asks for.
+
+    Raises:
+        UsageError: ``option-invalid``.
+    """
+    activations, weights = type_roles(backend)
     widths = [(weight, activation) for _, weight, activation in overrides.node_bits]
     if overrides.first_last_bits:
         widths.append((overrides.first_last_bits, overrides.first_last_bits))
     for weight_bits, activation_bits in (*widths, (None, None)):
         for name in weights:
-            _check_accepted(backend, "weights", _with_bits(types[name], weight_bits))
+            _check_accepted(backend, "weights", _with_bits(backend.types[name], weight_bits))
         for name in activations:
-            _check_accepted(backend, "activations", _with_bits(types[name], activation_bits))
-    update: dict[str, object] = {"types": types}
-    if overrides.exact:
-        update["fused"] = tuple(map(_exact, backend.fused))
-    if overrides.exact and backend.exact == "tie_free":
-        update |= {"sums": "tie_free", "checks": (*backend.checks, *_ODD_SUMS)}
-    observer = overrides.activation_observer or overrides.observer
-    if observer is not None:
-        update["first_last_observer"] = observer
-    if overrides.first_last_bits is not None:
-        update["first_last_bits"] = overrides.first_last_bits
-    return backend.model_copy(update=update)
+            _check_accepted(backend, "activations", _with_bits(backend.types[name], activation_bits))
 
 
 def _exact(chain: Chain) -> Chain:

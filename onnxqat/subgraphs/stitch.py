@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, overload
 
@@ -202,24 +203,12 @@ def _is_read_outside(value: ir.Value, graph: ir.Graph, inside: set[int]) -> bool
 
 def _rename_apart(part: ir.Model, whole: ir.Model, place: Subgraph, inside: set[int]) -> list[str]:
     """Number the part's names that the remainder has too; returns the constants that go with the float part."""
-    graph = whole.graph
-    gone_values = {id(v) for node in place.nodes for v in node.outputs}
-    inner = {id(n) for node in place.nodes for body in walk.subgraphs(node) for n in body.all_nodes()}
-    gone_values |= {id(v) for node in place.nodes for body in walk.subgraphs(node) for v in _values_of(body)}
-    readers = inside | inner
-    constants = [
-        name
-        for name, value in graph.initializers.items()
-        if not value.is_graph_input()
-        and not value.is_graph_output()
-        and value.uses()
-        and all(id(user) in readers for user, _ in value.uses())
-    ]
-    gone_values |= {id(graph.initializers[name]) for name in constants}
-    taken = {str(v.name) for scope in walk.scopes(whole) for v in walk.values(scope) if id(v) not in gone_values}
-    taken |= {str(n.name) for n in walk.nodes(whole) if n.name and id(n) not in readers}
+    bodies = [body for node in place.nodes for body in walk.subgraphs(node)]
+    going = inside | {id(node) for body in bodies for node in body.all_nodes()}
+    constants = _constants_of(whole.graph, going)
+    taken = _names_that_stay(whole, place, bodies, going, constants)
+    linked = {str(v.name) for v in (*place.inputs, *place.outputs)}  # these the two have in common
     fresh = build.Names(whole)
-    linked = {str(v.name) for v in (*place.inputs, *place.outputs)}
     for scope in walk.scopes(part):
         if isinstance(scope, ir.Function):
             continue
@@ -230,6 +219,29 @@ def _rename_apart(part: ir.Model, whole: ir.Model, place: Subgraph, inside: set[
             if node.name in taken:
                 node.name = fresh.fresh(str(node.name))
     return constants
+
+
+def _constants_of(graph: ir.Graph, going: set[int]) -> list[str]:
+    """Constants of `graph` that only the nodes `going`, by identity, read."""
+    return [
+        name
+        for name, value in graph.initializers.items()
+        if not value.is_graph_input()
+        and not value.is_graph_output()
+        and value.uses()
+        and all(id(user) in going for user, _ in value.uses())
+    ]
+
+
+def _names_that_stay(
+    whole: ir.Model, place: Subgraph, bodies: Sequence[ir.Graph], going: set[int], constants: Sequence[str]
+) -> set[str]:
+    """Names of the values and nodes that are left of `whole` when the nodes `going` and `constants` are gone."""
+    leaving = {id(v) for node in place.nodes for v in node.outputs}
+    leaving |= {id(v) for body in bodies for v in _values_of(body)}
+    leaving |= {id(whole.graph.initializers[name]) for name in constants}
+    names = {str(v.name) for scope in walk.scopes(whole) for v in walk.values(scope) if id(v) not in leaving}
+    return names | {str(n.name) for n in walk.nodes(whole) if n.name and id(n) not in going}
 
 
 def _rename(scope: walk.Scope, value: ir.Value, name: str) -> None:

@@ -10,6 +10,7 @@ the size differ (5 % without), and 0 of 65,536 products with one centred zero po
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -49,8 +50,8 @@ def _centered(placement: Placement) -> Placement:
 def offset_scales(plan: QuantPlan, placements: list[Placement]) -> list[Placement]:
     """Set the grids of `plan.tie_free_means` apart from those of their inputs, by a factor of 1 + 1/2048.
 
-    A mean of means is set apart twice. Tensors of one group stay tied, so that a group with an input and its mean in it
-    meets ties as before; so does a prescribed grid.
+    A mean of means is set apart twice. Tensors of one group keep sharing their parameters, so that a group with an input and
+    its mean in it meets rounding ties as before; so does a prescribed grid.
 
     Args:
         plan: says which tensors are means or products of which.
@@ -64,12 +65,25 @@ def offset_scales(plan: QuantPlan, placements: list[Placement]) -> list[Placemen
         before, behind = [_grid(p) for p in read if p is not None], by_tensor.get(found.output)
         if before and behind is not None and not behind.prescribed and _grid(behind) not in before:
             edges.append((before, _grid(behind)))
-    times: dict[str, int] = {}
-    for _ in edges:  # as many rounds as the longest chain can have links
-        for before, output in edges:
-            found_times = 1 + sum(times.get(grid, 0) for grid in before)
-            times[output] = min(max(times.get(output, 0), found_times), FARTHEST)
+    times = _times(edges)
     return [_coarser(p, times.get(_grid(p), 0)) for p in placements]
+
+
+def _times(edges: Sequence[tuple[list[str], str]]) -> dict[str, int]:
+    """Number of times that each grid is set apart: once more than all grids together that it is a mean or product of.
+
+    Grids that share their parameters can lead back to themselves. Such a cycle has no number that fits it: the rounds
+    end after as many as the longest chain without a cycle can have links, and each number at :data:`FARTHEST`.
+    """
+    times: dict[str, int] = {}
+    for _ in edges:
+        before_round = dict(times)
+        for inputs, output in edges:
+            found = 1 + sum(times.get(grid, 0) for grid in inputs)
+            times[output] = min(max(times.get(output, 0), found), FARTHEST)
+        if times == before_round:
+            break
+    return times
 
 
 def _grid(placement: Placement) -> str:
