@@ -104,9 +104,9 @@ def _constants(model: ir.Model) -> Iterator[ir.TensorProtocol]:
     for graph in model.graphs():
         yield from (v.const_value for v in graph.initializers.values() if v.const_value is not None)
     for node in walk.nodes(model):
-        # By type: isinstance with a protocol looks at each of its methods, for every attribute of every node.
+        # By type: as_tensor() and isinstance with a protocol look at every method of it, for each attribute of each node.
         own = (a for a in node.attributes.values() if not a.is_ref())
-        yield from (a.as_tensor() for a in own if a.type == ir.AttributeType.TENSOR)
+        yield from (a.value for a in own if a.type == ir.AttributeType.TENSOR)
 
 
 def _constant_results(model: ir.Model) -> Iterator[ir.Value]:
