@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -27,6 +26,7 @@ from onnxqat.training.distributed import join
 from onnxqat.training.distributed.process_context import ProcessContext
 from onnxqat.training.distributed.shards import part, rounds, shard, shard_scored, slices
 from onnxqat.training.loop import checkpoint
+from tests import once
 from tests.held_port import held_port
 from tests.source_tree import REPOSITORY
 from tests.torch_releases import OLD
@@ -73,18 +73,19 @@ def ended(process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture(scope="module")
-def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder with what the scenarios gave in two processes, which go on from a checkpoint of one; at last one is killed."""
     if OLD:
         pytest.skip("the fully sharded scenarios need torch 2.7")
-    folder = tmp_path_factory.mktemp("two")
-    scenarios.tuned(folder=folder / "of_one", stop=True)
-    left, killed = two("-m", "tests.training.distributed_scenarios", str(folder))
-    said = f"process 0:\n{left.stderr}\nprocess 1:\n{killed.stderr}"
-    assert left.returncode == 0, said
-    assert killed.returncode == -signal.SIGKILL, said
-    yield folder
-    shutil.rmtree(folder)
+
+    def make(folder: Path) -> None:
+        scenarios.tuned(folder=folder / "of_one", stop=True)
+        left, killed = two("-m", "tests.training.distributed_scenarios", str(folder))
+        said = f"process 0:\n{left.stderr}\nprocess 1:\n{killed.stderr}"
+        assert left.returncode == 0, said
+        assert killed.returncode == -signal.SIGKILL, said
+
+    return once.folder(tmp_path_factory, "two_processes", make)
 
 
 @pytest.fixture(scope="module")
