@@ -41,7 +41,7 @@ def test_short_scales_give_the_same_bits_in_torch(backend: str, shared: Path, tm
     x = np.random.default_rng(0).standard_normal((16, 3, 32, 32)).astype(np.float32)
     path = tmp_path / "short.onnx"
     short = Overrides(scale_bits=(4, 2), reduce_range=True)
-    onnxqat.insert_qdq(source, backend, calibration={"input": x}, output=path, overrides=short)
+    onnxqat.insert_qdq(source, backend, calibration={"input": x}, output=path, overrides=short, fast=True)
     with torch.no_grad():
         bridge = onnxqat.to_torch(path)(torch.from_numpy(x)).numpy()
     np.testing.assert_array_equal(bridge, outputs(path, x, optimize=False))
@@ -62,7 +62,9 @@ def test_narrow_grids_leave_more_bits_to_the_scale(
 ) -> None:
     source = shared / "data" / "models" / "resnet8_cifar10.onnx"
     x = np.random.default_rng(0).standard_normal((4, 3, 32, 32)).astype(np.float32)
-    result = onnxqat.insert_qdq(io.load(source), "onnxruntime-cpu", calibration={"input": x}, overrides=overrides)
+    result = onnxqat.insert_qdq(
+        io.load(source), "onnxruntime-cpu", calibration={"input": x}, overrides=overrides, fast=True
+    )
     assert {q.qparams.scale_bits for q in qdq.quantizers(result.model) if q.role != "bias"} == expected
 
 
@@ -70,9 +72,8 @@ def test_scales_are_short_and_say_so(shared: Path, tmp_path: Path) -> None:
     source = shared / "data" / "models" / "resnet8_cifar10.onnx"
     x = np.random.default_rng(0).standard_normal((4, 3, 32, 32)).astype(np.float32)
     path = tmp_path / "exact.onnx"
-    onnxqat.insert_qdq(
-        source, "onnxruntime-cpu", calibration={"input": x}, output=path, overrides=Overrides(exact=True)
-    )
+    exact = Overrides(exact=True)
+    onnxqat.insert_qdq(source, "onnxruntime-cpu", calibration={"input": x}, output=path, overrides=exact, fast=True)
     found = [q for q in qdq.quantizers(io.load(path)) if q.role != "bias"]
     assert {q.role for q in found} == {"activation", "weight"}
     for q in found:
