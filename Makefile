@@ -17,7 +17,7 @@ PYTEST_ENV := OMP_NUM_THREADS=1
 help:
 	@echo "make demo   create $(VENV) and take one small model the whole way"
 	@echo "make test   create $(VENV) with the development tools; lint, type check, run the tests"
-	@echo "make test-all   the same with the repetitions that 'make test' leaves out"
+	@echo "make test-all   the same with the repetitions that 'make test' leaves out: every pair of a model and a backend"
 	@echo "make lint   the first half of 'make test'"
 	@echo "make docs   build the documentation into site/"
 	@echo "make clean  remove build results and caches ($(VENV) stays)"

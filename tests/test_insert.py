@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from onnxqat.passes.strip_qdq import StripQdq
 from onnxqat.placement.table_overrides import Overrides
 from tests.backends.planning import proto, weight
 from tests.passes.checks import ort_run
+from tests.repetitions import pairs
 
 TEXT = f"""<ir_version: 8, opset_import: ["" : 17], producer_name: "someone">
 g (float[N,1,6,6] image) => (float[N,3] logits, float[N,2,6,6] features)
@@ -304,8 +304,7 @@ def test_a_backend_that_cannot_read_the_types(tmp_path: Path) -> None:
     assert caught.value.code == "backend-opset"
 
 
-@pytest.mark.parametrize("bits", range(2, 9))
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("backend", "bits"), pairs(BACKENDS, range(2, 9)))
 def test_every_width(backend: str, bits: int) -> None:
     found = quantized(backend, overrides=Overrides(weight_bits=bits, activation_bits=bits, first_last_bits=bits))
     onnx.checker.check_model(found, full_check=True)
@@ -349,16 +348,18 @@ SHAPES: dict[str, dict[str, tuple[int, ...]]] = {
     "swift_f0": {"audio": (1, 4096), "fmin": (), "fmax": ()},
 }
 SCALARS = {"sr": np.int64(16000), "fmin": np.float32(50), "fmax": np.float32(500)}
-REAL = [
-    "autoencoder_ad", "basic_pitch", "dscnn_kws", "dscnn_kws_bn", "efficientnet_lite0_imagenet", "light_squeezenet",
-    "mobilenetv1_025_vww", "mobilenetv2_imagenet_bn", "mtcnn_onet", "mtcnn_pnet", "mtcnn_rnet", "nanodet_coco_320",
-    "ppocr_v2_cls", "resnet20_cifar10", "resnet20_cifar10_bn", "resnet20_cifar10_dynamo", "resnet20_cifar10_slim",
-    "resnet56_cifar10_bn", "resnet8_cifar10", "resnet8_cifar10_bn", "silero_vad", "swift_f0", "ultraface_rfb_320",
-    "yolox_nano_coco_416",
+SMALL = [
+    "autoencoder_ad", "dscnn_kws", "dscnn_kws_bn", "mobilenetv1_025_vww", "mtcnn_onet", "mtcnn_pnet", "mtcnn_rnet",
+    "resnet8_cifar10", "resnet8_cifar10_bn",
 ]  # fmt: skip
+# In this order those with most weights and nodes are by default with the backends that take least time.
 LARGE = [
-    "light_bvlc_alexnet", "light_densenet121", "light_inception_v1", "light_inception_v2", "light_resnet50",
-    "light_shufflenet", "light_vgg19", "light_zfnet512",
+    "light_vgg19", "ppocr_v2_cls", "resnet20_cifar10", "light_bvlc_alexnet",
+    "light_densenet121", "basic_pitch", "silero_vad", "light_resnet50",
+    "yolox_nano_coco_416", "swift_f0", "ultraface_rfb_320", "light_zfnet512",
+    "light_inception_v2", "resnet20_cifar10_bn", "mobilenetv2_imagenet_bn", "nanodet_coco_320",
+    "efficientnet_lite0_imagenet", "light_squeezenet", "resnet56_cifar10_bn", "light_inception_v1",
+    "resnet20_cifar10_dynamo", "resnet20_cifar10_slim", "light_shufflenet",
 ]  # fmt: skip
 
 
@@ -383,16 +384,9 @@ def runs(content: bytes, feeds: dict[str, np.ndarray], level: ort.GraphOptimizat
     return list(ort.InferenceSession(content, options, providers=["CPUExecutionProvider"]).run(None, feeds))
 
 
-def on_real_models() -> Iterator[Any]:
-    """Model and backend: all pairs of the small ones, one backend for each of the large ones, the others as repetitions."""
-    yield from itertools.product(REAL, BACKENDS)
-    for index, (name, backend) in enumerate(itertools.product(LARGE, BACKENDS)):
-        first = index % len(BACKENDS) == index // len(BACKENDS) % len(BACKENDS)
-        marks = [pytest.mark.slow] if first else [pytest.mark.slow, pytest.mark.repetition]
-        yield pytest.param(name, backend, marks=marks)
-
-
-@pytest.mark.parametrize(("name", "backend"), [*on_real_models()])
+@pytest.mark.parametrize(
+    ("name", "backend"), [*itertools.product(SMALL, BACKENDS), *pairs(LARGE, BACKENDS, pytest.mark.slow)]
+)
 def test_real_model(name: str, backend: str, shared: Path) -> None:
     source = onnx.load(shared / "data" / "models" / f"{name}.onnx")
     feeds = feeds_for(name, source)
@@ -416,7 +410,7 @@ def test_real_model(name: str, backend: str, shared: Path) -> None:
 
 
 def test_every_real_model_is_listed(shared: Path) -> None:
-    assert sorted(p.stem for p in (shared / "data" / "models").glob("*.onnx")) == sorted([*REAL, *LARGE])
+    assert sorted(p.stem for p in (shared / "data" / "models").glob("*.onnx")) == sorted([*SMALL, *LARGE])
 
 
 def test_nodes_left_in_float_say_why() -> None:

@@ -22,6 +22,7 @@ from onnxqat.linting.lint import lint
 from onnxqat.runtime.session import Session
 from onnxqat.validation.profile import profile
 from onnxqat.validation.validate import validate
+from tests.repetitions import pairs
 
 KINDS = {"float16": (TensorProto.FLOAT16, np.float16), "bfloat16": (TensorProto.BFLOAT16, ml_dtypes.bfloat16),
          "double": (TensorProto.DOUBLE, np.float64)}  # fmt: skip
@@ -56,8 +57,7 @@ def types_of(model: onnx.ModelProto) -> list[int]:
     return [v.type.tensor_type.elem_type for v in (*model.graph.input, *model.graph.output)]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("data", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize(("kind", "data"), pairs([*KINDS], [np.float16, np.float32, np.float64]))
 def test_every_layer_is_quantized_and_the_interface_stays(kind: str, data: Any) -> None:
     model = classifier(kind)
     result = insert_qdq(model, calibration={"x": images(data)})

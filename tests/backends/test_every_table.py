@@ -13,6 +13,7 @@ from onnxqat.backends import schema
 from onnxqat.insertion.insert import InsertResult, insert_qdq
 from tests.backends import small_models
 from tests.backends.conformance import violations
+from tests.repetitions import pairs
 
 TABLES = schema.names()
 MODELS = list(small_models.TEXTS)
@@ -43,8 +44,7 @@ def snr(reference: np.ndarray, other: np.ndarray) -> float:
     return 10 * np.log10(float(np.square(reference).sum()) / noise) if noise else np.inf
 
 
-@pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize(("table", "name"), pairs(TABLES, MODELS))
 def test_the_file_is_valid_and_obeys_the_table(table: str, name: str) -> None:
     result = made(table, name)
     onnx.checker.check_model(result.model, full_check=True)
@@ -58,8 +58,7 @@ def test_the_file_is_valid_and_obeys_the_table(table: str, name: str) -> None:
     assert violations(result.model, rows, left) == []
 
 
-@pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize(("table", "name"), pairs(TABLES, MODELS))
 def test_the_file_runs_and_computes_about_the_same(table: str, name: str) -> None:
     rows, result = schema.load(table), made(table, name)
     expected = run(small_models.model(name), name, {}, optimize=True)

@@ -11,6 +11,7 @@ import pytest
 from onnxqat.backends import schema
 from onnxqat.insertion.insert import insert_qdq
 from tests.backends.conformance import violations
+from tests.repetitions import pairs
 
 MODELS = ("resnet20_cifar10", "dscnn_kws", "ultraface_rfb_320")
 SMALLEST_SNR = 15.0  # dB; of 4 bits calibrated on random numbers 5
@@ -35,9 +36,7 @@ def run(model: onnx.ModelProto) -> list[np.ndarray]:
     return [np.asarray(v) for v in session.run(None, feeds)]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("table", schema.names())
+@pytest.mark.parametrize(("table", "name"), pairs(schema.names(), MODELS, pytest.mark.slow))
 def test_valid_conforming_and_close(table: str, name: str, shared: Path) -> None:
     model, rows = source(shared / "data" / "models" / f"{name}.onnx"), schema.load(table)
     result = insert_qdq(model, table, random_data=True, batch_size=1)

@@ -98,6 +98,11 @@ def test_exports_with_a_dynamic_batch(network) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "network",
+    ["resnet20_cifar10", pytest.param("mobilenetv2_imagenet_bn", marks=pytest.mark.repetition)],
+    indirect=True,
+)
 def test_compiles_without_graph_breaks(network) -> None:
     module, x = network
     torch._dynamo.reset()

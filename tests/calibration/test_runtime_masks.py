@@ -8,6 +8,7 @@ from onnxqat.calibration.runtime_masks import hides
 from onnxqat.errors import DataError
 from onnxqat.insertion.insert import InsertResult, insert_qdq
 from tests.backends.planning import proto
+from tests.repetitions import pairs
 
 ADDED = """g (float[1,4,4] x, float[1,1,4] m) => (float[1,4,4] y) {
     t = Mul(x, x) s = Add(t, m) r = Identity(s) p = Softmax(r) y = MatMul(p, t) }"""
@@ -20,8 +21,7 @@ def inserted(text: str, mask: list[float], backend: str = "onnxruntime-cpu") -> 
     return insert_qdq(proto(text), backend, calibration=[{"x": NUMBERS, "m": np.float32([[mask]])}])
 
 
-@pytest.mark.parametrize("backend", schema.names())
-@pytest.mark.parametrize("low", [-np.inf, np.finfo(np.float32).min, -1e5])
+@pytest.mark.parametrize(("low", "backend"), pairs([-np.inf, np.finfo(np.float32).min, -1e5], schema.names()))
 def test_no_grid_reaches_from_numbers_to_a_mask_that_is_given(low: float, backend: str) -> None:
     result = inserted(ADDED, [0, 0, 0, low], backend)
     assert {e.tensor for e in result.plan.edges} & {"m", "s", "r"} == set()

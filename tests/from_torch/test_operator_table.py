@@ -19,6 +19,7 @@ from onnxqat.training.optim import optimizers
 from onnxqat.validation.compare import FLOAT_ROUNDING, parts
 from tests.bridge import parity
 from tests.from_torch import operator_table as table
+from tests.repetitions import pairs
 from tests.source_tree import REPOSITORY
 from tests.torch_releases import since_2_7
 
@@ -82,8 +83,7 @@ def assert_float_state(module, model: onnx.ModelProto, original: onnx.ModelProto
             assert parts(found, wanted) <= BIAS_ROUNDING
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("title", table.ROWS)
+@pytest.mark.parametrize(("title", "backend"), pairs([*table.ROWS], BACKENDS))
 def test_row(title: str, backend: str) -> None:
     row = table.ROWS[title]
     assert {*row.forms} & {n.op_type for n in table.exported(title).graph.node}

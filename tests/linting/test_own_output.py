@@ -11,6 +11,7 @@ from onnxqat.insertion.insert import insert_qdq
 from onnxqat.linting.lint import lint
 from onnxqat.placement.table_overrides import Overrides
 from tests.backends.planning import proto, weight
+from tests.repetitions import pairs
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]>\ng (float[N,3,8,8] image) => '
 W = f"float[4,3,3,3] w = {weight(4, 3, 3, 3)}, float[4] b = {{0.25, -0.5, 0.1, 0.3}}, float[4,4,3,3] u = {weight(4, 4, 3, 3)}"
@@ -62,8 +63,7 @@ def data(found: onnx.ModelProto) -> dict[str, np.ndarray]:
     return {value.name: np.random.default_rng(0).normal(size=(count, *sizes)).astype(np.float32)}
 
 
-@pytest.mark.parametrize("backend", schema.names())
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(("name", "backend"), pairs([*MODELS], schema.names()))
 def test_own_output_is_clean(name: str, backend: str) -> None:
     result = insert_qdq(model(name), backend, calibration=data(model(name)))
     if not sum(result.quantizers.values()):

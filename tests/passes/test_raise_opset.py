@@ -8,6 +8,7 @@ from onnxqat.errors import UnsupportedError, UsageError
 from onnxqat.graph import io
 from onnxqat.passes.raise_opset import RaiseOpset
 from tests.passes.checks import check_pass, compare_outputs, imports, parse, run_checked
+from tests.repetitions import pairs
 
 
 def at(opset: int, text: str, ir: int = 4) -> str:
@@ -161,21 +162,13 @@ def test_metadata_names_and_docs_are_kept() -> None:
     assert result.graph.input[0] == model.graph.input[0]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "autoencoder_ad",
-        "mobilenetv1_025_vww",
-        "nanodet_coco_320",
-        "ppocr_v2_cls",
-        "ultraface_rfb_320",
-        "yolox_nano_coco_416",
-        "light_squeezenet",
-        "light_inception_v2",
-        "resnet20_cifar10",
-    ],
-)
-@pytest.mark.parametrize("target", [13, 21])
+NETWORKS = [
+    "autoencoder_ad", "mobilenetv1_025_vww", "nanodet_coco_320", "ppocr_v2_cls", "ultraface_rfb_320", "yolox_nano_coco_416",
+    "light_squeezenet", "light_inception_v2", "resnet20_cifar10",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "target"), pairs(NETWORKS, [13, 21]))
 def test_real_models(shared, name: str, target: int) -> None:
     model = io.load(shared / "data" / "models" / f"{name}.onnx")
     result = RaiseOpset(target).run(model)

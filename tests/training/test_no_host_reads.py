@@ -19,6 +19,7 @@ from onnxqat.training.loop.step import Step
 from onnxqat.training.objective.losses import Loss
 from onnxqat.training.optim import optimizers
 from onnxqat.training.optim.moving_average import MovingAverage
+from tests.repetitions import pairs
 from tests.training.grouped import finetune
 from tests.training.nets import convolutional, images
 
@@ -30,8 +31,7 @@ class OnMeta(Execution):
         return contextlib.nullcontext()
 
 
-@pytest.mark.parametrize("rematerialize", [False, True])
-@pytest.mark.parametrize("method", methods.names())
+@pytest.mark.parametrize(("method", "rematerialize"), pairs(methods.names(), [False, True]))
 def test_a_step_runs_where_there_are_no_numbers(method: str, rematerialize: bool) -> None:
     """Tensors on the device "meta" have shapes and no values: whoever reads one fails."""
     module = to_torch(convolutional(), quantizer_factory=methods.factory(method, limit_steps=False)).to("meta").train()

@@ -15,6 +15,7 @@ from onnxqat.errors import UsageError
 from onnxqat.training import methods
 from onnxqat.training.execution.execution import Execution
 from onnxqat.training.execution.recompute import Recomputed, cut
+from tests.repetitions import pairs
 from tests.training.grouped import finetune
 from tests.training.nets import convolutional, images
 
@@ -28,8 +29,7 @@ def gradients(module: nn.Module, called: nn.Module, *inputs: Tensor) -> list[Ten
     return [first.detach(), *(p.grad.clone() for p in module.parameters() if p.grad is not None)]
 
 
-@pytest.mark.parametrize("segments", [None, 1, 3, 1000])
-@pytest.mark.parametrize("method", ["lsq", "qdrop", "ema"])
+@pytest.mark.parametrize(("segments", "method"), pairs([None, 1, 3, 1000], ["lsq", "qdrop", "ema"]))
 def test_gradients_have_the_same_bits(segments: int | None, method: str) -> None:
     """Also where quantizers draw random numbers, or follow the data that they see."""
     x = torch.from_numpy(images(4)[0])

@@ -18,6 +18,7 @@ from onnxqat.bridge.speed.relu_fusion import fuse_relu
 from onnxqat.insertion.insert import insert_qdq
 from onnxqat.training import methods
 from onnxqat.training.callbacks import batchnorm_statistics
+from tests.repetitions import pairs
 from tests.training.test_rematerialize import allocated
 
 IMAGES = torch.from_numpy(np.random.default_rng(0).standard_normal((8, 4, 8, 8)).astype(np.float32))
@@ -52,8 +53,7 @@ def remade(view: Any) -> int:
     return sum("remade" in node.kwargs for node in view.graph.nodes)
 
 
-@pytest.mark.parametrize("mode", ["live", "frozen"])
-@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize(("mode", "layout"), pairs(["live", "frozen"], [torch.contiguous_format, torch.channels_last]))
 def test_the_same_bits_and_less_is_kept(residual: onnx.ModelProto, mode: Any, layout: torch.memory_format) -> None:
     module = to_torch(residual, quantizer_factory=methods.factory("lsq", limit_steps=False)).train()
     batchnorm_statistics.set_mode(module, mode)

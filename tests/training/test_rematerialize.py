@@ -23,6 +23,7 @@ from onnxqat.bridge.speed.rematerialize import rematerialized
 from onnxqat.training import methods
 from onnxqat.training.execution.execution import Execution
 from onnxqat.types import QParams, QType, Role
+from tests.repetitions import pairs
 from tests.training.grouped import finetune
 from tests.training.nets import convolutional, images
 
@@ -66,8 +67,7 @@ def module(method: str = "lsq") -> Any:
     return to_torch(convolutional(3), quantizer_factory=methods.factory(method, limit_steps=False)).train()
 
 
-@pytest.mark.parametrize("method", methods.names())
-@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize(("method", "layout"), pairs(methods.names(), [torch.contiguous_format, torch.channels_last]))
 def test_the_same_bits_and_less_is_kept(method: str, layout: torch.memory_format) -> None:
     made = module(method)
     view = fuse_relu(made)

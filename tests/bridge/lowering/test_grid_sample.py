@@ -7,6 +7,7 @@ from onnx import TensorProto
 
 from onnxqat.bridge.importing.importer import to_torch
 from tests.bridge import lowering_checks, one_node, parity
+from tests.repetitions import pairs
 
 RANDOM = np.random.default_rng(0)
 
@@ -89,8 +90,7 @@ def test_grid_sample_has_the_gradient_of_its_positions(mode, rank) -> None:
     assert torch.autograd.gradcheck(to_torch(model), leaves, atol=1e-4)
 
 
-@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
-@pytest.mark.parametrize("rank", [2, 3])
+@pytest.mark.parametrize(("mode", "rank"), pairs(["nearest", "linear", "cubic"], [2, 3]))
 def test_grid_sample_exports(mode, rank) -> None:
     axes = {"x": (0, *range(2, rank + 2)), "grid": (0, rank)}
     other = images(rank, 7)

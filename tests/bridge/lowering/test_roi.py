@@ -9,6 +9,7 @@ from onnx import TensorProto
 from onnxqat.bridge.importing.importer import to_torch
 from onnxqat.bridge.lowering import roi
 from tests.bridge import lowering_checks, one_node, parity
+from tests.repetitions import pairs
 from tests.torch_releases import since_2_7
 
 RANDOM = np.random.default_rng(0)
@@ -64,8 +65,7 @@ def test_no_region_gives_no_result(operator) -> None:
     assert parity.run_module(to_torch(model), inputs)[0].shape == (0, 3, 2, 2)
 
 
-@pytest.mark.parametrize("ratio", [0, 2])
-@pytest.mark.parametrize("mode", ["avg", "max"])
+@pytest.mark.parametrize(("ratio", "mode"), pairs([0, 2], ["avg", "max"]))
 @since_2_7
 def test_roi_align_exports(ratio, mode) -> None:
     axes = {"x": (0, 2, 3), "rois": (0,), "images": (0,)}

@@ -12,6 +12,7 @@ from torch.nn import functional as F  # noqa: N812 - the name that everyone uses
 
 from onnxqat.bridge.importing.importer import to_torch
 from tests.bridge import parity
+from tests.repetitions import pairs
 from tests.torch_releases import since_2_7
 
 
@@ -192,8 +193,7 @@ def test_operator_of_the_torchscript_exporter(row: str, opset: int) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("opset", [18, 20])
-@pytest.mark.parametrize("shape", by_shape(), ids=str)
+@pytest.mark.parametrize(("shape", "opset"), pairs([*by_shape()], [20, 18]), ids=str)
 @since_2_7
 def test_operators_of_the_dynamo_exporter(shape: tuple[int, ...], opset: int) -> None:
     if opset == 20 and shape == (6, 4):
