@@ -58,6 +58,7 @@ ErrorCode = Literal[
     "quantizer-uncalibrated",
     "pass-precondition",
     "pass-postcondition",
+    "pass-failed",
     "simplify-changed-function",
     "checkpoint-mismatch",
     "training-diverged",

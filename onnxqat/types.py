@@ -120,7 +120,7 @@ class TensorSpec:
         granularity: one scale per tensor, per slice along `axis`, or per `block_size` elements along it.
         axis: the channel axis, or the axis that is cut into blocks.
         scale_bits: significant bits of a scale; 1 restricts scales to powers of two, None does not restrict them.
-        observer: name of the range observer, a file of ``onnxqat/calibration/observers``.
+        observer: name of the range observer, or the path of a file with one.
         role: role of the tensor for its consumer.
         saturates: of a weight, whether kernels of the target add its products in pairs of 16 bits, so that scales are
             raised where these could saturate (:mod:`onnxqat.calibration.saturation`).

@@ -5,13 +5,16 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
-from onnxqat.errors import QatError
+from onnxqat.errors import QatError, UsageError
 from onnxqat.graph import build, io, quantizer_checks, verify
 from onnxqat.types import Remark
+
+if TYPE_CHECKING:
+    from onnxqat.passes._setting import Setting
 
 
 @dataclasses.dataclass
@@ -61,6 +64,11 @@ class Pass(abc.ABC):
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         cls.name = cls.name or cls.__module__.rpartition(".")[2].replace("_", "-")
+
+    @classmethod
+    def for_backend(cls, setting: Setting) -> Pass | None:
+        """The pass as a recipe runs it for `setting`; None where it has no part in that."""
+        return cls()
 
     def requires(self, model: ir.Model) -> None:
         """Raise QatError ``pass-precondition`` where the pass cannot work on `model`."""
@@ -118,7 +126,25 @@ def apply(step: Pass, model: ir.Model, context: Context, done: Sequence[str] = (
     except QatError as error:
         before = f" after {', '.join(done)}" if done else ""
         raise type(error)(error.code, f"pass {step.name}{before}: {error.message}", hint=error.hint) from error
+    except Exception as error:
+        if _is_own(step):
+            raise
+        raise failed(step.name, error) from error
     if context.trace is not None:
         context.trace(step.name, model)
     named = tuple(dataclasses.replace(r, source=r.source or step.name) for r in result.remarks)
     return Rewrite(result.changed, named)
+
+
+def failed(name: str, error: Exception) -> UsageError:
+    """The error for a user's pass that raised `error`."""
+    return UsageError(
+        "pass-failed",
+        f"pass {name}: {type(error).__name__}: {error}",
+        hint="mend the pass; `onnxqat passes check FILE` tries it on small models",
+    )
+
+
+def _is_own(step: Pass) -> bool:
+    """Tell if `step` is one of onnxqat: what goes wrong in those is no matter of the user's."""
+    return type(step).__module__.partition(".")[0] == "onnxqat"

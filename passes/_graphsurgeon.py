@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from onnxqat.graph import graphsurgeon, io
-from onnxqat.passes._base import Context, Pass, Rewrite
+from onnxqat.errors import QatError
+from onnxqat.graph import graphsurgeon
+from onnxqat.passes._base import Context, Pass, Rewrite, failed
 from onnxqat.passes._edits import adopt
+from onnxqat.passes._function import content
 
 if TYPE_CHECKING:
     import onnx_graphsurgeon as gs
@@ -39,16 +41,21 @@ class GsPass(Pass):
         self.name = name or getattr(fn, "__name__", "graphsurgeon").replace("_", "-")
 
     def rewrite(self, model: ir.Model, context: Context) -> Rewrite:
-        """Run the function; see the class."""
+        """Run the function; see the class.
+
+        Raises:
+            UsageError: ``pass-failed``: the function raised something else than a QatError.
+        """
         graph = graphsurgeon.to_gs(model)
-        before = _content(graphsurgeon.from_gs(graph))
-        result = self.fn(graph)
+        before = content(graphsurgeon.from_gs(graph))
+        try:
+            result = self.fn(graph)
+        except QatError:
+            raise
+        except Exception as error:
+            raise failed(self.name, error) from error
         edited = graphsurgeon.from_gs(graph if result is None else result)
-        if _content(edited) == before:
+        if content(edited) == before:
             return Rewrite(False)
         adopt(model, edited)
         return Rewrite(True)
-
-
-def _content(model: ir.Model) -> bytes:
-    return bytes(io.to_proto(model).SerializeToString(deterministic=True))

@@ -14,6 +14,7 @@ from onnxqat.passes._edits import Log
 from onnxqat.passes._inference import Inferred
 from onnxqat.passes._integer_arithmetic import integer_arithmetic
 from onnxqat.passes._io_casts import made_by_cast, read_through_cast
+from onnxqat.passes._setting import Setting
 from onnxqat.passes.restore_io_types import check_castable
 
 OTHERS = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE})
@@ -59,6 +60,11 @@ class ConvertToFloat32(Pass):
 
     def __init__(self, *, keep_io_types: bool = True) -> None:
         self.keep_io_types = keep_io_types
+
+    @classmethod
+    def for_backend(cls, setting: Setting) -> Pass | None:
+        """Convert inputs and outputs too: restore-io-types gives them back their types."""
+        return cls(keep_io_types=False)
 
     def rewrite(self, model: ir.Model, context: Context) -> Rewrite:
         """Convert; see the class."""

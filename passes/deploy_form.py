@@ -15,6 +15,7 @@ from onnxqat.passes import _opset
 from onnxqat.passes._base import Context, Pass, Rewrite
 from onnxqat.passes._edits import Log, drop_unused, scope_map
 from onnxqat.passes._forms import TENSOR, dequantized, float_name, is_float32
+from onnxqat.passes._setting import Setting
 
 PREFIX = "onnxqat."
 
@@ -46,6 +47,12 @@ class DeployForm(Pass):
     def __init__(self, bias: Literal["keep", "float"] = "keep", *, strip_metadata: bool = False) -> None:
         self.bias = bias
         self.strip_metadata = strip_metadata
+
+    @classmethod
+    def for_backend(cls, setting: Setting) -> Pass | None:
+        """Keep biases in float where the table does."""
+        floats = any(row.derive is not None and row.dtype == "float" for row in setting.table.types.values())
+        return cls(bias="float" if floats else "keep")
 
     def rewrite(self, model: ir.Model, context: Context) -> Rewrite:
         """Store integers; see the class."""

@@ -12,6 +12,7 @@ from onnxqat import numerics
 from onnxqat.graph import build, data_movement, edit, qdq, query, walk
 from onnxqat.graph.quantizer import Quantizer
 from onnxqat.passes._base import Context, Pass, Rewrite
+from onnxqat.passes._setting import Setting
 from onnxqat.types import BiasPlacement, QParams
 
 
@@ -39,6 +40,11 @@ class DeriveBias(Pass):
 
     def __init__(self, biases: Sequence[BiasPlacement]) -> None:
         self.biases = tuple(biases)
+
+    @classmethod
+    def for_backend(cls, setting: Setting) -> Pass | None:
+        """Derive the biases of `setting`."""
+        return cls(setting.biases)
 
     def rewrite(self, model: ir.Model, context: Context) -> Rewrite:
         nodes = {str(n.name): n for n in walk.nodes(model) if n.name}

@@ -9,6 +9,7 @@ import onnx_ir as ir
 from onnxqat.graph import build, query, walk
 from onnxqat.passes._base import Context, Pass, Rewrite
 from onnxqat.passes._edits import Log
+from onnxqat.passes._setting import Setting
 
 
 class InlineFunctions(Pass):
@@ -34,6 +35,11 @@ class InlineFunctions(Pass):
 
     def __init__(self, op_types: Iterable[str] | None = None) -> None:
         self.op_types = None if op_types is None else frozenset(op_types)
+
+    @classmethod
+    def for_backend(cls, setting: Setting) -> Pass | None:
+        """Inline functions with operators of the table; for deployment all of them: OpenVINO has no rule for a call."""
+        return cls() if setting.deploys else cls(setting.operators)
 
     def rewrite(self, model: ir.Model, context: Context) -> Rewrite:
         """Inline; see the class."""

@@ -12,6 +12,7 @@ import onnx_ir as ir
 from onnxqat.graph import build, linear, query, walk
 from onnxqat.passes._base import Context, Pass, Rewrite
 from onnxqat.passes._edits import Log, drop_unused, is_private
+from onnxqat.passes._setting import Setting
 
 LIMITS = frozenset({"Relu", "Clip"})  # what a Gemm's requantization repeats, so that nothing may come between
 
@@ -38,6 +39,13 @@ class MatmulBiasToGemm(Pass):
 
     def __init__(self, left_out: Callable[[ir.Node], Any] = lambda node: None) -> None:
         self.left_out = left_out
+
+    @classmethod
+    def for_backend(cls, setting: Setting) -> Pass | None:
+        """Run where the table asks for it; nodes that the user took out stay."""
+        if setting.table.matmul_bias != "gemm":
+            return None
+        return cls() if setting.selection is None else cls(setting.selection.reason)
 
     def rewrite(self, model: ir.Model, context: Context) -> Rewrite:
         """Join each layer; see the class."""

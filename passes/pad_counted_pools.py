@@ -8,6 +8,7 @@ import onnx_ir as ir
 from onnxqat.graph import build, query, walk
 from onnxqat.passes._base import Context, Pass, Rewrite
 from onnxqat.passes._edits import Log
+from onnxqat.passes._setting import Setting
 
 
 class PadCountedPools(Pass):
@@ -28,6 +29,12 @@ class PadCountedPools(Pass):
         y = AveragePool <kernel_shape = [3, 3], pads = [1, 1, 1, 1], count_include_pad = 1> (x)
         y_padded = Pad(x, y_pads)   y = AveragePool <kernel_shape = [3, 3], count_include_pad = 0> (y_padded)
     """
+
+    @classmethod
+    def for_backend(cls, setting: Setting) -> Pass | None:
+        """Run where the table takes no pool that counts its padding."""
+        pool = setting.table.ops.get("AveragePool")
+        return cls() if pool is not None and pool.when.get("count_include_pad", 1) == 0 else None
 
     def rewrite(self, model: ir.Model, context: Context) -> Rewrite:
         """Rewrite each pool; see the class."""

@@ -10,6 +10,7 @@ import onnx_ir as ir
 from onnxqat.errors import ModelError
 from onnxqat.graph import build, edit, qdq, query, walk
 from onnxqat.passes._base import Context, Pass, Rewrite
+from onnxqat.passes._setting import Setting
 from onnxqat.types import Placement
 
 
@@ -43,6 +44,11 @@ class PlaceQdq(Pass):
 
     def __init__(self, placements: Sequence[Placement], pairs: Literal["tensor", "consumer"] = "tensor") -> None:
         self.placements, self.pairs = tuple(placements), pairs
+
+    @classmethod
+    def for_backend(cls, setting: Setting) -> Pass | None:
+        """Insert the quantizers of `setting`."""
+        return cls(setting.placements, setting.table.pairs)
 
     def rewrite(self, model: ir.Model, context: Context) -> Rewrite:
         found = _Placing(model, self.placements, self.name, context.names, each=self.pairs == "consumer")

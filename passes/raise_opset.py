@@ -14,6 +14,7 @@ from onnxqat.passes._base import Context, Pass, Rewrite
 from onnxqat.passes._edits import Log
 from onnxqat.passes._inference import Inferred
 from onnxqat.passes._opset_steps import STEPS, Step, is_compatible
+from onnxqat.passes._setting import Setting
 
 OLDEST = 7
 
@@ -46,6 +47,11 @@ class RaiseOpset(Pass):
         if not OLDEST <= minimum <= newest:
             raise UsageError("option-invalid", f"opset {minimum}: the installed onnx knows {OLDEST} to {newest}")
         self.minimum = minimum
+
+    @classmethod
+    def for_backend(cls, setting: Setting) -> Pass | None:
+        """Raise to the opset of `setting`, where it asks for one."""
+        return cls(setting.opset) if setting.opset > OLDEST else None
 
     def rewrite(self, model: ir.Model, context: Context) -> Rewrite:
         """Convert; see the class."""

@@ -12,8 +12,10 @@ import onnx_ir as ir
 
 from onnxqat.errors import CheckError, ModelError, QatError
 from onnxqat.graph import io, qdq, walk
-from onnxqat.passes._base import Context, Pass, Rewrite
+from onnxqat.passes._base import Context, Pass, Rewrite, apply
 from onnxqat.passes._edits import Log, adopt
+from onnxqat.passes._setting import Setting
+from onnxqat.passes.convert_to_float32 import ConvertToFloat32
 
 SIZES = (1, 2, 8, 32, 64, 224)
 TOLERANCE = 1e-5
@@ -39,14 +41,32 @@ class Simplify(Pass):
     Args:
         shapes: sizes of inputs for the check, by input name; 1, 2, 8, ... are tried for symbolic ones by default.
         keep_batchnorm: leave BatchNormalization where it is; onnxsim would fuse it into convolutions.
+        in_float32: convert to float32 first, in which the check has kernels for every operator.
     """
 
-    def __init__(self, shapes: Mapping[str, tuple[int, ...]] | None = None, *, keep_batchnorm: bool = False) -> None:
+    def __init__(
+        self,
+        shapes: Mapping[str, tuple[int, ...]] | None = None,
+        *,
+        keep_batchnorm: bool = False,
+        in_float32: bool = False,
+    ) -> None:
         self.shapes = dict(shapes or {})
         self.keep_batchnorm = keep_batchnorm
+        self.in_float32 = in_float32
+
+    @classmethod
+    def for_backend(cls, setting: Setting) -> Pass | None:
+        """Run where the user asked for it; a BatchNormalization that may be kept stays."""
+        return cls(keep_batchnorm=setting.batch_norm != "fold", in_float32=True) if setting.simplify else None
 
     def rewrite(self, model: ir.Model, context: Context) -> Rewrite:
         """Simplify; see the class."""
+        first = apply(ConvertToFloat32(keep_io_types=False), model, context) if self.in_float32 else Rewrite(False)
+        result = self._simplify(model)
+        return Rewrite(first.changed or result.changed, (*first.remarks, *result.remarks))
+
+    def _simplify(self, model: ir.Model) -> Rewrite:
         before = io.to_proto(model)
         after = _simplified(before, keep_batchnorm=self.keep_batchnorm)
         other = io.load(after)

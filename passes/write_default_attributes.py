@@ -10,6 +10,7 @@ import onnx_ir as ir
 from onnxqat.graph import query, walk
 from onnxqat.passes._base import Context, Pass, Rewrite
 from onnxqat.passes._edits import Log
+from onnxqat.passes._setting import Setting
 
 
 class WriteDefaultAttributes(Pass):
@@ -32,6 +33,13 @@ class WriteDefaultAttributes(Pass):
 
     def __init__(self, op_types: Iterable[str]) -> None:
         self.op_types = frozenset(op_types)
+
+    @classmethod
+    def for_backend(cls, setting: Setting) -> Pass | None:
+        """Run where the table wants attributes written out, on its operators."""
+        if not setting.table.written_attributes:
+            return None
+        return cls(setting.operators | {op.partition("/")[0] for op in setting.table.passthrough})
 
     def rewrite(self, model: ir.Model, context: Context) -> Rewrite:
         """Add what is missing; see the class."""

@@ -20,6 +20,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("passes",),
     ("subgraphs",),
     ("runtime",),
+    ("pipeline",),
     ("calibration",),
     ("insertion",),
     ("metrics",),
@@ -32,6 +33,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("compat",),
     ("autotune",),
     ("report",),
+    ("extend",),
     ("cli", "__main__"),
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

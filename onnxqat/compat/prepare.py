@@ -18,7 +18,7 @@ from onnxqat.compat.backend_type import BackendType
 from onnxqat.compat.example_inputs import stated_inputs
 from onnxqat.errors import UsageError
 from onnxqat.graph import io, qdq
-from onnxqat.insertion import insert
+from onnxqat.insertion import prepare
 from onnxqat.passes import _base
 from onnxqat.passes.unique_names import UniqueNames
 from onnxqat.placement.table_overrides import Overrides
@@ -35,7 +35,7 @@ def prepare_by_platform(
     custom_tracer: Any = None,
     *,
     overrides: Overrides | None = None,
-    batch_norm: insert.BatchNorm = "fold",
+    batch_norm: prepare.BatchNorm = "fold",
     export_options: Mapping[str, Any] | None = None,
 ) -> OnnxModule:
     """Place quantizers as `backend` wants them and return the trainable module, whose quantizers have no scale yet.
@@ -84,7 +84,7 @@ def prepare_by_platform(
     if qdq.is_quantized(graph):
         module = _kept(graph, methods, remarks)
     else:
-        selection = insert.prepare(graph, settings.table, settings.overrides, remarks, batch_norm=batch_norm)
+        selection = prepare.prepare(graph, settings.table, settings.overrides, remarks, batch_norm=batch_norm)
         module = prepared.draft(graph, settings.table, selection, methods, remarks)
     freeze_constants(module, graph)
     module.train(isinstance(model, nn.Module) and model.training)

@@ -6,39 +6,25 @@ import dataclasses
 import functools
 import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import onnx_ir as ir
 
 from onnxqat.backends import schema
-from onnxqat.errors import BackendError, UsageError
-from onnxqat.graph import build, bundles, edit, files_read, io, provenance, qdq, query, shapes, walk
-from onnxqat.insertion import kept_batchnorm, kept_weights, needed_data, records
-from onnxqat.passes import _base, _opset, compute_batchnorm
+from onnxqat.errors import UsageError
+from onnxqat.graph import build, bundles, edit, files_read, io, provenance, qdq, query, walk
+from onnxqat.insertion import kept_weights, needed_data, records
+from onnxqat.insertion.prepare import BatchNorm, prepare
+from onnxqat.passes import _opset
 from onnxqat.passes._held_quantizers import settle_quantizers
-from onnxqat.passes.batchnorm_to_affine import BatchnormToAffine
-from onnxqat.passes.close_initializers import CloseInitializers
-from onnxqat.passes.convert_to_float32 import OTHERS, ConvertToFloat32
-from onnxqat.passes.derive_bias import DeriveBias
-from onnxqat.passes.fold_batchnorm import FoldBatchnorm
-from onnxqat.passes.fold_gemm_scalars import FoldGemmScalars
-from onnxqat.passes.fold_pad import FoldPad
-from onnxqat.passes.inline_functions import InlineFunctions
-from onnxqat.passes.lift_constants import LiftConstants
-from onnxqat.passes.matmul_bias_to_gemm import MatmulBiasToGemm
-from onnxqat.passes.pad_all_axes import PadAllAxes
-from onnxqat.passes.pad_counted_pools import PadCountedPools
-from onnxqat.passes.pair_captured import PairCaptured
-from onnxqat.passes.place_qdq import PlaceQdq
-from onnxqat.passes.raise_opset import RaiseOpset
-from onnxqat.passes.restore_io_types import RestoreIoTypes, note_io_types
-from onnxqat.passes.unique_names import UniqueNames
-from onnxqat.passes.write_default_attributes import WriteDefaultAttributes
+from onnxqat.passes._setting import Setting
+from onnxqat.pipeline import added, recipes, run
+from onnxqat.pipeline.lookup import PassSource
 from onnxqat.placement import planner, table_overrides
 from onnxqat.placement.table_overrides import NodeSelection, Overrides
 from onnxqat.runtime import broken_model
-from onnxqat.types import QuantPlan, Remark, first_opset
+from onnxqat.types import QuantPlan, Remark
 
 if TYPE_CHECKING:
     from onnxqat.calibration.resolve import Resolved
@@ -51,9 +37,7 @@ if TYPE_CHECKING:
     from onnxqat.insertion.trial import Trial
 
 Rounding = Literal["auto", "nearest", "compensated"]
-BatchNorm = Literal["auto", "fold", "keep"]
 
-PER_CHANNEL_OPSET = 13
 RANDOM_BATCHES = 4
 
 
@@ -98,6 +82,7 @@ def insert_qdq(
     rounding: Rounding = "auto",
     batch_norm: BatchNorm = "auto",
     keep_io_types: bool = True,
+    passes: Sequence[PassSource | tuple[PassSource, str]] = (),
     guard: bool = True,
     fast: bool = False,
     progress: Callable[[int, int | None], None] | None = None,
@@ -127,6 +112,10 @@ def insert_qdq(
             3 bits or fewer and it can go behind its layer, and folds it elsewhere.
         keep_io_types: a model in float16, bfloat16 or double is computed in float32; its inputs and outputs keep their
             types, behind a Cast, or become float32 too.
+        passes: passes of your own, which prepare the float model too: names, paths of files, subclasses of ``Pass``,
+            objects, or functions on an ``onnx_ir.Model`` or a graphsurgeon ``Graph``. They run at the end, or where a
+            place says: ``"FILE:before=NAME"``, ``(function, "after=NAME")``, with a name of
+            :data:`onnxqat.pipeline.recipes.PREPARE`.
         guard: where an output falls below 20 dB in the trial, find the quantizers that cost it and give them another
             range, 16 bits, or float (:mod:`onnxqat.insertion.guard`); what is not finite, too.
         fast: neither compare ranges at the outputs of the network nor round on the data, unless `rounding` asks for it.
@@ -143,6 +132,7 @@ def insert_qdq(
         if choice not in get_args(choices):
             raise UsageError("option-invalid", f"{name} is {choice!r}", hint=", ".join(get_args(choices)))
     overrides = overrides or Overrides()
+    own_passes = added.placed(passes, recipes.PREPARE)
     if replace and keep:
         raise UsageError("option-invalid", "quantizers can be replaced or kept, not both")
     table = table_overrides.apply(overrides, schema.load(backend))
@@ -166,6 +156,7 @@ def insert_qdq(
         batch_norm=batch_norm,
         compute=True,
         keep_io_types=keep_io_types,
+        added=own_passes,
     )
     chosen = _reachable(model, chosen, remarks)
     given = {"calibration": calibration, "random_data": random_data, "rounding": rounding}
@@ -195,124 +186,11 @@ def insert_qdq(
         table,
         calibration="random" if random_data else "none" if calibration is None else "data",
         exact=overrides.exact,
+        passes=[one.name for one in own_passes],
     )
     provenance.write(made.model, origin if calibration is None else records.with_data(origin, data))
     result = _finish(source, made.model, output, made.plan, remarks)
     return dataclasses.replace(result, trial=made.trial, guard=made.guarded)
-
-
-def prepare(
-    model: ir.Model,
-    table: schema.Backend,
-    overrides: Overrides,
-    remarks: list[Remark],
-    *,
-    simplify: bool = False,
-    batch_norm: BatchNorm = "fold",
-    compute: bool = False,
-    keep_io_types: bool = True,
-) -> NodeSelection:
-    """Run the prepare recipe on `model` in place and find the user's selection on the names before it.
-
-    Args:
-        model: float model.
-        table: backend table, user overrides applied.
-        overrides: user choices.
-        remarks: what is found is added.
-        simplify: run onnxsim first.
-        batch_norm: as of :func:`insert_qdq`.
-        compute: where weight scales cannot take up a BatchNormalization that is to be kept, note it at its layer, for
-            :func:`place` to compute the folded weight in the graph. `model` has to stay in memory until then.
-        keep_io_types: as of :func:`insert_qdq`.
-
-    Raises:
-        UsageError: ``option-invalid`` where a BatchNormalization is to be kept and no weight scale can take it up.
-    """
-    remarks.extend(_base.rewrite(model, [UniqueNames()]).remarks)
-    remarks.extend(_stale(shapes.mend(model)))
-    chosen = table_overrides.select(model, overrides)
-    table_overrides.mark(model, chosen)
-    first: list[_base.Pass] = [
-        CloseInitializers(),
-        RaiseOpset(max(needed_opset(table, overrides), _function_opset(model, table))),
-        InlineFunctions(op.partition("/")[0] for op in table.ops),
-        ConvertToFloat32(keep_io_types=False),
-    ]
-    if keep_io_types:
-        note_io_types(model, OTHERS)
-    if simplify:
-        from onnxqat.passes.simplify import Simplify
-
-        # In float32 the check of the function that it makes has kernels for every operator.
-        first = [first[-1], Simplify(keep_batchnorm=batch_norm != "fold"), *first]
-    remarks.extend(_base.rewrite(model, first).remarks)
-    chosen = table_overrides.unmark(model, chosen)
-    shapes.infer(model)  # types tell the next passes what is worth folding
-    asked = batch_norm == "keep"
-    if batch_norm == "auto":
-        keeps = not overrides.exact and kept_batchnorm.is_worth_it(model, table, remarks)
-        batch_norm = "keep" if keeps else "fold"
-    if batch_norm == "keep":
-        kept_batchnorm.keep(model, table, chosen, remarks, exact=overrides.exact, compute=compute, asked=asked)
-    steps: list[_base.Pass] = [
-        LiftConstants(),
-        FoldBatchnorm(),
-        FoldGemmScalars(),
-        BatchnormToAffine(),
-        PadAllAxes(),
-        FoldPad(),
-    ]
-    if table.matmul_bias == "gemm":
-        steps.append(MatmulBiasToGemm(chosen.reason))
-    pool = table.ops.get("AveragePool")
-    if pool is not None and pool.when.get("count_include_pad", 1) == 0:
-        steps.append(PadCountedPools())
-    if table.written_attributes:
-        steps.append(WriteDefaultAttributes(op.partition("/")[0] for op in (*table.ops, *table.passthrough)))
-    remarks.extend(_base.rewrite(model, steps).remarks)
-    if table.sums == "tie_free":
-        from onnxqat.calibration.exact import tie_free_sums
-
-        tie_free_sums.add_biases(model)
-    edit.remove_unused(model)
-    if any(value.dtype is None or value.shape is None for node in walk.nodes(model) for value in node.outputs):
-        shapes.infer(model)  # what the passes made states its own, and may tell those of others
-    return chosen
-
-
-def _stale(names: tuple[str, ...]) -> list[Remark]:
-    if not names:
-        return []
-    text = "the file states shapes that contradict its inputs and operators; they were inferred again"
-    return [Remark(text, names, "prepare")]
-
-
-def needed_opset(table: schema.Backend, overrides: Overrides | None = None) -> int:
-    """Lowest opset for every type of `table` and of `overrides`; at least 13, where per-channel scales begin.
-
-    Raises:
-        BackendError: ``backend-opset`` where the backend cannot read that opset.
-    """
-    storages = [t.dtype for t in table.types.values() if t.dtype != "float"]
-    storages += [s.dtype for row in table.ops.values() for s in (*row.inputs, *row.outputs) if s.dtype is not None]
-    widths = [bits for _, *both in (overrides.node_bits if overrides else ()) for bits in both]
-    storages += ["int16"] if 16 in (table.first_last_bits, *widths) else []
-    storages += ["int4"] if any(t.granularity == "block" for t in table.types.values()) else []  # opset of block_size
-    needed = max([PER_CHANNEL_OPSET, table.opset[0], *map(first_opset, storages)])
-    if needed > table.opset[1]:
-        raise BackendError(
-            "backend-opset",
-            f"{table.backend} reads opset {table.opset[0]} to {table.opset[1]}, but these types need {needed}",
-            hint="choose 8-bit types or another backend",
-        )
-    return needed
-
-
-def _function_opset(model: ir.Model, table: schema.Backend) -> int:
-    """The opset that the model and its functions can have in common, so that the latter can become part of it."""
-    bodies = [model.opset_imports, *(function.opset_imports for function in model.functions.values())]
-    versions = [imports[""] for imports in bodies if "" in imports]
-    return min(max(versions), table.opset[1]) if model.functions and versions else 0
 
 
 def _open(
@@ -416,9 +294,8 @@ def place(
         from onnxqat.calibration.exact import tie_free_sums
 
         tie_free_sums.make_odd(model, plan, resolved.placements)
-    steps: list[_base.Pass] = [PlaceQdq(resolved.placements, table.pairs), PairCaptured(), DeriveBias(resolved.biases)]
-    steps += [compute_batchnorm.ComputeBatchnorm(), RestoreIoTypes()]
-    remarks.extend(_base.rewrite(model, steps).remarks)
+    setting = Setting(table, placements=resolved.placements, biases=resolved.biases)
+    remarks.extend(run.rewrite(model, recipes.PLACE, setting).remarks)
     edit.remove_unused(model)
     remarks.extend(_opset.too_new(model, table.backend, table.opset[1]))
     _note(model, plan, resolved)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
@@ -33,10 +34,12 @@ def with_data(origin: Provenance, data: Data) -> Provenance:
     return dataclasses.replace(origin, data=found.name, data_sha256=found.sha256, preprocess=found.preprocess)
 
 
-def describe(model: ir.Model, table: schema.Backend, *, calibration: str, exact: bool = False) -> None:
+def describe(
+    model: ir.Model, table: schema.Backend, *, calibration: str, exact: bool = False, passes: Sequence[str] = ()
+) -> None:
     """Write into the metadata of `model` what made it: version, backend, types, and what it was calibrated on.
 
-    That it is for equal numbers is told where it is `exact`.
+    That it is for equal numbers is told where it is `exact`, and the names of the user's `passes` where there are any.
     """
     activations, weights = table_overrides.type_roles(table)
     model.metadata_props.update(
@@ -47,6 +50,7 @@ def describe(model: ir.Model, table: schema.Backend, *, calibration: str, exact:
             "onnxqat.weights": "; ".join(_type_text(table.types[t]) for t in sorted(weights)),
             "onnxqat.calibration": calibration,
             **({"onnxqat.exact": "yes"} if exact else {}),
+            **({"onnxqat.passes": ", ".join(passes)} if passes else {}),
         }
     )
 

@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from onnxqat.backends.schema import Backend
 from onnxqat.graph import build, qdq, query, shapes, walk
-from onnxqat.insertion.insert import prepare
+from onnxqat.insertion.prepare import prepare
 from onnxqat.passes import _base
 from onnxqat.passes.convert_to_float32 import OTHERS
 from onnxqat.passes.store_batchnorm import StoreBatchnorm

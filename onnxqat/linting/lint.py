@@ -30,7 +30,7 @@ def _lacks(module: ModuleType) -> str | None:
 
 
 KIND = extension.Kind(
-    name="rule file", package="onnxqat.linting.rules", group="onnxqat.rules", lacks=_lacks, page="docs/lint.md"
+    name="rule file", package="onnxqat.linting.rules", group="onnxqat.rules", lacks=_lacks, page="docs/extending.md"
 )
 
 

@@ -17,7 +17,7 @@ KIND = extension.Kind(
     package=__name__,
     group="onnxqat.observers",
     lacks=extension.class_named("Observer", lambda: BaseObserver),
-    page="docs/calibration.md",
+    page="docs/extending.md",
 )
 
 

@@ -115,6 +115,13 @@ from onnxqat.cli import _headings, _options
         default="auto",
         help="Fold BatchNormalization into the weights, or keep it, to be trained; auto keeps it up to 3 bits.",
     ),
+    click.option(
+        "--pass",
+        "passes",
+        multiple=True,
+        metavar="PASS",
+        help="Pass of your own that prepares the model: NAME or FILE, with :before=NAME or :after=NAME; repeat it.",
+    ),
     click.option("--simplify", is_flag=True, help="Run onnxsim first, and check that outputs stay the same."),
     _options.keep_io_types,
 )
@@ -153,6 +160,7 @@ def run(
     fast: bool,
     batch_norm: str,
     keep_io_types: bool,
+    passes: tuple[str, ...],
     random_data: bool,
     replace: bool,
     keep: bool,
@@ -211,6 +219,7 @@ def run(
             rounding=rounding,  # type: ignore[arg-type]  # one of its names
             batch_norm=batch_norm,  # type: ignore[arg-type]
             keep_io_types=keep_io_types,
+            passes=passes,
             guard=guard,
             fast=fast,
             progress=progress,

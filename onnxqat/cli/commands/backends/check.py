@@ -21,7 +21,7 @@ def run(file: str, as_json: bool) -> None:
     Example: onnxqat backends check my_target.yaml
     """
     from onnxqat.backends import review, schema
-    from onnxqat.insertion.insert import needed_opset
+    from onnxqat.insertion.prepare import needed_opset
 
     table = schema.load(file)
     opset = needed_opset(table)
