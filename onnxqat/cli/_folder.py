@@ -25,8 +25,11 @@ class Folder(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of the file `cmd_name`, which is imported; None where there is no such file."""
-        known = cmd_name in self.list_commands(ctx)
-        command: click.Command | None = discover.load(self.package, cmd_name).run if known else None
+        if cmd_name not in self.list_commands(ctx):
+            return None
+        module = discover.load(self.package, cmd_name)
+        # A subfolder with a command `run` has that module under this name: its own command is called `group`.
+        command: click.Command = module.group if hasattr(module, "group") else module.run
         return command
 
     def resolve_command(

@@ -1,0 +1,26 @@
+"""``onnxqat passes``: a group of commands, one file each; the file's name is the command's."""
+
+from __future__ import annotations
+
+import click
+
+from onnxqat.cli import _options
+from onnxqat.cli._folder import Folder
+
+
+@click.command(cls=Folder, package=__name__, invoke_without_command=True)
+@_options.as_json
+@click.pass_context
+def group(ctx: click.Context, as_json: bool) -> None:
+    """List the graph passes, run one, or try one of your own.
+
+    Without a command the passes are listed.
+
+    Example: onnxqat passes check my_pass.py
+    """
+    if ctx.invoked_subcommand is None:
+        command = group.get_command(ctx, "list")
+        assert command is not None
+        ctx.invoke(command, as_json=as_json)
+    elif as_json:
+        raise click.UsageError("--json goes behind the name of the command", ctx)
