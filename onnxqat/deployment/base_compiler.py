@@ -192,7 +192,7 @@ KIND = extension.Kind(
     package=_PACKAGE,
     group="onnxqat.compilers",
     lacks=extension.class_named("Compiler", lambda: BaseCompiler),
-    page="docs/handoff_compilers.md",
+    page="docs/extending.md",
 )
 
 
