@@ -1,13 +1,10 @@
 """Wide MaxPools become chains of small ones, with the same numbers."""
 
-import numpy as np
-import onnx
 import pytest
 
-from onnxqat.deployment.workarounds.rknn_max_pools import with_small_pools
-from onnxqat.graph import io
-from onnxqat.runtime.session import Session
+from onnxqat.deployment.workarounds.rknn_max_pools import RknnMaxPools
 from tests.backends.planning import proto
+from tests.passes.checks import check_pass, in_function, in_if, run_checked
 
 
 @pytest.mark.parametrize(
@@ -24,11 +21,14 @@ from tests.backends.planning import proto
 )
 def test_the_same_numbers(attributes: str, pools: int) -> None:
     model = proto(f"g (float[1,3,14,17] x) => (float[1,3,N,M] y) {{ y = MaxPool<{attributes}>(x) }}")
-    before = model.SerializeToString()
-    made = with_small_pools(model)
-    assert model.SerializeToString() == before
-    onnx.checker.check_model(made, full_check=True)
+    made = run_checked(RknnMaxPools(), model, atol=0).model
     assert len(made.graph.node) == pools
-    x = np.random.default_rng(0).standard_normal((1, 3, 14, 17)).astype(np.float32) - 2
-    one, two = (Session(io.load(m), optimize=False).run({"x": x})["y"] for m in (model, made))
-    assert np.array_equal(one, two)
+    for wrap in (in_if, in_function):
+        assert run_checked(RknnMaxPools(), wrap(model), atol=0).changed == (pools > 1)
+
+
+def test_indices_are_left_alone() -> None:
+    pool = "MaxPool<kernel_shape = [9,9], pads = [4,4,4,4]>(x)"
+    check_pass(
+        RknnMaxPools(), f"g (float[1,3,14,17] x) => (float[1,3,N,M] y, int64[1,3,N,M] i) {{ y, i = {pool} }}", None
+    )

@@ -12,11 +12,10 @@ import onnxqat
 from onnxqat.backends import schema
 from onnxqat.deployment.choice import compiler_of
 from onnxqat.deployment.handoff import handoff
-from onnxqat.deployment.workarounds.rknn_resize_pairs import with_own_pairs
-from onnxqat.graph import io
+from onnxqat.deployment.workarounds.rknn_resize_pairs import RknnResizePairs
 from onnxqat.placement.table_overrides import Overrides
-from onnxqat.runtime.session import Session
 from tests.backends.planning import proto
+from tests.passes.checks import check_pass, in_function, in_if, run_checked
 
 RESIZE = 'Resize<mode = "linear", coordinate_transformation_mode = "pytorch_half_pixel">'
 PYRAMID = f"""<ir_version: 8, opset_import: ["" : 13]>
@@ -40,16 +39,26 @@ def quantized() -> onnx.ModelProto:
 
 def test_a_resize_beside_another_reader_gets_a_pair() -> None:
     model = quantized()
-    before = model.SerializeToString()
-    made = with_own_pairs(model)
-    assert model.SerializeToString() == before
-    onnx.checker.check_model(made, full_check=True)
+    made = run_checked(RknnResizePairs(), model, atol=0).model
     read = {n.input[0] for n in made.graph.node if n.op_type == "Resize"}
     assert all(sum(name in n.input for n in made.graph.node) == 1 for name in read)
     assert len(made.graph.node) == len(model.graph.node) + 2 * 2  # those of a and e; g and i have one reader
-    one, two = (Session(io.load(m), optimize=False).run(feeds())["y"] for m in (model, made))
-    assert np.array_equal(one, two)
-    assert with_own_pairs(made).SerializeToString() == made.SerializeToString()
+    for wrap in (in_if, in_function):
+        assert run_checked(RknnResizePairs(), wrap(model), atol=0).changed
+
+
+def test_others_are_left_alone() -> None:
+    for body in (
+        f"r = {RESIZE}(d, , up) y = Relu(r)",
+        f"e = Relu(d) r = {RESIZE}(e, , up) s = Relu(e) y = Concat<axis = 1>(r, r)",
+    ):
+        check_pass(
+            RknnResizePairs(),
+            f"""<ir_version: 8, opset_import: ["" : 13]>
+            g (float[1,2,2,2] x) => (float[1,N,4,4] y) <float[4] up = {{1, 1, 2, 2}}, float k = {{0.5}}, uint8 z = {{128}}> {{
+            q = QuantizeLinear(x, k, z) d = DequantizeLinear(q, k, z) {body} }}""",
+            None,
+        )
 
 
 def test_the_toolkit_takes_a_pyramid(tmp_path: Path) -> None:

@@ -12,12 +12,13 @@ from onnxqat.deployment.base_compiler import MOVES, Kind, NodeResult
 from onnxqat.deployment.graph_nodes import Nodes
 from onnxqat.deployment.run import environment_compiler
 from onnxqat.deployment.run.environment import Environment
-from onnxqat.deployment.workarounds.rknn_average_pools import with_cut_pools
-from onnxqat.deployment.workarounds.rknn_max_pools import with_small_pools
-from onnxqat.deployment.workarounds.rknn_resize_pairs import with_own_pairs
+from onnxqat.deployment.workarounds.rknn_average_pools import RknnAveragePools
+from onnxqat.deployment.workarounds.rknn_max_pools import RknnMaxPools
+from onnxqat.deployment.workarounds.rknn_resize_pairs import RknnResizePairs
 from onnxqat.deployment.workarounds.rknn_zero_points import with_kept_grids
-from onnxqat.deployment.workarounds.silu_pairs import with_gate_pairs
+from onnxqat.deployment.workarounds.silu_pairs import SiluPairs
 from onnxqat.graph.qdq import DEQUANTIZE, QUANTIZE
+from onnxqat.passes._base import run_passes
 
 _ROW = re.compile(r"D RKNN: \[[\d:.]+\] (\d+)\s+(\w+)\s+(INT8|INT16|INT4|FLOAT16|FLOAT|FLOAT32)\s+(NPU|CPU|GPU)\s(.*)")
 _ADDED = re.compile(r"(#\d+|_2[a-z]+\w*|_[A-Z]\w*|_\d+)$")
@@ -63,7 +64,8 @@ class Compiler(environment_compiler.EnvironmentCompiler):
 
     def prepare(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """Pools cut to what their windows reach, SiLUs with a pair inside, grids that it keeps; see the base class."""
-        return with_kept_grids(with_gate_pairs(with_cut_pools(with_small_pools(with_own_pairs(model)))))
+        passes = (RknnResizePairs(), RknnMaxPools(), RknnAveragePools(), SiluPairs())
+        return with_kept_grids(run_passes(model, passes).model)
 
     def read_back(self, original: onnx.ModelProto, facts: Mapping[str, Any]) -> tuple[NodeResult, ...]:
         """From the table of operators; see the base class."""
