@@ -12,8 +12,9 @@ from onnxqat.deployment.base_compiler import MOVES, Kind, NodeResult
 from onnxqat.deployment.graph_nodes import Nodes
 from onnxqat.deployment.run import environment_compiler
 from onnxqat.deployment.run.environment import Environment
-from onnxqat.deployment.workarounds.htp_resize_scales import with_unit_steps
+from onnxqat.deployment.workarounds.htp_resize_scales import HtpResizeScales
 from onnxqat.deployment.workarounds.silu_pairs import SiluPairs
+from onnxqat.passes._base import run_passes
 
 TYPES = {
     0x0008: "int8", 0x0016: "int16", 0x0032: "int32", 0x0064: "int64",
@@ -53,7 +54,7 @@ class Compiler(environment_compiler.EnvironmentCompiler):
 
     def prepare(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """Pairs inside SiLUs, and steps of 1 around interpolations; see the base class."""
-        return with_unit_steps(SiluPairs().run(model).model)
+        return run_passes(model, [SiluPairs(), HtpResizeScales()]).model
 
     def read_back(self, original: onnx.ModelProto, facts: Mapping[str, Any]) -> tuple[NodeResult, ...]:
         """From the graphs that QNN compiled and from who was given each node; see the base class."""
