@@ -54,7 +54,8 @@ class Compiler(environment_compiler.EnvironmentCompiler):
 
     def prepare(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """Pairs inside SiLUs, and steps of 1 around interpolations; see the base class."""
-        return run_passes(model, [SiluPairs(), HtpResizeScales()]).model
+        prepared: onnx.ModelProto = run_passes(model, [SiluPairs(), HtpResizeScales()]).model
+        return prepared
 
     def read_back(self, original: onnx.ModelProto, facts: Mapping[str, Any]) -> tuple[NodeResult, ...]:
         """From the graphs that QNN compiled and from who was given each node; see the base class."""

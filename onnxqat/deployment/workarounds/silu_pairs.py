@@ -61,7 +61,7 @@ def _product(node: ir.Node) -> ir.Node | None:
     gate = node.outputs[0]
     if gate.is_graph_output() or query.reads(gate) != 1 or gate.dtype not in (None, ir.DataType.FLOAT):
         return None
-    product = gate.uses()[0].node
+    ((product, _),) = gate.uses()
     if product.op_type != "Mul" or product.domain or node.inputs[0] not in product.inputs:
         return None
     behind = [user.op_type for user, _ in product.outputs[0].uses()]
