@@ -12,7 +12,7 @@ from onnxqat.types import BiasPlacement, Placement
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """What :meth:`onnxqat.passes._base.Pass.for_backend` decides by.
+    """Ground of the decision of :meth:`onnxqat.passes._base.Pass.for_backend`.
 
     Attributes:
         table: backend table, user overrides applied.

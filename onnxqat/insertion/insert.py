@@ -128,13 +128,9 @@ def insert_qdq(
         UsageError: ``pattern-no-match``, ``option-invalid``.
         CheckError: ``quantized-not-finite``: NaN or infinities where the float model has none; nothing is written.
     """
-    for name, choice, choices in (("rounding", rounding, Rounding), ("batch_norm", batch_norm, BatchNorm)):
-        if choice not in get_args(choices):
-            raise UsageError("option-invalid", f"{name} is {choice!r}", hint=", ".join(get_args(choices)))
+    _check_choices(rounding, batch_norm, replace=replace, keep=keep)
     overrides = overrides or Overrides()
     own_passes = added.placed(passes, recipes.PREPARE)
-    if replace and keep:
-        raise UsageError("option-invalid", "quantizers can be replaced or kept, not both")
     table = table_overrides.apply(overrides, schema.load(backend))
     if rounding == "compensated" and table.sums == "tie_free":
         text = f"{table.backend} --exact rounds weights to even codes, which undoes compensated rounding"
@@ -191,6 +187,14 @@ def insert_qdq(
     provenance.write(made.model, origin if calibration is None else records.with_data(origin, data))
     result = _finish(source, made.model, output, made.plan, remarks)
     return dataclasses.replace(result, trial=made.trial, guard=made.guarded)
+
+
+def _check_choices(rounding: str, batch_norm: str, *, replace: bool, keep: bool) -> None:
+    for name, choice, choices in (("rounding", rounding, Rounding), ("batch_norm", batch_norm, BatchNorm)):
+        if choice not in get_args(choices):
+            raise UsageError("option-invalid", f"{name} is {choice!r}", hint=", ".join(get_args(choices)))
+    if replace and keep:
+        raise UsageError("option-invalid", "quantizers can be replaced or kept, not both")
 
 
 def _open(
