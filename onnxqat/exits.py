@@ -28,12 +28,12 @@ def refused() -> Iterator[None]:
         what = f"sys.exit({error.code!r}) was called" if isinstance(error, SystemExit) else f"{error!r} was raised"
         raise InputError(
             "code-exited",
-            f"{_place(error)}: {what} before the work was done",
+            f"{_failing_line(error)}: {what} before the work was done",
             hint="return, or raise an Exception that says what is wrong",
         ) from error
 
 
-def _place(error: BaseException) -> str:
+def _failing_line(error: BaseException) -> str:
     """File and line of the innermost call that is not in Python's own library."""
     frames = traceback.extract_tb(error.__traceback__)
     library = sysconfig.get_path("stdlib")

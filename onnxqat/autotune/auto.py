@@ -251,7 +251,7 @@ class _Search:
         while waiting:
             variant = waiting.pop(0)
             self._insert(variant)
-            if self._enough(CALIBRATION_TIME * self.clock.seconds):
+            if self._is_finished(CALIBRATION_TIME * self.clock.seconds):
                 return
             best = self.best[2]
             if not waiting and best is not None and variant.rounding == "auto":
@@ -290,7 +290,7 @@ class _Search:
         self.cut_short = tuned.cut_short
         if tuned.trained:
             self._judge("fine-tuned", deploy(target), None, began)
-        if not self._enough(self.clock.seconds - reserve):
+        if not self._is_finished(self.clock.seconds - reserve):
             self._rebuild(calibrated, reserve, seed, device)
 
     def _rebuild(self, start: Path, reserve: float, seed: int, device: str | None) -> None:
@@ -380,7 +380,7 @@ class _Search:
         values = {"float": before, "quantized": after}
         return metrics.Scored(self._score.name, self._score.against, values, drops, self._score.limits)
 
-    def _enough(self, seconds: float) -> bool:
+    def _is_finished(self, seconds: float) -> bool:
         return self.best[0].drop <= self.target_drop or self.clock.spent > seconds
 
     def _remark(self, text: str) -> None:

@@ -85,18 +85,18 @@ class Tuning:
         if steps < FEWEST:
             text = f"no time to fine-tune: a step takes {step:.2g} s, and {max(budget.left, 0.0):.0f} s are left"
             return Tuned(False, Remark(text, source="auto"), cut_short=True)
-        every = max(_between(step, score), -(-steps // MOST_SCORES))
+        every = max(_steps_per_score(step, score), -(-steps // MOST_SCORES))
         done = self._finetune(start, output, lambda module: self._score(module, start), max_steps=steps, every=every)[0]
         if done == steps:
-            return Tuned(True, cut_short=steps < self._most(epoch))
+            return Tuned(True, cut_short=steps < self._largest_length(epoch))
         return Tuned(True, Remark(f"fine-tuning met the target after {done} of {steps} steps", source="auto"))
 
     def _length(self, seconds: float, step: float, score: float, epoch: int | None) -> int:
         """Steps that fit into `seconds`, with a score before the first, some on the way and one at the end."""
-        each = step + score / _between(step, score) if math.isfinite(step) else math.inf
-        return min(int(max(seconds - 2 * score, 0.0) / each), self._most(epoch)) if math.isfinite(each) else 0
+        each = step + score / _steps_per_score(step, score) if math.isfinite(step) else math.inf
+        return min(int(max(seconds - 2 * score, 0.0) / each), self._largest_length(epoch)) if math.isfinite(each) else 0
 
-    def _most(self, epoch: int | None) -> int:
+    def _largest_length(self, epoch: int | None) -> int:
         return MOST_EPOCHS * (epoch or MOST_STEPS_UNLABELLED) if self.labelled else MOST_STEPS_UNLABELLED
 
     def _probe(self, start: Path, output: Path) -> tuple[float, float, int | None]:
@@ -157,7 +157,7 @@ class Tuning:
         return result.steps, source.steps
 
 
-def _between(step: float, score: float) -> int:
+def _steps_per_score(step: float, score: float) -> int:
     """Steps between two scores, given the seconds of each."""
     return max(1, math.ceil(score / (SCORING * step))) if step > 0 and math.isfinite(step) else 1
 

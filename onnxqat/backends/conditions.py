@@ -18,11 +18,11 @@ def unmet(node: ir.Node, when: Mapping[str, Any]) -> Iterator[str]:
     some: ``count_include_pad`` of another pool is 0.
     """
     for key, expected in when.items():
-        if not any(_value(node, name, type(expected)()) == expected for name in key.split("|")):
+        if not any(_attribute_value(node, name, type(expected)()) == expected for name in key.split("|")):
             yield key
 
 
-def _value(node: ir.Node, name: str, default: Any) -> Any:
+def _attribute_value(node: ir.Node, name: str, default: Any) -> Any:
     if name == "count_include_pad" and not _has_places_beyond(node):
         return default
     return query.attribute(node, name, default)

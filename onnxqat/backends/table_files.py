@@ -35,10 +35,10 @@ def find(name: str, folder: Path = Path()) -> Path:
     path = FOLDER / f"{name.replace('-', '_')}.yaml"
     if name.replace("-", "").replace("_", "").isalnum() and path.is_file():
         return path
-    return _elsewhere(name)
+    return _path_of_plugin(name)
 
 
-def _elsewhere(name: str) -> Path:
+def _path_of_plugin(name: str) -> Path:
     from onnxqat.backends import plugins, unsupported_targets
 
     reason = unsupported_targets.REFUSED.get(name.replace("_", "-"))
@@ -65,7 +65,7 @@ def merged(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
     """
     if path in seen:
         raise BackendError("backend-table", f"{path}: extends: the tables extend each other in a circle")
-    raw = _beside(read(path), path.parent)
+    raw = _with_absolute_paths(read(path), path.parent)
     if not isinstance(raw.get("extends"), str):
         return raw
     return _overlay(merged(find(raw["extends"], path.parent), (*seen, path)), raw)
@@ -88,7 +88,7 @@ def read(path: Path) -> dict[str, Any]:
     return former_keys.renewed(raw)
 
 
-def _beside(table: dict[str, Any], folder: Path) -> dict[str, Any]:
+def _with_absolute_paths(table: dict[str, Any], folder: Path) -> dict[str, Any]:
     """`table` with the Python files that it names, its compiler and observers, as paths in its own `folder`."""
     named = [(table, "route"), (table, "first_last_observer")]
     types = table.get("types")

@@ -16,7 +16,7 @@ CHAIN_KEYS = {"otherwise": "else"}
 
 def fields(table: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a table from its keys."""
-    found = _renamed(table, KEYS)
+    found = _with_field_names(table, KEYS)
     if isinstance(found.get("ops"), dict):
         found["ops"] = {op: _row(row) for op, row in found["ops"].items()}
     if isinstance(found.get("fused"), list):
@@ -24,7 +24,7 @@ def fields(table: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _renamed(mapping: Mapping[str, Any], names: dict[str, str]) -> dict[str, Any]:
+def _with_field_names(mapping: Mapping[str, Any], names: dict[str, str]) -> dict[str, Any]:
     field_of = {key: field for field, key in names.items()}
     return {field_of.get(key, key): value for key, value in mapping.items()}
 
@@ -32,7 +32,7 @@ def _renamed(mapping: Mapping[str, Any], names: dict[str, str]) -> dict[str, Any
 def _row(row: Any) -> Any:
     if not isinstance(row, dict):
         return row
-    found = _renamed(row, ROW_KEYS)
+    found = _with_field_names(row, ROW_KEYS)
     for side in ROW_KEYS:
         if isinstance(found.get(side), list):
             found[side] = [_slot(slot) for slot in found[side]]
@@ -57,7 +57,7 @@ def _slot(slot: Any) -> Any:
 def _chain(row: Any) -> Any:
     if not isinstance(row, dict):
         return row
-    found = _renamed(row, CHAIN_KEYS)
+    found = _with_field_names(row, CHAIN_KEYS)
     if isinstance(found.get("chain"), list):
         found["chain"] = [step.split("|") if isinstance(step, str) else step for step in found["chain"]]
     return found
@@ -71,7 +71,7 @@ def key(path: tuple[int | str, ...]) -> str:
 
 def keys(table: Any, *, brief: bool = True) -> dict[str, Any]:
     """The keys of a table from its fields; `brief` leaves out defaults and writes the short forms."""
-    found = {KEYS.get(name, name): value for name, value in _plain(table, brief).items()}
+    found = {KEYS.get(name, name): value for name, value in _as_yaml(table, brief).items()}
     rows = {op: {ROW_KEYS.get(name, name): v for name, v in row.items()} for op, row in found["ops"].items()}
     chains = [{CHAIN_KEYS.get(name, name): v for name, v in row.items()} for row in found.get("fused", ())]
     if brief:
@@ -85,13 +85,13 @@ def keys(table: Any, *, brief: bool = True) -> dict[str, Any]:
     return found
 
 
-def _plain(value: Any, brief: bool) -> Any:
+def _as_yaml(value: Any, brief: bool) -> Any:
     if dataclasses.is_dataclass(value):
         found = [(field, getattr(value, field.name)) for field in dataclasses.fields(value)]
-        return {f.name: _plain(inner, brief) for f, inner in found if not (brief and _is_default(f, inner))}
+        return {f.name: _as_yaml(inner, brief) for f, inner in found if not (brief and _is_default(f, inner))}
     if isinstance(value, dict):
-        return {key: _plain(inner, brief) for key, inner in value.items()}
-    return [_plain(inner, brief) for inner in value] if isinstance(value, (tuple, list)) else value
+        return {key: _as_yaml(inner, brief) for key, inner in value.items()}
+    return [_as_yaml(inner, brief) for inner in value] if isinstance(value, (tuple, list)) else value
 
 
 def _is_default(field: dataclasses.Field[Any], value: Any) -> bool:

@@ -95,7 +95,7 @@ class OnnxModule(fx.GraphModule):
         follows = {dtype: fn(torch.empty(0, dtype=dtype)).dtype for dtype in _FLOATS}
         changed = False
         for node in self.graph.nodes:
-            arguments = fx.node.map_aggregate((node.args, node.kwargs), lambda a: _followed(a, follows))
+            arguments = fx.node.map_aggregate((node.args, node.kwargs), lambda a: _new_dtype(a, follows))
             if arguments != (node.args, node.kwargs):
                 node.args, node.kwargs = arguments
                 changed = True
@@ -213,7 +213,7 @@ def _call_behind(graph: fx.Graph, node: fx.Node, path: str) -> fx.Node:
         return graph.call_module(path, (node,))
 
 
-def _followed(argument: Any, follows: dict[torch.dtype, torch.dtype]) -> Any:
+def _new_dtype(argument: Any, follows: dict[torch.dtype, torch.dtype]) -> Any:
     return follows.get(argument, argument) if isinstance(argument, torch.dtype) else argument
 
 

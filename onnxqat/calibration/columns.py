@@ -66,7 +66,7 @@ def columns_of(x: npt.NDArray[Any], node: ir.Node, shape: Sequence[int], places:
     windows = windows[(..., *(slice(None, None, d) for d in dilations))]
     sizes = windows.shape[2 : 2 + rank]
     total = int(np.prod(sizes))
-    where = np.unravel_index(_some(total, places), sizes)
+    where = np.unravel_index(_evenly_spaced(total, places), sizes)
     taken = windows[(slice(None), slice(None), *where)]  # (N, C, places, kernel)
     count = taken.shape[0] * taken.shape[2]
     columns = np.moveaxis(taken, 1, 2).reshape(count, groups, -1)
@@ -90,11 +90,11 @@ def _pads(node: ir.Node, sizes: Sequence[int], spans: Sequence[int], strides: Se
 def _rows_of(x: npt.NDArray[Any], places: int) -> npt.NDArray[Any]:
     rows = x.reshape(len(x) if x.ndim > 2 else 1, -1, x.shape[-1])
     # All rows of a matrix are samples of their own.
-    taken = rows if x.ndim <= 2 else rows[:, _some(rows.shape[1], places)]
+    taken = rows if x.ndim <= 2 else rows[:, _evenly_spaced(rows.shape[1], places)]
     return np.ascontiguousarray(taken.reshape(1, -1, x.shape[-1]), np.float32)
 
 
-def _some(total: int, wanted: int) -> npt.NDArray[np.int64]:
+def _evenly_spaced(total: int, wanted: int) -> npt.NDArray[np.int64]:
     """At most `wanted` of `total` numbers, in order, the same each time."""
     if total <= wanted:
         return np.arange(total)

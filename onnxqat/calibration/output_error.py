@@ -97,7 +97,7 @@ class Network:
         for row, group in enumerate(groups):
             for name, consumers in group.members:
                 value = values.get(name)
-                uses = [] if value is None else [(n, i) for n, i in value.uses() if _reads(n, i, consumers)]
+                uses = [] if value is None else [(n, i) for n, i in value.uses() if _is_consumer(n, i, consumers)]
                 if value is not None and uses:
                     edit.rewire(uses, grids.on_grid(row, value))
         graph.sort()
@@ -126,5 +126,5 @@ class Network:
         return self._session.run({**feeds, self._name: grids}, self._shares.names)
 
 
-def _reads(node: ir.Node, index: int, consumers: frozenset[tuple[str, int]] | None) -> bool:
+def _is_consumer(node: ir.Node, index: int, consumers: frozenset[tuple[str, int]] | None) -> bool:
     return consumers is None or (str(node.name), index) in consumers

@@ -111,16 +111,18 @@ def _kinds(output: ir.Value) -> tuple[_Kind, ...]:
     found: dict[ir.Value, tuple[_Kind, ...]] = {}
     for value in _sources_first(output):
         parts = _sources(value)
-        found[value] = _joined([found[part] for part in parts]) if parts else ((_likeness(value), frozenset((value,))),)
+        found[value] = (
+            _merged_kinds([found[part] for part in parts]) if parts else ((_likeness(value), frozenset((value,))),)
+        )
     kinds = found[output]
-    return _one(kinds) if sum(len(values) for _, values in kinds) > MOST else kinds
+    return _merged_kind(kinds) if sum(len(values) for _, values in kinds) > MOST else kinds
 
 
-def _one(kinds: Iterable[_Kind]) -> tuple[_Kind, ...]:
+def _merged_kind(kinds: Iterable[_Kind]) -> tuple[_Kind, ...]:
     return ((None, frozenset().union(*(values for _, values in kinds))),)
 
 
-def _joined(parts: list[tuple[_Kind, ...]]) -> tuple[_Kind, ...]:
+def _merged_kinds(parts: list[tuple[_Kind, ...]]) -> tuple[_Kind, ...]:
     """Parts that are alike become one, element by element; others stand beside each other, but for common tensors."""
     likeness = [tuple(like for like, _ in kinds) for kinds in parts]
     if len(set(likeness)) == 1:
@@ -128,7 +130,7 @@ def _joined(parts: list[tuple[_Kind, ...]]) -> tuple[_Kind, ...]:
             (like, frozenset().union(*(kinds[index][1] for kinds in parts))) for index, like in enumerate(likeness[0])
         )
     if sum(map(len, parts)) > MOST:
-        return _one(kind for kinds in parts for kind in kinds)
+        return _merged_kind(kind for kinds in parts for kind in kinds)
     apart: list[_Kind] = []
     for like, values in (kind for kinds in parts for kind in kinds):
         same = [kind for kind in apart if kind[1] & values]

@@ -67,7 +67,9 @@ def resolve(
     remarks: list[Remark] = []
     constants = {name: np.asarray(t.numpy()) for name, t in _constants(model, plan)}
     roots = _group_parameters(plan, observers, remarks)
-    placements = [p for edge in plan.edges if (p := _place(edge, roots, observers, constants, remarks)) is not None]
+    placements = [
+        p for edge in plan.edges if (p := _placement_of(edge, roots, observers, constants, remarks)) is not None
+    ]
     placements = _cut_saturated(plan, placements, observers)
     placements, clip_remarks = _tie_needed_clips(plan, placements)
     placements, largest, range_remarks = saturation.keep_in_limits(plan, placements, constants, model, peaks or {})
@@ -141,7 +143,7 @@ def _checked(tensor: str, observer: BaseObserver, remarks: list[Remark]) -> QPar
     return observer.qparams()
 
 
-def _place(
+def _placement_of(
     edge: Edge,
     roots: Mapping[str, QParams],
     observers: Mapping[str, BaseObserver],

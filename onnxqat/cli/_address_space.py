@@ -35,14 +35,14 @@ class _Finder(importlib.abc.MetaPathFinder):
             InputError: ``machine-limit``.
         """
         if name in NEEDS:
-            check(name, self.limit - _used())
+            check(name, self.limit - _used_bytes())
         return None
 
 
 def guard() -> None:
     """Look at each library of :data:`NEEDS` before it is loaded, where there is a limit."""
     limit = _limit()
-    if limit is not None and _used():
+    if limit is not None and _used_bytes():
         sys.meta_path.insert(0, _Finder(limit))
 
 
@@ -69,7 +69,7 @@ def _limit() -> int | None:
     return None if soft == resource.RLIM_INFINITY else soft
 
 
-def _used() -> int:
+def _used_bytes() -> int:
     """Bytes of address space in use; 0 where that is not known."""
     try:
         with open("/proc/self/statm", encoding="ascii") as file:

@@ -24,11 +24,11 @@ def again(**changed: Any) -> str:
         value = changed.get(name, context.params.get(name))
         given = context.get_parameter_source(name) in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
         if name in changed or given:
-            words += _written(parameter, value)
+            words += _words_of(parameter, value)
     return shlex.join(words)
 
 
-def _written(parameter: click.Parameter, value: Any) -> Iterator[str]:
+def _words_of(parameter: click.Parameter, value: Any) -> Iterator[str]:
     """The words that give `parameter` this value."""
     values = value if isinstance(value, tuple) else (value,)
     if isinstance(parameter, click.Option) and parameter.is_flag:

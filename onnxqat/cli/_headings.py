@@ -23,10 +23,10 @@ def under(heading: str, *options: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """
 
     def add(command: Any) -> Any:
-        before = len(_noted(command))
+        before = len(_noted_parameters(command))
         for option in reversed(options):
             command = option(command)
-        for parameter in _noted(command)[before:]:
+        for parameter in _noted_parameters(command)[before:]:
             vars(parameter).setdefault("heading", heading)
         return command
 
@@ -56,7 +56,7 @@ class Headed(click.Command):
                 formatter.write_dl(rows, col_spacing=2 + max(widths.values()) - widths[heading])
 
 
-def _noted(command: Any) -> list[click.Parameter]:
+def _noted_parameters(command: Any) -> list[click.Parameter]:
     """Return the parameters that click has noted at a function, the last of the command first."""
     return list(getattr(command, "__click_params__", []))
 

@@ -165,7 +165,7 @@ def keywords(given: dict[str, Any], teachers: list[Any] | None) -> dict[str, Any
             given["optimizer"],
             options=_settings(given["optimizer_option"], "--optimizer-option"),
             scale_learning_rate=given["scale_learning_rate"],
-            learning_rates={pattern: _number(factor, "--learning-rate-of") for pattern, factor in rates},
+            learning_rates={pattern: _parsed_float(factor, "--learning-rate-of") for pattern, factor in rates},
             weight_decay=given["weight_decay"],
             ema=given["ema"],
         ),
@@ -210,17 +210,17 @@ def _pairs(texts: tuple[str, ...], option: str) -> list[tuple[str, str]]:
 
 def _settings(texts: tuple[str, ...], option: str) -> dict[str, Any]:
     """Values as Python writes them: numbers, ``True``, numbers with commas between them; anything else is text."""
-    return {name: _value(text) for name, text in _pairs(texts, option)}
+    return {name: _parsed_literal(text) for name, text in _pairs(texts, option)}
 
 
-def _value(text: str) -> Any:
+def _parsed_literal(text: str) -> Any:
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):
         return text
 
 
-def _number(text: str, option: str) -> float:
+def _parsed_float(text: str, option: str) -> float:
     try:
         return float(text)
     except ValueError:

@@ -43,17 +43,17 @@ class _Handler:
 
 def interruptions() -> tuple[type[BaseException], ...]:
     """Exceptions that mean that the command was interrupted: any, after a signal, since native code makes others of it."""
-    return (click.Abort, KeyboardInterrupt, *((Exception,) if _received() else ()))
+    return (click.Abort, KeyboardInterrupt, *((Exception,) if _received_signals() else ()))
 
 
-def _received() -> list[int]:
+def _received_signals() -> list[int]:
     handlers = [signal.getsignal(getattr(signal, name)) for name in NAMES if hasattr(signal, name)]
     return [number for handler in handlers if isinstance(handler, _Handler) for number in handler.received]
 
 
 def status() -> int:
     """Exit status of a command that was interrupted, as shells have it: 128 and the number of the signal."""
-    return 128 + next(iter(_received()), signal.SIGINT)
+    return 128 + next(iter(_received_signals()), signal.SIGINT)
 
 
 def words_for(status: int) -> str:
@@ -88,7 +88,7 @@ def handled(*, ends: bool = True) -> Iterator[None]:
 
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=leave_to_default)
-    with _watched(frozenset(before)):
+    with _exit_deadline(frozenset(before)):
         for number in before:
             signal.signal(number, handle)
         try:
@@ -99,7 +99,7 @@ def handled(*, ends: bool = True) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _watched(numbers: frozenset[int]) -> Iterator[None]:
+def _exit_deadline(numbers: frozenset[int]) -> Iterator[None]:
     """End the process when the block does not end within :data:`PATIENCE` of one of the signals `numbers`.
 
     Handlers written in Python run between two steps of the main thread, which may be in native code for hours; the

@@ -187,18 +187,18 @@ def _method(name: Any) -> str:
 def _quantizers(settings: Settings, given: Mapping[str, Any], model: ir.Model) -> None:
     _check(given, QUANTIZER, "extra_quantizer_dict")
     excluded: dict[str, None] = {}
-    for path in _listed(given, "exclude_module_name"):
-        excluded |= dict.fromkeys(_found(node_names.of_module(model, str(path)), "exclude_module_name", path))
-    for name in _listed(given, "exclude_node_name"):
-        excluded |= dict.fromkeys(_found(node_names.of_fx_node(model, str(name)), "exclude_node_name", name))
-    for kind in _listed(given, "exclude_function_type"):
+    for path in _listed_values(given, "exclude_module_name"):
+        excluded |= dict.fromkeys(_check_found(node_names.of_module(model, str(path)), "exclude_module_name", path))
+    for name in _listed_values(given, "exclude_node_name"):
+        excluded |= dict.fromkeys(_check_found(node_names.of_fx_node(model, str(name)), "exclude_node_name", name))
+    for kind in _listed_values(given, "exclude_function_type"):
         operators = mqbench_names.operators(kind)
         matching = [node_names.title(n) for n in walk.nodes(model) if n.op_type in operators]
-        excluded |= dict.fromkeys(_found(matching, "exclude_function_type", kind))
+        excluded |= dict.fromkeys(_check_found(matching, "exclude_function_type", kind))
     added: set[str] = set()
-    for name in _listed(given, "additional_node_name"):
-        added |= set(_found(node_names.of_fx_node(model, str(name)), "additional_node_name", name))
-    kinds = [*_listed(given, "additional_module_type"), *_listed(given, "additional_function_type")]
+    for name in _listed_values(given, "additional_node_name"):
+        added |= set(_check_found(node_names.of_fx_node(model, str(name)), "additional_node_name", name))
+    kinds = [*_listed_values(given, "additional_module_type"), *_listed_values(given, "additional_function_type")]
     wanted = {op for kind in kinds for op in mqbench_names.operators(kind)}
     of_added = {n.op_type for n in walk.nodes(model) if node_names.title(n) in added}
     for op in sorted((wanted | of_added) - set(settings.table.ops)):
@@ -228,12 +228,12 @@ def _add_row(settings: Settings, op: str) -> None:
     settings.remark(f"{table.backend} has no row for {op}: its inputs are quantized because you ask for it")
 
 
-def _listed(given: Mapping[str, Any], key: str) -> list[Any]:
+def _listed_values(given: Mapping[str, Any], key: str) -> list[Any]:
     value = given.get(key) or ()
     return list(value) if isinstance(value, (list, tuple, set, frozenset)) else [value]
 
 
-def _found(names: list[str], key: str, what: Any) -> list[str]:
+def _check_found(names: list[str], key: str, what: Any) -> list[str]:
     if not names:
         raise UsageError(
             "pattern-no-match",

@@ -24,7 +24,7 @@ def of_module(model: ir.Model, path: str) -> list[str]:
     A node belongs to a module by what the exporter noted, by its own name (``/layer1/layer1.0/conv1/Conv``), or by a
     constant that it reads (``layer1.0.conv1.weight``).
     """
-    return [title(node) for node in walk.nodes(model) if any(_inside(at, path) for at in _modules(node))]
+    return [title(node) for node in walk.nodes(model) if any(_is_below(at, path) for at in _modules(node))]
 
 
 def of_fx_node(model: ir.Model, name: str) -> list[str]:
@@ -34,7 +34,7 @@ def of_fx_node(model: ir.Model, name: str) -> list[str]:
     return [title(node) for node in found]
 
 
-def _inside(at: str, path: str) -> bool:
+def _is_below(at: str, path: str) -> bool:
     return at == path or at.startswith(f"{path}.")
 
 

@@ -82,7 +82,7 @@ def prepare_by_platform(
     methods = (settings.weight_method, settings.activation_method)
     remarks.extend(settings.remarks)
     if qdq.is_quantized(graph):
-        module = _kept(graph, methods, remarks)
+        module = _module_with_own_quantizers(graph, methods, remarks)
     else:
         selection = prepare.prepare(graph, settings.table, settings.overrides, remarks, batch_norm=batch_norm)
         module = prepared.draft(graph, settings.table, selection, methods, remarks)
@@ -123,7 +123,7 @@ def _float_graph(
     return graph
 
 
-def _kept(graph: ir.Model, methods: tuple[str, str], remarks: list[Remark]) -> OnnxModule:
+def _module_with_own_quantizers(graph: ir.Model, methods: tuple[str, str], remarks: list[Remark]) -> OnnxModule:
     """The module of a file that has quantizers."""
     remarks.append(Remark("the quantizers of the file are kept, with their scales", source=custom_config.SOURCE))
     module = to_torch(graph, quantizer_factory=prepared.factory(*methods))

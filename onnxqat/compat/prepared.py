@@ -100,7 +100,7 @@ def draft(
     decided = {edge.tensor: edge.decision for edge in plan.edges}
     weights = {name: d for name, d in decided.items() if isinstance(d, TensorSpec) and d.role == "weight"}
     observing = Observing(specs, groups, watched, weights)
-    observing.renamed = _renamed(model, set(specs))
+    observing.renamed = _original_names(model, set(specs))
     calibration = Calibration(float_model, table, chosen, plan, observing)
     module.prepared = Prepared(proto, chosen_methods, remarks, calibration)  # type: ignore[assignment]
     _restore_masters(module, io.load(float_model), model)
@@ -138,7 +138,7 @@ def settle(module: OnnxModule, prepared: Prepared) -> None:
     proto = io.to_proto(model)
     fresh = to_torch(proto, quantizer_factory=factory(*prepared.methods))
     unseen = set(resolve.tensors_to_observe(plan)) - seen
-    renamed = _renamed(model, set(observing.specs))
+    renamed = _original_names(model, set(observing.specs))
     if unseen:  # the observations stay for when the rest has run
         adopt.take_scales(module, fresh, but=unseen | {new for new, old in renamed.items() if old in unseen})
         return
@@ -162,7 +162,7 @@ def factory(weight: str, other: str) -> QuantizerFactory:
     return make
 
 
-def _renamed(quantized: ir.Model, tensors: set[str]) -> dict[str, str]:
+def _original_names(quantized: ir.Model, tensors: set[str]) -> dict[str, str]:
     """Tensors that lost their name to the dequantized tensor, to that name."""
     return {
         q.tensor: str(value.name)

@@ -71,7 +71,7 @@ def enable_quantization(model: nn.Module, weight_cali_on: bool = False, act_cali
         act_cali_on: the same for activations.
     """
     roles = {"weight": weight_cali_on, "activation": act_cali_on}
-    _settle(model)
+    _settle_calibration(model)
     for quantizer in _quantizers(model):
         quantizer.state = "calibrate_quantized" if roles.get(quantizer.role, False) else "quantize"
     if weight_cali_on or act_cali_on:
@@ -119,7 +119,7 @@ def _attach(model: nn.Module) -> None:
             found.calibration.observing.attach(module, module.quantizers)
 
 
-def _settle(model: nn.Module) -> None:
+def _settle_calibration(model: nn.Module) -> None:
     detach(model)
     planned: set[int] = set()
     for module, found in prepared.prepared_modules(model):

@@ -228,7 +228,7 @@ class Data:
         pending: tuple[Feeds, _Labels] | None = None
         whole = False
         for batch in stream:
-            pending = batch if pending is None else _joined(pending, batch, self.name)
+            pending = batch if pending is None else _concatenated(pending, batch, self.name)
             count = self._count(pending)
             for start in range(0, count - size + 1, size):
                 whole = True
@@ -286,7 +286,7 @@ def _cut(feeds: Feeds, labels: _Labels, start: int, stop: int) -> tuple[Feeds, _
     return cut, None if labels is None else labels[start:stop]
 
 
-def _joined(one: tuple[Feeds, _Labels], two: tuple[Feeds, _Labels], name: str) -> tuple[Feeds, _Labels]:
+def _concatenated(one: tuple[Feeds, _Labels], two: tuple[Feeds, _Labels], name: str) -> tuple[Feeds, _Labels]:
     try:
         feeds = {key: np.concatenate([array, two[0][key]]) for key, array in one[0].items()}
     except ValueError as error:

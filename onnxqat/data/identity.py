@@ -48,7 +48,7 @@ def of_files(folder: Path, files: Sequence[Path]) -> str:
     whole = hashlib.sha256()
     for path in files:
         whole.update(f"{path.relative_to(folder).as_posix()}\0{path.stat().st_size}\n".encode())
-    for place in _spread(len(files)):
+    for place in _spread_indices(len(files)):
         add_pieces(whole, files[place], chunks=1)
     return whole.hexdigest()
 
@@ -64,12 +64,12 @@ def of_arrays(arrays: Mapping[str, npt.NDArray[Any]]) -> str:
         elif array.nbytes <= WHOLE_BYTES or array.ndim == 0:
             whole.update(_bytes(array))
         else:
-            for place in _spread(array.shape[0]):
+            for place in _spread_indices(array.shape[0]):
                 whole.update(_bytes(array[place])[:CHUNK])
     return whole.hexdigest()
 
 
-def _spread(count: int) -> list[int]:
+def _spread_indices(count: int) -> list[int]:
     """Numbers of at most :data:`SPREAD` items from all over `count`."""
     return sorted({place * (count - 1) // (SPREAD - 1) for place in range(SPREAD)}) if count else []
 

@@ -99,19 +99,19 @@ def line(steps: Preprocess) -> str:
             words.append(str(value))
         elif isinstance(value, tuple):
             sizes = field.name in ("resize", "crop", "letterbox")
-            words.append(f"{field.name}={'x'.join(map(str, value)) if sizes else ':'.join(map(_written, value))}")
+            words.append(f"{field.name}={'x'.join(map(str, value)) if sizes else ':'.join(map(_fraction_text, value))}")
         else:
-            words.append(f"{field.name}={_written(value) if isinstance(value, float) else value}")
+            words.append(f"{field.name}={_fraction_text(value) if isinstance(value, float) else value}")
     return ",".join(words)
 
 
-def _written(number: float) -> str:
+def _fraction_text(number: float) -> str:
     """`number` as a short fraction where that is the same float, such as 1/255; else in full."""
     short = Fraction(number).limit_denominator(1000)
     fraction = f"{short.numerator}/{short.denominator}"
     return (
         fraction
-        if short.denominator > 1 and _number(fraction) == number and len(fraction) < len(repr(number))
+        if short.denominator > 1 and _parsed_number(fraction) == number and len(fraction) < len(repr(number))
         else repr(number)
     )
 
@@ -145,16 +145,16 @@ def _invalid(reason: str, hint: str = "") -> UsageError:
     return UsageError("option-invalid", f"preprocessing line: {reason}", hint=hint)
 
 
-def _number(text: str) -> float:
+def _parsed_number(text: str) -> float:
     return float(Fraction(text)) if "/" in text else float(text)
 
 
 def _numbers(text: str) -> tuple[float, ...]:
-    return tuple(_number(part) for part in text.split(":"))
+    return tuple(_parsed_number(part) for part in text.split(":"))
 
 
 def _scale(text: str) -> float:
-    return _positive((_number(text),))[0]
+    return _positive((_parsed_number(text),))[0]
 
 
 def _positive(values: tuple[float, ...]) -> tuple[float, ...]:

@@ -26,7 +26,8 @@ def explained(nodes: Iterable[NodeResult], model: onnx.ModelProto, compiler: Bas
     """
     graph = _Graph(model.graph)
     return tuple(
-        dataclasses.replace(n, why=_why(n, graph, compiler)) if n.kind in ("float", "rejected") else n for n in nodes
+        dataclasses.replace(n, why=_float_reason(n, graph, compiler)) if n.kind in ("float", "rejected") else n
+        for n in nodes
     )
 
 
@@ -50,7 +51,7 @@ class _Graph:
         return name in self.constants
 
 
-def _why(result: NodeResult, graph: _Graph, compiler: BaseCompiler) -> str:
+def _float_reason(result: NodeResult, graph: _Graph, compiler: BaseCompiler) -> str:
     node = graph.named.get(result.name)
     kernels = compiler.integer_kernels.split()
     if node is None:

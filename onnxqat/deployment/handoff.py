@@ -410,7 +410,7 @@ def _verdicts(
     job: _Job, failures: list[str], judged: list[Judged], scoring: Scoring, lost: list[str]
 ) -> tuple[Verdict, ...]:
     compiler = job.compiler
-    given = _given(job)
+    given = _given_for_remedies(job)
     unknown = {"float": job.asked.float_model or given.original, "data": given.data or remedies.DATA}
     if job.asked.float_model is not None and given.data is not None:
         unknown = {"score": "MODULE:FUNCTION"}
@@ -431,7 +431,7 @@ def _verdicts(
     return made, accuracy(computed, job.limits.accuracy, given, again)
 
 
-def _given(job: _Job) -> Given:
+def _given_for_remedies(job: _Job) -> Given:
     """Return models, data and target of this hand-off, for the commands that change a verdict."""
     path, transform = job.asked.float_model, None if job.data is None else job.data.transform
     return Given(

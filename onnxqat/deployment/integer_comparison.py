@@ -46,13 +46,15 @@ def against_integers(
     except QatError:
         return checks
     return tuple(
-        dataclasses.replace(check, unlike_integers=sum(_differing(run, made, check.output) for run, made in pairs))
+        dataclasses.replace(
+            check, unlike_integers=sum(_differing_count(run, made, check.output) for run, made in pairs)
+        )
         for pairs in [list(zip(runs, found, strict=True))]
         for check in checks
     )
 
 
-def _differing(run: Mapping[str, Array], made: Mapping[str, Array], output: str) -> int:
+def _differing_count(run: Mapping[str, Array], made: Mapping[str, Array], output: str) -> int:
     mine, theirs = run[output], made[output]
     if mine.shape != theirs.shape:
         return int(theirs.size)

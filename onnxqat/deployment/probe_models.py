@@ -187,11 +187,11 @@ def quantized(case: Case, act: TypeRow, weight: TypeRow, bias: TypeRow | None = 
         inputs.append(writer.bias(stored=bias is not None and bias.dtype != "float"))
     outputs = [f"y{i}" for i in range(case.outputs)]
     if case.then:
-        writer.nodes.append(_first(case, inputs, ["inner"]))
+        writer.nodes.append(_probed_node(case, inputs, ["inner"]))
         extra = [writer.constant(f"limit{i}", v) for i, v in _CLIP6.items()] if case.then[0] == "Clip" else []
         writer.nodes.append(helper.make_node(case.then[0], ["inner", *extra], outputs, name="then"))
     else:
-        writer.nodes.append(_first(case, inputs, outputs))
+        writer.nodes.append(_probed_node(case, inputs, outputs))
     for name in outputs:
         if case.name in KEEP_THE_GRID:
             ranges[name] = ranges["x0"]
@@ -199,7 +199,7 @@ def quantized(case: Case, act: TypeRow, weight: TypeRow, bias: TypeRow | None = 
     return writer.model([f"{name}_out" for name in outputs])
 
 
-def _first(case: Case, inputs: list[str], outputs: list[str]) -> onnx.NodeProto:
+def _probed_node(case: Case, inputs: list[str], outputs: list[str]) -> onnx.NodeProto:
     return helper.make_node(case.op_type, inputs, outputs, name="probed", **dict(case.attributes))
 
 
@@ -221,7 +221,7 @@ def _ranges(case: Case) -> dict[str, tuple[float, float]]:
         for i in range(len(case.shapes) + len(case.weights) + len(case.constants))
     ]
     outputs = [f"y{i}" for i in range(case.outputs)]
-    nodes = [_first(case, inputs, ["inner"] if case.then else outputs)]
+    nodes = [_probed_node(case, inputs, ["inner"] if case.then else outputs)]
     if case.then:
         limits = {f"limit{i}": np.asarray(v) for i, v in _CLIP6.items()} if case.then[0] == "Clip" else {}
         constants |= limits

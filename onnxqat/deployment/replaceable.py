@@ -27,7 +27,7 @@ def check(folder: Path, name: Path | None = None) -> None:
     if not found:
         return
     stated = folder if name is None else name
-    listed = _listed(folder, stated)
+    listed = _manifest_hashes(folder, stated)
     for file in found:
         path = folder / file
         if file != MANIFEST and file not in listed:
@@ -51,7 +51,7 @@ def _raise(error: OSError) -> NoReturn:
     raise UsageError("option-invalid", f"{error.filename}: cannot be read: {error.strerror}")
 
 
-def _listed(folder: Path, stated: Path) -> dict[str, str]:
+def _manifest_hashes(folder: Path, stated: Path) -> dict[str, str]:
     """The files of a bundle and their sha256, as its manifest says."""
     if not bundles.is_regular(folder / MANIFEST):
         _refuse(stated, f"it holds other files, and no {MANIFEST} of a bundle")

@@ -166,7 +166,7 @@ class _Run:
 def _run_module(call: Call, dynamic_batch: bool) -> tuple[list[_Run], tuple[DataRead, ...], list[Remark]]:
     """The module on the example inputs and on another batch, where it reads values, and what is worth a remark."""
     with _refusing(call.module):
-        first, reads = _watched(call)
+        first, reads = _run_under_watch(call)
     runs = [first]
     remarks = [Remark(f"an assert is not part of the graph: {r}", source="export") for r in reads if r.in_assert]
     axes = settings.batch_axes(call)
@@ -180,7 +180,7 @@ def _run_module(call: Call, dynamic_batch: bool) -> tuple[list[_Run], tuple[Data
     return runs, reads, remarks
 
 
-def _watched(call: Call) -> tuple[_Run, tuple[DataRead, ...]]:
+def _run_under_watch(call: Call) -> tuple[_Run, tuple[DataRead, ...]]:
     """The module on the example inputs; where it does not run under watch, what it reads stays unknown."""
     with contextlib.suppress(Exception), Watch(call.module, call.inputs) as watch:
         return _run(call, call.inputs), watch.reads

@@ -198,7 +198,7 @@ def _constant_node(value: ir.Value) -> ir.Node:
 def _is_sorted(graph: ir.Graph) -> bool:
     places = {id(node): place for place, node in enumerate(graph)}
     for node in graph:
-        for reader in (node, *_inner(node)):
+        for reader in (node, *_inner_nodes(node)):
             for value in reader.inputs:
                 producer = value.producer() if value is not None else None
                 if producer is not None and places.get(id(producer), -1) >= places[id(node)]:
@@ -206,7 +206,7 @@ def _is_sorted(graph: ir.Graph) -> bool:
     return True
 
 
-def _inner(node: ir.Node) -> Iterator[ir.Node]:
+def _inner_nodes(node: ir.Node) -> Iterator[ir.Node]:
     for attribute in node.attributes.values():
         if attribute.type == ir.AttributeType.GRAPH and not attribute.is_ref():
             yield from attribute.as_graph().all_nodes()

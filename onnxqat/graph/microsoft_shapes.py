@@ -158,7 +158,7 @@ def _gemm(b: int, *, kind: int, float_without: int | None = None) -> Rule:
     return rule
 
 
-def _last(name: str) -> Rule:
+def _last_dimension_rule(name: str) -> Rule:
     """The shape of input 0 with the attribute `name` as its last dimension."""
 
     def rule(context: _Context) -> None:
@@ -313,7 +313,7 @@ RULES: dict[tuple[str, str], Rule] = {
     (DOMAIN, "QLinearAdd"): _broadcast(0, 3, kind=0),
     (DOMAIN, "QLinearMul"): _broadcast(0, 3, kind=0),
     (DOMAIN, "QLinearWhere"): _broadcast(0, 1, 4, kind=1),
-    (DOMAIN, "MatMulNBits"): _last("N"),
+    (DOMAIN, "MatMulNBits"): _last_dimension_rule("N"),
     (DOMAIN, "GatherBlockQuantized"): _gather,
     (DOMAIN, "DynamicQuantizeLSTM"): _lstm,
     (DOMAIN, "CDist"): _pairs,

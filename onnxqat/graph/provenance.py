@@ -139,10 +139,10 @@ def find_float(model: ir.Model, near: object = None) -> Path | None:
     """
     recorded = of(model)
     path = find(recorded.float_model, near)
-    return path if path is not None and path.is_file() and _same(path, recorded.float_sha256) else None
+    return path if path is not None and path.is_file() and _has_hash(path, recorded.float_sha256) else None
 
 
-def _same(path: Path, sha256: str) -> bool:
+def _has_hash(path: Path, sha256: str) -> bool:
     from onnxqat.errors import ModelError
     from onnxqat.graph import io
 

@@ -39,7 +39,7 @@ def of(model: ir.Model, dimensions: Mapping[str, int] | None = None) -> Sizes:
         dimensions: sizes of symbolic dimensions by name; others count as unknown. None: each of them is 1.
     """
     unknown = 1 if dimensions is None else None
-    found = [_bytes(value, dimensions or {}, unknown) for value in _computed(model.graph)]
+    found = [_bytes(value, dimensions or {}, unknown) for value in _all_values(model.graph)]
     whole = None not in found and not model.functions
     return Sizes(weights_of(model), sum(size for size in found if size is not None), whole)
 
@@ -60,11 +60,11 @@ def check(model: ir.Model, what: str, *, inferred: bool = False) -> None:
     Raises:
         ModelError: ``model-too-large``, naming the tensor.
     """
-    if not inferred and any(value.shape is None or value.dtype is None for value in _computed(model.graph)):
+    if not inferred and any(value.shape is None or value.dtype is None for value in _all_values(model.graph)):
         model = model.clone()  # what is inferred is for this check alone: a stale shape may lie beside
         shapes.infer(model)
     largest = limits.largest_tensor()
-    for value in _computed(model.graph):
+    for value in _all_values(model.graph):
         size = _bytes(value, {}, unknown=1)
         if size is not None and size > largest:
             raise _too_large(value, size, what, largest)
@@ -91,13 +91,13 @@ def _shown(value: ir.Value) -> str:
     return "?" if value.shape is None else str([d if isinstance(d, int) else str(d) for d in value.shape])
 
 
-def _computed(graph: ir.Graph) -> Iterator[ir.Value]:
+def _all_values(graph: ir.Graph) -> Iterator[ir.Value]:
     """Inputs and results of nodes, in `graph` and its bodies; what functions hold has no shape before they are called."""
     yield from (v for v in graph.inputs if v.const_value is None)
     for node in graph:
         yield from (v for v in node.outputs if v.name)
         for body in walk.subgraphs(node):
-            yield from _computed(body)
+            yield from _all_values(body)
 
 
 def _constants(model: ir.Model) -> Iterator[ir.TensorProtocol]:

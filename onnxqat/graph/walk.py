@@ -17,18 +17,18 @@ _BODIES = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 def scopes(model: ir.Model) -> Iterator[Scope]:
     """The main graph, its subgraphs (outermost first), then each function with its subgraphs."""
     yield model.graph
-    yield from _inner(model.graph)
+    yield from _nested_graphs(model.graph)
     for function in model.functions.values():
         function.graph.meta[_FUNCTION] = function
         yield function
-        yield from _inner(function)
+        yield from _nested_graphs(function)
 
 
-def _inner(scope: Scope) -> Iterator[ir.Graph]:
+def _nested_graphs(scope: Scope) -> Iterator[ir.Graph]:
     for node in scope:
         for graph in subgraphs(node):
             yield graph
-            yield from _inner(graph)
+            yield from _nested_graphs(graph)
 
 
 def subgraphs(node: ir.Node) -> Iterator[ir.Graph]:

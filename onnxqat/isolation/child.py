@@ -116,7 +116,7 @@ def _limited(need: int) -> Iterator[None]:
     """Let memory grow by `need` bytes at most; no limit where the system does not say what is held, or `need` is 0."""
     import resource
 
-    held = _held()
+    held = _held_bytes()
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     if not need or not held:
         yield
@@ -130,7 +130,7 @@ def _limited(need: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
-def _held() -> int:
+def _held_bytes() -> int:
     """Bytes of writable memory that this process has, as RLIMIT_DATA counts them; 0 where that is not known."""
     try:
         with open("/proc/self/statm", encoding="ascii") as file:

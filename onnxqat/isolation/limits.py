@@ -25,7 +25,7 @@ def largest_tensor() -> int:
     Raises:
         UsageError: ``option-invalid``: the variable is no positive number.
     """
-    return int(_number(MEMORY, _DEFAULT_MEMORY) * _GIGABYTE)
+    return int(_limit_from_environment(MEMORY, _DEFAULT_MEMORY) * _GIGABYTE)
 
 
 def largest_constant(weights: int) -> int:
@@ -43,7 +43,7 @@ def seconds() -> float:
     Raises:
         UsageError: as of :func:`largest_tensor`.
     """
-    return _number(SECONDS, _DEFAULT_SECONDS)
+    return _limit_from_environment(SECONDS, _DEFAULT_SECONDS)
 
 
 def opening_seconds(weights: int) -> float:
@@ -74,7 +74,7 @@ def _free() -> int:
         return 0
 
 
-def _number(variable: str, default: float) -> float:
+def _limit_from_environment(variable: str, default: float) -> float:
     text = os.environ.get(variable, "")
     try:
         number = float(text or default)

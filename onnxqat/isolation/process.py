@@ -76,7 +76,7 @@ class Child:
         with self._lock:
             if self._process is not None and self._owner == os.getpid() and self._process.poll() is None:
                 return
-            self._leave()
+            self._close_pipes()
             if os.name != "posix" or not sys.executable:
                 raise UnavailableError
             self._words = tempfile.TemporaryFile()  # noqa: SIM115  # it lives as long as the process
@@ -141,9 +141,9 @@ class Child:
             if self._process is not None and self._owner == os.getpid():
                 self._process.kill()
                 self._process.wait()
-            self._leave()
+            self._close_pipes()
 
-    def _leave(self) -> None:
+    def _close_pipes(self) -> None:
         """Close this end of the pipes; the process, where it is another one's after a fork, goes on."""
         process, self._process = self._process, None
         streams = [] if process is None else [process.stdin, process.stdout]

@@ -79,8 +79,8 @@ def diff(first: io.ModelSource, second: io.ModelSource) -> Difference:
     a, b = _keyed(qdq.quantizers(models[0], every=True)), _keyed(qdq.quantizers(models[1], every=True))
     both = [_compare(key[0], a[key], b[key]) for key in a if key in b]
     pairs = [d for d in both if d is not None]
-    pairs += [_alone(key[0], q, "A") for key, q in a.items() if key not in b]
-    pairs += [_alone(key[0], q, "B") for key, q in b.items() if key not in a]
+    pairs += [_one_sided_difference(key[0], q, "A") for key, q in a.items() if key not in b]
+    pairs += [_one_sided_difference(key[0], q, "B") for key, q in b.items() if key not in a]
     order = {key[0]: i for i, key in enumerate([*a, *b])}
     return Difference(
         models=(_name(first, "A"), _name(second, "B")),
@@ -107,7 +107,7 @@ def _keyed(found: list[Quantizer]) -> dict[Key, Quantizer]:
     return result
 
 
-def _alone(tensor: str, quantizer: Quantizer, where: str) -> PairDifference:
+def _one_sided_difference(tensor: str, quantizer: Quantizer, where: str) -> PairDifference:
     grid, many = grid_text(quantizer.qparams), granularity_text(quantizer.qparams)
     grids = (grid, None) if where == "A" else (None, grid)
     granularities = (many, None) if where == "A" else (None, many)

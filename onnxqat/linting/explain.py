@@ -126,7 +126,7 @@ def granularity_text(qparams: QParams) -> str:
 
 
 def _pairs(file: LintContext) -> Iterator[Pair]:
-    wanted = _wanted(file)
+    wanted = _rules_by_quantizer(file)
     for quantizer in file.quantizers:
         scale, zero = np.asarray(quantizer.qparams.scale), np.asarray(quantizer.qparams.zero_point)
         maker = None if quantizer.stored else quantizer.input.producer()
@@ -146,7 +146,7 @@ def _pairs(file: LintContext) -> Iterator[Pair]:
         )
 
 
-def _wanted(file: LintContext) -> dict[int, str]:
+def _rules_by_quantizer(file: LintContext) -> dict[int, str]:
     """The rule by which the table wants each quantizer, by the quantizer's identity."""
     found: dict[int, str] = {}
     for place in compared(file):

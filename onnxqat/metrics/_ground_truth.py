@@ -65,7 +65,7 @@ class BoxReader:
             return [_of_text(text) if text.is_file() else np.zeros((0, COLUMNS)) for text in texts]
         if given is not None:
             raise DataError("data-labels", f"{given}: holds no .txt file with the name of an image", hint=_HINT)
-        return _beside(files)
+        return _boxes_beside(files)
 
 
 def _text_of(image: Path, folder: Path | None) -> Path:
@@ -102,7 +102,7 @@ def _of_text(path: Path) -> Boxes:
     return np.array(rows, np.float64).reshape(-1, COLUMNS)
 
 
-def _beside(files: Sequence[Path]) -> list[Boxes]:
+def _boxes_beside(files: Sequence[Path]) -> list[Boxes]:
     """Boxes out of the one COCO file that lies near."""
     folder = Path(os.path.commonpath([path.parent for path in files]))
     places = [folder, folder.parent, folder.parent / "annotations"]

@@ -101,10 +101,10 @@ class Predictor:
             return dict(self._run(feeds))
         if not count:
             raise DataError("data-shape", f"{self.name}: there is no sample in the batch")
-        parts = [self._part(feeds, start, size, count) for start in range(0, count, size)]
+        parts = [self._run_padded_batch(feeds, start, size, count) for start in range(0, count, size)]
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
-    def _part(self, feeds: Mapping[str, Array], start: int, size: int, count: int) -> dict[str, Array]:
+    def _run_padded_batch(self, feeds: Mapping[str, Array], start: int, size: int, count: int) -> dict[str, Array]:
         numbers = np.minimum(np.arange(start, start + size), count - 1)
         found = self._run({name: array[numbers] for name, array in feeds.items()})
         kept = min(size, count - start)

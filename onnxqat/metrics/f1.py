@@ -35,7 +35,7 @@ class Metric(BaseMetric):
         """Count one batch."""
         assert batch.labels is not None
         labels = batch.labels
-        scores = [a for a in batch.outputs.values() if a.dtype.kind == "f" and _fits(a, labels)]
+        scores = [a for a in batch.outputs.values() if a.dtype.kind == "f" and _has_labels_for(a, labels)]
         if len(scores) != 1:
             raise wrong_outputs(
                 "f1", f"one output of class scores that fits labels of shape {list(labels.shape)}", batch.outputs
@@ -78,7 +78,7 @@ class Metric(BaseMetric):
         return float((2 * right[seen] / np.maximum(found + wanted, 1)[seen]).mean()) if seen.any() else math.nan
 
 
-def _fits(output: Array, labels: Array) -> bool:
+def _has_labels_for(output: Array, labels: Array) -> bool:
     """Check whether `labels` has one entry for each value of `output`, or for each row of class scores."""
     if output.size == labels.size and output.shape[:1] == labels.shape[:1]:
         return True

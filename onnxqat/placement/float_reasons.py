@@ -91,11 +91,11 @@ def without_data(draft: PlanBuilder, node: ir.Node) -> Iterator[Remark]:
     if value is None or query.constant_tensor(value) is not None or qdq.is_dequantize(producer):
         return
     if producer is not None and producer not in draft.data_nodes and not any(dataflow.branches(producer)):
-        text = f"its weight {_made(value)}: it is quantized like an activation, with one scale"
+        text = f"its weight {_producer_text(value)}: it is quantized like an activation, with one scale"
         yield Remark(text, (query.label(node),), "plan")
 
 
-def _made(value: ir.Value) -> str:
+def _producer_text(value: ir.Value) -> str:
     """Text for a remark that names the producer of a tensor that is not constant."""
     producer = value.producer()
     if producer is None:
@@ -120,7 +120,7 @@ def _of_input(draft: PlanBuilder, node: ir.Node, slot: Slot | None, index: int, 
     if constant is None and draft.masks.carries(value):
         return f"input {index} carries a mask, which no scale fits beside numbers"
     if constant is None:
-        return f"its weight {_made(value)}" if node.op_type != "MatMul" and slot.axis is not None else None
+        return f"its weight {_producer_text(value)}" if node.op_type != "MatMul" and slot.axis is not None else None
     if draft.backend.types[slot.use].granularity == "block" and constant.ndim != 2:
         return "only a weight with two axes is cut into blocks"
     if constant.size == 0:

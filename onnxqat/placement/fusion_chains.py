@@ -40,13 +40,13 @@ def behind(node: ir.Node, backend: Backend) -> Fusion:
     """The longest chain of `backend` that starts at `node`; the result of :func:`alone` if there is none."""
     best = alone(node)
     for chain in backend.fused:
-        found = None if chain.when == "exact" else _follow(node, chain)
+        found = None if chain.when == "exact" else _match_chain(node, chain)
         if found is not None and len(found.members) > len(best.members):
             best = found
     return best
 
 
-def _follow(node: ir.Node, chain: Chain) -> Fusion | None:
+def _match_chain(node: ir.Node, chain: Chain) -> Fusion | None:
     if node.op_type not in chain.chain[0]:
         return None
     start = alone(node)

@@ -101,11 +101,11 @@ def _visit(draft: PlanBuilder, node: ir.Node) -> None:
         return
     row, key = draft.row(node)
     if row is None:
-        _leave(draft, node, None)
+        _leave_in_float(draft, node, None)
         return
     reason = float_reasons.reason(draft, node, row)
     if reason is not None:
-        _leave(draft, node, reason)
+        _leave_in_float(draft, node, reason)
         return
     draft.remarks.extend(float_reasons.without_data(draft, node))
     found = {i: tensor_specs.of_input(draft, node, row, i) for i, _ in enumerate(node.inputs)}
@@ -131,7 +131,7 @@ def _meets_ties(node: ir.Node) -> bool:
     return windows % 2 == 0 or (padded and not query.attribute(node, "count_include_pad", 0))
 
 
-def _leave(draft: PlanBuilder, node: ir.Node, reason: str | None) -> None:
+def _leave_in_float(draft: PlanBuilder, node: ir.Node, reason: str | None) -> None:
     if reason is None:
         reason = draft.selection.reason(node) or (draft.fine.get(node) if draft.passes(node) else None)
         reason = reason or f"{draft.backend.backend} has no row for {_kind(draft, node)}"

@@ -18,7 +18,7 @@ def settle(draft: PlanBuilder) -> None:
     This avoids a second, requantizing pair, for example between an 8-bit and a 4-bit layer.
     """
     for tensor in draft.tensors.values():
-        wanted = _read_as(draft, tensor.value) if tensor.produced is not None else None
+        wanted = _common_consumer_spec(draft, tensor.value) if tensor.produced is not None else None
         if tensor.produced is None or wanted is None or same_grid(tensor.produced[0], wanted):
             continue
         decision: Decision = wanted
@@ -27,7 +27,7 @@ def settle(draft: PlanBuilder) -> None:
         tensor.produced = (decision, f"{tensor.produced[1]}, on its readers' grid")
 
 
-def _read_as(draft: PlanBuilder, value: ir.Value) -> TensorSpec | None:
+def _common_consumer_spec(draft: PlanBuilder, value: ir.Value) -> TensorSpec | None:
     """The one spec that all consumers of `value` want, also those behind data movement; None if they differ."""
     if value.is_graph_output() or not query.reads(value):
         return None
@@ -35,7 +35,7 @@ def _read_as(draft: PlanBuilder, value: ir.Value) -> TensorSpec | None:
     for node, index in value.uses():
         wanted = draft.wants.get((str(node.name), index))
         moved = wanted is None and index == 0 and draft.spreads(node) and draft.moves_float(node)
-        found.update([_read_as(draft, v) for v in node.outputs if _is_read(v)] if moved else [wanted])
+        found.update([_common_consumer_spec(draft, v) for v in node.outputs if _is_read(v)] if moved else [wanted])
     one, *others = found or {None}  # what moves the data may have no reader itself
     return one if isinstance(one, TensorSpec) and not others else None
 

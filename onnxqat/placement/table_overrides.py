@@ -130,7 +130,7 @@ def select(model: ir.Model, overrides: Overrides) -> NodeSelection:
     left_out: dict[int, str] = {}
     for pattern in overrides.exclude:
         readers = _readers_of_inputs(model, pattern)
-        found = [n for n in nodes if _fits(n, pattern)] if readers else _matching(nodes, pattern, "--exclude")
+        found = [n for n in nodes if _matches_node(n, pattern)] if readers else _matching(nodes, pattern, "--exclude")
         left_out.update({id(n): f"excluded by {pattern!r}" for n in (*readers, *found)})
     for op_type in overrides.exclude_ops:
         found = [n for n in nodes if n.op_type == op_type]
@@ -196,7 +196,7 @@ def without(chosen: NodeSelection, reasons: Mapping[str, str]) -> NodeSelection:
 
 
 def _matching(nodes: Iterable[ir.Node], pattern: str, option: str) -> list[ir.Node]:
-    found = [n for n in nodes if _fits(n, pattern)]
+    found = [n for n in nodes if _matches_node(n, pattern)]
     if not found:
         hint, text = (
             discover.suggestion(pattern, sorted({name for n in nodes for name in _names(n)})),
@@ -211,7 +211,7 @@ def _matching(nodes: Iterable[ir.Node], pattern: str, option: str) -> list[ir.No
     return found
 
 
-def _fits(node: ir.Node, pattern: str) -> bool:
+def _matches_node(node: ir.Node, pattern: str) -> bool:
     return any(_matches(name, pattern) for name in _names(node))
 
 

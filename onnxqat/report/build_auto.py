@@ -49,11 +49,11 @@ def from_auto(result: AutoResult, given: Given, *, longer: str = "") -> Report:
         remarks=tuple(dict.fromkeys((*result.remarks, *proof.remarks, *(handed.remarks if handed else ())))),
         files=(str(result.model), *(handed.files if handed else ())),
         left_float=handed.left_float if handed else None,
-        next_command=_next(result, given, longer),
+        next_command=_next_command(result, given, longer),
     )
 
 
-def _next(result: AutoResult, given: Given, longer: str) -> str:
+def _next_command(result: AutoResult, given: Given, longer: str) -> str:
     if result.passed:
         return command("explain", str(result.model))
     if result.drop > result.target_drop:

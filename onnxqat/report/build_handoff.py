@@ -51,11 +51,11 @@ def from_handoff(report: HandoffReport) -> Report:
         remarks=report.remarks,
         files=tuple(str(root / name) for name in report.files),
         left_float=left,
-        next_command=_next(report),
+        next_command=_next_command(report),
     )
 
 
-def _next(report: HandoffReport) -> str:
+def _next_command(report: HandoffReport) -> str:
     """Return the first remedy of a red verdict; without one ``lint`` where the hand-off failed, else nothing."""
     red = [v for v in report.verdicts if v.status == "red"]
     usual = command("lint", report.model, backend=report.backend) if report.passed is False else ""

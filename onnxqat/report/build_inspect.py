@@ -32,11 +32,11 @@ def from_inspect(found: Inspection) -> Report:
         figures=tuple(figures),
         tables=tuple(table for table in tables if table.rows),
         remarks=tuple(Remark(text, source="inspect") for text in found.defects),
-        next_command=_next(found),
+        next_command=_next_command(found),
     )
 
 
-def _next(found: Inspection) -> str:
+def _next_command(found: Inspection) -> str:
     if found.form == "float":
         return following.calibrate(found.model, found.metadata)
     return command("explain", found.model) if found.form.startswith("QDQ") else ""

@@ -31,7 +31,7 @@ def from_lint(report: LintReport) -> Report:
         figures=tuple(figures),
         tables=tuple(table for table in (_findings(report), _remedies(report)) if table.rows),
         files=(report.output,) if report.output else (),
-        next_command=_next(report),
+        next_command=_next_command(report),
     )
 
 
@@ -54,7 +54,7 @@ def _remedies(report: LintReport) -> Table:
     return Table("remedies", "What to do", columns, rows, shown=100)
 
 
-def _next(report: LintReport) -> str:
+def _next_command(report: LintReport) -> str:
     if any(finding.fixable for finding in report.findings) and not report.output:
         return command("lint", report.model, backend=report.backend) + " --fix"
     return ""

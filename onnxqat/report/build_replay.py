@@ -18,14 +18,14 @@ def from_replay(result: Any) -> Report:
     figures = [
         Figure("step", "step", result.step, "count"),
         Figure("epoch", "epochs before it", result.epoch, "count"),
-        Figure("loss", "loss in the run", _written(loss)),
-        Figure("gradient_norm", "norm of the gradients in the run", _written(norm)),
+        Figure("loss", "loss in the run", _json_number(loss)),
+        Figure("gradient_norm", "norm of the gradients in the run", _json_number(norm)),
     ]
     if result.repeated is not None:
         again, norm_again = result.repeated
         figures += [
-            Figure("loss_again", "loss now", _written(again)),
-            Figure("gradient_norm_again", "norm of the gradients now", _written(norm_again)),
+            Figure("loss_again", "loss now", _json_number(again)),
+            Figure("gradient_norm_again", "norm of the gradients now", _json_number(norm_again)),
         ]
     figures += [
         Figure("kind", "what is not finite", result.finding.kind),
@@ -41,7 +41,7 @@ def from_replay(result: Any) -> Report:
     )
 
 
-def _written(value: float) -> str | float:
+def _json_number(value: float) -> str | float:
     """`value`, as text where JSON has no number for it."""
     return value if math.isfinite(value) else str(value)
 
@@ -51,7 +51,7 @@ def _scales(scales: dict[str, Any]) -> Table:
     rows = []
     for name, history in scales.items():
         first, last = (float(history[index].abs().max()) for index in (0, -1))
-        rows.append((name, _written(first), _written(last), last / first if first else math.inf))
+        rows.append((name, _json_number(first), _json_number(last), last / first if first else math.inf))
     rows.sort(key=lambda row: -abs(math.log(row[3])) if 0 < row[3] < math.inf else -math.inf)
     columns = (
         Column("tensor", "tensor"),

@@ -26,7 +26,7 @@ def from_cut(written: Path, *, whole: Path) -> Report:
         kind="cut",
         title=f"A part of {whole}",
         figures=(Figure("nodes", "nodes", sum(1 for _ in walk.nodes(part)), "count", f"of {nodes:,}"),),
-        tables=(_ends(part),),
+        tables=(_boundary_table(part),),
         files=(str(written),),
         next_command=command("explain", str(written))
         if quantized
@@ -56,7 +56,7 @@ def from_stitch(written: Path, *, part: Path, whole: Path) -> Report:
     )
 
 
-def _ends(part: ir.Model) -> Table:
+def _boundary_table(part: ir.Model) -> Table:
     columns = (Column("tensor", "tensor"), Column("role", "role"), Column("type", "type"))
     starts = [(info.name, "input", str(info).partition(" ")[2].strip("()")) for info in inputs.of_graph(part.graph)]
     ends = [(str(v.name), "output", f"{v.dtype}{v.shape}") for v in part.graph.outputs]

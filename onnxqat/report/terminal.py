@@ -78,7 +78,7 @@ def _closing(report: Report) -> Iterator[tuple[str, list[str]]]:
         yield "Remarks", [_remark(remark) for remark in report.remarks]
     yield "Written", list(report.files) or ["nothing"]
     if report.left_float is not None:
-        left = [f"{reason}: {_some(nodes)}" for reason, nodes in grouped(report.left_float)]
+        left = [f"{reason}: {_names_text(nodes)}" for reason, nodes in grouped(report.left_float)]
         yield "Left in float", left or ["nothing"]
     if report.next_command:
         yield "Next", [report.next_command]
@@ -86,10 +86,10 @@ def _closing(report: Report) -> Iterator[tuple[str, list[str]]]:
 
 def _remark(remark: Remark) -> str:
     source = f"{remark.source}: " if remark.source else ""
-    return source + remark.message + (f" ({_some(list(remark.nodes))})" if remark.nodes else "")
+    return source + remark.message + (f" ({_names_text(list(remark.nodes))})" if remark.nodes else "")
 
 
-def _some(names: list[str]) -> str:
+def _names_text(names: list[str]) -> str:
     head = ", ".join(name for name in names[:_NAMES_SHOWN])
     return head + (f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else "")
 

@@ -28,7 +28,7 @@ def unshare(model: ir.Model) -> None:
         read = {id(v) for v in (root, _zero_point(chain)) if v is not None}
         for reader, index in list(node.outputs[0].uses()):
             if read & seen:
-                reader.replace_input_with(index, _copied(chain, root, tensor, names))
+                reader.replace_input_with(index, _copy_chain(chain, root, tensor, names))
             seen |= read
     edit.remove_unused(model)  # a chain without readers would still be turned
 
@@ -47,7 +47,7 @@ def _zero_point(chain: list[ir.Node]) -> ir.Value | None:
     return chain[0].inputs[2] if len(chain[0].inputs) > 2 else None
 
 
-def _copied(chain: list[ir.Node], root: ir.Value, tensor: ir.TensorProtocol, names: build.Names) -> ir.Value:
+def _copy_chain(chain: list[ir.Node], root: ir.Value, tensor: ir.TensorProtocol, names: build.Names) -> ir.Value:
     scope = chain[0].graph
     assert scope is not None
 

@@ -47,16 +47,16 @@ def find(model: ir.Model) -> Boundary:
     """
     graph = model.graph
     nodes = list(graph)
-    network = {id(node) for node in nodes if any(_is_layer(n, body) for n, body in _inside(node, model))}
+    network = {id(node) for node in nodes if any(_is_layer(n, body) for n, body in _nodes_within(node, model))}
     if not network:
         raise UsageError("option-invalid", "no operator with weights was found, so no network to cut out")
     sources = {id(node): _producers(node, graph) for node in nodes}
-    before = _spread(network, nodes, sources, towards_inputs=True)  # the network and all that it needs
+    before = _closure(network, nodes, sources, towards_inputs=True)  # the network and all that it needs
     tail = _connected([n for n in nodes if id(n) not in before], sources, model)
-    behind = _spread(network, nodes, sources, towards_inputs=False)
+    behind = _closure(network, nodes, sources, towards_inputs=False)
     front = [n for n in nodes if id(n) not in behind and id(n) in before]
     data = dataflow.data_nodes(graph)
-    head = _spread({id(n) for n in front if n in data and _decodes(n)}, front, sources, towards_inputs=False)
+    head = _closure({id(n) for n in front if n in data and _decodes(n)}, front, sources, towards_inputs=False)
     if not tail and not head:
         raise UsageError(
             "option-invalid",
@@ -82,14 +82,14 @@ def ancestors(model: ir.Model, outputs: Sequence[str]) -> list[str]:
     return list(seen.values())
 
 
-def _inside(node: ir.Node, model: ir.Model, *, in_function: bool = False) -> Iterator[tuple[ir.Node, bool]]:
+def _nodes_within(node: ir.Node, model: ir.Model, *, in_function: bool = False) -> Iterator[tuple[ir.Node, bool]]:
     """`node`, the nodes of its bodies and of the function that it calls; whether each lies in a function."""
     yield node, in_function
     for body in walk.subgraphs(node):
         for inner in body:
-            yield from _inside(inner, model, in_function=in_function)
+            yield from _nodes_within(inner, model, in_function=in_function)
     for inner in model.functions.get(node.op_identifier(), ()):
-        yield from _inside(inner, model, in_function=True)
+        yield from _nodes_within(inner, model, in_function=True)
 
 
 def _is_layer(node: ir.Node, in_function: bool) -> bool:
@@ -129,7 +129,7 @@ def _producers(node: ir.Node, graph: ir.Graph) -> list[ir.Node]:
     return [producer for producer in found if producer is not None and producer.graph is graph]
 
 
-def _spread(
+def _closure(
     seed: set[int], nodes: Sequence[ir.Node], sources: dict[int, list[ir.Node]], *, towards_inputs: bool
 ) -> set[int]:
     """`seed` with what it needs, or with what needs it, among `nodes`."""
@@ -151,7 +151,7 @@ def _connected(nodes: Sequence[ir.Node], sources: dict[int, list[ir.Node]], mode
             if id(producer) in inside:
                 neighbours[id(node)].add(id(producer))
                 neighbours[id(producer)].add(id(node))
-    reached = {id(node) for node in nodes if any(_selects(n, model) for n, _ in _inside(node, model))}
+    reached = {id(node) for node in nodes if any(_selects(n, model) for n, _ in _nodes_within(node, model))}
     pending = list(reached)
     while pending:
         for other in neighbours[pending.pop()] - reached:

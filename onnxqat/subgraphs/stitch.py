@@ -57,10 +57,10 @@ def stitch(part: io.ModelSource, model: io.ModelSource, output: str | os.PathLik
         ModelError: everything that :func:`onnxqat.graph.io.load` raises.
     """
     inner, whole = io.load(part), io.load(model)
-    origin = _origin(inner, model, whole)
+    origin = _provenance_of_whole(inner, model, whole)
     shapes.mend(whole)
     shapes.infer(whole)
-    place = _place(inner, whole)
+    place = _find_subgraph(inner, whole)
     _level_opsets(inner, whole)
     _join_functions(inner, whole)
     _replace(inner, whole, place)
@@ -73,7 +73,7 @@ def stitch(part: io.ModelSource, model: io.ModelSource, output: str | os.PathLik
     return written if isinstance(model, (str, os.PathLike)) else io.like(model, whole)
 
 
-def _origin(part: ir.Model, source: io.ModelSource, whole: ir.Model) -> Provenance:
+def _provenance_of_whole(part: ir.Model, source: io.ModelSource, whole: ir.Model) -> Provenance:
     """The whole in float, and the calibration data where they are of its own inputs."""
     if not qdq.is_quantized(part):
         return provenance.of(whole)
@@ -86,7 +86,7 @@ def _origin(part: ir.Model, source: io.ModelSource, whole: ir.Model) -> Provenan
     return dataclasses.replace(recorded, float_model=name, float_sha256=sha256)
 
 
-def _place(part: ir.Model, whole: ir.Model) -> Subgraph:
+def _find_subgraph(part: ir.Model, whole: ir.Model) -> Subgraph:
     starts = [v for v in part.graph.inputs if v.name not in part.graph.initializers]
     inputs, outputs = [str(v.name) for v in starts], [str(v.name) for v in part.graph.outputs]
     noted = part.metadata_props.get(CUT_FROM)

@@ -32,7 +32,7 @@ def remarks(
         *_rate(module, given),
         *_length(given, data, progress),
         *_start(module, errors),
-        *_scored(given, data),
+        *_score_remarks(given, data),
         *_course(given, data, progress),
     )
     return tuple(Remark(message, source="finetune") for message in found)
@@ -70,7 +70,7 @@ def _start(module: nn.Module, errors: Mapping[int, float]) -> Iterator[str]:
         )
 
 
-def _scored(given: Options, data: TrainingData) -> Iterator[str]:
+def _score_remarks(given: Options, data: TrainingData) -> Iterator[str]:
     if data.held_out or not (given.by_loss or data.scored):
         return
     if data.scored:

@@ -66,7 +66,7 @@ def run(model: io.ModelSource, data: Any, given: Options) -> FinetuneResult:
     module = _student(graph, given)
     whole = _material(model, graph, data, given)
     original = _original(graph, model, whole, given)
-    scored = _scored(graph, whole, given, original)
+    scored = _file_score(graph, whole, given, original)
     teachers = original.teachers or distillation.teachers_of(
         given.distillation.teacher, module, has_labels=whole.has_labels
     )
@@ -97,7 +97,7 @@ def run(model: io.ModelSource, data: Any, given: Options) -> FinetuneResult:
             estimates.estimate(trained)
         flat = world.flat(trained)
         told = outcome.remarks(flat, given, part, fitted.progress, sizes.errors)  # which may ask all processes
-        tuned = _written(world, flat, source, model, given)
+        tuned = _write_tuned(world, flat, source, model, given)
         world.barrier()
     return FinetuneResult(
         tuned,
@@ -165,7 +165,7 @@ def _compared(given: Options) -> Features | None:
     return features if features is None or isinstance(features, Features) else Features(features)
 
 
-def _scored(graph: ir.Model, data: TrainingData, given: Options, original: Original) -> FileScore | None:
+def _file_score(graph: ir.Model, data: TrainingData, given: Options, original: Original) -> FileScore | None:
     """The score of the file, where the user gives one."""
     score, teacher = given.scoring.score, given.distillation.teacher
     if score is None:
@@ -314,7 +314,7 @@ def _settings(plan: Schedule, data: TrainingData, world: ProcessContext, given: 
     }
 
 
-def _written(world: ProcessContext, module: nn.Module, source: Source, model: Any, given: Options) -> Any:
+def _write_tuned(world: ProcessContext, module: nn.Module, source: Source, model: Any, given: Options) -> Any:
     """The tuned model, of the kind that was given; one process writes it to a file."""
     if world.writer or not isinstance(model, (str, os.PathLike)):
         output = given.output if world.writer else None

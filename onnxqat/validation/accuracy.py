@@ -147,7 +147,7 @@ def judge_loss(loss: Loss, noise: Noise | None, limits: AccuracyLimits, *, asked
         )
     amber, red = loss.limits.of(loss.before, limits.max_drop)
     if loss.paired is not None:
-        return _counted(loss, loss.paired, noise, (amber, red), asked=asked)
+        return _judged_share(loss, loss.paired, noise, (amber, red), asked=asked)
     few = loss.against == "labels" and loss.samples < FEWEST
     noisy = few and noise is not None and noise.status == "red"
     if loss.lost > max(red, loss.slack) or (noisy and loss.lost > red):
@@ -157,7 +157,7 @@ def judge_loss(loss: Loss, noise: Noise | None, limits: AccuracyLimits, *, asked
     return "green", _words(loss, noise, None)
 
 
-def _counted(loss: Loss, paired: Paired, noise: Noise | None, ends: tuple[float, float], *, asked: bool) -> Found:
+def _judged_share(loss: Loss, paired: Paired, noise: Noise | None, ends: tuple[float, float], *, asked: bool) -> Found:
     """A share of right answers, which `ends`, the limits of amber and red, are for."""
     amber, red = ends
     noisy = noise is not None and noise.status == "red"

@@ -138,7 +138,7 @@ class Watched:
 
     def remarks(self, samples: int) -> list[Remark]:
         """Return the counts over `samples` samples as remarks; none for a file that no input can make saturate."""
-        found = [self._counted(samples)] if self.meters and samples else []
+        found = [self._remark_on_sums(samples)] if self.meters and samples else []
         if self.others and samples:
             text = (
                 f"sums of two 8-bit products can leave 16 bits in {len(self.others)} layers in which they were not "
@@ -147,7 +147,7 @@ class Watched:
             found.append(Remark(text, tuple(map(query.label, self.others)), "machine"))
         return found
 
-    def _counted(self, samples: int) -> Remark:
+    def _remark_on_sums(self, samples: int) -> Remark:
         hit = [meter for meter in self.meters if meter.count]
         if not hit:
             so = "" if self.others else ", so that processors without VNNI compute the same"

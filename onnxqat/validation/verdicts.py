@@ -121,7 +121,7 @@ def verdicts(
 
 def _parity(report: ValidationReport, failures: Sequence[str], given: Given) -> Verdict:
     if failures:
-        return Verdict("parity", "red", _some(failures), given.place(backend=report.backend, exact=True))
+        return Verdict("parity", "red", _first_of(failures), given.place(backend=report.backend, exact=True))
     if not report.compared(TORCH, PLAIN):
         return Verdict("parity", "amber", "not compared with torch: only the sessions of onnxruntime agree")
     noise = min((c.sqnr_db for c in report.compared(TORCH, PLAIN)), default=math.inf)
@@ -147,7 +147,7 @@ def _codes(quantizers: Sequence[QuantizerParity]) -> str:
 
 def _accuracy(broken: Sequence[str], found: Found, given: Given) -> Verdict:
     if broken:
-        return Verdict("accuracy", "red", _some(broken), given.look())
+        return Verdict("accuracy", "red", _first_of(broken), given.look())
     status, reason = found
     return Verdict("accuracy", status, reason, "" if status == "green" else given.improve())
 
@@ -177,6 +177,6 @@ def _in_a_bundle(bundle: bundles.Bundle, name: str, remedy: str) -> Verdict:
     return Verdict("deployment", "amber", f"the bundle {bundle.folder} does not say what came of it", remedy)
 
 
-def _some(texts: Iterable[str]) -> str:
+def _first_of(texts: Iterable[str]) -> str:
     first, *others = texts
     return f"{first} (and {len(others)} more)" if others else first

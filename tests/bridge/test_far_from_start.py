@@ -67,7 +67,7 @@ def test_how_many_may_get_another_class(others: int, is_far: bool) -> None:
     wanted = np.eye(3, dtype=np.float32)[np.arange(100) % 3]
     after = wanted.copy()
     after[:others] = np.roll(after[:others], 1, axis=1)
-    assert (far_from_start._far([wanted], [wanted], [after]) is not None) == is_far
+    assert (far_from_start._distance_text([wanted], [wanted], [after]) is not None) == is_far
 
 
 def test_what_is_kept_of_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

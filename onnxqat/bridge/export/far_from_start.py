@@ -61,7 +61,7 @@ def warn_where_far(start: ir.Model, trained: io.ModelSource, batches: Sequence[t
         passes.rewrite(plain, [StripQdq()])
         wanted, before, after = (_outputs(Predictor.of(model), batches) for model in (plain, start, trained))
         for name in wanted:
-            reason = _far(wanted[name], before[name], after[name])
+            reason = _distance_text(wanted[name], before[name], after[name])
             if reason is not None:
                 _warn(f"of {samples} samples that it was trained on, output {name!r} {reason}")
                 return
@@ -83,7 +83,7 @@ def _outputs(run: Predictor, batches: Sequence[tuple[Tensor, ...]]) -> dict[str,
     return found
 
 
-def _far(wanted: Sequence[Array], before: Sequence[Array], after: Sequence[Array]) -> str | None:
+def _distance_text(wanted: Sequence[Array], before: Sequence[Array], after: Sequence[Array]) -> str | None:
     """Say how far an output is from the float model's; None where that is near, or no measure applies.
 
     Args:

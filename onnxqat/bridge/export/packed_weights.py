@@ -42,17 +42,17 @@ class Packing:
 
     def unpack(self, packed: Array) -> Array:
         """The codes (rows, columns), int8 where centred, else uint8."""
-        codes = self._all(packed)[:, : self.columns]
+        codes = self._unpacked(packed)[:, : self.columns]
         return (codes.astype(np.int16) - 2 ** (self.bits - 1)).astype(np.int8) if self.centred else codes
 
     def pack(self, codes: Array, packed: Array) -> Array:
         """Return `packed` with other codes; the padding of rows stays."""
-        every = self._all(packed)
+        every = self._unpacked(packed)
         every[:, : self.columns] = codes.astype(np.int16) + 2 ** (self.bits - 1) * self.centred
         shifted = every.reshape(self.rows, -1, 8 // self.bits) << self._shifts()
         return np.asarray(np.bitwise_or.reduce(shifted, axis=-1).astype(np.uint8).reshape(packed.shape))
 
-    def _all(self, packed: Array) -> Array:
+    def _unpacked(self, packed: Array) -> Array:
         spread = packed.reshape(self.rows, -1, 1) >> self._shifts() & np.uint8(2**self.bits - 1)
         return np.asarray(spread.astype(np.uint8).reshape(self.rows, -1))
 

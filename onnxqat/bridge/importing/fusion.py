@@ -119,7 +119,7 @@ def _calls(value: Any, *targets: Callable[..., Any]) -> bool:
     return isinstance(value, fx.Node) and value.op == "call_function" and value.target in targets
 
 
-def _inner(value: Any, *targets: Callable[..., Any]) -> bool:
+def _is_single_use_call(value: Any, *targets: Callable[..., Any]) -> bool:
     """Check whether `value` is a call of one of `targets` with a single user."""
     return _calls(value, *targets) and len(value.users) == 1
 
@@ -145,7 +145,7 @@ def masked_attention(
 def _silu(graph: _Graph, node: Any) -> bool:
     """``x * sigmoid(x)``."""
     for x, gate in (node.args, node.args[::-1]):
-        if _inner(gate, torch.sigmoid) and gate.args[0] is x:
+        if _is_single_use_call(gate, torch.sigmoid) and gate.args[0] is x:
             graph.become(node, functional.silu, x)
             return True
     return False
@@ -155,15 +155,19 @@ def _gelu(graph: _Graph, node: Any) -> bool:
     """``0.5 * x * (1 + erf(x / sqrt(2)))``, the factors in any order."""
     factors = _factors(node)
     halves = [f for f in factors if _close(graph.number(f), 0.5)]
-    gates = [f for f in factors if _inner(f, operator.add)]
+    gates = [f for f in factors if _is_single_use_call(f, operator.add)]
     if len(factors) != 3 or len(halves) != 1 or len(gates) != 1:
         return False
     x = next(f for f in factors if f is not halves[0] and f is not gates[0])
     for one, erf in (gates[0].args, gates[0].args[::-1]):
-        if _close(graph.number(one), 1.0) and _inner(erf, torch.erf):
+        if _close(graph.number(one), 1.0) and _is_single_use_call(erf, torch.erf):
             scaled = erf.args[0]
-            divided = _inner(scaled, operator.truediv) and _close(graph.number(scaled.args[1]), math.sqrt(2))
-            times = _inner(scaled, operator.mul) and any(_close(graph.number(a), math.sqrt(0.5)) for a in scaled.args)
+            divided = _is_single_use_call(scaled, operator.truediv) and _close(
+                graph.number(scaled.args[1]), math.sqrt(2)
+            )
+            times = _is_single_use_call(scaled, operator.mul) and any(
+                _close(graph.number(a), math.sqrt(0.5)) for a in scaled.args
+            )
             if (divided and scaled.args[0] is x) or (times and x in scaled.args):
                 graph.become(node, functional.gelu, x)
                 return True
@@ -174,14 +178,14 @@ def _factors(node: Any) -> list[Any]:
     """List the factors of a product of products."""
     found: list[Any] = []
     for argument in node.args:
-        found += _factors(argument) if _inner(argument, operator.mul) else [argument]
+        found += _factors(argument) if _is_single_use_call(argument, operator.mul) else [argument]
     return found
 
 
 def _linear(graph: _Graph, node: Any) -> bool:
     """``x @ w + b`` with a matrix and a vector of the model."""
     for product, bias in (node.args, node.args[::-1]):
-        if not _inner(product, torch.matmul):
+        if not _is_single_use_call(product, torch.matmul):
             continue
         x, weight = product.args
         matrix = graph.matrix(weight)
@@ -195,7 +199,7 @@ def _linear(graph: _Graph, node: Any) -> bool:
 def _group_norm(graph: _Graph, node: Any) -> bool:
     """InstanceNormalization of ``(n, groups, -1)`` with neither scale nor bias, back in shape, scaled per channel."""
     for scaled, bias in (node.args, node.args[::-1]):
-        if not _inner(scaled, operator.mul):
+        if not _is_single_use_call(scaled, operator.mul):
             continue
         for back, scale in (scaled.args, scaled.args[::-1]):
             found = _grouped(graph, node, back)
@@ -214,10 +218,12 @@ def _group_norm(graph: _Graph, node: Any) -> bool:
 
 def _grouped(graph: _Graph, node: Any, back: Any) -> tuple[fx.Node, int, float] | None:
     """The input, number of groups and epsilon of a normalization over groups that has the shape of `node`."""
-    if not _inner(back, torch.reshape) or not _inner(back.args[0], normalization.normalize_instances):
+    if not _is_single_use_call(back, torch.reshape) or not _is_single_use_call(
+        back.args[0], normalization.normalize_instances
+    ):
         return None
     into, ones, zeros, epsilon = back.args[0].args
-    if not _inner(into, torch.reshape) or not graph.filled(ones, 1.0) or not graph.filled(zeros, 0.0):
+    if not _is_single_use_call(into, torch.reshape) or not graph.filled(ones, 1.0) or not graph.filled(zeros, 0.0):
         return None
     x, sizes = into.args
     known = graph.builder.known_shape(x)
@@ -232,25 +238,31 @@ def _attention(graph: _Graph, node: Any) -> bool:
     A row of the mask that is minus infinity throughout gives NaN here and 0 there, so a mask has to be finite.
     """
     weights, v = node.args
-    if not _inner(weights, torch.softmax) or weights.args[1:] != (-1,):
+    if not _is_single_use_call(weights, torch.softmax) or weights.args[1:] != (-1,):
         return False
     scores, mask = weights.args[0], None
-    if _inner(scores, operator.add):
+    if _is_single_use_call(scores, operator.add):
         scores, mask = next(
-            ((a, b) for a, b in (scores.args, scores.args[::-1]) if _inner(a, torch.matmul)), (None, None)
+            ((a, b) for a, b in (scores.args, scores.args[::-1]) if _is_single_use_call(a, torch.matmul)), (None, None)
         )
     whole, values = graph.builder.known_shape(weights), graph.builder.known_shape(v)
-    if not _inner(scores, torch.matmul) or whole is None or values is None or len(whole) != 4 or len(values) != 4:
+    if (
+        not _is_single_use_call(scores, torch.matmul)
+        or whole is None
+        or values is None
+        or len(whole) != 4
+        or len(values) != 4
+    ):
         return False
     if mask is not None and not _finite(graph, mask):
         return False
     fits = mask is None or (None not in whole and graph.builder.known_shape(scores) == whole)
     (q, first), (k, second) = (_unscaled(graph, value) for value in scores.args)
-    if _inner(k, torch.reshape):
+    if _is_single_use_call(k, torch.reshape):
         _transposed(graph, k)
-    seen_through = _inner(k, torch.transpose) and k.args[1:] == (-2, -1)
+    seen_through = _is_single_use_call(k, torch.transpose) and k.args[1:] == (-2, -1)
     keys = k.args[0] if seen_through else graph.before(node, torch.transpose, k, -2, -1)
-    scale = first * second if _known(first, second) else graph.before(node, shape_math.multiply, first, second)
+    scale = first * second if _are_constants(first, second) else graph.before(node, shape_math.multiply, first, second)
     if fits:
         graph.become(node, functional.scaled_dot_product_attention, q, keys, v, mask, 0.0, False, scale=scale)
     else:
@@ -258,20 +270,20 @@ def _attention(graph: _Graph, node: Any) -> bool:
     return True
 
 
-def _known(*numbers: Any) -> bool:
+def _are_constants(*numbers: Any) -> bool:
     return not any(isinstance(number, fx.Node) for number in numbers)
 
 
 def _unscaled(graph: _Graph, value: Any) -> tuple[Any, Any]:
     """A tensor and the number that it is multiplied with, a node where that is computed from a shape."""
-    if _inner(value, operator.mul):
+    if _is_single_use_call(value, operator.mul):
         for tensor, factor in (value.args, value.args[::-1]):
             if _calls(factor, shape_math.to_tensor) and len(factor.args[0]) == 1:
                 return tensor, factor.args[0][0]
             number = graph.number(factor)
             if number is not None:
                 return tensor, number
-    if _inner(value, operator.truediv) and graph.number(value.args[1]):
+    if _is_single_use_call(value, operator.truediv) and graph.number(value.args[1]):
         return value.args[0], 1.0 / (graph.number(value.args[1]) or 1.0)
     return value, 1.0
 
@@ -285,10 +297,10 @@ def _finite(graph: _Graph, mask: Any) -> bool:
 def _transposed(graph: _Graph, node: Any) -> bool:
     """Swapping the last two axes by way of three axes."""
     swapped = node.args[0]
-    if not _inner(swapped, torch.permute) or list(swapped.args[1]) != [0, 2, 1]:
+    if not _is_single_use_call(swapped, torch.permute) or list(swapped.args[1]) != [0, 2, 1]:
         return False
     joined = swapped.args[0]
-    if not _inner(joined, torch.reshape):
+    if not _is_single_use_call(joined, torch.reshape):
         return False
     x, whole = joined.args[0], graph.builder.known_shape(node)
     before = graph.builder.known_shape(x)
@@ -303,7 +315,7 @@ def _transposed(graph: _Graph, node: Any) -> bool:
 def _selected(graph: _Graph, node: Any) -> bool:
     """A slice of length one without its axis."""
     part = node.args[0]
-    if node.args[1:] != (0,) or not _inner(part, operator.getitem) or not isinstance(part.args[1], tuple):
+    if node.args[1:] != (0,) or not _is_single_use_call(part, operator.getitem) or not isinstance(part.args[1], tuple):
         return False
     x, index = part.args
     shape = graph.builder.known_shape(x)

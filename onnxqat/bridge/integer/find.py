@@ -153,14 +153,14 @@ def _match(
         return None
     bias = _bias(module, node)
     sources += [] if bias is None else [bias]
-    if not all(map(_fits, sources)) or not _is_known(node, sources, bias, arithmetic):
+    if not all(map(_is_supported_grid, sources)) or not _is_known(node, sources, bias, arithmetic):
         return None
     activations, last = list[Step](), node
     while len(last.users) == 1:
         user = next(iter(last.users))
         quantizer = _quantizer(module, user)
         if quantizer is not None:
-            return _Match(node, sources, activations, user, quantizer) if _takes(quantizer) else None
+            return _Match(node, sources, activations, user, quantizer) if _is_output_grid(quantizer) else None
         if user.op != "call_function" or user.target not in _LIMITS or user.kwargs or len(user.all_input_nodes) > 1:
             break
         function: Any = user.target
@@ -187,11 +187,11 @@ def _is_known(node: fx.Node, sources: list[FakeQuantize], bias: FakeQuantize | N
     return kind is not pools.Average or pools.is_known(node.target, node.args[1:], arithmetic)
 
 
-def _fits(q: FakeQuantize) -> bool:
+def _is_supported_grid(q: FakeQuantize) -> bool:
     """Check whether kernels support the grid of `q`: integers, not in blocks."""
     return not q.qtype.is_float and q.block_size is None and q.precision == "float32"
 
 
-def _takes(q: FakeQuantize) -> bool:
+def _is_output_grid(q: FakeQuantize) -> bool:
     """Check whether kernels can write on the grid of `q`, which has to be per tensor."""
-    return _fits(q) and q.axis is None
+    return _is_supported_grid(q) and q.axis is None

@@ -39,11 +39,11 @@ class Layer(Unit):
     def exact(self, x: Tensor, w: Tensor, b: Tensor | None = None, *rest: Any) -> tuple[Tensor, Tensor | None]:
         """See the base class."""
         if not torch.is_grad_enabled():
-            return self._computed(x, w, b, rest, gradient=False)[0], None
+            return self._kernel_and_float(x, w, b, rest, gradient=False)[0], None
         # A derived quantizer passes the gradient through, and nothing needs the value that it gives.
         bias = b if b is None or self.sources[2].derived else self.sources[2](b)
         with torch.no_grad():
-            result, *floating = self._computed(x, w, b, rest, gradient=True)
+            result, *floating = self._kernel_and_float(x, w, b, rest, gradient=True)
         return result, self.traced(floating[0] if floating else result, x, w, bias, *rest)
 
     @abc.abstractmethod
@@ -56,7 +56,7 @@ class Layer(Unit):
     def traced(self, floating: Tensor, x: Tensor, w: Tensor, bias: Tensor | None, *rest: Any) -> Tensor:
         """`floating`, which is the operator's result, with the gradients of the operator."""
 
-    def _computed(
+    def _kernel_and_float(
         self, x: Tensor, w: Tensor, b: Tensor | None, rest: tuple[Any, ...], *, gradient: bool
     ) -> tuple[Tensor, ...]:
         """The dequantized result of the kernel and, for a gradient, that of the float operator."""
@@ -146,7 +146,7 @@ class Convolution(Layer):
     ) -> tuple[Tensor, float]:
         """See the base class."""
         axes = (1, 1) if rest[-1] == 1 else None  # the last argument is the number of groups
-        reach = (_reach(self.sources[0]), _reach(self.sources[1]))
+        reach = (_largest_step(self.sources[0]), _largest_step(self.sources[1]))
         return sums.in_parts(lambda a, b, c: self.operation(a, b, c, *rest), x, w, bias, axes, reach)
 
     def traced(self, floating: Tensor, x: Tensor, w: Tensor, bias: Tensor | None, *rest: Any) -> Tensor:
@@ -181,7 +181,7 @@ class Matrix(Layer):
     ) -> tuple[Tensor, float]:
         """See the base class."""
         axis = w.ndim - (1 if self.operation is functional.linear else 2)
-        reach = (_reach(self.sources[0]), _reach(self.sources[1]))
+        reach = (_largest_step(self.sources[0]), _largest_step(self.sources[1]))
         return sums.in_parts(self._product, x, w, bias, (x.ndim - 1, axis), reach)
 
     def traced(self, floating: Tensor, x: Tensor, w: Tensor, bias: Tensor | None, *rest: Any) -> Tensor:
@@ -197,7 +197,7 @@ def _codes(bias: FakeQuantize, values: Array, scale: Array) -> Array:
     return double((single(values) / scale).round()).clip(bias.quant_min, bias.quant_max)
 
 
-def _reach(quantizer: FakeQuantize) -> float:
+def _largest_step(quantizer: FakeQuantize) -> float:
     """The largest magnitude of a step; the zero point lies within the grid, and of symmetric grids in its middle."""
     whole = quantizer.quant_max - quantizer.quant_min
     return float(

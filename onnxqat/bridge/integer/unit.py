@@ -78,7 +78,7 @@ class Unit(nn.Module, abc.ABC):
     def forward(self, *args: Any) -> Tensor:
         """The dequantized result; of tensors of another type than float32, which does not hold all codes, in float."""
         if not self.active() or any(isinstance(a, Tensor) and a.dtype is not torch.float32 for a in args):
-            return self._behind(self.plain(*args))
+            return self._activated(self.plain(*args))
         device = args[0].device.type
         if torch.is_autocast_enabled(device):  # sums of codes are no more exact in half precision
             with torch.autocast(device, enabled=False):
@@ -104,7 +104,7 @@ class Unit(nn.Module, abc.ABC):
         """Check whether all quantizers are on and quantize as the file says."""
         return all(is_on(q) for q in (*self.sources, self.quantizer) if q is not None)
 
-    def _behind(self, x: Tensor) -> Tensor:
+    def _activated(self, x: Tensor) -> Tensor:
         for function, rest in self.activations:
             x = function(x, *rest)
         return x if self.quantizer is None else self.quantizer(x)

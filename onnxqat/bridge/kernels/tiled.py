@@ -50,10 +50,10 @@ def fake_quantize(
     """:func:`onnxqat.bridge.kernels.reference.fake_quantize`, without a gradient, where :func:`covers` says yes."""
     result, exact = torch.empty_like(x), x.dtype is torch.float32
     buffer = x.new_empty(0 if exact else _length(x, axis), dtype=torch.float32)
-    ends = _ends(zero_point, quant_min, quant_max, axis, least=0.0 if relu else None)
+    ends = _step_limits(zero_point, quant_min, quant_max, axis, least=0.0 if relu else None)
     factor = float(scale) if axis is None else None
     for (values, wanted), s, low, high in _tiles((x, result), (scale, *ends), axis):
-        steps = wanted if exact else _part(buffer, values).copy_(values)
+        steps = wanted if exact else _view_like(buffer, values).copy_(values)
         torch.div(values if exact else steps, s, out=steps)
         _clamp(steps.round_(), low, high, out=steps)
         # A zero is added, as -0.0 steps are the code of zero: its value is 0.0.
@@ -84,10 +84,10 @@ def fake_quantize_backward(
     sums: list[Tensor] = []
     buffers = [x.new_empty(_length(x, axis), dtype=torch.float32) for _ in range(3)]
     # Behind a Relu no gradient passes at zero, and the scale gets none there: the grid begins just above it.
-    ends = _ends(zero_point, quant_min, quant_max, axis, least=_LEAST_POSITIVE if relu else None)
+    ends = _step_limits(zero_point, quant_min, quant_max, axis, least=_LEAST_POSITIVE if relu else None)
     tensors = (x, grad) if grad_x is None else (x, grad, grad_x)
     for (values, given, *wanted), s, low, high in _tiles(tensors, (scale, *ends), axis):
-        steps, clamped, moved = (_part(buffer, values) for buffer in buffers)
+        steps, clamped, moved = (_view_like(buffer, values) for buffer in buffers)
         torch.div(values if exact else steps.copy_(values), s, out=steps)
         _clamp(steps, low, high, out=clamped)
         inside = steps.eq_(clamped)
@@ -102,7 +102,7 @@ def fake_quantize_backward(
     return grad_x, torch.stack(sums).sum() if axis is None else torch.cat(sums)
 
 
-def _ends(
+def _step_limits(
     zero_point: Tensor, quant_min: int, quant_max: int, axis: int | None, *, least: float | None
 ) -> tuple[Any, Any]:
     """The first and last step, codes without zero point, neither below `least`: numbers, or tensors (C,)."""
@@ -130,7 +130,7 @@ def _length(x: Tensor, axis: int | None) -> int:
     return row * max(1, size // row)
 
 
-def _part(buffer: Tensor, like: Tensor) -> Tensor:
+def _view_like(buffer: Tensor, like: Tensor) -> Tensor:
     return buffer.view(like.shape) if buffer.shape == like.shape else buffer[: like.numel()].view(like.shape)
 
 

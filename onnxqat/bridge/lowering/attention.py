@@ -68,7 +68,11 @@ def _bias(n: NodeView, q: fx.Node, k: fx.Node) -> fx.Node | None:
     allowed, bias = [], None
     if n.has(3):
         mask = n.tensor(3)
-        if n.has(4) or _last(n, 3, -1) is None or _last(n, 3, -1) != _last(n, 1, 1 if n.need_rank(1) == 3 else 2):
+        if (
+            n.has(4)
+            or _dimension(n, 3, -1) is None
+            or _dimension(n, 3, -1) != _dimension(n, 1, 1 if n.need_rank(1) == 3 else 2)
+        ):
             mask = n.call(sdpa.pad_mask, mask, k)
         if n.dtype(3) is ir.DataType.BOOL:
             allowed.append(mask)
@@ -89,7 +93,7 @@ def _bias(n: NodeView, q: fx.Node, k: fx.Node) -> fx.Node | None:
     return made if bias is None else n.call(operator.add, bias, made)
 
 
-def _last(n: NodeView, index: int, axis: int) -> int | None:
+def _dimension(n: NodeView, index: int, axis: int) -> int | None:
     dims = n.dims(index)
     return None if dims is None else dims[axis]
 

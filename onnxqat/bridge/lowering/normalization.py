@@ -88,10 +88,10 @@ class BatchNorm(nn.Module):
         result = functional.batch_norm(x, mean, variance, scale, bias, live, self.momentum, self.epsilon)
         if remade:
             statistics = () if live else (mean, variance)
-            rematerialize.note(result, self._again, x, scale, bias, *statistics)
+            rematerialize.note(result, self._recomputed, x, scale, bias, *statistics)
         return result
 
-    def _again(
+    def _recomputed(
         self, x: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor, *statistics: torch.Tensor
     ) -> torch.Tensor:
         """Compute the result of forward again, by the statistics of `x` where none are given."""

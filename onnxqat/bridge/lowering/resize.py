@@ -239,9 +239,9 @@ def resize(n: NodeView) -> Lowered:
     if how.mode != "nearest" and n.dtype(0) is ir.DataType.BOOL:
         raise n.refuse(f"mode {how.mode} of booleans")
     axes: list[int] | None = n.attr("axes")
-    scales = _given(n, 2)
-    sizes = _given(n, 3)
-    roi = _given(n, 1) if how.coordinates == "tf_crop_and_resize" else None
+    scales = _optional_numbers(n, 2)
+    sizes = _optional_numbers(n, 3)
+    roi = _optional_numbers(n, 1) if how.coordinates == "tf_crop_and_resize" else None
     if scales is None and sizes is None:
         raise n.refuse("neither scales nor sizes")
     if how.coordinates == "tf_crop_and_resize" and roi is None:
@@ -262,11 +262,11 @@ def upsample(n: NodeView) -> Lowered:
     mode = n.attr("mode", "nearest")
     if mode not in ("nearest", "linear", "bilinear"):
         raise n.refuse(f"mode {mode}")
-    scales: Any = n.attr("scales") if n.opset < 9 else _given(n, 1)
+    scales: Any = n.attr("scales") if n.opset < 9 else _optional_numbers(n, 1)
     return _emit(n, None, None, scales, Sampling(mode.removeprefix("bi"), "asymmetric", "simple"), None)
 
 
-def _given(n: NodeView, index: int) -> Any:
+def _optional_numbers(n: NodeView, index: int) -> Any:
     if not n.has(index) or n.dims(index) == (0,):
         return None
     if n.is_float(index):

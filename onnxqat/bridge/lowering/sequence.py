@@ -117,10 +117,10 @@ def sequence_at(n: NodeView) -> Lowered:
 
 def sequence_length(n: NodeView) -> Lowered:
     """SequenceLength 11; a number of shape arithmetic."""
-    return _number(n, n.call(len, n.tensor(0)), ir.DataType.INT64)
+    return _as_dims(n, n.call(len, n.tensor(0)), ir.DataType.INT64)
 
 
-def _number(n: NodeView, node: fx.Node, dtype: ir.DataType) -> Dims:
+def _as_dims(n: NodeView, node: fx.Node, dtype: ir.DataType) -> Dims:
     array = np.empty((), dtype=object)
     array[()] = node
     return n.numbers(array, dtype)
@@ -166,7 +166,7 @@ def optional_has_element(n: NodeView) -> Lowered:
     value, kind = n.value(0), n.node.inputs[0].type if n.node.inputs[0] is not None else None
     if isinstance(value, (Const, Dims)) or isinstance(kind, (ir.TensorType, ir.SequenceType)):
         return n.numbers(np.array(True, dtype=object), ir.DataType.BOOL)
-    return _number(n, n.call(present, value), ir.DataType.BOOL)
+    return _as_dims(n, n.call(present, value), ir.DataType.BOOL)
 
 
 def optional_get_element(n: NodeView) -> Lowered:

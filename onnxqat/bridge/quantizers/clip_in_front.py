@@ -26,7 +26,10 @@ def largest_scale(quantizer: Quantizer) -> float | None:
     if bounds is None or qparams.axis is not None or qparams.qtype.is_float:
         return None
     ends = [code - int(qparams.zero_point) for code in STORAGE[qparams.qtype.storage][:2]]
-    found = min((_below(bound, steps) for bound, steps in zip(bounds, ends, strict=True) if steps), default=math.inf)
+    found = min(
+        (_largest_scale_within(bound, steps) for bound, steps in zip(bounds, ends, strict=True) if steps),
+        default=math.inf,
+    )
     if not (0 < found < math.inf) or float(qparams.scale) > found:
         return None
     # A restricted scale is rounded up when it is used: the one of the file is known to fit.
@@ -41,7 +44,7 @@ def starts_at_zero(quantizer: Quantizer) -> bool:
     return bounds is not None and bounds[0] == 0 and bool((qparams.zero_point == low).all())
 
 
-def _below(bound: float, steps: int) -> float:
+def _largest_scale_within(bound: float, steps: int) -> float:
     """The largest float32 scale with which ``steps * scale`` does not pass `bound`; infinite where none can."""
     if math.isinf(bound):
         return math.inf

@@ -60,20 +60,20 @@ class StepLimit:
         if not scale.requires_grad or not torch.is_grad_enabled() or torch.compiler.is_compiling():
             return
         self._largest = largest
-        if not (self.after_step(scale) if training else self._knows(scale)):
+        if not (self.after_step(scale) if training else self._has_previous(scale)):
             self._before, self._version = scale.detach().clone(), scale._version  # noqa: SLF001
         if scale not in _LIMITED or _LIMITED[scale] is not self:
             _LIMITED[scale] = self
             _follow_optimizers()
 
-    def _knows(self, scale: Tensor) -> bool:
+    def _has_previous(self, scale: Tensor) -> bool:
         before = self._before
         return before is not None and (before.shape, before.device) == (scale.shape, scale.device)
 
     def after_step(self, scale: Tensor) -> bool:
         """Bring `scale` back into its bounds; False where it is not known what it was before."""
         before = self._before
-        if before is None or not self._knows(scale):
+        if before is None or not self._has_previous(scale):
             return False
         if scale._version != self._version:  # noqa: SLF001 - the documented way to see a change in place
             self._bound(scale, before)

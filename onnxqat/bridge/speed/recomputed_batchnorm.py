@@ -36,13 +36,13 @@ def _normalized(module: OnnxModule, graph: fx.Graph) -> list[fx.Node]:
     """Calls of BatchNormalization that a quantizer alone reads."""
     found = []
     for node in graph.nodes:
-        called = _called(module, node)
+        called = _submodule_of(module, node)
         if isinstance(called, BatchNorm) and not isinstance(called, FoldedBatchNorm) and len(node.users) == 1:
             (reader,) = node.users
-            if isinstance(_called(module, reader), FakeQuantize) and not reader.kwargs:
+            if isinstance(_submodule_of(module, reader), FakeQuantize) and not reader.kwargs:
                 found.append(node)
     return found
 
 
-def _called(module: OnnxModule, node: fx.Node) -> nn.Module | None:
+def _submodule_of(module: OnnxModule, node: fx.Node) -> nn.Module | None:
     return module.get_submodule(str(node.target)) if node.op == "call_module" else None

@@ -109,7 +109,7 @@ class _Rematerialized(AbstractContextManager["_Rematerialized"]):
         _, found = noted
         if found.dtype is not tensor.dtype or found.version != _version(tensor):
             return _Kept(tensor, _version(tensor))
-        return found if _place(tensor) == found.place else _View(found, _place(tensor))
+        return found if _memory_layout(tensor) == found.place else _View(found, _memory_layout(tensor))
 
 
 class _OfThread(threading.local):
@@ -148,7 +148,7 @@ def note(result: Tensor, function: Callable[..., Tensor], *inputs: Tensor) -> No
     if result.storage_offset() or storage.nbytes() != result.numel() * result.element_size():
         return
     kept = tuple(context.packed(one.detach()) for one in inputs)
-    made = _Made(function, kept, result.dtype, _place(result), _version(result))
+    made = _Made(function, kept, result.dtype, _memory_layout(result), _version(result))
     context.made[_memory(result)] = StorageWeakRef(storage), made  # type: ignore[no-untyped-call]
 
 
@@ -167,5 +167,5 @@ def _version(tensor: Tensor) -> int:
     return tensor._version  # noqa: SLF001 - torch has no other name for it
 
 
-def _place(tensor: Tensor) -> tuple[Any, ...]:
+def _memory_layout(tensor: Tensor) -> tuple[Any, ...]:
     return tensor.size(), tensor.stride(), tensor.storage_offset()

@@ -112,7 +112,11 @@ class _Shifter:
                 chosen = {"max_in": ordered[-1:], "min_in": ordered[:1], "sum_in": known}[what]
             else:
                 place = (
-                    self.ends.output(limit) if what == "out" else inputs[int(what[2:])] if _has(inputs, what) else None
+                    self.ends.output(limit)
+                    if what == "out"
+                    else inputs[int(what[2:])]
+                    if _has_input(inputs, what)
+                    else None
                 )
                 if place is None:
                     return []
@@ -141,7 +145,7 @@ class _Shifter:
                 self.coarser[placement.tensor] = None
 
 
-def _has(inputs: list[int | None], what: str) -> bool:
+def _has_input(inputs: list[int | None], what: str) -> bool:
     return int(what[2:]) < len(inputs)
 
 

@@ -39,7 +39,7 @@ class Observer(HistogramObserver):
         Equal ones are there once: by the name of the choice where that is one of theirs, else by the first.
         """
         grids = {name: self.read_as(name).qparams() for name in NAMES}
-        first = {name: next(n for n, grid in grids.items() if _same(grid, grids[name])) for name in NAMES}
+        first = {name: next(n for n, grid in grids.items() if _are_equal(grid, grids[name])) for name in NAMES}
         return {
             self.choice if name == first.get(self.choice) else name: grid
             for name, grid in grids.items()
@@ -61,5 +61,5 @@ class Observer(HistogramObserver):
         return np.atleast_1d(low), np.atleast_1d(high)
 
 
-def _same(first: QParams, second: QParams) -> bool:
+def _are_equal(first: QParams, second: QParams) -> bool:
     return bool((first.scale == second.scale).all() and (first.zero_point == second.zero_point).all())

@@ -140,8 +140,8 @@ def _row(files: dict[str, Path], name: str, proof: ValidationReport, data: Any, 
     return {
         "model": name.replace("_", " "),
         "top1": _top1(proof, PLAIN),
-        "differ_as_written": _differing(proof, PLAIN),
-        "differ_default": _differing(proof, DEFAULT),
+        "differ_as_written": _differing_top1(proof, PLAIN),
+        "differ_default": _differing_top1(proof, DEFAULT),
         "integer": f"{sum(c.integer for c in covered)} of {sum(c.total for c in covered)}",
     }
 
@@ -162,7 +162,7 @@ def _top1(proof: ValidationReport, run: str) -> float | None:
     return next((a.top1 for a in proof.accuracies if a.run == run), None)
 
 
-def _differing(proof: ValidationReport, against: str) -> int | None:
+def _differing_top1(proof: ValidationReport, against: str) -> int | None:
     from onnxqat.validation.result import TORCH
 
     return next((c.differing_top1 for c in proof.compared(TORCH, against)), None)

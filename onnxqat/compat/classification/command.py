@@ -52,7 +52,7 @@ class _Work:
         handler.setFormatter(printing.LogFormatter("%(levelname)s: %(message)s"))
         logger.setLevel(LOG_LEVELS[settings.log_level])
         logger.addHandler(handler)
-        say: Callable[[str], None] = _nothing if self.quiet else printing.echo
+        say: Callable[[str], None] = _discard_line if self.quiet else printing.echo
         try:
             self.found.append(run(settings, say))
         finally:
@@ -60,5 +60,5 @@ class _Work:
             logger.setLevel(level)
 
 
-def _nothing(line: str) -> None:
+def _discard_line(line: str) -> None:
     """With --json, lines would spoil the output."""

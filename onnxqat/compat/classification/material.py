@@ -273,7 +273,7 @@ class Images:
             order = np.random.default_rng((self._seed, number)).permutation(len(order)).tolist()
         chosen = [order[start : start + self._size] for start in range(0, len(order), self._size)]
         files = _Files(self._files, self._transform, (self._seed or 0, number))
-        loader = DataLoader(files, batch_sampler=chosen, num_workers=self._workers, collate_fn=_joined)
+        loader = DataLoader(files, batch_sampler=chosen, num_workers=self._workers, collate_fn=_collated)
         for images, labels in loader:
             if isinstance(images, DataError):  # raised here: an error of a worker process loses its fields
                 raise images
@@ -298,7 +298,7 @@ class _Files(Dataset[Any]):
             return DataError("data-format", f"{path}: not a readable image: {error}")
 
 
-def _joined(samples: Sequence[Sample | DataError]) -> tuple[Any, Any]:
+def _collated(samples: Sequence[Sample | DataError]) -> tuple[Any, Any]:
     arrays, labels = [], []
     for sample in samples:
         if isinstance(sample, DataError):

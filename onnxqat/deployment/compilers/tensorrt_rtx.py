@@ -55,7 +55,7 @@ class Compiler(environment_compiler.EnvironmentCompiler):
             for name in _ONNX.findall(line):
                 node = nodes.find(name)
                 if node is not None:
-                    nodes.seen(node, _kind(layer, node.op_type, integer), detail, _why(layer, types))
+                    nodes.seen(node, _kind(layer, node.op_type, integer), detail, _float_reason(layer, types))
         return nodes.results()
 
 
@@ -67,7 +67,7 @@ def _kind(layer: str, op_type: str, integer: bool) -> Kind:
     return "moved" if op_type in MOVES else "float"
 
 
-def _why(layer: str, types: list[str]) -> str:
+def _float_reason(layer: str, types: list[str]) -> str:
     if layer == GENERATED:
         return "a generated kernel computes it in float"
     wide = [t for t in types if t not in QUANTIZED]

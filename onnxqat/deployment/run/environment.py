@@ -136,7 +136,7 @@ def install(environment: Environment, *, timeout: float = 3600.0) -> Path:
     folder = environment.folder
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with _alone(folder):
+        with _exclusive_lock(folder):
             _clear(environment)
             _step(environment, [python, "-m", "venv", str(folder)], timeout)
             pip = [str(environment.interpreter), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
@@ -215,7 +215,7 @@ def _step(environment: Environment, command: list[str], timeout: float) -> None:
 
 
 @contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def _exclusive_lock(folder: Path) -> Iterator[None]:
     """Waits for another process that makes the same environment."""
     with folder.with_name(f".{folder.name}.lock").open("w") as lock:
         if sys.platform != "win32":

@@ -32,7 +32,7 @@ def compile_and_run(job: dict[str, Any]) -> dict[str, Any]:
         step = _build(rknn, job)
     if step:
         errors = [m[1] for m in map(_ERROR.match, said["err"].splitlines() + said["out"].splitlines()) if m]
-        told = [line for line in map(_plain, errors) if "version:" not in line and "Traceback" not in line]
+        told = [line for line in map(_without_colour, errors) if "version:" not in line and "Traceback" not in line]
         return {"error": f"{step} failed: {' '.join(told[-3:])[-1000:]}"}
     files = []
     if job["artefacts"] is not None:
@@ -53,7 +53,7 @@ def compile_and_run(job: dict[str, Any]) -> dict[str, Any]:
     return {"outputs": outputs, "files": files, "facts": facts}
 
 
-def _plain(line: str) -> str:
+def _without_colour(line: str) -> str:
     return _COLOUR.sub("", line).strip()
 
 

@@ -33,7 +33,10 @@ def compile_and_run(job: dict[str, Any]) -> dict[str, Any]:
     plan = builder.build_serialized_network(network, config)
     if plan is None:
         errors = [text for severity, text in said if "ERROR" in severity]
-        return {"error": f"the builder failed: {' '.join(map(_plain, errors[-2:]))}", "refused": _named(errors)}
+        return {
+            "error": f"the builder failed: {' '.join(map(_without_device_note, errors[-2:]))}",
+            "refused": _errors_by_node(errors),
+        }
     files = []
     if job["artefacts"] is not None:
         files = ["tensorrt/engine.plan"]
@@ -46,15 +49,19 @@ def compile_and_run(job: dict[str, Any]) -> dict[str, Any]:
 
 def _refused(parser: Any) -> dict[str, Any]:
     errors = [parser.get_error(i) for i in range(parser.num_errors)]
-    refused = [[error.node_name(), _plain(error.desc())] for error in errors]
-    text = "; ".join(f"{error.node_operator()} {error.node_name()}: {_plain(error.desc())}" for error in errors)
+    refused = [[error.node_name(), _without_device_note(error.desc())] for error in errors]
+    text = "; ".join(
+        f"{error.node_operator()} {error.node_name()}: {_without_device_note(error.desc())}" for error in errors
+    )
     return {"error": f"the parser refused it: {text[:1000]}", "refused": refused}
 
 
-def _plain(text: str) -> str:
+def _without_device_note(text: str) -> str:
     """A message without what it says about the missing GPU."""
     return " ".join(text.partition("[checkMacros")[0].split())[:300]
 
 
-def _named(errors: list[str]) -> list[list[str]]:
-    return [[name, _plain(text)] for text in errors for name in re.findall(r"\[ONNX Layer: ([^\]]*)\]", text)]
+def _errors_by_node(errors: list[str]) -> list[list[str]]:
+    return [
+        [name, _without_device_note(text)] for text in errors for name in re.findall(r"\[ONNX Layer: ([^\]]*)\]", text)
+    ]

@@ -99,11 +99,11 @@ def _name_dimensions(model: ir.Model, options: Options) -> None:
     for value in _values(model):
         if value.shape is not None:
             value.shape = ir.Shape(
-                [d if isinstance(d, int) else _renamed(d.value, pattern, named) for d in value.shape]
+                [d if isinstance(d, int) else _renamed_dimension(d.value, pattern, named) for d in value.shape]
             )
 
 
-def _renamed(dimension: str | None, pattern: re.Pattern[str], named: dict[str, str]) -> str | None:
+def _renamed_dimension(dimension: str | None, pattern: re.Pattern[str], named: dict[str, str]) -> str | None:
     return None if dimension is None else pattern.sub(lambda found: named[found[0]], dimension)
 
 

@@ -18,7 +18,7 @@ PRODUCERS = ("Conv", "ConvTranspose", "Gemm", "MatMul", "Add")
 LIMITING = ("Relu", "Clip")
 
 
-def _between(file: LintContext) -> Iterator[tuple[ir.Node, Quantizer, Quantizer]]:
+def _pairs_around_activations(file: LintContext) -> Iterator[tuple[ir.Node, Quantizer, Quantizer]]:
     """Relu and Clip with a pair in front, behind a layer, and a pair behind."""
     for node in file.layers(*LIMITING):
         inner = file.reading(node, 0)
@@ -40,8 +40,8 @@ def repeats(quantizer: Quantizer, bounds: tuple[float, float]) -> bool:
     return bounds[0] <= float(ends[0]) and float(ends[1]) <= bounds[1]
 
 
-def _untied(file: LintContext) -> Iterator[Found]:
-    for node, inner, outer in _between(file):
+def _find_differing_pairs(file: LintContext) -> Iterator[Found]:
+    for node, inner, outer in _pairs_around_activations(file):
         if not same_grid(inner, outer):
             ratio = float(inner.qparams.scale.ravel()[0] / outer.qparams.scale.ravel()[0])
             text = f"a pair with {ratio:.4g} times the scale of the pair behind stands in front of {node.op_type}"
@@ -49,7 +49,7 @@ def _untied(file: LintContext) -> Iterator[Found]:
 
 
 def _superfluous(file: LintContext) -> Iterator[Found]:
-    for node, inner, outer in _between(file):
+    for node, inner, outer in _pairs_around_activations(file):
         bounds = clip_bounds(node)
         if same_grid(inner, outer) and bounds is not None and repeats(outer, bounds):
             yield Found(
@@ -60,14 +60,14 @@ def _superfluous(file: LintContext) -> Iterator[Found]:
 def _remove(file: LintContext, found: Sequence[Found]) -> None:
     """The activation reads the layer itself."""
     nodes = {id(place.node) for place in found}
-    for node, inner, _ in list(_between(file)):
+    for node, inner, _ in list(_pairs_around_activations(file)):
         if id(node) in nodes:
             edit.rewire([(node, 0)], inner.input)
     edit.remove_unused(file.model)
 
 
 def _tied(file: LintContext) -> Iterator[Found]:
-    for node, inner, outer in _between(file):
+    for node, inner, outer in _pairs_around_activations(file):
         bounds = clip_bounds(node)
         if same_grid(inner, outer) and not (bounds is not None and repeats(outer, bounds)):
             text = f"{query.label(node)} has a pair in front that shares scale and zero point with the one behind"
@@ -82,7 +82,7 @@ RULES = (
         reason="the tensor is rounded twice; QNN's simulator gives results that are off by 2.75 for such a Clip",
         remedy="remove the inner pair, or let it share scale and zero point with the one behind the activation",
         source="QNN HTP run, depthwise Conv, pair, Clip(0, 6) with different scales: largest difference 2.75, shared 0.03",
-        check=_untied,
+        check=_find_differing_pairs,
         table_decides=True,
     ),
     Rule(

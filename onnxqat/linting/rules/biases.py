@@ -88,7 +88,7 @@ def _type(file: LintContext) -> Iterator[Found]:
             yield Found(f"the bias is quantized to {bias.qparams.qtype.storage}", node, bias.tensor)
 
 
-def _alone(file: LintContext) -> Iterator[Found]:
+def _find_lone_biases(file: LintContext) -> Iterator[Found]:
     for node, activation, weight, bias in _biased(file):
         if bias is None or bias.qparams.qtype.storage != "int32" or (activation and weight):
             continue
@@ -155,7 +155,7 @@ RULES = (
         reason="there is no integer accumulator: the node runs in float with a rounded bias",
         remedy="quantize the other inputs too, or leave the bias float",
         source="onnxruntime qdq_selectors.cc ConvNodeGroupSelector",
-        check=_alone,
+        check=_find_lone_biases,
     ),
     Rule(
         code="bias-overflow",

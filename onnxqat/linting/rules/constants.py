@@ -26,11 +26,11 @@ def _constants(file: LintContext) -> Iterator[tuple[Quantizer, np.ndarray]]:
         if quantizer.stored or not is_integer(quantizer):
             continue
         values = constant_values(quantizer)
-        if values is not None and values.size and np.isfinite(values).all() and _fits(quantizer, values):
+        if values is not None and values.size and np.isfinite(values).all() and _has_matching_scale(quantizer, values):
             yield quantizer, values
 
 
-def _fits(quantizer: Quantizer, values: np.ndarray) -> bool:
+def _has_matching_scale(quantizer: Quantizer, values: np.ndarray) -> bool:
     axis = quantizer.qparams.axis
     return axis is None or (axis < values.ndim and values.shape[axis] == quantizer.qparams.scale.size)
 
@@ -41,7 +41,11 @@ def _codes(quantizer: Quantizer) -> np.ndarray | None:
         found = query.constant_array(quantizer.input)
         return None if found is None else np.asarray(found).astype(np.int64)
     values = constant_values(quantizer)
-    return None if values is None or not _fits(quantizer, values) else numerics.quantize(values, quantizer.qparams)
+    return (
+        None
+        if values is None or not _has_matching_scale(quantizer, values)
+        else numerics.quantize(values, quantizer.qparams)
+    )
 
 
 def _clipped(file: LintContext) -> Iterator[Found]:

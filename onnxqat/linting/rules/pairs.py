@@ -107,11 +107,11 @@ def _leaving(file: LintContext) -> Iterator[Found]:
             yield Found(f"the codes ({storage(node)}) are an output of the graph", node, str(codes.name))
 
 
-def _alone(file: LintContext) -> Iterator[Found]:
+def _find_lone_dequantizes(file: LintContext) -> Iterator[Found]:
     for node in file.ends:
         if not qdq.is_dequantize(node) or qdq.is_quantize(node.inputs[0].producer() if node.inputs[0] else None):
             continue
-        origin = _origin(node.inputs[0])
+        origin = _origin_of_codes(node.inputs[0])
         if origin is None or query.constant_tensor(origin) is not None:
             continue
         maker = origin.producer()
@@ -124,7 +124,7 @@ def _alone(file: LintContext) -> Iterator[Found]:
             yield Found(text, node, str(origin.name), "note" if known else None)
 
 
-def _origin(value: ir.Value | None) -> ir.Value | None:
+def _origin_of_codes(value: ir.Value | None) -> ir.Value | None:
     """Return the value that the codes come from, in front of Clips and operators that only move them."""
     while value is not None and (maker := value.producer()) is not None:
         if not (maker.op_type == "Clip" or is_passthrough(maker)) or not maker.inputs:
@@ -208,7 +208,7 @@ RULES = (
         reason="compilers recognise no quantizer here; the operator behind it runs in float",
         remedy="quantize the float tensor with a pair of its own",
         source="onnxruntime qdq_selectors.cc",
-        check=_alone,
+        check=_find_lone_dequantizes,
     ),
     Rule(
         code="codes-clip",

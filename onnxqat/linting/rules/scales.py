@@ -57,7 +57,7 @@ def _denormal(file: LintContext) -> Iterator[Found]:
     yield from _where(file, wrong, "is a denormal number")
 
 
-def _computed(file: LintContext) -> Iterator[Found]:
+def _find_computed_scales(file: LintContext) -> Iterator[Found]:
     for node in file.ends:
         if len(node.inputs) > 1 and scale(node) is None:
             yield Found("the scale is computed while the model runs", node, str(getattr(node.inputs[1], "name", "")))
@@ -107,6 +107,6 @@ RULES = (
         reason="static compilers have nothing to fuse: the node and its neighbours run in float",
         remedy="store the scale as an initializer, or leave dynamic quantization to the runtime",
         source="onnxruntime qdq_selectors.cc: scale and zero point must be constant initializers",
-        check=_computed,
+        check=_find_computed_scales,
     ),
 )

@@ -57,7 +57,7 @@ def _opset(file: LintContext) -> Iterator[Found]:
         yield Found(f"{text}, and handoff lowers it to {lowest}", severity="note") if lowest <= high else Found(text)
 
 
-def _change(file: LintContext, found: Sequence[Found]) -> None:
+def _lower_opset(file: LintContext, found: Sequence[Found]) -> None:
     """To the target's lowest, or as low as the operators allow."""
     if not found or file.table is None:
         return
@@ -110,7 +110,7 @@ RULES = (
         remedy="export at an opset in the range; handoff lowers it as far as the operators allow",
         source="backend table, opset",
         check=_opset,
-        fix=_change,
+        fix=_lower_opset,
         target=True,
     ),
     Rule(

@@ -32,7 +32,7 @@ def _missing(file: LintContext) -> Iterator[Found]:
             yield Found(f"{place.edge.tensor!r} carries no pair: {place.edge.rule}", place.node, place.edge.tensor)
 
 
-def _wanted(file: LintContext) -> set[str]:
+def _wanted_tensors(file: LintContext) -> set[str]:
     target = file.target
     assert target is not None
     plan = target.plan
@@ -55,14 +55,14 @@ def _unwanted(file: LintContext) -> Iterator[tuple[Quantizer, str]]:
     """Pairs on activations that the table does not ask for, with the name of the float tensor."""
     if file.target is None or not file.is_quantized:
         return
-    wanted = _wanted(file)
+    wanted = _wanted_tensors(file)
     for quantizer in file.quantizers:
         names = {float_name(quantizer), quantizer.tensor, *(str(v.name) for v in quantizer.outputs)}
         if quantizer.role == "activation" and not quantizer.stored and not names & wanted:
             yield quantizer, quantizer.tensor
 
 
-def _inside(file: LintContext) -> Iterator[Found]:
+def _find_pairs_inside(file: LintContext) -> Iterator[Found]:
     interiors = _interiors(file)
     for quantizer, tensor in _unwanted(file):
         if tensor in interiors:
@@ -102,7 +102,7 @@ def _not_fused(file: LintContext) -> Iterator[Found]:
             yield Found(text, node if node is not None else behind[0].nodes[0], clip.interior)
 
 
-def _untied(file: LintContext) -> Iterator[Found]:
+def _find_differing_pairs(file: LintContext) -> Iterator[Found]:
     for clip in () if file.target is None else file.target.plan.redundant_clips:
         behind = [q for q in file.named(clip.output) if not q.stored]
         inside = [q for q in file.named(clip.interior) if not q.stored]
@@ -175,7 +175,7 @@ RULES = (
         reason="it breaks the fusion: two kernels and a conversion instead of one",
         remedy="insert-qdq --replace for this target",
         source="backend table, fused; NVIDIA/TensorRT#993, NVIDIA/TensorRT#1114",
-        check=_inside,
+        check=_find_pairs_inside,
         target=True,
     ),
     Rule(
@@ -215,7 +215,7 @@ RULES = (
         reason="QNN's simulator gives results that are off by 2.75; with shared scales by 0.03",
         remedy="insert-qdq --replace for this target lets the two share one scale, or needs no inner pair",
         source="backend table, fused, else: share; QNN HTP run, depthwise Conv, pair, Clip(0, 6), pair",
-        check=_untied,
+        check=_find_differing_pairs,
         target=True,
     ),
     Rule(

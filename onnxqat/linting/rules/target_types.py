@@ -94,7 +94,7 @@ def _width(file: LintContext) -> Iterator[Found]:
             yield Found(_saturating(channels), place.node, quantizer.tensor)
         if want.quant_min <= have.quant_min and have.quant_max <= want.quant_max:
             continue
-        used = _used(quantizer)
+        used = _used_codes(quantizer)
         if used is not None and want.quant_min <= used[0] and used[1] <= want.quant_max:
             continue
         low, high = used or (have.quant_min, have.quant_max)
@@ -119,7 +119,7 @@ def _saturating(channels: int) -> str:
     return f"products of codes saturate in {channels} channel{'s'[: channels > 1]} on processors without VNNI"
 
 
-def _used(quantizer: Quantizer) -> tuple[int, int] | None:
+def _used_codes(quantizer: Quantizer) -> tuple[int, int] | None:
     """Smallest and largest code of a constant."""
     codes = _codes(quantizer)
     return None if codes is None or not codes.size else (int(codes.min()), int(codes.max()))

@@ -56,7 +56,7 @@ def _take_over(file: LintContext, found: Sequence[Found]) -> None:
     edit.remove_unused(file.model)
 
 
-def _joined(file: LintContext) -> Iterator[tuple[ir.Node, list[Quantizer], Quantizer | None]]:
+def _concat_quantizers(file: LintContext) -> Iterator[tuple[ir.Node, list[Quantizer], Quantizer | None]]:
     for node in file.layers("Concat"):
         sides = [file.reading(node, index) for index in range(len(node.inputs))]
         known = [q for q in sides if q is not None and is_integer(q) and not q.qparams.scale.ndim]
@@ -66,7 +66,7 @@ def _joined(file: LintContext) -> Iterator[tuple[ir.Node, list[Quantizer], Quant
 
 
 def _concat(file: LintContext) -> Iterator[Found]:
-    for node, sides, behind in _joined(file):
+    for node, sides, behind in _concat_quantizers(file):
         grids = [*sides, *([behind] if behind is not None else [])]
         if any(not same_grid(grids[0], other) for other in grids[1:]):
             scales = sorted(float(q.qparams.scale) for q in grids)
@@ -79,7 +79,7 @@ def _range(quantizer: Quantizer) -> float:
 
 
 def _mixed(file: LintContext) -> Iterator[Found]:
-    for node, sides, behind in _joined(file):
+    for node, sides, behind in _concat_quantizers(file):
         ranges = sorted(map(_range, sides))
         if behind is not None and behind.qparams.qtype.bits <= 8 and ranges[-1] > MIXED * ranges[0]:
             text = f"ranges from {ranges[0]:.4g} to {ranges[-1]:.4g} are joined on one scale"

@@ -17,7 +17,7 @@ from onnxqat.types import FLOAT_STORAGE, STORAGE
 PER_CHANNEL, BLOCKS, SHORT_SCALES, FREE_SCALES = 13, 21, 19, 23
 
 
-def _first(kind: str) -> int:
+def _first_opset_of(kind: str) -> int:
     if kind in FLOAT_STORAGE:
         return FREE_SCALES if kind == "float4e2m1" else SHORT_SCALES
     return STORAGE[kind][2] if kind in STORAGE else 0
@@ -26,7 +26,7 @@ def _first(kind: str) -> int:
 def _needs(node: ir.Node) -> tuple[int, str]:
     """First opset that can express a Q or DQ node, and what of it needs that."""
     size, kind, step = scale(node), storage(node), node.inputs[1] if len(node.inputs) > 1 else None
-    found = [(_first(kind), f"codes of type {kind}")]
+    found = [(_first_opset_of(kind), f"codes of type {kind}")]
     if size is not None and size.ndim and size.size > 1:
         found.append((PER_CHANNEL, "one scale a channel"))
     if block_size(node):

@@ -90,7 +90,7 @@ class Freezing(Callback):
             if (quantizer.quant_min, quantizer.quant_max) != track.grid:
                 self._tracks[name] = _track(track.weight)  # a width of a progressive run has begun
                 continue
-            _follow(track, threshold)
+            _update_track(track, threshold)
 
     def frozen(self) -> int:
         """Count the frozen weights; waits for the device."""
@@ -117,7 +117,7 @@ def _track(weight: QuantizedWeight) -> _Track:
     return _Track(weight, codes.clone(), zeros.to(torch.int8), zeros.clone(), codes.clone(), zeros.bool(), held, grid)
 
 
-def _follow(track: _Track, threshold: float) -> None:
+def _update_track(track: _Track, threshold: float) -> None:
     """One step of algorithm 1, in place."""
     codes, scale = track.weight.steps()
     weight = track.weight.weight

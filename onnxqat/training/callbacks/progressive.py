@@ -88,10 +88,10 @@ class Progressive(Callback):
         width = self.width(step)
         factors = {path: 2 ** max(0, width - q.qtype.bits) for path, q in self._quantizers.items()}
         if any(self._quantizers[path].finer != factor for path, factor in factors.items()):
-            self._change(factors)
+            self._set_factors(factors)
 
     @torch.no_grad()
-    def _change(self, factors: Mapping[str, int]) -> None:
+    def _set_factors(self, factors: Mapping[str, int]) -> None:
         done: set[int] = set()
         average = self._run.average.values if self._run.average is not None else {}
         keys = {id(p): key for key, p in self._run.module.named_parameters()}

@@ -58,7 +58,7 @@ def split(source: Batches, *, has_labels: bool) -> Split:
             source = in_memory(source) or source
     parts = _parts(source)
     if parts is None:
-        return Split(source, tuple(_first(source)), data=None if opened is None else opened.first(LARGEST))
+        return Split(source, tuple(_first_batches(source)), data=None if opened is None else opened.first(LARGEST))
     train, held, share = parts
     data = opened.split(share)[1] if opened is not None and opened.numbered else None  # the same samples, by number
     return Split(train, tuple(held.epoch(0)), held_out=True, data=data)
@@ -118,7 +118,7 @@ class Replayed:
         yield from self._source.epoch(number) if rest is None else rest
 
 
-def _first(source: Batches) -> Iterator[Batch]:
+def _first_batches(source: Batches) -> Iterator[Batch]:
     """Batches of the first epoch until they hold :data:`LARGEST` samples."""
     seen = 0
     for batch in source.epoch(0):

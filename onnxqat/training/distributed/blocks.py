@@ -40,8 +40,8 @@ class Blocks(nn.Module):
         self._state_keys = list(module.state_dict())
         self._cast_types = cast_types(module)
         plan = cut(before_casts(module), block_bytes)  # type: ignore[arg-type]
-        found = {f"block_{number}": _part(module, plan, number) for number in range(plan.count)}
-        self.root = _part(module, plan, ROOT, found)
+        found = {f"block_{number}": _block_module(module, plan, number) for number in range(plan.count)}
+        self.root = _block_module(module, plan, ROOT, found)
         self._homes = {key: self._home(key, module) for key in {*self._parameter_keys, *self._state_keys}}
         # In a tuple, because its tensors are the blocks' from here on; its own are let go.
         self._flat = (module,)
@@ -145,7 +145,9 @@ class InFloat32(nn.Module):
         return self.blocks(*inputs, in_float32=True)
 
 
-def _part(module: OnnxModule, plan: Cut, number: int, others: Mapping[str, nn.Module] | None = None) -> fx.GraphModule:
+def _block_module(
+    module: OnnxModule, plan: Cut, number: int, others: Mapping[str, nn.Module] | None = None
+) -> fx.GraphModule:
     """The module of one block, or of the root with the blocks as submodules."""
     graph = plan.root() if number == ROOT else plan.block(number)
     targets = {str(node.target) for node in graph.nodes if node.op in ("get_attr", "call_module")}

@@ -58,7 +58,7 @@ def explained(rank: int, size: int, store: Store | None) -> Iterator[None]:
         yield
     except RuntimeError as error:
         if size == 1 or not lost(error):
-            _leave(store, rank, error)
+            _announce_end(store, rank, error)
             raise
         raise QatError(
             "distributed-failed",
@@ -66,11 +66,11 @@ def explained(rank: int, size: int, store: Store | None) -> Iterator[None]:
             hint="the last checkpoint is whole: start again with --resume",
         ) from error
     except (Exception, SystemExit) as error:  # the second: of the user's loss, data or score
-        _leave(store, rank, error)
+        _announce_end(store, rank, error)
         raise
 
 
-def _leave(store: Store | None, rank: int, error: BaseException) -> None:
+def _announce_end(store: Store | None, rank: int, error: BaseException) -> None:
     """Tell the others why this process ends."""
     if store is not None:
         with contextlib.suppress(RuntimeError):

@@ -33,7 +33,7 @@ class Recomputed(nn.Module):
     def __init__(self, module: fx.GraphModule, segments: int | None = None) -> None:
         super().__init__()
         output = next(n for n in module.graph.nodes if n.op == "output")
-        self._output = fx.node.map_arg(output.args[0], _named)
+        self._output = fx.node.map_arg(output.args[0], _placeholder_of)
         self._inputs = [n.name for n in module.graph.nodes if n.op == "placeholder"]
         nodes = [n for n in module.graph.nodes if n.op not in PLACES]
         parts = cut(nodes, segments or max(1, math.isqrt(len(nodes))))
@@ -41,7 +41,7 @@ class Recomputed(nn.Module):
         self.segments = nn.ModuleList()
         self._signatures: list[tuple[list[str], list[str], list[str]]] = []
         for index, part in enumerate(parts):
-            needed, given = _ends(part, last_use, index)
+            needed, given = _segment_ends(part, last_use, index)
             self.segments.append(_segment(module, part, needed, given))
             dead = [name for name, use in last_use.items() if use == index]
             self._signatures.append(([n.name for n in needed], [n.name for n in given], dead))
@@ -81,7 +81,7 @@ class _Value:
     name: str
 
 
-def _named(node: fx.Node) -> Any:
+def _placeholder_of(node: fx.Node) -> Any:
     return _Value(node.name)
 
 
@@ -105,10 +105,10 @@ class _Contexts:
 
     def __call__(self) -> tuple[Any, Any]:
         before: _Held = []
-        return self._noted(before), _exchanged(before)
+        return self._noted_values(before), _exchanged(before)
 
     @contextlib.contextmanager
-    def _noted(self, before: _Held) -> Iterator[None]:
+    def _noted_values(self, before: _Held) -> Iterator[None]:
         before += [(home, name, home[name].detach().clone()) for home, name in self._followed]
         yield
 
@@ -196,7 +196,7 @@ def _last_uses(parts: Sequence[Sequence[fx.Node]]) -> dict[str, int]:
     return last
 
 
-def _ends(part: Sequence[fx.Node], last_use: dict[str, int], index: int) -> tuple[list[fx.Node], list[fx.Node]]:
+def _segment_ends(part: Sequence[fx.Node], last_use: dict[str, int], index: int) -> tuple[list[fx.Node], list[fx.Node]]:
     """Return the nodes of other parts that `part` reads, and its own nodes that later parts read."""
     inside = set(part)
     needed = {r: None for n in part for r in n.all_input_nodes if r not in inside and r.op != "get_attr"}

@@ -197,7 +197,7 @@ def replay(folder: Path, model: io.ModelSource, *, loss: Objective | None = None
     recorded = (float(box.loss), float(box.gradient_norm))
     for rank in range(box.processes):
         seen, found = _read_seen(folder / f"batch-{rank}.safetensors")
-        finding = _found(folder, step, seen)
+        finding = _find_origin(folder, step, seen)
         if finding.kind != "nothing" or finding != found:
             break
     scales, _ = _read(folder / "scales.safetensors")
@@ -205,7 +205,7 @@ def replay(folder: Path, model: io.ModelSource, *, loss: Objective | None = None
         step=box.step,
         epoch=box.epoch,
         recorded=recorded,
-        repeated=None if known is None else _again(step, seen),
+        repeated=None if known is None else _repeated_loss(step, seen),
         finding=finding,
         same=finding == found,
         rank=rank,
@@ -213,7 +213,7 @@ def replay(folder: Path, model: io.ModelSource, *, loss: Objective | None = None
     )
 
 
-def _found(folder: Path, step: Step, seen: Sequence[Seen]) -> Finding:
+def _find_origin(folder: Path, step: Step, seen: Sequence[Seen]) -> Finding:
     names = set(cast(Any, step.module).input_names)
     if any(set(one.batch.inputs) != names for one in seen):
         raise _damaged(folder, f"its batches are not those of a model with the inputs {', '.join(sorted(names))}")
@@ -223,7 +223,7 @@ def _found(folder: Path, step: Step, seen: Sequence[Seen]) -> Finding:
         raise _damaged(folder, f"its batches do not fit the model ({str(error).partition(chr(10))[0]})") from None
 
 
-def _again(step: Step, seen: Sequence[Seen]) -> tuple[float, float]:
+def _repeated_loss(step: Step, seen: Sequence[Seen]) -> tuple[float, float]:
     """Loss and norm of the gradients of the forward passes in `seen`."""
     total = max(1, sum(one.batch.all_samples for one in seen))
     step.optimizer.zero_grad(set_to_none=True)

@@ -131,20 +131,20 @@ def load(
         stored = document.settings.get(key)
         if stored != value:
             raise _mismatch(path, f"it was made with {key} {stored!r}, this run has {value!r}")
-    _compare(path, _part(tensors, "model/"), module.state_dict())
+    _compare(path, _with_prefix(tensors, "model/"), module.state_dict())
     for name in stateful or {}:
         if name not in document.states:
             raise _mismatch(path, f"it holds no state of {name!r}")
     if average is not None:
-        _compare(path, _part(tensors, "average/"), average)
+        _compare(path, _with_prefix(tensors, "average/"), average)
     drawn = _random_state(path, tensors, document) if random else None
     if optimizer is not None:
         optimizer.load_state_dict(_optimizer_state(path, tensors, document, optimizer))
-    module.load_state_dict(_part(tensors, "model/"), strict=True)
-    for key, value in _part(tensors, "average/").items() if average is not None else ():
+    module.load_state_dict(_with_prefix(tensors, "model/"), strict=True)
+    for key, value in _with_prefix(tensors, "average/").items() if average is not None else ():
         average[key].copy_(like(average[key], value))  # type: ignore[index]
     for name, keeper in (stateful or {}).items():
-        _take_over(path, name, keeper, {**document.states[name], **_part(tensors, f"state/{name}/")})
+        _take_over(path, name, keeper, {**document.states[name], **_with_prefix(tensors, f"state/{name}/")})
     if drawn is not None:
         drawn.restore()
     return stands
@@ -157,7 +157,7 @@ def weights(path: Path, module: nn.Module) -> dict[str, Tensor]:
         QatError: ``checkpoint-mismatch``, as in :func:`load`.
     """
     tensors, _ = _read(path)
-    found = _part(tensors, "model/")
+    found = _with_prefix(tensors, "model/")
     _compare(path, found, module.state_dict())
     return found
 
@@ -187,7 +187,7 @@ def _take_over(path: Path, name: str, keeper: Stateful, state: Mapping[str, Any]
 
 def _random_state(path: Path, tensors: Mapping[str, Tensor], document: documents.Checkpoint) -> RandomState:
     try:
-        return RandomState.read(_part(tensors, "random/"), document.random.model_dump(exclude_none=True))
+        return RandomState.read(_with_prefix(tensors, "random/"), document.random.model_dump(exclude_none=True))
     except ValueError as error:
         raise _mismatch(path, f"the state of its random generators is damaged ({error})") from None
 
@@ -210,7 +210,7 @@ def _read(path: Path) -> tuple[dict[str, Tensor], documents.Checkpoint]:
     return tensors, document
 
 
-def _part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+def _with_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {key[len(prefix) :]: value for key, value in tensors.items() if key.startswith(prefix)}
 
 
@@ -241,7 +241,7 @@ def _optimizer_state(
             raise _mismatch(path, f"{other!r} of its optimizer is {stored[other]!r}, this run has {now[other]!r}")
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     state: dict[int, dict[str, Any]] = {}
-    for name, value in (*_part(tensors, "optimizer/").items(), *document.optimizer.numbers.items()):
+    for name, value in (*_with_prefix(tensors, "optimizer/").items(), *document.optimizer.numbers.items()):
         index, _, key = name.partition("/")
         if not index.isdecimal() or int(index) >= len(parameters):
             raise _mismatch(path, f"it has optimizer state of parameter {index!r}, of which there is none")

@@ -121,7 +121,7 @@ def parse(kind: type[T], text: str | bytes) -> T:
     try:
         return kind.model_validate_json(text)
     except pydantic.ValidationError as error:
-        raise ValueError(_first(error)) from None
+        raise ValueError(_first_error(error)) from None
 
 
 def counted(kind: type[K], fields: Mapping[str, Any], total: Any) -> K:
@@ -138,7 +138,7 @@ def counted(kind: type[K], fields: Mapping[str, Any], total: Any) -> K:
     try:
         found = pydantic.TypeAdapter(kind).validate_json(json.dumps(dict(fields)), strict=True)
     except pydantic.ValidationError as error:
-        raise ValueError(_first(error)) from None
+        raise ValueError(_first_error(error)) from None
     for name, value in fields.items():
         if isinstance(value, int) and value < 0:
             raise ValueError(f"{name}: {value} is negative")
@@ -147,7 +147,7 @@ def counted(kind: type[K], fields: Mapping[str, Any], total: Any) -> K:
     return found
 
 
-def _first(error: pydantic.ValidationError) -> str:
+def _first_error(error: pydantic.ValidationError) -> str:
     first = error.errors(include_url=False)[0]
     place = ".".join(map(str, first["loc"]))
     return f"{place}: {first['msg']}" if place else str(first["msg"])

@@ -49,7 +49,7 @@ class Snapshot:
         tensors = [*step.module.parameters(), *step.module.buffers(), step.guard.limited]
         tensors += [] if average is None else list(average.values.values())
         self._tensors = [(value, value.detach().clone()) for value in tensors]
-        self._optimizer = (step.optimizer, _copied(step.optimizer.state_dict()))
+        self._optimizer = (step.optimizer, _copied_tensors(step.optimizer.state_dict()))
         self._stateful = [(keeper, copy.deepcopy(dict(keeper.state_dict()))) for keeper in stateful.values()]
         self._progress = (progress, copy.deepcopy(progress))
         self._random = RandomState.capture()
@@ -69,10 +69,10 @@ class Snapshot:
         self._random.restore()
 
 
-def _copied(value: Any) -> Any:
+def _copied_tensors(value: Any) -> Any:
     """`value` with copies of its tensors on their devices."""
     if isinstance(value, Tensor):
         return value.detach().clone()
     if isinstance(value, dict):
-        return {key: _copied(entry) for key, entry in value.items()}
-    return [_copied(entry) for entry in value] if isinstance(value, list) else value
+        return {key: _copied_tensors(entry) for key, entry in value.items()}
+    return [_copied_tensors(entry) for entry in value] if isinstance(value, list) else value

@@ -100,7 +100,7 @@ def _build(
             f"BatchNormalization that is kept: {_WHY_FOLDED[kind.freezes_weights]}",
             hint="choose another method, or fold it first: onnxqat fold-batchnorm",
         )
-    if kind.transforms_weight and quantizer.role == "weight" and not _alone(quantizer):
+    if kind.transforms_weight and quantizer.role == "weight" and not _is_only_consumer(quantizer):
         kind = FakeQuantize  # what else reads the constant would read what the method makes of it
     made = kind(quantizer.qparams, tensor=quantizer.tensor, role=quantizer.role)
     made.limit = StepLimit() if limit_steps else None
@@ -116,7 +116,7 @@ _WHY_FOLDED = {
 """Reason to fold BatchNormalization, by whether the method leaves master weights as they are."""
 
 
-def _alone(quantizer: Quantizer) -> bool:
+def _is_only_consumer(quantizer: Quantizer) -> bool:
     """Check whether the quantizer is the only consumer of the constant that it quantizes."""
     users = [node for node, _ in quantizer.input.uses()]
     return len(users) == 1 and users[0] in quantizer.nodes and not quantizer.input.is_graph_output()

@@ -107,7 +107,7 @@ def _try(name: str, trial: Callable[[], None]) -> Finding:
     return Finding(name, True)
 
 
-def _alone(module: ModuleType) -> Iterator[tuple[str, FakeQuantize, Tensor]]:
+def _quantizers_of_each_kind(module: ModuleType) -> Iterator[tuple[str, FakeQuantize, Tensor]]:
     """Quantizers of each kind with an input, some of whose values are clipped."""
     for role, bits, signed, zero, axis in (
         ("activation", 8, False, 100, None),
@@ -143,7 +143,7 @@ def _reference(module: ModuleType, quantizer: FakeQuantize, x: FloatArray) -> Fl
 
 
 def _parity(module: ModuleType) -> None:
-    for what, quantizer, x in _alone(module):
+    for what, quantizer, x in _quantizers_of_each_kind(module):
         found = quantizer.eval()(x).detach().numpy()
         wanted = _reference(module, quantizer, x.numpy())
         if not np.array_equal(found, wanted):
@@ -157,7 +157,7 @@ def _parity(module: ModuleType) -> None:
 
 
 def _gradient(module: ModuleType, name: str) -> None:
-    for what, quantizer, x in _alone(module):
+    for what, quantizer, x in _quantizers_of_each_kind(module):
         inputs = x.clone().requires_grad_()
         (quantizer.train()(inputs) * torch.randn(x.shape)).sum().backward()
         missing = [k for k, p in quantizer.named_parameters() if p.requires_grad and not _is_there(p.grad)]
@@ -193,7 +193,7 @@ def _float_state(name: str) -> None:
 
 
 def _copies(module: ModuleType) -> None:
-    for what, quantizer, x in _alone(module):
+    for what, quantizer, x in _quantizers_of_each_kind(module):
         fresh = copy.deepcopy(quantizer)
         with torch.no_grad():
             for tensor in fresh.state_dict().values():
@@ -213,7 +213,7 @@ def _copies(module: ModuleType) -> None:
 
 
 def _compiles(module: ModuleType) -> None:
-    for what, quantizer, x in list(_alone(module))[::2]:  # an activation and a weight per channel
+    for what, quantizer, x in list(_quantizers_of_each_kind(module))[::2]:  # an activation and a weight per channel
         torch.compiler.reset()  # every class and every grid counts as a recompilation of the one forward
         twin = copy.deepcopy(quantizer)
         results = []

@@ -59,7 +59,7 @@ class Method(lsq.Method):
         """Begin with an ``h`` that leaves every weight as it is."""
         if self.role != "weight" or self.qtype.is_float or self.precision != "float32":
             return
-        steps = weight.to(torch.float32) / self._spread(self.effective_scale(), weight)
+        steps = weight.to(torch.float32) / self._broadcast(self.effective_scale(), weight)
         low, high = STRETCH
         part = (steps - steps.floor() - low) / (high - low)
         self.rounding = nn.Parameter(torch.log(part / (1.0 - part)))
@@ -83,13 +83,13 @@ class Method(lsq.Method):
         return self._rounded(weight, (self.rounding.detach() >= 0).to(torch.float32))
 
     def _rounded(self, x: Tensor, share: Tensor) -> Tensor:
-        scale = self._spread(self.effective_scale().detach(), x)
-        zero = self._spread(self.effective_zero_point(), x).to(torch.float32)
+        scale = self._broadcast(self.effective_scale().detach(), x)
+        zero = self._broadcast(self.effective_zero_point(), x).to(torch.float32)
         steps = torch.floor(x.detach().to(torch.float32) / scale) + share
         steps = (steps + zero).clamp(self.quant_min, self.quant_max) - zero
         return (steps * scale).to(x.dtype)
 
-    def _spread(self, values: Tensor, x: Tensor) -> Tensor:
+    def _broadcast(self, values: Tensor, x: Tensor) -> Tensor:
         """A scale or zero point so that it broadcasts with `x`."""
         if self.block_size is None or self.axis is None:
             return kernel.along_axis(values, self.axis, x.ndim)

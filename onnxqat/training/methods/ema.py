@@ -52,12 +52,12 @@ class Method(fixed.Method):
     def quantize(self, x: Tensor) -> Tensor:
         """See the base class."""
         if self.training and x.numel():
-            self._follow(x.detach().to(torch.float32))
+            self._update_range(x.detach().to(torch.float32))
         return super().quantize(x)
 
     @torch.no_grad()
-    def _follow(self, x: Tensor) -> None:
-        low, high = self._ends(x)
+    def _update_range(self, x: Tensor) -> None:
+        low, high = self._batch_range(x)
         if distributed.is_available() and distributed.is_initialized() and self.role == "activation":
             distributed.all_reduce(low, distributed.ReduceOp.MIN)
             distributed.all_reduce(high, distributed.ReduceOp.MAX)
@@ -68,7 +68,7 @@ class Method(fixed.Method):
         self.scale.copy_(scale)
         self.zero_point.copy_(zero_point)
 
-    def _ends(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def _batch_range(self, x: Tensor) -> tuple[Tensor, Tensor]:
         if self.axis is None:
             low, high = torch.aminmax(x)
         elif self.block_size is None:

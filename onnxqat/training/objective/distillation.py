@@ -130,20 +130,20 @@ def lesson(
         raise UsageError("option-invalid", "the teachers do not all have the inner tensors that are to be compared")
     guides, losses, pairs = list[nn.Module](), list[Objective](), found[0] if found else []
     for each in given:
-        told = _told(base, outputs, each.outputs)
+        told = _loss_for_outputs(base, outputs, each.outputs)
         losses.append(told if features is None else FeatureLoss(told, features, tuple(pairs)))
         module = expose(each.module, [name for _, name in pairs]) if pairs else each.module
         module = before_casts(module)
         guides.append(TeacherAdapter(module, student) if isinstance(module, OnnxModule) else module)
     forward = before_casts(expose(student, [name for name, _ in pairs]) if pairs else student)
     if not guides:
-        return DistillationSetup(forward, None, _told(base, outputs, None))
+        return DistillationSetup(forward, None, _loss_for_outputs(base, outputs, None))
     if len(guides) == 1:
         return DistillationSetup(forward, guides[0], losses[0])
     return DistillationSetup(forward, TeacherEnsemble(guides), CouncilLoss(losses))
 
 
-def _told(loss: Objective, outputs: OutputKind, teacher: OutputKind | None) -> Objective:
+def _loss_for_outputs(loss: Objective, outputs: OutputKind, teacher: OutputKind | None) -> Objective:
     """`loss`, told what outputs are; one of the user's own knows."""
     if not isinstance(loss, Loss):
         return loss

@@ -217,15 +217,15 @@ class Measure:
             student, teachers = self._outputs(batch, several=isinstance(loss, CouncilLoss))
             bases = [_base(member) for member in members]
             if all(
-                base is None or base.diverges(_own(member, student))
+                base is None or base.diverges(_without_inner_tensors(member, student))
                 for base, member in zip(bases, members, strict=True)
             ):
                 return Weighted(loss)
             for member, found, target in zip(members, moments, teachers, strict=True):
                 _add(
                     found,
-                    _own(member, student),
-                    _own(member, target),
+                    _without_inner_tensors(member, student),
+                    _without_inner_tensors(member, target),
                     size(batch),
                     self.world.total,
                     counts=bool(batch.weight),
@@ -234,7 +234,7 @@ class Measure:
                 break
         known = [self._weights(found) for found in moments]
         told = [
-            member if _base(member) is None else _told(member, tuple(w for w, _ in weights))
+            member if _base(member) is None else _with_weights(member, tuple(w for w, _ in weights))
             for member, weights in zip(members, known, strict=True)
         ]
         errors = {i: e for weights in known for i, (w, e) in enumerate(weights) if w is not None}
@@ -264,14 +264,14 @@ def _base(loss: Objective) -> Loss | None:
     return base if isinstance(base, Loss) and not base.weights else None
 
 
-def _own(loss: Objective, outputs: Sequence[Tensor]) -> Sequence[Tensor]:
+def _without_inner_tensors(loss: Objective, outputs: Sequence[Tensor]) -> Sequence[Tensor]:
     """Outputs without the inner tensors behind them."""
     return outputs[: -len(loss.pairs)] if isinstance(loss, FeatureLoss) else outputs
 
 
-def _told(loss: Objective, weights: tuple[DifferenceWeights | None, ...]) -> Objective:
+def _with_weights(loss: Objective, weights: tuple[DifferenceWeights | None, ...]) -> Objective:
     if isinstance(loss, FeatureLoss):
-        return dataclasses.replace(loss, base=_told(loss.base, weights))
+        return dataclasses.replace(loss, base=_with_weights(loss.base, weights))
     assert isinstance(loss, Loss)
     return dataclasses.replace(loss, weights=weights)
 

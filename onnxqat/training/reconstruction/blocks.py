@@ -62,7 +62,7 @@ def regions(runner: GraphRunner, order: Order) -> list[Region]:
     result: list[Region] = []
     entries: tuple[fx.Node, ...] = tuple(runner.inputs)
     begin = -1
-    for end in (*_ends(runner, weighted), None):
+    for end in (*_region_ends(runner, weighted), None):
         stop = len(place) if end is None else place[end]
         heads = [n for n in outputs if begin < place[n] <= stop]
         exits = tuple(dict.fromkeys((*heads, *(() if end is None else (end,)))))
@@ -71,7 +71,9 @@ def regions(runner: GraphRunner, order: Order) -> list[Region]:
         if order == "block" and len(exits) == 1 and 0 < len(layers) <= MOST_LAYERS and runner.is_float(exits[0]):
             blocks = [_block(runner, entries, exits[0], nodes, weighted)]
         else:
-            blocks = [_layer(runner, n, value, weighted) for n in layers if (value := _value(runner, n)) is not None]
+            blocks = [
+                _layer(runner, n, value, weighted) for n in layers if (value := _float_value(runner, n)) is not None
+            ]
         result.append(Region(entries, exits if end is None else (end,), tuple(blocks)))
         if end is not None:
             entries, begin = (end,), place[end]
@@ -91,14 +93,14 @@ def weights_of(runner: GraphRunner, node: fx.Node) -> list[FakeQuantize]:
     return found
 
 
-def _value(runner: GraphRunner, node: fx.Node) -> fx.Node | None:
+def _float_value(runner: GraphRunner, node: fx.Node) -> fx.Node | None:
     """Return a layer's float value: itself, or the first read item of an LSTM's tuple; None where there is none."""
     parts = [n for n in node.users if n.target is operator.getitem]
     found = [n for n in (node, *sorted(parts, key=lambda n: n.args[1])) if runner.is_float(n)]  # type: ignore[arg-type, return-value]
     return next(iter(found), None)
 
 
-def _ends(runner: GraphRunner, weighted: dict[fx.Node, list[FakeQuantize]]) -> list[fx.Node]:
+def _region_ends(runner: GraphRunner, weighted: dict[fx.Node, list[FakeQuantize]]) -> list[fx.Node]:
     """List the nodes that end a region, in graph order.
 
     Each region but the last ends at the last cut in front of the next weighted layer, or of the next branches with
