@@ -42,19 +42,25 @@ _PUBLIC = {
     "diff": "onnxqat.linting.diff",
     "load": "onnxqat.graph.io",
     "save": "onnxqat.graph.io",
-    "BackendType": "onnxqat.compat.backend_type",
-    "prepare_by_platform": "onnxqat.compat.prepare",
-    "enable_calibration": "onnxqat.compat.switches",
-    "enable_quantization": "onnxqat.compat.switches",
-    "enable_calibration_woquantization": "onnxqat.compat.switches",
-    "enable_calibration_quantization": "onnxqat.compat.switches",
-    "disable_all": "onnxqat.compat.switches",
-    "enable_all": "onnxqat.compat.switches",
-    "save_checkpoint": "onnxqat.compat.checkpoint",
-    "load_checkpoint": "onnxqat.compat.checkpoint",
-    "convert_export": "onnxqat.compat.deploy",
-    "convert_deploy": "onnxqat.compat.deploy",
 }
+
+_COMPAT = frozenset(
+    {
+        "BackendType",
+        "prepare_by_platform",
+        "enable_calibration",
+        "enable_quantization",
+        "enable_calibration_woquantization",
+        "enable_calibration_quantization",
+        "disable_all",
+        "enable_all",
+        "save_checkpoint",
+        "load_checkpoint",
+        "convert_export",
+        "convert_deploy",
+    }
+)
+"""The names of MQBench and Knight: those of :mod:`onnxqat.compat`, and importable from here as well."""
 
 __all__ = ["__version__", *_PUBLIC]
 
@@ -63,18 +69,18 @@ if TYPE_CHECKING:
     from onnxqat.bridge.export.write_back import write_back as write_back
     from onnxqat.bridge.importing.importer import to_torch as to_torch
     from onnxqat.bridge.integer.model import to_integer as to_integer
-    from onnxqat.compat.backend_type import BackendType as BackendType
-    from onnxqat.compat.checkpoint import load_checkpoint as load_checkpoint
-    from onnxqat.compat.checkpoint import save_checkpoint as save_checkpoint
-    from onnxqat.compat.deploy import convert_deploy as convert_deploy
-    from onnxqat.compat.deploy import convert_export as convert_export
-    from onnxqat.compat.prepare import prepare_by_platform as prepare_by_platform
-    from onnxqat.compat.switches import disable_all as disable_all
-    from onnxqat.compat.switches import enable_all as enable_all
-    from onnxqat.compat.switches import enable_calibration as enable_calibration
-    from onnxqat.compat.switches import enable_calibration_quantization as enable_calibration_quantization
-    from onnxqat.compat.switches import enable_calibration_woquantization as enable_calibration_woquantization
-    from onnxqat.compat.switches import enable_quantization as enable_quantization
+    from onnxqat.compat import BackendType as BackendType
+    from onnxqat.compat import convert_deploy as convert_deploy
+    from onnxqat.compat import convert_export as convert_export
+    from onnxqat.compat import disable_all as disable_all
+    from onnxqat.compat import enable_all as enable_all
+    from onnxqat.compat import enable_calibration as enable_calibration
+    from onnxqat.compat import enable_calibration_quantization as enable_calibration_quantization
+    from onnxqat.compat import enable_calibration_woquantization as enable_calibration_woquantization
+    from onnxqat.compat import enable_quantization as enable_quantization
+    from onnxqat.compat import load_checkpoint as load_checkpoint
+    from onnxqat.compat import prepare_by_platform as prepare_by_platform
+    from onnxqat.compat import save_checkpoint as save_checkpoint
     from onnxqat.deployment.fold_batchnorm import fold_batchnorm as fold_batchnorm
     from onnxqat.deployment.handoff import handoff as handoff
     from onnxqat.errors import QatError as QatError
@@ -109,8 +115,10 @@ lazy_sympy.install()
 def __getattr__(name: str) -> Any:
     if name in _PUBLIC:
         return getattr(importlib.import_module(_PUBLIC[name]), name)
+    if name in _COMPAT:
+        return getattr(importlib.import_module("onnxqat.compat"), name)
     raise AttributeError(f"module 'onnxqat' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_PUBLIC])
+    return sorted([*globals(), *_PUBLIC, *_COMPAT])

@@ -8,8 +8,9 @@ import sys
 import pytest
 
 import onnxqat
+from onnxqat import compat
 
-NAMES = sorted(set(onnxqat.__all__) - {"__version__", "QatError"})
+NAMES = sorted({*onnxqat.__all__, *compat.__all__} - {"__version__", "QatError"})
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -18,19 +19,24 @@ def test_every_public_name_can_be_called_again_and_again(name: str) -> None:
         assert callable(getattr(onnxqat, name))
 
 
-def test_a_package_acts_as_its_function_when_it_was_imported_first() -> None:
+def test_functions_stay_functions_whatever_is_imported() -> None:
+    """No package has the name of a public function: importing one would put it in the function's place."""
     code = """
 import inspect
-import onnxqat.deployment.forms, onnxqat.linting.rules
-import onnxqat.deployment.handoff as inner
-assert inspect.getdoc(onnxqat.handoff) == inspect.getdoc(inner.handoff)
-assert list(inspect.signature(onnxqat.handoff).parameters) == list(inspect.signature(inner.handoff).parameters)
-try:
-    onnxqat.lint("no such file")
-except onnxqat.QatError as error:
-    assert error.code == "model-not-found", error.code
+import onnxqat
+before = {name: getattr(onnxqat, name) for name in ("auto", "handoff", "lint", "cut", "validate", "profile")}
+import onnxqat.autotune.auto, onnxqat.deployment.handoff, onnxqat.linting.lint
+import onnxqat.subgraphs.cut, onnxqat.validation.validate, onnxqat.validation.profile
+for name, function in before.items():
+    assert inspect.isfunction(function), name
+    assert getattr(onnxqat, name) is function, name
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_names_of_other_tools_are_those_of_compat() -> None:
+    assert set(compat.__all__).isdisjoint(onnxqat.__all__)
+    assert all(getattr(onnxqat, name) is getattr(compat, name) for name in compat.__all__)
 
 
 @pytest.mark.parametrize("name", sorted(set(NAMES) - {"BackendType"}))
