@@ -15,9 +15,13 @@ import pytest
 import onnxqat
 from onnxqat import extend, extension
 from onnxqat.calibration import observers
+from onnxqat.data import inputs
+from onnxqat.data.data import open_data
 from onnxqat.deployment import base_compiler
 from onnxqat.errors import UsageError
+from onnxqat.graph import io
 from onnxqat.linting import lint
+from onnxqat.metrics import _score
 from onnxqat.pipeline import lookup
 from onnxqat.types import QType, TensorSpec
 from tests.cli.conftest import folder
@@ -86,6 +90,24 @@ class Compiler(BaseCompiler):
             if node.op_type not in ("QuantizeLinear", "DequantizeLinear")
         )
         return CompilerResult(outputs, nodes)
+"""
+METRIC = """
+import numpy as np
+from onnxqat.extend import BaseMetric
+
+class Metric(BaseMetric):
+    needs = "labels"
+
+    def __init__(self):
+        self.right, self.seen = np.zeros(4), np.zeros(4)
+
+    def update(self, batch):
+        (output,) = batch.outputs.values()
+        np.add.at(self.right, batch.labels, output.argmax(1) == batch.labels)
+        np.add.at(self.seen, batch.labels, 1)
+
+    def result(self):
+        return float((self.right / np.maximum(self.seen, 1))[self.seen > 0].min())
 """
 RULES = """
 from onnxqat.extend import Found, Rule
@@ -230,9 +252,19 @@ def test_an_observer_in_a_folder_with_spaces(tmp_path: Path) -> None:
     assert observers.create(TensorSpec(QType.of(8, signed=True), observer=f"{path} 99")).spec.observer.endswith("99")
 
 
-@pytest.mark.parametrize("kind", [lookup.KIND, observers.KIND, base_compiler.KIND, lint.KIND])
+def test_a_metric(scratch: Path) -> None:
+    Path("worst_class.py").write_text(METRIC, encoding="utf-8")
+    data = open_data("data.npz", inputs.of_graph(io.load("model.onnx").graph))
+    score = _score.resolve("worst_class.py", data=data)
+    assert score.name == "worst-class"
+    assert score(lambda feeds: {"logits": np.eye(4)[[0] * len(feeds["image"])]}) == 0.0  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", [_score.KIND, lookup.KIND, observers.KIND, base_compiler.KIND, lint.KIND])
 def test_entry_points(kind: extension.Kind, scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("worst_class.py").write_text(METRIC, encoding="utf-8")
     files = {
+        "metric": "worst_class",
         "pass": "remove_double_relu",
         "observer": "my_observer",
         "compiler": "my_compiler",
@@ -253,7 +285,7 @@ def test_every_row_of_the_table_has_a_page_and_a_kind(repository: Path) -> None:
     groups = set(re.findall(r"`(onnxqat\.[a-z]+)` \|", page))
     from onnxqat.training.methods import _found
 
-    kinds = [lookup.KIND, observers.KIND, base_compiler.KIND, lint.KIND, _found.KIND]
+    kinds = [_score.KIND, lookup.KIND, observers.KIND, base_compiler.KIND, lint.KIND, _found.KIND]
     assert groups == {kind.group for kind in kinds} | {"onnxqat.backends"}
     assert all((repository / kind.page).is_file() for kind in kinds)
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from onnxqat import discover
+from onnxqat import discover, extension
 from onnxqat.data.data import Data
 from onnxqat.data.sources import import_function
 from onnxqat.errors import DataError, QatError, UsageError
@@ -109,9 +109,18 @@ def listed(given: ScoreSource | Sequence[ScoreSource] | None) -> list[ScoreSourc
     return list(given) if isinstance(given, (list, tuple)) else [given]  # type: ignore[list-item]
 
 
+KIND = extension.Kind(
+    name="metric",
+    package=_PACKAGE,
+    group="onnxqat.metrics",
+    lacks=extension.class_named("Metric", lambda: BaseMetric),
+    page="docs/metrics.md",
+)
+
+
 def names() -> list[str]:
-    """Names of the built-in metrics."""
-    return [name.replace("_", "-") for name in discover.names(_PACKAGE)]
+    """Names of the metrics, those of other packages last."""
+    return extension.names(KIND)
 
 
 def resolve(
@@ -124,7 +133,7 @@ def resolve(
     """The score that `given` names.
 
     Args:
-        given: a built-in metric (:func:`names`), ``package.module:function``, ``file.py:function``, or a callable. A
+        given: a metric (:func:`names`, or a file ``*.py`` with a class ``Metric``), ``package.module:function``, ``file.py:function``, or a callable. A
             function gets a :class:`Predictor`; one whose first parameter is annotated ``Path`` or ``str``, or is called
             ``path`` or ``file``, gets the path of an ONNX file.
         data: what a built-in metric is computed on; it must be readable more than once.
@@ -139,8 +148,8 @@ def resolve(
     """
     if isinstance(given, Score):
         return given
-    if isinstance(given, str) and ":" not in given:
-        return _built_in(given, data, reference, labels)
+    if isinstance(given, str) and (":" not in given or extension.is_file(given)):
+        return _of_metric(given, data, reference, labels)
     if labels is not None:
         raise UsageError("option-invalid", f"the score {given} is a function and reads no labels from {labels}")
     function = _function(given) if isinstance(given, str) else given
@@ -149,16 +158,16 @@ def resolve(
     return Score(of_predictor, name, reads_file=of_predictor is not function)
 
 
-def _built_in(
+def _of_metric(
     name: str, data: Data | None, reference: Predictor | None, labels: str | os.PathLike[str] | None
 ) -> Score:
-    key = name.replace("_", "-")
-    if key not in names():
+    key = extension.key_of(name).replace("_", "-")
+    if not extension.is_file(name) and key not in names():
         hint = discover.suggestion(name, names())
         raise UsageError(
             "name-unknown", f"there is no metric named {name!r}", hint=f"{hint} A function is written module:function"
         )
-    metric: type[BaseMetric] = discover.load(_PACKAGE, key).Metric
+    metric: type[BaseMetric] = extension.load(KIND, name).Metric
     if data is None:
         raise DataError("data-missing", f"there are no data to compute {key} on", hint="give --data")
     if not data.repeatable:
