@@ -63,9 +63,9 @@ class InsertResult:
     guard: Guarded | None = None
 
 
-@broken_model.guard("source")
+@broken_model.guard("model")
 def insert_qdq(
-    source: io.ModelSource,
+    model: io.ModelSource,
     backend: str = "onnxruntime-cpu",
     *,
     calibration: Any = None,
@@ -90,7 +90,7 @@ def insert_qdq(
     """Place and calibrate Q/DQ pairs by a backend's table; the result is in train form.
 
     Args:
-        source: float model: path, onnx.ModelProto, onnx_ir.Model or onnx_graphsurgeon.Graph; it is not changed.
+        model: float model: path, onnx.ModelProto, onnx_ir.Model or onnx_graphsurgeon.Graph; it is not changed.
         backend: name of a backend table, or path of one.
         calibration: what :func:`onnxqat.data.data.open_data` takes; tables of weights alone need none.
         output: file to write; for a path, ``<name>.qdq.onnx`` beside it by default.
@@ -135,16 +135,16 @@ def insert_qdq(
     if rounding == "compensated" and table.sums == "tie_free":
         text = f"{table.backend} --exact rounds weights to even codes, which undoes compensated rounding"
         raise UsageError("option-invalid", text, hint="leave one of the two")
-    if output is None and isinstance(source, (str, os.PathLike)):
-        output = bundles.outside(source).with_suffix(".qdq.onnx")
+    if output is None and isinstance(model, (str, os.PathLike)):
+        output = bundles.outside(model).with_suffix(".qdq.onnx")
     files_read.plan(output)
-    model = io.load(source)
+    graph = io.load(model)
     remarks = [Remark(f"backend table {table.backend}: {text}", (), "table") for text in table.former_keys]
-    origin = records.origin(source, model)
-    settle_quantizers(model, source, remarks, replace=replace, keep=keep)
-    original = model.clone()
+    origin = records.origin(model, graph)
+    settle_quantizers(graph, model, remarks, replace=replace, keep=keep)
+    original = graph.clone()
     chosen = prepare(
-        model,
+        graph,
         table,
         overrides,
         remarks,
@@ -154,20 +154,20 @@ def insert_qdq(
         keep_io_types=keep_io_types,
         added=own_passes,
     )
-    chosen = _reachable(model, chosen, remarks)
+    chosen = _reachable(graph, chosen, remarks)
     given = {"calibration": calibration, "random_data": random_data, "rounding": rounding}
-    remarks.extend((*kept_weights.remarks(original, table), *needed_data.check(model, table, chosen, **given)))
-    data = _open(model, calibration, preprocess, batch_size, limit)
+    remarks.extend((*kept_weights.remarks(original, table), *needed_data.check(graph, table, chosen, **given)))
+    data = _open(graph, calibration, preprocess, batch_size, limit)
     if equalize and calibration is not None:
         from onnxqat.calibration import equalize as equalization
 
-        remarks.extend(equalization.equalize(model, table, chosen, data))
+        remarks.extend(equalization.equalize(graph, table, chosen, data))
     from onnxqat.insertion import exactness
     from onnxqat.insertion import guard as guarding
 
     # Random numbers say nothing of how large codes get, and --safe-range takes no data's word for it.
     trusts_data = calibration is not None and not overrides.safe_range
-    calibrated = _calibrate(model, table, chosen, data, progress, watches_peaks=trusts_data)
+    calibrated = _calibrate(graph, table, chosen, data, progress, watches_peaks=trusts_data)
     if rounding == "auto" and (fast or calibration is None):
         rounding = "nearest"
     if not fast and calibration is not None:
@@ -185,7 +185,7 @@ def insert_qdq(
         passes=[one.name for one in own_passes],
     )
     provenance.write(made.model, origin if calibration is None else records.with_data(origin, data))
-    result = _finish(source, made.model, output, made.plan, remarks)
+    result = _finish(model, made.model, output, made.plan, remarks)
     return dataclasses.replace(result, trial=made.trial, guard=made.guarded)
 
 
