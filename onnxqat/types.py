@@ -1,6 +1,6 @@
 """The words of the toolchain as frozen data: what a quantizer is and what a plan decides.
 
-A tensor's treatment is one of five things: quantized with a :class:`TensorSpec`, tied to a group
+A tensor's treatment is one of five things: quantized with a :class:`TensorSpec`, shared with a group
 (:class:`Shared`), :class:`Fixed`, :class:`Derived` (a bias), or left :class:`Float` with a reason.
 """
 
@@ -189,7 +189,7 @@ class QParams:
 
 @dataclasses.dataclass(frozen=True)
 class Shared:
-    """Tied to the group whose root tensor is `root`: one scale, one zero point, one merged range."""
+    """Shared parameters of the group whose root tensor is `root`: one scale, one zero point, one merged range."""
 
     root: str
 
@@ -256,7 +256,7 @@ class RedundantClip:
     """A Relu or Clip between an operator and its quantizer that a backend drops only where the quantizer repeats it.
 
     Where ``[low, high]`` turns out narrower than what the parameters of `output` can represent, `interior` gets a
-    pair of its own that is tied to `output`.
+    pair of its own that shares the parameters of `output`.
     """
 
     interior: str

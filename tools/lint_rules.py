@@ -34,6 +34,46 @@ TARGET = """
 With `--backend`. What is right is read from the backend's table; no name of a backend is in the rules.
 """
 
+OWN_RULES = """
+## Rules of your own
+
+A Python file with a tuple `RULES` adds its rules to these. A rule reads the graph through a `LintContext`: `file.layers("Conv")` are the nodes of an operator, `file.reading(node, 0)` is the quantizer in front of an input.
+
+```python
+# my_rules.py
+from collections.abc import Iterator
+
+from onnxqat.linting.context import LintContext
+from onnxqat.linting.rule import Found, Rule
+
+
+def quantized_softmax(file: LintContext) -> Iterator[Found]:
+    for node in file.layers("Softmax"):
+        quantizer = file.reading(node, 0)
+        if quantizer is not None:
+            yield Found("Softmax reads codes", node, quantizer.tensor)
+
+
+RULES = (
+    Rule(
+        code="softmax-input-quantized",
+        severity="note",
+        defect="the input of a Softmax is quantized",
+        reason="the target computes Softmax in float and has to dequantize",
+        remedy="leave the pair out with --exclude",
+        source="manual of the target, section 3",
+        check=quantized_softmax,
+    ),
+)
+```
+
+```console
+$ onnxqat lint model.qdq.onnx --rules my_rules.py
+```
+
+In Python it is `onnxqat.lint("model.qdq.onnx", rules=["my_rules.py"])`. A rule with `fix` mends the places that it found; one with `target=True` applies where a backend is given, whose plan is `file.target`. Installed packages add rules by entry points of the group `onnxqat.rules`: `my-rules = "package.module"`.
+"""
+
 HEAD = "| Code | Severity | Defect | What comes of it | Remedy | Source |\n|---|---|---|---|---|---|\n"
 
 
@@ -47,7 +87,7 @@ def row(rule: Rule) -> str:
 def page() -> str:
     """The whole page."""
     general, target = ("".join(row(rule) for rule in all_rules() if rule.target is kind) for kind in (False, True))
-    return INTRODUCTION + GENERAL + "\n" + HEAD + general + TARGET + "\n" + HEAD + target
+    return INTRODUCTION + GENERAL + "\n" + HEAD + general + TARGET + "\n" + HEAD + target + OWN_RULES
 
 
 def main() -> int:

@@ -226,7 +226,11 @@ def _tie_needed_clips(plan: QuantPlan, placements: list[Placement]) -> tuple[lis
             Placement(clip.interior, placed.qparams, "activation that the quantizer does not repeat", None, root)
         )
         remarks.append(
-            Remark(f"{clip.interior!r} is quantized before its activation, tied to {clip.output!r}", (), "resolve")
+            Remark(
+                f"{clip.interior!r} is quantized before its activation, with the parameters of {clip.output!r}",
+                (),
+                "resolve",
+            )
         )
     grouped = {p.group for p in extra}
     result = []

@@ -16,7 +16,7 @@ MAPS = ("parameter_names", "tensor_nodes", "quantizers")
 
 
 def same_structure(old: OnnxModule, new: OnnxModule) -> bool:
-    """Check whether both modules have the same code and quantizers, on the same grids and tied in the same way."""
+    """Check whether both modules have the same code and quantizers, on the same grids and shared in the same way."""
     return old.code == new.code and _described(old) == _described(new)
 
 

@@ -66,7 +66,7 @@ class NodeResult:
             a neighbour; ``float``; ``rejected``: the compiler leaves it to something else.
         detail: the operator or kernel that the compiler chose.
         why: why it is not on integers; empty where it is.
-        steps: largest difference of its quantized result from the reference, in steps of that quantizer; None where it
+        steps: largest difference of its quantized result from the reference, in LSB of that quantizer; None where it
             has none, or where the compiler runs no numbers here.
         own_steps: the same against the reference on the inputs that the node had in the compiler: the node's own share.
     """

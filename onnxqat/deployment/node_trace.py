@@ -117,7 +117,7 @@ def with_steps(
     reference: Sequence[Mapping[str, Array]],
     own: Sequence[Mapping[str, Array]],
 ) -> tuple[NodeResult, ...]:
-    """`nodes` with the largest difference of each one's quantized result, in steps.
+    """`nodes` with the largest difference of each one's quantized result, in LSB.
 
     Args:
         nodes: how each node runs.

@@ -1,4 +1,4 @@
-"""Distance of a compiler's outputs from the reference, in steps of the output's own quantizer."""
+"""Distance of a compiler's outputs from the reference, in LSB of the output's own quantizer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from onnxqat.metrics._closeness import Difference
 from onnxqat.types import QParams
 
 ROUNDING_STEPS = 1e-3
-"""Float rounding of a difference of values on a grid, in steps: added to the limit."""
+"""Float rounding of a difference of values on a grid, in LSB: added to the limit."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,8 +30,8 @@ class OutputCheck:
         step: size of a step in the output's own unit; the smallest of a per-channel quantizer.
         elements: values compared.
         differing: values that differ at all.
-        largest_steps: largest difference in steps; infinite where NaN or infinity stands against a number.
-        mean_steps: mean difference in steps.
+        largest_steps: largest difference in LSB; infinite where NaN or infinity stands against a number.
+        mean_steps: mean difference in LSB.
         beyond: share of values further apart than the limit.
         differing_top1: samples whose largest logit differs; None for an output that is no classifier's.
         sqnr_db: signal to noise of the output against the reference; infinite where they are equal, minus infinity where

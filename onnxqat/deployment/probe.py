@@ -36,7 +36,7 @@ class Learned:
         table: ``quantized``, ``passed`` (its output takes the input's parameters), ``fused``, or ``float``.
         outcome: as in :class:`onnxqat.deployment.base_compiler.NodeResult`; ``refused``: the compiler did not take the model.
         detail: the kernel, or the compiler's words.
-        steps: largest difference from the reference, in steps of the output; None where no numbers came back.
+        steps: largest difference from the reference, in LSB of the output; None where no numbers came back.
     """
 
     name: str

@@ -229,7 +229,7 @@ def accumulator(activation: QParams, weight: QParams, channels: int) -> QParams:
 
 @dataclasses.dataclass(frozen=True)
 class Parameters:
-    """The scale and zero point constants of a quantizer; two quantizers that hold the same values are tied."""
+    """The scale and zero point constants of a quantizer; two quantizers that hold the same values share them."""
 
     scale: ir.Value
     zero_point: ir.Value

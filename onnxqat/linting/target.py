@@ -38,7 +38,7 @@ class Target:
     fused: frozenset[str]
 
     def spec(self, edge: Edge) -> TensorSpec | Fixed | None:
-        """Return the specification of the pair of `edge`, of its group's root where tied; None for bias or float."""
+        """Return the specification of the pair of `edge`, of its group's root where it shares; None for bias or float."""
         decision = edge.decision
         if isinstance(decision, Shared):
             decision = self.specs.get(decision.root, decision)

@@ -55,10 +55,10 @@ class Difference:
 
 
 class Closeness(Difference):
-    """A :class:`Difference` that knows cosine, mean squared error and the largest difference in steps as well.
+    """A :class:`Difference` that knows cosine, mean squared error and the largest difference in LSB as well.
 
     Args:
-        step: size of a quantization step, broadcast against the arrays; None where there is no grid.
+        step: size of an LSB, the scale, broadcast against the arrays; None where there is no grid.
     """
 
     def __init__(self, step: Array | None = None) -> None:
@@ -97,5 +97,5 @@ class Closeness(Difference):
 
     @property
     def steps(self) -> float | None:
-        """Largest difference in quantization steps; None where there is no grid."""
+        """Largest difference in LSB; None where there is no grid."""
         return self._steps

@@ -11,7 +11,7 @@ class Groups:
         self._order: dict[str, int] = {}
 
     def root(self, tensor: str) -> str:
-        """Root of the group of `tensor`; itself where it is tied to nothing."""
+        """Root of the group of `tensor`; itself where it shares with no other."""
         self._order.setdefault(tensor, len(self._order))
         parent = self._parent.setdefault(tensor, tensor)
         while parent != self._parent[parent]:

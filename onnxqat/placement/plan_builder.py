@@ -1,4 +1,4 @@
-"""State of the planner: tensors with their decisions, groups of tied tensors, and facts about the graph."""
+"""State of the planner: tensors with their decisions, groups of tensors that share parameters, and facts about the graph."""
 
 from __future__ import annotations
 

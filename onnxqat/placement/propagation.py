@@ -46,7 +46,7 @@ def _is_read(value: ir.Value) -> bool:
 
 
 def share_row(draft: PlanBuilder, node: ir.Node, row: OpRow, inputs: list[int]) -> None:
-    """Tie what the row of `node` ties; with ``convert``, an input that cannot be tied gets a pair of its own."""
+    """Apply ``share`` of the row of `node`; with ``convert``, an input that cannot share gets a pair of its own."""
     names = {i: str(value.name) for i in inputs if (value := node.inputs[i]) is not None}
     output = str(fusion_chains.behind(node, draft.backend).output.name)
     order = [*([output] if row.share == "io" else []), *names.values()]

@@ -25,7 +25,7 @@ def of_input(draft: PlanBuilder, node: ir.Node, row: OpRow, index: int) -> Decis
     if not constant and slot.axis is not None:
         return None  # the backend quantizes weights alone, and this one is computed
     axis = channel_axis(node, slot, value) if constant else None
-    # A constant that is tied to activations shares their merged range.
+    # A constant that shares parameters with activations has their merged range.
     role: Role = "weight" if constant and row.share is None else "activation"
     definition = ops.find(node.domain, node.op_type)
     return spec(

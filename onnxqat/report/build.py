@@ -102,7 +102,7 @@ def _edges(edges: Sequence[Edge]) -> Table:
 def treatment(decision: Decision) -> str:
     """One line about what happens to a tensor."""
     if isinstance(decision, Shared):
-        return f"tied to {decision.root}"
+        return f"shares parameters with {decision.root}"
     if isinstance(decision, Fixed):
         scale = float(decision.qparams.scale.ravel()[0])
         return f"{decision.qparams.qtype.storage}, fixed: scale {scale:.6g}"

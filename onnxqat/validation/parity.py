@@ -1,4 +1,4 @@
-"""Torch bridge against onnxruntime, quantizer by quantizer, in quantization steps.
+"""Torch bridge against onnxruntime, quantizer by quantizer, in LSB.
 
 Two questions are kept apart. *Given its own input*: the quantizer gets the very float tensor that onnxruntime's got;
 not one code may differ. *In the network*: each side computes its own input first; sums taken in another order move a
@@ -39,9 +39,9 @@ class QuantizerParity:
         reference: what was compared with onnxruntime: ``torch``, or ``numpy`` (the formula) without torch.
         elements: values compared.
         differing_given_input: codes that differ given onnxruntime's own input.
-        largest_given_input: the largest of these differences, in steps.
+        largest_given_input: the largest of these differences, in LSB.
         differing_in_network: codes that differ when each side computes its own input; None without torch.
-        largest_in_network: the largest of these differences, in steps; None without torch.
+        largest_in_network: the largest of these differences, in LSB; None without torch.
         unexplained: of these, codes further apart than the two inputs are, plus one step; None without torch.
         differing_in_integers: codes that differ between execution in integers and the kernels of the default session; None
             where the one or the other has none.

@@ -58,7 +58,7 @@ class LayerProfile:
         all_db: signal to noise of the tensor.
         all_cosine: cosine between quantized and float tensor.
         all_mse: mean squared difference of the tensor.
-        all_steps: largest difference of the tensor in steps of its own grid.
+        all_steps: largest difference of the tensor in LSB of its own grid.
         reference: where the float tensor comes from: ``float model``, or ``quantizers off`` where that has none of
             this name.
         alone_score: score of the model with only this quantizer on; None where no score was asked for.

@@ -75,7 +75,7 @@ def spec(found: QuantPlan, tensor: str) -> TensorSpec:
 
 
 def root(found: QuantPlan, tensor: str) -> str:
-    """Root of the group of `tensor`; itself where it is tied to nothing."""
+    """Root of the group of `tensor`; itself where it shares with no other."""
     tied = [e.decision.root for e in edges(found)[tensor] if isinstance(e.decision, Shared)]
     return tied[0] if tied else tensor
 

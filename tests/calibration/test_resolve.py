@@ -120,7 +120,7 @@ def test_a_clip_that_is_not_repeated_gets_a_tied_pair(spec: TensorSpec) -> None:
     found = resolved([Edge("y", spec, "r")], {"y": (0, 6)}, clip(0, 6))
     assert [(p.tensor, p.group, p.consumers) for p in found.placements] == [("y", "y", None), ("t", "y", None)]
     assert found.placements[0].qparams.same(found.placements[1].qparams)
-    assert [r.message for r in found.remarks] == ["'t' is quantized before its activation, tied to 'y'"]
+    assert [r.message for r in found.remarks] == ["'t' is quantized before its activation, with the parameters of 'y'"]
 
 
 def test_a_clip_inside_a_group() -> None:

@@ -57,7 +57,7 @@ def test_insert_explains_every_edge() -> None:
     text = all_views(build.from_insert(inserted(), explain=True, source="my model.onnx"))
     assert "activation, uint8 8 bit asymmetric per tensor, minmax" in text
     assert "weight, int8 4 bit symmetric per channel, axis 0, minmax" in text
-    assert "tied to x" in text
+    assert "shares parameters with x" in text
     assert "bias, int32: scale of x times scale of w" in text
     assert "float: integer tensor" in text
     assert "Flatten_1[0]" in text

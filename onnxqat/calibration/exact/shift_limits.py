@@ -24,7 +24,7 @@ Positions = npt.NDArray[np.float64]
 def keep_in_limits(plan: QuantPlan, placements: list[Placement]) -> tuple[list[Placement], list[Remark]]:
     """Coarsen the scales of `placements` for every limit of `plan`; return them with remarks on changes and failures.
 
-    Tensors of one group stay tied, and prescribed parameters stay as they are.
+    Tensors of one group keep sharing, and prescribed parameters stay as they are.
     """
     if not plan.shift_limits:
         return placements, []

@@ -22,7 +22,7 @@ class MovingAverageObserver(BaseObserver):
 
     After n batches the average is ``sum(rate**(n-1-i) * x[i]) / sum(rate**(n-1-i))``, so that one batch gives its own
     range and two nearly the mean. Batches in another order give another range. Merging takes the outer ends of two
-    averages: tensors that are tied are covered both, and so are the shares of several processes.
+    averages: tensors that share parameters are covered both, and so are the shares of several processes.
 
     Args:
         spec: how the tensor is to be quantized.

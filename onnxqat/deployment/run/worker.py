@@ -19,7 +19,7 @@ from onnxqat.errors import QatError
 
 
 def _is_numbers(value: Any) -> bool:
-    """Check whether `value` can be compared in steps: neither strings nor a sequence of tensors."""
+    """Check whether `value` can be compared in LSB: neither strings nor a sequence of tensors."""
     return isinstance(value, np.ndarray) and value.dtype.kind != "O"
 
 

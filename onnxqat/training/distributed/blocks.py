@@ -21,7 +21,7 @@ BLOCK_BYTES = 2**26
 class Blocks(nn.Module):
     """An :class:`OnnxModule` in blocks; parameters and state dict keep the names and the order of the flat module.
 
-    Parameters that one block alone reads are that block's. Those that several blocks read (tied weights) are the
+    Parameters that one block alone reads are that block's. Those that several blocks read (shared weights) are the
     root's, which hands them to the blocks.
 
     Args:

@@ -89,7 +89,7 @@ def save(
         document["states"][name] = {key: v for key, v in held.items() if not isinstance(v, Tensor)}
     drawn, document["random"] = (random or RandomState.capture()).written()
     tensors.update({f"random/{key}": value for key, value in drawn.items()})
-    # Copies, because tied parameters share memory, which the format does not hold.
+    # Copies, because shared parameters share memory, which the format does not hold.
     stored = {}
     for key, value in tensors.items():
         gathered = whole(value.detach())

@@ -133,7 +133,7 @@ def _train(
 
 
 def _groups(block: Block, settings: Settings) -> list[dict[str, object]]:
-    # A weight that two layers share has one quantizer for both, and tied activations have one scale.
+    # A weight that two layers share has one quantizer for both, and activations that share parameters have one scale.
     roundings = list(dict.fromkeys(p for q in block.layers for _, p in q.named_parameters() if p.requires_grad))
     groups: list[dict[str, object]] = [{"params": roundings, "lr": settings.learning_rate}]
     if settings.scale_learning_rate:
