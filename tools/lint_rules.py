@@ -37,41 +37,7 @@ With `--backend`. What is right is read from the backend's table; no name of a b
 OWN_RULES = """
 ## Rules of your own
 
-A Python file with a tuple `RULES` adds its rules to these. A rule reads the graph through a `LintContext`: `file.layers("Conv")` are the nodes of an operator, `file.reading(node, 0)` is the quantizer in front of an input.
-
-```python
-# my_rules.py
-from collections.abc import Iterator
-
-from onnxqat.linting.context import LintContext
-from onnxqat.linting.rule import Found, Rule
-
-
-def quantized_softmax(file: LintContext) -> Iterator[Found]:
-    for node in file.layers("Softmax"):
-        quantizer = file.reading(node, 0)
-        if quantizer is not None:
-            yield Found("Softmax reads codes", node, quantizer.tensor)
-
-
-RULES = (
-    Rule(
-        code="softmax-input-quantized",
-        severity="note",
-        defect="the input of a Softmax is quantized",
-        reason="the target computes Softmax in float and has to dequantize",
-        remedy="leave the pair out with --exclude",
-        source="manual of the target, section 3",
-        check=quantized_softmax,
-    ),
-)
-```
-
-```console
-$ onnxqat lint model.qdq.onnx --rules my_rules.py
-```
-
-In Python it is `onnxqat.lint("model.qdq.onnx", rules=["my_rules.py"])`. A rule with `fix` mends the places that it found; one with `target=True` applies where a backend is given, whose plan is `file.target`. Installed packages add rules by entry points of the group `onnxqat.rules`: `my-rules = "package.module"`.
+A Python file with a tuple `RULES` adds its rules to these: `--rules FILE`, or an entry point of the group `onnxqat.rules`. [A lint rule](extending.md#a-lint-rule) has an example.
 """
 
 HEAD = "| Code | Severity | Defect | What comes of it | Remedy | Source |\n|---|---|---|---|---|---|\n"

@@ -14,8 +14,8 @@ from onnxqat.types import Edge, Shared, TensorSpec
 def without_repeats(draft: PlanBuilder, edges: list[Edge]) -> tuple[list[Edge], tuple[str, ...]]:
     """`edges` without the pairs of tensors that only move what lies on one grid, and the names of those tensors.
 
-    1. A tensor is bare where its producer moves data and every input that it moves shares its parameters. A result of the model
-       keeps its pair.
+    1. A tensor is bare where its producer moves data and every input that it moves shares its parameters. A
+       result of the model keeps its pair.
     2. Where the root of a group is bare, the first of the others that has a pair takes its place.
     """
     repeating = {name for name, tensor in draft.tensors.items() if _repeats(draft, tensor)}
