@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from onnxqat.training import methods
+from onnxqat.training.methods import _check
 from onnxqat.training.methods._check import Finding, MethodCheck
 
 Run = Callable[..., Any]
@@ -45,7 +45,7 @@ def test_methods_list(onnxqat: Run) -> None:
 @pytest.mark.parametrize("passed", [True, False])
 def test_methods_check(passed: bool, onnxqat: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     finding = Finding("parity", passed, "" if passed else "3 values differ")
-    monkeypatch.setattr(methods, "check", lambda name: MethodCheck(name, (finding,)))
+    monkeypatch.setattr(_check, "check", lambda name: MethodCheck(name, (finding,)))
     done = onnxqat("methods", "check", "mine.py")
     assert done.status == (0 if passed else 1)
     assert ("broken: 3 values differ" in done.out) is not passed
