@@ -152,7 +152,7 @@ def test_the_bundle_has_none_and_lint_knows_why(case: str, tmp_path: Path) -> No
     found = {f.code: f for f in lint(model, backend=case).findings}
     assert "kept for training" in found["batchnorm-unfolded"].message
     assert not {"target-operator-float", "half-quantized"} & set(found)
-    report = handoff(model, case, tmp_path / "bundle", data=DATA, trace=False, max_steps=8.0)
+    report = handoff(model, case, tmp_path / "bundle", data=DATA, trace=False, tolerance_lsb=8.0)
     assert not report.failures
     made = onnx.load(tmp_path / "bundle" / "model.onnx")
     assert not {"BatchNormalization", "Sqrt", "Mul", "Round"} & {n.op_type for n in made.graph.node}

@@ -81,10 +81,10 @@ class Toy(environment_compiler.EnvironmentCompiler):
 
 @pytest.fixture(autouse=True)
 def scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shutil.copy(process._SCRIPT, tmp_path)
+    shutil.copy(process.SCRIPT, tmp_path)
     for name, text in SCRIPTS.items():
         (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
-    monkeypatch.setattr(process, "_SCRIPT", tmp_path / process._SCRIPT.name)
+    monkeypatch.setattr(process, "SCRIPT", tmp_path / process.SCRIPT.name)
 
 
 @pytest.fixture
