@@ -27,7 +27,7 @@ class Change:
         output: the output that it is for; where values were not finite, the tensor where that began.
         without_db: signal to noise of the output with all other changes and without this one; minus infinity where that
             is not finite.
-        with_db: with all changes.
+        with_db: with all changes. Both are measured with switches, for a sole change in the files before and after it.
         cost: integer nodes that become float.
     """
 

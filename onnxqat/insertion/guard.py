@@ -127,6 +127,7 @@ class Guard:
             return Made(model, plan, _trial(first.tried))
         noticed: list[Remark] = []
         best, changes, total = self._repaired(first, noticed)
+        changes = _as_files_show(changes, first, best)
         remarks.extend(dict.fromkeys((*self._calibrated.found.remarks, *best.remarks, *noticed)))
         remarks.extend(change.remark(total) for change in changes)
         if isinstance(best.tried, Trial) and best.tried.worst < AMBER_SQNR:
@@ -173,6 +174,19 @@ class Guard:
         self._place(model, plan, resolved, remarks)
         tried = trial.attempt(self._original, model, self._data, remarks)
         return _File(model, plan, resolved, tried, (*plan.remarks, *resolved.remarks, *remarks))
+
+
+def _as_files_show(changes: Sequence[Change], first: _File, best: _File) -> Sequence[Change]:
+    """Give a sole change the effect that the files before and after it show.
+
+    Switches leave out biases and weights rounded on data: they can show a loss where the file gains.
+    """
+    if len(changes) != 1 or not isinstance(first.tried, Trial) or not isinstance(best.tried, Trial):
+        return changes
+    before, after, output = first.tried.sqnr_db, best.tried.sqnr_db, changes[0].output
+    if output not in before or output not in after:
+        return changes
+    return [dataclasses.replace(changes[0], without_db=before[output], with_db=after[output])]
 
 
 def _trial(tried: Trial | Origin | None) -> Trial | None:
