@@ -16,6 +16,7 @@ from torch import Tensor, fx, nn
 from onnxqat.bridge.speed.rematerialize import rematerialized
 from onnxqat.errors import UsageError
 from onnxqat.training.data.batches import Batch
+from onnxqat.training.distributed.join import TIMEOUT
 from onnxqat.training.execution.recompute import Recomputed
 
 Precision = Literal["float32", "bfloat16", "float16"]
@@ -62,7 +63,7 @@ class Execution:
     arithmetic: str | None = None
     grad_bits: int | None = None
     distributed: str = "ddp"
-    distributed_timeout: float = 600.0
+    distributed_timeout: float = TIMEOUT
 
     def __post_init__(self) -> None:
         if self.precision not in get_args(Precision):
