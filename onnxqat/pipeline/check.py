@@ -12,6 +12,7 @@ import onnx
 
 from onnxqat import extension
 from onnxqat.errors import UsageError
+from onnxqat.extension import Finding
 from onnxqat.passes._base import Pass, PassResult
 from onnxqat.pipeline import lookup
 from onnxqat.pipeline.examples import EXAMPLES, HEADER
@@ -23,27 +24,12 @@ _SEEDS = (0, 1)
 
 
 @dataclasses.dataclass(frozen=True)
-class Finding:
-    """One promise.
-
-    Attributes:
-        name: one of :data:`PROMISES`.
-        passed: it is kept.
-        message: what is wrong; empty where nothing is.
-    """
-
-    name: str
-    passed: bool
-    message: str = ""
-
-
-@dataclasses.dataclass(frozen=True)
 class PassCheck:
     """Findings about a pass.
 
     Attributes:
         name: of the pass.
-        findings: one for each promise.
+        findings: one for each of :data:`PROMISES`.
         changed: number of models that the pass changed.
         models: number of models that it was tried on.
     """

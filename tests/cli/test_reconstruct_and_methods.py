@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from onnxqat.extension import Finding
 from onnxqat.training.methods import _check
-from onnxqat.training.methods._check import Finding, MethodCheck
+from onnxqat.training.methods._check import MethodCheck
 
 Run = Callable[..., Any]
 

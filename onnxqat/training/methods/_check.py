@@ -23,6 +23,7 @@ from onnxqat.bridge.importing.importer import to_torch
 from onnxqat.bridge.module import OnnxModule
 from onnxqat.bridge.quantizers.fake_quantize import FakeQuantize
 from onnxqat.bridge.quantizers.state import quantizers, set_state
+from onnxqat.extension import Finding
 from onnxqat.graph import io
 from onnxqat.runtime.session import Session
 from onnxqat.training import methods
@@ -36,23 +37,8 @@ CLOSE = 1e-4
 
 
 @dataclasses.dataclass(frozen=True)
-class Finding:
-    """One promise.
-
-    Attributes:
-        name: ``parity``, ``gradient``, ``float``, ``copy``, ``compile``, ``export`` or ``export stored``.
-        passed: whether it is kept.
-        message: what is wrong; empty where nothing is.
-    """
-
-    name: str
-    passed: bool
-    message: str = ""
-
-
-@dataclasses.dataclass(frozen=True)
 class MethodCheck:
-    """Findings about a method."""
+    """Findings about a method: ``parity``, ``gradient``, ``float``, ``copy``, ``compile``, ``export``, ``export stored``."""
 
     method: str
     findings: tuple[Finding, ...]

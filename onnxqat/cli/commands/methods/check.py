@@ -7,7 +7,7 @@ import json
 import click
 
 from onnxqat import printing
-from onnxqat.cli import _options
+from onnxqat.cli import _findings, _options
 
 
 @click.command
@@ -25,11 +25,8 @@ def run(file: str, as_json: bool) -> None:
 
     found = _check.check(file)
     if as_json:
-        printing.echo(
-            json.dumps({"method": found.method, "findings": {f.name: f.message or None for f in found.findings}})
-        )
+        printing.echo(json.dumps({"method": found.method, "findings": _findings.messages(found.findings)}))
     else:
-        for finding in found.findings:
-            printing.echo(f"{finding.name:14} {'kept' if finding.passed else f'broken: {finding.message}'}")
+        _findings.say(found.findings)
     if not found.passed:
         raise click.exceptions.Exit(1)

@@ -7,7 +7,7 @@ import json
 import click
 
 from onnxqat import printing
-from onnxqat.cli import _options
+from onnxqat.cli import _findings, _options
 
 
 @click.command
@@ -24,13 +24,10 @@ def run(file: str, as_json: bool) -> None:
 
     found = check.check(file)
     if as_json:
-        findings = {f.name: f.message or None for f in found.findings}
-        content = {"pass": found.name, "models": found.models, "changed": found.changed, "findings": findings}
-        printing.echo(json.dumps(content))
+        content = {"pass": found.name, "models": found.models, "changed": found.changed}
+        printing.echo(json.dumps({**content, "findings": _findings.messages(found.findings)}))
     else:
-        for finding in found.findings:
-            told = "kept" if finding.passed else f"broken: {finding.message}"
-            printing.echo(printing.printable(f"{finding.name:14} {told}"))
+        _findings.say(found.findings)
         printing.echo(f"{found.changed} of {found.models} models were changed")
     if not found.passed:
         raise click.exceptions.Exit(1)
