@@ -29,8 +29,17 @@ COLUMNS = 8
 FEWEST = 16
 """Places of a sample that are looked at however many samples there are."""
 
-LARGEST = 2048
-"""Inputs of a filter up to which errors are weighed against each other; larger filters get their bias corrected only."""
+LARGEST = 4096
+"""Inputs up to which all errors of a filter are weighed against each other. Larger filters are split, in the order of their
+weights, and each part makes up for its own errors: a matrix of 4096 x 4096 moments takes 64 MiB, and twice that while it is
+inverted."""
+
+DOUBLE = 2048
+"""Inputs up to which moments are kept in float64, and in float32 beyond it, which their damping exceeds by far."""
+
+ELEMENTS = 2**26
+"""Moments that are held at a time, 256 MiB in float32: layers that have more take turns in reading the data, and the filters of
+one that alone has more, such as a long stack of matrices, are split."""
 
 SAMPLES = 128
 """Samples that are run: what moments lack after so many, further places and not further samples give."""
@@ -50,82 +59,135 @@ class Moments:
     Attributes:
         first: of the inputs as they are in the quantized model, float64 (groups, D) with D inputs of a filter.
         taken: of the part that quantization removed from them, the same shape.
-        second: of the inputs, float64 (groups, D, D); None where D is over :data:`LARGEST`.
-        cross: of the removed part (rows) and the inputs (columns), float64 (groups, D, D); None if nothing was removed.
+        second: of the inputs, (groups * parts, L, L) with filters in parts of L inputs, float64, or float32 where L is
+            over :data:`DOUBLE`; None where they are not wanted.
+        cross: of the removed part (rows) and the inputs (columns), like `second`; None if nothing was removed.
+        parts: of each filter.
         count: number of places.
     """
 
     first: Doubles
     taken: Doubles
-    second: Doubles | None
-    cross: Doubles | None = None
+    second: npt.NDArray[Any] | None
+    cross: npt.NDArray[Any] | None = None
+    parts: int = 1
     count: int = 0
 
     @staticmethod
-    def of(node: ir.Node) -> Moments:
-        """None yet, for the filters of `node`."""
+    def of(node: ir.Node, *, second: bool = True) -> Moments:
+        """None yet, for the filters of `node`; without `second` the means alone are wanted."""
         groups, _, inputs = columns.filters_of(_weight(node), node).shape
-        second = np.zeros((groups, inputs, inputs)) if inputs <= LARGEST else None
-        return Moments(np.zeros((groups, inputs)), np.zeros((groups, inputs)), second)
+        parts, length = parts_of(groups, inputs)
+        dtype = np.float64 if length <= DOUBLE else np.float32
+        square = np.zeros((groups * parts, length, length), dtype) if second else None
+        return Moments(np.zeros((groups, inputs)), np.zeros((groups, inputs)), square, parts=parts)
 
     def add(self, inputs: npt.NDArray[Any], taken: npt.NDArray[Any] | None = None) -> None:
         """Add `inputs`, float32 (groups, places, D), and the part `taken` from each; None is nothing."""
         self.first += inputs.sum(axis=1, dtype=np.float64)
         self.count += inputs.shape[1]
-        if self.second is not None:
-            self.second += inputs.transpose(0, 2, 1) @ inputs
-        if taken is None:
-            return
-        self.taken += taken.sum(axis=1, dtype=np.float64)
-        if self.second is not None:
-            self.cross = np.zeros_like(self.second) if self.cross is None else self.cross
-            self.cross += taken.transpose(0, 2, 1) @ inputs
-
-    def averages(self, *, centred: bool) -> tuple[Doubles, Doubles | None] | None:
-        """Mean `second` and `cross`, about the means where `centred`; None for filters that are too large."""
+        if taken is not None:
+            self.taken += taken.sum(axis=1, dtype=np.float64)
         if self.second is None:
-            return None
-        mean, taken = self.first / self.count, self.taken / self.count
-        second, cross = self.second / self.count, None if self.cross is None else self.cross / self.count
+            return
+        inputs = split(inputs, self.parts)
+        self.second += inputs.transpose(0, 2, 1) @ inputs
+        if taken is not None:
+            self.cross = np.zeros_like(self.second) if self.cross is None else self.cross
+            self.cross += split(taken, self.parts).transpose(0, 2, 1) @ inputs
+
+    def averages(self, group: int, *, centred: bool) -> tuple[Doubles, Doubles | None]:
+        """Mean `second` and `cross` of a part, float64 (L, L), about the means where `centred`."""
+        assert self.second is not None
+        second = self.second[group].astype(np.float64) / self.count
+        cross = None if self.cross is None else self.cross[group].astype(np.float64) / self.count
         if centred:
-            second -= mean[:, :, None] * mean[:, None, :]
+            mean, taken = (split(m[:, None], self.parts)[group, 0] / self.count for m in (self.first, self.taken))
+            second -= np.outer(mean, mean)
             if cross is not None:
-                cross -= taken[:, :, None] * mean[:, None, :]
+                cross -= np.outer(taken, mean)
         return second, cross
 
 
-def alone(model: ir.Model, nodes: Sequence[ir.Node], placed: Sequence[Placement], data: Data) -> list[Moments]:
-    """Moments of each layer behind the quantizer of its input alone, all of them in one pass over the data.
+def parts_of(groups: int, inputs: int) -> tuple[int, int]:
+    """Number of parts that filters with so many inputs are split into, and inputs of each."""
+    longest = max(min(LARGEST, ELEMENTS // (groups * inputs)), 1)
+    parts = -(-inputs // longest)
+    return parts, -(-inputs // parts)
+
+
+def split(rows: npt.NDArray[Any], parts: int) -> npt.NDArray[Any]:
+    """`rows` (groups, N, D) as (groups * parts, N, L), filled up with zeros."""
+    groups, count, inputs = rows.shape
+    if parts == 1:
+        return rows
+    length = -(-inputs // parts)
+    filled = np.pad(rows, ((0, 0), (0, 0), (0, parts * length - inputs)))
+    return filled.reshape(groups, count, parts, length).transpose(0, 2, 1, 3).reshape(groups * parts, count, length)
+
+
+def joined(rows: npt.NDArray[Any], parts: int, inputs: int) -> npt.NDArray[Any]:
+    """The inverse of :func:`split`, for rows of so many `inputs`."""
+    total, count, length = rows.shape
+    apart = rows.reshape(total // parts, parts, count, length).transpose(0, 2, 1, 3)
+    return apart.reshape(total // parts, count, parts * length)[:, :, :inputs]
+
+
+def alone(
+    model: ir.Model, nodes: Sequence[ir.Node], placed: Sequence[Placement], data: Data, *, second: bool = True
+) -> Iterator[tuple[list[ir.Node], list[Moments]]]:
+    """Moments of each layer behind the quantizer of its input alone; layers that fit into memory share a pass over the data.
 
     What narrow grids round off counts as taken; at 8 bits it is next to nothing. What a range clips does not: it was
     chosen because the network does not miss that, and a bias that made up for it would move all other values (MobileNetV2
     ends at 14.5 dB with that, and at 21.6 without).
 
     Args:
-        model: prepared float model.
+        model: prepared float model, of which only weights and biases of `nodes` change meanwhile.
         nodes: layers of it.
         placed: quantizers with their parameters.
         data: calibration data.
+        second: False for the means alone.
     """
     names = [str(node.inputs[0].name) for node in nodes]  # type: ignore[union-attr]
     fed = {info.name for info in data.inputs}
     fetched = [n for n in dict.fromkeys(names) if n not in fed]
     session = Session(vendor_operators.runnable_part(model), optimize=True, tensors=fetched)
-    grids = [_grid_of_input(node, placed) for node in nodes]
-    moments = [Moments.of(node) for node in nodes]
     some = data.few(SAMPLES)
     samples = some.samples or 1
-    for feeds in some:
-        values = {**feeds, **session.run(feeds, fetched)}
-        for node, name, grid, moment in zip(nodes, names, grids, moments, strict=True):
-            if name in values and values[name].size:
-                found = _columns(values[name], node, samples)
-                moment.add(*_on_grid(found, grid))
-    return moments
+    for together in _batches(nodes):
+        grids = [_grid_of_input(node, placed) for node in together]
+        moments = [Moments.of(node, second=second) for node in together]
+        ours = [str(node.inputs[0].name) for node in together]  # type: ignore[union-attr]
+        wanted = [n for n in dict.fromkeys(ours) if n not in fed]
+        for feeds in some:
+            values = {**feeds, **session.run(feeds, wanted)}
+            for node, name, grid, moment in zip(together, ours, grids, moments, strict=True):
+                if name in values and values[name].size:
+                    found = _columns(values[name], node, samples)
+                    moment.add(*_on_grid(found, grid))
+        yield together, moments
+
+
+def _batches(nodes: Sequence[ir.Node]) -> Iterator[list[ir.Node]]:
+    """`nodes` in order, as many at a time as have :data:`ELEMENTS` moments together."""
+    batch: list[ir.Node] = []
+    held = 0
+    for node in nodes:
+        groups, _, inputs = columns.filters_of(_weight(node), node).shape
+        parts, length = parts_of(groups, inputs)
+        size = groups * parts * length**2
+        if batch and held + size > ELEMENTS:
+            yield batch
+            batch, held = [], 0
+        batch.append(node)
+        held += size
+    if batch:
+        yield batch
 
 
 def in_turn(
-    model: ir.Model, nodes: Sequence[ir.Node], insert: Insert, data: Data
+    model: ir.Model, nodes: Sequence[ir.Node], insert: Insert, data: Data, *, second: bool = True
 ) -> Iterator[tuple[list[ir.Node], list[Moments]]]:
     """Moments of layers behind all that is quantized in front of them, stage by stage.
 
@@ -137,8 +199,9 @@ def in_turn(
         nodes: layers of it.
         insert: inserts quantizers into a copy of `model`.
         data: calibration data.
+        second: False for the means alone.
     """
-    stages, original = _stages(nodes), model.clone()
+    stages, original = [batch for stage in _stages(nodes) for batch in _batches(stage)], model.clone()
     some = data.few(min(MOST, max(RUNS // max(len(stages), 1), FEWEST)))
     samples = some.samples or 1
     for stage in stages:
@@ -150,7 +213,7 @@ def in_turn(
         ours = [str(node.inputs[0].name) for node in stage]  # type: ignore[union-attr]
         behind = [theirs.get(str(node.name), "") for node in stage]
         runs = _Up(original, ours, optimize=True), _Up(quantized, behind, optimize=False)
-        moments = [Moments.of(node) for node in stage]
+        moments = [Moments.of(node, second=second) for node in stage]
         for feeds in some:
             wanted, found = (run(feeds) for run in runs)
             for node, moment, one, two in zip(stage, moments, ours, behind, strict=True):

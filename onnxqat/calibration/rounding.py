@@ -1,41 +1,53 @@
-"""Compensated rounding (GPTQ) of weights on calibration data, and bias correction.
+"""Compensated rounding of weights on calibration data, which is GPTQ, and bias correction.
 
-1. GPTQ (Frantar et al., ICLR 2023) is Optimal Brain Quantization (OBQ: Frantar and Alistarh, "Optimal Brain
-   Compression", NeurIPS 2022) with one order of the columns for all rows, here that of falling input power.
+1. GPTQ (Frantar et al., ICLR 2023; :mod:`onnxqat.calibration.gptq`) is Optimal Brain Quantization (OBQ: Frantar and
+   Alistarh, "Optimal Brain Compression", NeurIPS 2022) with one order of the columns for all rows.
 2. It minimizes the same error as AdaRound (:mod:`onnxqat.training.methods.adaround`), that of the layer's output, in
    closed form in place of gradient descent; a code may move by more than one LSB from the nearest.
 3. Bias correction (Nagel et al., "Data-Free Quantization Through Weight Equalization and Bias Correction", ICCV 2019)
-   adds the mean error of each output channel, measured on data, to the bias.
+   adds the mean error of each output channel, measured on data, to the bias. It is a part of it, and does without too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import dataclasses
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import onnx_ir as ir
 
+from onnxqat import numerics
 from onnxqat.calibration import columns, saturation
+from onnxqat.calibration.gptq import Doubles, Solver
 from onnxqat.calibration.largest_codes import ByNode, LargestCodes
-from onnxqat.calibration.moments import Doubles, Insert, Moments, alone, in_turn
+from onnxqat.calibration.moments import Insert, Moments, alone, in_turn, joined, split
 from onnxqat.data.data import Data
 from onnxqat.graph import batchnorm, build, notes, query
 from onnxqat.passes import compute_batchnorm
-from onnxqat.placement.tensor_specs import output_axis
 from onnxqat.types import Placement, QParams, Remark
-
-DAMPING = 1e-3
-"""Share of the mean input power that is added to each input's own, so that the moments can be inverted."""
-
-REGULARIZATION = 1e-2
-"""The same where weights follow what rounding took from the inputs. ResNet-20 at 4 bits is as good with a tenth of it, so
-that the steadier solution costs nothing."""
 
 MARGIN = 0.05
 """LSB that a weight keeps from where it would round to the next code: enough for float32 at 16 bits, and for a step
 of training to pass. ResNet-20, W4A4, 100 steps from weights on their codes end at 93.9 % of held-out training images,
 from these and from the float weights at 95.1 %."""
+
+WEIGHTS = 2**22
+"""Weights of a layer that are worked on at a time, 32 MiB for each of a dozen arrays: filters do not depend on each other."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Wanted:
+    """What is to be found for the layers, of the two that data are good for.
+
+    Attributes:
+        codes: of the weights; without them each keeps its nearest.
+        biases: take up the mean error of their output channels.
+    """
+
+    codes: bool = True
+    biases: bool = True
 
 
 def compensate(
@@ -44,6 +56,7 @@ def compensate(
     data: Data,
     largest: ByNode | None = None,
     insert: Insert | None = None,
+    wanted: Wanted = Wanted(),  # frozen
 ) -> tuple[Remark, ...]:
     """Move the weights of layers in `model`, in place, so that their codes have as little error at the output as possible.
 
@@ -57,12 +70,13 @@ def compensate(
     inputs, in its quantizer and in all layers in front (Li et al., "GPTAQ", ICML 2025): ResNet-20, W4A4, 84.4 -> 89.7 %. At
     8 bits that learns the calibration samples by heart, 31.0 dB on them and 29.2 on others, for 29.8 without.
 
-    A BatchNormalization that is kept behind a Conv takes the mean error up in its mean. One that the graph will compute
-    in front of the quantizers (:mod:`onnxqat.passes.compute_batchnorm`) follows: the weight in front of folding and beta
-    become those that fold to what was found.
+    The bias is that of the layer or, behind a MatMul, the constant that an Add brings. A BatchNormalization that is kept
+    behind a convolution takes the mean error up in its mean. One that the graph will compute in front of the quantizers
+    (:mod:`onnxqat.passes.compute_batchnorm`) follows: the weight in front of folding and beta become those that fold to
+    what was found.
 
-    Costs a pass over the data; the model notes that it was done (``notes.ROUNDED_BITS``). Left as they are: weights or
-    biases that other nodes read too, computed biases, stacks of matrices.
+    Costs a pass over the data, more for layers of thousands of inputs; the model notes that it was done
+    (``notes.ROUNDED_BITS``). Left as they are: weights or biases that other nodes read too, and computed ones.
 
     Args:
         model: prepared float model.
@@ -71,169 +85,234 @@ def compensate(
         largest: codes for which the nearest codes of weights keep sums from saturating, and the chosen ones have to.
         insert: inserts the quantizers into a copy of `model`, for layers that are rounded one behind the other; None: all
             are, each behind the quantizer of its input alone.
+        wanted: codes, biases or both.
     """
     placed = list(placements)
     grids = {p.tensor: p.qparams for p in placed if p.group is None}
     nodes = [node for node in model.graph if _is_candidate(node, grids)]
     if not nodes:
         return ()
+    done = "weights of {} layers were rounded" if wanted.codes else "biases of {} layers were corrected"
     if not data.repeatable:
         text = "weights were rounded to the nearest code: the calibration data can be read only once"
         return (Remark(text, (), "calibrate"),)
-    found = [(nodes, alone(model, nodes, placed, data))] if insert is None else in_turn(model, nodes, insert, data)
+    ways = {"second": wanted.codes}
+    found = alone(model, nodes, placed, data, **ways) if insert is None else in_turn(model, nodes, insert, data, **ways)
+    changed = 0
     for stage, moments in found:
         for node, moment in zip(stage, moments, strict=True):
-            grid, codes = grids[str(node.inputs[1].name)], (largest or {}).get(str(node.name))  # type: ignore[union-attr]
-            _round(node, grid, moment, codes, shifts=insert is not None)
+            layer = _Layer.of(node, grids, wanted)
+            codes = (largest or {}).get(str(node.name))
+            changed += bool(moment.count) and layer.round(moment, codes, shifts=insert is not None)
+    if not changed:
+        return ()
     rounded_grids = [grids[str(node.inputs[1].name)] for node in nodes]  # type: ignore[union-attr]
     made_up_for = rounded_grids if insert is None else [p.qparams for p in placed]
     model.metadata_props[notes.ROUNDED_BITS] = str(min(grid.qtype.bits for grid in made_up_for))
-    return (Remark(f"weights of {len(nodes)} layers were rounded on calibration data", (), "calibrate"),)
+    return (Remark(f"{done.format(changed)} on calibration data", (), "calibrate"),)
 
 
 def _is_candidate(node: ir.Node, grids: dict[str, QParams]) -> bool:
-    if node.op_type not in columns.LAYERS or node.domain or query.attribute(node, "transA", 0):
+    if node.op_type not in (*columns.LAYERS, "ConvTranspose") or node.domain:
         return False
-    weight, bias = node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else None
-    private = [v is None or (v.producer() is None and query.reads(v) == 1) for v in (weight, bias)]
-    if not all(private) or weight is None or str(weight.name) not in grids:
+    weight = node.inputs[1]
+    if weight is None or str(weight.name) not in grids or not _is_private(weight):
         return False
-    constant, grid = query.constant_tensor(weight), grids[str(weight.name)]
-    if (
-        constant is None
-        or constant.dtype != ir.DataType.FLOAT
-        or (node.op_type == "MatMul" and len(constant.shape) != 2)
-    ):
+    held = query.constant_tensor(weight)
+    # Steps of small floats differ.
+    return held is not None and len(held.shape) > 1 and not grids[str(weight.name)].qtype.is_float
+
+
+def _is_private(value: ir.Value | None) -> bool:
+    """Check whether `value` is a float32 constant that a single node reads."""
+    if value is None or value.producer() is not None or query.reads(value) != 1:
         return False
-    axis = output_axis(node) % len(constant.shape)
-    if grid.axis not in (None, axis) or grid.qtype.is_float or grid.block_size:
-        return False  # steps of small floats differ, and blocks cut the columns
-    held = None if bias is None else query.constant_tensor(bias)
-    return bias is None or (held is not None and tuple(held.shape) == (constant.shape[axis],))
+    constant = query.constant_tensor(value)
+    return constant is not None and constant.dtype == ir.DataType.FLOAT
 
 
-def _round(node: ir.Node, grid: QParams, moments: Moments, largest: LargestCodes | None, *, shifts: bool) -> None:
-    """Round the weight of `node` and correct its bias, which also makes up for how the mean input `shifts`."""
-    if not moments.count:
-        return
-    weight, bias = node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else None
-    behind = _mean_behind(node) if bias is None else None
-    values = query.constant_array(weight)
-    assert weight is not None
-    assert values is not None
-    rows = columns.filters_of(values, node).astype(np.float64)
-    groups, filters, _ = rows.shape
-    shape = (groups * filters, 1)
-    scale = np.broadcast_to(grid.scale.reshape(-1, 1), shape).reshape(groups, filters, 1).astype(np.float64)
-    zero = np.broadcast_to(grid.zero_point.reshape(-1, 1), shape).reshape(groups, filters, 1)
-    ends = grid.qtype.quant_min - zero, grid.qtype.quant_max - zero
-    mean = moments.first / moments.count
-    codes = np.clip(np.rint(rows / scale), *ends)
-    averages = moments.averages(centred=bias is not None or behind is not None)
-    if averages is not None:
-        second, cross = averages
-        wanted = rows if cross is None else rows + made_up(rows, second, cross)
-        other = rounded(wanted, scale, ends, second)
-        codes = _cheaper(wanted, scale, codes, _unsaturated(node, values.shape, codes, zero, other, largest), second)
-    lost = np.einsum("gmd,gd->gm", rows - codes * scale, mean)
-    if shifts:
-        lost += np.einsum("gmd,gd->gm", rows, moments.taken / moments.count)
-    lost = lost.reshape(-1)
-    new = columns.weight_of(_nearest_weights(rows, scale, codes, ends), node, values.shape).astype(np.float32)
-    weight.const_value = build.tensor(new, ir.DataType.FLOAT, weight.name)
-    for value, change in ((bias, lost), (behind, -lost)):
-        old = None if value is None else query.constant_array(value)
-        if value is not None and old is not None:
-            value.const_value = build.tensor((old + change).astype(np.float32), ir.DataType.FLOAT, value.name)
-    if node.op_type == "Conv":
-        compute_batchnorm.follow(node, new, lost)
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Layer:
+    """A layer, and what takes its mean error up.
 
-
-def made_up(rows: Doubles, second: Doubles, cross: Doubles) -> Doubles:
-    """Least-squares change of the weights that compensates, at the layer's output, for what the inputs lost.
-
-    Args:
-        rows: weights (groups, M, D).
-        second: second moments of the inputs, (groups, D, D).
-        cross: moments of what was taken and the inputs, (groups, D, D).
+    Attributes:
+        node: the layer.
+        grid: of its weight.
+        values: its weight, float32.
+        rows: the same as filters, float32 (groups, M, D).
+        wanted: codes, biases or both.
+        bias: float32 constant of M values for each group; None where there is none that may change.
+        mean: of the BatchNormalization that is kept behind, in the place of a bias.
     """
-    size = second.shape[1]
-    power = np.maximum(np.einsum("gdd->gd", second).mean(axis=1), np.finfo(np.float64).tiny ** 0.5)
-    damped = second + REGULARIZATION * power[:, None, None] * np.eye(size)
-    return np.asarray(np.linalg.solve(damped, (rows @ cross).transpose(0, 2, 1)).transpose(0, 2, 1))
+
+    node: ir.Node
+    grid: QParams
+    values: npt.NDArray[np.float32]
+    rows: npt.NDArray[np.float32]
+    wanted: Wanted
+    bias: ir.Value | None
+    mean: ir.Value | None
+
+    @classmethod
+    def of(cls, node: ir.Node, grids: dict[str, QParams], wanted: Wanted) -> _Layer:
+        """Read the layer `node`; `grids` are those of all constants that have one."""
+        weight = node.inputs[1]
+        assert weight is not None
+        values = query.constant_array(weight)
+        assert values is not None
+        rows = columns.filters_of(values, node)
+        bias = _bias_of(node, rows.shape[0] * rows.shape[1], grids) if wanted.biases else None
+        mean = _mean_behind(node) if wanted.biases and bias is None else None
+        return cls(node, grids[str(weight.name)], values, rows, wanted, bias, mean)
+
+    def round(self, moments: Moments, largest: LargestCodes | None, *, shifts: bool) -> bool:
+        """Round the weight and correct the bias, which also makes up for how the mean input `shifts`.
+
+        Returns:
+            Whether there was anything to change.
+        """
+        if not self.wanted.codes and self.bias is None and self.mean is None:
+            return False
+        parts = (
+            np.broadcast_to(numerics.spread(p, self.grid, self.values.shape), self.values.shape)
+            for p in self._qparams()
+        )
+        scale, zero = (columns.filters_of(part, self.node) for part in parts)
+        low, high = (end - zero.astype(np.float32) for end in (self.grid.qtype.quant_min, self.grid.qtype.quant_max))
+        codes = np.clip(np.rint(self.rows / scale), low, high)
+        if self.wanted.codes:
+            centred = self.bias is not None or self.mean is not None
+            other = _chosen(self.rows, scale, (low, high), moments, centred=centred)
+            codes = self._unsaturated(codes, zero, other, largest)
+        mean, taken = moments.first / moments.count, moments.taken / moments.count if shifts else None
+        lost = np.concatenate([*_lost(self.rows, codes, scale, mean, taken)], axis=1).reshape(-1)
+        new = self.values
+        if self.wanted.codes:
+            nearest = _nearest_weights(self.rows, scale, codes, (low, high))
+            new = columns.weight_of(nearest, self.node, self.values.shape)
+            self._replace(self.node.inputs[1], new)
+        for value, change in ((self.bias, lost), (self.mean, -lost)):
+            old = query.constant_array(value)
+            if value is not None and old is not None:
+                self._replace(value, old + change.reshape(old.shape))
+        compute_batchnorm.follow(self.node, new, np.zeros_like(lost) if self.bias is None else lost)
+        return True
+
+    def _qparams(self) -> tuple[Any, Any]:
+        return self.grid.scale, self.grid.zero_point
+
+    def _unsaturated(self, nearest: Any, zero: Any, other: Any, largest: LargestCodes | None) -> Any:
+        """`other` without the filters whose products could saturate, where those of `nearest` cannot."""
+        if self.node.op_type not in saturation.LAYERS or self.grid.block_size:
+            return other  # computed in float
+        both = (columns.weight_of(codes + zero, self.node, self.values.shape) for codes in (nearest, other))
+        before, after = (saturation.worst_pairs(self.node, codes, largest) for codes in both)
+        if before is None or after is None:
+            return other
+        worse = (before <= saturation.LIMIT) & (after > saturation.LIMIT)
+        return np.where(worse.reshape(*other.shape[:2], 1), nearest, other)
+
+    @staticmethod
+    def _replace(value: ir.Value | None, new: npt.NDArray[Any]) -> None:
+        assert value is not None
+        value.const_value = build.tensor(new.astype(np.float32), ir.DataType.FLOAT, value.name)
 
 
-def _nearest_weights(rows: Doubles, scale: Doubles, codes: Doubles, ends: tuple[Any, Any]) -> Doubles:
-    """The weights that round to `codes` and are as near to `rows` as that allows, :data:`MARGIN` from the next code.
-
-    Training and reconstruction start from them: what is far from the middle between two codes stays there.
-    """
-    below = np.where(codes > ends[0], MARGIN - 0.5, -np.inf)  # what saturates does so from any distance
-    above = np.where(codes < ends[1], 0.5 - MARGIN, np.inf)
-    return (codes + np.clip(rows / scale - codes, below, above)) * scale
-
-
-def _unsaturated(
-    node: ir.Node,
-    shape: tuple[int, ...],
-    nearest: Doubles,
-    zero: Any,
-    other: Doubles,
-    largest: LargestCodes | None,
-) -> Doubles:
-    """`other` without the filters whose products could saturate, where those of `nearest` cannot."""
-    both = (columns.weight_of(codes + zero, node, shape) for codes in (nearest, other))
-    before, after = (saturation.worst_pairs(node, codes, largest) for codes in both)
-    if before is None or after is None:
-        return other
-    worse = (before <= saturation.LIMIT) & (after > saturation.LIMIT)
-    return np.where(worse.reshape(*other.shape[:2], 1), nearest, other)
+def _bias_of(node: ir.Node, channels: int, grids: dict[str, QParams]) -> ir.Value | None:
+    """The constant that is added to each of the output channels of `node`, where nothing else reads it."""
+    value = node.inputs[2] if len(node.inputs) > 2 else None
+    readers = tuple(node.outputs[0].uses())
+    if node.op_type == "MatMul" and len(readers) == 1 and readers[0].node.op_type == "Add":
+        value = readers[0].node.inputs[1 - readers[0].idx]
+        last = query.static_shape(value)
+        if last is None or last[-1:] != (channels,) or str(value and value.name) in grids:
+            return None  # a table that quantizes the constant has its range by now
+    if any(query.attribute(node, name, 1.0) != 1.0 for name in ("alpha", "beta")) or not _is_private(value):
+        return None
+    held = query.constant_array(value)
+    return value if held is not None and held.size == channels else None
 
 
 def _mean_behind(node: ir.Node) -> ir.Value | None:
     """The mean of the BatchNormalization that is kept behind `node`, where nothing else reads it."""
     kept = batchnorm.kept_behind(node)
     value = None if kept is None else kept.inputs[3]
-    constant = query.constant_tensor(value)
-    private = value is not None and value.producer() is None and query.reads(value) == 1
-    return value if private and constant is not None and constant.dtype == ir.DataType.FLOAT else None
+    return value if _is_private(value) else None
 
 
-def rounded(rows: Doubles, scale: Doubles, ends: tuple[Any, Any], second: Doubles) -> Doubles:
-    """Codes of `rows` by GPTQ (algorithm 1): the errors of each column are spread over the columns that follow.
+def _slices(rows: npt.NDArray[Any]) -> Iterator[slice]:
+    """The filters of `rows` (groups, M, D), so many at a time that they have :data:`WEIGHTS` weights."""
+    groups, filters, inputs = rows.shape
+    step = max(WEIGHTS // (groups * inputs), 1)
+    return (slice(start, start + step) for start in range(0, filters, step))
+
+
+def _chosen(
+    rows: npt.NDArray[Any],
+    scale: npt.NDArray[Any],
+    ends: tuple[npt.NDArray[Any], npt.NDArray[Any]],
+    moments: Moments,
+    *,
+    centred: bool,
+) -> npt.NDArray[np.float32]:
+    """Codes less their zero points, by GPTQ where that has less error at the output than the nearest.
 
     Args:
         rows: weights (groups, M, D).
-        scale: (groups, M, 1).
-        ends: smallest and largest code, zero point subtracted, broadcastable to (groups, M, 1).
-        second: second moments of the inputs, (groups, D, D).
-
-    Returns:
-        float64 (groups, M, D), whole numbers.
+        scale: the same shape.
+        ends: smallest and largest code, the same shape, zero point subtracted.
+        moments: of the inputs.
+        centred: about their means.
     """
-    power = np.einsum("gdd->gd", second)
-    damping = np.maximum(DAMPING * power.mean(axis=1), np.finfo(np.float64).tiny ** 0.5)
-    # Inputs of high power first, while there are others left to make up for them.
-    order = np.argsort(-power, axis=1, kind="stable")
-    size = rows.shape[2]
-    sorted_second = np.take_along_axis(np.take_along_axis(second, order[:, :, None], 1), order[:, None, :], 2)
-    try:
-        inverse = np.linalg.inv(sorted_second + damping[:, None, None] * np.eye(size))
-        factor = np.linalg.cholesky((inverse + inverse.transpose(0, 2, 1)) / 2).transpose(0, 2, 1)
-    except np.linalg.LinAlgError:  # inputs that are all the same: there is nothing that could be made up for
-        return np.clip(np.rint(rows / scale), *ends)
-    left = np.take_along_axis(rows, order[:, None, :], 2)
-    codes = np.empty_like(left)
-    for column in range(size):
-        codes[:, :, column] = np.clip(np.rint(left[:, :, column, None] / scale), *ends)[:, :, 0]
-        lost = (left[:, :, column] - codes[:, :, column] * scale[:, :, 0]) / factor[:, None, column, column]
-        left[:, :, column + 1 :] -= lost[:, :, None] * factor[:, None, column, column + 1 :]
-    result = np.empty_like(codes)
-    np.put_along_axis(result, np.broadcast_to(order[:, None, :], codes.shape), codes, 2)
+    given = [split(part, moments.parts) for part in (rows, scale, *ends)]
+    given[1] = np.where(given[1] == 0, np.float32(1), given[1])  # what fills a part up has no scale
+    codes = np.empty(given[0].shape, np.float32)
+    for group in range(len(codes)):
+        second, cross = moments.averages(group, centred=centred)
+        solver = Solver(second)
+        recovery = None if cross is None else solver.recovery(cross)
+        for filters in _slices(codes[group : group + 1]):
+            weights, steps, low, high = (part[group, filters].astype(np.float64) for part in given)
+            goal = weights if recovery is None else weights + weights @ recovery
+            codes[group, filters] = _cheaper(solver, goal, steps, low, high)
+    return joined(codes, moments.parts, rows.shape[-1])
+
+
+def _cheaper(solver: Solver, rows: Doubles, scale: Doubles, low: Doubles, high: Doubles) -> Doubles:
+    """Codes of each filter by `solver` or the nearest ones: those with the smaller mean squared error at the output."""
+    both = np.clip(np.rint(rows / scale), low, high), solver.codes(rows, scale, low, high)
+    nearest, other = (solver.costs(rows - codes * scale) for codes in both)
+    return np.where((other < nearest)[:, None], both[1], both[0])
+
+
+def _lost(
+    rows: npt.NDArray[Any],
+    codes: npt.NDArray[Any],
+    scale: npt.NDArray[Any],
+    mean: Doubles,
+    taken: Doubles | None,
+) -> Iterator[Doubles]:
+    """What each output channel lacks on average, (groups, some of M), by the `mean` input and what was `taken` from it."""
+    for filters in _slices(rows):
+        weights, steps, kept = (part[:, filters].astype(np.float64) for part in (rows, scale, codes))
+        lost = np.einsum("gmd,gd->gm", weights - kept * steps, mean)
+        yield lost if taken is None else lost + np.einsum("gmd,gd->gm", weights, taken)
+
+
+def _nearest_weights(
+    rows: npt.NDArray[Any],
+    scale: npt.NDArray[Any],
+    codes: npt.NDArray[Any],
+    ends: tuple[npt.NDArray[Any], npt.NDArray[Any]],
+) -> npt.NDArray[np.float32]:
+    """The weights that round to `codes` and are as near to `rows` as that allows, :data:`MARGIN` from the next code.
+
+    Training and reconstruction start from them: what is far from the middle between two codes stays there.
+    """
+    result = np.empty(rows.shape, np.float32)
+    for filters in _slices(rows):
+        weights, steps, kept, low, high = (part[:, filters].astype(np.float64) for part in (rows, scale, codes, *ends))
+        below = np.where(kept > low, MARGIN - 0.5, -np.inf)  # what saturates does so from any distance
+        above = np.where(kept < high, 0.5 - MARGIN, np.inf)
+        result[:, filters] = (kept + np.clip(weights / steps - kept, below, above)) * steps
     return result
-
-
-def _cheaper(rows: Doubles, scale: Doubles, nearest: Doubles, other: Doubles, second: Doubles) -> Doubles:
-    """Choose between two codings per filter: the one with the smaller mean squared error at the output."""
-    costs = [np.einsum("gmd,gmd->gm", error @ second, error) for error in (rows - c * scale for c in (nearest, other))]
-    return np.where((costs[1] < costs[0])[:, :, None], other, nearest)

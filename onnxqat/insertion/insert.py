@@ -7,15 +7,16 @@ import functools
 import os
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import onnx_ir as ir
 
 from onnxqat.backends import schema
 from onnxqat.errors import UsageError
 from onnxqat.graph import build, bundles, edit, files_read, io, provenance, qdq, query, walk
-from onnxqat.insertion import kept_weights, needed_data, records
+from onnxqat.insertion import kept_weights, needed_data, records, weight_choice
 from onnxqat.insertion.prepare import BatchNorm, prepare
+from onnxqat.insertion.weight_choice import Rounding, WeightChoice
 from onnxqat.passes import _opset
 from onnxqat.passes._held_quantizers import settle_quantizers
 from onnxqat.passes._setting import Setting
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
     from onnxqat.insertion.guard import Guarded
     from onnxqat.insertion.placing import Calibrated
     from onnxqat.insertion.trial import Trial
-
-Rounding = Literal["auto", "nearest", "compensated"]
 
 RANDOM_BATCHES = 4
 
@@ -80,6 +79,7 @@ def insert_qdq(
     simplify: bool = False,
     equalize: bool = True,
     rounding: Rounding = "auto",
+    bias_correction: bool | None = None,
     batch_norm: BatchNorm = "auto",
     keep_io_types: bool = True,
     passes: Sequence[PassSource | tuple[PassSource, str]] = (),
@@ -103,9 +103,11 @@ def insert_qdq(
         keep: leave the quantizers of an already quantized model as they are, and add what is missing.
         simplify: run onnxsim first, behind a check that the function is kept.
         equalize: bring channels of very different size in front of a SiLU to one size, where calibration finds any.
-        rounding: ``"compensated"`` rounds the weights of layers on the calibration data
+        rounding: ``"gptq"``, or ``"compensated"``, rounds the weights of layers on the calibration data
             (:mod:`onnxqat.calibration.rounding`) and corrects biases; ``"nearest"`` leaves weights and biases; ``"auto"``
             rounds on the data where that helps on samples that are held out.
+        bias_correction: correct biases on the calibration data, whatever the rounding, or leave them; None: where
+            weights are rounded on the data.
         batch_norm: ``"keep"`` leaves a BatchNormalization in the file, to be trained: behind its layer where the
             backend's weight scales can take it up at deployment, else in front of the quantizers, where the graph
             folds it; ``"fold"`` folds it into the weights before they are quantized; ``"auto"`` keeps it where weights have
@@ -128,13 +130,11 @@ def insert_qdq(
         UsageError: ``pattern-no-match``, ``option-invalid``.
         CheckError: ``quantized-not-finite``: NaN or infinities where the float model has none; nothing is written.
     """
-    _check_choices(rounding, batch_norm, replace=replace, keep=keep)
+    _check_choices(batch_norm, replace=replace, keep=keep)
     overrides = overrides or Overrides()
     own_passes = added.placed(passes, recipes.PREPARE)
     table = table_overrides.apply(overrides, schema.load(backend))
-    if rounding == "compensated" and table.sums == "tie_free":
-        text = f"{table.backend} --exact rounds weights to even codes, which undoes compensated rounding"
-        raise UsageError("option-invalid", text, hint="leave one of the two")
+    choice = weight_choice.chosen(rounding, bias_correction, table)
     if output is None and isinstance(model, (str, os.PathLike)):
         output = bundles.outside(model).with_suffix(".qdq.onnx")
     files_read.plan(output)
@@ -155,7 +155,7 @@ def insert_qdq(
         added=own_passes,
     )
     chosen = _reachable(graph, chosen, remarks)
-    given = {"calibration": calibration, "random_data": random_data, "rounding": rounding}
+    given = {"calibration": calibration, "random_data": random_data, "rounds": choice.needs_data}
     remarks.extend((*kept_weights.remarks(original, table), *needed_data.check(graph, table, chosen, **given)))
     data = _open(graph, calibration, preprocess, batch_size, limit)
     if equalize and calibration is not None:
@@ -168,13 +168,13 @@ def insert_qdq(
     # Random numbers say nothing of how large codes get, and --safe-range takes no data's word for it.
     trusts_data = calibration is not None and not overrides.safe_range
     calibrated = _calibrate(graph, table, chosen, data, progress, watches_peaks=trusts_data)
-    if rounding == "auto" and (fast or calibration is None):
-        rounding = "nearest"
+    if fast or calibration is None:
+        choice = choice.without_data()
     if not fast and calibration is not None:
         remarks.extend(exactness.cost(original, calibrated, (backend, overrides), data, place))
         remarks.extend(calibrated.choose_ranges(data))
     has_file = bool(origin.float_model)
-    placing = functools.partial(_round_and_place, table=table, data=data, rounding=rounding, has_file=has_file)
+    placing = functools.partial(_round_and_place, table=table, data=data, choice=choice, has_file=has_file)
     watch = guarding.Guard(original, calibrated, data, overrides, placing, mends=guard)
     made = watch.make(remarks, tries=calibration is not None)
     records.describe(
@@ -189,10 +189,9 @@ def insert_qdq(
     return dataclasses.replace(result, trial=made.trial, guard=made.guarded)
 
 
-def _check_choices(rounding: str, batch_norm: str, *, replace: bool, keep: bool) -> None:
-    for name, choice, choices in (("rounding", rounding, Rounding), ("batch_norm", batch_norm, BatchNorm)):
-        if choice not in get_args(choices):
-            raise UsageError("option-invalid", f"{name} is {choice!r}", hint=", ".join(get_args(choices)))
+def _check_choices(batch_norm: str, *, replace: bool, keep: bool) -> None:
+    if batch_norm not in get_args(BatchNorm):
+        raise UsageError("option-invalid", f"batch_norm is {batch_norm!r}", hint=", ".join(get_args(BatchNorm)))
     if replace and keep:
         raise UsageError("option-invalid", "quantizers can be replaced or kept, not both")
 
@@ -255,13 +254,13 @@ def _round_and_place(
     *,
     table: schema.Backend,
     data: Data,
-    rounding: Rounding,
+    choice: WeightChoice,
     has_file: bool,
 ) -> None:
     from onnxqat.insertion.rounding_choice import round_weights
 
     insert = functools.partial(place, table=table, plan=plan, resolved=resolved)
-    remarks.extend(round_weights(model, plan, resolved, data, rounding, insert, has_file=has_file))
+    remarks.extend(round_weights(model, plan, resolved, data, choice, insert, has_file=has_file))
     insert(model, remarks)
 
 

@@ -14,7 +14,7 @@ from onnxqat.types import Remark
 
 
 def check(
-    model: ir.Model, table: Backend, chosen: NodeSelection, *, calibration: Any, random_data: bool, rounding: str
+    model: ir.Model, table: Backend, chosen: NodeSelection, *, calibration: Any, random_data: bool, rounds: bool
 ) -> tuple[Remark, ...]:
     """Raise an error if data are missing, or if there are two kinds.
 
@@ -24,7 +24,7 @@ def check(
         chosen: nodes that the user took out.
         calibration: what was given; None without.
         random_data: whether random numbers stand in.
-        rounding: of weights.
+        rounds: weights or biases are to be chosen on data.
 
     Returns:
         A remark where nothing was given and nothing is needed.
@@ -40,8 +40,8 @@ def check(
     if calibration is not None or random_data:
         return ()
     hint = "give --calibration, or --random-data to try the placement without meaningful ranges"
-    if rounding == "compensated":
-        raise DataError("data-missing", "there is no data to round weights on", hint=hint)
+    if rounds:
+        raise DataError("data-missing", "there are no data to round weights or to correct biases on", hint=hint)
     observed = resolve.tensors_to_observe(planner.plan(model, table, chosen))
     if observed:
         text = f"there is no calibration data, and ranges of {len(observed)} activations are needed"

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 import onnx_ir as ir
 
 from onnxqat.calibration.moments import Insert
 from onnxqat.calibration.output_parts import Shares
 from onnxqat.calibration.resolve import Resolved
-from onnxqat.calibration.rounding import compensate
+from onnxqat.calibration.rounding import Wanted, compensate
 from onnxqat.data.data import Data
 from onnxqat.data.inputs import Feeds, samples_of
 from onnxqat.errors import DataError, ModelError
 from onnxqat.graph import batchnorm, notes
 from onnxqat.insertion import kept_batchnorm
+from onnxqat.insertion.weight_choice import WeightChoice
 from onnxqat.runtime.session import Session
 from onnxqat.types import Placement, QuantPlan, Remark
-
-Rounding = Literal["auto", "nearest", "compensated"]
 
 SHARE = 8
 """One sample in so many is held out."""
@@ -32,7 +30,7 @@ FEWEST = 4
 
 FOR_TRAINING = (
     f"weights below {notes.NARROW} bits keep their nearest codes, since a model in memory has no file that training and "
-    'reconstruction could take for their teacher; where none follows, rounding="compensated" makes a better file'
+    'reconstruction could take for their teacher; where none follows, rounding="gptq" makes a better file'
 )
 
 
@@ -41,7 +39,7 @@ def round_weights(
     plan: QuantPlan,
     resolved: Resolved,
     data: Data,
-    rounding: Rounding,
+    choice: WeightChoice,
     insert: Insert,
     *,
     has_file: bool,
@@ -53,42 +51,60 @@ def round_weights(
         plan: what it is quantized by.
         resolved: its parameters.
         data: calibration data.
-        rounding: ``compensated`` rounds on the data (:func:`onnxqat.calibration.rounding.compensate`), ``nearest`` does
-            nothing; ``auto`` rounds on most of the data where the outputs come closer to the float model's on the rest.
-            It leaves alone weights that have to be odd and, without a file of the float model, weights below 7 bits and
-            a BatchNormalization that is kept.
+        choice: of the user.
         insert: inserts the quantizers into a copy of `model`.
         has_file: the quantized file will tell from which file of a float model it was made.
     """
-    if rounding == "nearest":
-        return ()
-    if rounding == "compensated":
-        return compensate(model, resolved.placements, data, resolved.largest_codes, _turns(resolved.placements, insert))
+    remarks: tuple[Remark, ...] = ()
+    wanted = Wanted(codes=choice.rounding != "nearest", biases=choice.bias_correction is not False)
+    if choice.rounding == "auto":
+        remarks, done = _where_it_helps(model, plan, resolved, data, wanted, insert, has_file=has_file)
+        if done:
+            return remarks
+        wanted = Wanted(codes=False)
+    if not wanted.codes and not choice.bias_correction:
+        return remarks
+    turns = _turns(resolved.placements, insert)
+    return (*remarks, *compensate(model, resolved.placements, data, resolved.largest_codes, turns, wanted))
+
+
+def _where_it_helps(
+    model: ir.Model,
+    plan: QuantPlan,
+    resolved: Resolved,
+    data: Data,
+    wanted: Wanted,
+    insert: Insert,
+    *,
+    has_file: bool,
+) -> tuple[tuple[Remark, ...], bool]:
+    """Round on most of the data where that helps on the rest; with what there is to say, whether it was done."""
     if plan.tie_free_sums or not data.repeatable or (batchnorm.trains_live(model) and not has_file):
-        return ()
+        return (), False
     rest, held = _split(data)
     if sum(samples_of(feeds) for feeds in held) < FEWEST:
-        return ()
+        return (), False
     rounded = model.clone()
     weights = model.graph.initializers
     wide = [
         p for p in resolved.placements if has_file or p.tensor not in weights or p.qparams.qtype.bits >= notes.NARROW
     ]
     left = (Remark(FOR_TRAINING, (), "calibrate"),) if len(wide) < len(resolved.placements) else ()
-    remarks = compensate(rounded, wide, rest, resolved.largest_codes, _turns(wide, insert) if has_file else None)
+    turns = _turns(wide, insert) if has_file else None
+    remarks = compensate(rounded, wide, rest, resolved.largest_codes, turns, wanted)
     if not remarks:
-        return left
+        return left, False
     try:
         before, after = (_noise(model, candidate, held, insert) for candidate in (model.clone(), rounded.clone()))
     except ModelError:
-        return left  # the trial tells why
+        return left, False  # the trial tells why
     if not after < before:
         text = "weights keep their nearest codes: rounding on data does not help on other data"
-        return (*left, Remark(text, (), "calibrate"))
+        return (*left, Remark(text, (), "calibrate")), False
     for name, value in rounded.graph.initializers.items():
         model.graph.initializers[name].const_value = value.const_value
     model.metadata_props.update(rounded.metadata_props)
-    return (*left, *remarks)
+    return (*left, *remarks), True
 
 
 def _turns(placements: Sequence[Placement], insert: Insert) -> Insert | None:

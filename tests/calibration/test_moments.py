@@ -57,7 +57,7 @@ def test_nothing_is_taken_from_layers_that_stand_behind_no_quantizer() -> None:
     model = ir.from_proto(network())
     layers = [node for node in model.graph if node.op_type == "Conv"]
     data = open_data({"x": samples(8, 1)}, of_graph(model.graph), batch_size=8)
-    alone = moments.alone(model, layers, (), data)
+    alone = [each for _, found in moments.alone(model, layers, (), data) for each in found]
     in_turn = [each for _, found in moments.in_turn(model, layers, lambda copy, remarks: None, data) for each in found]
     for one, two in zip(alone, in_turn, strict=True):
         assert one.count == two.count
@@ -85,7 +85,7 @@ def test_what_layers_in_front_lose_is_made_up_for(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(("bits", "in_turn"), [(8, False), (6, True), (4, True), (3, False), (2, False)])
 def test_which_widths_are_rounded_in_turn(bits: int, in_turn: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
-    monkeypatch.setattr(rounding_choice, "compensate", lambda *given: seen.append(given[-1]) or ())
+    monkeypatch.setattr(rounding_choice, "compensate", lambda *given: seen.append(given[4]) or ())
     onnxqat.insert_qdq(
         network(),
         calibration={"x": samples(64, 1)},
@@ -94,3 +94,34 @@ def test_which_widths_are_rounded_in_turn(bits: int, in_turn: bool, monkeypatch:
         guard=False,
     )
     assert [insert is not None for insert in seen] == [in_turn]
+
+
+def test_large_filters_are_split_and_layers_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = ir.from_proto(network())
+    layers = [node for node in model.graph if node.op_type == "Conv"]
+    data = open_data({"x": samples(8, 1)}, of_graph(model.graph), batch_size=8)
+    [(_, whole)] = moments.alone(model, layers, (), data)
+    monkeypatch.setattr(moments, "ELEMENTS", 2000)  # 72 x 72 inputs are more, 8 x 8 are not
+    found = list(moments.alone(model, layers, (), data))
+    assert [[node.name for node in stage] for stage, _ in found] == [["c1"], ["c2", "c3"], ["c4"]]
+    for one, other in zip(whole, [moment for _, stage in found for moment in stage], strict=True):
+        assert other.second is not None
+        assert other.second.size <= 2000
+        np.testing.assert_array_equal(one.first, other.first)
+        length = other.second.shape[-1]
+        for part in range(other.parts):
+            corner = slice(part * length, (part + 1) * length)
+            expected, _ = one.averages(0, centred=True)
+            np.testing.assert_allclose(
+                other.averages(part, centred=True)[0], expected[corner, corner], rtol=1e-5, atol=1e-6
+            )  # float32 products
+
+
+def test_split_filters_have_less_error_than_nearest_codes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(moments, "ELEMENTS", 2000)
+    model, fresh, errors = network(), {"x": samples(64, 2)}, {}
+    for name in ("gptq", "nearest"):
+        options = {"calibration": {"x": samples(128, 1)}, "overrides": Overrides(weight_bits=3), "guard": False}
+        made = onnxqat.insert_qdq(model, rounding=name, **options)
+        errors[name] = float(np.square(ort_run(made.model, fresh)["y"] - ort_run(model, fresh)["y"]).mean())
+    assert errors["gptq"] < 0.8 * errors["nearest"]

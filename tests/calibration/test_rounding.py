@@ -5,15 +5,17 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx.parser
 import onnx_ir as ir
 import pytest
 from onnx import helper, numpy_helper
 
 import onnxqat
 from onnxqat import numerics
-from onnxqat.calibration.columns import columns_of
+from onnxqat.calibration import gptq
+from onnxqat.calibration.columns import columns_of, filters_of, weight_of
+from onnxqat.calibration.gptq import Solver
 from onnxqat.calibration.moments import Moments
-from onnxqat.calibration.rounding import made_up, rounded
 from onnxqat.errors import UsageError
 from onnxqat.placement.table_overrides import Overrides
 from onnxqat.types import QParams, QType
@@ -63,6 +65,47 @@ def test_columns_times_filters_is_the_convolution(
     np.testing.assert_allclose(found.reshape(expected.shape), expected, rtol=1e-4, atol=1e-4)
 
 
+LAYERS = {
+    "Gemm<transA = 1, transB = 1>": ((5, 3), [(3, 7)]),
+    "Gemm<transA = 1>": ((3, 5), [(3, 7)]),
+    "MatMul": ((3, 5), [(2, 4, 3)]),
+    "MatMul ": ((2, 3, 5), [(2, 4, 3), (6, 2, 4, 3), (4, 3)]),
+    "MatMul  ": ((2, 1, 3, 5), [(2, 4, 4, 3), (4, 4, 3)]),
+    "ConvTranspose": ((4, 3, 2, 3), [(2, 4, 5, 5)]),
+    "ConvTranspose<strides = [2, 3], pads = [1, 0, 2, 4], dilations = [2, 1], output_padding = [1, 2]>": (
+        (4, 3, 3, 2),
+        [(2, 4, 5, 5)],
+    ),
+    "ConvTranspose<group = 2, strides = [2, 2]>": ((4, 3, 3, 3), [(2, 4, 4, 3)]),
+    'ConvTranspose<auto_pad = "SAME_UPPER", strides = [2, 2]>': ((4, 3, 3, 3), [(2, 4, 4, 3)]),
+    "ConvTranspose<output_shape = [9, 8], strides = [2, 2]>": ((4, 3, 3, 4), [(2, 4, 4, 3)]),
+}
+
+
+@pytest.mark.parametrize("text", LAYERS)
+def test_columns_times_filters_is_the_layer(text: str) -> None:
+    shape, sizes = LAYERS[text]
+    rng = np.random.default_rng(0)
+    weight = rng.normal(size=shape).astype(np.float32)
+    for size in sizes:
+        x = rng.normal(size=size).astype(np.float32)
+        dimensions = ",".join(map(str, size))
+        name, _, attributes = text.strip().partition("<")
+        kept = f"<{attributes}" if attributes else ""
+        model = onnx.parser.parse_model(
+            f'<ir_version: 8, opset_import: ["": 17]> g (float[{dimensions}] x) => (float y) {{ y = {name} {kept} (x, w) }}'
+        )
+        model.graph.initializer.append(numpy_helper.from_array(weight, "w"))
+        model.graph.output[0].type.tensor_type.ClearField("shape")
+        node = ir.from_proto(model).graph[0]
+        filters = filters_of(weight, node)
+        np.testing.assert_array_equal(weight_of(filters, node, shape), weight)
+        found = np.einsum("gpd,gmd->gpm", columns_of(x, node, shape, places=10**6), filters)
+        expected = ort_run(model, {"x": x})["y"]
+        # Values in no order: what layers put where differs, what they compute does not.
+        np.testing.assert_allclose(np.sort(found, axis=None), np.sort(expected, axis=None), rtol=1e-4, atol=1e-4)
+
+
 def correlated(count: int, channels: int, seed: int) -> np.ndarray:
     """Inputs with a mean that go together, as the results of a SiLU do."""
     mix = np.random.default_rng(7).normal(size=(channels, 3))
@@ -106,18 +149,36 @@ def constants(model: onnx.ModelProto) -> dict[str, np.ndarray]:
     return {i.name: numpy_helper.to_array(i) for i in model.graph.initializer}
 
 
+def solved(rows: np.ndarray, scale: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Codes of `rows` (M, D) between -100 and 100."""
+    ends = (np.full(rows.shape, end) for end in (-100.0, 100.0))
+    return Solver(second).codes(rows, np.broadcast_to(scale, rows.shape), *ends)
+
+
 def test_independent_inputs_get_the_nearest_codes() -> None:
     """Nothing can be made up for where the inputs have nothing to do with each other."""
     rng = np.random.default_rng(0)
     rows, scale = rng.normal(size=(2, 3, 5)), np.full((2, 3, 1), 0.1)
-    codes = rounded(rows, scale, (-100, 100), np.broadcast_to(np.eye(5), (2, 5, 5)))
+    codes = [solved(r, s, np.eye(5)) for r, s in zip(rows, scale, strict=True)]
     np.testing.assert_array_equal(codes, np.rint(rows / scale))
 
 
 def test_a_dead_input_is_no_obstacle() -> None:
-    second = np.zeros((1, 4, 4))
-    codes = rounded(np.full((1, 2, 4), 0.26), np.full((1, 2, 1), 0.1), (-7, 7), second)
-    np.testing.assert_array_equal(codes, np.full((1, 2, 4), 3.0))
+    codes = solved(np.full((2, 4), 0.26), np.full((2, 1), 0.1), np.zeros((4, 4)))
+    np.testing.assert_array_equal(codes, np.full((2, 4), 3.0))
+
+
+def test_blocks_of_columns_change_no_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Updates that wait for the end of a block are the updates of algorithm 1, one column after the other."""
+    rng = np.random.default_rng(2)
+    inputs, rows = rng.normal(size=(60, 20)) @ rng.normal(size=(20, 20)), rng.normal(size=(6, 20))
+    found = []
+    for columns in (1, 7, 128):
+        monkeypatch.setattr(gptq, "COLUMNS", columns)
+        found.append(solved(rows, np.full((6, 1), 0.3), inputs.T @ inputs / 60))
+    np.testing.assert_array_equal(found[0], found[1])
+    np.testing.assert_array_equal(found[0], found[2])
+    assert (found[0] != np.rint(rows / 0.3)).any()
 
 
 def test_data_that_can_be_read_once() -> None:
@@ -143,12 +204,11 @@ def test_weights_make_up_for_what_rounding_takes_from_the_inputs() -> None:
     moments = Moments(np.zeros((1, 8)), np.zeros((1, 8)), np.zeros((1, 8, 8)))
     quantized = numerics.fake_quantize(values, grid)
     moments.add(quantized, values - quantized)
-    second, cross = moments.averages(centred=True) or (None, None)
-    assert second is not None
+    second, cross = moments.averages(0, centred=True)
     assert cross is not None
     rows = np.random.default_rng(3).normal(size=(1, 5, 8))
     fresh = np.clip(np.maximum(correlated(64, 8, 9), 0).transpose(0, 2, 3, 1).reshape(-1, 8), 0, 2.1)
     inputs = numerics.fake_quantize(fresh, grid)
     wanted = fresh @ rows[0].T
-    noise = [(wanted - inputs @ w[0].T).var(axis=0).sum() for w in (rows, rows + made_up(rows, second, cross))]
+    noise = [(wanted - inputs @ w[0].T).var(axis=0).sum() for w in (rows, rows + rows @ Solver(second).recovery(cross))]
     assert noise[1] < 0.75 * noise[0]

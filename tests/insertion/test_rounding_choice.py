@@ -8,6 +8,7 @@ import onnx.parser
 import pytest
 
 import onnxqat
+from onnxqat.errors import DataError
 from onnxqat.graph import notes
 from onnxqat.passes.strip_qdq import StripQdq
 from onnxqat.placement.table_overrides import Overrides
@@ -20,16 +21,30 @@ TEXTS = {
         g (float[N, 12] x) => (float[N, 8] y) { y = Gemm<transB = 1>(x, w, b) }""",
     "matmul": """<ir_version: 8, opset_import: ["": 17]>
         g (float[N, 4, 12] x) => (float[N, 4, 8] y) { y = MatMul(x, w) }""",
+    "stack": """<ir_version: 8, opset_import: ["": 17]>
+        g (float[N, 4, 12] x) => (float[2, N, 4, 8] y) {
+            s = Constant<value_ints = [0]> ()
+            u = Unsqueeze(x, s)
+            y = MatMul(u, w)
+        }""",
+    "transposed": """<ir_version: 8, opset_import: ["": 17]>
+        g (float[N, 12, 5, 5] x) => (float[N, 8, 9, 9] y) { y = ConvTranspose<strides = [2, 2]>(x, w, b) }""",
 }
-SHAPES = {"conv": (8, 12, 1, 1), "gemm": (8, 12), "matmul": (12, 8)}
-SIZES = {"conv": (12, 5, 5), "gemm": (12,), "matmul": (4, 12)}
+SHAPES = {
+    "conv": (8, 12, 1, 1),
+    "gemm": (8, 12),
+    "matmul": (12, 8),
+    "stack": (2, 1, 12, 8),
+    "transposed": (12, 8, 1, 1),
+}
+SIZES = {"conv": (12, 5, 5), "gemm": (12,), "matmul": (4, 12), "stack": (4, 12), "transposed": (12, 5, 5)}
 
 
 def network(kind: str) -> onnx.ModelProto:
     rng = np.random.default_rng(0)
     model = onnx.parser.parse_model(TEXTS[kind])
     for name, shape in (("w", SHAPES[kind]), ("b", (8,))):
-        if name == "w" or kind != "matmul":
+        if name == "w" or kind not in ("matmul", "stack"):
             model.graph.initializer.append(
                 onnx.numpy_helper.from_array(rng.standard_normal(shape).astype(np.float32), name)
             )
@@ -40,7 +55,7 @@ def samples(kind: str, count: int, seed: int = 1) -> np.ndarray:
     """Inputs that go together: errors of one can be made up for by others."""
     rng = np.random.default_rng(seed)
     size = SIZES[kind]
-    axis = 1 if kind == "conv" else len(size)
+    axis = 1 if kind in ("conv", "transposed") else len(size)
     common = rng.standard_normal((count, *size)).mean(axis=axis, keepdims=True) * 4
     return (common + 0.3 * rng.standard_normal((count, *size)) + 1).astype(np.float32)
 
@@ -73,7 +88,7 @@ def test_narrow_weights_of_a_model_in_memory_stay() -> None:
         network("conv"), calibration={"x": samples("conv", 128)}, overrides=Overrides(weight_bits=4), guard=False
     )
     np.testing.assert_array_equal(weights(made.model), weights_of(network("conv")))
-    assert any('rounding="compensated"' in remark.message for remark in made.remarks)
+    assert any('rounding="gptq"' in remark.message for remark in made.remarks)
     assert all(entry.key != notes.ROUNDED_BITS for entry in made.model.metadata_props)
 
 
@@ -108,3 +123,60 @@ def test_few_samples_and_fast_leave_weights() -> None:
     for count, options in ((8, {}), (128, {"fast": True})):
         made = onnxqat.insert_qdq(model, calibration={"x": samples("conv", count)}, **options).model
         np.testing.assert_array_equal(weights(made), weights_of(model))
+
+
+def test_gptq_is_compensated_rounding() -> None:
+    model, data = network("conv"), {"x": samples("conv", 128)}
+    made = [
+        onnxqat.insert_qdq(
+            model, calibration=data, rounding=name, overrides=Overrides(weight_bits=4), guard=False
+        ).model
+        for name in ("gptq", "compensated")
+    ]
+    np.testing.assert_array_equal(weights(made[0]), weights(made[1]))
+    assert not np.array_equal(weights(made[0]), weights_of(model))
+
+
+def test_bias_correction_with_nearest_codes() -> None:
+    """The mean error goes, and weights stay; without it, rounding on data leaves biases."""
+    model, data = network("conv"), {"x": samples("conv", 128)}
+    options = {"calibration": data, "overrides": Overrides(weight_bits=3), "guard": False}
+    fresh = {"x": samples("conv", 64, seed=2)}
+    wanted = ort_run(model, fresh)["y"]
+
+    def made(**choice: object) -> tuple[onnx.ModelProto, float]:
+        result = onnxqat.insert_qdq(model, **options, **choice).model
+        return result, float(np.abs((ort_run(result, fresh)["y"] - wanted).mean(axis=(0, 2, 3))).max())
+
+    (_, error), (corrected, less) = made(rounding="nearest"), made(rounding="nearest", bias_correction=True)
+    np.testing.assert_array_equal(weights(corrected), weights_of(model))
+    assert less < 0.2 * error
+    rounded, error = made(rounding="gptq", bias_correction=False)
+    assert not np.array_equal(weights(rounded), weights_of(model))
+    _, less = made(rounding="gptq")
+    assert less < 0.2 * error
+
+
+@pytest.mark.parametrize("choice", [{"rounding": "gptq"}, {"bias_correction": True, "rounding": "nearest"}])
+def test_what_is_asked_for_needs_data(choice: dict[str, object]) -> None:
+    with pytest.raises(DataError, match="no data"):
+        onnxqat.insert_qdq(network("conv"), "tensorrt-int4", **choice)
+
+
+def test_the_constant_of_an_add_is_the_bias_of_a_matmul() -> None:
+    model = network("matmul")
+    del model.graph.node[:]
+    model.graph.node.extend(
+        onnx.parser.parse_graph("g (float[N, 4, 12] x) => (float[N, 4, 8] y) { z = MatMul(x, w)\n y = Add(b, z) }").node
+    )
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.zeros(8, np.float32), "b"))
+    made = onnxqat.insert_qdq(
+        model, "tensorrt-int4", calibration={"x": samples("matmul", 128)}, rounding="nearest", bias_correction=True
+    )
+    fresh = {"x": samples("matmul", 64, seed=2)}
+    error = (ort_run(made.model, fresh)["y"] - ort_run(model, fresh)["y"]).mean(axis=(0, 1))
+    plain = onnxqat.insert_qdq(model, "tensorrt-int4").model
+    assert (
+        np.abs(error).max()
+        < 0.2 * np.abs((ort_run(plain, fresh)["y"] - ort_run(model, fresh)["y"]).mean(axis=(0, 1))).max()
+    )

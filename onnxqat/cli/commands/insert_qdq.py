@@ -89,9 +89,15 @@ from onnxqat.cli import _headings, _options
     "Accuracy",
     click.option(
         "--rounding",
-        type=click.Choice(["auto", "nearest", "compensated"]),
+        type=click.Choice(["auto", "nearest", "gptq", "compensated"]),
         default="auto",
-        help="Rounding of weights: nearest, or compensated, so that errors on the calibration data cancel; auto takes what helps.",
+        help="Rounding of weights: nearest, or gptq (also called compensated), so that errors on the calibration data cancel; "
+        "auto takes what helps.",
+    ),
+    click.option(
+        "--bias-correction/--no-bias-correction",
+        default=None,
+        help="Let biases take up the mean error of their channels, or leave them [where weights are rounded on the data].",
     ),
     click.option(
         "--equalize/--no-equalize",
@@ -157,6 +163,7 @@ def run(
     scale_bits: str | None,
     first_last_bits: int | None,
     rounding: str,
+    bias_correction: bool | None,
     fast: bool,
     batch_norm: str,
     keep_io_types: bool,
@@ -217,6 +224,7 @@ def run(
             simplify=simplify,
             equalize=equalize,
             rounding=rounding,  # type: ignore[arg-type]  # one of its names
+            bias_correction=bias_correction,
             batch_norm=batch_norm,  # type: ignore[arg-type]
             keep_io_types=keep_io_types,
             passes=passes,
