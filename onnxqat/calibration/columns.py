@@ -125,7 +125,7 @@ def _upsampled(x: Array, node: ir.Node, spans: Sequence[int], strides: Sequence[
 def _cropped(
     node: ir.Node, whole: Sequence[int], sizes: Sequence[int], strides: Sequence[int]
 ) -> list[tuple[int, int]]:
-    """What a ConvTranspose takes from both ends of each axis of its `whole` result (ONNX, ConvTranspose 22)."""
+    """The margin that a ConvTranspose takes off both ends of each axis of its `whole` result (ONNX, ConvTranspose 22)."""
     mode, wanted = query.attribute(node, "auto_pad", "NOTSET"), query.attribute(node, "output_shape", None)
     if wanted is None and mode not in ("SAME_UPPER", "SAME_LOWER"):
         return _pads(node, sizes, [], strides)

@@ -39,7 +39,7 @@ WEIGHTS = 2**22
 
 @dataclasses.dataclass(frozen=True)
 class Wanted:
-    """What is to be found for the layers, of the two that data are good for.
+    """Choice between the two that are found on data, for all layers.
 
     Attributes:
         codes: of the weights; without them each keeps its nearest.
@@ -292,7 +292,7 @@ def _lost(
     mean: Doubles,
     taken: Doubles | None,
 ) -> Iterator[Doubles]:
-    """What each output channel lacks on average, (groups, some of M), by the `mean` input and what was `taken` from it."""
+    """The mean error of each output channel, (groups, some of M), by the `mean` input and what was `taken` from it."""
     for filters in _slices(rows):
         weights, steps, kept = (part[:, filters].astype(np.float64) for part in (rows, scale, codes))
         lost = np.einsum("gmd,gd->gm", weights - kept * steps, mean)

@@ -14,7 +14,7 @@ Rounding = Literal["auto", "nearest", "gptq", "compensated"]
 
 @dataclasses.dataclass(frozen=True)
 class WeightChoice:
-    """How weights are rounded, as the user says.
+    """The way weights are rounded, as the user says.
 
     Attributes:
         rounding: ``gptq`` rounds on the data (:func:`onnxqat.calibration.rounding.compensate`), ``nearest`` does
