@@ -135,7 +135,7 @@ def test_profile_and_torch_tensors_as_data(kind: str) -> None:
     made = insert_qdq(classifier(kind), calibration=batches).model
     for quantized in (made, insert_qdq(classifier(kind), calibration=batches, keep_io_types=False).model):
         report = profile(classifier(kind), quantized, batches)
-        assert min(layer.all_db for layer in report.layers) > 20  # 8 bits
+        assert min(tensor.all_db for tensor in report.tensors) > 20  # 8 bits
 
 
 def test_a_compiler_that_does_not_take_the_types_of_the_interface(tmp_path: Path) -> None:

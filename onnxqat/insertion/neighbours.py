@@ -6,12 +6,9 @@ from collections.abc import Collection
 
 import onnx_ir as ir
 
-from onnxqat.backends import schema
 from onnxqat.backends.schema import Backend
 from onnxqat.graph import query, walk
-from onnxqat.placement import fusion_chains, table_overrides
-
-WIDE_OPSET = 21  # the first whose QuantizeLinear writes codes of 16 bits
+from onnxqat.placement import fusion_chains, table_widths
 
 
 class Neighbours:
@@ -56,23 +53,8 @@ class Neighbours:
         )
 
     def may_be_wide(self, names: Collection[str]) -> bool:
-        """Check whether the backend has 16-bit activations for these nodes.
-
-        Its table says so, in a type or in those that it accepts, or another one of the compiler does (``qnn-htp-a16``).
-        """
-        table = self._table
-        if table.opset[1] < WIDE_OPSET or not names:
-            return False
-        accepted = table.accepts.get("activations")
-        if accepted is not None:
-            return any(kind.startswith(("int16", "uint16")) for kind in accepted)
-        others = [schema.load(n) for n in schema.names() if n.startswith(f"{table.backend}-")]
-        for other in (table, *others):
-            activations, _ = table_overrides.type_roles(other)
-            wide = any(other.types[kind].qtype().bits == 16 for kind in activations)
-            if wide and all(self.nodes[name].op_type in other.ops for name in names):
-                return True
-        return False
+        """Check whether the backend has 16-bit activations for these nodes (:func:`table_widths.may_be_wide`)."""
+        return table_widths.may_be_wide(self._table, [self.nodes[name].op_type for name in names])
 
     def _readers(self, tensor: str) -> list[str]:
         value = self._values.get(tensor)

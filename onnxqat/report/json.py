@@ -30,6 +30,7 @@ def to_dict(report: Report) -> dict[str, Any]:
             "files": report.files,
             "left_float": report.left_float,
             "next_command": report.next_command,
+            **({"details": dict(report.details)} if report.details else {}),
         }
     )
     return found

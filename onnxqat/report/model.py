@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, TypeAlias
 
 from onnxqat.printing import printable
@@ -105,6 +105,7 @@ class Report:
         files: paths of the files written.
         left_float: nodes that stay in float; None where the command did not look.
         next_command: the command to run now; empty where there is nothing to do.
+        details: what does not go into tables, by key; of values that JSON has, which alone shows them.
     """
 
     kind: str
@@ -118,6 +119,7 @@ class Report:
     left_float: tuple[LeftFloat, ...] | None = None
     next_command: str = ""
     verdicts: tuple[Verdict, ...] = ()
+    details: Mapping[str, object] = dataclasses.field(default_factory=dict)
 
 
 def shown(value: Cell, kind: Kind) -> str:

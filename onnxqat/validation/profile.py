@@ -1,4 +1,4 @@
-"""Sensitivity analysis: cost of each quantizer alone, and of all of them together, layer by layer.
+"""Sensitivity analysis: cost of each quantizer or layer, alone, left out of all others, and one after the other.
 
 Quantizing one tensor at a time and measuring the output ranks layers by sensitivity (Wu et al., "Integer Quantization
 for Deep Learning Inference: Principles and Empirical Evaluation", 2020, "Partial Quantization"). That tells where mixed
@@ -7,107 +7,39 @@ precision (:attr:`onnxqat.placement.table_overrides.Overrides.node_bits`) or flo
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
-import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
 from onnxqat import metrics
 from onnxqat.data import non_finite_data
 from onnxqat.data import preprocess as lines
+from onnxqat.data.data import Data
 from onnxqat.data.recorded import Recorded, remarks_on_float
-from onnxqat.data.sources import as_array
-from onnxqat.errors import ModelError
-from onnxqat.graph import io, qdq, quantized_forms, query
-from onnxqat.graph.quantizer import Quantizer
-from onnxqat.metrics._closeness import Closeness
+from onnxqat.errors import DataError, ModelError, UsageError
+from onnxqat.graph import io, qdq, quantized_forms
 from onnxqat.runtime import broken_model
 from onnxqat.runtime.session import Session, main_values
-from onnxqat.types import Remark, Role
+from onnxqat.types import Remark
+from onnxqat.validation import relief_lists
 from onnxqat.validation.check_inputs import check_alike, name_of, open_data
-from onnxqat.validation.torch_run import as_input
+from onnxqat.validation.profile_meters import Outputs, TensorMeter, Unit, layers_of, point, sensitivity
+from onnxqat.validation.profile_result import By, CurvePoint, LayerProfile, Measure, ProfileReport, TensorProfile, Way
+from onnxqat.validation.switched_module import SwitchedModule
 
 if TYPE_CHECKING:
-    from onnxqat.bridge.quantizers.fake_quantize import FakeQuantize
     from onnxqat.data.preprocess import Preprocess
+
+__all__ = ["CHEAP", "LIMIT", "LayerProfile", "ProfileReport", "TensorProfile", "profile"]
 
 Array = npt.NDArray[Any]
 LIMIT = 64
 """Samples looked at by default: each quantizer takes a forward pass of its own."""
-
-
-@dataclasses.dataclass(frozen=True)
-class LayerProfile:
-    """One quantizer.
-
-    *Alone* compares the model's outputs with only this quantizer on against those with none on, for the output that
-    suffers most. *All* compares the quantized tensor with all quantizers on against the float tensor.
-
-    Attributes:
-        tensor: the float tensor that it quantizes.
-        role: activation, weight or bias.
-        node: its first reader.
-        grid: integer type and codes.
-        alone_db: signal to noise of the output; infinite where nothing changes.
-        alone_cosine: cosine between the two outputs.
-        alone_mse: mean squared difference of the output.
-        all_db: signal to noise of the tensor.
-        all_cosine: cosine between quantized and float tensor.
-        all_mse: mean squared difference of the tensor.
-        all_steps: largest difference of the tensor in LSB of its own grid.
-        reference: where the float tensor comes from: ``float model``, or ``quantizers off`` where that has none of
-            this name.
-        alone_score: score of the model with only this quantizer on; None where no score was asked for.
-    """
-
-    tensor: str
-    role: Role
-    node: str
-    grid: str
-    alone_db: float
-    alone_cosine: float
-    alone_mse: float
-    all_db: float
-    all_cosine: float
-    all_mse: float
-    all_steps: float
-    reference: str
-    alone_score: float | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class ProfileReport:
-    """Result of :func:`profile`.
-
-    Attributes:
-        float_model: path, or what messages call it.
-        qdq_model: the same.
-        data: name of the data source.
-        samples: number of samples.
-        layers: one per quantizer, the one that costs most alone first.
-        output_db: signal to noise of the worst output with all quantizers on.
-        remarks: what is worth knowing.
-        score: of the float model and of the model with all quantizers on; None where none was asked for.
-        backend: the table that the quantized model was made with, where its file says so.
-        source: data on the command line, for the next one; empty where they are Python objects.
-        preprocess: preprocessing line of images.
-    """
-
-    float_model: str
-    qdq_model: str
-    data: str
-    samples: int
-    layers: tuple[LayerProfile, ...]
-    output_db: float
-    remarks: tuple[Remark, ...]
-    score: metrics.Scored | None = None
-    backend: str | None = None
-    source: str = ""
-    preprocess: str = ""
+CHEAP = 2000
+"""Largest number of things to switch times samples at which a way is taken without being asked for."""
 
 
 @broken_model.guard("float_model", "qdq_model")
@@ -116,6 +48,10 @@ def profile(
     qdq_model: io.ModelSource,
     data: Any = None,
     *,
+    by: By = "tensor",
+    ways: Sequence[Way] | None = None,
+    sort: Measure | None = None,
+    min_sqnr: float | None = None,
     preprocess: str | Preprocess | None = None,
     batch_size: int | None = None,
     limit: int | None = LIMIT,
@@ -124,29 +60,40 @@ def profile(
     labels: str | os.PathLike[str] | None = None,
     progress: Callable[[int, int | None], None] | None = None,
 ) -> ProfileReport:
-    """Measure the sensitivity to every quantizer of a QDQ model, alone and with all others on.
+    """Measure the sensitivity to every quantizer or layer of a QDQ model.
 
-    It runs in torch, one forward pass a quantizer and batch; the float model runs in onnxruntime. Neither is changed.
+    It runs in torch, one forward pass a switched thing, way and batch; the float model runs in onnxruntime. Neither is
+    changed.
 
     Args:
         float_model: the original: path or model.
         qdq_model: the quantized model, of this or any other tool.
         data: what :func:`onnxqat.data.data.open_data` takes.
+        by: switch single tensors, or all quantizers that a node reads.
+        ways: ``alone``: only one on; ``off``: all on but one; ``cumulative``: all on, and then one after the other off, the
+            most sensitive first, which reads the data a second time. By default ``alone``, and the other two where the
+            things to switch times the samples are at most :data:`CHEAP`.
+        sort: order of rows and of the cumulative way: ``sqnr``, ``cosine``, ``mse``, ``lsb`` (of the tensor, all on) or
+            ``score``; by default the score where there is one.
+        min_sqnr: signal to noise in dB that the list of nodes to exclude is to reach; by default 20 dB, and where the
+            output has that with all quantizers on, half of the noise that it has (3 dB more).
         preprocess: preprocessing line for image folders.
         batch_size: samples a batch.
         limit: largest number of samples.
         random_data: with no `data`, use random numbers.
-        score: metric or function of a :class:`onnxqat.metrics.Predictor`, computed with each quantizer alone too, a pass
-            over the data for each; a function of a file cannot be. See :func:`onnxqat.metrics.resolve`.
+        score: metric or function of a :class:`onnxqat.metrics.Predictor`, computed for each row and way too, a pass over
+            the data for each; a function of a file cannot be. See :func:`onnxqat.metrics.resolve`.
         labels: file or folder of labels, for a metric that reads one.
         progress: called with batches done and their number, when known.
 
     Raises:
         ModelError: ``model-not-quantized``, ``model-invalid``, and what :func:`onnxqat.graph.io.load` raises.
-        DataError: ``data-missing``, and what the data source raises.
+        DataError: ``data-missing``, ``data-format`` for the cumulative way over data that can be read only once, and
+            what the data source raises.
+        UsageError: ``option-invalid``, ``name-unknown``, ``score-failed``, ``score-output``.
         UnsupportedError: ``operator-unsupported``: the bridge does not have an operator.
-        UsageError: ``name-unknown``, ``score-failed``, ``score-output``.
     """
+    measure = _checked(by, ways, sort, score)
     original, quantized = io.load(float_model), io.load(qdq_model)
     if not qdq.is_quantized(quantized):
         raise quantized_forms.refusal(quantized, name_of(qdq_model)) or ModelError(
@@ -155,148 +102,177 @@ def profile(
     check_alike(original, quantized)
     recorded = Recorded.of(quantized, qdq_model)
     opened = open_data(original, data, preprocess, batch_size, limit, random_data=random_data, recorded=recorded)
-    work = _Work(original, quantized)
+    work = _Work(original, quantized, by, measure)
     reference = metrics.Predictor.of_session(work.session, float_model)
     chosen = None if score is None else metrics.resolve(score, data=opened, reference=reference, labels=labels)
+    taken = work.choose_ways(ways, opened, limit, batch_size or 32)
+    count = None if opened.batches is None else opened.batches * (2 if "cumulative" in taken else 1)
     for done, (feeds, _) in enumerate(opened.labelled(), start=1):
-        work.batch(feeds, f"batch {done - 1} of {opened.name}")
+        work.batch(feeds, f"batch {done - 1} of {opened.name}", taken)
         if progress is not None:
-            progress(done, opened.batches)
-    scored = None
-    if chosen is not None:
-        runs = {"float": reference, "quantized": work.predictor(work.all, "the quantized module")}
-        scored = metrics.compare(chosen, runs)
-        for meter in work.meters:
-            meter.score = chosen(work.predictor([meter.module], f"the module with {meter.target} alone"))
+            progress(done, count)
+    scored = None if chosen is None else work.score(chosen, reference, taken)
+    curve = work.curve(opened, chosen, progress, count) if "cumulative" in taken else ()
+    tensors, layers = work.tensors(), work.layers()
+    backend = quantized.metadata_props.get("onnxqat.backend")
+    output_db = work.outputs.worst.sqnr_db
+    level = relief_lists.level(output_db) if min_sqnr is None else min_sqnr
+    exclude = relief_lists.exclude(tensors, layers, curve, by, level)
     return ProfileReport(
         float_model=name_of(float_model),
         qdq_model=name_of(qdq_model),
         data=opened.name,
         samples=work.samples,
-        layers=tuple(sorted((m.result() for m in work.meters), key=lambda layer: layer.alone_db)),
-        output_db=min((d.sqnr_db for d in work.outputs.values()), default=float("nan")),
+        tensors=tensors,
+        layers=layers,
+        output_db=output_db,
         remarks=(*remarks_on_float(quantized, float_model, original), *work.remarks, *opened.remarks),
+        by=by,
+        ways=taken,
+        sort=measure,
+        curve=curve,
+        level_db=level,
+        exclude=exclude,
+        bits_of=relief_lists.bits_of(exclude, layers, backend),
         score=scored,
-        backend=quantized.metadata_props.get("onnxqat.backend"),
+        backend=backend,
         source=os.fspath(data) if isinstance(data, (str, os.PathLike)) else "",
         preprocess="" if opened.transform is None else lines.line(opened.transform.steps),
     )
 
 
-class _Meter:
-    """The sums of one quantizer."""
+def _checked(by: str, ways: Sequence[str] | None, sort: str | None, score: object) -> Measure:
+    """The measure to sort by; all choices are names that exist.
 
-    def __init__(self, quantizer: Quantizer, module: FakeQuantize, reference: str | None) -> None:
-        self.quantizer, self.module, self.reference = quantizer, module, reference
-        self.target = str(quantizer.outputs[0].name)
-        rank = query.rank(quantizer.outputs[0]) or query.rank(quantizer.input) or 0
-        self.all = Closeness(_steps(quantizer, rank))
-        self.alone: dict[str, Closeness] = {}
-        self.score: float | None = None
-
-    def result(self) -> LayerProfile:
-        """Return the profile of the quantizer over all batches so far."""
-        grid = self.quantizer.qparams.qtype
-        worst = min(self.alone.values(), key=lambda c: c.sqnr_db, default=Closeness())
-        readers = [user for user, _ in self.quantizer.outputs[0].uses()]
-        return LayerProfile(
-            tensor=str(self.quantizer.tensor),
-            role=self.quantizer.role,
-            node=query.label(readers[0]) if readers else "",
-            grid=f"{grid.storage} {grid.quant_min}..{grid.quant_max}",
-            alone_db=worst.sqnr_db,
-            alone_cosine=worst.cosine,
-            alone_mse=worst.mse,
-            all_db=self.all.sqnr_db,
-            all_cosine=self.all.cosine,
-            all_mse=self.all.mse,
-            all_steps=self.all.steps or 0.0,
-            reference="quantizers off" if self.reference is None else "float model",
-            alone_score=self.score,
+    Raises:
+        UsageError: ``option-invalid``.
+    """
+    measure = sort or ("sqnr" if score is None else "score")
+    given = [("by", by, By), ("sort", measure, Measure), *(("ways", way, Way) for way in ways or ())]
+    for name, choice, choices in given:
+        if choice not in get_args(choices):
+            raise UsageError("option-invalid", f"{name} is {choice!r}", hint=", ".join(get_args(choices)))
+    if measure == "score" and score is None:
+        raise UsageError(
+            "option-invalid", "there is no score to sort by", hint="give a score too, as with --score top1"
         )
-
-
-def _steps(quantizer: Quantizer, rank: int) -> Array:
-    scale, axis = np.asarray(quantizer.qparams.scale, np.float64), quantizer.qparams.axis
-    if scale.ndim != 1 or axis is None:
-        return scale if scale.ndim == 0 else np.asarray(scale.max())
-    return scale.reshape([-1 if i == axis % rank else 1 for i in range(rank)]) if rank else scale
+    return measure  # type: ignore[return-value]  # checked to be one of its names
 
 
 class _Work:
     """The module, the session and the sums; sees one batch at a time."""
 
-    def __init__(self, original: ir.Model, quantized: ir.Model) -> None:
-        from onnxqat.bridge.importing.importer import capture, to_torch
-        from onnxqat.bridge.quantizers import state
-
-        self.remarks: list[Remark] = []
-        self.module = to_torch(quantized).eval()
-        self.all = [q for _, q in state.quantizers(self.module)]
-        calls = {n.name: str(n.target) for n in self.module.graph.nodes if n.op == "call_module"}
+    def __init__(self, original: ir.Model, quantized: ir.Model, by: By, measure: Measure) -> None:
+        self.switched = SwitchedModule(quantized)
+        self.remarks = list(self.switched.remarks)
+        self._by, self._measure = by, measure
         known = main_values(original.graph)
-        self.meters: list[_Meter] = []
-        for quantizer in qdq.quantizers(quantized, every=True):
-            path = calls.get(self.module.tensor_nodes.get(str(quantizer.outputs[0].name), ""))
-            if path is None:
-                text = "not measured: the bridge computes it with its neighbours"
-                self.remarks.append(Remark(text, (str(quantizer.tensor),), "profile"))
-                continue
+        self.meters: list[TensorMeter] = []
+        for quantizer, module in self.switched.found:
             reference = str(quantizer.input.name) if quantizer.role == "activation" else None
-            found: Any = self.module.get_submodule(path)
-            self.meters.append(_Meter(quantizer, found, reference if reference in known else None))
-        shared = list(dict.fromkeys(m.reference for m in self.meters if m.reference is not None))
-        self.session = Session(original, optimize=False, tensors=shared, what="the float model")
-        self.shared = shared
-        self.capture = capture(self.module, list(dict.fromkeys(m.target for m in self.meters)))
-        self.outputs: dict[str, Closeness] = {}
+            self.meters.append(TensorMeter(quantizer, module, reference if reference in known else None))
+        self._layers = layers_of(self.meters)
+        self.units = [m.unit for m in self.meters] if by == "tensor" else [layer.unit for layer in self._layers]
+        self.shared = list(dict.fromkeys(m.reference for m in self.meters if m.reference is not None))
+        self.session = Session(original, optimize=False, tensors=self.shared, what="the float model")
+        self.outputs = Outputs()
         self.samples = 0
 
-    def predictor(self, on: Sequence[FakeQuantize], name: str) -> metrics.Predictor:
-        """The module with the quantizers `on` in effect and no others, as a score sees it."""
+    def choose_ways(
+        self, ways: Sequence[Way] | None, opened: Data, limit: int | None, batch_size: int
+    ) -> tuple[Way, ...]:
+        """The ways to go: those asked for, or all that are cheap; a remark names what is left out."""
+        if ways is not None:
+            if "cumulative" in ways and not opened.repeatable:
+                text = f"{opened.name} can be read only once, and the cumulative way reads it twice"
+                raise DataError("data-format", text, hint="pass a function that returns a new iterator, or a list")
+            # The order of the cumulative way comes from another one.
+            needed = () if "alone" in ways or "off" in ways else ("alone",)
+            return tuple(way for way in get_args(Way) if way in (*ways, *needed))
+        found = [limit, None if opened.batches is None else opened.batches * batch_size]
+        samples = min((count for count in found if count is not None), default=CHEAP + 1)
+        if len(self.units) * samples > CHEAP:
+            text = (
+                f"only alone was measured: {len(self.units)} {self._by}s times {samples} samples are more than {CHEAP:,};"
+                " ask for the rest with --ways alone,off,cumulative, or for fewer samples with --limit"
+            )
+            self.remarks.append(Remark(text, (), "profile"))
+            return ("alone",)
+        return ("alone", "off", "cumulative") if opened.repeatable else ("alone", "off")
 
-        def run(feeds: Mapping[str, Array]) -> dict[str, Array]:
-            return self._run(feeds, on=on, inner=False)[0]
-
-        return metrics.Predictor(run, self.session.inputs, self.session.output_names, name=name)
-
-    def batch(self, feeds: Mapping[str, Array], called: str) -> None:
+    def batch(self, feeds: Mapping[str, Array], called: str, ways: Sequence[Way]) -> None:
         """Measure on one batch."""
-        plain, off = self._run(feeds, on=())
+        run = self.switched.run
+        plain, off = run(feeds, on=(), inner=True)
         non_finite_data.check(feeds, plain, called)
-        outputs, tensors = self._run(feeds, on=self.all)
+        outputs, tensors = run(feeds, on=self.switched.every, inner=True)
         references = dict(feeds) | self.session.run(feeds, self.shared)
-        self._add(self.outputs, outputs, plain)
+        self.outputs.add(outputs, plain)
         for meter in self.meters:
-            reference = off[meter.target] if meter.reference is None else references[meter.reference]
-            if reference.shape == tensors[meter.target].shape:
-                meter.all.update(tensors[meter.target], reference)
-            self._add(meter.alone, self._run(feeds, on=[meter.module], inner=False)[0], plain)
+            without = off[meter.target]
+            meter.add(tensors[meter.target], without, references[meter.reference] if meter.reference else without)
+        for unit in self.units:
+            if "alone" in ways:
+                unit.alone = unit.alone or Outputs()
+                unit.alone.add(run(feeds, on=unit.modules)[0], plain)
+            if "off" in ways:
+                unit.off = unit.off or Outputs()
+                unit.off.add(run(feeds, on=self.switched.without(unit.modules))[0], plain)
         first = next(iter(feeds.values()))
         self.samples += first.shape[0] if first.ndim else 1
 
-    def _add(self, sums: dict[str, Closeness], found: Mapping[str, Array], reference: Mapping[str, Array]) -> None:
-        for name, value in found.items():
-            if value.dtype.kind == "f" and value.shape == reference[name].shape:
-                sums.setdefault(name, Closeness()).update(value, reference[name])
+    def score(self, chosen: metrics.Score, reference: metrics.Predictor, ways: Sequence[Way]) -> metrics.Scored:
+        """Score both models, and the quantized one with each thing switched."""
+        runs = {"float": reference, "quantized": self._predictor(self.switched.every, "the quantized module")}
+        scored = metrics.compare(chosen, runs)
+        for unit in self.units:
+            if "alone" in ways:
+                unit.alone_score = chosen(self._predictor(unit.modules, f"the module with {unit.name} alone"))
+            if "off" in ways:
+                rest = self.switched.without(unit.modules)
+                unit.off_score = chosen(self._predictor(rest, f"the module without {unit.name}"))
+        return scored
 
-    def _run(
-        self, feeds: Mapping[str, Array], *, on: Sequence[FakeQuantize], inner: bool = True
-    ) -> tuple[dict[str, Array], dict[str, Array]]:
-        """Outputs and, with `inner`, quantized tensors, with the quantizers `on` in effect and no others."""
-        import torch
+    def curve(
+        self,
+        opened: Data,
+        chosen: metrics.Score | None,
+        progress: Callable[[int, int | None], None] | None,
+        count: int | None,
+    ) -> tuple[CurvePoint, ...]:
+        """The outputs with one thing after the other off, the most sensitive first."""
+        order = self._sorted_units()
+        sets = [self.switched.without(m for unit in order[:n] for m in unit.modules) for n in range(len(order) + 1)]
+        sums = [Outputs() for _ in sets]
+        for done, (feeds, _) in enumerate(opened.labelled(), start=1):
+            plain = self.switched.run(feeds, on=())[0]
+            for on, outputs in zip(sets, sums, strict=True):
+                outputs.add(self.switched.run(feeds, on=on)[0], plain)
+            if progress is not None:
+                progress(done if count is None else count // 2 + done, count)
+        found = []
+        for number, (on, outputs) in enumerate(zip(sets, sums, strict=True)):
+            name = order[number - 1].name if number else ""
+            value = None if chosen is None else chosen(self._predictor(on, f"the module with {number} in float"))
+            found.append(point(number, name, outputs, value))
+        return tuple(found)
 
-        for quantizer in self.all:
-            quantizer.state = "float"
-        for quantizer in on:
-            quantizer.state = "quantize"
-        pairs = zip(self.module.input_names, self.module.input_types, strict=True)
-        arguments = [as_input(torch.tensor(feeds[name]), kind) for name, kind in pairs]
-        with torch.inference_mode():
-            result, found = self.capture(*arguments) if inner else (self.module(*arguments), {})
-        outputs = result if isinstance(result, tuple) else (result,)
-        named = dict(zip(self.module.output_names, outputs, strict=True))
-        return (
-            {name: as_array(value) for name, value in named.items()},
-            {name: as_array(value) for name, value in found.items()},
-        )
+    def tensors(self) -> tuple[TensorProfile, ...]:
+        """The tensors, the one that costs most first."""
+        found = [meter.result() for meter in self.meters]
+        return tuple(sorted(found, key=lambda row: -sensitivity(row, self._measure, row.all_steps)))
+
+    def layers(self) -> tuple[LayerProfile, ...]:
+        """The layers, the one that costs most first."""
+        found = [layer.result() for layer in self._layers]
+        # Where tensors were switched, the sum of their noise is all that is known of a layer.
+        measure = self._measure if self._by == "layer" or self._measure == "lsb" else "sqnr"
+        return tuple(sorted(found, key=lambda row: -sensitivity(row, measure, row.all_steps)))
+
+    def _sorted_units(self) -> list[Unit]:
+        meters = self.meters if self._by == "tensor" else self._layers
+        rows = [(meter.unit, meter.result()) for meter in meters]
+        return [unit for unit, row in sorted(rows, key=lambda r: -sensitivity(r[1], self._measure, r[1].all_steps))]
+
+    def _predictor(self, on: Sequence[Any], name: str) -> metrics.Predictor:
+        return self.switched.predictor(on, self.session.inputs, self.session.output_names, name)

@@ -219,7 +219,7 @@ def test_a_zoo_of_ones_own_and_a_teacher(
     assert not [node for node in file.graph.node if node.op_type == "BatchNormalization"]  # kept, then folded
     assert result.best is not None
     assert result.profile is not None
-    assert {"weight", "activation"} <= {layer.role for layer in result.profile.layers}
+    assert {"weight", "activation"} <= {layer.role for layer in result.profile.tensors}
     for wrong, text in (({"arch": "smal"}, "small"), ({"model_zoo": "no_such_zoo"}, "no_such_zoo")):
         with pytest.raises(UsageError) as caught:
             trained(**{"model_zoo": __name__, "arch": "small", "model_path": None, "image_size": 8, **wrong})

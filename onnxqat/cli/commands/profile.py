@@ -3,25 +3,57 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import click
 
-from onnxqat.cli import _options
+from onnxqat.cli import _headings, _options
 
 
-@click.command
+@click.command(cls=_headings.Headed)
 @click.argument("float_model", type=_options.PATH)
 @click.argument("qdq_model", type=_options.PATH)
-@_options.data
-@_options.preprocess
-@_options.batch_size
-@click.option("--limit", type=_options.COUNT, default=64, help="Largest number of samples to use.")
-@_options.random_data
-@_options.score
-@_options.labels
-@click.option("--csv", type=_options.OUTPUT, help="Also write the table as CSV to this file.")
-@_options.html
-@_options.as_json
+@_headings.under(
+    "Data",
+    _options.data,
+    _options.preprocess,
+    _options.batch_size,
+    click.option("--limit", type=_options.COUNT, default=64, help="Largest number of samples to use."),
+    _options.random_data,
+)
+@_headings.under(
+    "Measures",
+    click.option(
+        "--by",
+        type=click.Choice(["tensor", "layer"]),
+        default="tensor",
+        help="Switch single tensors, or all that a node reads.",
+    ),
+    click.option(
+        "--ways",
+        metavar="WAY,...",
+        help="Ways to measure: alone, off (all others on), cumulative (most sensitive first in float) [all where that is cheap].",
+    ),
+    click.option(
+        "--sort",
+        type=click.Choice(["sqnr", "cosine", "mse", "lsb", "score"]),
+        help="Measure of the order [sqnr, or the score where there is one].",
+    ),
+    _options.score,
+    _options.labels,
+    click.option(
+        "--min-sqnr",
+        type=_options.Finite(),
+        metavar="DB",
+        help="Signal-to-noise ratio of the output that the list of nodes to exclude is to reach [20, or half of the noise].",
+    ),
+)
+@_headings.under(
+    "Output",
+    click.option("--csv", type=_options.OUTPUT, help="Also write the table as CSV to this file."),
+    _options.html,
+    _options.as_json,
+)
 def run(
     float_model: Path,
     qdq_model: Path,
@@ -32,11 +64,15 @@ def run(
     random_data: bool,
     score: str | None,
     labels: Path | None,
+    by: Literal["tensor", "layer"],
+    ways: str | None,
+    sort: Literal["sqnr", "cosine", "mse", "lsb", "score"] | None,
+    min_sqnr: float | None,
     csv: Path | None,
     html: Path | None,
     as_json: bool,
 ) -> None:
-    """Measure what each quantizer costs: alone at the output, and with all of them on at its own tensor.
+    """Measure what each quantizer or layer costs, and name those to leave in float or to give more bits.
 
     FLOAT_MODEL and QDQ_MODEL are ONNX files, the second made from the first.
 
@@ -53,6 +89,10 @@ def run(
             float_model,
             qdq_model,
             data,
+            by=by,
+            ways=None if ways is None else [way.strip() for way in ways.split(",")],  # type: ignore[misc]
+            sort=sort,
+            min_sqnr=min_sqnr,
             preprocess=preprocess,
             batch_size=batch_size,
             limit=limit,
