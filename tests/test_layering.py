@@ -22,6 +22,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("runtime",),
     ("pipeline",),
     ("calibration",),
+    ("equalization",),
     ("insertion",),
     ("metrics",),
     ("bridge",),

@@ -254,9 +254,16 @@ class _Search:
             if self._is_finished(CALIBRATION_TIME * self.clock.seconds):
                 return
             best = self.best[2]
-            if not waiting and best is not None and variant.rounding == "auto":
-                following = variants.compensated(best)
-                waiting += [following] if following is not None else []
+            if not waiting and best is not None:
+                waiting += self._following(variant, best)
+
+    def _following(self, last: Variant, best: Variant) -> list[Variant]:
+        """The next variant on top of the best: cross-layer equalization, then compensated rounding."""
+        if last.rounding != "auto":
+            return []
+        following = variants.equalized(best, self.original) if last.equalize is True else None
+        following = following or variants.compensated(best)
+        return [] if following is None else [following]
 
     def tune(self, seed: int, device: str | None) -> None:
         """Fine-tune the best so far; where that is not enough, reconstruct it with the time that is left."""
@@ -331,6 +338,7 @@ class _Search:
                 output=path,
                 overrides=variant.overrides,
                 rounding=variant.rounding,
+                equalize=variant.equalize,
                 batch_norm="keep",
             )
         except QatError as error:
@@ -349,6 +357,7 @@ class _Search:
                 output=path,
                 overrides=variant.overrides,
                 rounding=variant.rounding,
+                equalize=variant.equalize,
                 batch_norm="fold",
             )
         except QatError as error:

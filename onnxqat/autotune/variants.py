@@ -5,7 +5,14 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
+import onnx_ir as ir
+
+from onnxqat.passes import _base
+from onnxqat.passes._linked_layers import Link, find
+from onnxqat.passes.fold_batchnorm import FoldBatchnorm
 from onnxqat.placement.table_overrides import Overrides
+
+EQUALIZED = ("auto", "cross-layer-equalization")
 
 OBSERVERS = ("mse", "percentile")
 """Besides that of the table."""
@@ -19,11 +26,13 @@ class Variant:
         name: for the report.
         overrides: of the table.
         rounding: of weights.
+        equalize: names of equalizations; True: those of the table.
     """
 
     name: str
     overrides: Overrides
     rounding: Literal["auto", "compensated"] = "auto"
+    equalize: bool | tuple[str, ...] = True
 
 
 def first_variants(overrides: Overrides) -> tuple[Variant, ...]:
@@ -33,6 +42,25 @@ def first_variants(overrides: Overrides) -> tuple[Variant, ...]:
         return (plain,)
     others = (Variant(f"observer {name}", dataclasses.replace(overrides, observer=name)) for name in OBSERVERS)
     return (plain, *others)
+
+
+def equalized(best: Variant, model: ir.Model) -> Variant | None:
+    """`best` with cross-layer equalization wherever it can work, and not only where few samples show that it helps.
+
+    Args:
+        best: the best so far.
+        model: float model.
+
+    Returns:
+        None where no two layers of it are linked, or it is done already.
+    """
+    if best.equalize is not True:
+        return None
+    prepared = model.clone()
+    _base.rewrite(prepared, [FoldBatchnorm()])
+    if not any(isinstance(link, Link) for link in find(prepared.graph)):
+        return None
+    return dataclasses.replace(best, name=f"{best.name}, cross-layer equalization", equalize=EQUALIZED)
 
 
 def compensated(best: Variant) -> Variant | None:

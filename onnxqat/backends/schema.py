@@ -18,7 +18,8 @@ from typing import Any, ClassVar, Literal, TypeVar
 import yaml
 
 from onnxqat import arithmetic
-from onnxqat.backends import shift_check, table_files, table_text
+from onnxqat.backends import equalizations, shift_check, table_files, table_text
+from onnxqat.errors import UsageError
 from onnxqat.ops import operators as ops
 from onnxqat.types import FLOAT_STORAGE, STORAGE, QType, Role, TensorSpec
 
@@ -319,7 +320,7 @@ class Backend(_Row):
     multiply in float, or ``tie_free`` sums, for those with a fixed-point factor (:mod:`onnxqat.calibration.exact.tie_free_sums`); then
     it sets `sums`. With `written_attributes`, operators get the attributes that they leave at their defaults, for
     compilers that do not know them. `arithmetic` is what the integer kernels compute, where that is known to the last bit
-    (:mod:`onnxqat.arithmetic`): training computes it. `accepts` names the types of activations and of weights that the compiler takes,
+    (:mod:`onnxqat.arithmetic`): training computes it. `equalize` names the equalizations that run where the user names none (:mod:`onnxqat.backends.equalizations`). `accepts` names the types of activations and of weights that the compiler takes,
     any where it says nothing; ``int8-symmetric`` is int8 without a zero point. `facts` gives the source of keys by path
     (``types.act``), for all below it too. `former_keys` says which names of earlier releases the table was read from.
     """
@@ -351,6 +352,7 @@ class Backend(_Row):
     facts: dict[str, Fact] = dataclasses.field(default_factory=dict)
     first_last_bits: int | None = None
     first_last_observer: str = "auto"
+    equalize: tuple[str, ...] = ("auto",)
     session: dict[str, str] = dataclasses.field(default_factory=dict)
     former_keys: tuple[str, ...] = ()
 
@@ -366,6 +368,10 @@ class Backend(_Row):
             raise ValueError(f"arithmetic {self.arithmetic!r} is none of {known}")
         if self.first_last_bits is not None and self.first_last_bits not in (0, *WIDTHS):
             raise ValueError(f"first_last_bits is {self.first_last_bits}, which is none of 0, 2 to 8, 16")
+        try:
+            equalizations.choices(self.equalize)
+        except UsageError as error:
+            raise ValueError(f"equalize: {error.message}; {error.hint}") from None
         chained = {o for c in self.fused for step in c.chain for o in step}
         checked = {o for check in self.checks for o in check.ops}
         for op in {

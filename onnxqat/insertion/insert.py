@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import onnx_ir as ir
 
-from onnxqat.backends import schema
+from onnxqat.backends import equalizations, schema
 from onnxqat.errors import UsageError
 from onnxqat.graph import build, bundles, edit, files_read, io, provenance, qdq, query, walk
 from onnxqat.insertion import kept_weights, needed_data, records, weight_choice
@@ -77,7 +77,7 @@ def insert_qdq(
     replace: bool = False,
     keep: bool = False,
     simplify: bool = False,
-    equalize: bool = True,
+    equalize: bool | str | Sequence[str] = True,
     rounding: Rounding = "auto",
     bias_correction: bool | None = None,
     batch_norm: BatchNorm = "auto",
@@ -102,7 +102,9 @@ def insert_qdq(
         replace: strip the quantizers of an already quantized model first.
         keep: leave the quantizers of an already quantized model as they are, and add what is missing.
         simplify: run onnxsim first, behind a check that the function is kept.
-        equalize: bring channels of very different size in front of a SiLU to one size, where calibration finds any.
+        equalize: names of the equalizations that bring channels of very different size to sizes that one scale suits
+            (:mod:`onnxqat.backends.equalizations`): ``"auto"`` for those that help on samples that are held out,
+            ``"none"``; True for what the table says, which is ``"auto"`` in most.
         rounding: ``"gptq"``, or ``"compensated"``, rounds the weights of layers on the calibration data
             (:mod:`onnxqat.calibration.rounding`) and corrects biases; ``"nearest"`` leaves weights and biases; ``"auto"``
             rounds on the data where that helps on samples that are held out.
@@ -135,6 +137,7 @@ def insert_qdq(
     own_passes = added.placed(passes, recipes.PREPARE)
     table = table_overrides.apply(overrides, schema.load(backend))
     choice = weight_choice.chosen(rounding, bias_correction, table)
+    equalizing = equalizations.choices(equalize, table.equalize)
     if output is None and isinstance(model, (str, os.PathLike)):
         output = bundles.outside(model).with_suffix(".qdq.onnx")
     files_read.plan(output)
@@ -158,10 +161,9 @@ def insert_qdq(
     given = {"calibration": calibration, "random_data": random_data, "rounds": choice.needs_data}
     remarks.extend((*kept_weights.remarks(original, table), *needed_data.check(graph, table, chosen, **given)))
     data = _open(graph, calibration, preprocess, batch_size, limit)
-    if equalize and calibration is not None:
-        from onnxqat.calibration import equalize as equalization
-
-        remarks.extend(equalization.equalize(graph, table, chosen, data))
+    if equalizing:
+        seen = data if calibration is not None else None
+        remarks.extend(_equalize(graph, table, chosen, seen, equalizing))
     from onnxqat.insertion import exactness
     from onnxqat.insertion import guard as guarding
 
@@ -244,6 +246,26 @@ def _calibrate(
     watch = runner.watchers({name: seen for name, seen in peaks.items() if name in wanted}, sizes)
     observers = runner.calibrate(vendor_operators.runnable_part(model), wanted, data, progress=progress, watch=watch)
     return Calibrated.of(model, table, chosen, plan, observers, sizes, peaks)
+
+
+def _equalize(
+    model: ir.Model,
+    table: schema.Backend,
+    chosen: NodeSelection,
+    data: Data | None,
+    choices: Sequence[equalizations.Choice],
+) -> tuple[Remark, ...]:
+    from onnxqat.equalization.equalize import equalize
+
+    return equalize(model, table, chosen, data, choices, functools.partial(_quantized, table=table, chosen=chosen))
+
+
+def _quantized(model: ir.Model, data: Data, *, table: schema.Backend, chosen: NodeSelection) -> ir.Model:
+    """A copy of `model` with the quantizers that table and data lead to, weights rounded to nearest."""
+    copy = model.clone()
+    plan, resolved = _calibrate(copy, table, chosen, data, None, watches_peaks=False).settle([])
+    place(copy, [], table=table, plan=plan, resolved=resolved)
+    return copy
 
 
 def _round_and_place(

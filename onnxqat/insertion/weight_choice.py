@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal, get_args
 
+from onnxqat.backends import method_places
 from onnxqat.backends.schema import Backend
 from onnxqat.errors import UsageError
 
@@ -44,7 +45,8 @@ def chosen(rounding: Rounding, bias_correction: bool | None, table: Backend) -> 
         UsageError: ``option-invalid``.
     """
     if rounding not in get_args(Rounding):
-        raise UsageError("option-invalid", f"rounding is {rounding!r}", hint=", ".join(get_args(Rounding)))
+        hint = method_places.hint(rounding, "--rounding", get_args(Rounding))
+        raise UsageError("option-invalid", f"rounding is {rounding!r}", hint=hint)
     choice = WeightChoice(rounding, bias_correction)
     if choice.needs_data and table.sums == "tie_free":
         what = "bias correction" if rounding in ("auto", "nearest") else f"rounding={rounding!r}"

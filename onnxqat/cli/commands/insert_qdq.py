@@ -89,7 +89,7 @@ from onnxqat.cli import _headings, _options
     "Accuracy",
     click.option(
         "--rounding",
-        type=click.Choice(["auto", "nearest", "gptq", "compensated"]),
+        metavar="[auto|nearest|gptq|compensated]",
         default="auto",
         help="Rounding of weights: nearest, or gptq (also called compensated), so that errors on the calibration data cancel; "
         "auto takes what helps.",
@@ -100,10 +100,14 @@ from onnxqat.cli import _headings, _options
         help="Let biases take up the mean error of their channels, or leave them [where weights are rounded on the data].",
     ),
     click.option(
-        "--equalize/--no-equalize",
-        default=True,
-        help="Bring channels of unlike size in front of a SiLU to one size, or leave them.",
+        "--equalize",
+        is_flag=False,
+        flag_value="auto",
+        multiple=True,
+        metavar="[NAMES]",
+        help="Equalizations of channels of unlike size, with commas, or auto, which keeps what helps, or none [the backend's].",
     ),
+    click.option("--no-equalize", is_flag=True, help="Leave channels as they are, as --equalize none."),
     click.option(
         "--guard/--no-guard",
         default=True,
@@ -172,7 +176,8 @@ def run(
     replace: bool,
     keep: bool,
     simplify: bool,
-    equalize: bool,
+    equalize: tuple[str, ...],
+    no_equalize: bool,
     guard: bool,
     explain: bool,
     html: Path | None,
@@ -222,7 +227,7 @@ def run(
             replace=replace,
             keep=keep,
             simplify=simplify,
-            equalize=equalize,
+            equalize=(*equalize, *["none"] * no_equalize) or True,
             rounding=rounding,  # type: ignore[arg-type]  # one of its names
             bias_correction=bias_correction,
             batch_norm=batch_norm,  # type: ignore[arg-type]

@@ -1,0 +1,1 @@
+"""One file for each equalization, with a class ``Method``; :mod:`onnxqat.backends.equalizations` has their order."""

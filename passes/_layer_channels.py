@@ -1,0 +1,172 @@
+"""Channels of layers with weights: how large each is, and weights divided or multiplied channel by channel.
+
+A weight of any layer is looked at as an array (G, O, I, K): groups, outputs and inputs of a group, places of the kernel.
+Its G * O outputs and G * I inputs are in the order of the channels of the tensors.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from onnxqat.graph import build, linear, query, walk
+from onnxqat.graph.batchnorm import LAYERS
+from onnxqat.passes._edits import exchange_constant, is_private
+
+CONVOLUTIONS = ("Conv", "ConvTranspose")
+
+Array = npt.NDArray[Any]
+
+
+def is_layer(node: ir.Node) -> bool:
+    """Check whether `node` has a constant float weight of its own, which nothing else reads, and takes its input as it is."""
+    if node.domain or node.op_type not in LAYERS or query.attribute(node, "transA", 0):
+        return False
+    weight = node.inputs[1] if len(node.inputs) > 1 else None
+    found = query.constant_tensor(weight)
+    if weight is None or found is None or found.dtype not in query.FLOATS or not is_private(weight):
+        return False
+    return len(found.shape) == 2 if node.op_type in ("Gemm", "MatMul") else len(found.shape) > 2
+
+
+def has_shared_weight(node: ir.Node) -> bool:
+    """Check whether `node` would be a layer, were its weight not read elsewhere too."""
+    weight = node.inputs[1] if len(node.inputs) > 1 else None
+    constant = query.constant_tensor(weight) is not None
+    return node.op_type in LAYERS and not node.domain and constant and weight is not None and not is_private(weight)
+
+
+def channel_axis(node: ir.Node) -> int:
+    """Axis of the channels in the input and the output of a layer: 1 of a convolution, -1 of a product of matrices."""
+    return 1 if node.op_type in CONVOLUTIONS else -1
+
+
+def unfolded(node: ir.Node) -> Array:
+    """The weight of a layer as (G, O, I, K), float64."""
+    return _unfold(node, _weight(node).astype(np.float64))
+
+
+def magnitudes(node: ir.Node) -> Array:
+    """The largest absolute value of a layer's weight over the places of its kernel, float64 (G, O, I)."""
+    return np.asarray(np.abs(unfolded(node)).max(axis=3, initial=0.0))
+
+
+def scale_weight(
+    scope: walk.Scope,
+    node: ir.Node,
+    names: build.Names,
+    *,
+    outputs: Array | None = None,
+    inputs: Array | None = None,
+) -> None:
+    """Multiply the weight of a layer by one factor for each of its output channels, or of its input channels.
+
+    Args:
+        scope: where the node is.
+        node: the layer.
+        names: fresh names.
+        outputs: factors, shape (G * O,).
+        inputs: factors, shape (G * I,).
+    """
+    weight = unfolded(node)
+    groups = weight.shape[0]
+    if outputs is not None:
+        weight *= outputs.astype(np.float64).reshape(groups, -1, 1, 1)
+    if inputs is not None:
+        weight *= inputs.astype(np.float64).reshape(groups, 1, -1, 1)
+    exchange_constant(scope, node, 1, _fold(node, weight, _weight(node).shape), names, "equalized")
+
+
+def bias_of(node: ir.Node) -> tuple[ir.Node, int] | None:
+    """The node and the number of its input that hold the bias of a layer; None where it has none."""
+    if node.op_type == "MatMul":
+        added = linear.bias_behind(node)
+        row = None if added is None else linear.constant_side(added)
+        return None if added is None or row is None else (added, list(added.inputs).index(row))
+    return (node, 2) if len(node.inputs) > 2 and node.inputs[2] is not None else None
+
+
+def bias_row(node: ir.Node) -> Array | None:
+    """The bias of a layer as a row, float64 (G * O,): zeros where it has none, None where it is no constant row."""
+    channels = outputs_of(node)
+    place = bias_of(node)
+    if place is None:
+        return np.zeros(channels)
+    array = query.constant_array(place[0].inputs[place[1]])
+    if array is None or array.size not in (1, channels) or (array.size > 1 and array.shape[-1] != channels):
+        return None
+    return np.broadcast_to(array.astype(np.float64).reshape(-1), (channels,)).copy()
+
+
+def outputs_of(node: ir.Node) -> int:
+    """Number of output channels of a layer."""
+    groups, outputs, _, _ = unfolded_shape(node)
+    return groups * outputs
+
+
+def inputs_of(node: ir.Node) -> int:
+    """Number of input channels of a layer."""
+    groups, _, inputs, _ = unfolded_shape(node)
+    return groups * inputs
+
+
+def unfolded_shape(node: ir.Node) -> tuple[int, int, int, int]:
+    """Shape (G, O, I, K) of :func:`unfolded`, without reading the weight."""
+    tensor = query.constant_tensor(node.inputs[1])
+    assert tensor is not None
+    shape = [int(d) for d in tensor.shape.numpy()]
+    if node.op_type not in CONVOLUTIONS:
+        outputs, inputs = shape if query.attribute(node, "transB", 0) else shape[::-1]
+        return 1, outputs, inputs, 1
+    groups = int(query.attribute(node, "group", 1))
+    places = int(np.prod(shape[2:]))
+    if node.op_type == "Conv":
+        return groups, shape[0] // groups, shape[1], places
+    return groups, shape[1], shape[0] // groups, places
+
+
+def set_bias(scope: walk.Scope, node: ir.Node, row: Array, names: build.Names) -> bool:
+    """Let a layer have the bias `row`, shape (G * O,); False where it has no place for one (a MatMul without an Add)."""
+    place = bias_of(node)
+    if place is not None:
+        user, index = place
+        old = query.constant_array(user.inputs[index])
+        assert old is not None
+        exchange_constant(scope, user, index, row.reshape(old.shape) if old.size > 1 else row, names, "equalized")
+        return True
+    if node.op_type == "MatMul":
+        return False
+    weight = query.constant_tensor(node.inputs[1])
+    assert weight is not None
+    base = node.name or str(node.outputs[0].name)
+    made = build.constant(scope, names.fresh(f"{base}_bias"), row, weight.dtype, before=node)
+    node.resize_inputs(max(len(node.inputs), 3))
+    node.replace_input_with(2, made)
+    return True
+
+
+def _weight(node: ir.Node) -> Array:
+    found = query.constant_array(node.inputs[1])
+    assert found is not None
+    return found
+
+
+def _unfold(node: ir.Node, weight: Array) -> Array:
+    groups, outputs, inputs, places = unfolded_shape(node)
+    if node.op_type not in CONVOLUTIONS:
+        rows = weight if query.attribute(node, "transB", 0) else weight.T
+        return np.ascontiguousarray(rows).reshape(1, outputs, inputs, 1)
+    if node.op_type == "Conv":
+        return weight.reshape(groups, outputs, inputs, places)
+    return np.ascontiguousarray(weight.reshape(groups, inputs, outputs, places).swapaxes(1, 2))
+
+
+def _fold(node: ir.Node, unfolded: Array, shape: tuple[int, ...]) -> Array:
+    """The inverse of :func:`_unfold`; `shape` is that of the weight."""
+    if node.op_type not in CONVOLUTIONS:
+        rows = unfolded[0, :, :, 0]
+        return rows if query.attribute(node, "transB", 0) else rows.T
+    return (unfolded if node.op_type == "Conv" else unfolded.swapaxes(1, 2)).reshape(shape)
