@@ -36,7 +36,7 @@ def rebuild(
     reserve: float,
     seed: int,
     device: str | None,
-) -> bool:
+) -> int:
     """Reconstruct `start` into `output`, unless that leaves less than `reserve` seconds of `budget`.
 
     Args:
@@ -50,7 +50,7 @@ def rebuild(
         device: of the same.
 
     Returns:
-        Whether `output` was written.
+        Steps for each block; 0 where `output` was not written.
 
     Raises:
         QatError: what :func:`onnxqat.reconstruct` raises.
@@ -71,8 +71,8 @@ def rebuild(
         each = (time.monotonic() - began) / PROBE  # too high by what comes before the first step, which is safe
         iterations = min(MOST, int((budget.left - reserve) / each))
         if iterations < FEWEST:
-            return False
+            return 0
         run(iterations)
     except _TimeIsOverError:
-        return False
-    return True
+        return 0
+    return iterations

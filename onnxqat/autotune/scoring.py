@@ -62,6 +62,7 @@ class Judge:
         measure: which of them.
         float_accuracy: top-1 of the float model as a share, where there are labels.
         samples: their number.
+        why_unlabelled: why top-1 against labels is not what is measured; None where it is.
 
     Raises:
         DataError, ModelError: as reading and running do.
@@ -80,8 +81,22 @@ class Judge:
         )
         labelled = all(b.labels is not None and b.labels.shape == (b.count,) for b in self._batches)
         self.measure: Measure = ("accuracy" if labelled else "agreement") if classifies else "noise"
+        self.why_unlabelled = self._why_unlabelled(classifies=classifies)
         right = [_top1(b.wanted) == b.labels for b in self._batches] if self.measure == "accuracy" else []
         self.float_accuracy = float(np.concatenate(right).mean()) if right else None
+
+    def _why_unlabelled(self, *, classifies: bool) -> str | None:
+        if self.measure == "accuracy":
+            return None
+        if all(b.labels is None for b in self._batches):
+            return "the data have no labels: the float model's answers judge"
+        if classifies:
+            return "labels were not used to judge: they are no class numbers, one a sample"
+        if self.samples < FEWEST_TOP1:
+            return (
+                f"labels were not used to judge: of {self.samples} samples, fewer than {FEWEST_TOP1}, one is too much"
+            )
+        return "labels were not used to judge: the model has no single output (N, C); give --score"
 
     def drop(self, run: Run) -> float:
         """Return the loss of `run` in percent; negative for a gain, infinite where noise is measured and not finite."""

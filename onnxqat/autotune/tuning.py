@@ -42,11 +42,13 @@ class Tuned:
         trained: whether there was time for it, and the file is written.
         remark: what is worth knowing.
         cut_short: whether more time would have made it longer.
+        steps: that were done.
     """
 
     trained: bool
     remark: Remark | None = None
     cut_short: bool = False
+    steps: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,6 +64,7 @@ class Tuning:
         deploy: makes a deployed file of a trained one, and says where it is.
         target_drop: the run ends once the loss is no larger.
         seed, device: as in :func:`onnxqat.finetune`.
+        better: called with a deployed file that is the best of the run so far, and its loss.
     """
 
     data: Data
@@ -73,6 +76,8 @@ class Tuning:
     target_drop: float
     seed: int
     device: str | None
+    better: Callable[[Path, float], None] = lambda _file, _drop: None
+    _best: list[float] = dataclasses.field(default_factory=list)
 
     def run(self, start: Path, output: Path, budget: Budget, reserve: float) -> Tuned:
         """Train `start` into `output`, until it is good enough or `reserve` seconds of `budget` are left.
@@ -88,8 +93,9 @@ class Tuning:
         every = max(_steps_per_score(step, score), -(-steps // MOST_SCORES))
         done = self._finetune(start, output, lambda module: self._score(module, start), max_steps=steps, every=every)[0]
         if done == steps:
-            return Tuned(True, cut_short=steps < self._largest_length(epoch))
-        return Tuned(True, Remark(f"fine-tuning met the target after {done} of {steps} steps", source="auto"))
+            return Tuned(True, cut_short=steps < self._largest_length(epoch), steps=done)
+        met = Remark(f"fine-tuning met the target after {done} of {steps} steps", source="auto")
+        return Tuned(True, met, steps=done)
 
     def _length(self, seconds: float, step: float, score: float, epoch: int | None) -> int:
         """Steps that fit into `seconds`, with a score before the first, some on the way and one at the end."""
@@ -118,14 +124,20 @@ class Tuning:
         return float(np.median(spans)) if len(spans) else math.inf, scores[0], epoch
 
     def _score(self, module: nn.Module, start: Path) -> float:
-        """Return minus the loss of `module`; without a judge, or where it meets the target, its file is judged too."""
+        """Return minus the loss of `module`.
+
+        Without a judge, or where it is the best so far or meets the target, its file is judged too, and kept.
+        """
         drop = -math.inf if self.judge is None else _drop(self.judge, module)
-        if drop > self.target_drop:
+        if drop > self.target_drop and drop >= min(self._best, default=math.inf):
             return -drop
         from onnxqat.bridge.export.write_back import put_back
 
         file = self.deploy(put_back(module, start, start.with_name("scored.onnx")))
-        return -max(drop, self.drop_of(file))
+        drop = max(drop, self.drop_of(file))
+        self._best.append(drop)
+        self.better(file, drop)
+        return -drop
 
     def _finetune(
         self,

@@ -266,16 +266,36 @@ def progress(description: str, *, quiet: bool) -> Iterator[Callable[[int, int | 
         yield update
 
 
+PLAN = "plan: "
+"""Beginning of a phase's line that stays: what is to be done, and how long it will take."""
+
+
 @contextmanager
 def phases(*, quiet: bool) -> Iterator[Callable[[str], None]]:
-    """A line on standard error that names what is going on; silent when that is not a terminal or with `quiet`."""
-    if quiet or not sys.stderr.isatty():
+    """A line on standard error that names what is going on, on a terminal; a plan is a line of its own, on anything.
+
+    Args:
+        quiet: nothing is said at all.
+    """
+    if quiet:
         yield lambda phase: None
+        return
+    if not sys.stderr.isatty():
+        yield lambda phase: click.echo(printing.printable(phase), err=True) if PLAN in phase else None
         return
     from rich.console import Console
 
-    with Console(stderr=True).status("") as status:
-        yield lambda phase: status.update(printing.printable(phase))
+    console = Console(stderr=True)
+    with console.status("") as status:
+
+        def tell(phase: str) -> None:
+            text = printing.printable(phase)
+            if PLAN in phase:
+                console.print(text, markup=False, highlight=False)
+            else:
+                status.update(text)
+
+        yield tell
 
 
 def beside(model: Path, suffix: str) -> Path:

@@ -11,10 +11,11 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from onnxqat.data import subset
+from onnxqat.data import part, subset
 from onnxqat.data.arrays import ArchiveFolder, Arrays, read_npy, read_npz
 from onnxqat.data.identity import Identity
 from onnxqat.data.inputs import Feeds, InputInfo, check_names, fitted, static_batch
+from onnxqat.data.part import Part
 from onnxqat.data.preprocess import ImageTransform, Preprocess, line
 from onnxqat.data.sources import (
     IMAGE_SUFFIXES,
@@ -307,6 +308,8 @@ def open_data(
 ) -> Data:
     """Open a source of batches for a model.
 
+    Behind a name, ``#every-5`` takes every fifth sample, and ``#without-every-5`` all others (:mod:`onnxqat.data.part`).
+
     1. A folder of images (jpg, png, bmp, webp; recursive), through `preprocess`; sub-folders give labels.
     2. ``.npz``: keys are input names, samples along the first axis; ``labels``, ``label`` or ``y`` are labels.
     3. A folder of ``.npz`` files: each is one batch, of its own shape.
@@ -326,13 +329,15 @@ def open_data(
     Raises:
         DataError: ``data-not-found``, ``data-missing`` (empty), ``data-format``, ``data-input-name``,
             ``data-shape``, ``data-labels``.
-        UsageError: ``option-invalid``: the preprocessing does not fit the input, or the data are no images.
+        UsageError: ``option-invalid``: the preprocessing does not fit the input, the data are no images, or a part is none.
     """
     if isinstance(source, Data):
         files_read.note_all(source.files, "the data")
         return source
+    parts: tuple[Part, ...] = ()
     if isinstance(source, (str, os.PathLike)):
-        opened, remarks = _open_named(os.fspath(source), inputs, preprocess, recorded)
+        name, parts = part.parse(os.fspath(source))
+        opened, remarks = _open_named(name, inputs, preprocess, recorded)
     else:
         opened, remarks = _open_object(source, inputs), []
     if preprocess is not None and not isinstance(opened, ImageFolder):
@@ -341,9 +346,13 @@ def open_data(
             f"{opened.name}: preprocessing is for folders of images, and these are arrays",
             hint="leave out --preprocess, and give arrays as the model takes them",
         )
-    data = Data(opened, inputs, batch_size, limit)
-    data.remarks.extend(remarks)
+    data = Data(opened, inputs, batch_size, None if parts else limit)
     files_read.note_all(data.files, "the data")
+    for taken in parts:
+        data = data.split(taken.share)[0 if taken.others else 1]
+    if parts and limit is not None:
+        data = data.first(limit)
+    data.remarks.extend(remarks)
     return data
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
 from onnxqat.autotune.auto import AutoResult
 from onnxqat.report import build_scores
 from onnxqat.report.build_handoff import from_handoff
@@ -44,12 +48,57 @@ def from_auto(result: AutoResult, given: Given, *, longer: str = "") -> Report:
         title="The whole way",
         passed=result.passed,
         figures=tuple(f for f in figures if f.value is not None),
-        tables=(_attempts(result), *_chosen(handed, "coverage"), *_chosen(proof, "outputs", "tensors")),
+        tables=(
+            _attempts(result),
+            _commands(result),
+            *_chosen(handed, "coverage"),
+            *_chosen(proof, "outputs", "tensors"),
+        ),
         failures=result.failures,
         remarks=tuple(dict.fromkeys((*result.remarks, *proof.remarks, *(handed.remarks if handed else ())))),
         files=(str(result.model), *(handed.files if handed else ())),
         left_float=handed.left_float if handed else None,
         next_command=_next_command(result, given, longer),
+    )
+
+
+def from_several(results: Sequence[AutoResult], reports: Sequence[Report]) -> Report:
+    """Build the report of several backends: a line for each, then what each one's own report says.
+
+    Args:
+        results: of :func:`onnxqat.autotune.several.auto_several`.
+        reports: of :func:`from_auto`, one for each.
+    """
+    columns = (
+        Column("backend", "backend"),
+        Column("passed", "passed"),
+        Column("chosen", "the best of all"),
+        Column("drop", "drop", "number"),
+        Column("integer", "integer nodes", "share"),
+        Column("seconds", "seconds", "number"),
+    )
+    figures = [{figure.key: figure.value for figure in report.figures} for report in reports]
+    rows = tuple(
+        (r.backend, "yes" if r.passed else "no", r.chosen, r.drop, f.get("integer"), r.seconds)
+        for r, f in zip(results, figures, strict=True)
+    )
+    named = [(Path(result.backend).stem, report) for result, report in zip(results, reports, strict=True)]
+    tables = [
+        dataclasses.replace(table, key=f"{name}_{table.key}", title=f"{name}: {table.title}")
+        for name, report in named
+        for table in report.tables
+    ]
+    note = f"drop: {MEASURES[results[0].measure]}, {results[0].target_drop:g} allowed"
+    return Report(
+        kind="auto",
+        title="The whole way",
+        passed=all(report.passed for report in reports),
+        figures=(Figure("backends", "backends", len(results), "count"),),
+        tables=(Table("backends", "Backends", columns, rows, note=note), *tables),
+        failures=tuple(f"{name}: {failure}" for name, report in named for failure in report.failures),
+        remarks=tuple(dict.fromkeys(remark for report in reports for remark in report.remarks)),
+        files=tuple(file for report in reports for file in report.files),
+        next_command=next((report.next_command for report in reports if not report.passed), reports[0].next_command),
     )
 
 
@@ -68,6 +117,13 @@ def _attempts(result: AutoResult) -> Table:
     columns = (Column("attempt", "attempt"), Column("drop", "drop", "number"), Column("seconds", "seconds", "number"))
     rows: tuple[tuple[Cell, ...], ...] = tuple((a.name, a.drop, a.seconds) for a in result.attempts)
     return Table("attempts", "What was tried", columns, rows, note=f"drop: {MEASURES[result.measure]}")
+
+
+def _commands(result: AutoResult) -> Table:
+    rows: tuple[tuple[Cell, ...], ...] = tuple((line,) for line in result.commands)
+    trained = any("finetune" in line for line in result.commands)
+    note = "training chose among its scores on the held-out samples, which the command does not see" if trained else ""
+    return Table("commands", "The same file again", (Column("command", "command"),), rows, note=note)
 
 
 def _chosen(report: Report | None, *keys: str) -> tuple[Table, ...]:

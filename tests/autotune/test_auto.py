@@ -14,11 +14,13 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from onnx import helper, numpy_helper
 
 import onnxqat
 from onnxqat.autotune import budget as budgets
-from onnxqat.autotune import reconstruction, tuning
+from onnxqat.autotune import moves, reconstruction, tuning
 from onnxqat.autotune.budget import Budget
+from onnxqat.autotune.moves import finetune_again
 from onnxqat.autotune.scoring import FEWEST_TOP1, Judge
 from onnxqat.cli import main
 from onnxqat.data import inputs as model_inputs
@@ -126,6 +128,7 @@ def test_trains_where_calibration_is_not_enough(
 ) -> None:
     monkeypatch.setattr(tuning, "MOST_STEPS_UNLABELLED", 40)
     monkeypatch.setattr(reconstruction, "MOST", 100)
+    monkeypatch.setattr(finetune_again, "MOST", 2)
     given = {"image": data(model, 200)["image"]}
     result = onnxqat.auto(
         model, "academic", data=given, output=tmp_path, overrides=BITS, target_drop=0.0, budget=3600.0
@@ -133,11 +136,12 @@ def test_trains_where_calibration_is_not_enough(
     names = [a.name for a in result.attempts]
     assert names[:3] == ["calibrated", "observer mse", "observer percentile"]
     assert names[3].endswith("compensated rounding")
-    assert names[4:] == ["fine-tuned", "reconstructed"]  # one hour is enough for both
+    assert names[4:] == ["fine-tuned", "reconstructed", "fine-tuned, round 2"]  # one hour is enough for all
     assert result.chosen in names[4:]
     assert result.drop == min(a.drop for a in result.attempts) < min(a.drop for a in result.attempts[:4])
     assert not result.passed
-    assert result.failures[-1].startswith("the best of 6 attempts loses")
+    assert result.failures[-1].startswith("the best of 7 attempts loses")
+    assert [planned.name for planned in result.plan] == ["calibrated", "observer mse", "observer percentile"]
     # What was judged in torch while training is what onnxruntime makes of the file.
     held = {"image": given["image"][4::5]}
     found = judge(model, held).drop(Session(ir.load(result.model), optimize=False).run)
@@ -227,7 +231,7 @@ def test_without_time_nothing_is_trained(model: onnx.ModelProto, tmp_path: Path)
         budget=0.01,
     )
     assert [a.name for a in result.attempts] == ["calibrated"]
-    assert any("no time to fine-tune" in r.message for r in result.remarks)
+    assert any("no time for: observer mse, observer percentile" in r.message for r in result.remarks)
     given = Given("m.onnx", "m.qdq.onnx", "d.npz", target="academic")
     again = "onnxqat auto m.onnx --budget 1h"
     assert from_auto(result, given, longer=again).next_command == again
@@ -248,8 +252,105 @@ def test_an_interruption_leaves_the_best_so_far(
     given = {"data": {"image": tiny.images(40)}, "overrides": BITS, "target_drop": 0.0}
     with pytest.raises(KeyboardInterrupt):
         onnxqat.auto(model, "academic", output=tmp_path, **given)
-    assert [p.name for p in tmp_path.iterdir()] == ["so_far.qdq.onnx"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["search", "so_far.qdq.onnx"]
     assert qdq.is_quantized(io.load(tmp_path / "so_far.qdq.onnx"))
+
+
+def test_a_later_run_goes_on_where_the_first_was_ended(
+    model: onnx.ModelProto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+
+    def ended(line: str) -> None:
+        told.append(line)
+        if line == "observer percentile":
+            raise KeyboardInterrupt
+
+    given = {"data": {"image": tiny.images(40)}, "overrides": BITS, "target_drop": -1.0, "output": tmp_path}
+    with pytest.raises(KeyboardInterrupt):
+        onnxqat.auto(model, "academic", progress=ended, **given)
+    best = min((a.read_bytes() for a in (tmp_path / "search").glob("*.onnx")), key=len)
+    assert best
+    assert told[1:] == ["calibrated", "observer mse", "observer percentile"]
+    monkeypatch.setattr(moves, "ORDER", moves.ORDER[:3])
+    after: list[str] = []
+    result = onnxqat.auto(model, "academic", progress=after.append, **given)
+    assert after[1] == "observer percentile"
+    assert [a.name for a in result.attempts][:3] == ["calibrated", "observer mse", "observer percentile"]
+    assert any("2 attempts are those of an earlier run" in r.message for r in result.remarks)
+    assert not (tmp_path / "so_far.qdq.onnx").exists()
+    # Another target is the same search, other choices are not, and neither is one that is to begin anew.
+    again = onnxqat.auto(model, "academic", **{**given, "target_drop": 1e9})
+    assert again.attempts == result.attempts
+    other = {**given, "overrides": dataclasses.replace(BITS, weight_bits=3), "target_drop": 1e9}
+    assert len(onnxqat.auto(model, "academic", **other).attempts) == 1
+    assert len(onnxqat.auto(model, "academic", restart=True, **{**given, "target_drop": 1e9}).attempts) == 1
+
+
+def test_a_record_that_is_no_record_is_left(model: onnx.ModelProto, tmp_path: Path) -> None:
+    given = {"data": {"image": tiny.images(40)}, "target_drop": 1e9, "output": tmp_path}
+    onnxqat.auto(model, **given)
+    for text in ("", "[]", '{"key": 1}', (tmp_path / "search" / "search.json").read_text()[:-20]):
+        (tmp_path / "search" / "search.json").write_text(text)
+        result = onnxqat.auto(model, **given)
+        assert not any("earlier run" in r.message for r in result.remarks)
+
+
+def test_commands_make_the_same_file(model: onnx.ModelProto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(moves, "ORDER", moves.ORDER[:3])
+    onnx.save(model, "m.onnx")
+    np.savez("d.npz", image=tiny.images(50))
+    overrides = Overrides(weight_bits=4, activation_bits=8, exclude=("Gemm_*",))
+    result = onnxqat.auto("m.onnx", "academic", data="d.npz", output="out", overrides=overrides, target_drop=-1.0)
+    (line,) = result.commands
+    assert "--calibration 'd.npz#without-every-5'" in line
+    assert main.run(shlex.split(line)[1:]) == 0
+    wanted, found = (
+        {name: v.const_value.numpy().tobytes() for name, v in ir.load(path).graph.initializers.items() if v.const_value}
+        for path in (result.model, "calibrated.qdq.onnx")
+    )
+    assert found == wanted
+
+
+def test_the_most_sensitive_layers_are_relieved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten layers, of which one may be in 16 bits or float, and one reads a tensor with an outlier channel."""
+    monkeypatch.setattr(moves, "ORDER", ("calibrate", "sensitive_layers"))
+    rng = np.random.default_rng(0)
+    weights = [rng.standard_normal((8, 8, 1, 1)).astype(np.float32) * np.float32(0.5) for _ in range(10)]
+    weights[4][0] *= np.float32(100.0)  # one channel of x5 is large, and counts for little
+    weights[5][:, 0] *= np.float32(0.01)
+    nodes = []
+    for place in range(10):
+        nodes.append(helper.make_node("Conv", [f"x{place}", f"w{place}"], [f"c{place}"], name=f"conv{place}"))
+        nodes.append(helper.make_node("Relu", [f"c{place}"], [f"x{place + 1}"], name=f"relu{place}"))
+    ends = [helper.make_tensor_value_info(name, 1, ["N", 8, 6, 6]) for name in ("x0", "x5", "x10")]
+    constants = [numpy_helper.from_array(w, f"w{place}") for place, w in enumerate(weights)]
+    proto = helper.make_model(
+        helper.make_graph(nodes, "ten", ends[:1], ends[1:], constants),
+        opset_imports=[helper.make_opsetid("", 21)],
+        ir_version=10,
+    )
+    x = rng.standard_normal((40, 8, 6, 6)).astype(np.float32)
+    result = onnxqat.auto(proto, data={"x0": x}, output=tmp_path, target_drop=-1.0, budget=3600.0)
+    assert [a.name for a in result.attempts] == ["calibrated", "most sensitive layers: 1"]
+    assert result.chosen == "most sensitive layers: 1"
+    (line,) = result.commands
+    assert re.search(r"--(bits-of conv\d=8,16|exclude conv\d) ", line)
+
+
+def test_several_backends_share_the_time(
+    model: onnx.ModelProto, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    onnx.save(model, tmp_path / "m.onnx")
+    np.savez(tmp_path / "d.npz", **data(model, 60))
+    line = ["auto", str(tmp_path / "m.onnx"), "--data", str(tmp_path / "d.npz"), "--target-drop", "100", "--json"]
+    assert main.run([*line, "--backend", "onnxruntime-cpu", "--backend", "academic"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert [row["backend"] for row in report["tables"]["backends"]] == ["onnxruntime-cpu", "academic"]
+    for name in ("onnxruntime-cpu", "academic"):
+        assert (tmp_path / "m.auto" / name / "model.qdq.onnx").exists()
+    assert main.run([*line, "--backend", "academic", "--backend", "academic"]) == 2
 
 
 def test_data_that_can_be_read_once_is_refused(model: onnx.ModelProto, tmp_path: Path) -> None:
@@ -281,7 +382,7 @@ def test_command_prints_what_was_tried(
         == 1
     )
     report = json.loads(capsys.readouterr().out)
-    assert any("no time to fine-tune" in remark["message"] for remark in report["remarks"])
+    assert any("no time for: " in remark["message"] for remark in report["remarks"])
     words = ["onnxqat", "auto", line[1], "--budget", "0.002s", "--target-drop", "-100", "--data", line[3]]
     assert report["next_command"] == shlex.join([*words, "--exclude", "Conv_conv1", "--exclude", "Gemm_*", "--json"])
     assert main.run(["auto", str(tmp_path / "m.onnx")]) == 2

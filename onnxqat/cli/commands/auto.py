@@ -13,7 +13,13 @@ from onnxqat.cli import _again, _headings, _options
 @click.argument("model", type=_options.PATH)
 @_headings.under(
     "Target and limits",
-    click.option("--backend", default="onnxruntime-cpu", help="Backend table of the target: a name, or a YAML file."),
+    click.option(
+        "--backend",
+        multiple=True,
+        default=("onnxruntime-cpu",),
+        show_default=True,
+        help="Backend table of a target: a name, or a YAML file; repeat it for several.",
+    ),
     click.option("--budget", default="10m", help="Time limit for all that is tried, as 90s, 10m or 1h."),
     click.option(
         "--target-drop",
@@ -51,11 +57,12 @@ from onnxqat.cli import _again, _headings, _options
 @_headings.under(
     "Output",
     click.option("-o", "--output", type=_options.FOLDER, help="Folder to write the files to [MODEL.auto]."),
+    click.option("--restart", is_flag=True, help="Try everything anew, whatever an earlier run has left there."),
     _options.as_json,
 )
 def run(
     model: Path,
-    backend: str,
+    backend: tuple[str, ...],
     data: str | None,
     preprocess: str | None,
     output: Path | None,
@@ -73,6 +80,7 @@ def run(
     keep_io_types: bool,
     seed: int,
     device: str | None,
+    restart: bool,
     as_json: bool,
 ) -> None:
     """Run the whole pipeline: calibrate, fine-tune where that is not enough, validate, hand off.
@@ -80,17 +88,17 @@ def run(
     MODEL is a float ONNX file.
 
     Tries what costs least first and stops once the loss on held-out samples is small enough; exit status 1 says that
-    it is not within the budget, or that a proof failed.
+    it is not within the budget, or that a proof failed. A run that was ended goes on where it was.
 
     Example: onnxqat auto model.onnx --backend onnxruntime-cpu --data images/ --budget 10m
     """
     from onnxqat.autotune import budget as budgets
-    from onnxqat.autotune.auto import auto
+    from onnxqat.autotune.several import auto_several
     from onnxqat.cli import _output
     from onnxqat.graph import files_read
     from onnxqat.placement.table_overrides import Overrides
     from onnxqat.report import build, html
-    from onnxqat.report.build_auto import from_auto
+    from onnxqat.report.build_auto import from_auto, from_several
     from onnxqat.validation.remedies import Given
 
     weight_bits, activation_bits = _options.parse_bits(bits)
@@ -106,7 +114,7 @@ def run(
     page = folder / "report.html"
     files_read.plan(page)
     with _options.phases(quiet=as_json) as progress:
-        result = auto(
+        results = auto_several(
             model,
             backend,
             data=data,
@@ -122,10 +130,12 @@ def run(
             labels=labels,
             seed=seed,
             device=device,
+            restart=restart,
             progress=progress,
         )
-    given = Given(str(model), str(result.model), data, preprocess, target=backend)
+    given = [Given(str(model), str(result.model), data, preprocess, target=result.backend) for result in results]
     longer = _again.again(budget=f"{2 * budgets.parse(budget):g}s")
-    report = from_auto(result, given, longer=longer)
+    reports = [from_auto(result, known, longer=longer) for result, known in zip(results, given, strict=True)]
+    report = reports[0] if len(reports) == 1 else from_several(results, reports)
     html.write_html(report, page)
     _output.show(build.with_files(report, str(page)), as_json=as_json)

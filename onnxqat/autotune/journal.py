@@ -1,0 +1,127 @@
+"""Search on the disk: what was tried, and the files that a later run goes on from.
+
+The best file is in the output folder from the moment on at which it is known, so that neither Ctrl-C nor a killed process
+loses it. A later run with the same model, data and choices goes on from there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+
+from onnxqat._version import __version__
+from onnxqat.autotune.attempt import Attempt, Tried
+from onnxqat.autotune.variants import Variant
+from onnxqat.graph import atomic, io, provenance, query
+from onnxqat.placement.table_overrides import Overrides
+
+SO_FAR = "so_far.qdq.onnx"
+"""The best of a search that has not ended: judged, not proven."""
+
+FOLDER, FILE = "search", "search.json"
+
+
+def key(**choices: Any) -> str:
+    """SHA-256 of what decides a search: two runs of the same key try the same things."""
+    text = json.dumps({"version": __version__, **choices}, sort_keys=True, default=repr)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+class Journal:
+    """Record of a search in the folder of its output.
+
+    Args:
+        output: the folder.
+        of: key of the search, see :func:`key`.
+        origin: name and digest of the float model, which the best file records.
+    """
+
+    def __init__(self, output: Path, of: str, origin: tuple[str, str]) -> None:
+        self._output, self._key, self._origin = output, of, origin
+        self._folder = output / FOLDER
+
+    def read(self) -> list[Tried]:
+        """Attempts of an earlier run of the same search whose files are still there; empty where it was another."""
+        try:
+            found = json.loads((self._folder / FILE).read_text(encoding="utf-8"))
+            if found["key"] != self._key:
+                return []
+            return [_tried(entry, self._folder) for entry in found["attempts"]]
+        except (OSError, ValueError, KeyError, TypeError):
+            return []  # none, or not written by this version: the search begins anew
+
+    def path(self, number: int) -> Path:
+        """The file of attempt `number`, to be written."""
+        atomic.make_folder(self._folder)
+        return self._folder / f"{number}.qdq.onnx"
+
+    def write(self, tried: Iterable[Tried], needed: Iterable[Path]) -> None:
+        """Record all attempts; files of attempts that are not `needed` are removed."""
+        attempts = list(tried)
+        entries = [_entry(each) for each in attempts]
+        atomic.make_folder(self._folder)
+        content = json.dumps({"key": self._key, "attempts": entries}, indent=1)
+        atomic.write_atomic(self._folder / FILE, content.encode())
+        kept = set(needed)
+        for each in attempts:
+            if each.path not in kept and each.path.parent == self._folder:
+                each.path.unlink(missing_ok=True)
+
+    def keep(self, best: Path) -> None:
+        """Make `best` the file that an interruption leaves."""
+        self.save(best, SO_FAR)
+
+    def save(self, path: Path, name: str) -> Path:
+        """Write the file `path` into the output folder, with what it was made from."""
+        atomic.make_folder(self._output)
+        quantized = io.load(path)
+        recorded = provenance.of(quantized)
+        made_from = dataclasses.replace(recorded, float_model=self._origin[0], float_sha256=self._origin[1])
+        provenance.write(quantized, made_from)
+        return Path(io.save(quantized, self._output / name))
+
+    def end(self) -> None:
+        """Remove the best so far: the result has taken its place."""
+        (self._output / SO_FAR).unlink(missing_ok=True)
+
+
+def _entry(tried: Tried) -> dict[str, Any]:
+    variant = None if tried.variant is None else dataclasses.asdict(tried.variant)
+    return {**dataclasses.asdict(tried.attempt), "file": tried.path.name, "variant": variant}
+
+
+def _tried(entry: Mapping[str, Any], folder: Path) -> Tried:
+    fields = {field.name: entry[field.name] for field in dataclasses.fields(Attempt)}
+    attempt = Attempt(**{**fields, "commands": tuple(entry["commands"])})
+    return Tried(attempt, folder / entry["file"], _variant(entry["variant"]))
+
+
+def _variant(entry: Mapping[str, Any] | None) -> Variant | None:
+    if entry is None:
+        return None
+    given = {name: _tuples(value) for name, value in entry["overrides"].items()}
+    return Variant(entry["name"], Overrides(**given), entry["rounding"], _tuples(entry["equalize"]))
+
+
+def _tuples(value: Any) -> Any:
+    """`value` with tuples in the place of JSON's lists."""
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
+def digest(model: ir.Model, origin: tuple[str, str]) -> str:
+    """SHA-256 of the float model: of its file, else of nodes and constants."""
+    if origin[1]:
+        return origin[1]
+    whole = hashlib.sha256()
+    for node in model.graph:
+        whole.update(f"{node.domain} {node.op_type} {node.name} {node.inputs} {node.attributes}\n".encode())
+    for name, value in sorted(model.graph.initializers.items()):
+        array = query.constant_array(value)
+        whole.update(name.encode() + (b"" if array is None else array.tobytes()))
+    return whole.hexdigest()

@@ -1,0 +1,31 @@
+"""Base class of moves."""
+
+from __future__ import annotations
+
+import abc
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from onnxqat.autotune.search import Search
+
+
+class Move(abc.ABC):
+    """One thing that a search does to come nearer to its target.
+
+    Attributes:
+        until: share of the budget after which it is not begun; what comes later needs the rest.
+    """
+
+    until: ClassVar[float] = 1.0
+
+    @abc.abstractmethod
+    def names(self, search: Search) -> tuple[str, ...]:
+        """Name the attempts that it makes next; none where it has no part, or has made them all."""
+
+    @abc.abstractmethod
+    def seconds(self, search: Search) -> float:
+        """Estimate the time of one attempt; infinite for what takes all that is left."""
+
+    @abc.abstractmethod
+    def run(self, search: Search, name: str) -> None:
+        """Make the attempt `name`; what was made goes to :meth:`onnxqat.autotune.search.Search.judge`."""
