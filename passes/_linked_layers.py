@@ -146,7 +146,8 @@ def follow(
         users = [user for user, _ in uses]
         if any(layers.has_shared_weight(user) for user in users) and len(set(users)) == len(users):
             return SHARED
-        if all(layers.is_layer(user) for user in users):
+        readers = _readers(value, axis, inferred)
+        if readers is not None:
             break
         if len(uses) != 1 or uses[0][1] not in (0, 1):
             return None
@@ -157,10 +158,40 @@ def follow(
         repeat *= times
         through.append(users[0])
         value = users[0].outputs[0]
-    fits = all(index == 0 and _reads_channels(user, value, axis, channels * repeat, repeat) for user, index in uses)
-    if not fits or len({layers.channel_axis(user) for user in users}) != 1:
+    fits = all(_reads_channels(node, read, axis, channels * repeat, repeat) for node, read in readers)
+    if not fits or len({layers.channel_axis(node) for node, _ in readers}) != 1:
         return None
-    return Link(scope, source, constants, channels, axis, tuple(through), value, tuple(users), repeat)
+    return Link(scope, source, constants, channels, axis, tuple(through), value, tuple(n for n, _ in readers), repeat)
+
+
+def _readers(
+    value: ir.Value, axis: int, inferred: Inferred | None, *, rows: bool = True
+) -> list[tuple[ir.Node, ir.Value]] | None:
+    """The layers that read `value`, each with what it reads; None where something else does.
+
+    Before a Gemm there may be a Reshape to rows, as onnxqat writes it: the last axis stays, and so do its channels.
+    """
+    found: list[tuple[ir.Node, ir.Value]] = []
+    for user, index in value.uses():
+        if index == 0 and layers.is_layer(user):
+            found.append((user, value))
+            continue
+        if not rows or index or user.graph is not value.graph or not _makes_rows(user, value, axis, inferred):
+            return None
+        inner = None if user.outputs[0].is_graph_output() else _readers(user.outputs[0], axis, inferred, rows=False)
+        if not inner:
+            return None
+        found += inner
+    return found
+
+
+def _makes_rows(node: ir.Node, value: ir.Value, axis: int, inferred: Inferred | None) -> bool:
+    if node.op_type != "Reshape" or node.domain or axis != -1:
+        return False
+    wanted = query.constant_array(node.inputs[1])
+    last, after = ((_shape(v, inferred) or (None,))[-1] for v in (value, node.outputs[0]))
+    stated = int(wanted[-1]) if wanted is not None and wanted.size and wanted[-1] > 0 else after
+    return last is not None and stated == last
 
 
 def _reads_channels(node: ir.Node, value: ir.Value, axis: int, inputs: int, repeat: int) -> bool:

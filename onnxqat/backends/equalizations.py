@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from onnxqat.backends import method_places
 from onnxqat.errors import UsageError
 
-ORDER = ("silu-equalization", "cross-layer-equalization")
-"""The second moves what the first leaves; each works on the model as those before it made it."""
+ORDER = ("silu-equalization", "cross-layer-equalization", "smoothquant")
+"""Each works on the model as those before it made it."""
 
-AUTO = ("silu-equalization", "cross-layer-equalization")
+AUTO = ("silu-equalization", "cross-layer-equalization", "smoothquant")
 """Those that are tried by themselves: they cost no operator that was not there, or their threshold weighs it."""
 
-VALUES: dict[str, float] = {}
+VALUES = {"smoothquant": 0.5}
 """Default of the number that may follow a name behind a colon, between 0 and 1."""
 
 KNOWN = ("auto", "none", *ORDER)

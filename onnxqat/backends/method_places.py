@@ -22,6 +22,7 @@ PLACES = {
     "silu-equalization": "--equalize silu-equalization",
     "equalize-silu": "--equalize silu-equalization",
     "cle": "--equalize cross-layer-equalization",
+    "smoothquant": "--equalize smoothquant",
     "cross-layer-equalization": "--equalize cross-layer-equalization",
 }
 """Name in small letters with ``-`` to where it is."""
