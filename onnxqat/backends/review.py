@@ -16,6 +16,7 @@ STATEMENTS = (
     "passthrough",
     "fused",
     "checks",
+    "matmul_nbits",
     "written_attributes",
     "accepts",
     "session",

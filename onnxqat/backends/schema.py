@@ -26,6 +26,7 @@ from onnxqat.types import FLOAT_STORAGE, STORAGE, QType, Role, TensorSpec
 WIDTHS = (*range(2, 9), 16)
 COMPOSITES = {"Silu", "Scale"}  # recognised patterns that a fused chain may name like an operator
 SCALE_BITS = range(1, 25)
+ACCURACY_LEVELS = range(5)  # of MatMulNBits: onnxruntime chooses, float32, float16, bfloat16, int8
 FLOAT_OBSERVERS = ("auto", "minmax", "percentile")
 
 T = TypeVar("T", bound="_Row")
@@ -318,7 +319,8 @@ class Backend(_Row):
     bias have no pair between them; ``gemm`` makes them one Gemm. Operators of `claims` it runs on codes between any two pairs, with a weight that it rounds itself, so that one
     left in float has no pair behind it. `exact` is what ``--exact`` does: ``short`` scales, for kernels that add or
     multiply in float, or ``tie_free`` sums, for those with a fixed-point factor (:mod:`onnxqat.calibration.exact.tie_free_sums`); then
-    it sets `sums`. With `written_attributes`, operators get the attributes that they leave at their defaults, for
+    it sets `sums`. `weight_only` names the table that quantizes weights alone for the same runtime. With `matmul_nbits`, an
+    `accuracy_level`, products with stored weights become MatMulNBits in the deploy form. With `written_attributes`, operators get the attributes that they leave at their defaults, for
     compilers that do not know them. `arithmetic` is what the integer kernels compute, where that is known to the last bit
     (:mod:`onnxqat.arithmetic`): training computes it. `equalize` names the equalizations that run where the user names none (:mod:`onnxqat.backends.equalizations`). `accepts` names the types of activations and of weights that the compiler takes,
     any where it says nothing; ``int8-symmetric`` is int8 without a zero point. `facts` gives the source of keys by path
@@ -346,6 +348,8 @@ class Backend(_Row):
     exact: Literal["short", "tie_free"] = "short"
     sums: Literal["any", "tie_free"] = "any"
     checks: tuple[Check, ...] = ()
+    weight_only: str | None = None
+    matmul_nbits: int | None = None
     written_attributes: bool = False
     arithmetic: str | None = None
     accepts: dict[Literal["activations", "weights"], tuple[str, ...]] = dataclasses.field(default_factory=dict)
@@ -363,6 +367,8 @@ class Backend(_Row):
                     raise ValueError(f"ops.{op} uses type {slot.use!r}, which `types` does not define")
                 if slot.dtype is not None and slot.dtype not in STORAGE:
                     raise ValueError(f"ops.{op} has dtype {slot.dtype!r}, which is none of {', '.join(STORAGE)}")
+        if self.matmul_nbits is not None and self.matmul_nbits not in ACCURACY_LEVELS:
+            raise ValueError(f"matmul_nbits is {self.matmul_nbits}; accuracy levels are 0 to 4")
         if self.arithmetic is not None and self.arithmetic not in arithmetic.names():
             known = ", ".join(arithmetic.names())
             raise ValueError(f"arithmetic {self.arithmetic!r} is none of {known}")

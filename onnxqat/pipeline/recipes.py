@@ -48,6 +48,7 @@ DEPLOY = (
     "inline-functions",
     "fold-weight-transpose",
     "deploy-form",
+    "pack-matmul-blocks",
     "raise-opset",
 )
 """From the train form to what a backend reads."""

@@ -19,6 +19,7 @@ from onnxqat.backends.schema import FLOAT_OBSERVERS, SCALE_BITS, WIDTHS, Backend
 from onnxqat.errors import UsageError
 from onnxqat.graph import query, walk
 from onnxqat.ops import operators as ops
+from onnxqat.placement import weight_only
 
 ACTIVATION_TYPES: dict[str, tuple[str, bool]] = {
     "int8": ("int8", False),
@@ -75,6 +76,9 @@ class Overrides:
             saturate there.
         scale_bits: significant bits of weight and activation scales at a width of 8, see ``TypeRow``; 24 leaves them
             free.
+        weight_only: quantize weights alone, by the table that belongs to the backend: int4, uint4, int8 or uint8, of which
+            the unsigned ones have a zero point.
+        block_size: weights that share a scale along the axis that is summed over; 0: one scale for each channel.
         first_last_bits: width of the first and last weighted layers; 0 leaves them in float.
     """
 
@@ -94,6 +98,8 @@ class Overrides:
     scale_bits: tuple[int, int] | None = None
     first_last_bits: int | None = None
     node_bits: tuple[tuple[str, int, int], ...] = ()
+    weight_only: str | None = None
+    block_size: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -233,6 +239,7 @@ def apply(overrides: Overrides, backend: Backend) -> Backend:
     Raises:
         UsageError: ``option-invalid``.
     """
+    backend = weight_only.of_backend(backend, overrides.weight_only)
     for edit in (_with_types, _with_short_scales, _with_exactness, _with_first_last):
         backend = edit(overrides, backend)
     _check_widths(overrides, backend)
@@ -248,7 +255,8 @@ def _with_types(overrides: Overrides, backend: Backend) -> Backend:
         types[name] = _activation(_observed(types[name], observer), overrides)
     for name in weights:
         types[name] = _weight(_observed(types[name], overrides.weight_observer or overrides.observer), overrides)
-    return backend.model_copy(update={"types": types})
+    backend = backend.model_copy(update={"types": types})
+    return weight_only.with_channels(backend) if overrides.block_size == 0 else backend
 
 
 def _with_short_scales(overrides: Overrides, backend: Backend) -> Backend:
@@ -354,11 +362,14 @@ def _activation(row: TypeRow, overrides: Overrides) -> TypeRow:
 
 
 def _weight(row: TypeRow, overrides: Overrides) -> TypeRow:
+    row = weight_only.with_type(row, overrides.weight_only, overrides.block_size)
     update: dict[str, object] = {}
     if overrides.per_channel is not None:
         if row.granularity == "block":
             raise UsageError(
-                "option-invalid", "this backend's weights are quantized in blocks, not per channel or tensor"
+                "option-invalid",
+                "this backend's weights are quantized in blocks, not per channel or tensor",
+                hint="--block-size 0 is one scale for each channel",
             )
         update["granularity"] = "channel" if overrides.per_channel else "tensor"
     if overrides.reduce_range is not None:

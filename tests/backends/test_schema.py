@@ -32,9 +32,9 @@ def refused(folder: Path, text: str) -> BackendError:
 
 
 def test_the_built_in_tables() -> None:
-    promised = """academic esp-dl esp-dl-s3 experimental imx500 litert-int8 onnxruntime-cpu onnxruntime-cpu-s8 openvino-cpu
-        ppl-cuda ppl-w8a16 qnn-htp qnn-htp-a16 qnn-htp-w4 qnn-htp-w4a16 rknn snpe tengine-u8 tensorrt tensorrt-fp8
-        tensorrt-int4 tensorrt-nlp tidl tidl-mmav2 tsqat vitis-dpu"""
+    promised = """academic esp-dl esp-dl-s3 experimental imx500 litert-int8 onnxruntime-cpu onnxruntime-cpu-s8
+        onnxruntime-int4 openvino-cpu openvino-int4 ppl-cuda ppl-w8a16 qnn-htp qnn-htp-a16 qnn-htp-w4 qnn-htp-w4a16
+        rknn snpe tengine-u8 tensorrt tensorrt-fp8 tensorrt-int4 tensorrt-nlp tidl tidl-mmav2 tsqat vitis-dpu"""
     assert schema.names() == promised.split()
 
 

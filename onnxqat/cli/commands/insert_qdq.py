@@ -41,6 +41,17 @@ from onnxqat.cli import _headings, _options
         help="Bit widths of the nodes that match, as in 'head/*=8,16'; repeat it.",
     ),
     click.option(
+        "--weight-only",
+        type=click.Choice(["int4", "uint4", "int8", "uint8"]),
+        help="Quantize weights alone, in this type; the unsigned ones have a zero point.",
+    ),
+    click.option(
+        "--block-size",
+        type=int,
+        metavar="N",
+        help="Weights that share a scale along the summed axis; 0: one scale for each channel [the backend's].",
+    ),
+    click.option(
         "--first-last-bits",
         type=int,
         metavar="BITS",
@@ -165,6 +176,8 @@ def run(
     safe_range: bool,
     exact: bool,
     scale_bits: str | None,
+    weight_only: str | None,
+    block_size: int | None,
     first_last_bits: int | None,
     rounding: str,
     bias_correction: bool | None,
@@ -210,6 +223,8 @@ def run(
         safe_range=safe_range,
         exact=exact,
         scale_bits=_options.parse_pair(scale_bits, "--scale-bits"),
+        weight_only=weight_only,
+        block_size=block_size,
         first_last_bits=first_last_bits,
         node_bits=_options.parse_bits_of(bits_of),
     )
