@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import onnx
 import onnx_ir as ir
 
@@ -34,6 +33,7 @@ from onnxqat.deployment.integer_comparison import against_integers
 from onnxqat.deployment.matched_rows import matched, selected
 from onnxqat.deployment.outputs import ROUNDING_STEPS, OutputCheck, check_outputs, output_quantizers
 from onnxqat.deployment.ranges import tensor_ranges
+from onnxqat.deployment.reference import references
 from onnxqat.deployment.result import Coverage, HandoffReport, coverage
 from onnxqat.deployment.run.environment_compiler import EnvironmentCompiler
 from onnxqat.deployment.run.process import compile_in_process
@@ -60,10 +60,6 @@ __all__ = ["Coverage", "HandoffReport", "compiler_of", "handoff"]
 
 MODEL, FLOAT = "model.onnx", "float.onnx"
 Batch = Mapping[str, Array]
-SUMS = 1e-4
-"""Share of an output's largest value by which float32 sums in another order may move it: rounding of 2**-24 in each of some
-dozen layers, each of which adds up a thousand products."""
-
 _TOOLS = ("onnx", "onnx-ir", "numpy")
 
 
@@ -190,7 +186,7 @@ def _make(job: _Job, target: Path, command: list[str], tick: Callable[[], None])
     deploy = deploy_form(job.train, job.table, job.remarks)
     tick()
     session = Session(job.train, optimize=False, what="the file handed in")
-    reference, same = _references(session, deploy, job.batches, job.table)
+    reference, same = references(session, deploy, job.batches, job.table)
     scoring = Scoring(job.train, session, job.data, job.asked, job.remarks)
     job.limits.accuracy.check(scoring.asked_for)
     tick()
@@ -348,32 +344,6 @@ def _batches(opened: Data, samples: int, remarks: list[Remark]) -> list[Batch]:
             break
     remarks.extend(opened.remarks)
     return found
-
-
-def _references(
-    one: Session, deploy: ir.Model, batches: list[Batch], table: schema.Backend
-) -> tuple[list[Batch], bool]:
-    """Outputs of the file handed in, in onnxruntime with optimizations off, and whether `deploy` gives the same bits.
-
-    Where layers became MatMulNBits, which adds in another order, outputs may differ by :data:`SUMS`.
-    """
-    two = Session(deploy, optimize=False, what="the deploy form")
-    reference: list[Batch] = []
-    same = True
-    for feeds in batches:
-        outputs, other = one.run(feeds), two.run(feeds)
-        slack = 0.0 if table.matmul_nbits is None else SUMS
-        same &= all(_is_same(a, other[name], slack) for name, a in outputs.items())
-        reference.append({name: a for name, a in outputs.items() if a.dtype.kind != "O"})  # words have no steps
-    return reference, same
-
-
-def _is_same(one: Array, other: Array, slack: float) -> bool:
-    """Check for equal bits, or for differences of at most `slack` of the largest value."""
-    if np.array_equal(one, other, equal_nan=one.dtype.kind == "f"):
-        return True
-    close = one.dtype.kind == "f" and slack > 0
-    return close and np.allclose(one, other, rtol=0, atol=slack * float(np.abs(one).max(initial=0)), equal_nan=True)
 
 
 def _refusals(deploy: ir.Model, table: schema.Backend) -> list[str]:
