@@ -33,6 +33,8 @@ _PUBLIC = {
     "reconstruct": "onnxqat.training.reconstruction.reconstruct",
     "validate": "onnxqat.validation.validate",
     "profile": "onnxqat.validation.profile",
+    "mixed_precision": "onnxqat.bit_allocation.mixed_precision",
+    "Budget": "onnxqat.bit_allocation.budget",
     "simulate": "onnxqat.validation.simulate",
     "handoff": "onnxqat.deployment.handoff",
     "fold_batchnorm": "onnxqat.deployment.fold_batchnorm",
@@ -66,6 +68,8 @@ __all__ = ["__version__", *_PUBLIC]
 
 if TYPE_CHECKING:
     from onnxqat.autotune.auto import auto as auto
+    from onnxqat.bit_allocation.budget import Budget as Budget
+    from onnxqat.bit_allocation.mixed_precision import mixed_precision as mixed_precision
     from onnxqat.bridge.export.write_back import write_back as write_back
     from onnxqat.bridge.importing.importer import to_torch as to_torch
     from onnxqat.bridge.integer.model import to_integer as to_integer

@@ -47,6 +47,8 @@ ErrorCode = Literal[
     "backend-unknown",
     "backend-table",
     "backend-opset",
+    "backend-one-width",
+    "budget-too-small",
     "pattern-no-match",
     "option-invalid",
     "name-unknown",

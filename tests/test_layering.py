@@ -29,6 +29,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("training",),
     ("validation",),
     ("linting",),
+    ("bit_allocation",),
     ("from_torch",),
     ("deployment",),
     ("compat",),

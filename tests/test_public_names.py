@@ -24,9 +24,10 @@ def test_functions_stay_functions_whatever_is_imported() -> None:
     code = """
 import inspect
 import onnxqat
-before = {name: getattr(onnxqat, name) for name in ("auto", "handoff", "lint", "cut", "validate", "profile")}
+before = {name: getattr(onnxqat, name) for name in ("auto", "handoff", "lint", "cut", "validate", "profile", "mixed_precision")}
 import onnxqat.autotune.auto, onnxqat.deployment.handoff, onnxqat.linting.lint
 import onnxqat.subgraphs.cut, onnxqat.validation.validate, onnxqat.validation.profile
+import onnxqat.bit_allocation.mixed_precision
 for name, function in before.items():
     assert inspect.isfunction(function), name
     assert getattr(onnxqat, name) is function, name

@@ -217,6 +217,20 @@ def parse_pair(text: str | None, option: str) -> tuple[int, int] | None:
     return numbers[0], numbers[-1]
 
 
+def parse_widths(text: str | None) -> tuple[int, ...] | None:
+    """``BITS,...`` as widths.
+
+    Raises:
+        UsageError: ``option-invalid``.
+    """
+    if text is None:
+        return None
+    parts = text.split(",")
+    if not all(part.strip().isdecimal() for part in parts):
+        raise UsageError("option-invalid", f"--widths {text!r} is no list of widths", hint="for example --widths 4,8")
+    return tuple(int(part) for part in parts)
+
+
 def percentile_observer(observer: str | None, percentile: float | None) -> str | None:
     """The observer of activations that the options ask for.
 

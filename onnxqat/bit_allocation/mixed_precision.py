@@ -1,0 +1,384 @@
+"""Mixed precision: widths for each layer under a budget, and the file that has them."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import shlex
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, get_args
+
+from onnxqat import metrics
+from onnxqat.backends import schema
+from onnxqat.bit_allocation import candidates, costs, sensitivity
+from onnxqat.bit_allocation.budget import Budget
+from onnxqat.bit_allocation.candidates import BYTE, Layer, Widths
+from onnxqat.bit_allocation.measuring import Measure, Measured
+from onnxqat.bit_allocation.result import ChosenLayer, FrontPoint, MixedPrecision, Option
+from onnxqat.bit_allocation.sensitivity import Method, Noise
+from onnxqat.bit_allocation.solver import Choice, Front
+from onnxqat.data import data as sources
+from onnxqat.data import inputs as model_inputs
+from onnxqat.data import preprocess as lines
+from onnxqat.data.data import Data
+from onnxqat.errors import DataError, ModelError, UsageError
+from onnxqat.graph import io, qdq, walk
+from onnxqat.insertion.insert import InsertResult, insert_qdq
+from onnxqat.insertion.prepare import prepare
+from onnxqat.insertion.weight_choice import Rounding
+from onnxqat.passes._setting import Setting
+from onnxqat.pipeline import recipes, run
+from onnxqat.placement import table_overrides
+from onnxqat.placement.table_overrides import Overrides
+from onnxqat.runtime import broken_model
+from onnxqat.shell import command
+from onnxqat.types import Remark
+from onnxqat.validation.switched_module import SwitchedModule
+
+if TYPE_CHECKING:
+    from onnxqat.data.preprocess import Preprocess
+
+SAMPLES = 32
+"""Samples on which layers are compared: their noises differ by orders of magnitude, which few samples show."""
+MEASURED = 64
+"""Samples of the calibration data that a file is measured on, where no others are given."""
+POINTS = 16
+"""Points of the front that are shown, and among which a limit of loss is searched: 4 files are written for that."""
+
+
+@broken_model.guard("model")
+def mixed_precision(
+    model: io.ModelSource,
+    backend: str,
+    calibration: Any,
+    budget: Budget,
+    *,
+    output: str | os.PathLike[str] | None = None,
+    held_out: Any = None,
+    overrides: Overrides | None = None,
+    widths: Sequence[int] | None = None,
+    allow_float: bool = False,
+    method: Method = "auto",
+    samples: int = SAMPLES,
+    rounding: Rounding = "auto",
+    preprocess: str | Preprocess | None = None,
+    batch_size: int | None = None,
+    limit: int | None = None,
+    score: metrics.ScoreSource | None = None,
+    labels: str | os.PathLike[str] | None = None,
+    progress: Callable[[int, int | None], None] | None = None,
+) -> MixedPrecision:
+    """Choose bit widths layer by layer within `budget`, so that the outputs have least noise, and write the QDQ file.
+
+    The noise that a layer brings at a width is measured or derived from gradients, noises are added, and the choice is
+    the exact optimum of that sum. Layers with constant weights are chosen for; everything else is as the table says.
+
+    Args:
+        model: float model: path, onnx.ModelProto, onnx_ir.Model or onnx_graphsurgeon.Graph; it is not changed.
+        backend: name or path of a backend table.
+        calibration: what :func:`onnxqat.data.data.open_data` takes; it has to be readable more than once.
+        budget: one limit.
+        output: file to write; for a path, ``<name>.qdq.onnx`` beside it by default.
+        held_out: samples to measure and score the file on; by default the first :data:`MEASURED` of `calibration`.
+        overrides: user choices that win; nodes that they exclude or give widths to are not chosen for.
+        widths: of weights to choose from; by default 3, 4, 5, 6 and 8, or 4 and 8 where the table stores 4 bits as such.
+        allow_float: let layers stay in float too.
+        method: ``measured``: a pass for each layer and width; ``gradient``: one backward pass; ``auto``: the first where
+            it takes at most :data:`onnxqat.bit_allocation.sensitivity.CHEAP` passes of a sample.
+        samples: number of samples for that.
+        rounding: of weights, as of :func:`onnxqat.insertion.insert.insert_qdq`.
+        preprocess: preprocessing line for image folders.
+        batch_size: samples a batch.
+        limit: largest number of calibration samples.
+        score: metric or function of a :class:`onnxqat.metrics.Predictor`, for ``max_drop`` and for the report.
+        labels: file or folder of labels, for a metric that reads one.
+        progress: called with batches done and their number, when known.
+
+    Raises:
+        UsageError: ``backend-one-width``, ``budget-too-small``, ``option-invalid``, ``pattern-no-match``.
+        DataError: ``data-missing``, ``data-format`` for data that can be read only once.
+        ModelError, BackendError, CheckError: as inserting does; ``model-not-quantized`` where no layer has a choice.
+    """
+    _check(budget, score, method, samples)
+    overrides = overrides or Overrides()
+    table = table_overrides.apply(overrides, schema.load(backend))
+    asked = candidates.weight_widths(table, widths)
+    search = _Search(model, backend, table, calibration, overrides, rounding, (preprocess, batch_size, limit))
+    # Wide activations cost nothing where only weights count.
+    layers = search.layers(asked, wide=budget.cost == "multiply-bits", allow_float=allow_float)
+    noises, how = search.noises(layers, method, samples, progress)
+    options = [[_option(layer, noise, w) for w in layer.options] for layer, noise in zip(layers, noises, strict=True)]
+    front = Front(
+        [[costs.bits(layer, w, budget.cost) for w in layer.options] for layer in layers],
+        [[option.noise for option in row] for row in options],
+    )
+    whole = sum(costs.bits(layer, Widths(BYTE, BYTE), budget.cost) for layer in layers)
+    measure = Measure(model, search.measured_on(held_out), score, labels)
+    amount = budget.amount(costs.amount(whole, budget.cost))
+    write = _Writer(search, layers, output, measure)
+    if amount is None:
+        number, written, found, reached = _cheapest(front, budget, write)
+    else:
+        number, reached = _within(front, amount, budget), True
+        written, found = write(front[number])
+    choice = front[number]
+    node_bits, exclude = write.overrides(choice)
+    return MixedPrecision(
+        model=written.model,
+        layers=tuple(
+            ChosenLayer(layer.node, layer.op_type, layer.weights, row[option], tuple(row))
+            for layer, row, option in zip(layers, options, choice.options, strict=True)
+        ),
+        front=_points(front, number, layers, budget, whole),
+        cost=budget.cost,
+        budget=amount,
+        total=costs.amount(choice.cost, budget.cost),
+        whole=costs.amount(whole, budget.cost),
+        integer_share=_integer_share(layers, choice),
+        predicted_db=_decibels(choice.noise),
+        measured_db=found.sqnr_db,
+        samples=found.samples,
+        method=how,
+        score=found.score,
+        reached=reached,
+        node_bits=node_bits,
+        exclude=exclude,
+        following=search.command(written, node_bits, exclude),
+        remarks=(*search.remarks, *written.remarks),
+    )
+
+
+def _check(budget: Budget, score: object, method: str, samples: int) -> None:
+    if budget.max_drop is not None and score is None:
+        raise UsageError("option-invalid", "a largest drop is one of a score", hint="give a score too, as --score top1")
+    if method not in get_args(Method):
+        raise UsageError("option-invalid", f"method is {method!r}", hint=", ".join(get_args(Method)))
+    if samples < 1:
+        raise UsageError("option-invalid", f"{samples} samples; there must be at least 1")
+
+
+class _Search:
+    """The float model, its prepared graph and its data."""
+
+    def __init__(
+        self,
+        model: io.ModelSource,
+        backend: str,
+        table: schema.Backend,
+        calibration: Any,
+        overrides: Overrides,
+        rounding: Rounding,
+        reading: tuple[str | Preprocess | None, int | None, int | None],
+    ) -> None:
+        self._model, self._backend, self._table = model, backend, table
+        self._overrides, self._rounding, self._calibration = overrides, rounding, calibration
+        self._preprocess, self._batch_size, self._limit = reading
+        self.remarks: list[Remark] = []
+        self._graph = io.load(model)
+        if qdq.is_quantized(self._graph):
+            raise ModelError("model-already-quantized", "the model holds quantizers", hint="start from the float model")
+        self._data = self._open(calibration, self._limit)
+        if candidates.is_stored_in_bytes(table):
+            text = (
+                f"weight bytes are those of codes packed at their width; {table.backend} and the file store a byte for"
+                " each, and only a compiler that packs them makes the model smaller"
+            )
+            self.remarks.append(Remark(text, (), "mixed-precision"))
+
+    def _open(self, source: Any, limit: int | None) -> Data:
+        if source is None:
+            raise DataError("data-missing", "there are no calibration data", hint="give --data")
+        line = lines.parse(self._preprocess) if isinstance(self._preprocess, str) else self._preprocess
+        size = 32 if self._batch_size is None else self._batch_size
+        infos = model_inputs.of_graph(self._graph.graph)
+        found = sources.open_data(source, infos, preprocess=line, batch_size=size, limit=limit)
+        if not found.repeatable:
+            text = f"{found.name} can be read only once, and every step of the search reads it"
+            raise DataError("data-format", text, hint="pass a function that returns a new iterator, or a list")
+        return found
+
+    def measured_on(self, held_out: Any) -> Data:
+        """Samples that a file is measured on."""
+        return self._data.first(MEASURED) if held_out is None else self._open(held_out, None)
+
+    def layers(self, widths: Sequence[int], *, wide: bool, allow_float: bool) -> list[Layer]:
+        """Layers to choose widths for.
+
+        Raises:
+            ModelError: ``model-not-quantized``: there are none.
+        """
+        named = self._graph.clone()
+        run.rewrite(named, recipes.NAME, Setting(self._table, self._overrides))
+        names = frozenset(
+            str(name) for n in walk.nodes(named) for name in (n.name, *(v.name for v in n.outputs)) if name
+        )
+        prepared = self._graph.clone()
+        chosen = prepare(prepared, self._table, self._overrides, [], batch_norm="fold")
+        found, _, remarks = candidates.find(
+            prepared, self._table, chosen, names, widths, wide=wide, allow_float=allow_float
+        )
+        self.remarks += remarks
+        if not found:
+            text = f"{self._table.backend} quantizes no layer with constant weights whose width could be chosen"
+            raise ModelError("model-not-quantized", text, hint="`onnxqat lint` says what stays in float, and why")
+        return found
+
+    def noises(
+        self,
+        layers: Sequence[Layer],
+        method: Method,
+        samples: int,
+        progress: Callable[[int, int | None], None] | None,
+    ) -> tuple[list[Noise], Any]:
+        """Noise of each layer, and the method that found it."""
+        base = insert_qdq(
+            self._graph,
+            self._backend,
+            calibration=self._data,
+            overrides=self._overrides,
+            equalize=False,
+            rounding="nearest",
+            batch_norm="fold",
+            guard=False,
+            fast=True,
+        )
+        switched = SwitchedModule(base.model)
+        how = sensitivity.choose(method, layers, samples)
+        size = sensitivity.BATCH if how == "gradient" else None
+        found = sensitivity.noises(switched, layers, self._data.few(samples, batch_size=size), how, progress)
+        return found, how
+
+    def insert(
+        self,
+        output: str | os.PathLike[str] | None,
+        node_bits: tuple[tuple[str, int, int], ...],
+        exclude: tuple[str, ...],
+    ) -> InsertResult:
+        """Write the file with these widths."""
+        given = self._overrides
+        changed = dataclasses.replace(
+            given, node_bits=(*given.node_bits, *node_bits), exclude=(*given.exclude, *exclude)
+        )
+        return insert_qdq(
+            self._model,
+            self._backend,
+            calibration=self._data,
+            output=output,
+            overrides=changed,
+            rounding=self._rounding,
+            batch_norm="fold",
+        )
+
+    def command(
+        self, written: InsertResult, node_bits: tuple[tuple[str, int, int], ...], exclude: tuple[str, ...]
+    ) -> str:
+        """The ``insert-qdq`` command that writes the file again, as far as options of the command line go."""
+        source = os.fspath(self._model) if isinstance(self._model, (str, os.PathLike)) else "MODEL.onnx"
+        data = self._calibration if isinstance(self._calibration, (str, os.PathLike)) else "DATA"
+        line = self._preprocess
+        found = command(
+            "insert-qdq",
+            source,
+            backend=self._backend,
+            calibration=data,
+            preprocess=line if isinstance(line, (str, type(None))) else lines.line(line),
+            batch_size=self._batch_size,
+            limit=self._limit,
+            rounding=None if self._rounding == "auto" else self._rounding,
+            batch_norm="fold",
+            o=written.model if isinstance(written.model, (str, os.PathLike)) else "MODEL.qdq.onnx",
+        )
+        given = self._overrides
+        words = [("--exclude", name) for name in (*given.exclude, *exclude)]
+        words += [("--exclude-op", name) for name in given.exclude_ops]
+        words += [("--bits-of", f"{name}={w},{a}") for name, w, a in (*given.node_bits, *node_bits)]
+        return " ".join([found, *(f"{option} {shlex.quote(value)}" for option, value in words)])
+
+
+class _Writer:
+    """Writes the file of a choice, and measures it."""
+
+    def __init__(
+        self, search: _Search, layers: Sequence[Layer], output: str | os.PathLike[str] | None, measure: Measure
+    ) -> None:
+        self._search, self._layers, self._output, self._measure = search, layers, output, measure
+
+    def overrides(self, choice: Choice) -> tuple[tuple[tuple[str, int, int], ...], tuple[str, ...]]:
+        """Widths that differ from the table's, the longest names last so that no pattern hides one, and float layers."""
+        found = [(layer, layer.options[option]) for layer, option in zip(self._layers, choice.options, strict=True)]
+        bits = [(layer.node, w.weight, w.activation) for layer, w in found if not w.is_float and w != layer.default]
+        return tuple(sorted(bits, key=lambda b: (len(b[0]), b))), tuple(layer.node for layer, w in found if w.is_float)
+
+    def __call__(self, choice: Choice) -> tuple[InsertResult, Measured]:
+        """The file, and what is measured of it."""
+        written = self._search.insert(self._output, *self.overrides(choice))
+        return written, self._measure.of(written.model)
+
+
+def _within(front: Front, amount: float, budget: Budget) -> int:
+    """Number of the choice with least noise within `amount`.
+
+    Raises:
+        UsageError: ``budget-too-small``.
+    """
+    number = front.within(amount * 8 if budget.cost == "weight-bytes" else amount)
+    if number is None:
+        least = costs.amount(front[0].cost, budget.cost)
+        raise UsageError(
+            "budget-too-small",
+            f"no choice of widths has {budget.cost} of at most {amount:.4g}: the narrowest take {least:.4g}",
+            hint="raise the budget, or give narrower --widths",
+        )
+    return number
+
+
+def _cheapest(front: Front, budget: Budget, write: _Writer) -> tuple[int, InsertResult, Measured, bool]:
+    """The cheapest of :data:`POINTS` points that keeps the limit of loss, by bisection: what is written last stays.
+
+    Noise falls along the front, so that the first point that keeps the limit is found with few files. Where none does,
+    it is the last point.
+    """
+    numbers = front.sample(POINTS)
+    low, high = 0, len(numbers) - 1
+    files: dict[int, tuple[InsertResult, Measured]] = {}
+    while low < high:
+        middle = (low + high) // 2
+        files = {middle: write(front[numbers[middle]])}
+        low, high = (low, middle) if files[middle][1].keeps(budget) else (middle + 1, high)
+    written, found = files[low] if low in files else write(front[numbers[low]])
+    return numbers[low], written, found, found.keeps(budget)
+
+
+def _option(layer: Layer, noise: Noise, widths: Widths) -> Option:
+    return Option(
+        widths.weight,
+        widths.activation,
+        costs.amount(costs.bits(layer, widths, "weight-bytes"), "weight-bytes"),
+        costs.bits(layer, widths, "multiply-bits"),
+        noise.of(widths),
+    )
+
+
+def _points(front: Front, chosen: int, layers: Sequence[Layer], budget: Budget, whole: float) -> tuple[FrontPoint, ...]:
+    found = []
+    for number in sorted({*front.sample(POINTS), chosen}):
+        choice = front[number]
+        bits = tuple(layer.options[option].weight for layer, option in zip(layers, choice.options, strict=True))
+        cost = costs.amount(choice.cost, budget.cost)
+        found.append(
+            FrontPoint(cost, choice.cost / whole if whole else 0.0, _decibels(choice.noise), number == chosen, bits)
+        )
+    return tuple(found)
+
+
+def _integer_share(layers: Sequence[Layer], choice: Choice) -> float:
+    total = sum(layer.macs for layer in layers)
+    floats = sum(
+        layer.macs for layer, option in zip(layers, choice.options, strict=True) if layer.options[option].is_float
+    )
+    return 1.0 - floats / total if total else 1.0
+
+
+def _decibels(noise: float) -> float:
+    return -10 * math.log10(noise) if noise else math.inf

@@ -1,0 +1,179 @@
+"""From a float model and a budget to a file with several widths."""
+
+import csv
+import io as streams
+import json
+import math
+import shlex
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import onnxqat
+from onnxqat.bit_allocation.result import MixedPrecision
+from onnxqat.cli import main
+from onnxqat.errors import QatError
+from onnxqat.graph import io, qdq
+from onnxqat.placement.table_overrides import Overrides
+from onnxqat.report import build_mixed_precision
+from onnxqat.report import json as as_json
+from tests.validation import tiny
+
+NODES = ["Conv_conv1", "Conv_conv2", "Gemm_logits"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("mixed")
+    onnx.save(tiny.write(None), made / "model.onnx")
+    np.savez(made / "data.npz", image=tiny.images(16), labels=np.arange(16) % tiny.CLASSES)
+    return made
+
+
+def choose(folder: Path, budget: dict[str, Any], backend: str = "onnxruntime-cpu", **options: Any) -> MixedPrecision:
+    options = {"output": folder / "mixed.onnx", "samples": 4, "rounding": "nearest"} | options
+    limit = onnxqat.Budget(**budget)
+    return onnxqat.mixed_precision(folder / "model.onnx", backend, folder / "data.npz", limit, **options)
+
+
+@pytest.fixture(scope="module")
+def half(folder: Path) -> MixedPrecision:
+    return choose(folder, {"weight_bytes": "55%"}, output=folder / "half.onnx")
+
+
+def widths_in(path: Any) -> dict[str, int]:
+    """Width of the weight that each layer reads."""
+    return {
+        str(q.outputs[0].consumers()[0].name): q.qparams.qtype.bits
+        for q in qdq.quantizers(io.load(path))
+        if q.role == "weight"
+    }
+
+
+def test_the_file_has_the_widths_and_keeps_the_budget(half: MixedPrecision) -> None:
+    assert [layer.node for layer in half.layers] == NODES
+    assert widths_in(half.model) == {layer.node: layer.weight_bits for layer in half.layers}
+    weights = {layer.node: layer.weights for layer in half.layers}
+    assert weights == {"Conv_conv1": 216, "Conv_conv2": 576, "Gemm_logits": 56}
+    assert half.total == sum(weights[node] * bits / 8 for node, bits in widths_in(half.model).items())
+    assert half.whole == sum(weights.values())
+    assert half.budget == pytest.approx(0.55 * half.whole)
+    assert 0.4 * half.whole < half.total <= half.budget
+    assert any("store a byte" in remark.message for remark in half.remarks)
+
+
+def test_the_front_is_monotone_and_has_the_choice(half: MixedPrecision) -> None:
+    costs = [point.cost for point in half.front]
+    decibels = [point.predicted_db for point in half.front]
+    assert (np.diff(costs) > 0).all()
+    assert (np.diff(decibels) > 0).all()
+    (chosen,) = (point for point in half.front if point.chosen)
+    assert (chosen.cost, chosen.predicted_db) == (half.total, half.predicted_db)
+    assert chosen.bits == tuple(layer.weight_bits for layer in half.layers)
+
+
+def test_the_command_writes_the_same_file(half: MixedPrecision, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = Path(half.model).read_bytes()
+    monkeypatch.chdir(folder)
+    assert main.run(shlex.split(half.following)[1:]) == 0
+    assert Path(half.model).read_bytes() == before
+
+
+def test_measured_is_that_of_the_file(half: MixedPrecision, folder: Path) -> None:
+    checked = onnxqat.validate(folder / "model.onnx", half.model, folder / "data.npz")
+    found = min(c.sqnr_db for c in checked.outputs if c.against == "float" and c.run == "ort-plain")
+    assert half.measured_db == pytest.approx(found, abs=1e-3)  # float32 sums of batches of another size
+    assert half.samples == 16
+
+
+def test_both_ways_to_noise_agree(folder: Path) -> None:
+    """Gradients hold for small errors: at 6 bits and more they are within 3 dB of what a pass measures."""
+    found = [choose(folder, {"weight_bytes": "90%"}, method=m, samples=16) for m in ("measured", "gradient")]
+    assert [one.method for one in found] == ["measured", "gradient"]
+    for measured, derived in zip(found[0].layers, found[1].layers, strict=True):
+        for one, other in zip(measured.options, derived.options, strict=True):
+            if one.weight_bits >= 6:
+                assert abs(10 * math.log10(one.noise / other.noise)) < 3
+
+
+def test_the_cheapest_within_a_limit_of_loss(folder: Path) -> None:
+    loose, tight = (choose(folder, {"min_sqnr": level}) for level in (15.0, 30.0))
+    assert loose.reached
+    assert loose.measured_db >= 15.0
+    assert tight.measured_db >= 30.0
+    assert loose.total < tight.total
+    lost = choose(folder, {"min_sqnr": 90.0})
+    assert not lost.reached
+    assert lost.total == lost.whole
+    assert build_mixed_precision.from_mixed_precision(lost).passed is False
+
+
+def test_largest_drop_of_a_score(folder: Path) -> None:
+    found = choose(folder, {"max_drop": 100.0}, score="top1")
+    assert found.score is not None
+    assert found.total == found.front[0].cost
+    with pytest.raises(QatError, match="drop is one of a score"):
+        choose(folder, {"max_drop": 1.0})
+
+
+def test_what_the_user_fixed_is_not_chosen_for(folder: Path) -> None:
+    overrides = Overrides(exclude=("Conv_conv1",), node_bits=(("Gemm_logits", 8, 8),))
+    found = choose(folder, {"weight_bytes": "60%"}, overrides=overrides, widths=(4, 6, 8))
+    assert [layer.node for layer in found.layers] == ["Conv_conv2"]
+    assert widths_in(found.model) == {"Conv_conv2": 4, "Gemm_logits": 8}
+    assert "--exclude Conv_conv1" in found.following
+
+
+def test_activations_count_where_multiplications_do(folder: Path) -> None:
+    found = choose(folder, {"multiply_bits": "150%"}, "qnn-htp", widths=(4, 8))
+    assert {layer.activation_bits for layer in found.layers} == {8, 16}
+    assert found.total <= 1.5 * found.whole
+    bytes_only = choose(folder, {"weight_bytes": "100%"}, "qnn-htp", widths=(4, 8))
+    assert {layer.activation_bits for layer in bytes_only.layers} == {8}
+    assert bytes_only.node_bits == ()
+
+
+def test_float_is_a_choice_where_it_is_allowed(folder: Path) -> None:
+    found = choose(folder, {"weight_bytes": "250%"}, allow_float=True, widths=(4, 8))
+    assert found.exclude
+    assert found.integer_share < 1.0
+    assert set(widths_in(found.model)) == set(NODES) - set(found.exclude)
+
+
+def test_refusals(folder: Path) -> None:
+    for budget, options, code in (
+        ({"weight_bytes": "10%"}, {}, "budget-too-small"),
+        ({"weight_bytes": "50%"}, {"backend": "tensorrt-fp8"}, "backend-one-width"),
+        ({"weight_bytes": "50%"}, {"method": "guessed"}, "option-invalid"),
+        ({"weight_bytes": "50%"}, {"overrides": Overrides(exclude=("*",))}, "model-not-quantized"),
+    ):
+        with pytest.raises(QatError) as failed:
+            choose(folder, budget, **options)
+        assert failed.value.code == code
+    once = (batch for batch in [{"image": tiny.images(4)}])
+    with pytest.raises(QatError, match="read only once"):
+        onnxqat.mixed_precision(folder / "model.onnx", "qnn-htp", once, onnxqat.Budget(weight_bytes=9000))
+
+
+def test_views(half: MixedPrecision) -> None:
+    found = as_json.to_dict(build_mixed_precision.from_mixed_precision(half))
+    assert [row["node"] for row in found["tables"]["layers"]] == NODES
+    assert found["details"]["front"][0]["bits"] == list(half.front[0].bits)
+    heading, *rows = csv.reader(streams.StringIO(build_mixed_precision.to_csv(half)))
+    assert heading[-3:] == NODES
+    assert [float(row[0]) for row in rows] == [point.cost for point in half.front]
+
+
+def test_the_command(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    words = ["mixed-precision", "model.onnx", "--data", "data.npz", "--rounding", "nearest", "--samples", "2"]
+    assert main.run([*words, "--weight-bytes", "60%", "-o", "c.onnx", "--csv", "front.csv", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["files"] == ["c.onnx", "front.csv"]
+    assert found["next_command"].startswith("onnxqat validate model.onnx c.onnx")
+    assert main.run([*words, "--min-sqnr", "90", "-o", "c.onnx"]) == 1
+    assert main.run([*words, "-o", "c.onnx"]) == 2
+    assert main.run([*words, "--widths", "four", "--weight-bytes", "60%"]) == 2
