@@ -80,6 +80,39 @@ def scale_weight(
     exchange_constant(scope, node, 1, _fold(node, weight, _weight(node).shape), names, "equalized")
 
 
+def take_channels(
+    scope: walk.Scope,
+    node: ir.Node,
+    names: build.Names,
+    *,
+    outputs: tuple[Array, Array] | None = None,
+    inputs: tuple[Array, Array] | None = None,
+) -> None:
+    """Let a layer without groups have other channels: for each the number of an old one, and a factor.
+
+    Args:
+        scope: where the node is.
+        node: the layer.
+        names: fresh names.
+        outputs: numbers, int64 (M,), and factors, (M,), of output channels.
+        inputs: of input channels.
+    """
+    weight, shape = unfolded(node), list(_weight(node).shape)
+    for axis, taken in ((1, outputs), (2, inputs)):
+        if taken is not None:
+            factors = taken[1].reshape([-1 if i == axis else 1 for i in range(4)])
+            weight = np.take(weight, taken[0], axis) * factors
+    shape[:2] = weight.shape[1:3] if node.op_type == "Conv" else weight.shape[2:0:-1]
+    exchange_constant(scope, node, 1, _fold(node, weight, tuple(shape)), names, "split")
+
+
+def has_place_for_bias(node: ir.Node) -> bool:
+    """Check whether a layer adds a constant row, or could, as it is."""
+    if bias_row(node) is None or (node.op_type == "MatMul" and bias_of(node) is None):
+        return False
+    return all(query.attribute(node, name, 1.0) == 1.0 for name in ("alpha", "beta"))
+
+
 def bias_of(node: ir.Node) -> tuple[ir.Node, int] | None:
     """The node and the number of its input that hold the bias of a layer; None where it has none."""
     if node.op_type == "MatMul":
@@ -135,7 +168,8 @@ def set_bias(scope: walk.Scope, node: ir.Node, row: Array, names: build.Names) -
         user, index = place
         old = query.constant_array(user.inputs[index])
         assert old is not None
-        exchange_constant(scope, user, index, row.reshape(old.shape) if old.size > 1 else row, names, "equalized")
+        shape = [1] * (old.ndim - 1)
+        exchange_constant(scope, user, index, row.reshape(*shape, -1) if old.size > 1 else row, names, "equalized")
         return True
     if node.op_type == "MatMul":
         return False

@@ -11,13 +11,19 @@ from collections.abc import Sequence
 from onnxqat.backends import method_places
 from onnxqat.errors import UsageError
 
-ORDER = ("silu-equalization", "cross-layer-equalization", "smoothquant")
+ORDER = (
+    "silu-equalization",
+    "cross-layer-equalization",
+    "smoothquant",
+    "high-bias-absorption",
+    "outlier-channel-splitting",
+)
 """Each works on the model as those before it made it."""
 
 AUTO = ("silu-equalization", "cross-layer-equalization", "smoothquant")
 """Those that are tried by themselves: they cost no operator that was not there, or their threshold weighs it."""
 
-VALUES = {"smoothquant": 0.5}
+VALUES = {"smoothquant": 0.5, "outlier-channel-splitting": 0.02}
 """Default of the number that may follow a name behind a colon, between 0 and 1."""
 
 KNOWN = ("auto", "none", *ORDER)

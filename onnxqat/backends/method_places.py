@@ -22,6 +22,11 @@ PLACES = {
     "silu-equalization": "--equalize silu-equalization",
     "equalize-silu": "--equalize silu-equalization",
     "cle": "--equalize cross-layer-equalization",
+    "high-bias-absorption": "--equalize high-bias-absorption",
+    "bias-absorption": "--equalize high-bias-absorption",
+    "outlier-channel-splitting": "--equalize outlier-channel-splitting",
+    "ocs": "--equalize outlier-channel-splitting",
+    "smooth-quant": "--equalize smoothquant",
     "smoothquant": "--equalize smoothquant",
     "cross-layer-equalization": "--equalize cross-layer-equalization",
 }
