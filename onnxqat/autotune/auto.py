@@ -170,6 +170,7 @@ def auto(
     parts, chosen = Parts.of(opened), overrides or Overrides()
     line = preprocess if preprocess is None or isinstance(preprocess, str) else lines.line(preprocess)
     shown = {"preprocess": line, "batch_size": None if batch_size == 32 else batch_size}
+    placed = {} if keep_io_types else {"float32_io": True}
     of = journal.key(
         model=journal.digest(original, origin),
         backend=dataclasses.asdict(schema.load(backend)),
@@ -181,6 +182,7 @@ def auto(
     )
     task = Task(
         original=original,
+        file=Path(model) if isinstance(model, (str, os.PathLike)) and keep_io_types else None,
         backend=backend,
         overrides=chosen,
         target_drop=target_drop,
@@ -188,7 +190,7 @@ def auto(
         labels=labels,
         seed=seed,
         device=device,
-        sources=Sources(model, data, backend, parts.learned, parts.calibrated, shown),
+        sources=Sources(model, data, backend, parts.learned, parts.calibrated, shown, placed),
         tell=progress if progress is not None else lambda _: None,
     )
     record = Journal(Path(output), of, origin)

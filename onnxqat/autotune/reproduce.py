@@ -27,6 +27,7 @@ class Sources:
         learned: part of the data that is learned from, such as ``#without-every-5``; empty where that is all.
         calibrated: part of that again that ranges are taken from.
         options: others that every command takes, such as ``preprocess``.
+        placing: others that ``insert-qdq`` takes.
     """
 
     model: Any
@@ -35,6 +36,7 @@ class Sources:
     learned: str = ""
     calibrated: str = ""
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
+    placing: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def insert(self, variant: Variant, *, batch_norm: str, limit: int | None = None) -> str:
         """``insert-qdq`` with the arguments of `variant` and at most `limit` samples; writes :data:`CALIBRATED`."""
@@ -44,6 +46,7 @@ class Sources:
             backend=self.backend,
             calibration=f"{self._data}{self.learned}{self.calibrated}",
             **self.options,
+            **self.placing,
             limit=limit,
             **options_of(variant.overrides),
             rounding=None if variant.rounding == "auto" else variant.rounding,

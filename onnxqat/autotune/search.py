@@ -61,6 +61,8 @@ class Search:
         self.tried: list[Tried] = []
         self.cut_short = False
         self._names: set[str] = set()
+        # A file that names no float model keeps the nearest codes of narrow weights, which its own teacher would need.
+        self._file = task.file or io.save(task.original, folder / "float.onnx")
         session = Session(task.original, optimize=True, what="the float model")
         began = time.monotonic()
         self.held_judge = Judge(session, parts.held)
@@ -74,7 +76,7 @@ class Search:
     def _resolved(self, session: Session) -> tuple[metrics.Score | None, float | None]:
         if self._task.score is None:
             return None, None
-        reference = metrics.Predictor.of_session(session, io.save(self.original, self.folder / "float.onnx"))
+        reference = metrics.Predictor.of_session(session, self._file)
         score = metrics.resolve(self._task.score, data=self._parts.held, reference=reference, labels=self._task.labels)
         return score, score(reference)
 
@@ -215,7 +217,7 @@ class Search:
 
     def _insert(self, variant: Variant, path: Path, *, batch_norm: str) -> tuple[Remark, ...]:
         result = insert_qdq(
-            self.original,
+            self._file,
             self._task.backend,
             calibration=self._parts.calibration,
             output=path,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable
+from pathlib import Path
 
 import onnx_ir as ir
 
@@ -27,6 +28,7 @@ class Task:
 
     Attributes:
         original: float model.
+        file: its file; None for one that is in memory alone.
         backend: name of a backend table, or path of one.
         overrides: user choices that win over the table.
         target_drop: largest accepted loss; None: what the measure has by default.
@@ -39,6 +41,7 @@ class Task:
     """
 
     original: ir.Model
+    file: Path | None
     backend: str
     overrides: Overrides
     target_drop: float | None

@@ -7,6 +7,7 @@ import json
 import math
 import re
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,12 @@ from onnx import helper, numpy_helper
 import onnxqat
 from onnxqat.autotune import budget as budgets
 from onnxqat.autotune import moves, reconstruction, tuning
+from onnxqat.autotune.attempt import Attempt, Tried
 from onnxqat.autotune.budget import Budget
+from onnxqat.autotune.journal import Journal
 from onnxqat.autotune.moves import finetune_again
 from onnxqat.autotune.scoring import FEWEST_TOP1, Judge
+from onnxqat.autotune.variants import Variant
 from onnxqat.cli import main
 from onnxqat.data import inputs as model_inputs
 from onnxqat.data.data import open_data
@@ -287,13 +291,18 @@ def test_a_later_run_goes_on_where_the_first_was_ended(
     assert len(onnxqat.auto(model, "academic", restart=True, **{**given, "target_drop": 1e9}).attempts) == 1
 
 
-def test_a_record_that_is_no_record_is_left(model: onnx.ModelProto, tmp_path: Path) -> None:
-    given = {"data": {"image": tiny.images(40)}, "target_drop": 1e9, "output": tmp_path}
-    onnxqat.auto(model, **given)
-    for text in ("", "[]", '{"key": 1}', (tmp_path / "search" / "search.json").read_text()[:-20]):
-        (tmp_path / "search" / "search.json").write_text(text)
-        result = onnxqat.auto(model, **given)
-        assert not any("earlier run" in r.message for r in result.remarks)
+@pytest.mark.parametrize(
+    "damage", [lambda text: "", lambda text: "[]", lambda text: '{"key": 1}', lambda text: text[:-20]]
+)
+def test_a_record_that_is_none_is_left(tmp_path: Path, damage: Callable[[str], str]) -> None:
+    record = Journal(tmp_path, "a key", ("", ""))
+    made = [Tried(Attempt("calibrated", 1.0, 2.0), record.path(0), Variant("calibrated", BITS))]
+    record.write(made, needed=())
+    assert record.read() == made
+    assert Journal(tmp_path, "another key", ("", "")).read() == []
+    file = tmp_path / "search" / "search.json"
+    file.write_text(damage(file.read_text()))
+    assert record.read() == []
 
 
 def test_commands_make_the_same_file(model: onnx.ModelProto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
