@@ -36,6 +36,7 @@ _PUBLIC = {
     "BaseCompiler": "onnxqat.deployment.base_compiler",
     "CompilerResult": "onnxqat.deployment.base_compiler",
     "NodeResult": "onnxqat.deployment.base_compiler",
+    "check_extension": "onnxqat.kinds",
 }
 
 __all__ = [*_PUBLIC]
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from onnxqat.deployment.base_compiler import CompilerResult as CompilerResult
     from onnxqat.deployment.base_compiler import NodeResult as NodeResult
     from onnxqat.errors import QatError as QatError
+    from onnxqat.kinds import check_extension as check_extension
     from onnxqat.linting.context import LintContext as LintContext
     from onnxqat.linting.rule import Finding as Finding
     from onnxqat.linting.rule import Found as Found

@@ -47,21 +47,6 @@ class Kind:
     page: str
 
 
-@dataclasses.dataclass(frozen=True)
-class Finding:
-    """One promise that an extension of a kind makes, as a check found it.
-
-    Attributes:
-        name: of the promise, as in ``numbers`` or ``gradient``.
-        passed: whether it is kept.
-        message: what is wrong; empty where nothing is.
-    """
-
-    name: str
-    passed: bool
-    message: str = ""
-
-
 def class_named(attribute: str, base: Callable[[], type]) -> Callable[[ModuleType], str | None]:
     """A check for :attr:`Kind.lacks`: the module has a class `attribute` that is a subclass of what `base` gives."""
 

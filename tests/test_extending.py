@@ -13,7 +13,7 @@ import onnx
 import pytest
 
 import onnxqat
-from onnxqat import extend, extension
+from onnxqat import extend, extension, kinds
 from onnxqat.calibration import observers
 from onnxqat.data import inputs
 from onnxqat.data.data import open_data
@@ -230,6 +230,44 @@ def test_refused(arguments: tuple[str, ...], said: str, scratch: Path, command: 
     assert done.status == 2, done.out
     assert said in done.err
     assert "hint" in done.err or "no pass file" in said
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [(PASS, "pass"), (FUNCTION, "pass"), (OBSERVER, "observer"), (COMPILER, "compiler"), (RULES, "rules")],
+)
+def test_the_kind_of_a_file(text: str, kind: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(text, encoding="utf-8")
+    assert kinds.kind_of(str(tmp_path / "mine.py")) == kind
+
+
+def test_files_are_tried_by_their_kind(scratch: Path, command: Run) -> None:
+    observer = command("extensions", "check", "my_observer.py", "--json")
+    assert observer.json["kind"] == "observer"
+    assert observer.status == 0, observer.out
+    assert command("extensions", "check", "remove_double_relu.py").status == 0
+    assert command("extensions", "check", "my_observer.py", "--kind", "pass").status == 2
+    Path("wide.py").write_text(OBSERVER.replace("/ 2, ", "* 2, "), encoding="utf-8")
+    wide = command("extensions", "check", "wide.py")
+    assert wide.status == 1
+    assert "is outside of the values" in wide.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("absent.py",), "there is no pass file"),
+        (("minmax",), "say of which kind: pass, observer"),
+        (("minmax", "--kind", "obsever"), "did you mean observer?"),
+        (("minmaxx", "--kind", "observer"), "did you mean minmax"),
+        (("two.py",), "has Observer and RULES"),
+    ],
+)
+def test_what_cannot_be_tried(arguments: tuple[str, ...], said: str, scratch: Path, command: Run) -> None:
+    Path("two.py").write_text(OBSERVER + "RULES = ()", encoding="utf-8")
+    done = command("extensions", "check", *arguments)
+    assert done.status == 2
+    assert said in done.err
 
 
 def test_two_files_of_one_name(tmp_path: Path) -> None:

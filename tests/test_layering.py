@@ -10,7 +10,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("_version", "errors", "types", "verdict", "shell", "discover", "numerics", "lazy_sympy", "printing", "exits"),
     ("isolation",),
     ("graph",),
-    ("extension",),
+    ("extension", "promises"),
     ("ops",),
     ("data",),
     ("arithmetic",),
@@ -35,6 +35,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("compat",),
     ("autotune",),
     ("report",),
+    ("kinds",),
     ("extend",),
     ("cli", "__main__"),
 )

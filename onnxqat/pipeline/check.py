@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -12,37 +12,28 @@ import onnx
 
 from onnxqat import extension
 from onnxqat.errors import UsageError
-from onnxqat.extension import Finding
 from onnxqat.passes._base import Pass, PassResult
 from onnxqat.pipeline import lookup
 from onnxqat.pipeline.examples import EXAMPLES, HEADER
-from onnxqat.pipeline.numbers import BrokenError, compare_outputs
+from onnxqat.pipeline.numbers import compare_outputs
 from onnxqat.pipeline.wrapped import in_function, in_if
+from onnxqat.promises import BrokenError, ExtensionCheck, Finding, in_one_line
 
 PROMISES = ("applies", "input", "structure", "numbers", "second run", "in an If", "in a function")
 _SEEDS = (0, 1)
 
 
 @dataclasses.dataclass(frozen=True)
-class PassCheck:
-    """Findings about a pass.
+class PassCheck(ExtensionCheck):
+    """Findings about a pass, one for each of :data:`PROMISES`.
 
     Attributes:
-        name: of the pass.
-        findings: one for each of :data:`PROMISES`.
         changed: number of models that the pass changed.
         models: number of models that it was tried on.
     """
 
-    name: str
-    findings: tuple[Finding, ...]
-    changed: int
-    models: int
-
-    @property
-    def passed(self) -> bool:
-        """Check whether every promise is kept."""
-        return all(finding.passed for finding in self.findings)
+    changed: int = 0
+    models: int = 0
 
 
 def check(name: str) -> PassCheck:
@@ -65,7 +56,7 @@ def check(name: str) -> PassCheck:
     step = lookup.made(lookup.find(name))
     assert step is not None
     module = extension.load(lookup.KIND, name)
-    models = list(_models(module))
+    models = examples(module)
     tolerance = float(getattr(module, "TOLERANCE", 0.0))
     broken: dict[str, str] = {}
     changed = 0
@@ -79,7 +70,9 @@ def check(name: str) -> PassCheck:
     if not changed and not broken:
         broken["applies"] = f"none of {len(models)} models was changed: give some in EXAMPLES of the file"
     findings = tuple(Finding(promise, promise not in broken, broken.get(promise, "")) for promise in PROMISES)
-    return PassCheck(step.name, findings, changed, len(models))
+    return PassCheck(
+        step.name, findings, f"{changed} of {len(models)} models were changed", changed=changed, models=len(models)
+    )
 
 
 _FORMS: dict[str, Callable[[onnx.ModelProto], onnx.ModelProto]] = {
@@ -98,7 +91,7 @@ def _tried(
     except BrokenError as error:
         return False, error.promise, error.message
     except Exception as error:  # whatever a foreign pass does
-        return False, "structure", f"{type(error).__name__}: {error}".splitlines()[0]
+        return False, "structure", in_one_line(error)
 
 
 def run_checked(step: Pass, model: onnx.ModelProto, atol: float) -> PassResult:
@@ -115,13 +108,13 @@ def run_checked(step: Pass, model: onnx.ModelProto, atol: float) -> PassResult:
     bytes_before = model.SerializeToString(deterministic=True)
     result = step.run(model)
     if model.SerializeToString(deterministic=True) != bytes_before:
-        raise BrokenError("input", "the caller's model was changed")
+        raise BrokenError("the caller's model was changed", "input")
     if not isinstance(result.model, onnx.ModelProto):
-        raise BrokenError("structure", f"a {type(result.model).__name__} came back for an onnx.ModelProto")
+        raise BrokenError(f"a {type(result.model).__name__} came back for an onnx.ModelProto", "structure")
     try:
         onnx.checker.check_model(result.model, full_check=True)
     except Exception as error:  # the checker's, of several kinds
-        raise BrokenError("structure", str(error).splitlines()[0]) from error
+        raise BrokenError(str(error).splitlines()[0], "structure") from error
     for seed in _SEEDS:
         compare_outputs(model, result.model, atol, seed)
     again = step.run(result.model)
@@ -130,15 +123,19 @@ def run_checked(step: Pass, model: onnx.ModelProto, atol: float) -> PassResult:
     ):
         said = "; ".join(remark.message for remark in again.remarks)
         raise BrokenError(
-            "second run", f"it changed the result again: {said}" if said else "it changed the result again"
+            f"it changed the result again: {said}" if said else "it changed the result again", "second run"
         )
     return result
 
 
-def _models(module: ModuleType) -> Iterator[onnx.ModelProto]:
+def examples(module: ModuleType) -> list[onnx.ModelProto]:
+    """Return the models of ``EXAMPLES`` of an extension's file, some small networks without it.
+
+    Raises:
+        UsageError: ``option-invalid``: an entry is no model.
+    """
     file = Path(str(module.__file__))
-    for item in getattr(module, "EXAMPLES", EXAMPLES):
-        yield _model(item, file)
+    return [_model(item, file) for item in getattr(module, "EXAMPLES", EXAMPLES)]
 
 
 def _model(item: Any, file: Path) -> onnx.ModelProto:

@@ -8,22 +8,10 @@ import numpy as np
 import onnx
 from onnx import helper
 
+from onnxqat.promises import BrokenError
+
 if TYPE_CHECKING:
     import onnxruntime as ort
-
-
-class BrokenError(AssertionError):
-    """A promise of a pass that is not kept.
-
-    Args:
-        promise: its name.
-        message: what was seen.
-    """
-
-    def __init__(self, promise: str, message: str) -> None:
-        super().__init__(f"{promise}: {message}")
-        self.promise = promise
-        self.message = message
 
 
 def compare_outputs(a: onnx.ModelProto, b: onnx.ModelProto, atol: float, seed: int = 0, size: int = 2) -> None:
@@ -44,18 +32,18 @@ def compare_outputs(a: onnx.ModelProto, b: onnx.ModelProto, atol: float, seed: i
     taken = {i.name for i in b.graph.input}
     right = ort_run(b, {name: array for name, array in feeds.items() if name in taken})
     if list(left) != list(right):
-        raise BrokenError("numbers", f"outputs {', '.join(left)} became {', '.join(right)}")
+        raise BrokenError(f"outputs {', '.join(left)} became {', '.join(right)}", "numbers")
     for name, before in left.items():
         after = right[name]
         if before.dtype != after.dtype or before.shape != after.shape:
             kinds = f"{before.dtype} {list(before.shape)} became {after.dtype} {list(after.shape)}"
-            raise BrokenError("numbers", f"output {name!r}: {kinds}")
+            raise BrokenError(f"output {name!r}: {kinds}", "numbers")
         if before.dtype == object:
             same = np.array_equal(before, after)
         else:
             same = np.allclose(after, before, rtol=0, atol=atol, equal_nan=True)
         if not same:
-            raise BrokenError("numbers", f"output {name!r} differs{_by(before, after)}, {atol:g} is accepted")
+            raise BrokenError(f"output {name!r} differs{_by(before, after)}, {atol:g} is accepted", "numbers")
 
 
 def _by(before: np.ndarray, after: np.ndarray) -> str:

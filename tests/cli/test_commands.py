@@ -57,7 +57,7 @@ def test_help_of_a_command(command: tuple[str, ...], onnxqat: Run) -> None:
     assert onnxqat(*command, "-h").out == done.out
 
 
-@pytest.mark.parametrize("group", ["backends", "methods", "passes"])
+@pytest.mark.parametrize("group", ["backends", "extensions", "methods", "passes"])
 def test_a_group_alone_is_its_list(group: str, onnxqat: Run) -> None:
     assert onnxqat(group, "--json").json == onnxqat(group, "list", "--json").json
     early = onnxqat(group, "--json", "list")

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from onnxqat.extension import Finding
+from onnxqat.promises import ExtensionCheck, Finding
 from onnxqat.training.methods import _check
-from onnxqat.training.methods._check import MethodCheck
 
 Run = Callable[..., Any]
 
@@ -46,7 +45,7 @@ def test_methods_list(onnxqat: Run) -> None:
 @pytest.mark.parametrize("passed", [True, False])
 def test_methods_check(passed: bool, onnxqat: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     finding = Finding("parity", passed, "" if passed else "3 values differ")
-    monkeypatch.setattr(_check, "check", lambda name: MethodCheck(name, (finding,)))
+    monkeypatch.setattr(_check, "check", lambda name: ExtensionCheck(name, (finding,)))
     done = onnxqat("methods", "check", "mine.py")
     assert done.status == (0 if passed else 1)
     assert ("broken: 3 values differ" in done.out) is not passed

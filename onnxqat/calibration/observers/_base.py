@@ -6,7 +6,7 @@ import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Hashable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -42,7 +42,10 @@ class BaseObserver(ABC):
         spec: how the tensor is to be quantized.
         low, high: float32 exact minimum and maximum, shape (C,) (C is 1 per tensor); empty before any data.
         count: number of values seen a channel.
+        depends_on_batches: the cut of the stream into batches and their order count, as for an average over batches.
     """
+
+    depends_on_batches: ClassVar[bool] = False
 
     def __init__(self, spec: TensorSpec) -> None:
         self.spec = spec

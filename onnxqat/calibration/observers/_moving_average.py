@@ -29,6 +29,8 @@ class MovingAverageObserver(BaseObserver):
         rate: share of the average that stays at each batch, at least 0 and under 1.
     """
 
+    depends_on_batches = True
+
     def __init__(self, spec: TensorSpec, rate: float = RATE) -> None:
         if not 0 <= rate < 1:
             raise ValueError(f"a rate of {rate}; it must be at least 0 and under 1")

@@ -20,6 +20,8 @@ LOWEST, HIGHEST = -130, 130
 class Observer(BaseObserver):
     """The power of two that ``minmax_floor`` finds for most batches, each alone; of equals the larger."""
 
+    depends_on_batches = True
+
     def __init__(self, spec: TensorSpec) -> None:
         super().__init__(spec)
         self._votes: IntArray = np.zeros((1, HIGHEST - LOWEST + 1), np.int64)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import inspect
 import io as streams
 import pickle
@@ -23,8 +22,8 @@ from onnxqat.bridge.importing.importer import to_torch
 from onnxqat.bridge.module import OnnxModule
 from onnxqat.bridge.quantizers.fake_quantize import FakeQuantize
 from onnxqat.bridge.quantizers.state import quantizers, set_state
-from onnxqat.extension import Finding
 from onnxqat.graph import io
+from onnxqat.promises import BrokenError, ExtensionCheck, try_each
 from onnxqat.runtime.session import Session
 from onnxqat.training import methods
 from onnxqat.training.methods import _found, _trial
@@ -36,24 +35,7 @@ CLOSE = 1e-4
 """Relative difference of whole networks between torch and onnxruntime, where no code differs."""
 
 
-@dataclasses.dataclass(frozen=True)
-class MethodCheck:
-    """Findings about a method: ``parity``, ``gradient``, ``float``, ``copy``, ``compile``, ``export``, ``export stored``."""
-
-    method: str
-    findings: tuple[Finding, ...]
-
-    @property
-    def passed(self) -> bool:
-        """Check whether every promise is kept."""
-        return all(finding.passed for finding in self.findings)
-
-
-class _BrokenError(Exception):
-    """A promise that is not kept."""
-
-
-def check(name: str) -> MethodCheck:
+def check(name: str) -> ExtensionCheck:
     """Try a method: its name, or the path of its file.
 
     1. ``parity``: in eval mode, forward has the bits of the numpy function ``reference`` of its file, for activations and
@@ -78,19 +60,18 @@ def check(name: str) -> MethodCheck:
         "export": lambda: _export(name, stored=False),
         "export stored": lambda: _export(name, stored=True),
     }
-    return MethodCheck(extension.key_of(name), tuple(_try(key, trial) for key, trial in trials.items()))
+    return ExtensionCheck(extension.key_of(name), try_each({key: _seeded(trial) for key, trial in trials.items()}))
 
 
-def _try(name: str, trial: Callable[[], None]) -> Finding:
-    try:
+def _seeded(trial: Callable[[], None]) -> Callable[[], None]:
+    """Return `trial` with the same random numbers at every call, and those of the caller as they were."""
+
+    def run() -> None:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             trial()
-    except _BrokenError as broken:
-        return Finding(name, False, str(broken))
-    except Exception as error:  # whatever a foreign method does
-        return Finding(name, False, f"{type(error).__name__}: {error}".splitlines()[0])
-    return Finding(name, True)
+
+    return run
 
 
 def _quantizers_of_each_kind(module: ModuleType) -> Iterator[tuple[str, FakeQuantize, Tensor]]:
@@ -120,7 +101,7 @@ def _reference(module: ModuleType, quantizer: FakeQuantize, x: FloatArray) -> Fl
     own = getattr(module, "reference", None)
     if not inspect.isfunction(own):  # files of the package may have imported kernels.reference
         if not module.__name__.startswith(_found.PACKAGE):
-            raise _BrokenError("the file has no function reference(x, qparams) that computes the method in numpy")
+            raise BrokenError("the file has no function reference(x, qparams) that computes the method in numpy")
         return numerics.fake_quantize(x, quantizer.qparams())
     asked = [p for p in inspect.signature(own).parameters if p not in ("x", "qparams")]
     state = {key: getattr(quantizer, key) for key in asked}
@@ -134,10 +115,10 @@ def _parity(module: ModuleType) -> None:
         wanted = _reference(module, quantizer, x.numpy())
         if not np.array_equal(found, wanted):
             worst = float(np.abs(found - wanted).max())
-            raise _BrokenError(f"{what}: {int((found != wanted).sum())} values differ from numpy's, by {worst:.3g}")
+            raise BrokenError(f"{what}: {int((found != wanted).sum())} values differ from numpy's, by {worst:.3g}")
         exported = quantizer.export_weight(x).detach().numpy()
         if not np.array_equal(numerics.fake_quantize(exported, quantizer.qparams()), found):
-            raise _BrokenError(
+            raise BrokenError(
                 f"{what}: the file's quantizer makes something else of what export_weight() gives the file"
             )
 
@@ -148,14 +129,14 @@ def _gradient(module: ModuleType, name: str) -> None:
         (quantizer.train()(inputs) * torch.randn(x.shape)).sum().backward()
         missing = [k for k, p in quantizer.named_parameters() if p.requires_grad and not _is_there(p.grad)]
         if missing:
-            raise _BrokenError(f"{what}: parameter {missing[0]!r} gets no gradient")
+            raise BrokenError(f"{what}: parameter {missing[0]!r} gets no gradient")
         if not _is_there(inputs.grad) and not (quantizer.freezes_weights and quantizer.role == "weight"):
-            raise _BrokenError(f"{what}: the input gets no gradient")
+            raise BrokenError(f"{what}: the input gets no gradient")
     network = _network(name, stored=False).train()
     network(torch.from_numpy(_trial.data(1)[0])).square().sum().backward()
     for key, parameter in network.named_parameters():
         if parameter.requires_grad and not _is_there(parameter.grad):
-            raise _BrokenError(f"in a network, {key!r} gets no gradient")
+            raise BrokenError(f"in a network, {key!r} gets no gradient")
 
 
 def _is_there(gradient: Tensor | None) -> bool:
@@ -175,7 +156,7 @@ def _float_state(name: str) -> None:
         set_state(network, "float")
         outputs.append(network(x).detach())
     if not torch.equal(*outputs):
-        raise _BrokenError("with its quantizers off, the network is not the float network")
+        raise BrokenError("with its quantizers off, the network is not the float network")
 
 
 def _copies(module: ModuleType) -> None:
@@ -195,7 +176,7 @@ def _copies(module: ModuleType) -> None:
             "a state dict": fresh.eval(),
         }.items():
             if not torch.equal(other(x), wanted):
-                raise _BrokenError(f"{what}: {way} gives another quantizer")
+                raise BrokenError(f"{what}: {way} gives another quantizer")
 
 
 def _compiles(module: ModuleType) -> None:
@@ -215,7 +196,7 @@ def _compiles(module: ModuleType) -> None:
             results.append([output.detach(), *([] if inputs.grad is None else [inputs.grad]), *gradients])
         for plain, other in zip(*results, strict=True):
             if not torch.allclose(plain, other, rtol=1e-4, atol=1e-5):
-                raise _BrokenError(f"{what}: compiled, it gives something else")
+                raise BrokenError(f"{what}: compiled, it gives something else")
     torch.compiler.reset()
 
 
@@ -226,20 +207,20 @@ def _export(name: str, *, stored: bool) -> None:
     network.eval()
     tuned: onnx.ModelProto = put_back(network, model)
     if tuned == model:
-        raise _BrokenError(f"{STEPS} steps of training changed nothing in the file")
+        raise BrokenError(f"{STEPS} steps of training changed nothing in the file")
     x = _trial.data(STEPS + 1)[-1]
     with torch.no_grad():
         wanted = network(torch.from_numpy(x))
         found = to_torch(tuned)(torch.from_numpy(x))
     if not torch.equal(found, wanted):
-        raise _BrokenError(f"the file computes something else, by up to {float((found - wanted).abs().max()):.3g}")
+        raise BrokenError(f"the file computes something else, by up to {float((found - wanted).abs().max()):.3g}")
     (by_runtime,) = Session(io.load(tuned), optimize=False).run({_trial.INPUT: x}).values()
     distance = float(np.abs(by_runtime - wanted.numpy()).max())
     if not distance <= CLOSE * float(wanted.abs().max()):
-        raise _BrokenError(f"onnxruntime computes something else, by up to {distance:.3g}")
+        raise BrokenError(f"onnxruntime computes something else, by up to {distance:.3g}")
     again: Any = put_back(to_torch(tuned), tuned)
     if again != tuned:
-        raise _BrokenError("the file that was written is changed by an import and write-back without training")
+        raise BrokenError("the file that was written is changed by an import and write-back without training")
 
 
 def _train(network: OnnxModule) -> None:

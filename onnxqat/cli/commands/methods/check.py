@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
-
 import click
 
-from onnxqat import printing
 from onnxqat.cli import _findings, _options
 
 
@@ -24,9 +21,4 @@ def run(file: str, as_json: bool) -> None:
     from onnxqat.training.methods import _check
 
     found = _check.check(file)
-    if as_json:
-        printing.echo(json.dumps({"method": found.method, "findings": _findings.messages(found.findings)}))
-    else:
-        _findings.say(found.findings)
-    if not found.passed:
-        raise click.exceptions.Exit(1)
+    _findings.show(found, {"method": found.name}, as_json=as_json)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
-
 import click
 
-from onnxqat import printing
 from onnxqat.cli import _findings, _options
 
 
@@ -23,11 +20,5 @@ def run(file: str, as_json: bool) -> None:
     from onnxqat.pipeline import check
 
     found = check.check(file)
-    if as_json:
-        content = {"pass": found.name, "models": found.models, "changed": found.changed}
-        printing.echo(json.dumps({**content, "findings": _findings.messages(found.findings)}))
-    else:
-        _findings.say(found.findings)
-        printing.echo(f"{found.changed} of {found.models} models were changed")
-    if not found.passed:
-        raise click.exceptions.Exit(1)
+    content = {"pass": found.name, "models": found.models, "changed": found.changed}
+    _findings.show(found, content, as_json=as_json)

@@ -1,0 +1,26 @@
+"""``onnxqat extensions``: a group of commands, one file each; the file's name is the command's."""
+
+from __future__ import annotations
+
+import click
+
+from onnxqat.cli import _options
+from onnxqat.cli._folder import Folder
+
+
+@click.command(cls=Folder, package=__name__, invoke_without_command=True)
+@_options.as_json
+@click.pass_context
+def run(ctx: click.Context, as_json: bool) -> None:
+    """List the extensions of each kind, or try one of your own.
+
+    Without a command they are listed.
+
+    Example: onnxqat extensions check my_observer.py
+    """
+    if ctx.invoked_subcommand is None:
+        command = run.get_command(ctx, "list")
+        assert command is not None
+        ctx.invoke(command, as_json=as_json)
+    elif as_json:
+        raise click.UsageError("--json goes behind the name of the command", ctx)
