@@ -46,7 +46,7 @@ def channel_axis(node: ir.Node) -> int:
 
 def unfolded(node: ir.Node) -> Array:
     """The weight of a layer as (G, O, I, K), float64."""
-    return _unfold(node, _weight(node).astype(np.float64))
+    return in_groups(node, _weight(node).astype(np.float64))
 
 
 def magnitudes(node: ir.Node) -> Array:
@@ -54,20 +54,11 @@ def magnitudes(node: ir.Node) -> Array:
     return np.asarray(np.abs(unfolded(node)).max(axis=3, initial=0.0))
 
 
-def scale_weight(
-    scope: walk.Scope,
-    node: ir.Node,
-    names: build.Names,
-    *,
-    outputs: Array | None = None,
-    inputs: Array | None = None,
-) -> None:
-    """Multiply the weight of a layer by one factor for each of its output channels, or of its input channels.
+def scaled_weight(node: ir.Node, *, outputs: Array | None = None, inputs: Array | None = None) -> Array:
+    """The weight of a layer, float64, times one factor for each of its output channels, or of its input channels.
 
     Args:
-        scope: where the node is.
         node: the layer.
-        names: fresh names.
         outputs: factors, shape (G * O,).
         inputs: factors, shape (G * I,).
     """
@@ -77,7 +68,14 @@ def scale_weight(
         weight *= outputs.astype(np.float64).reshape(groups, -1, 1, 1)
     if inputs is not None:
         weight *= inputs.astype(np.float64).reshape(groups, 1, -1, 1)
-    exchange_constant(scope, node, 1, _fold(node, weight, _weight(node).shape), names, "equalized")
+    return _fold(node, weight, _weight(node).shape)
+
+
+def scale_weight(
+    scope: walk.Scope, node: ir.Node, names: build.Names, *, outputs: Array | None = None, inputs: Array | None = None
+) -> None:
+    """Let a layer have the weight of :func:`scaled_weight`."""
+    exchange_constant(scope, node, 1, scaled_weight(node, outputs=outputs, inputs=inputs), names, "equalized")
 
 
 def take_channels(
@@ -188,7 +186,8 @@ def _weight(node: ir.Node) -> Array:
     return found
 
 
-def _unfold(node: ir.Node, weight: Array) -> Array:
+def in_groups(node: ir.Node, weight: Array) -> Array:
+    """An array of the shape of a layer's weight as (G, O, I, K)."""
     groups, outputs, inputs, places = unfolded_shape(node)
     if node.op_type not in CONVOLUTIONS:
         rows = weight if query.attribute(node, "transB", 0) else weight.T
@@ -199,7 +198,7 @@ def _unfold(node: ir.Node, weight: Array) -> Array:
 
 
 def _fold(node: ir.Node, unfolded: Array, shape: tuple[int, ...]) -> Array:
-    """The inverse of :func:`_unfold`; `shape` is that of the weight."""
+    """The inverse of :func:`in_groups`; `shape` is that of the weight."""
     if node.op_type not in CONVOLUTIONS:
         rows = unfolded[0, :, :, 0]
         return rows if query.attribute(node, "transB", 0) else rows.T

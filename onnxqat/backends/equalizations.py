@@ -15,6 +15,7 @@ ORDER = (
     "silu-equalization",
     "cross-layer-equalization",
     "smoothquant",
+    "awq",
     "high-bias-absorption",
     "outlier-channel-splitting",
 )

@@ -26,6 +26,7 @@ PLACES = {
     "bias-absorption": "--equalize high-bias-absorption",
     "outlier-channel-splitting": "--equalize outlier-channel-splitting",
     "ocs": "--equalize outlier-channel-splitting",
+    "awq": "--equalize awq",
     "smooth-quant": "--equalize smoothquant",
     "smoothquant": "--equalize smoothquant",
     "cross-layer-equalization": "--equalize cross-layer-equalization",

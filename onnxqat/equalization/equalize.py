@@ -52,7 +52,7 @@ def equalize(
     runs = [(choice, _method(choice), _situation(model, table, chosen, ranges, choice)) for choice in choices]
     wanted = {choice.name: method.tensors(situation) for choice, method, situation in runs}
     for choice, method, _ in runs:
-        ranges.want(wanted[choice.name], every_sample=method.every_sample)
+        ranges.want(wanted[choice.name], every_sample=method.every_sample, rows=method.rows)
     if data is not None and not repeatable and any(wanted.values()):
         return (Remark("channels were not equalized: the calibration data can be read only once", (), "calibrate"),)
     comparison = _Comparison(model, data, quantize)
@@ -60,6 +60,9 @@ def equalize(
     for choice, method, situation in runs:
         step = method.made(situation)
         if step is None:
+            if choice.asked:
+                text = f"{choice.name} found nothing to equalize in this model, with {table.backend} and these data"
+                remarks.append(Remark(text, (), "calibrate"))
             continue
         if method.tried and not choice.asked and not comparison.favours(step, remarks):
             continue

@@ -60,10 +60,12 @@ class Method(abc.ABC):
     Attributes:
         tried: whether it is kept only where held-out samples come out better, when nobody asked for it by name.
         every_sample: whether its ranges have to be those of all calibration data.
+        rows: whether it looks at values, and not at ranges alone.
     """
 
     tried: ClassVar[bool] = True
     every_sample: ClassVar[bool] = False
+    rows: ClassVar[bool] = False
 
     @abc.abstractmethod
     def tensors(self, situation: Situation) -> Mapping[str, int]:
