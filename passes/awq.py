@@ -17,7 +17,7 @@ from onnxqat.types import FloatArray
 
 
 class Awq(Pass):
-    """Channels that MatMul and Gemm read are divided by factors where they are made, and multiplied in the weights.
+    """Weights that meet large activations are scaled up, and the channels that they are multiplied with down.
 
     Lin et al., "AWQ: Activation-aware Weight Quantization for LLM Compression and Acceleration", MLSys 2024. Where weights
     alone are quantized, those that meet large activations cost most; multiplied by a factor above 1 they are rounded

@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from onnxqat.calibration.runner import calibrate, watchers
 from onnxqat.data.data import Data
+from onnxqat.errors import DataError
 from onnxqat.runtime import vendor_operators
 from onnxqat.types import FloatArray, QType, TensorSpec
 
@@ -86,7 +87,13 @@ class ChannelRanges:
             for name, axis in unseen.items()
         }
         watch = watchers({name: rows for name, rows in self._rows.items() if name in unseen})
-        observers = calibrate(vendor_operators.runnable_part(self._model), specs, data, watch=watch)
+        try:
+            observers = calibrate(vendor_operators.runnable_part(self._model), specs, data, watch=watch)
+        except DataError as error:
+            if error.code != "data-non-finite":
+                raise
+            self._data = None  # calibration looks at the same tensors as a whole, and may take a mask of -inf
+            return
         self._found |= {name: observer.range() for name, observer in observers.items()}
 
 

@@ -88,5 +88,8 @@ def _of_channels(link: linked.Link, sizes: layers.Array) -> layers.Array:
 
 
 def _has_bounds(situation: Situation) -> bool:
-    """Check whether the table quantizes a Min, which bounds of their own for each channel take."""
-    return "Min" in situation.table.ops and "Max" in situation.table.ops
+    """Check whether a Clip may become Max and Min with bounds for each channel, which compilers do not fuse as they do it.
+
+    That is for who asked for equalization by name, and where the table quantizes them.
+    """
+    return situation.asked and "Min" in situation.table.ops and "Max" in situation.table.ops
