@@ -161,7 +161,9 @@ def follow(
     fits = all(_reads_channels(node, read, axis, channels * repeat, repeat) for node, read in readers)
     if not fits or len({layers.channel_axis(node) for node, _ in readers}) != 1:
         return None
-    return Link(scope, source, constants, channels, axis, tuple(through), value, tuple(n for n, _ in readers), repeat)
+    return Link(
+        scope, source, constants, channels, link_axis, tuple(through), value, tuple(n for n, _ in readers), repeat
+    )
 
 
 def _readers(

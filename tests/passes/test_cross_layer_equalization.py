@@ -128,6 +128,14 @@ def test_bounds_become_one_for_each_channel(op: str) -> None:
     np.testing.assert_allclose(*sides(result.model), rtol=1e-5)
 
 
+def test_bounds_stand_along_the_channels_of_the_convolution() -> None:
+    """Behind a Flatten channels are columns; the Clip in front of it has planes."""
+    weights = "float[4,2] k = {0.01, 1, 2, 10, -0.02, 1, -2, -10}, float zero = {0}, float six = {6}"
+    rest = "y = Clip(x, zero, six) p = GlobalAveragePool(y) f = Flatten(p) z = Gemm(f, k)"
+    before = parse(model(rest, weights, outputs="float[N,2] z"))
+    run_checked(CrossLayerEqualization(bounds=True), onnx.shape_inference.infer_shapes(before), ROUNDING)
+
+
 @pytest.mark.parametrize(
     ("rest", "outputs"),
     [
