@@ -17,6 +17,8 @@ from onnxqat.calibration.largest_codes import ByNode
 from onnxqat.calibration.observers._base import BaseObserver
 from onnxqat.calibration.weights import weight_qparams
 from onnxqat.graph import query, walk
+from onnxqat.placement import given_encodings
+from onnxqat.placement.given_encodings import Given
 from onnxqat.types import (
     STORAGE,
     BiasPlacement,
@@ -54,7 +56,11 @@ class Resolved:
 
 
 def resolve(
-    plan: QuantPlan, observers: Mapping[str, BaseObserver], model: ir.Model, peaks: Peaks | None = None
+    plan: QuantPlan,
+    observers: Mapping[str, BaseObserver],
+    model: ir.Model,
+    peaks: Peaks | None = None,
+    given: Given | None = None,
 ) -> Resolved:
     """Parameters for every edge of `plan`.
 
@@ -63,6 +69,7 @@ def resolve(
         observers: one for each activation tensor that the plan gives a TensorSpec or ties to one.
         model: the prepared float model; constants are read from it.
         peaks: how large the inputs of layers get whose kernels saturate.
+        given: encodings that the user brings; nothing changes them.
     """
     remarks: list[Remark] = []
     constants = {name: np.asarray(t.numpy()) for name, t in _constants(model, plan)}
@@ -79,6 +86,7 @@ def resolve(
     placements, shift_remarks = shift_limits.keep_in_limits(plan, placements)
     if plan.tie_free_sums:
         placements = tie_free_sums.whole_shifts(plan, tie_free_means.offset_scales(plan, placements), constants)
+    placements = _as_given(plan, placements, given or {})
     biases = tuple(
         BiasPlacement(edge.consumers[0][0], edge.decision.storage, edge.rule)
         for edge in plan.edges
@@ -90,6 +98,24 @@ def resolve(
         tuple(remarks + clip_remarks + range_remarks + bias_remarks + shift_remarks),
         largest,
     )
+
+
+def _as_given(plan: QuantPlan, placements: list[Placement], given: Given) -> list[Placement]:
+    """Quantizers with the encodings that the user brings, whatever the steps before made of them."""
+    if not given:
+        return placements
+    members: dict[str, list[str]] = {}
+    for placement in placements:
+        if placement.group is not None:
+            members.setdefault(placement.group, [placement.group]).append(placement.tensor)
+    specs = given_encodings.specs_of(plan)
+    result = []
+    for placement in placements:
+        tensors = members.get(placement.group or "", [placement.tensor])
+        spec = next((s for s in specs.get(placement.tensor, ()) if s.qtype == placement.qparams.qtype), None)
+        qparams = None if spec is None else given_encodings.of(given, tensors, spec)
+        result.append(placement if qparams is None else dataclasses.replace(placement, qparams=qparams))
+    return result
 
 
 def tensors_to_observe(plan: QuantPlan) -> dict[str, TensorSpec]:

@@ -22,7 +22,7 @@ from onnxqat.passes._held_quantizers import settle_quantizers
 from onnxqat.passes._setting import Setting
 from onnxqat.pipeline import added, recipes, run
 from onnxqat.pipeline.lookup import PassSource
-from onnxqat.placement import planner, table_overrides
+from onnxqat.placement import given_encodings, planner, table_overrides
 from onnxqat.placement.table_overrides import NodeSelection, Overrides
 from onnxqat.runtime import broken_model
 from onnxqat.types import QuantPlan, Remark
@@ -135,12 +135,12 @@ def insert_qdq(
     _check_choices(batch_norm, replace=replace, keep=keep)
     overrides = overrides or Overrides()
     own_passes = added.placed(passes, recipes.PREPARE)
+    encodings = given_encodings.read(overrides.encodings)
     table = table_overrides.apply(overrides, schema.load(backend))
     choice = weight_choice.chosen(rounding, bias_correction, table)
-    equalizing = equalizations.choices(equalize, table.equalize)
-    if output is None and isinstance(model, (str, os.PathLike)):
-        output = bundles.outside(model).with_suffix(".qdq.onnx")
-    files_read.plan(output)
+    # Encodings of weights are for the weights of the float file.
+    equalizing = equalizations.choices(equalize, table.equalize) if not encodings or equalize is not True else ()
+    output = _planned(output, model)
     graph = io.load(model)
     remarks = [Remark(f"backend table {table.backend}: {text}", (), "table") for text in table.former_keys]
     origin = records.origin(model, graph)
@@ -159,7 +159,9 @@ def insert_qdq(
     )
     chosen = _reachable(graph, chosen, remarks)
     given = {"calibration": calibration, "random_data": random_data, "rounds": choice.needs_data}
-    remarks.extend((*kept_weights.remarks(original, table), *needed_data.check(graph, table, chosen, **given)))
+    remarks.extend(
+        (*kept_weights.remarks(original, table), *needed_data.check(graph, table, chosen, encodings, **given))
+    )
     data = _open(graph, calibration, preprocess, batch_size, limit)
     if equalizing:
         seen = data if calibration is not None else None
@@ -170,6 +172,7 @@ def insert_qdq(
     # Random numbers say nothing of how large codes get, and --safe-range takes no data's word for it.
     trusts_data = calibration is not None and not overrides.safe_range
     calibrated = _calibrate(graph, table, chosen, data, progress, watches_peaks=trusts_data)
+    calibrated = dataclasses.replace(calibrated, given=encodings)
     if fast or calibration is None:
         choice = choice.without_data()
     if not fast and calibration is not None:
@@ -189,6 +192,14 @@ def insert_qdq(
     provenance.write(made.model, origin if calibration is None else records.with_data(origin, data))
     result = _finish(model, made.model, output, made.plan, remarks)
     return dataclasses.replace(result, trial=made.trial, guard=made.guarded)
+
+
+def _planned(output: str | os.PathLike[str] | None, model: io.ModelSource) -> str | os.PathLike[str] | None:
+    """The file to write: beside the file `model` where none is named; None where there is none."""
+    if output is None and isinstance(model, (str, os.PathLike)):
+        output = bundles.outside(model).with_suffix(".qdq.onnx")
+    files_read.plan(output)
+    return output
 
 
 def _check_choices(batch_norm: str, *, replace: bool, keep: bool) -> None:

@@ -8,20 +8,29 @@ import onnx_ir as ir
 
 from onnxqat.backends.schema import Backend
 from onnxqat.errors import DataError, UsageError
-from onnxqat.placement import planner
+from onnxqat.placement import given_encodings, planner
+from onnxqat.placement.given_encodings import Given
 from onnxqat.placement.table_overrides import NodeSelection
 from onnxqat.types import Remark
 
 
 def check(
-    model: ir.Model, table: Backend, chosen: NodeSelection, *, calibration: Any, random_data: bool, rounds: bool
+    model: ir.Model,
+    table: Backend,
+    chosen: NodeSelection,
+    encodings: Given,
+    *,
+    calibration: Any,
+    random_data: bool,
+    rounds: bool,
 ) -> tuple[Remark, ...]:
-    """Raise an error if data are missing, or if there are two kinds.
+    """Raise an error if data are missing, if there are two kinds, or if encodings do not fit.
 
     Args:
         model: prepared float model.
         table: backend table, user overrides applied.
         chosen: nodes that the user took out.
+        encodings: of tensors that need no data.
         calibration: what was given; None without.
         random_data: whether random numbers stand in.
         rounds: weights or biases are to be chosen on data.
@@ -31,19 +40,21 @@ def check(
 
     Raises:
         DataError: ``data-missing``.
-        UsageError: ``option-invalid``.
+        UsageError: ``option-invalid``; what :func:`onnxqat.placement.given_encodings.check` raises.
     """
     from onnxqat.calibration import resolve
 
+    plan = planner.plan(model, table, chosen)
+    remarks = given_encodings.check(encodings, plan, model)
     if calibration is not None and random_data:
         raise UsageError("option-invalid", "there are both calibration data and --random-data", hint="give one of them")
     if calibration is not None or random_data:
-        return ()
+        return remarks
     hint = "give --calibration, or --random-data to try the placement without meaningful ranges"
     if rounds:
         raise DataError("data-missing", "there are no data to round weights or to correct biases on", hint=hint)
-    observed = resolve.tensors_to_observe(planner.plan(model, table, chosen))
+    observed = set(resolve.tensors_to_observe(plan)) - set(encodings)
     if observed:
         text = f"there is no calibration data, and ranges of {len(observed)} activations are needed"
         raise DataError("data-missing", text, hint=hint)
-    return (Remark("no activation is quantized, so that no data are needed", source="calibrate"),)
+    return (*remarks, Remark("no activation is to be calibrated, so that no data are needed", source="calibrate"))

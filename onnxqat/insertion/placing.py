@@ -18,6 +18,7 @@ from onnxqat.calibration.runner import Observed
 from onnxqat.data.data import Data
 from onnxqat.insertion.choices import NONE, Choices
 from onnxqat.placement import planner, table_overrides
+from onnxqat.placement.given_encodings import Given
 from onnxqat.placement.table_overrides import NodeSelection
 from onnxqat.types import Edge, QuantPlan, Remark, Shared, TensorSpec
 
@@ -34,6 +35,7 @@ class Calibrated:
         observers: of the tensors that `first` wants observed.
         found: what the data say about the plan.
         peaks: how large the inputs of layers get whose kernels saturate.
+        given: encodings that the user brings.
     """
 
     model: ir.Model
@@ -43,6 +45,7 @@ class Calibrated:
     observers: Observed
     found: Findings
     peaks: Peaks
+    given: Given = dataclasses.field(default_factory=dict)
 
     @classmethod
     def of(
@@ -72,7 +75,7 @@ class Calibrated:
 
     def resolve(self, plan: QuantPlan, choices: Choices = NONE) -> Resolved:
         """Parameters for every edge of `plan`."""
-        return resolve.resolve(plan, self.seen(plan, choices), self.model, self.peaks)
+        return resolve.resolve(plan, self.seen(plan, choices), self.model, self.peaks, self.given)
 
     def seen(self, plan: QuantPlan, choices: Choices = NONE) -> dict[str, BaseObserver]:
         """Observers for the tensors of `plan`, those of `choices` where the plan takes them."""

@@ -80,6 +80,8 @@ class Overrides:
             the unsigned ones have a zero point.
         block_size: weights that share a scale along the axis that is summed over; 0: one scale for each channel.
         first_last_bits: width of the first and last weighted layers; 0 leaves them in float.
+        encodings: files of encodings of other tools (:mod:`onnxqat.placement.encodings`), which the tensors that they name
+            keep.
     """
 
     exclude: tuple[str, ...] = ()
@@ -100,6 +102,7 @@ class Overrides:
     node_bits: tuple[tuple[str, int, int], ...] = ()
     weight_only: str | None = None
     block_size: int | None = None
+    encodings: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)

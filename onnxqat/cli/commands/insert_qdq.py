@@ -89,6 +89,13 @@ from onnxqat.cli import _headings, _options
         is_flag=True,
         help="Let 8-bit weights use all codes, with larger scales where products of any inputs could saturate without VNNI.",
     ),
+    click.option(
+        "--encodings",
+        type=_options.PATH,
+        multiple=True,
+        help="File of scales or ranges that the tensors in it keep: AIMET, TensorQuantOverrides, a TensorRT cache or MQBench; "
+        "repeat it.",
+    ),
     click.option("--exact", is_flag=True, help="Restrict scales so that torch and onnxruntime give the same bits."),
     click.option(
         "--scale-bits",
@@ -174,6 +181,7 @@ def run(
     activation_type: str | None,
     reduce_range: bool | None,
     safe_range: bool,
+    encodings: tuple[Path, ...],
     exact: bool,
     scale_bits: str | None,
     weight_only: str | None,
@@ -227,6 +235,7 @@ def run(
         block_size=block_size,
         first_last_bits=first_last_bits,
         node_bits=_options.parse_bits_of(bits_of),
+        encodings=tuple(map(str, encodings)),
     )
     with _options.progress("calibrate", quiet=as_json) as progress:
         result = insert_qdq(

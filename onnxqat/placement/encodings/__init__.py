@@ -1,0 +1,1 @@
+"""Quantization encodings of other tools, one file a format."""
