@@ -54,6 +54,14 @@ class Resolved:
     remarks: tuple[Remark, ...]
     largest_codes: ByNode = dataclasses.field(default_factory=dict)
 
+    def with_grids(self, grids: Mapping[str, QParams]) -> Resolved:
+        """The same with other parameters for the weights that `grids` names."""
+        placed = (
+            p if p.group is not None or p.tensor not in grids else dataclasses.replace(p, qparams=grids[p.tensor])
+            for p in self.placements
+        )
+        return dataclasses.replace(self, placements=tuple(placed)) if grids else self
+
 
 def resolve(
     plan: QuantPlan,

@@ -11,7 +11,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -19,10 +20,10 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from onnxqat import numerics
-from onnxqat.calibration import columns, saturation
+from onnxqat.calibration import columns, output_scales, saturation
 from onnxqat.calibration.gptq import Doubles, Solver
-from onnxqat.calibration.largest_codes import ByNode, LargestCodes
-from onnxqat.calibration.moments import Insert, Moments, alone, in_turn, joined, split
+from onnxqat.calibration.largest_codes import ByNode, LargestCodes, input_grid
+from onnxqat.calibration.moments import Moments, alone, in_turn, joined, split
 from onnxqat.data.data import Data
 from onnxqat.graph import batchnorm, build, notes, query
 from onnxqat.passes import compute_batchnorm
@@ -37,17 +38,29 @@ WEIGHTS = 2**22
 """Weights of a layer that are worked on at a time, 32 MiB for each of a dozen arrays: filters do not depend on each other."""
 
 
+BIAS_CODES = 2**30
+"""Magnitude of a bias in steps of the accumulator up to which the scale of its weight may become smaller; int32 has twice that."""
+
+Grids = Mapping[str, QParams]
+"""Parameters of weights, by their names."""
+
+Insert = Callable[[ir.Model, list[Remark], Grids], None]
+"""Inserts the quantizers into a model, with these parameters in place of those that calibration found."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Wanted:
-    """Choice between the two that are found on data, for all layers.
+    """Choice between what is found on data, for all layers.
 
     Attributes:
         codes: of the weights; without them each keeps its nearest.
         biases: take up the mean error of their output channels.
+        scales: of weights of few bits, beside their codes.
     """
 
     codes: bool = True
     biases: bool = True
+    scales: bool = False
 
 
 def compensate(
@@ -57,7 +70,7 @@ def compensate(
     largest: ByNode | None = None,
     insert: Insert | None = None,
     wanted: Wanted = Wanted(),  # frozen
-) -> tuple[Remark, ...]:
+) -> tuple[tuple[Remark, ...], Grids]:
     """Move the weights of layers in `model`, in place, so that their codes have as little error at the output as possible.
 
     A nearest code minimizes the error of a weight. What counts is the error of the layer: inputs that go together let
@@ -75,6 +88,8 @@ def compensate(
     (:mod:`onnxqat.passes.compute_batchnorm`) follows: the weight in front of folding and beta become those that fold to
     what was found.
 
+    Where scales are wanted too, weights of few bits get those with the least error (:mod:`onnxqat.calibration.output_scales`).
+
     Costs a pass over the data, more for layers of thousands of inputs; the model notes that it was done
     (``notes.ROUNDED_BITS``). Left as they are: weights or biases that other nodes read too, and computed ones.
 
@@ -85,31 +100,45 @@ def compensate(
         largest: codes for which the nearest codes of weights keep sums from saturating, and the chosen ones have to.
         insert: inserts the quantizers into a copy of `model`, for layers that are rounded one behind the other; None: all
             are, each behind the quantizer of its input alone.
-        wanted: codes, biases or both.
+        wanted: codes, biases, scales.
+
+    Returns:
+        What there is to say, and the parameters of weights that got others.
     """
     placed = list(placements)
     grids = {p.tensor: p.qparams for p in placed if p.group is None}
     nodes = [node for node in model.graph if _is_candidate(node, grids)]
     if not nodes:
-        return ()
+        return (), {}
     done = "weights of {} layers were rounded" if wanted.codes else "biases of {} layers were corrected"
     if not data.repeatable:
         text = "weights were rounded to the nearest code: the calibration data can be read only once"
-        return (Remark(text, (), "calibrate"),)
+        return (Remark(text, (), "calibrate"),), {}
+    chosen: dict[str, QParams] = {}
+    inserted = None if insert is None else functools.partial(_insert, insert, chosen)
     ways = {"second": wanted.codes}
-    found = alone(model, nodes, placed, data, **ways) if insert is None else in_turn(model, nodes, insert, data, **ways)
+    found = (
+        alone(model, nodes, placed, data, **ways) if inserted is None else in_turn(model, nodes, inserted, data, **ways)
+    )
     changed = 0
     for stage, moments in found:
         for node, moment in zip(stage, moments, strict=True):
-            layer = _Layer.of(node, grids, wanted)
+            layer = _Layer.of(node, grids, placed, wanted)
             codes = (largest or {}).get(str(node.name))
-            changed += bool(moment.count) and layer.round(moment, codes, shifts=insert is not None)
+            grid = layer.round(moment, codes, shifts=insert is not None) if moment.count else None
+            changed += grid is not None
+            if grid is not None and grid is not layer.grid:
+                chosen[str(node.inputs[1].name)] = grid  # type: ignore[union-attr]
     if not changed:
-        return ()
+        return (), {}
     rounded_grids = [grids[str(node.inputs[1].name)] for node in nodes]  # type: ignore[union-attr]
     made_up_for = rounded_grids if insert is None else [p.qparams for p in placed]
     model.metadata_props[notes.ROUNDED_BITS] = str(min(grid.qtype.bits for grid in made_up_for))
-    return (Remark(f"{done.format(changed)} on calibration data", (), "calibrate"),)
+    return (Remark(f"{done.format(changed)} on calibration data", (), "calibrate"),), chosen
+
+
+def _insert(insert: Insert, grids: Grids, model: ir.Model, remarks: list[Remark]) -> None:
+    insert(model, remarks, grids)
 
 
 def _is_candidate(node: ir.Node, grids: dict[str, QParams]) -> bool:
@@ -140,7 +169,7 @@ class _Layer:
         grid: of its weight.
         values: its weight, float32.
         rows: the same as filters, float32 (groups, M, D).
-        wanted: codes, biases or both.
+        wanted: codes, biases, scales.
         bias: float32 constant of M values for each group; None where there is none that may change.
         mean: of the BatchNormalization that is kept behind, in the place of a bias.
     """
@@ -154,8 +183,8 @@ class _Layer:
     mean: ir.Value | None
 
     @classmethod
-    def of(cls, node: ir.Node, grids: dict[str, QParams], wanted: Wanted) -> _Layer:
-        """Read the layer `node`; `grids` are those of all constants that have one."""
+    def of(cls, node: ir.Node, grids: dict[str, QParams], placed: list[Placement], wanted: Wanted) -> _Layer:
+        """Read the layer `node`; `grids` are those of all constants that have one, `placed` all quantizers."""
         weight = node.inputs[1]
         assert weight is not None
         values = query.constant_array(weight)
@@ -163,16 +192,19 @@ class _Layer:
         rows = columns.filters_of(values, node)
         bias = _bias_of(node, rows.shape[0] * rows.shape[1], grids) if wanted.biases else None
         mean = _mean_behind(node) if wanted.biases and bias is None else None
-        return cls(node, grids[str(weight.name)], values, rows, wanted, bias, mean)
+        grid = grids[str(weight.name)]
+        if wanted.scales and not _may_shrink(node, grid, placed):
+            wanted = dataclasses.replace(wanted, scales=False)
+        return cls(node, grid, values, rows, wanted, bias, mean)
 
-    def round(self, moments: Moments, largest: LargestCodes | None, *, shifts: bool) -> bool:
+    def round(self, moments: Moments, largest: LargestCodes | None, *, shifts: bool) -> QParams | None:
         """Round the weight and correct the bias, which also makes up for how the mean input `shifts`.
 
         Returns:
-            Whether there was anything to change.
+            The parameters that it is rounded by; None where there was nothing to change.
         """
         if not self.wanted.codes and self.bias is None and self.mean is None:
-            return False
+            return None
         parts = (
             np.broadcast_to(numerics.spread(p, self.grid, self.values.shape), self.values.shape)
             for p in self._qparams()
@@ -181,22 +213,57 @@ class _Layer:
         low, high = (end - zero.astype(np.float32) for end in (self.grid.qtype.quant_min, self.grid.qtype.quant_max))
         codes = np.clip(np.rint(self.rows / scale), low, high)
         if self.wanted.codes:
-            centred = self.bias is not None or self.mean is not None
-            other = _chosen(self.rows, scale, (low, high), moments, centred=centred)
-            codes = self._unsaturated(codes, zero, other, largest)
+            nearest = codes
+            codes, chosen = self._chosen(scale, (low, high), moments)
+            if chosen is None:
+                codes = self._unsaturated(nearest, zero, codes, largest)
+            else:  # codes of so few bits cannot saturate
+                scale = chosen
         mean, taken = moments.first / moments.count, moments.taken / moments.count if shifts else None
         lost = np.concatenate([*_lost(self.rows, codes, scale, mean, taken)], axis=1).reshape(-1)
-        new = self.values
+        new, grid = self.values, self.grid
         if self.wanted.codes:
-            nearest = _nearest_weights(self.rows, scale, codes, (low, high))
-            new = columns.weight_of(nearest, self.node, self.values.shape)
+            moved = _nearest_weights(self.rows, scale, codes, (low, high))
+            new = columns.weight_of(moved, self.node, self.values.shape)
             self._replace(self.node.inputs[1], new)
+            if chosen is not None:
+                grid = output_scales.with_scales(grid, columns.weight_of(scale, self.node, self.values.shape))
         for value, change in ((self.bias, lost), (self.mean, -lost)):
             old = query.constant_array(value)
             if value is not None and old is not None:
                 self._replace(value, old + change.reshape(old.shape))
         compute_batchnorm.follow(self.node, new, np.zeros_like(lost) if self.bias is None else lost)
-        return True
+        return grid
+
+    def _chosen(
+        self, scale: npt.NDArray[Any], ends: tuple[npt.NDArray[Any], npt.NDArray[Any]], moments: Moments
+    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32] | None]:
+        """Codes less their zero points, and other scales where wanted: what has least error at the output.
+
+        Args:
+            scale: of each weight, (groups, M, D).
+            ends: smallest and largest code, the same shape, zero point subtracted.
+            moments: of the inputs.
+
+        Returns:
+            Codes (groups, M, D), and the scales if they were searched.
+        """
+        centred = self.bias is not None or self.mean is not None
+        given = [split(part, moments.parts) for part in (self.rows, scale, *ends)]
+        given[1] = np.where(given[1] == 0, np.float32(1), given[1])  # what fills a part up has no scale
+        codes, scales = np.empty(given[0].shape, np.float32), np.empty(given[0].shape, np.float32)
+        inputs, size = self.rows.shape[-1], self.values.shape[self.grid.axis or 0]
+        searched = self.wanted.scales and output_scales.is_searched(self.grid, inputs, size, moments.parts)
+        for group in range(len(codes)):
+            second, cross = moments.averages(group, centred=centred)
+            solver = Solver(second)
+            recovery = None if cross is None else solver.recovery(cross)
+            for filters in _slices(codes[group : group + 1]):
+                weights, steps, low, high = (part[group, filters].astype(np.float64) for part in given)
+                goal = weights if recovery is None else weights + weights @ recovery
+                others = output_scales.tried(self.grid, solver, goal, steps, low, high) if searched else ()
+                codes[group, filters], scales[group, filters] = _cheapest(solver, goal, [steps, *others], low, high)
+        return joined(codes, moments.parts, inputs), scales if searched else None
 
     def _qparams(self) -> tuple[Any, Any]:
         return self.grid.scale, self.grid.zero_point
@@ -233,6 +300,15 @@ def _bias_of(node: ir.Node, channels: int, grids: dict[str, QParams]) -> ir.Valu
     return value if held is not None and held.size == channels else None
 
 
+def _may_shrink(node: ir.Node, grid: QParams, placed: list[Placement]) -> bool:
+    """Check whether the bias of `node` still fits an accumulator whose steps become smaller with the scale of the weight."""
+    bias, fed = query.constant_array(node.inputs[2]) if len(node.inputs) > 2 else None, input_grid(node, placed)
+    if bias is None or fed is None or not bias.size:
+        return True
+    smallest = float(fed.scale.min()) * float(np.abs(grid.scale).min()) * min(output_scales.FACTORS)
+    return float(np.abs(bias).max()) < BIAS_CODES * smallest
+
+
 def _mean_behind(node: ir.Node) -> ir.Value | None:
     """The mean of the BatchNormalization that is kept behind `node`, where nothing else reads it."""
     kept = batchnorm.kept_behind(node)
@@ -247,42 +323,19 @@ def _slices(rows: npt.NDArray[Any]) -> Iterator[slice]:
     return (slice(start, start + step) for start in range(0, filters, step))
 
 
-def _chosen(
-    rows: npt.NDArray[Any],
-    scale: npt.NDArray[Any],
-    ends: tuple[npt.NDArray[Any], npt.NDArray[Any]],
-    moments: Moments,
-    *,
-    centred: bool,
-) -> npt.NDArray[np.float32]:
-    """Codes less their zero points, by GPTQ where that has less error at the output than the nearest.
-
-    Args:
-        rows: weights (groups, M, D).
-        scale: the same shape.
-        ends: smallest and largest code, the same shape, zero point subtracted.
-        moments: of the inputs.
-        centred: about their means.
-    """
-    given = [split(part, moments.parts) for part in (rows, scale, *ends)]
-    given[1] = np.where(given[1] == 0, np.float32(1), given[1])  # what fills a part up has no scale
-    codes = np.empty(given[0].shape, np.float32)
-    for group in range(len(codes)):
-        second, cross = moments.averages(group, centred=centred)
-        solver = Solver(second)
-        recovery = None if cross is None else solver.recovery(cross)
-        for filters in _slices(codes[group : group + 1]):
-            weights, steps, low, high = (part[group, filters].astype(np.float64) for part in given)
-            goal = weights if recovery is None else weights + weights @ recovery
-            codes[group, filters] = _cheaper(solver, goal, steps, low, high)
-    return joined(codes, moments.parts, rows.shape[-1])
-
-
-def _cheaper(solver: Solver, rows: Doubles, scale: Doubles, low: Doubles, high: Doubles) -> Doubles:
-    """Codes of each filter by `solver` or the nearest ones: those with the smaller mean squared error at the output."""
-    both = np.clip(np.rint(rows / scale), low, high), solver.codes(rows, scale, low, high)
-    nearest, other = (solver.costs(rows - codes * scale) for codes in both)
-    return np.where((other < nearest)[:, None], both[1], both[0])
+def _cheapest(
+    solver: Solver, rows: Doubles, scales: list[Doubles], low: Doubles, high: Doubles
+) -> tuple[Doubles, Doubles]:
+    """Codes and scales of each filter: the nearest, or those by `solver` on one of `scales`, with least error at the output."""
+    best = np.clip(np.rint(rows / scales[0]), low, high)
+    steps = scales[0].copy()
+    least = solver.costs(rows - best * steps)
+    for scale in scales:
+        codes = solver.codes(rows, scale, low, high)
+        cost = solver.costs(rows - codes * scale)
+        better = cost < least
+        best[better], steps[better], least[better] = codes[better], scale[better], cost[better]
+    return best, steps
 
 
 def _lost(

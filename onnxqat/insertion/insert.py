@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, get_args
 
 import onnx_ir as ir
@@ -25,7 +25,7 @@ from onnxqat.pipeline.lookup import PassSource
 from onnxqat.placement import given_encodings, planner, table_overrides
 from onnxqat.placement.table_overrides import NodeSelection, Overrides
 from onnxqat.runtime import broken_model
-from onnxqat.types import QuantPlan, Remark
+from onnxqat.types import QParams, QuantPlan, Remark
 
 if TYPE_CHECKING:
     from onnxqat.calibration.resolve import Resolved
@@ -292,9 +292,12 @@ def _round_and_place(
 ) -> None:
     from onnxqat.insertion.rounding_choice import round_weights
 
-    insert = functools.partial(place, table=table, plan=plan, resolved=resolved)
-    remarks.extend(round_weights(model, plan, resolved, data, choice, insert, has_file=has_file))
-    insert(model, remarks)
+    def insert(target: ir.Model, found: list[Remark], grids: Mapping[str, QParams]) -> None:
+        place(target, found, table=table, plan=plan, resolved=resolved.with_grids(grids))
+
+    said, grids = round_weights(model, plan, resolved, data, choice, insert, has_file=has_file)
+    remarks.extend(said)
+    insert(model, remarks, grids)
 
 
 def settle(

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from onnxqat.calibration.moments import Insert
 from onnxqat.calibration.output_parts import Shares
 from onnxqat.calibration.resolve import Resolved
-from onnxqat.calibration.rounding import Wanted, compensate
+from onnxqat.calibration.rounding import Grids, Insert, Wanted, compensate
 from onnxqat.data.data import Data
 from onnxqat.data.inputs import Feeds, samples_of
 from onnxqat.errors import DataError, ModelError
@@ -17,7 +16,7 @@ from onnxqat.graph import batchnorm, notes
 from onnxqat.insertion import kept_batchnorm
 from onnxqat.insertion.weight_choice import WeightChoice
 from onnxqat.runtime.session import Session
-from onnxqat.types import Placement, QuantPlan, Remark
+from onnxqat.types import Derived, Placement, QuantPlan, Remark
 
 SHARE = 8
 """One sample in so many is held out."""
@@ -43,7 +42,7 @@ def round_weights(
     insert: Insert,
     *,
     has_file: bool,
-) -> tuple[Remark, ...]:
+) -> tuple[tuple[Remark, ...], Grids]:
     """Move the weights of `model`, in place, to where the quantizers round them best, or leave them.
 
     Args:
@@ -54,18 +53,29 @@ def round_weights(
         choice: of the user.
         insert: inserts the quantizers into a copy of `model`.
         has_file: the quantized file will tell from which file of a float model it was made.
+
+    Returns:
+        What there is to say, and the parameters of weights that got others than `resolved` has.
     """
     remarks: tuple[Remark, ...] = ()
-    wanted = Wanted(codes=choice.rounding != "nearest", biases=choice.bias_correction is not False)
+    codes = choice.rounding != "nearest"
+    wanted = Wanted(codes, choice.bias_correction is not False, codes and _are_scales_free(plan))
     if choice.rounding == "auto":
-        remarks, done = _where_it_helps(model, plan, resolved, data, wanted, insert, has_file=has_file)
-        if done:
-            return remarks
+        remarks, grids = _where_it_helps(model, plan, resolved, data, wanted, insert, has_file=has_file)
+        if grids is not None:
+            return remarks, grids
         wanted = Wanted(codes=False)
     if not wanted.codes and not choice.bias_correction:
-        return remarks
+        return remarks, {}
     turns = _turns(resolved.placements, insert)
-    return (*remarks, *compensate(model, resolved.placements, data, resolved.largest_codes, turns, wanted))
+    found, grids = compensate(model, resolved.placements, data, resolved.largest_codes, turns, wanted)
+    return (*remarks, *found), grids
+
+
+def _are_scales_free(plan: QuantPlan) -> bool:
+    """Check that no limit of shifts and of narrow accumulators, which calibration has kept, binds the scales of weights."""
+    narrow = any(isinstance(edge.decision, Derived) and edge.decision.bits < 32 for edge in plan.edges)
+    return not (plan.shift_limits or plan.tie_free_sums or narrow)
 
 
 def _where_it_helps(
@@ -77,13 +87,13 @@ def _where_it_helps(
     insert: Insert,
     *,
     has_file: bool,
-) -> tuple[tuple[Remark, ...], bool]:
-    """Round on most of the data where that helps on the rest; with what there is to say, whether it was done."""
+) -> tuple[tuple[Remark, ...], Grids | None]:
+    """Round on most of the data where that helps on the rest; None, beside what there is to say, where it does not."""
     if plan.tie_free_sums or not data.repeatable or (batchnorm.trains_live(model) and not has_file):
-        return (), False
+        return (), None
     rest, held = _split(data)
     if sum(samples_of(feeds) for feeds in held) < FEWEST:
-        return (), False
+        return (), None
     rounded = model.clone()
     weights = model.graph.initializers
     wide = [
@@ -91,20 +101,21 @@ def _where_it_helps(
     ]
     left = (Remark(FOR_TRAINING, (), "calibrate"),) if len(wide) < len(resolved.placements) else ()
     turns = _turns(wide, insert) if has_file else None
-    remarks = compensate(rounded, wide, rest, resolved.largest_codes, turns, wanted)
+    remarks, grids = compensate(rounded, wide, rest, resolved.largest_codes, turns, wanted)
     if not remarks:
-        return left, False
+        return left, None
     try:
-        before, after = (_noise(model, candidate, held, insert) for candidate in (model.clone(), rounded.clone()))
+        both: tuple[tuple[ir.Model, Grids], ...] = (model.clone(), {}), (rounded.clone(), grids)
+        before, after = (_noise(model, candidate, held, insert, found) for candidate, found in both)
     except ModelError:
-        return left, False  # the trial tells why
+        return left, None  # the trial tells why
     if not after < before:
         text = "weights keep their nearest codes: rounding on data does not help on other data"
-        return (*left, Remark(text, (), "calibrate")), False
+        return (*left, Remark(text, (), "calibrate")), None
     for name, value in rounded.graph.initializers.items():
         model.graph.initializers[name].const_value = value.const_value
     model.metadata_props.update(rounded.metadata_props)
-    return (*left, *remarks), True
+    return (*left, *remarks), grids
 
 
 def _turns(placements: Sequence[Placement], insert: Insert) -> Insert | None:
@@ -127,9 +138,9 @@ def _split(data: Data) -> tuple[Data, list[Feeds]]:
         return rest, []
 
 
-def _noise(model: ir.Model, candidate: ir.Model, held: list[Feeds], insert: Insert) -> float:
+def _noise(model: ir.Model, candidate: ir.Model, held: list[Feeds], insert: Insert, grids: Grids) -> float:
     """Relative squared error of `candidate` with quantizers against `model`, summed over the outputs."""
-    insert(candidate, [])
+    insert(candidate, [], grids)
     quantized = Session(candidate, optimize=True, precise=True, what="the quantized model")
     float_model = Session(model, optimize=True, what="the float model")
     shares = Shares(model)

@@ -85,7 +85,7 @@ def test_what_layers_in_front_lose_is_made_up_for(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(("bits", "in_turn"), [(8, False), (6, True), (4, True), (3, False), (2, False)])
 def test_which_widths_are_rounded_in_turn(bits: int, in_turn: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
-    monkeypatch.setattr(rounding_choice, "compensate", lambda *given: seen.append(given[4]) or ())
+    monkeypatch.setattr(rounding_choice, "compensate", lambda *given: seen.append(given[4]) or ((), {}))
     onnxqat.insert_qdq(
         network(),
         calibration={"x": samples(64, 1)},

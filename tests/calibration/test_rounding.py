@@ -134,12 +134,14 @@ def test_the_output_has_less_error(bias: bool) -> None:
     weights = [constants(r.model)["w"] for r in (nearest, chosen)]
     scale = constants(chosen.model)["w_scale"].reshape(-1, 1, 1, 1)
     np.testing.assert_array_equal(weights[0], constants(model)["w"])
-    # Scales are those of calibration, and training starts from the weights next to the float ones that have the codes.
-    np.testing.assert_array_equal(constants(nearest.model)["w_scale"], constants(chosen.model)["w_scale"])
+    # Scales are around those of calibration, and training starts from the weights next to the float ones that have the codes.
+    ratio = constants(chosen.model)["w_scale"] / constants(nearest.model)["w_scale"]
+    assert ((ratio > 0.65) & (ratio < 1.25) & (ratio != 1)).any()
     original, moved = weights[0] / scale, weights[1] / scale
     codes = np.rint(moved)
     assert (np.rint(original) != codes).any()
-    within = np.abs(original - codes) <= 0.45
+    saturated = (original < -7.55) & (codes == -8) | (original > 6.55) & (codes == 7)
+    within = (np.abs(original - codes) <= 0.45) | saturated
     np.testing.assert_allclose(moved[within], original[within], atol=1e-5)
     np.testing.assert_allclose(np.abs(moved - codes)[~within], 0.45, atol=1e-5)
     assert (np.sign(moved - codes) == np.sign(original - codes))[~within].all()
