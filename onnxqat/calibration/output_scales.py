@@ -17,7 +17,7 @@ from onnxqat.graph import notes
 from onnxqat.types import QParams
 
 FACTORS = (0.7, 0.8, 0.9, 1.1, 1.2)
-"""Of the scale of calibration. Filters of 64 to 256 inputs, 4 bits, have 1 to 2 dB less error with the best of them, depthwise
+"""Multiples of the scale of calibration. Filters of 64 to 256 inputs, 4 bits, have 1 to 2 dB less error with the best of them, depthwise
 ones whose inputs go together 3; twice as many gain 0.1."""
 
 SMALLEST_WIDTH = 4

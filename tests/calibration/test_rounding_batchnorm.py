@@ -46,7 +46,7 @@ def test_a_normalization_behind_the_layer_takes_up_the_mean() -> None:
     assert "BatchNormalization" in {node.op_type for node in chosen.graph.node}
     assert np.square(error(chosen)).mean() < 0.95 * np.square(error(nearest)).mean()
     moved = [name for name, value in constants(chosen).items() if not np.array_equal(value, constants(nearest)[name])]
-    assert sorted(moved) == ["m", "w"]
+    assert sorted(moved) == ["m", "w", "w_scale"]
     # As good as what is folded before it is rounded; scales are not the same.
     folded = inserted("academic", "compensated", "fold")
     assert np.square(error(chosen)).mean() < 1.5 * np.square(error(folded)).mean()
