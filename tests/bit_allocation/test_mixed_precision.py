@@ -99,20 +99,30 @@ def test_both_ways_to_noise_agree(folder: Path) -> None:
                 assert abs(10 * math.log10(one.noise / other.noise)) < 3
 
 
-def test_the_cheapest_within_a_limit_of_loss(folder: Path) -> None:
-    loose, tight = (choose(folder, {"min_sqnr": level}) for level in (15.0, 30.0))
-    assert loose.reached
-    assert loose.measured_db >= 15.0
-    assert tight.measured_db >= 30.0
-    assert loose.total < tight.total
-    lost = choose(folder, {"min_sqnr": 90.0})
-    assert not lost.reached
-    assert lost.total == lost.whole
-    assert build_mixed_precision.from_mixed_precision(lost).passed is False
+def test_the_cheapest_within_a_limit_of_loss(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the points between both ends, each is tried in turn: the first that keeps the limit is what the search finds."""
+    monkeypatch.setattr("onnxqat.bit_allocation.mixed_precision.POINTS", 3)
+    found = choose(folder, {"min_sqnr": 24.0}, widths=(4, 8))
+    assert found.reached
+    assert found.measured_db >= 24.0
+    (place,) = (i for i, point in enumerate(found.front) if point.chosen)
+    cheaper = choose(folder, {"weight_bytes": found.front[place - 1].cost}, widths=(4, 8))
+    assert place > 0
+    assert cheaper.total < found.total
+    assert cheaper.measured_db < 24.0
 
 
-def test_largest_drop_of_a_score(folder: Path) -> None:
-    found = choose(folder, {"max_drop": 100.0}, score="top1")
+def test_a_limit_that_no_choice_keeps(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("onnxqat.bit_allocation.mixed_precision.POINTS", 2)
+    found = choose(folder, {"min_sqnr": 90.0}, widths=(4, 8))
+    assert not found.reached
+    assert found.total == found.whole
+    assert build_mixed_precision.from_mixed_precision(found).passed is False
+
+
+def test_largest_drop_of_a_score(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("onnxqat.bit_allocation.mixed_precision.POINTS", 2)
+    found = choose(folder, {"max_drop": 100.0}, score="top1", widths=(4, 8))
     assert found.score is not None
     assert found.total == found.front[0].cost
     with pytest.raises(QatError, match="drop is one of a score"):
@@ -174,6 +184,7 @@ def test_the_command(folder: Path, capsys: pytest.CaptureFixture[str], monkeypat
     found = json.loads(capsys.readouterr().out)
     assert found["files"] == ["c.onnx", "front.csv"]
     assert found["next_command"].startswith("onnxqat validate model.onnx c.onnx")
-    assert main.run([*words, "--min-sqnr", "90", "-o", "c.onnx"]) == 1
+    monkeypatch.setattr("onnxqat.bit_allocation.mixed_precision.POINTS", 2)
+    assert main.run([*words, "--min-sqnr", "90", "--widths", "4,8", "-o", "c.onnx"]) == 1
     assert main.run([*words, "-o", "c.onnx"]) == 2
     assert main.run([*words, "--widths", "four", "--weight-bytes", "60%"]) == 2
