@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Sequence
 
 import onnx_ir as ir
@@ -154,12 +155,13 @@ def find(
         every = {str(node.name): (width, activation) for node in nodes}
         plan = planner.plan(model, table, dataclasses.replace(chosen, widths={**every, **chosen.widths}))
         by_width[width] = {e.tensor: e.decision for e in plan.edges if isinstance(e.decision, TensorSpec)}
-    found, fixed = list[Layer](), list[str]()
+    found, fixed, readers = list[Layer](), list[str](), Counter(map(weight_name, nodes))
     for node in nodes:
         tensor, name = weight_name(node), _addressed(node, names)
         specs = {w: by_width[w][tensor] for w in widths if _has_width(by_width[w].get(tensor), w)}
         value = query.constant_array(node.inputs[1])
-        if name is None or chosen.bits(node) is not None or len(specs) < 2 or value is None:
+        shared = readers[tensor] > 1  # two layers with one weight cannot have two widths of it
+        if name is None or chosen.bits(node) is not None or len(specs) < 2 or value is None or shared:
             fixed.append(str(node.name))
             continue
         wider = wide and table_widths.may_be_wide(table, [node.op_type])
@@ -167,7 +169,7 @@ def find(
         own = Widths(_byte(weights[tensor].qtype.bits), activation)
         size = (tensor, output_axis(node) % value.ndim, int(value.size), macs(node) or 0)
         found.append(Layer(name, str(node.name), node.op_type, *size, own, specs, activations, allow_float=allow_float))
-    text = "keep their width: the user or the table gives it, or the user's graph has no name for them"
+    text = "keep their width: user or table gives it, other layers share the weight, or the user's graph has no name for it"
     return found, first, [Remark(text, tuple(fixed), "mixed-precision")] if fixed else []
 
 

@@ -137,6 +137,20 @@ def test_what_the_user_fixed_is_not_chosen_for(folder: Path) -> None:
     assert "--exclude Conv_conv1" in found.following
 
 
+def test_layers_that_share_a_weight_keep_its_width(folder: Path, tmp_path: Path) -> None:
+    shared = tiny.write(None)
+    added = onnx.helper.make_node("Conv", ["relu2", "conv2_w"], ["again"], "Conv_again", pads=[1, 1, 1, 1])
+    shared.graph.node.insert([n.name for n in shared.graph.node].index("Relu_relu2") + 1, added)
+    next(n for n in shared.graph.node if n.op_type == "GlobalAveragePool").input[0] = "again"
+    onnx.save(shared, tmp_path / "model.onnx")
+    budget = onnxqat.Budget(weight_bytes="60%")
+    found = onnxqat.mixed_precision(
+        tmp_path / "model.onnx", "qnn-htp", folder / "data.npz", budget, samples=2, rounding="nearest"
+    )
+    assert [layer.node for layer in found.layers] == ["Conv_conv1", "Gemm_logits"]
+    assert any({"Conv_conv2", "Conv_again"} == set(remark.nodes) for remark in found.remarks)
+
+
 def test_activations_count_where_multiplications_do(folder: Path) -> None:
     found = choose(folder, {"multiply_bits": "150%"}, "qnn-htp", widths=(4, 8))
     assert {layer.activation_bits for layer in found.layers} == {8, 16}
