@@ -27,6 +27,8 @@ def equalize(
     data: Data | None,
     choices: Sequence[Choice],
     quantize: Quantize,
+    *,
+    compares: bool = True,
 ) -> tuple[Remark, ...]:
     """Run the equalizations of `choices` on the main graph of `model`, in place.
 
@@ -41,12 +43,12 @@ def equalize(
         data: calibration data; None: methods that need none run, if they were asked for by name.
         choices: of :func:`onnxqat.backends.equalizations.choices`.
         quantize: makes quantized copies to compare.
+        compares: there is time for that; otherwise what would have to be compared is left out.
 
     Returns:
         Remarks of the passes that ran, and reasons why others did not.
     """
-    if data is None:
-        choices = [choice for choice in choices if choice.asked]
+    choices = [c for c in choices if c.asked or (data is not None and (compares or not _method(c).tried))]
     repeatable = data is not None and data.repeatable
     ranges = ChannelRanges(model, data if repeatable else None)
     runs = [(choice, _method(choice), _situation(model, table, chosen, ranges, choice)) for choice in choices]

@@ -122,7 +122,8 @@ def insert_qdq(
             :data:`onnxqat.pipeline.recipes.PREPARE`.
         guard: where an output falls below 20 dB in the trial, find the quantizers that cost it and give them another
             range, 16 bits, or float (:mod:`onnxqat.insertion.guard`); what is not finite, too.
-        fast: neither compare ranges at the outputs of the network nor round on the data, unless `rounding` asks for it.
+        fast: neither compare ranges and equalizations at the outputs of the network nor round on the data, unless
+            `rounding` or `equalize` asks for it by name.
         progress: called with batches done and their number, when known.
 
     Raises:
@@ -165,7 +166,7 @@ def insert_qdq(
     data = _open(graph, calibration, preprocess, batch_size, limit)
     if equalizing:
         seen = data if calibration is not None else None
-        remarks.extend(_equalize(graph, table, chosen, seen, equalizing))
+        remarks.extend(_equalize(graph, table, chosen, seen, equalizing, compares=not fast))
     from onnxqat.insertion import exactness
     from onnxqat.insertion import guard as guarding
 
@@ -265,10 +266,13 @@ def _equalize(
     chosen: NodeSelection,
     data: Data | None,
     choices: Sequence[equalizations.Choice],
+    *,
+    compares: bool,
 ) -> tuple[Remark, ...]:
     from onnxqat.equalization.equalize import equalize
 
-    return equalize(model, table, chosen, data, choices, functools.partial(_quantized, table=table, chosen=chosen))
+    quantize = functools.partial(_quantized, table=table, chosen=chosen)
+    return equalize(model, table, chosen, data, choices, quantize, compares=compares)
 
 
 def _quantized(model: ir.Model, data: Data, *, table: schema.Backend, chosen: NodeSelection) -> ir.Model:

@@ -47,7 +47,7 @@ def decibels(float_model: onnx.ModelProto, quantized: onnx.ModelProto) -> float:
 def test_as_good_as_by_hand(backend: str) -> None:
     made = [
         onnxqat.insert_qdq(
-            chain(sizes), backend, calibration={"v": samples()}, equalize=equalize, guard=False, fast=True
+            chain(sizes), backend, calibration={"v": samples()}, equalize=equalize, guard=False, rounding="nearest"
         )
         for sizes, equalize in ((UNEVEN, True), (EVEN, True), (UNEVEN, False))
     ]
@@ -59,21 +59,21 @@ def test_as_good_as_by_hand(backend: str) -> None:
 
 def test_even_channels_stay_byte_for_byte() -> None:
     model, data = chain(EVEN), {"v": samples()}
-    a, b = (onnxqat.insert_qdq(model, calibration=data, equalize=e, fast=True).model for e in (True, False))
+    a, b = (onnxqat.insert_qdq(model, calibration=data, equalize=e, rounding="nearest").model for e in (True, False))
     assert a.SerializeToString(deterministic=True) == b.SerializeToString(deterministic=True)
 
 
 def test_left_out_nodes_and_none() -> None:
     data = {"v": samples()}
-    for keywords in ({"overrides": Overrides(exclude=("second",))}, {"equalize": "none"}):
-        made = onnxqat.insert_qdq(chain(UNEVEN), calibration=data, fast=True, **keywords)
+    for keywords in ({"overrides": Overrides(exclude=("second",))}, {"equalize": "none"}, {"fast": True}):
+        made = onnxqat.insert_qdq(chain(UNEVEN), calibration=data, rounding="nearest", **keywords)
         assert not any("equalized" in r.message for r in made.remarks)
 
 
 def test_too_few_samples_tell_nothing() -> None:
     """A name is an order; auto wants to see that it helps."""
     data = {"v": samples(8)}
-    auto = onnxqat.insert_qdq(chain(UNEVEN), calibration=data, fast=True)
+    auto = onnxqat.insert_qdq(chain(UNEVEN), calibration=data, rounding="nearest")
     assert any("held-out" in r.message for r in auto.remarks)
     named = onnxqat.insert_qdq(chain(UNEVEN), calibration=data, fast=True, equalize="cross-layer-equalization")
     assert any("equalized between" in r.message for r in named.remarks)

@@ -54,7 +54,7 @@ def test_as_good_as_by_hand(outlying: tuple[np.ndarray, np.ndarray], backend: st
         ("none", reference, "none"),
     ):
         made = onnxqat.insert_qdq(
-            source, backend, calibration={"x": samples()}, equalize=equalize, guard=False, fast=True
+            source, backend, calibration={"x": samples()}, equalize=equalize, guard=False, rounding="nearest"
         )
         found[name] = sqnr(ort_run(made.model, {"x": samples(4)})["y"], wanted)
     assert found["auto"] > found["by hand"] - 2
@@ -64,7 +64,7 @@ def test_as_good_as_by_hand(outlying: tuple[np.ndarray, np.ndarray], backend: st
 def test_even_channels_stay(outlying: tuple[np.ndarray, np.ndarray]) -> None:
     even = model(np.ones(CHANNELS), outlying[1] * outlying[0][:, None], bias=False)
     data = {"x": samples()}
-    a, b = (onnxqat.insert_qdq(even, calibration=data, equalize=e, fast=True).model for e in (True, False))
+    a, b = (onnxqat.insert_qdq(even, calibration=data, equalize=e, rounding="nearest").model for e in (True, False))
     assert a.SerializeToString(deterministic=True) == b.SerializeToString(deterministic=True)
 
 

@@ -132,7 +132,9 @@ from onnxqat.cli import _headings, _options
         help="Relieve an output below 20 dB of the quantizers that cost it, or leave it.",
     ),
     click.option(
-        "--fast", is_flag=True, help="Leave out comparing ranges at the outputs and rounding weights on the data."
+        "--fast",
+        is_flag=True,
+        help="Leave out comparing ranges and equalizations at the outputs and rounding weights on the data.",
     ),
 )
 @_headings.under(
