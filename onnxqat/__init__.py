@@ -5,10 +5,9 @@ Importing this package imports neither torch nor onnxruntime; each public name i
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from onnxqat import lazy_sympy
+from onnxqat import lazy_names, lazy_sympy
 from onnxqat._version import __version__
 
 _PUBLIC = {
@@ -116,13 +115,4 @@ if TYPE_CHECKING:
 lazy_sympy.install()
 
 
-def __getattr__(name: str) -> Any:
-    if name in _PUBLIC:
-        return getattr(importlib.import_module(_PUBLIC[name]), name)
-    if name in _COMPAT:
-        return getattr(importlib.import_module("onnxqat.compat"), name)
-    raise AttributeError(f"module 'onnxqat' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *_PUBLIC, *_COMPAT])
+__getattr__, __dir__ = lazy_names.faces(__name__, {**_PUBLIC, **dict.fromkeys(_COMPAT, "onnxqat.compat")}, globals())

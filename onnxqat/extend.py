@@ -5,8 +5,9 @@ The classes live beside what they are bases of, in files that begin with ``_`` w
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from onnxqat import lazy_names
 
 _PUBLIC = {
     "QatError": "onnxqat.errors",
@@ -72,11 +73,4 @@ if TYPE_CHECKING:
     from onnxqat.types import TensorSpec as TensorSpec
 
 
-def __getattr__(name: str) -> Any:
-    if name in _PUBLIC:
-        return getattr(importlib.import_module(_PUBLIC[name]), name)
-    raise AttributeError(f"module 'onnxqat.extend' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *_PUBLIC])
+__getattr__, __dir__ = lazy_names.faces(__name__, _PUBLIC, globals())

@@ -71,16 +71,16 @@ def load(kind: Kind, name: str) -> ModuleType:
     key = name.replace("-", "_")
     if discover.holds(kind.package, key):
         return discover.load(kind.package, key)
-    for entry in _entries(kind):
-        if _key(entry.name) == _key(name):
-            return _of_entry(kind, entry)
+    entry = entry_point(kind.group, name)
+    if entry is not None:
+        return _of_entry(kind, entry)
     raise discover.unknown(kind.name, name, names(kind))
 
 
 def names(kind: Kind) -> list[str]:
     """Names that :func:`load` takes, with ``-``: those of onnxqat, then those of other packages."""
     own = [_key(name) for name in discover.names(kind.package)]
-    return own + sorted({_key(entry.name) for entry in _entries(kind)} - set(own))
+    return own + [name for name in offered(kind.group) if name not in own]
 
 
 def installed(kind: Kind) -> Iterator[ModuleType]:
@@ -89,7 +89,7 @@ def installed(kind: Kind) -> Iterator[ModuleType]:
     Raises:
         UsageError: ``option-invalid``: one cannot be imported or lacks what this kind needs.
     """
-    for entry in sorted(_entries(kind), key=lambda entry: entry.name):
+    for entry in sorted(importlib.metadata.entry_points(group=kind.group), key=lambda entry: entry.name):
         yield _of_entry(kind, entry)
 
 
@@ -103,12 +103,36 @@ def key_of(name: str) -> str:
     return Path(name).stem if is_file(name) else name
 
 
+def offered(group: str) -> list[str]:
+    """Names of the entry points of `group`, sorted, with ``-``, each once."""
+    return sorted({_key(entry.name) for entry in importlib.metadata.entry_points(group=group)})
+
+
+def entry_point(group: str, name: str) -> importlib.metadata.EntryPoint | None:
+    """The entry point of `group` called `name`, ``-`` and ``_`` being the same; None where no package has one."""
+    found = (entry for entry in importlib.metadata.entry_points(group=group) if _key(entry.name) == _key(name))
+    return next(found, None)
+
+
+def loaded(entry: importlib.metadata.EntryPoint) -> Any:
+    """What `entry` names.
+
+    Raises:
+        UsageError: ``option-invalid``: its package cannot be imported.
+    """
+    try:
+        return entry.load()
+    except Exception as error:  # whatever a foreign package does when it is imported
+        raise UsageError("option-invalid", f"{stated(entry)}: {type(error).__name__}: {error}") from None
+
+
+def stated(entry: importlib.metadata.EntryPoint) -> str:
+    """Return `entry` as messages name it."""
+    return f"entry point {entry.name} = {entry.value!r}"
+
+
 def _key(name: str) -> str:
     return name.replace("_", "-")
-
-
-def _entries(kind: Kind) -> list[importlib.metadata.EntryPoint]:
-    return list(importlib.metadata.entry_points(group=kind.group))
 
 
 def _of_file(kind: Kind, path: Path) -> ModuleType:
@@ -143,12 +167,7 @@ def _of_file(kind: Kind, path: Path) -> ModuleType:
 
 
 def _of_entry(kind: Kind, entry: importlib.metadata.EntryPoint) -> ModuleType:
-    stated = f"entry point {entry.name} = {entry.value!r}"
-    try:
-        found = entry.load()
-    except Exception as error:  # whatever a foreign package does when it is imported
-        raise UsageError("option-invalid", f"{stated}: {type(error).__name__}: {error}") from None
-    return _checked(kind, found, stated)
+    return _checked(kind, loaded(entry), stated(entry))
 
 
 def _checked(kind: Kind, module: Any, name: str) -> ModuleType:

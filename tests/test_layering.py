@@ -7,7 +7,20 @@ from pathlib import Path
 from tests.source_tree import imported, module_name, package_files, parse, run_at_import
 
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("_version", "errors", "types", "verdict", "shell", "discover", "numerics", "lazy_sympy", "printing", "exits"),
+    (
+        "_version",
+        "errors",
+        "types",
+        "verdict",
+        "shell",
+        "discover",
+        "numerics",
+        "lazy_names",
+        "lazy_sympy",
+        "former_names",
+        "printing",
+        "exits",
+    ),
     ("isolation",),
     ("graph",),
     ("extension", "promises"),

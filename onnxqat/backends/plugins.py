@@ -10,14 +10,15 @@ import importlib.metadata
 from pathlib import Path
 from types import ModuleType
 
-from onnxqat.errors import BackendError
+from onnxqat import extension
+from onnxqat.errors import BackendError, UsageError
 
 GROUP = "onnxqat.backends"
 
 
 def names() -> list[str]:
     """Names of such tables, sorted."""
-    return sorted(_key(entry.name) for entry in importlib.metadata.entry_points(group=GROUP))
+    return extension.offered(GROUP)
 
 
 def find(name: str) -> Path | None:
@@ -26,27 +27,22 @@ def find(name: str) -> Path | None:
     Raises:
         BackendError: ``backend-table``: its package cannot be imported, or holds no such file.
     """
-    for entry in importlib.metadata.entry_points(group=GROUP):
-        if _key(entry.name) == _key(name):
-            return _path(entry)
-    return None
+    entry = extension.entry_point(GROUP, name)
+    return None if entry is None else _path(entry)
 
 
 def _path(entry: importlib.metadata.EntryPoint) -> Path:
-    stated = f"entry point {entry.name} = {entry.value!r}"
     try:
-        found = entry.load()
-        if isinstance(found, ModuleType):
-            folder = Path(str(found.__file__)).parent
-            path = folder / f"{_key(entry.name).replace('-', '_')}.yaml"
-        else:
-            path = Path(found)
-    except Exception as error:  # whatever a foreign package does when it is imported
-        raise BackendError("backend-table", f"{stated}: {type(error).__name__}: {error}") from None
+        found = extension.loaded(entry)
+        path = _beside(found, entry.name) if isinstance(found, ModuleType) else Path(found)
+    except UsageError as error:
+        raise BackendError("backend-table", error.message) from None
+    except TypeError as error:  # it names neither a package nor a path
+        raise BackendError("backend-table", f"{extension.stated(entry)}: {error}") from None
     if not path.is_file():
-        raise BackendError("backend-table", f"{stated}: there is no file {path}")
+        raise BackendError("backend-table", f"{extension.stated(entry)}: there is no file {path}")
     return path
 
 
-def _key(name: str) -> str:
-    return name.replace("_", "-")
+def _beside(package: ModuleType, name: str) -> Path:
+    return Path(str(package.__file__)).parent / f"{name.replace('-', '_')}.yaml"

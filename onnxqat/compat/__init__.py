@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from onnxqat import lazy_names
 
 _HOMES = {
     "BackendType": "onnxqat.compat.backend_type",
@@ -37,11 +38,4 @@ if TYPE_CHECKING:
     from onnxqat.compat.switches import enable_quantization as enable_quantization
 
 
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(importlib.import_module(_HOMES[name]), name)
-    raise AttributeError(f"module 'onnxqat.compat' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOMES])
+__getattr__, __dir__ = lazy_names.faces(__name__, _HOMES, globals())
