@@ -191,7 +191,7 @@ def cell(
         try:
             overrides = Overrides(exact=scales == "exact")
             insert_qdq(source, backend=backend, calibration=data, output=quantized, overrides=overrides)
-            report = handoff(quantized, backend, bundle, data=data, samples=SAMPLES, timeout=timeout)
+            report = handoff(quantized, backend, bundle, data=data, limit=SAMPLES, timeout=timeout)
             found |= judged(report, compiler)
             if compiler.runs_numbers:
                 found["score"] = scores(scorer, network, bundle / "model.onnx", compiler, timeout)

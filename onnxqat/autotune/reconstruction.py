@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from onnxqat.autotune.budget import Budget
 from onnxqat.graph import io
@@ -62,8 +62,8 @@ def rebuild(
             raise _TimeIsOverError
 
     def run(iterations: int) -> None:
-        steps = {"iterations": iterations, "seed": seed, "device": device}
-        reconstruct(start, data, teacher=teacher, output=output, progress=watch, **steps)  # type: ignore[arg-type]
+        steps: dict[str, Any] = {"iterations": iterations, "seed": seed, "device": device}
+        reconstruct(start, data, teacher=teacher, output=output, progress=watch, **steps)
 
     began = time.monotonic()
     try:

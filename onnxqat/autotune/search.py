@@ -8,6 +8,7 @@ import statistics
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, cast
 
 import onnx_ir as ir
 
@@ -224,7 +225,7 @@ class Search:
             overrides=variant.overrides,
             rounding=variant.rounding,
             equalize=variant.equalize,
-            batch_norm=batch_norm,  # type: ignore[arg-type]
+            batch_norm=cast(Any, batch_norm),
         )
         return result.remarks
 

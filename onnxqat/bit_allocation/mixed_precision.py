@@ -254,7 +254,7 @@ class _Search:
         output: str | os.PathLike[str] | None,
         node_bits: tuple[tuple[str, int, int], ...],
         exclude: tuple[str, ...],
-    ) -> InsertResult:
+    ) -> InsertResult[Any]:
         """Write the file with these widths."""
         given = self._overrides
         changed = dataclasses.replace(
@@ -271,7 +271,7 @@ class _Search:
         )
 
     def command(
-        self, written: InsertResult, node_bits: tuple[tuple[str, int, int], ...], exclude: tuple[str, ...]
+        self, written: InsertResult[Any], node_bits: tuple[tuple[str, int, int], ...], exclude: tuple[str, ...]
     ) -> str:
         """The ``insert-qdq`` command that writes the file again, as far as options of the command line go."""
         source = os.fspath(self._model) if isinstance(self._model, (str, os.PathLike)) else "MODEL.onnx"
@@ -310,7 +310,7 @@ class _Writer:
         bits = [(layer.node, w.weight, w.activation) for layer, w in found if not w.is_float and w != layer.default]
         return tuple(sorted(bits, key=lambda b: (len(b[0]), b))), tuple(layer.node for layer, w in found if w.is_float)
 
-    def __call__(self, choice: Choice) -> tuple[InsertResult, Measured]:
+    def __call__(self, choice: Choice) -> tuple[InsertResult[Any], Measured]:
         """The file, and what is measured of it."""
         written = self._search.insert(self._output, *self.overrides(choice))
         return written, self._measure.of(written.model)
@@ -333,7 +333,7 @@ def _within(front: Front, amount: float, budget: Budget) -> int:
     return number
 
 
-def _cheapest(front: Front, budget: Budget, write: _Writer) -> tuple[int, InsertResult, Measured, bool]:
+def _cheapest(front: Front, budget: Budget, write: _Writer) -> tuple[int, InsertResult[Any], Measured, bool]:
     """The cheapest of :data:`POINTS` points that keeps the limit of loss, by bisection: what is written last stays.
 
     Noise falls along the front, so that the first point that keeps the limit is found with few files. Where none does,
@@ -341,7 +341,7 @@ def _cheapest(front: Front, budget: Budget, write: _Writer) -> tuple[int, Insert
     """
     numbers = front.sample(POINTS)
     low, high = 0, len(numbers) - 1
-    files: dict[int, tuple[InsertResult, Measured]] = {}
+    files: dict[int, tuple[InsertResult[Any], Measured]] = {}
     while low < high:
         middle = (low + high) // 2
         files = {middle: write(front[numbers[middle]])}

@@ -45,18 +45,18 @@ class Folded(Generic[FoldedT]):
 
 @overload
 def fold_batchnorm(
+    model: ModelT, *, backend: str | None = None, bias: Bias | None = None, output: str | os.PathLike[str] | None = None
+) -> Folded[ModelT]: ...
+
+
+@overload
+def fold_batchnorm(
     model: str | os.PathLike[str],
     *,
     backend: str | None = None,
     bias: Bias | None = None,
     output: str | os.PathLike[str] | None = None,
 ) -> Folded[Path]: ...
-
-
-@overload
-def fold_batchnorm(
-    model: ModelT, *, backend: str | None = None, bias: Bias | None = None, output: str | os.PathLike[str] | None = None
-) -> Folded[ModelT]: ...
 
 
 @broken_model.guard("model")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import onnx
 import onnx_ir as ir
 
-from onnxqat import metrics
+from onnxqat import former_names, metrics
 from onnxqat._version import __version__
 from onnxqat.backends import schema
 from onnxqat.data import data as sources
@@ -63,6 +63,7 @@ Batch = Mapping[str, Array]
 _TOOLS = ("onnx", "onnx-ir", "numpy")
 
 
+@former_names.renamed(samples="limit")
 @broken_model.guard("model")
 def handoff(
     model: io.ModelSource,
@@ -71,7 +72,7 @@ def handoff(
     *,
     data: Any = None,
     preprocess: str | Preprocess | None = None,
-    samples: int = 16,
+    limit: int = 16,
     tolerance_lsb: float = 2.0,
     max_beyond: float = 0.01,
     timeout: float = 300.0,
@@ -108,7 +109,7 @@ def handoff(
         data: what :func:`onnxqat.data.data.open_data` takes; without, the calibration data that `model` records,
             where they lie beside it or in the working folder, else random numbers.
         preprocess: preprocessing line for image folders.
-        samples: number of samples to run.
+        limit: largest number of samples to run.
         tolerance_lsb: see 2.
         max_beyond: see 2.
         timeout: seconds after which the compiler is stopped.
@@ -130,7 +131,7 @@ def handoff(
             ``dependency-missing`` for `compiler`; ``score-failed``, ``score-output``.
         CheckError: ``handoff-failed``: the compiler refused the model, crashed or ran out of time.
     """
-    for name, number in (("samples", samples), ("timeout", timeout)):
+    for name, number in (("limit", limit), ("timeout", timeout)):
         if number <= 0:
             raise UsageError("option-invalid", f"{name} is {number}; it must be above 0")
     if math.isnan(tolerance_lsb):
@@ -148,15 +149,15 @@ def handoff(
     train = folded(train, bias_of(table), remarks)
     recorded = Recorded.of(train, model)
     data = recorded.data_or(data, remarks)
-    opened = _opened(train, recorded, data, preprocess, samples, remarks)
-    batches = _batches(opened, samples, remarks)
+    opened = _opened(train, recorded, data, preprocess, limit, remarks)
+    batches = _batches(opened, limit, remarks)
     original = float_model if float_model is not None else provenance.find_float(train, model)
     check_target(target)  # again, now that it is known what is read
     limits = _Limits(tolerance_lsb, max_beyond, timeout, trace, AccuracyLimits(max_drop, min_sqnr))
     asked = Asked(score, labels, original)
     kept, source = None if data is None else opened, remedies.data_of(data, recorded)
     job = _Job(_name(model), train, table, chosen, batches, limits, remarks, kept, asked, source)
-    return _make(job, target, _command(job, backend, target, data, preprocess, samples), _ticker(progress))
+    return _make(job, target, _command(job, backend, target, data, preprocess, limit), _ticker(progress))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -294,7 +295,7 @@ def _name(source: io.ModelSource) -> str:
 
 
 def _command(
-    job: _Job, backend: str, target: Path, data: Any, preprocess: str | Preprocess | None, samples: int
+    job: _Job, backend: str, target: Path, data: Any, preprocess: str | Preprocess | None, limit: int
 ) -> list[str]:
     """The command that makes the same bundle; data that are no path are left out."""
     command = [*COMMAND, job.name, "--backend", backend, "-o", str(target)]
@@ -302,7 +303,7 @@ def _command(
         command += ["--data", os.fspath(data)]
     if preprocess is not None:
         command += ["--preprocess", str(preprocess)]
-    command += ["--samples", str(samples), "--tolerance-lsb", f"{job.limits.tolerance_lsb:g}"]
+    command += ["--limit", str(limit), "--tolerance-lsb", f"{job.limits.tolerance_lsb:g}"]
     command += ["--compiler", job.compiler.file or job.compiler.name] if job.compiler else []
     command += [] if job.limits.trace else ["--no-trace"]
     for option, number in (("--max-drop", job.limits.accuracy.max_drop), ("--min-sqnr", job.limits.accuracy.min_sqnr)):
@@ -319,28 +320,28 @@ def _opened(
     recorded: Recorded,
     data: Any,
     preprocess: str | Preprocess | None,
-    samples: int,
+    limit: int,
     remarks: list[Remark],
 ) -> Data:
-    """At most `samples` samples, in batches of one, as devices run them; random ones for want of data."""
+    """At most `limit` samples, in batches of one, as devices run them; random ones for want of data."""
     infos = model_inputs.of_graph(model.graph)
     if data is None:
         text = "compared on random numbers, for want of data: accuracy on real ones may differ"
         remarks.append(Remark(text, source="handoff"))
-        return sources.random_data(infos, samples)
+        return sources.random_data(infos, limit)
     line = lines.parse(preprocess) if isinstance(preprocess, str) else preprocess
-    return recorded.open(data, infos, preprocess=line, batch_size=1, limit=samples)
+    return recorded.open(data, infos, preprocess=line, batch_size=1, limit=limit)
 
 
-def _batches(opened: Data, samples: int, remarks: list[Remark]) -> list[Batch]:
-    """Return the first batches of `opened`, until they hold `samples` samples."""
+def _batches(opened: Data, limit: int, remarks: list[Remark]) -> list[Batch]:
+    """Return the first batches of `opened`, until they hold `limit` samples."""
     found: list[Batch] = []
     count = 0
     for feeds in opened:
         found.append(feeds)
         first = next(iter(feeds.values()))
         count += first.shape[0] if first.ndim else 1
-        if count >= samples:
+        if count >= limit:
             break
     remarks.extend(opened.remarks)
     return found

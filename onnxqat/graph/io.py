@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 import onnx
 import onnx.defs
@@ -39,9 +39,23 @@ __all__ = [
     "write_atomic",
 ]
 
+
+class GsGraph(Protocol):
+    """An onnx_graphsurgeon.Graph for type checkers: that package states no types, and Any would stand for every kind."""
+
+    nodes: Any
+    opset: int
+
+    def toposort(self, recurse_subgraphs: bool = ..., recurse_functions: bool = ..., mode: str = ...) -> Any:
+        """Sort the nodes."""
+
+
 ModelSource: TypeAlias = "str | os.PathLike[str] | onnx.ModelProto | ir.Model | gs.Graph"
-ModelT = TypeVar("ModelT", onnx.ModelProto, ir.Model, "gs.Graph")
-"""A model in memory, of which the same kind comes back."""
+ModelT = TypeVar("ModelT", onnx.ModelProto, ir.Model, GsGraph)
+"""A model in memory, of which the same kind comes back.
+
+Overloads state it before that of a path: protobuf states no types either, so that a ModelProto may be a path as well.
+"""
 
 IR_WITH_OWN_INITIALIZERS = 4  # before, an initializer had to be a graph input as well
 OF_OPSET = "Unrecognized attribute|No Op registered|has input size|has output size"  # what the checker says

@@ -7,7 +7,8 @@ import functools
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, get_args
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast, get_args, overload
 
 import onnx_ir as ir
 
@@ -38,10 +39,12 @@ if TYPE_CHECKING:
     from onnxqat.insertion.trial import Trial
 
 RANDOM_BATCHES = 4
+MadeT = TypeVar("MadeT")
+P = ParamSpec("P")
 
 
 @dataclasses.dataclass(frozen=True)
-class InsertResult:
+class InsertResult(Generic[MadeT]):
     """Result of :func:`insert_qdq`.
 
     Attributes:
@@ -54,7 +57,7 @@ class InsertResult:
         guard: measures against an output below the floor; None where none were needed.
     """
 
-    model: Any
+    model: MadeT
     plan: QuantPlan
     remarks: tuple[Remark, ...]
     quantizers: dict[str, int]
@@ -62,6 +65,21 @@ class InsertResult:
     guard: Guarded | None = None
 
 
+class _InsertQdq(Protocol[P]):
+    """:func:`insert_qdq` by the kind of its model; its other parameters are stated once, where it is defined."""
+
+    @overload
+    def __call__(self, model: io.ModelT, *args: P.args, **kwargs: P.kwargs) -> InsertResult[io.ModelT]: ...
+
+    @overload
+    def __call__(self, model: str | os.PathLike[str], *args: P.args, **kwargs: P.kwargs) -> InsertResult[Path]: ...
+
+
+def _by_kind(function: Callable[Concatenate[io.ModelSource, P], InsertResult[Any]]) -> _InsertQdq[P]:
+    return cast("_InsertQdq[P]", function)
+
+
+@_by_kind
 @broken_model.guard("model")
 def insert_qdq(
     model: io.ModelSource,
@@ -86,7 +104,7 @@ def insert_qdq(
     guard: bool = True,
     fast: bool = False,
     progress: Callable[[int, int | None], None] | None = None,
-) -> InsertResult:
+) -> InsertResult[Any]:
     """Place and calibrate Q/DQ pairs by a backend's table; the result is in train form.
 
     Args:
@@ -363,7 +381,7 @@ def _finish(
     output: str | os.PathLike[str] | None,
     plan: QuantPlan,
     remarks: list[Remark],
-) -> InsertResult:
+) -> InsertResult[Any]:
     counts: dict[str, int] = {"activation": 0, "weight": 0, "bias": 0}
     for quantizer in qdq.quantizers(model, every=True):
         counts[quantizer.role] += 1

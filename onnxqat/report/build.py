@@ -22,7 +22,7 @@ DATA = "DATA"
 
 
 def from_insert(
-    result: InsertResult,
+    result: InsertResult[Any],
     *,
     explain: bool = False,
     source: str | None = None,

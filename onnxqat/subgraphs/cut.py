@@ -22,17 +22,6 @@ CUT_FROM = "onnxqat.cut"
 
 @overload
 def cut(
-    model: str | os.PathLike[str],
-    inputs: Sequence[str] | None = None,
-    outputs: Sequence[str] | None = None,
-    output: str | os.PathLike[str] | None = None,
-    *,
-    auto: bool = False,
-) -> Path: ...
-
-
-@overload
-def cut(
     model: ModelT,
     inputs: Sequence[str] | None = None,
     outputs: Sequence[str] | None = None,
@@ -40,6 +29,17 @@ def cut(
     *,
     auto: bool = False,
 ) -> ModelT: ...
+
+
+@overload
+def cut(
+    model: str | os.PathLike[str],
+    inputs: Sequence[str] | None = None,
+    outputs: Sequence[str] | None = None,
+    output: str | os.PathLike[str] | None = None,
+    *,
+    auto: bool = False,
+) -> Path: ...
 
 
 @files_read.guard

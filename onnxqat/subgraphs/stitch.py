@@ -22,13 +22,13 @@ from onnxqat.subgraphs.subgraph import Subgraph, discard, reads, region
 
 
 @overload
-def stitch(
-    part: io.ModelSource, model: str | os.PathLike[str], output: str | os.PathLike[str] | None = None
-) -> Path: ...
+def stitch(part: io.ModelSource, model: ModelT, output: str | os.PathLike[str] | None = None) -> ModelT: ...
 
 
 @overload
-def stitch(part: io.ModelSource, model: ModelT, output: str | os.PathLike[str] | None = None) -> ModelT: ...
+def stitch(
+    part: io.ModelSource, model: str | os.PathLike[str], output: str | os.PathLike[str] | None = None
+) -> Path: ...
 
 
 @files_read.guard

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, Protocol, cast, overload
 
 import torch
 
@@ -27,9 +28,26 @@ from onnxqat.training.options import Options
 from onnxqat.training.result import FinetuneResult
 from onnxqat.training.run import run
 
+P = ParamSpec("P")
+
 __all__ = ["FinetuneResult", "Report", "finetune", "fit", "freeze_constants"]
 
 
+class _Finetune(Protocol[P]):
+    """:func:`finetune` by the kind of its model; its other parameters are stated once, where it is defined."""
+
+    @overload
+    def __call__(self, model: io.ModelT, *args: P.args, **kwargs: P.kwargs) -> FinetuneResult[io.ModelT]: ...
+
+    @overload
+    def __call__(self, model: str | os.PathLike[str], *args: P.args, **kwargs: P.kwargs) -> FinetuneResult[Path]: ...
+
+
+def _by_kind(function: Callable[Concatenate[io.ModelSource, P], FinetuneResult[Any]]) -> _Finetune[P]:
+    return cast("_Finetune[P]", function)
+
+
+@_by_kind
 @broken_model.guard("model")
 def finetune(
     model: io.ModelSource,
@@ -56,7 +74,7 @@ def finetune(
     device: str | torch.device | None = None,
     output: str | os.PathLike[str] | None = None,
     progress: Callable[[Report], None] | None = None,
-) -> FinetuneResult:
+) -> FinetuneResult[Any]:
     """Train weights and scales of a QDQ model through its quantizers and write them back into it.
 
     Learns from labels, from a teacher (knowledge distillation), or from both (`loss` mixes them). With neither, the

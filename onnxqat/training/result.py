@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Generic, TypeVar
 
 from torch import nn
 
 from onnxqat.training.loop.loop import Fitted, Loop
 from onnxqat.types import Remark
 
+MadeT = TypeVar("MadeT")
+
 
 @dataclasses.dataclass
-class FinetuneResult:
+class FinetuneResult(Generic[MadeT]):
     """Result of a run.
 
     Attributes:
@@ -36,7 +38,7 @@ class FinetuneResult:
         remarks: what is worth knowing about the options.
     """
 
-    model: Any
+    model: MadeT
     module: nn.Module
     steps: int
     losses: list[float]

@@ -54,7 +54,7 @@ from onnxqat.training.result import FinetuneResult, choose
 from onnxqat.types import Remark
 
 
-def run(model: io.ModelSource, data: Any, given: Options) -> FinetuneResult:
+def run(model: io.ModelSource, data: Any, given: Options) -> FinetuneResult[Any]:
     """Train as :func:`onnxqat.finetune` documents, with its results and errors."""
     if isinstance(model, (str, os.PathLike)) and given.output is None:
         raise UsageError("option-invalid", f"no output path for the tuned {os.fspath(model)!r}")

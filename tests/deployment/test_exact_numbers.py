@@ -25,7 +25,7 @@ def test_every_node_gives_the_bits_of_the_file(backend: str, tmp_path: Path) -> 
         pytest.skip(f"the compiler of {backend} is not installed")
     x = 3 * np.random.default_rng(1).standard_normal((4, 3, 10, 10)).astype(np.float32)
     made = onnxqat.insert_qdq(network(), backend, calibration={"x": x}, overrides=Overrides(exact=True)).model
-    report = handoff(made, backend, tmp_path / "bundle", data={"x": x}, samples=4)
+    report = handoff(made, backend, tmp_path / "bundle", data={"x": x}, limit=4)
     assert report.passed
     found = {n.name or n.op_type: n.own_steps for n in report.nodes if n.own_steps is not None}
     assert len(found) >= 8
@@ -47,7 +47,7 @@ def test_silus_give_the_bits_of_the_file(backend: str, tmp_path: Path) -> None:
     # few bits, as pixels have: OpenVINO adds the zero point before it rounds, which may end between two codes
     x = np.rint(48 * np.random.default_rng(1).standard_normal((1, 3, 64, 64))).astype(np.float32) / 16
     made = onnxqat.insert_qdq(proto(SILUS), backend, calibration={"x": x}, overrides=Overrides(exact=True)).model
-    report = handoff(made, backend, tmp_path / "bundle", data={"x": x}, samples=1)
+    report = handoff(made, backend, tmp_path / "bundle", data={"x": x}, limit=1)
     assert [(n.name, n.own_steps) for n in report.nodes if n.own_steps] == []
     assert [c.largest_steps for c in report.outputs] == [0]
     silus = {n.kind for n in report.nodes if n.op_type in ("Sigmoid", "Mul")}
@@ -67,5 +67,5 @@ def test_channels_of_next_to_nothing_in_htp(exact: bool, tmp_path: Path) -> None
     tensors["w"].CopyFrom(onnx.numpy_helper.from_array(values.astype(np.float32), "w"))
     x = np.rint(48 * np.random.default_rng(1).standard_normal((1, 4, 16, 16))).astype(np.float32) / 16
     made = onnxqat.insert_qdq(model, "qnn-htp", calibration={"x": x}, overrides=Overrides(exact=exact)).model
-    report = handoff(made, "qnn-htp", tmp_path / "bundle", data={"x": x}, samples=1)
+    report = handoff(made, "qnn-htp", tmp_path / "bundle", data={"x": x}, limit=1)
     assert report.outputs[0].largest_steps <= (0 if exact else 1.001)

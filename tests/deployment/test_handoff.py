@@ -129,7 +129,7 @@ def test_missing_compiler_is_a_remark(
 
 def test_the_source_is_named_with_its_digest(tmp_path: Path, quick: None) -> None:
     path = Path(tiny.save_pair(tmp_path)[1])
-    handoff(path, "onnxruntime-cpu", tmp_path / "bundle", data=DATA, samples=2)
+    handoff(path, "onnxruntime-cpu", tmp_path / "bundle", data=DATA, limit=2)
     manifest = json.loads((tmp_path / "bundle" / "manifest.json").read_text(encoding="utf-8"))
     assert manifest["source"] == {"name": str(path), "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
     assert manifest["command"][2] == str(path)

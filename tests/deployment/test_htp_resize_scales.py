@@ -114,6 +114,6 @@ def test_htp_gives_the_bits_of_the_file(tmp_path: Path) -> None:
     compiler = compiler_of(schema.load("qnn-htp"), [])
     if compiler is None or compiler.version() is None:
         pytest.skip("the compiler of qnn-htp is not installed")
-    report = handoff(quantized(), "qnn-htp", tmp_path / "bundle", data={"x": X}, samples=1)
+    report = handoff(quantized(), "qnn-htp", tmp_path / "bundle", data={"x": X}, limit=1)
     assert [(n.name, n.own_steps) for n in report.nodes if n.own_steps] == []
     assert [c.largest_steps for c in report.outputs] == [0]

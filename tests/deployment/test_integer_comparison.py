@@ -21,7 +21,7 @@ from tests.bridge.integer import networks
 def test_the_default_session_computes_these_integers(tmp_path: Path) -> None:
     x = networks.images(8, 3)
     made = networks.quantized(networks.kinds(), networks.images())
-    report = handoff(made, "onnxruntime-cpu", tmp_path / "bundle", data={"x": x}, samples=8, trace=False)
+    report = handoff(made, "onnxruntime-cpu", tmp_path / "bundle", data={"x": x}, limit=8, trace=False)
     assert [(c.output, c.unlike_integers) for c in report.outputs] == [("logits", 0), ("shares", 0)]
     assert any(c.differing for c in report.outputs)
     (deployment,) = (v for v in report.verdicts if v.name == "deployment")

@@ -65,5 +65,5 @@ def test_the_toolkit_takes_a_pyramid(tmp_path: Path) -> None:
     compiler = compiler_of(schema.load("rknn"), [])
     if compiler is None or compiler.version() is None:
         pytest.skip("the compiler of rknn is not installed")
-    report = handoff(quantized(), "rknn", tmp_path / "bundle", data=feeds(), samples=1, trace=False)
+    report = handoff(quantized(), "rknn", tmp_path / "bundle", data=feeds(), limit=1, trace=False)
     assert report.passed  # halving by interpolation may be a step off, which adds up to two

@@ -87,7 +87,7 @@ def test_a_function_scores_the_compiled_model(tmp_path: Path, quick: None) -> No
     def of_file(path: Path) -> float:
         return float(path.is_file())
 
-    report = handoff(QUANTIZED, "onnxruntime-cpu", tmp_path / "a", samples=2, score=[score, of_file], trace=False)
+    report = handoff(QUANTIZED, "onnxruntime-cpu", tmp_path / "a", limit=2, score=[score, of_file], trace=False)
     assert report.scores[0].values["compiled"] == report.scores[0].values["file"] > 0
     assert "compiled" not in report.scores[1].values
     assert any("of_file reads an ONNX file" in r.message for r in report.remarks)
@@ -98,7 +98,7 @@ def test_a_function_scores_the_compiled_model(tmp_path: Path, quick: None) -> No
         return float(predict({"image": IMAGES[:1] + np.float32(len(seen))})["logits"].sum())
 
     with pytest.raises(UsageError, match="feeds") as caught:
-        handoff(QUANTIZED, "onnxruntime-cpu", tmp_path / "b", samples=2, score=restless)
+        handoff(QUANTIZED, "onnxruntime-cpu", tmp_path / "b", limit=2, score=restless)
     assert caught.value.code == "score-failed"
 
 

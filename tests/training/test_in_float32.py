@@ -92,7 +92,7 @@ def test_a_vendors_file_in_half_precision_is_trained_in_float32(kind: str, tmp_p
 
 def test_reconstruction() -> None:
     quantized = insert_qdq(half(), calibration={"x": X}).model
-    tuned = reconstruct(quantized, {"x": X}, samples=32, iterations=2, device="cpu").model
+    tuned = reconstruct(quantized, {"x": X}, limit=32, iterations=2, device="cpu").model
     assert tuned.graph.input[0].type.tensor_type.elem_type == TensorProto.FLOAT16
 
 

@@ -136,7 +136,7 @@ def test_tied_scales_are_learned_once() -> None:
     """The pairs on both sides of the Flatten are one scale, and in one block where the last layer is in float."""
     overrides = Overrides(first_last_bits=0)
     model = insert_qdq(network(), "onnxruntime-cpu", calibration={"x": DATA}, overrides=overrides).model
-    assert reconstruct(model, DATA, iterations=2, samples=32).blocks
+    assert reconstruct(model, DATA, iterations=2, limit=32).blocks
 
 
 def test_caches_go_to_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,7 +93,7 @@ def main() -> None:
         start,
         data,
         recipe=given.recipe,
-        samples=task.samples,
+        limit=task.samples,
         iterations=given.iterations,
         batch_size=given.batch_size,
         learning_rate=given.learning_rate,

@@ -45,18 +45,6 @@ FINETUNED = "onnxqat.finetuned"
 @overload
 def write_back(
     module: nn.Module,
-    model: str | os.PathLike[str],
-    output: str | os.PathLike[str] | None = None,
-    *,
-    metadata: Mapping[str, str] | None = None,
-    score: ScoreSource | None = None,
-    data: Any = None,
-) -> Path: ...
-
-
-@overload
-def write_back(
-    module: nn.Module,
     model: ModelT,
     output: str | os.PathLike[str] | None = None,
     *,
@@ -64,6 +52,18 @@ def write_back(
     score: ScoreSource | None = None,
     data: Any = None,
 ) -> ModelT: ...
+
+
+@overload
+def write_back(
+    module: nn.Module,
+    model: str | os.PathLike[str],
+    output: str | os.PathLike[str] | None = None,
+    *,
+    metadata: Mapping[str, str] | None = None,
+    score: ScoreSource | None = None,
+    data: Any = None,
+) -> Path: ...
 
 
 @broken_model.blames("model")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -179,7 +179,7 @@ def run(
             max_steps=max_steps,
             batch_size=batch_size,
             **_objectives.keywords(objectives, list(teacher) or None),
-            batch_norm=batch_norm,  # type: ignore[arg-type]  # finetune refuses others by name
+            batch_norm=cast(Any, batch_norm),  # finetune refuses others by name
             callbacks=callbacks,
             execution=_execution.execution(
                 execution,

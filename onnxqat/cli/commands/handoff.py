@@ -85,7 +85,12 @@ def _list(context: click.Context, _: click.Parameter, wanted: bool) -> None:
     _options.data,
     _options.preprocess,
     click.option(
-        "--samples", type=_options.COUNT, default=16, help="Number of samples to run through the compiled model."
+        "--limit",
+        "--samples",
+        "limit",
+        type=_options.COUNT,
+        default=16,
+        help="Largest number of samples to run through the compiled model; --samples is its former name.",
     ),
 )
 @_headings.under(
@@ -123,7 +128,7 @@ def run(
     output: Path,
     data: str | None,
     preprocess: str | None,
-    samples: int,
+    limit: int,
     float_model: Path | None,
     scores: tuple[str, ...],
     labels: Path | None,
@@ -152,7 +157,7 @@ def run(
             output,
             data=data,
             preprocess=preprocess,
-            samples=samples,
+            limit=limit,
             tolerance_lsb=tolerance_lsb,
             timeout=timeout,
             compiler=compiler,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, cast
 
 import click
 
@@ -254,9 +255,9 @@ def run(
             keep=keep,
             simplify=simplify,
             equalize=(*equalize, *["none"] * no_equalize) or True,
-            rounding=rounding,  # type: ignore[arg-type]  # one of its names
+            rounding=cast(Any, rounding),  # one of its names
             bias_correction=bias_correction,
-            batch_norm=batch_norm,  # type: ignore[arg-type]
+            batch_norm=cast(Any, batch_norm),
             keep_io_types=keep_io_types,
             passes=passes,
             guard=guard,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, cast
 
 import click
 
@@ -15,7 +16,14 @@ from onnxqat.cli import _headings, _options
     "Data",
     _options.data,
     _options.preprocess,
-    click.option("--samples", type=_options.COUNT, default=512, help="Largest number of samples to use."),
+    click.option(
+        "--limit",
+        "--samples",
+        "limit",
+        type=_options.COUNT,
+        default=512,
+        help="Largest number of samples to use; --samples is its former name.",
+    ),
     _options.batch_size,
 )
 @_headings.under(
@@ -53,7 +61,7 @@ def run(
     teacher: Path | None,
     output: Path | None,
     recipe: str,
-    samples: int,
+    limit: int,
     batch_size: int,
     iterations: int,
     learning_rate: float,
@@ -81,8 +89,8 @@ def run(
             data,
             preprocess=preprocess,
             teacher=teacher,
-            recipe=recipe,  # type: ignore[arg-type]  # reconstruct refuses others by name
-            samples=samples,
+            recipe=cast(Any, recipe),  # reconstruct refuses others by name
+            limit=limit,
             batch_size=batch_size,
             iterations=iterations,
             learning_rate=learning_rate,

@@ -8,12 +8,13 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Concatenate, Generic, Literal, ParamSpec, Protocol, TypeVar, cast, get_args, overload
 
 import numpy as np
 import torch
 from torch import Tensor, fx
 
+from onnxqat import former_names
 from onnxqat.bridge.export.write_back import put_back
 from onnxqat.bridge.importing.importer import to_torch
 from onnxqat.bridge.module import OnnxModule
@@ -36,6 +37,9 @@ from onnxqat.training.reconstruction.execution import GraphRunner
 from onnxqat.training.reconstruction.float_values import FloatValues
 from onnxqat.training.reconstruction.optimize import Samples, Settings, learn
 from onnxqat.types import Remark
+
+MadeT = TypeVar("MadeT")
+P = ParamSpec("P")
 
 Recipe = Literal["adaround", "brecq", "qdrop"]
 
@@ -77,7 +81,7 @@ class BlockReport:
 
 
 @dataclasses.dataclass
-class ReconstructResult:
+class ReconstructResult(Generic[MadeT]):
     """Result of a reconstruction.
 
     Attributes:
@@ -89,7 +93,7 @@ class ReconstructResult:
         remarks: what is worth knowing.
     """
 
-    model: Any
+    model: MadeT
     module: OnnxModule
     blocks: tuple[BlockReport, ...]
     samples: int
@@ -97,6 +101,22 @@ class ReconstructResult:
     remarks: tuple[Remark, ...] = ()
 
 
+class _Reconstruct(Protocol[P]):
+    """:func:`reconstruct` by the kind of its model; its other parameters are stated once, where it is defined."""
+
+    @overload
+    def __call__(self, model: io.ModelT, *args: P.args, **kwargs: P.kwargs) -> ReconstructResult[io.ModelT]: ...
+
+    @overload
+    def __call__(self, model: str | os.PathLike[str], *args: P.args, **kwargs: P.kwargs) -> ReconstructResult[Path]: ...
+
+
+def _by_kind(function: Callable[Concatenate[io.ModelSource, P], ReconstructResult[Any]]) -> _Reconstruct[P]:
+    return cast("_Reconstruct[P]", function)
+
+
+@_by_kind
+@former_names.renamed(samples="limit")
 @broken_model.guard("model")
 def reconstruct(
     model: io.ModelSource,
@@ -105,7 +125,7 @@ def reconstruct(
     preprocess: str | Preprocess | None = None,
     teacher: Any = None,
     recipe: Recipe = "qdrop",
-    samples: int = 512,
+    limit: int = 512,
     batch_size: int = 32,
     iterations: int = 1000,
     learning_rate: float = 0.01,
@@ -114,7 +134,7 @@ def reconstruct(
     device: str | torch.device | None = None,
     output: str | os.PathLike[str] | None = None,
     progress: Callable[[int, int | None], None] | None = None,
-) -> ReconstructResult:
+) -> ReconstructResult[Any]:
     """Round the weights of a calibrated QDQ model so that each block gives what it gives in float; no labels.
 
     Blocks are learned in the order of the graph, each from what the quantized ones in front of it give it and what the
@@ -131,7 +151,7 @@ def reconstruct(
         recipe: ``"adaround"``: layer by layer, activations as calibrated (Nagel et al., ICML 2020); ``"brecq"``: block
             by block, scales of activations learn too (Li et al., ICLR 2021); ``"qdrop"``: so that half of the
             activations stay float at random (Wei et al., ICLR 2022).
-        samples: most samples to use.
+        limit: largest number of samples to use.
         batch_size: samples per step, where the model does not prescribe it.
         iterations: steps for each block.
         learning_rate: of the roundings, for Adam.
@@ -146,7 +166,7 @@ def reconstruct(
         UsageError: ``option-invalid``: an option, or weights that are stored as integers.
         DataError: what is wrong with the data.
     """
-    _check(model, recipe, samples, iterations, seed, output)
+    _check(model, recipe, limit, iterations, seed, output)
     start = time.perf_counter()
     file = Source(model)
     graph = file.graph
@@ -166,7 +186,7 @@ def reconstruct(
     remarks.extend(batches.remarks_of(source))
     original = originals.given(teacher, graph) if teacher is not None else originals.find(graph, model)
     remarks.extend(original.remarks)
-    held = _batches(source, module, samples)
+    held = _batches(source, module, limit)
     settings = Settings(
         iterations=iterations,
         learning_rate=learning_rate,
@@ -185,12 +205,12 @@ def reconstruct(
     return ReconstructResult(tuned, module, tuple(reports), count, seconds, (*file.remarks, *remarks))
 
 
-def _check(model: io.ModelSource, recipe: str, samples: int, iterations: int, seed: int, output: Any) -> None:
+def _check(model: io.ModelSource, recipe: str, limit: int, iterations: int, seed: int, output: Any) -> None:
     if isinstance(model, (str, os.PathLike)) and output is None:
         raise UsageError("option-invalid", f"no output path for the reconstructed {os.fspath(model)!r}")
     if recipe not in get_args(Recipe):
         raise UsageError("option-invalid", f"there is no recipe {recipe!r}", hint=", ".join(get_args(Recipe)))
-    for name, value in (("samples", samples), ("iterations", iterations)):
+    for name, value in (("limit", limit), ("iterations", iterations)):
         if value < 1:
             raise UsageError("option-invalid", f"{name} is {value}; it must be at least 1")
     devices.check_seed(seed)
@@ -210,15 +230,15 @@ def _check_quantizers(module: OnnxModule) -> None:
         )
 
 
-def _batches(source: batches.Batches, module: OnnxModule, samples: int) -> list[tuple[Tensor, ...]]:
-    """Inputs in batches of one shape, `samples` at most; what does not fill a batch is left out."""
+def _batches(source: batches.Batches, module: OnnxModule, limit: int) -> list[tuple[Tensor, ...]]:
+    """Inputs in batches of one shape, `limit` samples at most; what does not fill a batch is left out."""
     held: list[tuple[Tensor, ...]] = []
     count = 0
     for batch in source.epoch(0):
         values = tuple(batch.inputs[name] for name in module.input_names)
         if held and [v.shape for v in values] != [v.shape for v in held[0]]:
             continue
-        if held and count + _size(values) > samples:
+        if held and count + _size(values) > limit:
             break
         held.append(values)
         count += _size(values)
