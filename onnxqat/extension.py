@@ -115,7 +115,7 @@ def entry_point(group: str, name: str) -> importlib.metadata.EntryPoint | None:
 
 
 def loaded(entry: importlib.metadata.EntryPoint) -> Any:
-    """What `entry` names.
+    """Load the object that `entry` names.
 
     Raises:
         UsageError: ``option-invalid``: its package cannot be imported.
