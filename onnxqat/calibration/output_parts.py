@@ -46,12 +46,14 @@ class Parts:
         self.count = {name: len(kinds) for name, kinds in found.items()}
         joined = {name: kinds for name, kinds in found.items() if len(kinds) > 1}
         tensors = list(dict.fromkeys(str(v.name) for kinds in joined.values() for _, values in kinds for v in values))
-        self._numbers = {
-            name: np.asarray(
-                [next((i for i, (_, values) in enumerate(kinds) if t in _names(values)), 0) for t in tensors]
-            )
-            for name, kinds in joined.items()
-        }
+        self._numbers: dict[str, npt.NDArray[np.int64]] = {}
+        for name, kinds in joined.items():
+            part_of: dict[str, int] = {}
+            for number, (_, values) in enumerate(kinds):
+                for tensor in _names(values):
+                    part_of.setdefault(tensor, number)
+            # The tensors are those of all outputs; one that is in no part of this output gets 0.
+            self._numbers[name] = np.asarray([part_of.get(tensor, 0) for tensor in tensors])
         if joined:
             labelled = model.clone()
             _label(labelled, tensors, list(joined))

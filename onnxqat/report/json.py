@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from onnxqat.report.model import Report
+from onnxqat.report.model import Report, Table
 from onnxqat.validation.compare import plain
 
 SCHEMA = 1
@@ -21,10 +21,7 @@ def to_dict(report: Report) -> dict[str, Any]:
             "passed": report.passed,
             "verdicts": report.verdicts,
             "figures": {figure.key: figure.value for figure in report.figures},
-            "tables": {
-                table.key: [dict(zip([c.key for c in table.columns], row, strict=True)) for row in table.rows]
-                for table in report.tables
-            },
+            "tables": {table.key: _rows(table) for table in report.tables},
             "failures": report.failures,
             "remarks": report.remarks,
             "files": report.files,
@@ -34,6 +31,11 @@ def to_dict(report: Report) -> dict[str, Any]:
         }
     )
     return found
+
+
+def _rows(table: Table) -> list[dict[str, Any]]:
+    keys = [column.key for column in table.columns]
+    return [dict(zip(keys, row, strict=True)) for row in table.rows]
 
 
 def dumps(report: Report) -> str:

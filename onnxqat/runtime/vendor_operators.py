@@ -38,7 +38,11 @@ def _is_foreign(node: ir.Node, model: ir.Model) -> bool:
 
 def out_of_reach(model: ir.Model) -> tuple[list[str], str, list[Remark]]:
     """Names of nodes that calibration cannot run, those in bodies too; the reason; and a remark."""
-    nodes = [n for node in dependents(model) for n in (node, *(m for g in walk.subgraphs(node) for m in g.all_nodes()))]
+    nodes: list[ir.Node] = []
+    for node in dependents(model):
+        nodes.append(node)
+        for body in walk.subgraphs(node):
+            nodes.extend(body.all_nodes())
     foreign = [n for n in nodes if _is_foreign(n, model)]
     if not foreign:
         return [], "", []
