@@ -96,7 +96,7 @@ def _load(source: ModelSource) -> ir.Model:
                 "model-invalid", "the model: its nodes are out of order", hint="call model.graph.sort() first"
             )
         check_held(source)
-        return overloads.drop(source.clone())
+        return overloads.drop(stated.forget_negative_sizes_of(source.clone()))
     if isinstance(source, onnx.ModelProto):
         copy = onnx.ModelProto()
         copy.CopyFrom(source)
@@ -166,6 +166,10 @@ def _from_proto(proto: onnx.ModelProto, name: str, path: Path | None) -> ir.Mode
     text.check(proto, name)
     calls.check(proto, name)
     stated.join(proto)
+    for body in _graph_protos(proto):
+        stated.forget_negative_sizes((*body.input, *body.output, *body.value_info))
+    for function in proto.functions:
+        stated.forget_negative_sizes(function.value_info)
     _put_in_order(proto, name)
     _check_proto(proto, name, path)
     try:
