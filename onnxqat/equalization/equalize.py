@@ -9,9 +9,10 @@ import onnx_ir as ir
 from onnxqat import discover
 from onnxqat.backends.equalizations import Choice
 from onnxqat.backends.schema import Backend
+from onnxqat.calibration.held_samples import FEWEST
 from onnxqat.data.data import Data
 from onnxqat.equalization.channel_ranges import ChannelRanges
-from onnxqat.equalization.held_out import FEWEST, GAIN, HeldOut, Quantize
+from onnxqat.equalization.held_out import GAIN, HeldOut, Quantize
 from onnxqat.equalization.method import Method, Situation
 from onnxqat.passes import _base
 from onnxqat.placement.table_overrides import NodeSelection

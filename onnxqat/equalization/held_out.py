@@ -6,23 +6,17 @@ from collections.abc import Callable
 
 import onnx_ir as ir
 
+from onnxqat.calibration import held_samples
 from onnxqat.calibration.output_parts import Shares
 from onnxqat.data.data import Data
-from onnxqat.data.inputs import Feeds, samples_of
-from onnxqat.errors import DataError, ModelError
+from onnxqat.errors import ModelError
 from onnxqat.runtime.session import Session
 
 Quantize = Callable[[ir.Model, Data], ir.Model]
 """Gives a quantized copy of a prepared float model, calibrated on data."""
 
-SHARE = 8
-"""One sample in so many is held out."""
-
-SAMPLES, CALIBRATED = 16, 32
-"""Held-out samples that are run, and others that calibrate for that: whether noise at the outputs falls shows on few."""
-
-FEWEST = 4
-"""Held-out samples without which nothing can be told."""
+CALIBRATED = 32
+"""Samples that calibrate the copies to compare."""
 
 GAIN = 0.9
 """Share of the noise that may stay for an equalization to be kept, half a decibel less; closer is chance on few samples."""
@@ -39,14 +33,15 @@ class HeldOut:
 
     def __init__(self, model: ir.Model, data: Data, quantize: Quantize) -> None:
         self._quantize = quantize
-        self._calibration, self._held = _parts(data)
+        rest, self._held = held_samples.split(data)
+        self._calibration = rest.few(CALIBRATED) if self._held else rest
         self._float = model.clone()
         self._shares: Shares | None = None
 
     @property
     def can_tell(self) -> bool:
         """Check whether there are enough samples."""
-        return sum(samples_of(feeds) for feeds in self._held) >= FEWEST
+        return held_samples.can_tell(self._held)
 
     def noise(self, model: ir.Model) -> float | None:
         """Squared error at the outputs as a share of their power, summed; None where onnxruntime does not run them."""
@@ -66,12 +61,3 @@ class HeldOut:
             for feeds in self._held:
                 self._shares.expect(feeds, session.run(feeds, self._shares.names))
         return self._shares
-
-
-def _parts(data: Data) -> tuple[Data, list[Feeds]]:
-    """Samples to calibrate with, and held-out ones; none of too few batches."""
-    rest, held = data.split(SHARE)
-    try:
-        return rest.few(CALIBRATED), list(held.few(SAMPLES))
-    except DataError:
-        return rest, []

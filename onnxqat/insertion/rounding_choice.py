@@ -6,26 +6,18 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
+from onnxqat.calibration import held_samples
 from onnxqat.calibration.output_parts import Shares
 from onnxqat.calibration.resolve import Resolved
 from onnxqat.calibration.rounding import Grids, Insert, Wanted, compensate
 from onnxqat.data.data import Data
-from onnxqat.data.inputs import Feeds, samples_of
-from onnxqat.errors import DataError, ModelError
+from onnxqat.data.inputs import Feeds
+from onnxqat.errors import ModelError
 from onnxqat.graph import batchnorm, notes
 from onnxqat.insertion import kept_batchnorm
 from onnxqat.insertion.weight_choice import WeightChoice
 from onnxqat.runtime.session import Session
 from onnxqat.types import Derived, Placement, QuantPlan, Remark
-
-SHARE = 8
-"""One sample in so many is held out."""
-
-SAMPLES = 16
-"""Held-out samples that are run: whether noise at the outputs falls shows on few."""
-
-FEWEST = 4
-"""Held-out samples without which nothing can be told, so that weights keep their nearest codes."""
 
 FOR_TRAINING = (
     f"weights below {notes.NARROW} bits keep their nearest codes, since a model in memory has no file that training and "
@@ -91,8 +83,8 @@ def _where_it_helps(
     """Round on most of the data where that helps on the rest; None, beside what there is to say, where it does not."""
     if plan.tie_free_sums or not data.repeatable or (batchnorm.trains_live(model) and not has_file):
         return (), None
-    rest, held = _split(data)
-    if sum(samples_of(feeds) for feeds in held) < FEWEST:
+    rest, held = held_samples.split(data)
+    if not held_samples.can_tell(held):
         return (), None
     rounded = model.clone()
     weights = model.graph.initializers
@@ -127,15 +119,6 @@ def _turns(placements: Sequence[Placement], insert: Insert) -> Insert | None:
     """
     bits = [p.qparams.qtype.bits for p in placements]
     return insert if kept_batchnorm.FEW_BITS < min(bits, default=8) < notes.NARROW else None
-
-
-def _split(data: Data) -> tuple[Data, list[Feeds]]:
-    """Most of the data, and a few samples of the rest; none of too few batches."""
-    rest, held = data.split(SHARE)
-    try:
-        return rest, list(held.few(SAMPLES))
-    except DataError:
-        return rest, []
 
 
 def _noise(model: ir.Model, candidate: ir.Model, held: list[Feeds], insert: Insert, grids: Grids) -> float:
