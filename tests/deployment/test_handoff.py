@@ -299,7 +299,7 @@ def test_without_a_compiler_the_table_says_what_is_refused(quantized: onnx.Model
     assert (tmp_path / "bundle" / "model.onnx").is_file()
 
 
-@pytest.mark.parametrize("option", ["samples", "timeout"])
+@pytest.mark.parametrize("option", ["limit", "timeout"])
 def test_nothing_is_no_number(option: str, quantized: onnx.ModelProto, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=f"{option} is 0"):
         handoff(quantized, "onnxruntime-cpu", tmp_path / "bundle", **{option: 0})  # type: ignore[arg-type]
