@@ -49,6 +49,7 @@ def report() -> Report:
         (LeftFloat(EVIL, EVIL),),
         EVIL,
         (Verdict("accuracy", "red", EVIL, EVIL),),
+        {EVIL: EVIL},
     )
 
 
