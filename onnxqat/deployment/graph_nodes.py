@@ -8,6 +8,7 @@ import onnx
 import onnx.shape_inference
 
 from onnxqat.deployment.base_compiler import ABSORBED, HEAVY, MOVES, Kind, NodeResult
+from onnxqat.graph import inference
 from onnxqat.graph.qdq import DEQUANTIZE, QUANTIZE
 
 
@@ -95,7 +96,7 @@ class Nodes:
 def _shape_tensors(model: onnx.ModelProto) -> set[str]:
     """Tensors that hold shapes, indices or conditions, as far as types can be inferred."""
     try:
-        graph = onnx.shape_inference.infer_shapes(model).graph
+        graph = inference.infer_shapes(model).graph
     except Exception:  # an operator that onnx does not know: its nodes are listed, whatever they are
         graph = model.graph
     kinds = (onnx.TensorProto.INT32, onnx.TensorProto.INT64, onnx.TensorProto.BOOL)

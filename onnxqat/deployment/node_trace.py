@@ -12,6 +12,7 @@ from onnx import helper, numpy_helper
 
 from onnxqat.deployment.base_compiler import Array, NodeResult
 from onnxqat.deployment.graph_nodes import codes_clip
+from onnxqat.graph import inference
 from onnxqat.graph.qdq import DEQUANTIZE, QUANTIZE
 
 SUFFIX = "_onnxqat_traced"
@@ -41,7 +42,7 @@ def tapped(model: onnx.ModelProto) -> tuple[onnx.ModelProto, list[Tap]]:
     made = onnx.ModelProto()
     made.CopyFrom(model)
     graph = made.graph
-    known = {v.name: v for v in onnx.shape_inference.infer_shapes(model).graph.value_info}
+    known = {v.name: v for v in inference.infer_shapes(model).graph.value_info}
     scales = {t.name: t for t in graph.initializer}
     makers = {o: n for n in graph.node for o in n.output}
     outputs = {v.name for v in graph.output}

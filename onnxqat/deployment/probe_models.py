@@ -13,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxqat import numerics
 from onnxqat.backends.schema import TypeRow
 from onnxqat.deployment.base_compiler import MOVES, Array
+from onnxqat.graph import inference
 from onnxqat.types import QParams
 
 OPSET, IR_VERSION = 13, 8
@@ -306,4 +307,4 @@ class _Writer:
         inputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, v.shape) for n, v in feeds(self.case).items()]
         made = [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in outputs]
         graph = helper.make_graph(self.nodes, "probe", inputs, made, self.constants)
-        return onnx.shape_inference.infer_shapes(_model(graph, self.case.opset))
+        return inference.infer_shapes(_model(graph, self.case.opset))

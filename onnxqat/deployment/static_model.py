@@ -9,6 +9,7 @@ import onnx
 import onnx.shape_inference
 
 from onnxqat.deployment.base_compiler import Array
+from onnxqat.graph import inference
 
 
 def static_copy(path: Path, feeds: Mapping[str, Array]) -> onnx.ModelProto:
@@ -35,7 +36,7 @@ def static_copy(path: Path, feeds: Mapping[str, Array]) -> onnx.ModelProto:
         del graph.value_info[:]
         for value in graph.output:
             value.type.tensor_type.ClearField("shape")
-        for value, found in zip(graph.output, onnx.shape_inference.infer_shapes(model).graph.output, strict=True):
+        for value, found in zip(graph.output, inference.infer_shapes(model).graph.output, strict=True):
             value.CopyFrom(found)
     taken = {node.name for node in graph.node}
     for node in graph.node:

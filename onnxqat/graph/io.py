@@ -18,7 +18,7 @@ import onnx_ir as ir
 
 from onnxqat import discover
 from onnxqat.errors import ModelError
-from onnxqat.graph import calls, files_read, graphsurgeon, omitted, order, overloads, query, stated, text
+from onnxqat.graph import calls, files_read, graphsurgeon, inference, omitted, order, overloads, query, stated, text
 from onnxqat.graph.atomic import check_writable, write_atomic
 from onnxqat.graph.external import check_external_data, check_held, has_external_data, needed_bytes, tensors
 from onnxqat.graph.saving import PROTOBUF_LIMIT, save, to_proto
@@ -96,7 +96,7 @@ def _load(source: ModelSource) -> ir.Model:
                 "model-invalid", "the model: its nodes are out of order", hint="call model.graph.sort() first"
             )
         check_held(source)
-        return overloads.drop(stated.forget_negative_sizes_of(source.clone()))
+        return overloads.drop(source.clone())
     if isinstance(source, onnx.ModelProto):
         copy = onnx.ModelProto()
         copy.CopyFrom(source)
@@ -166,10 +166,6 @@ def _from_proto(proto: onnx.ModelProto, name: str, path: Path | None) -> ir.Mode
     text.check(proto, name)
     calls.check(proto, name)
     stated.join(proto)
-    for body in _graph_protos(proto):
-        stated.forget_negative_sizes((*body.input, *body.output, *body.value_info))
-    for function in proto.functions:
-        stated.forget_negative_sizes(function.value_info)
     _put_in_order(proto, name)
     _check_proto(proto, name, path)
     try:
@@ -292,7 +288,7 @@ def _relaxed(proto: onnx.ModelProto) -> onnx.ModelProto:
     the long name of ONNX's domain, operators of a later opset, and those that are deprecated and still defined.
     """
     try:
-        relaxed = onnx.shape_inference.infer_shapes(proto)
+        relaxed = inference.infer_shapes(proto)
     except onnx.shape_inference.InferenceError:
         relaxed = onnx.ModelProto()
         relaxed.CopyFrom(proto)

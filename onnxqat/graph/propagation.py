@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import onnx
 from onnx import TensorProto, numpy_helper
 
-from onnxqat.graph import lengths
+from onnxqat.graph import inference, lengths
 
 LARGEST = lengths.LONGEST
 _UNBOUNDED = 2**62  # ends of a Slice that mean "to the end"
@@ -29,7 +29,7 @@ def is_safe(proto: onnx.ModelProto) -> bool:
         return False
     if not any(LARGEST < number < _UNBOUNDED for number in _numbers(proto.graph)):
         return True
-    inferred = onnx.shape_inference.infer_shapes(proto, check_type=False, strict_mode=False, data_prop=False)
+    inferred = inference.infer_shapes(proto, check_type=False, strict_mode=False, data_prop=False)
     return all(size <= LARGEST for size in _vectors(inferred.graph))
 
 

@@ -12,7 +12,7 @@ import onnx
 import onnx_ir as ir
 from onnx_ir import serde
 
-from onnxqat.graph import microsoft_shapes, propagation, query, walk
+from onnxqat.graph import inference, microsoft_shapes, propagation, query, walk
 
 LARGEST_READ = 1000  # bytes of a constant that inference may want to look at, such as the target of a Reshape
 
@@ -88,7 +88,7 @@ def _inferred(model: ir.Model, proto: onnx.ModelProto) -> onnx.ModelProto | None
     try:
         with microsoft_shapes.known_to_inference(model):
             safe = propagation.is_safe(proto)
-            return onnx.shape_inference.infer_shapes(proto, check_type=False, strict_mode=False, data_prop=safe)
+            return inference.infer_shapes(proto, check_type=False, strict_mode=False, data_prop=safe)
     except Exception as error:  # onnx raises what it likes; without shapes the passes only know less
         logging.getLogger(__name__).debug("shape inference failed: %s", error)
         return None

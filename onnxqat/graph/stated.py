@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-
 import onnx
 import onnx_ir as ir
 
@@ -16,37 +14,6 @@ def join(proto: onnx.ModelProto) -> None:
     for output in proto.graph.output:
         if output.name in inputs and output.type != inputs[output.name].type:
             output.type.CopyFrom(inputs[output.name].type)
-
-
-def forget_negative_sizes(values: Iterable[onnx.ValueInfoProto]) -> None:
-    """Let a stated dimension below 0 be an unknown one, as in onnxruntime; `values` are changed.
-
-    Exporters wrote -1 for a dynamic dimension, and shape inference of onnx ends the process where it computes with one.
-    """
-    for value in values:
-        for dimension in _dimensions(value.type):
-            if dimension.dim_value < 0:
-                dimension.ClearField("dim_value")
-
-
-def _dimensions(kind: onnx.TypeProto) -> Iterator[onnx.TensorShapeProto.Dimension]:
-    name = kind.WhichOneof("value")
-    if name in ("tensor_type", "sparse_tensor_type"):
-        yield from getattr(kind, name).shape.dim
-    elif name in ("sequence_type", "optional_type"):
-        yield from _dimensions(getattr(kind, name).elem_type)
-    elif name == "map_type":
-        yield from _dimensions(kind.map_type.value_type)
-
-
-def forget_negative_sizes_of(model: ir.Model) -> ir.Model:
-    """As :func:`forget_negative_sizes` for a model in memory, which is changed and returned."""
-    for scope in walk.scopes(model):
-        for value in walk.values(scope):
-            shape = value.shape
-            if shape is not None and any(isinstance(size, int) and size < 0 for size in shape):
-                value.shape = ir.Shape([None if isinstance(size, int) and size < 0 else size for size in shape])
-    return model
 
 
 def correct(model: ir.Model) -> ir.Model:

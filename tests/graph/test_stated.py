@@ -1,9 +1,7 @@
 """What a file states and its data or the specification contradict."""
 
 from itertools import count
-from pathlib import Path
 
-import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
@@ -127,25 +125,3 @@ def test_an_output_that_is_an_input_has_its_shape() -> None:
     proto = model()
     proto.graph.output.append(helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1, 6]))
     assert io.load(proto).graph.inputs[0].shape == ir.Shape([2])
-
-
-@pytest.mark.parametrize("in_memory", [False, True])
-def test_a_negative_dimension_is_an_unknown_one(tmp_path: Path, in_memory: bool) -> None:
-    """Shape inference of onnx ends the process where a Slice reads a tensor of -1 rows."""
-    nodes = [helper.make_node("Slice", ["x", "start", "end", "axis"], ["y"], name="slice")]
-    constants = {"start": [0], "end": [2], "axis": [1]}
-    graph = helper.make_graph(
-        nodes,
-        "negative",
-        [helper.make_tensor_value_info("x", 1, [1, -1, 6])],
-        [helper.make_tensor_value_info("y", 1, None)],
-        [onnx.numpy_helper.from_array(np.asarray(value, np.int64), name) for name, value in constants.items()],
-    )
-    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    onnx.save(proto, tmp_path / "m.onnx")
-    source = ir.from_proto(proto) if in_memory else tmp_path / "m.onnx"
-    shape = io.load(source).graph.inputs[0].shape
-    assert shape is not None
-    assert (shape[0], shape.is_unknown_dim(1), shape[2]) == (1, True, 6)
-    (port,) = onnxqat.inspect(source).inputs
-    assert port.shape == (1, "?", 6)

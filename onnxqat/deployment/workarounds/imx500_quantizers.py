@@ -12,6 +12,7 @@ from onnx import helper, numpy_helper
 
 from onnxqat.deployment.graph_nodes import codes_clip
 from onnxqat.errors import CheckError
+from onnxqat.graph import inference
 from onnxqat.graph.qdq import DEQUANTIZE, QUANTIZE
 
 DOMAIN = "mct_quantizers"
@@ -37,7 +38,7 @@ def rewritten(model: onnx.ModelProto) -> onnx.ModelProto:
         CheckError: ``handoff-failed``: a scale that is no power of two, or another zero point.
     """
     made = onnx.ModelProto()
-    made.CopyFrom(onnx.shape_inference.infer_shapes(model))
+    made.CopyFrom(inference.infer_shapes(model))
     graph = made.graph
     constants = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
     makers = {output: node for node in graph.node for output in node.output}
