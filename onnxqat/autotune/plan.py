@@ -35,8 +35,8 @@ def _rounded(seconds: float) -> str:
 
 
 def of(search: Search, moves: Sequence[Move]) -> tuple[Planned, ...]:
-    """The attempts that `moves` would make now, in order."""
-    return tuple(Planned(name, move.seconds(search)) for move in moves for name in move.names(search))
+    """The attempts that `moves` may make from now on, in order."""
+    return tuple(Planned(name, move.seconds(search)) for move in moves for name in move.planned(search))
 
 
 def follow(search: Search, moves: Sequence[Move]) -> None:

@@ -22,6 +22,10 @@ class Move(abc.ABC):
     def names(self, search: Search) -> tuple[str, ...]:
         """Name the attempts that it makes next; none where it has no part, or has made them all."""
 
+    def planned(self, search: Search) -> tuple[str, ...]:
+        """Name the attempts that it may make later, for a plan; those that it makes next where that is all."""
+        return self.names(search)
+
     @abc.abstractmethod
     def seconds(self, search: Search) -> float:
         """Estimate the time of one attempt; infinite for what takes all that is left."""

@@ -25,6 +25,10 @@ class Move(Base):
             return ()
         return (best.attempt.name + SUFFIX,)
 
+    def planned(self, search: Search) -> tuple[str, ...]:
+        """See the base class."""
+        return () if search.overrides.exact or search.has_like(SUFFIX) else (SUFFIX.strip(", "),)
+
     def seconds(self, search: Search) -> float:
         """See the base class."""
         return search.calibration_seconds

@@ -25,12 +25,18 @@ class Move(Base):
     def names(self, search: Search) -> tuple[str, ...]:
         """See the base class."""
         best = search.calibrated
-        if best is None or best.variant is None or best.variant.equalize is not True or search.has_like(SUFFIX):
+        if best is None or best.variant is None or best.variant.equalize is not True or not self.planned(search):
+            return ()
+        return (best.attempt.name + SUFFIX,)
+
+    def planned(self, search: Search) -> tuple[str, ...]:
+        """See the base class."""
+        if search.has_like(SUFFIX):
             return ()
         prepared = search.task.original.clone()
         _base.rewrite(prepared, [FoldBatchnorm()])
         linked = any(isinstance(link, Link) for link in find(prepared.graph))
-        return (best.attempt.name + SUFFIX,) if linked else ()
+        return (SUFFIX.strip(", "),) if linked else ()
 
     def seconds(self, search: Search) -> float:
         """See the base class."""

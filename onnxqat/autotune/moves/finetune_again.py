@@ -29,6 +29,10 @@ class Move(Base):
         rounds = 1 + search.count(PREFIX)
         return (f"{PREFIX}{rounds + 1}",) if began and rounds < MOST and not self._is_over else ()
 
+    def planned(self, search: Search) -> tuple[str, ...]:
+        """See the base class."""
+        return (f"{PREFIX}{2 + search.count(PREFIX)}",) if search.trains else ()
+
     def seconds(self, search: Search) -> float:
         """See the base class."""
         return math.inf

@@ -23,6 +23,10 @@ class Move(Base):
         """See the base class."""
         return (NAME,) if search.trains and search.calibrated is not None and not search.has(NAME) else ()
 
+    def planned(self, search: Search) -> tuple[str, ...]:
+        """See the base class."""
+        return (NAME,) if search.trains and not search.has(NAME) else ()
+
     def seconds(self, search: Search) -> float:
         """See the base class."""
         return math.inf

@@ -44,6 +44,12 @@ class Move(Base):
         counts = [count for count in COUNTS if count <= layers // SHARE]
         return tuple(name for name in (f"{PREFIX}{count}" for count in counts) if not search.has(name))
 
+    def planned(self, search: Search) -> tuple[str, ...]:
+        """See the base class."""
+        if search.tried:
+            return self.names(search)
+        return (f"{PREFIX}{COUNTS[0]}",) if (search.overrides.weight_bits or 8) >= 8 else ()
+
     def seconds(self, search: Search) -> float:
         """See the base class."""
         return search.calibration_seconds
