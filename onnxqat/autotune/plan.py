@@ -50,6 +50,8 @@ def follow(search: Search, moves: Sequence[Move]) -> None:
             move.run(search, names[0])
         if search.met:
             return
+    if not search.trains:
+        search.remark("torch is not installed: nothing was fine-tuned (pip install 'onnxqat[train]')")
     if search.clock.spent > limit(search) and left:
         search.leave_out(left)
 

@@ -154,10 +154,11 @@ class Search:
         """Check the same for any name that ends with `suffix`."""
         return any(name.endswith(suffix) for name in self._names)
 
-    def variant_without(self, prefix: str) -> Variant:
-        """Arguments of the best calibrated file whose name does not begin with `prefix`."""
-        made = [t for t in self.tried if t.variant is not None and not t.attempt.name.startswith(prefix)]
-        found = min(made, key=lambda tried: tried.drop).variant
+    def variant(self, *, without: str | None = None) -> Variant:
+        """Arguments of the best calibrated file, of those whose names do not begin with `without`; there is one."""
+        made = [t for t in self.tried if t.variant is not None]
+        allowed = [t for t in made if without is None or not t.attempt.name.startswith(without)]
+        found = min(allowed, key=lambda tried: tried.drop).variant
         assert found is not None
         return found
 

@@ -25,6 +25,7 @@ from onnxqat.autotune.budget import Budget
 from onnxqat.autotune.journal import Journal
 from onnxqat.autotune.moves import finetune_again
 from onnxqat.autotune.scoring import FEWEST_TOP1, Judge
+from onnxqat.autotune.search import Search
 from onnxqat.autotune.variants import Variant
 from onnxqat.cli import main
 from onnxqat.data import inputs as model_inputs
@@ -414,3 +415,14 @@ def test_a_metric_by_name_decides(model: onnx.ModelProto, tmp_path: Path) -> Non
     assert result.score is not None
     assert (result.measure, result.target_drop, result.score.values["float"]) == ("score", 3.0, math.inf)
     assert result.drop == pytest.approx(100 * 10 ** (-result.score.values["quantized"] / 20))
+
+
+def test_without_torch_nothing_is_trained(
+    model: onnx.ModelProto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Search, "trains", False)
+    monkeypatch.setattr(moves, "ORDER", ("calibrate", "finetune", "reconstruct", "finetune_again"))
+    result = onnxqat.auto(model, data={"image": tiny.images(40)}, output=tmp_path, target_drop=-1.0)
+    assert [a.name for a in result.attempts] == ["calibrated"]
+    assert [planned.name for planned in result.plan] == ["calibrated"]
+    assert any("torch is not installed" in remark.message for remark in result.remarks)

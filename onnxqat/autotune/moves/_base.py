@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import math
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
@@ -26,10 +27,32 @@ class Move(abc.ABC):
         """Name the attempts that it may make later, for a plan; those that it makes next where that is all."""
         return self.names(search)
 
-    @abc.abstractmethod
     def seconds(self, search: Search) -> float:
-        """Estimate the time of one attempt; infinite for what takes all that is left."""
+        """Estimate the time of one attempt, a calibration here; infinite for what takes all that is left."""
+        return search.calibration_seconds
 
     @abc.abstractmethod
     def run(self, search: Search, name: str) -> None:
         """Make the attempt `name`; what was made goes to :meth:`onnxqat.autotune.search.Search.judge`."""
+
+
+class Learning(Move):
+    """A run from the best of the calibrated files, whose length follows from the time that is left.
+
+    Attributes:
+        name: of its attempt.
+    """
+
+    name: ClassVar[str]
+
+    def names(self, search: Search) -> tuple[str, ...]:
+        """See the base class."""
+        return () if search.calibrated is None else self.planned(search)
+
+    def planned(self, search: Search) -> tuple[str, ...]:
+        """See the base class."""
+        return (self.name,) if search.trains and not search.has(self.name) else ()
+
+    def seconds(self, search: Search) -> float:
+        """See the base class."""
+        return math.inf

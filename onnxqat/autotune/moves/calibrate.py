@@ -20,10 +20,6 @@ class Move(Base):
         """See the base class."""
         return () if search.has(NAME) else (NAME,)
 
-    def seconds(self, search: Search) -> float:
-        """See the base class."""
-        return search.calibration_seconds
-
     def run(self, search: Search, name: str) -> None:
         """See the base class."""
         search.insert(Variant(name, search.overrides))

@@ -29,13 +29,6 @@ class Move(Base):
         """See the base class."""
         return () if search.overrides.exact or search.has_like(SUFFIX) else (SUFFIX.strip(", "),)
 
-    def seconds(self, search: Search) -> float:
-        """See the base class."""
-        return search.calibration_seconds
-
     def run(self, search: Search, name: str) -> None:
         """See the base class."""
-        best = search.calibrated
-        assert best is not None
-        assert best.variant is not None
-        search.insert(dataclasses.replace(best.variant, name=name, rounding="compensated"))
+        search.insert(dataclasses.replace(search.variant(), name=name, rounding="compensated"))

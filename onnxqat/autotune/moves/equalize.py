@@ -38,13 +38,6 @@ class Move(Base):
         linked = any(isinstance(link, Link) for link in find(prepared.graph))
         return (SUFFIX.strip(", "),) if linked else ()
 
-    def seconds(self, search: Search) -> float:
-        """See the base class."""
-        return search.calibration_seconds
-
     def run(self, search: Search, name: str) -> None:
         """See the base class."""
-        best = search.calibrated
-        assert best is not None
-        assert best.variant is not None
-        search.insert(dataclasses.replace(best.variant, name=name, equalize=EQUALIZED))
+        search.insert(dataclasses.replace(search.variant(), name=name, equalize=EQUALIZED))

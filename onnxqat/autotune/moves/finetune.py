@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
-from onnxqat.autotune.moves._base import Move as Base
+from onnxqat.autotune.moves._base import Learning
 
 if TYPE_CHECKING:
     from onnxqat.autotune.search import Search
@@ -13,20 +12,10 @@ if TYPE_CHECKING:
 NAME = "fine-tuned"
 
 
-class Move(Base):
-    """One run, whose length follows from the time that is left."""
+class Move(Learning):
+    """One run of ``onnxqat.finetune``."""
 
-    def names(self, search: Search) -> tuple[str, ...]:
-        """See the base class."""
-        return (NAME,) if search.trains and search.calibrated is not None and not search.has(NAME) else ()
-
-    def planned(self, search: Search) -> tuple[str, ...]:
-        """See the base class."""
-        return (NAME,) if search.trains and not search.has(NAME) else ()
-
-    def seconds(self, search: Search) -> float:
-        """See the base class."""
-        return math.inf
+    name = NAME
 
     def run(self, search: Search, name: str) -> None:
         """See the base class."""

@@ -27,10 +27,6 @@ class Move(Base):
             return ()
         return tuple(name for name in map(PREFIX.__add__, OBSERVERS) if not search.has(name))
 
-    def seconds(self, search: Search) -> float:
-        """See the base class."""
-        return search.calibration_seconds
-
     def run(self, search: Search, name: str) -> None:
         """See the base class."""
         overrides = dataclasses.replace(search.overrides, observer=name.removeprefix(PREFIX))

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import time
 from typing import TYPE_CHECKING
 
-from onnxqat.autotune.moves._base import Move as Base
+from onnxqat.autotune.moves._base import Learning
 from onnxqat.autotune.reconstruction import rebuild
 from onnxqat.errors import QatError
 
@@ -16,20 +15,10 @@ if TYPE_CHECKING:
 NAME, WRITTEN = "reconstructed", "reconstructed.qdq.onnx"
 
 
-class Move(Base):
-    """One run of ``onnxqat.reconstruct``, whose length follows from the time that is left."""
+class Move(Learning):
+    """One run of ``onnxqat.reconstruct``."""
 
-    def names(self, search: Search) -> tuple[str, ...]:
-        """See the base class."""
-        return (NAME,) if search.trains and search.calibrated is not None and not search.has(NAME) else ()
-
-    def planned(self, search: Search) -> tuple[str, ...]:
-        """See the base class."""
-        return (NAME,) if search.trains and not search.has(NAME) else ()
-
-    def seconds(self, search: Search) -> float:
-        """See the base class."""
-        return math.inf
+    name = NAME
 
     def run(self, search: Search, name: str) -> None:
         """See the base class."""

@@ -50,16 +50,9 @@ class Move(Base):
             return self.names(search)
         return (f"{PREFIX}{COUNTS[0]}",) if (search.overrides.weight_bits or 8) >= 8 else ()
 
-    def seconds(self, search: Search) -> float:
-        """See the base class."""
-        return search.calibration_seconds
-
     def run(self, search: Search, name: str) -> None:
         """See the base class."""
-        best = search.calibrated
-        assert best is not None
-        assert best.variant is not None
-        base = search.variant_without(PREFIX)
+        base = search.variant(without=PREFIX)
         if self._ranked is None:
             self._ranked = most_sensitive(search)
         nodes = tuple(self._ranked[: int(name.removeprefix(PREFIX))])
