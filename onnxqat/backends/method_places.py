@@ -18,7 +18,7 @@ PLACES = {
     "gptaq": "--rounding gptq",
     "obq": "--rounding gptq",
     "compensated": "--rounding compensated",
-    "bias-correction": "--rounding compensated",
+    "bias-correction": "--bias-correction",
     "silu-equalization": "--equalize silu-equalization",
     "equalize-silu": "--equalize silu-equalization",
     "cle": "--equalize cross-layer-equalization",
