@@ -7,7 +7,7 @@ import os
 from typing import Any
 
 from onnxqat.autotune.variants import Variant
-from onnxqat.placement.table_overrides import Overrides
+from onnxqat.placement.override_options import options_of
 from onnxqat.shell import command
 
 MODEL, DATA = "MODEL.onnx", "DATA"
@@ -67,26 +67,3 @@ class Sources:
     @property
     def _data(self) -> str:
         return os.fspath(self.data) if isinstance(self.data, (str, os.PathLike)) else DATA
-
-
-def options_of(overrides: Overrides) -> dict[str, Any]:
-    """The options of ``insert-qdq`` that are `overrides`."""
-    widths = (overrides.weight_bits, overrides.activation_bits)
-    return {
-        "exclude": overrides.exclude,
-        "include": overrides.include,
-        "exclude_op": overrides.exclude_ops,
-        "bits": ",".join(map(str, widths)) if all(widths) else None,
-        "bits_of": tuple(f"{pattern}={weights},{inputs}" for pattern, weights, inputs in overrides.node_bits),
-        "first_last_bits": overrides.first_last_bits,
-        "activation_type": overrides.activation_type,
-        "per_channel": overrides.per_channel is True,
-        "per_tensor": overrides.per_channel is False,
-        "observer": overrides.observer,
-        "activation_observer": overrides.activation_observer,
-        "weight_observer": overrides.weight_observer,
-        "reduce_range": overrides.reduce_range is True,
-        "full_range": overrides.reduce_range is False,
-        "safe_range": overrides.safe_range,
-        "exact": overrides.exact,
-    }

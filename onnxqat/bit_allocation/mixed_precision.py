@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-import shlex
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -30,6 +29,7 @@ from onnxqat.insertion.weight_choice import Rounding
 from onnxqat.passes._setting import Setting
 from onnxqat.pipeline import recipes, run
 from onnxqat.placement import table_overrides
+from onnxqat.placement.override_options import options_of
 from onnxqat.placement.table_overrides import Overrides
 from onnxqat.runtime import broken_model
 from onnxqat.shell import command
@@ -256,16 +256,12 @@ class _Search:
         exclude: tuple[str, ...],
     ) -> InsertResult[Any]:
         """Write the file with these widths."""
-        given = self._overrides
-        changed = dataclasses.replace(
-            given, node_bits=(*given.node_bits, *node_bits), exclude=(*given.exclude, *exclude)
-        )
         return insert_qdq(
             self._model,
             self._backend,
             calibration=self._data,
             output=output,
-            overrides=changed,
+            overrides=self._changed(node_bits, exclude),
             rounding=self._rounding,
             batch_norm="fold",
         )
@@ -277,7 +273,8 @@ class _Search:
         source = os.fspath(self._model) if isinstance(self._model, (str, os.PathLike)) else "MODEL.onnx"
         data = self._calibration if isinstance(self._calibration, (str, os.PathLike)) else "DATA"
         line = self._preprocess
-        found = command(
+        chosen = self._changed(node_bits, exclude)
+        return command(
             "insert-qdq",
             source,
             backend=self._backend,
@@ -288,12 +285,13 @@ class _Search:
             rounding=None if self._rounding == "auto" else self._rounding,
             batch_norm="fold",
             o=written.model if isinstance(written.model, (str, os.PathLike)) else "MODEL.qdq.onnx",
+            **options_of(chosen),
         )
+
+    def _changed(self, node_bits: tuple[tuple[str, int, int], ...], exclude: tuple[str, ...]) -> Overrides:
+        """The user's choices with these widths, and these layers in float."""
         given = self._overrides
-        words = [("--exclude", name) for name in (*given.exclude, *exclude)]
-        words += [("--exclude-op", name) for name in given.exclude_ops]
-        words += [("--bits-of", f"{name}={w},{a}") for name, w, a in (*given.node_bits, *node_bits)]
-        return " ".join([found, *(f"{option} {shlex.quote(value)}" for option, value in words)])
+        return dataclasses.replace(given, node_bits=(*given.node_bits, *node_bits), exclude=(*given.exclude, *exclude))
 
 
 class _Writer:
