@@ -47,12 +47,14 @@ class Resolved:
         biases: what is put on the grids of accumulators.
         remarks: what was found on the way.
         largest_codes: that inputs of layers were taken to have, so that their sums do not saturate.
+        given: names of tensors for which the user brings encodings; nothing changes those.
     """
 
     placements: tuple[Placement, ...]
     biases: tuple[BiasPlacement, ...]
     remarks: tuple[Remark, ...]
     largest_codes: ByNode = dataclasses.field(default_factory=dict)
+    given: frozenset[str] = frozenset()
 
     def with_grids(self, grids: Mapping[str, QParams]) -> Resolved:
         """The same with other parameters for the weights that `grids` names."""
@@ -105,6 +107,7 @@ def resolve(
         biases,
         tuple(remarks + clip_remarks + range_remarks + bias_remarks + shift_remarks),
         largest,
+        frozenset(given or ()),
     )
 
 

@@ -56,11 +56,13 @@ class Wanted:
         codes: of the weights; without them each keeps its nearest.
         biases: take up the mean error of their output channels.
         scales: of weights of few bits, beside their codes.
+        kept: names of weights whose scales stay, since the user gave them.
     """
 
     codes: bool = True
     biases: bool = True
     scales: bool = False
+    kept: frozenset[str] = frozenset()
 
 
 def compensate(
@@ -193,7 +195,7 @@ class _Layer:
         bias = _bias_of(node, rows.shape[0] * rows.shape[1], grids) if wanted.biases else None
         mean = _mean_behind(node) if wanted.biases and bias is None else None
         grid = grids[str(weight.name)]
-        if wanted.scales and not _may_shrink(node, grid, placed):
+        if wanted.scales and (str(weight.name) in wanted.kept or not _may_shrink(node, grid, placed)):
             wanted = dataclasses.replace(wanted, scales=False)
         return cls(node, grid, values, rows, wanted, bias, mean)
 

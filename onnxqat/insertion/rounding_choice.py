@@ -51,7 +51,7 @@ def round_weights(
     """
     remarks: tuple[Remark, ...] = ()
     codes = choice.rounding != "nearest"
-    wanted = Wanted(codes, choice.bias_correction is not False, codes and _are_scales_free(plan))
+    wanted = Wanted(codes, choice.bias_correction is not False, codes and _are_scales_free(plan), resolved.given)
     if choice.rounding == "auto":
         remarks, grids = _where_it_helps(model, plan, resolved, data, wanted, insert, has_file=has_file)
         if grids is not None:

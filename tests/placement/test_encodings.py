@@ -171,3 +171,19 @@ def test_members_of_a_group_share_what_is_given(tmp_path: Path) -> None:
     shared = [found[name] for name in ("a", "b", "c") if name in found]
     assert len(shared) >= 2, found
     assert all(each == shared[0] for each in shared), found
+
+
+def test_scales_of_few_bits_that_are_given_are_not_searched(model: onnx.ModelProto, tmp_path: Path) -> None:
+    """At 4 bits rounding on data chooses scales too, where they are its own to choose."""
+    data = {"image": tiny.images(16)}
+
+    def rounded(*files: Path) -> dict[str, Any]:
+        chosen = Overrides(encodings=tuple(map(str, files)), weight_bits=4)
+        made = onnxqat.insert_qdq(model, calibration=data, overrides=chosen, rounding="gptq", guard=False)
+        return parameters(ir.from_proto(made.model), "weight")
+
+    nearest = quantized(model, "onnxruntime-cpu", weight_bits=4)
+    file = tmp_path / "e.json"
+    file.write_text(json.dumps(own.split(nearest)[1]))
+    assert rounded() != parameters(nearest, "weight")
+    assert rounded(file) == parameters(nearest, "weight")
