@@ -50,3 +50,22 @@ class Folder(click.Group):
         found = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
         with formatter.section("Commands"):
             formatter.write_dl([(name, command.get_short_help_str(limit=1000)) for name, command in found if command])
+
+
+def list_by_default(ctx: click.Context, *, as_json: bool) -> None:
+    """Invoke ``list`` where a folder is called without a command.
+
+    Args:
+        ctx: of the folder.
+        as_json: an option of that call; in front of another command it means nothing.
+
+    Raises:
+        click.UsageError: it stands in front of one.
+    """
+    if ctx.invoked_subcommand is None:
+        assert isinstance(ctx.command, Folder)
+        command = ctx.command.get_command(ctx, "list")
+        assert command is not None
+        ctx.invoke(command, as_json=as_json)
+    elif as_json:
+        raise click.UsageError("--json goes behind the name of the command", ctx)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from onnxqat.cli import _options
-from onnxqat.cli._folder import Folder
+from onnxqat.cli._folder import Folder, list_by_default
 
 
 @click.command(cls=Folder, package=__name__, invoke_without_command=True)
@@ -18,9 +18,4 @@ def run(ctx: click.Context, as_json: bool) -> None:
 
     Example: onnxqat backends show tensorrt
     """
-    if ctx.invoked_subcommand is None:
-        command = run.get_command(ctx, "list")
-        assert command is not None
-        ctx.invoke(command, as_json=as_json)
-    elif as_json:
-        raise click.UsageError("--json goes behind the name of the command", ctx)
+    list_by_default(ctx, as_json=as_json)
