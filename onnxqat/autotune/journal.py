@@ -18,6 +18,7 @@ import onnx_ir as ir
 from onnxqat._version import __version__
 from onnxqat.autotune.attempt import Attempt, Tried
 from onnxqat.autotune.variants import Variant
+from onnxqat.errors import UsageError
 from onnxqat.graph import atomic, io, provenance, query
 from onnxqat.placement.table_overrides import Overrides
 
@@ -40,11 +41,23 @@ class Journal:
         output: the folder.
         of: key of the search, see :func:`key`.
         origin: name and digest of the float model, which the best file records.
+
+    Raises:
+        UsageError: ``option-invalid``: there is a folder of that name which holds something else.
     """
 
     def __init__(self, output: Path, of: str, origin: tuple[str, str]) -> None:
         self._output, self._key, self._origin = output, of, origin
         self._folder = output / FOLDER
+        if self._holds_something_else():
+            text = f"{self._folder} is there, and holds no record of a search: its files are not touched"
+            raise UsageError("option-invalid", text, hint="give another folder with -o")
+
+    def _holds_something_else(self) -> bool:
+        """Check for files beside no record; hidden ones are what a killed run was about to put into its place."""
+        if not self._folder.exists() or (self._folder / FILE).is_file():
+            return False
+        return not self._folder.is_dir() or any(not each.name.startswith(".") for each in self._folder.iterdir())
 
     def read(self) -> list[Tried]:
         """Attempts of an earlier run of the same search whose files are still there; empty where it was another."""
@@ -57,8 +70,9 @@ class Journal:
             return []  # none, or not written by this version: the search begins anew
 
     def path(self, number: int) -> Path:
-        """The file of attempt `number`, to be written."""
-        atomic.make_folder(self._folder)
+        """The file of attempt `number`, to be written; the record is there before it, so that the folder is known again."""
+        if not (self._folder / FILE).is_file():
+            self.write((), ())
         return self._folder / f"{number}.qdq.onnx"
 
     def write(self, tried: Iterable[Tried], needed: Iterable[Path]) -> None:

@@ -299,6 +299,8 @@ def test_a_later_run_goes_on_where_the_first_was_ended(
 )
 def test_a_record_that_is_none_is_left(tmp_path: Path, damage: Callable[[str], str]) -> None:
     record = Journal(tmp_path, "a key", ("", ""))
+    record.path(0).write_bytes(b"of a run that was killed before its first attempt ended")
+    assert Journal(tmp_path, "a key", ("", "")).read() == []
     made = [Tried(Attempt("calibrated", 1.0, 2.0), record.path(0), Variant("calibrated", BITS))]
     record.write(made, needed=())
     assert record.read() == made
@@ -426,3 +428,11 @@ def test_without_torch_nothing_is_trained(
     assert [a.name for a in result.attempts] == ["calibrated"]
     assert [planned.name for planned in result.plan] == ["calibrated"]
     assert any("torch is not installed" in remark.message for remark in result.remarks)
+
+
+def test_a_folder_that_holds_something_else_is_not_touched(model: onnx.ModelProto, tmp_path: Path) -> None:
+    (tmp_path / "search").mkdir()
+    (tmp_path / "search" / "0.qdq.onnx").write_bytes(b"mine")
+    with pytest.raises(UsageError, match="are not touched"):
+        onnxqat.auto(model, data={"image": tiny.images(40)}, output=tmp_path, target_drop=1e9)
+    assert (tmp_path / "search" / "0.qdq.onnx").read_bytes() == b"mine"
