@@ -1,6 +1,7 @@
 """``onnxqat train``: the manual's arguments, files and lines, on a folder of small images."""
 
 import json
+import math
 import re
 import shlex
 import subprocess
@@ -358,6 +359,10 @@ def test_meters_and_hits() -> None:
     assert [int(x) for x in correct(outputs, torch.tensor([0, 1]))] == [1, 1]
     assert [int(x) for x in correct(outputs, torch.tensor([4, 2]))] == [0, 2]
     assert [int(x) for x in correct(outputs[:, :3], torch.tensor([1, 2]))] == [1, 2]
+    # Of equal logits the first counts, whatever their number: topk took others. A label with NaN is not found.
+    assert [int(x) for x in correct(torch.zeros(64, 40), torch.arange(64) % 40)] == [2, 10]
+    assert [int(x) for x in correct(torch.tensor([[0.0, math.nan]]), torch.tensor([1]))] == [0, 0]
+    assert [int(x) for x in correct(outputs, torch.tensor([-100, 6]))] == [1, 1]
     plan = cosine.Schedule(10)
     assert [Shifted(plan, 4).factor(s) for s in range(6)] == [plan.factor(s) for s in range(4, 10)]
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from onnxqat.training.data.batches import Batch, Batches
@@ -118,6 +119,15 @@ class Timed:
 
 
 def correct(outputs: Tensor, labels: Tensor, counts: Sequence[int] = (1, 5)) -> list[Tensor]:
-    """Count the labels (N,) that are among the k largest of outputs (N, C): a scalar for each k of `counts`."""
-    found = outputs.topk(min(max(counts), outputs.shape[1]), dim=1).indices == labels[:, None]
-    return [found[:, :count].any(dim=1).sum() for count in counts]
+    """Count the labels (N,) that are among the k largest of outputs (N, C): a scalar for each k of `counts`.
+
+    Quantized logits tie often. Of equals the first counts, as in argmax, so that a module and its file agree; ``topk``
+    takes any of them.
+    """
+    classes = outputs.shape[1]
+    known = (labels >= 0) & (labels < classes)  # a label to be ignored, -100, is never found
+    own = outputs.gather(1, labels.clamp(0, classes - 1)[:, None])
+    before = torch.arange(classes, device=labels.device) < labels[:, None]
+    # Not <= and so in front where either is NaN: no label with NaN is found.
+    rank = (~(outputs <= own) | ((outputs == own) & before)).sum(dim=1)
+    return [((rank < min(count, classes)) & known).sum() for count in counts]

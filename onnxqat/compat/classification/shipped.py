@@ -63,9 +63,7 @@ def file_scores(path: Path, batches: Batches) -> Scores:
         results = _in_batches(session, info.name, images, size)
         outputs = torch.from_numpy(results)
         loss = functional.cross_entropy(outputs, labels) * len(labels)
-        # Of logits that tie on their grid the first counts, as numpy's argmax has it; torch's topk takes any.
-        first = int(np.count_nonzero(results.argmax(1) == labels.numpy()))
-        totals += [float(loss), first, float(correct(outputs, labels)[1])]
+        totals += [float(loss), *(float(hits) for hits in correct(outputs, labels))]
         count += len(labels)
         if count >= LARGEST:
             break
