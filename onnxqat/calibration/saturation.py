@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -203,9 +203,19 @@ def _readers_of(quantizer: Quantizer) -> list[tuple[ir.Node, int]]:
     codes = codes_of(quantizer)
     if codes is None:
         return []
-    readers = (node for value in quantizer.outputs for node in value.consumers())
-    known = (node for node in readers if node.op_type in LAYERS and not node.domain)
-    return [(node, saturating(node, codes, largest_codes.noted(node))) for node in known]
+    readers = [pair for value in quantizer.outputs for pair in _read_as(value, codes)]
+    return [(node, saturating(node, held, largest_codes.noted(node))) for node, held in readers]
+
+
+def _read_as(value: ir.Value, codes: np.ndarray) -> Iterator[tuple[ir.Node, np.ndarray]]:
+    """The layers that read `value`, behind Transposes too, which deployment folds, and the codes as each has them."""
+    for node in value.consumers():
+        if node.op_type in LAYERS and not node.domain:
+            yield node, codes
+        elif node.op_type == "Transpose" and not node.domain:
+            axes = query.attribute(node, "perm", None) or range(codes.ndim)[::-1]
+            if sorted(axes) == list(range(codes.ndim)):  # a file of a stranger may state others
+                yield from _read_as(node.outputs[0], codes.transpose(axes))
 
 
 def channels_on_codes(node: ir.Node) -> int:

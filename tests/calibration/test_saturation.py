@@ -14,6 +14,7 @@ from onnxqat.graph import io, qdq
 from onnxqat.placement.table_overrides import Overrides
 from onnxqat.validation import machine
 from tests.bridge.integer import networks
+from tests.passes.checks import parse
 
 TEXT = """
 <ir_version: 8, opset_import: ["" : 17]>
@@ -105,6 +106,21 @@ def test_order_of_products() -> None:
     transposed = ir.Node("", "Gemm", [], [ir.AttrInt64("transB", 1)])
     assert saturation.products(transposed, matrix).tolist() == matrix.tolist()
     assert saturation.products(ir.Node("", "MatMul", []), np.zeros((4, 3, 2))).shape == (8, 3)
+
+
+def test_a_weight_behind_a_transpose_is_that_of_its_layer() -> None:
+    """As some tools write a linear layer; deployment folds the Transpose, and kernels then meet these codes."""
+    text = """
+    <ir_version: 8, opset_import: ["" : 17]>
+    layers (float[N, 8] x) => (float[N, 4] y, float[N, 4] z)
+    <int8[4, 8] w, float s = {0.02}, int8 p = {0}> {
+        d = DequantizeLinear (w, s, p)
+        t = Transpose <perm = [1, 0]> (d)
+        y = MatMul (x, t)
+        u = Transpose <perm = [0, 1, 2]> (d)
+        z = MatMul (x, u)
+    }""".replace("int8[4, 8] w", f"int8[4, 8] w = {{{', '.join(['127'] * 16 + ['60'] * 16)}}}")
+    assert [(node.outputs[0].name, count) for node, count in saturation.layers(io.load(parse(text)))] == [("y", 2)]
 
 
 @pytest.mark.parametrize(
