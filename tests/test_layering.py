@@ -27,6 +27,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("ops",),
     ("data",),
     ("arithmetic",),
+    ("integer_functions",),
     ("analysis",),
     ("backends",),
     ("placement",),

@@ -1,0 +1,186 @@
+"""Base of integer functions: what one states, and the parts that are the same for all of them."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import helper
+
+from onnxqat.integer_functions.operations import ArrayOperations, Integers, Operations
+from onnxqat.integer_functions.tracing import Stage, Tracer, kind_of
+from onnxqat.types import STORAGE
+
+DOMAIN = "onnxqat.integer"
+VERSION = 1
+
+Constants = dict[str, npt.NDArray[np.int64]]
+Bounds = dict[str, tuple[int, int]]
+
+
+@dataclasses.dataclass(frozen=True)
+class CodeGrid:
+    """Grid of the codes that a function reads or gives, one for the whole tensor.
+
+    Attributes:
+        scale: of float32, as a Python number.
+        zero_point: code of zero.
+        storage: ONNX type of the codes.
+    """
+
+    scale: float
+    zero_point: int
+    storage: str
+
+    @property
+    def low(self) -> int:
+        """Smallest code."""
+        return STORAGE[self.storage][0]
+
+    @property
+    def high(self) -> int:
+        """Largest code."""
+        return STORAGE[self.storage][1]
+
+    @property
+    def is_wide(self) -> bool:
+        """Check whether it has more than 8 bits."""
+        return self.high - self.low > 255
+
+    def values(self, codes: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+        """Dequantized `codes`, in float64."""
+        return (codes.astype(np.float64) - self.zero_point) * self.scale
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """The demand of one place in a graph on a function.
+
+    Attributes:
+        axes: the axes along which rows lie.
+        length: elements of a row; 1 for functions of single elements.
+        parameters: float weights of the operator, such as gamma and beta.
+        attributes: of the float operator, such as ``epsilon``.
+    """
+
+    axes: tuple[int, ...] = (-1,)
+    length: int = 1
+    parameters: Mapping[str, npt.NDArray[np.float64]] = dataclasses.field(default_factory=dict)
+    attributes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+class IntegerFunction(abc.ABC):
+    """An operator of codes, as one formula that numpy and torch compute and that is written down in ONNX.
+
+    Args:
+        x: ONNX type of the codes that it reads.
+        y: ONNX type of the codes that it gives.
+
+    Attributes:
+        operator: name of the float operator, by which the function is called in a file.
+        domain: of the float operator.
+        rows: whether it works on rows along axes.
+        weights: float parameters of the operator, which become integer inputs of the function.
+    """
+
+    operator: ClassVar[str]
+    domain: ClassVar[str] = ""
+    rows: ClassVar[bool] = False
+    weights: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, x: str, y: str) -> None:
+        self.x, self.y = x, y
+
+    @property
+    def name(self) -> str:
+        """Name of the function in a file: one for each pair of types."""
+        return f"{self.operator}_{self.x}_{self.y}"
+
+    @property
+    def is_wide(self) -> bool:
+        """Check whether codes of more than 8 bits are read or given, which need finer stages."""
+        return any(STORAGE[kind][1] - STORAGE[kind][0] > 255 for kind in (self.x, self.y))
+
+    @classmethod
+    def axes_of(cls, attributes: Mapping[str, Any], rank: int) -> tuple[int, ...]:
+        """Return the axes of rows of a float operator with these attributes, on a tensor of `rank` dimensions."""
+        del rank
+        return (int(attributes.get("axis", -1)),)
+
+    @abc.abstractmethod
+    def bounds(self) -> Bounds:
+        """Smallest and largest value of each constant, in the order in which they are inputs behind the codes."""
+
+    @abc.abstractmethod
+    def constants(self, x: CodeGrid, y: CodeGrid, call: Call) -> Constants:
+        """Integer inputs of the function for these grids: scalars, or one-dimensional arrays."""
+
+    @abc.abstractmethod
+    def formula(self, do: Operations, q: Integers, c: Mapping[str, Integers]) -> Integers:
+        """Codes of the result, saturated, for codes `q` and constants `c`."""
+
+    @abc.abstractmethod
+    def reference(self, values: npt.NDArray[np.float64], call: Call) -> npt.NDArray[np.float64]:
+        """The float operator."""
+
+    @abc.abstractmethod
+    def error_bound(self, x: CodeGrid, y: CodeGrid, call: Call) -> float:
+        """Largest distance of a dequantized result from the float operator of the dequantized input.
+
+        Of results inside the range of `y`; half a step of `y` is part of it.
+        """
+
+    def compute(self, codes: Any, constants: Mapping[str, Any], axes: tuple[int, ...] = (-1,)) -> Any:
+        """Codes of the result, int64, of numpy or torch as `codes` and `constants` are."""
+        return self.formula(ArrayOperations(axes), codes, constants)
+
+    def stages(self) -> tuple[Stage, ...]:
+        """The intermediate results with their proven bounds."""
+        tracer = Tracer(18)
+        self._trace(tracer)
+        return tuple(tracer.stages)
+
+    def to_onnx(self, opset: int) -> onnx.FunctionProto:
+        """The function for a model of this opset."""
+        tracer = Tracer(opset)
+        self._trace(tracer)
+        return helper.make_function(
+            DOMAIN,
+            self.name,
+            ["x", *self.bounds()],
+            ["y"],
+            tracer.nodes,
+            [helper.make_opsetid("", opset)],
+            ["axes"] if self.rows else [],
+            doc_string=f"{self.operator} of {self.x} codes in integers, made by onnxqat",
+        )
+
+    def _trace(self, tracer: Tracer) -> None:
+        constants = {name: tracer.parameter(name, *ends) for name, ends in self.bounds().items()}
+        result = self.formula(tracer, tracer.codes("x", self.x), constants)
+        tracer.give(result, "y", self.y)
+
+    def dtypes(self) -> dict[str, int]:
+        """ONNX element type of each constant."""
+        return {name: kind_of(*ends) for name, ends in self.bounds().items()}
+
+    @property
+    def range_of_codes(self) -> tuple[int, int]:
+        """Smallest and largest code that it reads."""
+        return STORAGE[self.x][:2]
+
+    @property
+    def span_of_codes(self) -> int:
+        """Largest distance between two codes that it reads."""
+        low, high = self.range_of_codes
+        return high - low
+
+    @property
+    def range_of_result(self) -> tuple[int, int]:
+        """Smallest and largest code of the result."""
+        return STORAGE[self.y][:2]

@@ -1,0 +1,3 @@
+"""Integer functions, one file for each operator, found by its name."""
+
+from __future__ import annotations

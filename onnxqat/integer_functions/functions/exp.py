@@ -1,0 +1,59 @@
+"""Exp: exponentials of distances from the largest code, times a factor."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from onnxqat.integer_functions.definition import Bounds, Call, CodeGrid, Constants, IntegerFunction
+from onnxqat.integer_functions.exponential import FINE, NARROW, Exponential
+from onnxqat.integer_functions.operations import Integers, Operations
+from onnxqat.integer_functions.requantization import multiplier, requantized
+
+
+class Function(IntegerFunction):
+    """``exp(x)``: that of the largest code of the input is part of the factor, so that only smaller ones are computed."""
+
+    operator = "Exp"
+
+    @property
+    def exponential(self) -> Exponential:
+        """Exponentials of the distances."""
+        return FINE if self.is_wide else NARROW
+
+    @property
+    def _bits(self) -> int:
+        return 31 if self.is_wide else 16
+
+    def bounds(self) -> Bounds:
+        """See the base class."""
+        ends = {"y_multiplier": (0, (1 << self._bits) - 1), "y_shift": (1, 62)}
+        return {**self.exponential.bounds(), **ends, "y_zero_point": self.range_of_result}
+
+    def constants(self, x: CodeGrid, y: CodeGrid, call: Call) -> Constants:
+        """See the base class."""
+        largest = math.exp(
+            min((x.high - x.zero_point) * x.scale, 700.0)
+        )  # more is infinite, and saturates all the same
+        number, shift = multiplier(largest / y.scale * 2.0**-self.exponential.unit, self._bits)
+        found = {"y_multiplier": number, "y_shift": shift, "y_zero_point": y.zero_point}
+        return {name: np.asarray(v, np.int64) for name, v in {**self.exponential.constants(x.scale), **found}.items()}
+
+    def formula(self, do: Operations, q: Integers, c: Mapping[str, Integers]) -> Integers:
+        """See the base class."""
+        powers = self.exponential.of_distances(do, self.range_of_codes[1] - q, c)
+        return requantized(do, powers, c["y_multiplier"], c["y_shift"], c["y_zero_point"], self.range_of_result)
+
+    def reference(self, values: npt.NDArray[np.float64], call: Call) -> npt.NDArray[np.float64]:
+        """See the base class."""
+        return np.exp(values)
+
+    def error_bound(self, x: CodeGrid, y: CodeGrid, call: Call) -> float:
+        """See the base class: an error by size, and half a step of powers of the largest input."""
+        largest = math.exp((x.high - x.zero_point) * x.scale)
+        reached = min(largest, (y.high - y.zero_point) * y.scale)
+        relative = self.exponential.relative_error() + 2.0 ** (1 - self._bits)
+        return relative * reached + 0.5 * 2.0**-self.exponential.unit * largest + 0.5 * y.scale

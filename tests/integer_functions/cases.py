@@ -1,0 +1,110 @@
+"""Inputs of integer functions for tests and for the page of bounds, and execution in numpy, torch and onnxruntime."""
+
+from __future__ import annotations
+
+import dataclasses
+import zlib
+from typing import Any
+
+import numpy as np
+import onnx
+import torch
+from onnx import helper
+
+from onnxqat.graph import io
+from onnxqat.integer_functions import library
+from onnxqat.integer_functions.definition import DOMAIN, VERSION, Call, CodeGrid, Constants, IntegerFunction
+from onnxqat.runtime.session import Session
+
+RANGES: dict[str, tuple[tuple[float, float], tuple[float, float]]] = {
+    "Exp": ((-4.0, 4.0), (0.0, 55.0)),
+    "Softmax": ((-8.0, 8.0), (0.0, 1.0)),
+}
+"""Range of the input and of the result of each operator."""
+
+TYPES = (("int8", "int8"), ("uint8", "uint8"), ("int16", "int16"), ("uint16", "uint16"))
+ROW = 64
+ROWS = 400
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A function between two grids, with codes and constants."""
+
+    function: IntegerFunction
+    x: CodeGrid
+    y: CodeGrid
+    call: Call
+    codes: np.ndarray
+    constants: Constants
+
+    @property
+    def errors(self) -> np.ndarray:
+        """Distances from the float operator, of results inside the range of the output's grid."""
+        wanted = self.function.reference(self.x.values(self.codes), self.call)
+        found = self.y.values(self.in_numpy())
+        inside = (wanted >= self.y.values(np.array(self.y.low))) & (wanted <= self.y.values(np.array(self.y.high)))
+        return np.abs(found - wanted)[inside]
+
+    def in_numpy(self) -> np.ndarray:
+        """Codes of the result."""
+        return np.asarray(self.function.compute(self.codes.astype(np.int64), self.constants, self.call.axes))
+
+    def in_torch(self) -> np.ndarray:
+        """Codes of the result."""
+        constants = {name: torch.from_numpy(value) for name, value in self.constants.items()}
+        result = self.function.compute(torch.from_numpy(self.codes.astype(np.int64)), constants, self.call.axes)
+        return np.asarray(result.numpy())
+
+    def in_onnxruntime(self, opset: int) -> np.ndarray:
+        """Codes of the result."""
+        return np.asarray(
+            Session(io.load(self.model(opset)), optimize=True, what="the function").run({"x": self.codes})["y"]
+        )
+
+    def model(self, opset: int) -> onnx.ModelProto:
+        """A model that calls the function."""
+        kinds = [helper.np_dtype_to_tensor_dtype(np.dtype(name)) for name in (self.function.x, self.function.y)]
+        values = [
+            helper.make_tensor_value_info(name, kind, self.codes.shape) for name, kind in zip("xy", kinds, strict=True)
+        ]
+        dtypes = self.function.dtypes()
+        initializers = [
+            helper.make_tensor(name, dtypes[name], array.shape, array.reshape(-1).tolist())
+            for name, array in self.constants.items()
+        ]
+        attributes: dict[str, Any] = {"axes": list(self.call.axes)} if self.function.rows else {}
+        node = helper.make_node(self.function.name, ["x", *self.constants], ["y"], domain=DOMAIN, **attributes)
+        graph = helper.make_graph([node], "g", values[:1], values[1:], initializers)
+        imports = [helper.make_opsetid("", opset), helper.make_opsetid(DOMAIN, VERSION)]
+        function = self.function.to_onnx(opset)
+        made = helper.make_model(graph, functions=[function], opset_imports=imports, ir_version=8)
+        onnx.checker.check_model(made, full_check=True)
+        return made
+
+
+def grid(low: float, high: float, storage: str) -> CodeGrid:
+    """The grid of `storage` that covers a range."""
+    made = CodeGrid(1.0, 0, storage)
+    scale = float(np.float32((high - low) / (made.high - made.low)))
+    return CodeGrid(scale, min(max(round(made.low - low / scale), made.low), made.high), storage)
+
+
+def case(operator: str, x: str, y: str, *, rows: int = ROWS) -> Case:
+    """Random rows, rows around one end, and rows of all codes' ends; all codes of functions of single elements."""
+    function = library.kinds()[operator](x, y)
+    ranges = RANGES[operator]
+    of_x, of_y = grid(*ranges[0], x), grid(*ranges[1], y)
+    call = Call(length=ROW if function.rows else 1)
+    codes = _rows(of_x, rows) if function.rows else np.arange(of_x.low, of_x.high + 1)
+    return Case(function, of_x, of_y, call, codes.astype(x), function.constants(of_x, of_y, call))
+
+
+def _rows(x: CodeGrid, count: int) -> np.ndarray:
+    random = np.random.default_rng(zlib.crc32(x.storage.encode()))
+    middle, half = (x.low + x.high) / 2, (x.high - x.low) / 2
+    usual = random.normal(middle, half / 4, (count, ROW))
+    far = random.integers(x.low, x.high + 1, (count // 4, ROW))
+    edges = np.array([x.low, x.high])[random.integers(0, 2, (count // 8, ROW))]
+    flat = np.repeat(random.integers(x.low, x.high + 1, (8, 1)), ROW, axis=1)
+    return np.clip(np.rint(np.concatenate([usual, far, edges, flat])), x.low, x.high)

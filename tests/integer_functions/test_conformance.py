@@ -1,0 +1,96 @@
+"""Every integer function gives the same codes in numpy, torch and onnxruntime, and keeps its bound."""
+
+import numpy as np
+import pytest
+
+from onnxqat.errors import UsageError
+from onnxqat.integer_functions import library
+from onnxqat.integer_functions.functions import softmax
+from tests.integer_functions import cases
+from tools import integer_operators
+
+OPERATORS = tuple(library.kinds())
+PAIRS = [(operator, *types) for operator in OPERATORS for types in cases.TYPES]
+
+
+@pytest.mark.parametrize(("operator", "x", "y"), PAIRS)
+def test_same_bits_and_within_the_bound(operator: str, x: str, y: str) -> None:
+    case = cases.case(operator, x, y)
+    expected = case.in_numpy()
+    np.testing.assert_array_equal(case.in_torch(), expected)
+    np.testing.assert_array_equal(case.in_onnxruntime(21), expected)
+    errors = case.errors
+    assert errors.size > 100
+    assert errors.max() <= case.function.error_bound(case.x, case.y, case.call)
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+@pytest.mark.parametrize("opset", [13, 18, 25])
+def test_of_every_opset(operator: str, opset: int) -> None:
+    case = cases.case(operator, "uint8", "int8", rows=8)
+    np.testing.assert_array_equal(case.in_onnxruntime(opset), case.in_numpy())
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_a_body_has_no_float(operator: str) -> None:
+    body = cases.case(operator, "int8", "int8", rows=8).model(18)
+    kinds = {entry.type.tensor_type.elem_type for entry in body.graph.input}
+    for node in body.functions[0].node:
+        for attribute in node.attribute:
+            kinds.add(attribute.t.data_type if attribute.name == "value" else 0)
+            kinds.add(attribute.i if attribute.name == "to" else 0)
+    floats = {1, 10, 11, 16}
+    assert not kinds & floats
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_stages_hold_what_is_reached(operator: str) -> None:
+    """The widths are proofs, so no code may lead out of them; onnxruntime would wrap around there."""
+    for stage in library.kinds()[operator]("uint8", "uint8").stages():
+        assert stage.low <= stage.high
+        assert stage.bits <= 64
+
+
+@pytest.mark.parametrize(("storage", "limit"), [("uint8", 1e-3), ("uint16", 1e-5)])
+def test_softmax_of_ten_thousand_rows(storage: str, limit: float) -> None:
+    """The mean error of softmax over random rows, against the float operator of the dequantized codes."""
+    case = cases.case("Softmax", storage, storage, rows=10_000)
+    assert case.errors.mean() <= limit
+
+
+def test_softmax_of_one_large_code_among_many() -> None:
+    """Rows where all but one lie so far away that their shift is the longest."""
+    function = softmax.Function("int8", "uint8")
+    x, y = cases.grid(-100, 100, "int8"), cases.grid(0, 1, "uint8")
+    codes = np.full((1, 1000), -128)
+    codes[0, 17] = 127
+    constants = function.constants(x, y, cases.Call(length=1000))
+    result = function.compute(codes, constants)
+    assert result[0, 17] == 255
+    assert result.sum() == 255
+
+
+def test_a_row_that_is_too_long_is_refused() -> None:
+    function = softmax.Function("int8", "uint8")
+    with pytest.raises(ValueError, match="a row has 65537 elements"):
+        function.constants(
+            cases.grid(-8, 8, "int8"), cases.grid(0, 1, "uint8"), cases.Call(length=softmax.LONGEST_ROW + 1)
+        )
+
+
+def test_names() -> None:
+    assert library.chosen("all") == OPERATORS
+    assert library.chosen("soft-max, Exp") == ("Softmax", "Exp")
+    with pytest.raises(UsageError, match="there is no integer function named 'softmacs'"):
+        library.chosen("softmacs")
+    found = library.named("Softmax_int8_uint8")
+    assert isinstance(found, softmax.Function)
+    assert (found.x, found.y) == ("int8", "uint8")
+    assert library.named("Softmax_float_uint8") is None
+    assert library.named("Nothing_int8_int8") is None
+
+
+def test_the_page_of_bounds_is_current() -> None:
+    assert integer_operators.PAGE.read_text(encoding="utf-8") == integer_operators.page(), (
+        "run tools/integer_operators.py"
+    )
