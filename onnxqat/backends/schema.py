@@ -199,6 +199,7 @@ class Slot(_Row):
     fixed: FixedValue | None = None
     dtype: str | None = None
     symmetric: bool | None = None
+    unsigned: bool | None = None
     granularity: Literal["tensor", "channel"] | None = None
 
 
@@ -208,6 +209,9 @@ class OpRow(_Row):
 
     `float_output`: the backend's kernel gives float by itself, so that a result that leaves the graph needs no pair.
     `computed`: the row is for nodes without a constant among the inputs that it quantizes.
+    `elementwise`: the compiler computes it in float, in one kernel with its neighbours: it reads a tensor on whatever grid
+    its maker and its other readers want, and a tensor that only such operators read carries no pair.
+    `constants`: ``float`` where the compiler folds a constant operand into the grid of the other one, so that it has none.
     `not_behind`: the row is not for a node that reads the result of one of these operators.
     `convert`: equal parameters are a must, so that an input with prescribed ones, or of another type, gets a second
     pair onto the common grid.
@@ -220,6 +224,8 @@ class OpRow(_Row):
     share: Literal["io", "in"] | None = None
     convert: bool = False
     computed: bool = False
+    elementwise: bool = False
+    constants: Literal["pair", "float"] = "pair"
     not_behind: tuple[str, ...] = ()
     float_output: bool = False
     meets_ties: bool = False

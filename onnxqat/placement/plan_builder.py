@@ -82,6 +82,8 @@ class PlanBuilder:
         self.unpaired: dict[ir.Value, str] = {}
         self.layers_in_float: dict[ir.Node, str] = {}
         self.wants: dict[Consumer, Decision] = {}
+        self.flexible: set[Consumer] = set()
+        self.float_capable: set[ir.Value] = set()
         self.sharing: list[tuple[ir.Node, OpRow, list[int]]] = []
         self.graphs = tuple(dataflow.reached_graphs(model.graph))
         self.homes = {str(node.name): graph for graph in self.graphs for node in graph}
@@ -90,13 +92,15 @@ class PlanBuilder:
         self.ends = dataflow.first_and_last(model.graph) if backend.first_last_bits is not None else frozenset()
 
     def row(self, node: ir.Node) -> tuple[OpRow | None, str]:
-        """The table's row for `node` and its key; ``Operator/mode`` wins over the operator alone.
+        """The table's row for `node` and its key; ``Operator/mode`` and ``Operator/computed`` win over the operator alone.
 
-        None for what every compiler removes, whatever the table says of the operator.
+        ``computed`` is the row of a node without a constant input. None for what every compiler removes, whatever the
+        table says of the operator.
         """
         if node.domain or data_movement.is_removed(node):
             return None, node.op_type
-        for key in (f"{node.op_type}/{query.mode(node)}", node.op_type):
+        kinds = [query.mode(node), *([] if any(map(self._is_stored, node.inputs)) else ["computed"])]
+        for key in (*(f"{node.op_type}/{kind}" for kind in kinds), node.op_type):
             if key in self.backend.ops:
                 return self.backend.ops[key], key
         return None, node.op_type
@@ -136,6 +140,18 @@ class PlanBuilder:
         """Check whether the table lists `node` as passthrough, or every compiler removes it."""
         names = self.backend.passthrough
         return data_movement.is_removed(node) or node.op_type in names or f"{node.op_type}/{query.mode(node)}" in names
+
+    def is_constant(self, value: ir.Value | None) -> bool:
+        """Check whether `value` is stored, or computed from what is stored alone, such as a part of a matrix."""
+        maker = None if value is None else value.producer()
+        if maker is None or query.constant_tensor(value) is not None:
+            return query.constant_tensor(value) is not None
+        return not qdq.is_dequantize(maker) and maker not in self.data_nodes and not any(dataflow.branches(maker))
+
+    def _is_stored(self, value: ir.Value | None) -> bool:
+        """Check whether `value` is constant, or a constant behind a quantizer that the file has."""
+        maker = None if value is None else value.producer()
+        return self.is_constant(maker.inputs[0] if maker is not None and qdq.is_dequantize(maker) else value)
 
     @staticmethod
     def moves_float(node: ir.Node) -> bool:

@@ -21,6 +21,7 @@ from onnxqat.graph import batchnorm, query, walk
 from onnxqat.placement import (
     biases,
     claims,
+    elementwise,
     existing_quantizers,
     float_reasons,
     fusion_chains,
@@ -67,6 +68,7 @@ def plan(
         for node in graph:
             _visit(draft, node)
     residual_adds.leave_bare(draft)
+    elementwise.leave_bare(draft)
     propagation.settle(draft)
     for node, row, inputs in draft.sharing:
         propagation.share_row(draft, node, row, inputs)
@@ -74,6 +76,7 @@ def plan(
         propagation.spread(draft)
         propagation.tie_widest(draft)
     propagation.tie_branches(draft)
+    propagation.follow(draft)
     for scope in walk.scopes(model):
         if not any(scope is graph for graph in draft.graphs):
             _leave_scope(draft, scope)
@@ -112,6 +115,8 @@ def _visit(draft: PlanBuilder, node: ir.Node) -> None:
     decisions = {i: decision for i, decision in found.items() if decision is not None}
     for index, decision in decisions.items():
         draft.want(node, index, decision, f"{key} input {index}")
+        if row.elementwise:
+            draft.flexible.add((str(node.name), index))
     fusion = fusion_chains.Fusion(node.outputs[0], node.outputs[0], ())
     if draft.backend.placement == "both" and row.outputs:
         fusion = _produce(draft, node, row, key)
@@ -182,6 +187,8 @@ def _produce(draft: PlanBuilder, node: ir.Node, row: OpRow, key: str) -> fusion_
         )
         tensor = draft.tensor(value)
         tensor.produced, tensor.slot = (decision, rule), slot
+        if row.float_output or row.elementwise:
+            draft.float_capable.add(value)
         if fusion.chain is not None and fusion.chain.inner == "pair" and draft.may_carry_pair(fusion.start):
             inner = tensor_specs.of_output(draft, node, slot, fusion.start, fused=False)
             draft.tensor(fusion.start).produced = (inner, f"{key} output in front of its activation, for equal numbers")

@@ -28,16 +28,45 @@ def settle(draft: PlanBuilder) -> None:
 
 
 def _common_consumer_spec(draft: PlanBuilder, value: ir.Value) -> TensorSpec | None:
-    """The one spec that all consumers of `value` want, also those behind data movement; None if they differ."""
-    if value.is_graph_output() or not query.reads(value):
+    """The one spec that all consumers of `value` want, also those behind data movement; None if they differ.
+
+    What a consumer that takes any grid wants counts only where there is no other.
+    """
+    if not query.reads(value):
         return None
-    found: set[Decision | None] = set()
-    for node, index in value.uses():
-        wanted = draft.wants.get((str(node.name), index))
-        moved = wanted is None and index == 0 and draft.spreads(node) and draft.moves_float(node)
-        found.update([_common_consumer_spec(draft, v) for v in node.outputs if _is_read(v)] if moved else [wanted])
-    one, *others = found or {None}  # what moves the data may have no reader itself
+    firm: set[Decision | None] = set()
+    flexible: set[Decision | None] = set()
+    pending = [value]
+    while pending:
+        current = pending.pop()
+        if current.is_graph_output():
+            return None
+        for node, index in current.uses():
+            consumer = str(node.name), index
+            wanted = draft.wants.get(consumer)
+            if wanted is None and index == 0 and draft.spreads(node) and draft.moves_float(node):
+                pending.extend(v for v in node.outputs if _is_read(v))
+            else:
+                (flexible if consumer in draft.flexible else firm).add(wanted)
+    one, *others = firm or flexible or {None}  # what moves the data may have no reader itself
     return one if isinstance(one, TensorSpec) and not others else None
+
+
+def follow(draft: PlanBuilder) -> None:
+    """Let consumers that take any grid read the tensor on that of its own pair, or else of its other consumers."""
+    for tensor in draft.tensors.values():
+        loose = [(d, c) for d, consumers in tensor.wanted.items() for c in consumers if c in draft.flexible]
+        firm = (d for d, consumers in tensor.wanted.items() if any(c not in draft.flexible for c in consumers))
+        decision = tensor.produced[0] if tensor.produced is not None else next(firm, None)
+        if not isinstance(decision, TensorSpec):
+            continue
+        for wanted, consumer in loose:
+            if wanted == decision or not isinstance(wanted, TensorSpec) or wanted.role != "activation":
+                continue
+            tensor.wanted[wanted].remove(consumer)
+            tensor.wanted.setdefault(decision, []).append(consumer)
+            tensor.rules.setdefault(decision, tensor.rules[wanted])
+        tensor.wanted = {d: consumers for d, consumers in tensor.wanted.items() if consumers}
 
 
 def _is_read(value: ir.Value) -> bool:

@@ -20,6 +20,8 @@ def of_input(draft: PlanBuilder, node: ir.Node, row: OpRow, index: int) -> Decis
     if slot is None or slot.use is None or value is None or not draft.backend.types[slot.use].observed:
         return None
     constant = query.constant_tensor(value) is not None
+    if row.constants == "float" and draft.is_constant(value):
+        return None
     if slot.axis is not None and not constant:
         slot = next((s for s in row.inputs if s.use and s.axis is None and s is not slot), slot)
     if not constant and slot.axis is not None:
@@ -52,7 +54,7 @@ def spec(
     """The spec of `value`, an input or output of `node` with that `slot`."""
     assert slot.use is not None
     kind = draft.backend.types[slot.use]
-    changes = {k: v for k in ("dtype", "symmetric", "granularity") if (v := getattr(slot, k)) is not None}
+    changes = {k: v for k in ("dtype", "symmetric", "unsigned", "granularity") if (v := getattr(slot, k)) is not None}
     bits = 16 if kind.bits is None and kind.dtype in ("int16", "uint16") else kind.bits
     kind = kind.model_copy(update=changes)
     chosen = None if is_bias else draft.selection.bits(node)
