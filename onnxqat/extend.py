@@ -23,6 +23,8 @@ _PUBLIC = {
     "GsPass": "onnxqat.passes._graphsurgeon",
     "Setting": "onnxqat.passes._setting",
     "Overrides": "onnxqat.placement.table_overrides",
+    "NodeRule": "onnxqat.placement.node_rules",
+    "TensorRule": "onnxqat.placement.node_rules",
     "Preprocess": "onnxqat.data.preprocess",
     "BaseObserver": "onnxqat.calibration.observers._base",
     "HistogramObserver": "onnxqat.calibration.observers._histogram",
@@ -65,6 +67,8 @@ if TYPE_CHECKING:
     from onnxqat.passes._function import FunctionPass as FunctionPass
     from onnxqat.passes._graphsurgeon import GsPass as GsPass
     from onnxqat.passes._setting import Setting as Setting
+    from onnxqat.placement.node_rules import NodeRule as NodeRule
+    from onnxqat.placement.node_rules import TensorRule as TensorRule
     from onnxqat.placement.table_overrides import Overrides as Overrides
     from onnxqat.training.callbacks.callback import Callback as Callback
     from onnxqat.training.objective.losses import Loss as Loss

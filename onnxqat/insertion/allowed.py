@@ -35,7 +35,7 @@ def of(overrides: Overrides, chosen: NodeSelection, model: ir.Model) -> Allowed:
     A width for all nodes is the purpose of the file, whatever it costs, and so are nodes named to be quantized.
     """
     bits = overrides.weight_bits is not None or overrides.activation_bits is not None
-    kept = set(chosen.widths)
+    kept = {*chosen.widths, *chosen.rules}
     if overrides.first_last_bits is not None:
         kept.update(str(node.name) for node in dataflow.first_and_last(model.graph))
     asked = {
@@ -43,6 +43,7 @@ def of(overrides: Overrides, chosen: NodeSelection, model: ir.Model) -> Allowed:
         "--include": bool(overrides.include),
         "--observer": overrides.observer is not None,
         "--bits-of": bool(chosen.widths),
+        "--config": bool(chosen.rules),
         "--first-last-bits": overrides.first_last_bits is not None,
     }
     return Allowed(

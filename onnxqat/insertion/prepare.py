@@ -100,6 +100,8 @@ def needed_opset(table: schema.Backend, overrides: Overrides | None = None) -> i
     storages = [t.dtype for t in table.types.values() if t.dtype != "float"]
     storages += [s.dtype for row in table.ops.values() for s in (*row.inputs, *row.outputs) if s.dtype is not None]
     widths = [bits for _, *both in (overrides.node_bits if overrides else ()) for bits in both]
+    rules = [role for rule in (overrides.rules if overrides else ()) for role in (rule.weights, rule.activations)]
+    widths += [16 for role in rules if role.bits == 16 or str(role.type).endswith("int16")]
     storages += ["int16"] if 16 in (table.first_last_bits, *widths) else []
     storages += ["int4"] if any(t.granularity == "block" for t in table.types.values()) else []  # opset of block_size
     needed = max([PER_CHANNEL_OPSET, table.opset[0], *map(first_opset, storages)])

@@ -7,7 +7,6 @@ Mixed precision, different bit widths in one model, is ``node_bits`` and ``first
 from __future__ import annotations
 
 import dataclasses
-import fnmatch
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
@@ -19,7 +18,8 @@ from onnxqat.backends.schema import FLOAT_OBSERVERS, SCALE_BITS, WIDTHS, Backend
 from onnxqat.errors import UsageError
 from onnxqat.graph import query, walk
 from onnxqat.ops import operators as ops
-from onnxqat.placement import weight_only
+from onnxqat.placement import node_names, node_rules, weight_only
+from onnxqat.placement.node_rules import NodeRule, Roles
 
 ACTIVATION_TYPES: dict[str, tuple[str, bool]] = {
     "int8": ("int8", False),
@@ -39,7 +39,7 @@ whatever the order; that much holds with the tables' own (2, 4) as well. Here th
 the next grid is a short number too, so that integer kernels, which multiply by it, meet the same ties as
 QuantizeLinear, which divides.
 """
-_MARK, _WIDTHS_MARK = "onnxqat.left_out", "onnxqat.widths"
+_MARK, _WIDTHS_MARK, _RULES_MARK = "onnxqat.left_out", "onnxqat.widths", "onnxqat.rules"
 _EXACT_WEIGHTS = {"scale_bits": EXACT[1], "reduce_range": True}
 _TIE_FREE_CHECKS = (
     # with 16 positions, the largest activation times a weight's code is 1/256 of a step: nothing is gained by more
@@ -82,6 +82,7 @@ class Overrides:
         first_last_bits: width of the first and last weighted layers; 0 leaves them in float.
         encodings: files of encodings of other tools (:mod:`onnxqat.placement.encodings`), which the tensors that they name
             keep.
+        rules: types, widths and observers of single nodes (:mod:`onnxqat.placement.node_rules`); they win over all others.
     """
 
     exclude: tuple[str, ...] = ()
@@ -103,6 +104,7 @@ class Overrides:
     weight_only: str | None = None
     block_size: int | None = None
     encodings: tuple[str, ...] = ()
+    rules: tuple[NodeRule, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,11 +117,11 @@ class NodeSelection:
     left_out: dict[str, str]
     outputs: dict[str, str]
     widths: dict[str, tuple[int, int]] = dataclasses.field(default_factory=dict)
+    rules: dict[str, Roles] = dataclasses.field(default_factory=dict)
 
     def bits(self, node: ir.Node) -> tuple[int, int] | None:
         """Widths of weights and activations that the user chose for `node`, or None."""
-        names = (node.name, *(v.name for v in node.outputs))
-        return next((self.widths[str(name)] for name in names if name and str(name) in self.widths), None)
+        return next((self.widths[name] for name in node_names.of(node) if name in self.widths), None)
 
     def reason(self, node: ir.Node) -> str | None:
         """Reason why `node` is left in float, or None."""
@@ -139,7 +141,9 @@ def select(model: ir.Model, overrides: Overrides) -> NodeSelection:
     left_out: dict[int, str] = {}
     for pattern in overrides.exclude:
         readers = _readers_of_inputs(model, pattern)
-        found = [n for n in nodes if _matches_node(n, pattern)] if readers else _matching(nodes, pattern, "--exclude")
+        found = (
+            [n for n in nodes if node_names.matches(n, pattern)] if readers else _matching(nodes, pattern, "--exclude")
+        )
         left_out.update({id(n): f"excluded by {pattern!r}" for n in (*readers, *found)})
     for op_type in overrides.exclude_ops:
         found = [n for n in nodes if n.op_type == op_type]
@@ -157,18 +161,22 @@ def select(model: ir.Model, overrides: Overrides) -> NodeSelection:
     widths: dict[str, tuple[int, int]] = {}
     for pattern, *bits in overrides.node_bits:
         for node in _matching(nodes, pattern, "--bits-of"):
-            widths |= dict.fromkeys(_names(node), (bits[0], bits[1]))
+            widths |= dict.fromkeys(node_names.of(node), (bits[0], bits[1]))
+    rules, in_float = node_rules.resolve(model, overrides.rules)
     return NodeSelection(
-        {str(n.name): reason for n, reason in chosen if n.name},
-        {str(v.name): reason for n, reason in chosen for v in n.outputs if v.name},
+        in_float | {str(n.name): reason for n, reason in chosen if n.name},
+        in_float | {str(v.name): reason for n, reason in chosen for v in n.outputs if v.name},
         widths,
+        rules,
     )
 
 
 def _readers_of_inputs(model: ir.Model, pattern: str) -> list[ir.Node]:
     """The nodes that read the graph inputs that `pattern` names: what keeps an input in float."""
     inputs = [
-        v for v in model.graph.inputs if v.name not in model.graph.initializers and _matches(str(v.name), pattern)
+        v
+        for v in model.graph.inputs
+        if v.name not in model.graph.initializers and node_names.matches_name(str(v.name), pattern)
     ]
     return list({id(node): node for value in inputs for node in value.consumers()}.values())
 
@@ -176,26 +184,31 @@ def _readers_of_inputs(model: ir.Model, pattern: str) -> list[ir.Node]:
 def mark(model: ir.Model, chosen: NodeSelection) -> None:
     """Note the selection on the nodes themselves, so that copies of them are found by :func:`unmark`."""
     for node in walk.nodes(model):
-        reason, widths = chosen.reason(node), chosen.bits(node)
+        reason, widths, rules = chosen.reason(node), chosen.bits(node), node_rules.of_node(node, chosen.rules)
         if reason is not None:
             node.metadata_props[_MARK] = reason
         if widths is not None:
             node.metadata_props[_WIDTHS_MARK] = ",".join(map(str, widths))
+        if rules is not None:
+            node.metadata_props[_RULES_MARK] = node_rules.text(rules)
 
 
 def unmark(model: ir.Model, chosen: NodeSelection) -> NodeSelection:
     """`chosen`, and the nodes that were made from selected ones: by a call of a function, or inside its body."""
     found = [(node, reason) for node in walk.nodes(model) if (reason := node.metadata_props.pop(_MARK, None))]
-    widths = dict(chosen.widths)
+    widths, rules = dict(chosen.widths), dict(chosen.rules)
     for node in walk.nodes(model):
-        text = node.metadata_props.pop(_WIDTHS_MARK, None)
+        text, noted = (node.metadata_props.pop(mark, None) for mark in (_WIDTHS_MARK, _RULES_MARK))
         if text is not None:
             weight, activation = map(int, text.split(","))
-            widths |= dict.fromkeys(_names(node), (weight, activation))
+            widths |= dict.fromkeys(node_names.of(node), (weight, activation))
+        if noted is not None:
+            rules |= dict.fromkeys(node_names.of(node), node_rules.parse(noted))
     return NodeSelection(
         {str(node.name): reason for node, reason in found} | chosen.left_out,
         {str(v.name): reason for node, reason in found for v in node.outputs} | chosen.outputs,
         widths,
+        rules,
     )
 
 
@@ -205,10 +218,10 @@ def without(chosen: NodeSelection, reasons: Mapping[str, str]) -> NodeSelection:
 
 
 def _matching(nodes: Iterable[ir.Node], pattern: str, option: str) -> list[ir.Node]:
-    found = [n for n in nodes if _matches_node(n, pattern)]
+    found = [n for n in nodes if node_names.matches(n, pattern)]
     if not found:
         hint, text = (
-            discover.suggestion(pattern, sorted({name for n in nodes for name in _names(n)})),
+            discover.suggestion(pattern, sorted({name for n in nodes for name in node_names.of(n)})),
             pattern.strip("*?"),
         )
         if not hint.startswith("did"):
@@ -218,22 +231,6 @@ def _matching(nodes: Iterable[ir.Node], pattern: str, option: str) -> list[ir.No
             hint = f"patterns are node or tensor names of the model, for example {examples}; * and ? are wildcards"
         raise UsageError("pattern-no-match", f"{option} {pattern!r} matches no node", hint=hint)
     return found
-
-
-def _matches_node(node: ir.Node, pattern: str) -> bool:
-    return any(_matches(name, pattern) for name in _names(node))
-
-
-def _names(node: ir.Node) -> Iterable[str]:
-    yield from (str(name) for name in (node.name, *(v.name for v in node.outputs)) if name)
-
-
-def _matches(name: str, pattern: str) -> bool:
-    return (
-        name == pattern
-        or fnmatch.fnmatchcase(name, pattern)
-        or any(name.startswith(pattern.rstrip("/.") + separator) for separator in "/.")
-    )
 
 
 def apply(overrides: Overrides, backend: Backend) -> Backend:
@@ -316,6 +313,11 @@ def _check_widths(overrides: Overrides, backend: Backend) -> None:
             _check_accepted(backend, "weights", _with_bits(backend.types[name], weight_bits))
         for name in activations:
             _check_accepted(backend, "activations", _with_bits(backend.types[name], activation_bits))
+    for rule in overrides.rules:
+        for name in weights if rule.weights.given() else ():
+            _check_accepted(backend, "weights", rule.weights.apply(backend.types[name]))
+        for name in activations if rule.activations.given() else ():
+            _check_accepted(backend, "activations", rule.activations.apply(backend.types[name]))
 
 
 def _exact(chain: Chain) -> Chain:

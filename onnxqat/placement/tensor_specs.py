@@ -10,6 +10,7 @@ from onnxqat.analysis import signs
 from onnxqat.backends.schema import OpRow, Slot
 from onnxqat.graph import query
 from onnxqat.ops import operators as ops
+from onnxqat.placement import node_rules
 from onnxqat.placement.plan_builder import PlanBuilder
 from onnxqat.types import Decision, Fixed, QParams, Role, TensorSpec
 
@@ -65,6 +66,9 @@ def spec(
         kind = kind.with_bits(draft.backend.first_last_bits).model_copy(update=observer)
     elif bits is not None and slot.dtype is not None:
         kind = kind.with_bits(bits)
+    rules = None if is_bias else node_rules.of_node(node, draft.selection.rules, value)
+    if rules is not None:
+        kind = (rules[0] if role == "weight" and _has_weight(node) else rules[1]).apply(kind)
     if kind.unsigned and role == "activation" and value is not None and signs.is_non_negative(value):
         kind = kind.without_sign()
     return kind.spec(role, axis)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from onnxqat.cli import _headings, _options
+from onnxqat.cli import _config, _headings, _options
+
+if TYPE_CHECKING:
+    from onnxqat.placement.node_rules import NodeRule
 
 
 @click.command(cls=_headings.Headed)
@@ -24,6 +27,7 @@ from onnxqat.cli import _headings, _options
     _options.limit,
     _options.random_data,
 )
+@_headings.under("Configuration", *_config.options)
 @_headings.under(
     "Nodes",
     _options.exclude,
@@ -206,6 +210,8 @@ def run(
     explain: bool,
     html: Path | None,
     as_json: bool,
+    rules: tuple[NodeRule, ...],
+    save_config: Path | None,
 ) -> None:
     """Place and calibrate Q/DQ pairs by a backend's rules.
 
@@ -239,6 +245,7 @@ def run(
         first_last_bits=first_last_bits,
         node_bits=_options.parse_bits_of(bits_of),
         encodings=tuple(map(str, encodings)),
+        rules=rules,
     )
     with _options.progress("calibrate", quiet=as_json) as progress:
         result = insert_qdq(
@@ -264,5 +271,7 @@ def run(
             fast=fast,
             progress=progress,
         )
+    if save_config is not None:
+        _config.save(save_config, rules, result.plan)
     report = build.from_insert(result, explain=explain, source=str(model), data=calibration, preprocess=preprocess)
     _output.show(report, as_json=as_json, html_path=html)

@@ -1,0 +1,134 @@
+"""Configuration files of ``insert-qdq``: its options, and rules for single nodes, in one YAML file."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import yaml
+
+from onnxqat.errors import UsageError
+from onnxqat.graph import files_read
+from onnxqat.placement.node_rules import NodeRule
+
+SCHEMA = 1
+LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+LARGEST = 16 * 2**20  # bytes; YAML takes several hundred times as much memory as text
+_HEAD = "# Configuration of onnxqat insert-qdq; docs/commands/insert-qdq.md explains it.\n"
+_NODES = (
+    "# Nodes as they were quantized. To change one, move its entry into the list `nodes` above, "
+    "without the comment sign:\n"
+)
+Option = str | int | float | bool | tuple[str | int | float, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Content of a configuration file.
+
+    Attributes:
+        schema: version of the format, 1.
+        options: options of ``insert-qdq`` by their long names, without the dashes in front; those on the command line win.
+        nodes: rules in order; a later one wins.
+    """
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+    schema: Literal[1]
+    options: dict[str, Option] = dataclasses.field(default_factory=dict)
+    nodes: tuple[NodeRule, ...] = ()
+
+
+def read(path: str | os.PathLike[str]) -> Config:
+    """Read a configuration file.
+
+    Raises:
+        UsageError: ``option-invalid``, naming the file and the key.
+    """
+    file = Path(path)
+    try:
+        files_read.check_regular(file)
+        files_read.note_all((file,), "the configuration")
+        text = file.read_text(encoding="utf-8")
+        if len(text) > LARGEST:
+            raise ValueError(f"more than {LARGEST >> 20} MiB")
+        raw = _load(text)
+    except (yaml.YAMLError, ValueError, RecursionError, OSError) as error:
+        detail = str(error).splitlines()[0]
+        raise UsageError("option-invalid", f"{file}: the configuration cannot be read: {detail}") from None
+    return _validated(raw, file)
+
+
+def _load(text: str) -> Any:
+    """Return the content of YAML without aliases, a few of which stand for more than memory holds.
+
+    Raises:
+        ValueError: an alias.
+    """
+    if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, Loader=LOADER)):
+        raise ValueError("aliases (*name) are not taken")
+    return yaml.load(text, Loader=LOADER)
+
+
+def _validated(raw: Any, file: Path) -> Config:
+    import pydantic
+
+    if not isinstance(raw, dict):
+        raise UsageError("option-invalid", f"{file}: a configuration is a mapping of keys: schema, options, nodes")
+    rows = raw.get("nodes")
+    if isinstance(rows, list):
+        raw = {**raw, "nodes": [_with_lists(row) for row in rows]}
+    try:
+        return pydantic.TypeAdapter(Config).validate_python(raw)
+    except pydantic.ValidationError as error:
+        first = error.errors(include_url=False)[0]
+    unknown = first["type"] in ("unexpected_keyword_argument", "extra_forbidden")
+    problem = "there is no such key" if unknown else first["msg"].removeprefix("Value error, ")
+    place = ".".join(map(str, first["loc"]))
+    raise UsageError("option-invalid", f"{file}: {place or 'the file'}: {problem}")
+
+
+def _with_lists(row: Any) -> Any:
+    """Return a rule in which a single name or operator is a list of one."""
+    if not isinstance(row, dict):
+        return row
+    single = {key: (row[key],) for key in ("name", "operator") if isinstance(row.get(key), str)}
+    return {**row, **single}
+
+
+def text(options: Mapping[str, Any], rules: Iterable[NodeRule], nodes: Iterable[Mapping[str, Any]]) -> str:
+    """Return a configuration file.
+
+    Args:
+        options: values of options by name.
+        rules: rules that were given.
+        nodes: the nodes as they were quantized, each in the form of a rule; they are written as comments.
+    """
+    content: dict[str, Any] = {"schema": SCHEMA, "options": dict(options), "nodes": [_row(rule) for rule in rules]}
+    body = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=2**16)
+    lines = [yaml.safe_dump([dict(node)], default_flow_style=None, sort_keys=False, width=2**16) for node in nodes]
+    listed = "".join(f"# {line}\n" for entry in lines for line in entry.splitlines())
+    return _HEAD + body + (_NODES + listed if listed else "")
+
+
+def _row(rule: NodeRule) -> dict[str, Any]:
+    """Return a rule as the file has it, without what it leaves open."""
+    found: dict[str, Any] = {}
+    for key in ("name", "regex", "operator", "between"):
+        value = getattr(rule, key)
+        if value:
+            found[key] = list(value) if isinstance(value, tuple) else value
+    for role in ("weights", "activations"):
+        if given := getattr(rule, role).given():
+            found[role] = given
+    return {**found, "float": True} if rule.float else found
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON schema of configuration files, for editors that check YAML."""
+    import pydantic
+
+    return {"title": "Configuration of onnxqat insert-qdq", **pydantic.TypeAdapter(Config).json_schema()}
