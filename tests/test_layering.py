@@ -46,6 +46,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("bit_allocation",),
     ("from_torch",),
     ("deployment",),
+    ("diagnosis",),
     ("compat",),
     ("autotune",),
     ("report",),

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
 
 from onnxqat import discover
+from onnxqat.cli import _completion
 
 
 class Folder(click.Group):
     """The files of `package` as commands of their name, with ``-`` for ``_``; only the one that is called is imported.
 
     A subfolder is a command too, and may be such a folder again.
+
+    Args:
+        package: with the files.
+        groups: commands under the headings that the help lists them below; "Commands" is that of all others.
     """
 
-    def __init__(self, *arguments: Any, package: str, **options: Any) -> None:
+    def __init__(
+        self, *arguments: Any, package: str, groups: Mapping[str, Sequence[str]] | None = None, **options: Any
+    ) -> None:
         super().__init__(*arguments, **options)
         self.package = package
+        self.groups = groups or {}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The names of the files."""
@@ -29,8 +38,7 @@ class Folder(click.Group):
             return None
         module = discover.load(self.package, cmd_name)
         # A subfolder with a command `run` has that module under this name: its own command is called `group`.
-        command: click.Command = module.group if hasattr(module, "group") else module.run
-        return command
+        return _completion.attach(module.group if hasattr(module, "group") else module.run)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -47,9 +55,16 @@ class Folder(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The first sentence about each command; click's own list cuts it to a line."""
-        found = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, command.get_short_help_str(limit=1000)) for name, command in found if command])
+        found = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
+        rows = {name: command.get_short_help_str(limit=1000) for name, command in found.items() if command is not None}
+        grouped = {name for names in self.groups.values() for name in names}
+        sections = {**self.groups, "Commands": [name for name in rows if name not in grouped]}
+        widest = max(map(len, rows))
+        for heading, names in sections.items():
+            lines = [(name.ljust(widest), rows[name]) for name in names if name in rows]
+            if lines:
+                with formatter.section(heading):
+                    formatter.write_dl(lines)
 
 
 def list_by_default(ctx: click.Context, *, as_json: bool) -> None:

@@ -15,7 +15,7 @@ import click
 
 from onnxqat import printing
 from onnxqat._version import __version__
-from onnxqat.cli import _address_space, _gone_folder, _machine, _signals, _streams, _threads
+from onnxqat.cli import _address_space, _completion, _gone_folder, _machine, _signals, _streams, _threads
 from onnxqat.cli._folder import Folder
 from onnxqat.errors import InputError, QatError, UsageError
 
@@ -26,7 +26,18 @@ _NO_ARGUMENTS: tuple[type[Exception], ...] = tuple(filter(None, [getattr(click.e
 _CONTEXT = {"show_default": True, "help_option_names": ["-h", "--help"]}
 
 
-@click.command(cls=Folder, package="onnxqat.cli.commands", context_settings=_CONTEXT)
+GROUPS = {
+    "The way of a model": ("export", "insert-qdq", "finetune", "validate", "handoff"),
+    "The way in one command": ("auto", "train", "demo"),
+    "Accuracy": ("profile", "mixed-precision", "reconstruct"),
+    "Files": ("inspect", "explain", "lint", "diff", "simulate", "fold-batchnorm", "cut", "stitch"),
+    "Backends and extensions": ("backends", "passes", "methods", "extensions"),
+    "This machine": ("doctor", "replay"),
+}
+"""Commands as the help lists them: first what a model passes through."""
+
+
+@click.command(cls=Folder, package="onnxqat.cli.commands", groups=GROUPS, context_settings=_CONTEXT)
 @click.version_option(__version__, message="%(version)s", help="Print the version.")
 def command_line(**_: Any) -> None:
     """Quantization-aware training from an ONNX file: place Q/DQ, fine-tune, write back, prove, hand off."""
@@ -40,6 +51,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     if not _streams.prepare():
         sys.exit(_without_output())
+    completed = _completion.answer(command_line)
+    if completed is not None:
+        sys.exit(completed)
     _address_space.guard()
     _gone_folder.guard()
     with _signals.handled(ends=arguments is None):

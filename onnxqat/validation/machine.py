@@ -14,6 +14,7 @@ from onnxqat.errors import QatError
 from onnxqat.graph import query
 from onnxqat.types import Remark
 
+_VECTORS = {"sse4_1", "avx", "avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx_vnni_int8", "amx_int8"}
 _VECTOR_NEURAL = {"avx512_vnni", "avx_vnni", "avx_vnni_int8", "amx_int8"}
 
 
@@ -25,14 +26,20 @@ def saturates() -> bool:
     default session, none with the session option ``session.x64quantprecision=1``, and none where weights lie in
     -64..63. False where the system does not tell.
     """
+    return bool(features()) and not features() & _VECTOR_NEURAL
+
+
+@functools.cache
+def features() -> frozenset[str]:
+    """Vector and integer extensions of an x64 processor that kernels use; none where the system does not tell."""
     if platform.machine().lower() not in ("x86_64", "amd64"):
-        return False
+        return frozenset()
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
-        return False
+        return frozenset()
     flags = set(next((line for line in lines if line.startswith("flags")), "").split())
-    return bool(flags) and not flags & _VECTOR_NEURAL
+    return frozenset(flags & _VECTORS)
 
 
 def precise(model: ir.Model) -> bool:

@@ -1,0 +1,26 @@
+"""doctor: what it prints, and its exit status."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from onnxqat.deployment import base_compiler
+from onnxqat.diagnosis import packages
+
+Run = Callable[..., Any]
+
+
+def test_it_lists_packages_and_compilers(onnxqat: Run) -> None:
+    done = onnxqat("doctor", "--json")
+    assert done.status == (0 if done.json["passed"] else 1)
+    tables = done.json["tables"]
+    assert len(tables["compilers"]) == len(base_compiler.names())
+    assert len(tables["packages"]) == len(packages.needed())
+
+
+def test_a_problem_is_a_status(onnxqat: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packages, "runtimes", lambda: {"onnxruntime": "1.0", "onnxruntime-gpu": "1.0"})
+    done = onnxqat("doctor")
+    assert done.status == 1
+    assert "pip uninstall" in " ".join(done.out.split())
