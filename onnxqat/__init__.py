@@ -41,6 +41,7 @@ _PUBLIC = {
     "inspect": "onnxqat.linting.inspect",
     "explain": "onnxqat.linting.explain",
     "diff": "onnxqat.linting.diff",
+    "model_report": "onnxqat.report.model_report.build",
     "load": "onnxqat.graph.io",
     "save": "onnxqat.graph.io",
 }
@@ -96,6 +97,7 @@ if TYPE_CHECKING:
     from onnxqat.linting.inspect import inspect as inspect
     from onnxqat.linting.lint import lint as lint
     from onnxqat.placement.table_overrides import Overrides as Overrides
+    from onnxqat.report.model_report.build import model_report as model_report
     from onnxqat.subgraphs.cut import cut as cut
     from onnxqat.subgraphs.stitch import stitch as stitch
     from onnxqat.training.config import CheckpointConfig as CheckpointConfig

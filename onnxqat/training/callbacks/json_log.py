@@ -9,9 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
 
+from onnxqat.bridge.quantizers.state import quantizers
 from onnxqat.errors import ModelError
 from onnxqat.graph import files_read, io
 from onnxqat.training.callbacks.callback import Callback, Run, StepRecord
+from onnxqat.training.callbacks.turning_codes import TurningCodes
+from onnxqat.training.distributed.tensors import whole
 
 FILE = "log.jsonl"
 
@@ -21,7 +24,9 @@ class JsonLog(Callback):
 
     Each line has ``event``, ``step`` (steps done), ``epoch`` (epochs done), ``loss`` and ``seconds`` (since this call
     began). ``"step"`` lines have the mean loss since the line before, ``gradient_norm`` of the last step, ``rates`` by
-    parameter group and ``samples_per_second``; ``"epoch"`` lines ``score``, ``limited_scales`` and ``skipped`` steps.
+    parameter group and ``samples_per_second``; ``"epoch"`` lines ``score``, ``limited_scales``, ``skipped`` steps, the
+    mean scale of each quantizer as ``scales``, and as ``oscillating`` the share of weights whose code turned back between
+    lines, null where processes hold parts of the weights.
     On a GPU, steps are known some steps later, so lines may be that much further apart.
 
     Args:
@@ -35,11 +40,13 @@ class JsonLog(Callback):
         self._folder, self._every = folder, every
         self._file: IO[str] | None = None
         self._held: list[StepRecord] = []
+        self._codes: TurningCodes | None = None
 
     def start(self, run: Run) -> None:
         """See the base class."""
         self._run, self._start = run, time.perf_counter()
         self._last = self._start
+        self._codes = TurningCodes.of(run.module)
         if run.world.writer:
             self._file = _opened(self._folder / FILE, run.standing.step)
 
@@ -61,10 +68,14 @@ class JsonLog(Callback):
                 samples_per_second=sum(record.samples for record in self._held) / max(now - self._last, 1e-9),
             )
             self._held, self._last = [], now
+            if self._codes is not None:
+                self._codes.look()
 
     def after_epoch(self, epoch: int, loss: float, score: float) -> None:
         """See the base class."""
         standing = self._run.standing
+        held = [(q.tensor, q.effective_scale()) for _, q in quantizers(self._run.module) if not q.derived]
+        scales = {tensor: float(whole(scale.detach()).float().mean()) for tensor, scale in held}
         self._write(
             event="epoch",
             step=standing.step,
@@ -73,6 +84,8 @@ class JsonLog(Callback):
             score=score,
             limited_scales=standing.limited_scales,
             skipped=standing.skipped,
+            scales=scales,
+            oscillating=None if self._codes is None else self._codes.share(),
             seconds=time.perf_counter() - self._start,
         )
 

@@ -1,0 +1,1 @@
+"""The report on one quantized model: graph, quantizers, costs, training and targets in one data model and one page."""
