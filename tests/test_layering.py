@@ -14,6 +14,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "verdict",
         "shell",
         "discover",
+        "displayed",
         "numerics",
         "lazy_names",
         "lazy_sympy",

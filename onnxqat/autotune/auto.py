@@ -7,7 +7,7 @@ import math
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from onnxqat import metrics
 from onnxqat.autotune import journal, moves, plan
@@ -23,6 +23,7 @@ from onnxqat.backends import schema
 from onnxqat.data import preprocess as lines
 from onnxqat.deployment.bundle import check_target
 from onnxqat.deployment.handoff import handoff
+from onnxqat.displayed import Displayed
 from onnxqat.errors import CheckError, DataError
 from onnxqat.graph import files_read, io, provenance
 from onnxqat.graph.staging import scratch
@@ -44,7 +45,7 @@ MODEL, BUNDLE = "model.qdq.onnx", "bundle"
 
 
 @dataclasses.dataclass(frozen=True)
-class AutoResult:
+class AutoResult(Displayed):
     """Result of :func:`auto`.
 
     Attributes:
@@ -67,6 +68,8 @@ class AutoResult:
         seconds: wall time.
         cut_short: whether the budget ended a search that might have gained more.
     """
+
+    displayed_by: ClassVar[str] = "onnxqat.report.build_auto:from_result"
 
     backend: str
     model: Path

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from onnxqat import metrics
 from onnxqat.bit_allocation.costs import Cost
+from onnxqat.displayed import Displayed
 from onnxqat.types import Remark
 
 
@@ -73,7 +74,7 @@ class FrontPoint:
 
 
 @dataclasses.dataclass(frozen=True)
-class MixedPrecision:
+class MixedPrecision(Displayed):
     """A file of several widths, and the choices behind it.
 
     Attributes:
@@ -96,6 +97,8 @@ class MixedPrecision:
         following: the ``insert-qdq`` command that writes the same file.
         remarks: what is worth knowing.
     """
+
+    displayed_by: ClassVar[str] = "onnxqat.report.build_mixed_precision:from_mixed_precision"
 
     model: Any
     layers: tuple[ChosenLayer, ...]

@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import os
 from pathlib import Path
-from typing import Any, Generic, Literal, TypeVar, get_args, overload
+from typing import Any, ClassVar, Generic, Literal, TypeVar, get_args, overload
 
 import onnx_ir as ir
 
 from onnxqat.backends import schema
+from onnxqat.displayed import Displayed
 from onnxqat.errors import BackendError, UsageError
 from onnxqat.graph import batchnorm, bundles, folded_batchnorm, io, walk
 from onnxqat.graph.io import ModelT
@@ -27,7 +28,7 @@ FoldedT = TypeVar("FoldedT")
 
 
 @dataclasses.dataclass(frozen=True)
-class Folded(Generic[FoldedT]):
+class Folded(Displayed, Generic[FoldedT]):
     """Result of :func:`fold_batchnorm`.
 
     Attributes:
@@ -36,6 +37,8 @@ class Folded(Generic[FoldedT]):
         count: number of BatchNormalization nodes folded.
         left: number of them left.
     """
+
+    displayed_by: ClassVar[str] = "onnxqat.report.build:from_fold"
 
     model: FoldedT
     remarks: tuple[Remark, ...]

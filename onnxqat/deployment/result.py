@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 from onnxqat.deployment.base_compiler import HEAVY, NodeResult
 from onnxqat.deployment.outputs import OutputCheck
+from onnxqat.displayed import Displayed
 from onnxqat.metrics import Scored
 from onnxqat.types import Remark
 from onnxqat.validation.compare import plain
@@ -24,7 +25,7 @@ class Coverage:
 
 
 @dataclasses.dataclass(frozen=True)
-class HandoffReport:
+class HandoffReport(Displayed):
     """One model handed to one target.
 
     Attributes:
@@ -47,6 +48,8 @@ class HandoffReport:
         scores: of the runs ``float``, ``file`` (the file handed in) and ``compiled``, as far as there are any.
         verdicts: ``deployment`` and ``accuracy``.
     """
+
+    displayed_by: ClassVar[str] = "onnxqat.report.build_handoff:from_handoff"
 
     model: str
     backend: str

@@ -8,11 +8,24 @@ import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast, get_args, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Concatenate,
+    Generic,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    cast,
+    get_args,
+    overload,
+)
 
 import onnx_ir as ir
 
 from onnxqat.backends import equalizations, schema
+from onnxqat.displayed import Displayed
 from onnxqat.errors import UsageError
 from onnxqat.graph import build, bundles, edit, files_read, io, provenance, qdq, query, walk
 from onnxqat.insertion import kept_weights, needed_data, records, weight_choice
@@ -44,7 +57,7 @@ P = ParamSpec("P")
 
 
 @dataclasses.dataclass(frozen=True)
-class InsertResult(Generic[MadeT]):
+class InsertResult(Displayed, Generic[MadeT]):
     """Result of :func:`insert_qdq`.
 
     Attributes:
@@ -56,6 +69,8 @@ class InsertResult(Generic[MadeT]):
             onnxruntime does not run the model.
         guard: measures against an output below the floor; None where none were needed.
     """
+
+    displayed_by: ClassVar[str] = "onnxqat.report.build:from_insert"
 
     model: MadeT
     plan: QuantPlan

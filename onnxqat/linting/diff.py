@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from typing import ClassVar
 
 import numpy as np
 
 from onnxqat import numerics
+from onnxqat.displayed import Displayed
 from onnxqat.graph import io, qdq, query
 from onnxqat.graph.quantizer import Quantizer
 from onnxqat.linting.context import constant_values, tensor_of
@@ -43,7 +45,7 @@ class PairDifference:
 
 
 @dataclasses.dataclass(frozen=True)
-class Difference:
+class Difference(Displayed):
     """Differences of two files.
 
     Attributes:
@@ -53,6 +55,8 @@ class Difference:
         same: number of quantizers that are in both, bit for bit, codes of constants included.
         pairs: those that differ, in the order of A, then those of B alone.
     """
+
+    displayed_by: ClassVar[str] = "onnxqat.report.build_diff:from_diff"
 
     models: tuple[str, str]
     opsets: tuple[int, int]

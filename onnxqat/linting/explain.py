@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Iterator
+from typing import ClassVar
 
 import numpy as np
 import onnx_ir as ir
@@ -12,6 +13,7 @@ import onnx_ir as ir
 from onnxqat import discover
 from onnxqat.analysis import dataflow
 from onnxqat.backends import schema
+from onnxqat.displayed import Displayed
 from onnxqat.graph import build, io, qdq, query
 from onnxqat.graph.quantizer import Quantizer
 from onnxqat.linting.comparison import compared
@@ -61,7 +63,7 @@ class FloatNode:
 
 
 @dataclasses.dataclass(frozen=True)
-class Explanation:
+class Explanation(Displayed):
     """Quantizers and float nodes of a file.
 
     Attributes:
@@ -71,6 +73,8 @@ class Explanation:
         pairs: all quantizers, or those around one node, in graph order.
         float_nodes: nodes that compute in float, or the one asked for.
     """
+
+    displayed_by: ClassVar[str] = "onnxqat.report.build_explain:from_explain"
 
     model: str
     backend: str | None

@@ -7,9 +7,11 @@ import dataclasses
 import math
 import os
 from collections.abc import Iterator
+from typing import ClassVar
 
 import onnx_ir as ir
 
+from onnxqat.displayed import Displayed
 from onnxqat.graph import io, qdq, quantized_forms, query, scale_defects, shapes, walk
 from onnxqat.graph.quantizer import Quantizer
 from onnxqat.linting.explain import granularity_text, grid_text
@@ -66,7 +68,7 @@ class Grid:
 
 
 @dataclasses.dataclass(frozen=True)
-class Inspection:
+class Inspection(Displayed):
     """Summary of a file.
 
     Attributes:
@@ -85,6 +87,8 @@ class Inspection:
         metadata: its keys and values.
         defects: scales that are no steps: negative, 0, NaN or infinite.
     """
+
+    displayed_by: ClassVar[str] = "onnxqat.report.build_inspect:from_inspect"
 
     model: str
     form: str

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import onnx_ir as ir
+
+from onnxqat.displayed import Displayed
 
 if TYPE_CHECKING:
     from onnxqat.linting.context import LintContext
@@ -92,7 +94,7 @@ class Finding:
 
 
 @dataclasses.dataclass(frozen=True)
-class LintReport:
+class LintReport(Displayed):
     """Result of the lint of one file.
 
     Attributes:
@@ -104,6 +106,8 @@ class LintReport:
         fixed: number of findings that the fix mended, by code.
         rules: the rules that were known, those of the user's files too.
     """
+
+    displayed_by: ClassVar[str] = "onnxqat.report.build_lint:from_lint"
 
     model: str
     backend: str | None

@@ -62,6 +62,12 @@ def from_auto(result: AutoResult, given: Given, *, longer: str = "") -> Report:
     )
 
 
+def from_result(result: AutoResult) -> Report:
+    """Build the report of ``auto`` from its result alone; the next command has placeholders for what was given."""
+    proof = result.validation
+    return from_auto(result, Given(proof.float_model, proof.qdq_model, target=proof.backend))
+
+
 def from_several(results: Sequence[AutoResult], reports: Sequence[Report]) -> Report:
     """Build the report of several backends: a line for each, then what each one's own report says.
 

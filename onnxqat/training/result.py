@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 from torch import nn
 
+from onnxqat.displayed import Displayed
 from onnxqat.training.loop.loop import Fitted, Loop
 from onnxqat.types import Remark
 
@@ -14,7 +15,7 @@ MadeT = TypeVar("MadeT")
 
 
 @dataclasses.dataclass
-class FinetuneResult(Generic[MadeT]):
+class FinetuneResult(Displayed, Generic[MadeT]):
     """Result of a run.
 
     Attributes:
@@ -37,6 +38,8 @@ class FinetuneResult(Generic[MadeT]):
         seconds: wall time of the training loop of this call.
         remarks: what is worth knowing about the options.
     """
+
+    displayed_by: ClassVar[str] = "onnxqat.report.build:from_finetune"
 
     model: MadeT
     module: nn.Module

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
+from typing import ClassVar, Literal
 
 from onnxqat import metrics
+from onnxqat.displayed import Displayed
 from onnxqat.types import Remark, Role
 from onnxqat.validation.tensor_statistics import TensorStatistics
 
@@ -117,7 +118,7 @@ class CurvePoint:
 
 
 @dataclasses.dataclass(frozen=True)
-class ProfileReport:
+class ProfileReport(Displayed):
     """Result of :func:`onnxqat.validation.profile.profile`.
 
     Attributes:
@@ -142,6 +143,8 @@ class ProfileReport:
         source: data on the command line, for the next one; empty where they are Python objects.
         preprocess: preprocessing line of images.
     """
+
+    displayed_by: ClassVar[str] = "onnxqat.report.build_profile:from_profile"
 
     float_model: str
     qdq_model: str

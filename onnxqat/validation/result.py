@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
+from onnxqat.displayed import Displayed
 from onnxqat.metrics import Scored
 from onnxqat.metrics._accuracy import Accuracy
 from onnxqat.types import Remark
@@ -74,7 +75,7 @@ class Limits:
 
 
 @dataclasses.dataclass(frozen=True)
-class ValidationReport:
+class ValidationReport(Displayed):
     """A quantized model against its float original, in every run there is.
 
     The runs are the keys of :data:`RUNS`; those of torch are missing where torch is, or where the bridge refuses the
@@ -99,6 +100,8 @@ class ValidationReport:
         remarks: what is worth knowing.
         verdicts: parity, accuracy and deployment.
     """
+
+    displayed_by: ClassVar[str] = "onnxqat.report.build_validation:from_validation"
 
     float_model: str
     qdq_model: str

@@ -8,7 +8,7 @@ import zipfile
 from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ import numpy.typing as npt
 from onnxqat.arithmetic import Accumulator, Rounding
 from onnxqat.data.inputs import samples_of
 from onnxqat.data.recorded import Recorded
+from onnxqat.displayed import Displayed
 from onnxqat.graph import files_read, io
 from onnxqat.metrics._closeness import Closeness
 from onnxqat.runtime import broken_model
@@ -53,7 +54,7 @@ class OutputEquality:
 
 
 @dataclasses.dataclass(frozen=True)
-class SimulationReport:
+class SimulationReport(Displayed):
     """Result of :func:`simulate`.
 
     Attributes:
@@ -68,6 +69,8 @@ class SimulationReport:
         files: paths of the files written.
         remarks: what is worth knowing.
     """
+
+    displayed_by: ClassVar[str] = "onnxqat.report.build_simulate:from_simulate"
 
     model: str
     arithmetic: str

@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Concatenate, Generic, Literal, ParamSpec, Protocol, TypeVar, cast, get_args, overload
+from typing import Any, ClassVar, Concatenate, Generic, Literal, ParamSpec, Protocol, TypeVar, cast, get_args, overload
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from onnxqat.bridge.quantizers.state import quantizers, state
 from onnxqat.data.inputs import of_graph
 from onnxqat.data.preprocess import Preprocess, parse
 from onnxqat.data.recorded import Recorded
+from onnxqat.displayed import Displayed
 from onnxqat.errors import DataError, ModelError, UsageError
 from onnxqat.graph import io
 from onnxqat.graph.staging import scratch
@@ -81,7 +82,7 @@ class BlockReport:
 
 
 @dataclasses.dataclass
-class ReconstructResult(Generic[MadeT]):
+class ReconstructResult(Displayed, Generic[MadeT]):
     """Result of a reconstruction.
 
     Attributes:
@@ -92,6 +93,8 @@ class ReconstructResult(Generic[MadeT]):
         seconds: wall time.
         remarks: what is worth knowing.
     """
+
+    displayed_by: ClassVar[str] = "onnxqat.report.build_reconstruct:from_reconstruct"
 
     model: MadeT
     module: OnnxModule
