@@ -99,6 +99,7 @@ class Browser:
 
     def open(self, page: Path, fragment: str = "") -> None:
         """Load a file, and wait for its script."""
+        self.send("Page.navigate", url="about:blank")  # another fragment of the same page would not load it anew
         self.events.clear()
         self.send("Page.navigate", url=page.resolve().as_uri() + fragment)
         end = time.monotonic() + PATIENCE

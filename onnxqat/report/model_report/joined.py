@@ -15,6 +15,7 @@ _RUNS = {
     "rejected": "rejected",
     "-": "absorbed",
 }
+_STATUS, _JUDGED = ("green", "amber", "red"), ("parity", "accuracy", "deployment")
 _SCORED = ("float", "ort-plain", "ort-default")
 
 
@@ -64,11 +65,11 @@ class _Places:
 def _judgements(report: schema.ModelReport, result: Result) -> None:
     found = result.content.get("verdicts")
     for entry in found if isinstance(found, list) else ():
-        if isinstance(entry, dict) and entry.get("status") in ("green", "amber", "red"):
-            status = cast("Literal['green', 'amber', 'red']", entry["status"])
+        known = isinstance(entry, dict) and entry.get("status") in _STATUS and entry.get("name") in _JUDGED
+        if known:
             said = schema.Judgement(
-                name=text(entry, "name"),
-                status=status,
+                name=entry["name"],
+                status=entry["status"],
                 reason=text(entry, "reason"),
                 remedy=text(entry, "remedy"),
                 source=result.kind,

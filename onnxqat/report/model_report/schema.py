@@ -233,7 +233,7 @@ class Judgement(Part):
         source: which result says so.
     """
 
-    name: str
+    name: Literal["parity", "accuracy", "deployment"]
     status: Literal["green", "amber", "red"]
     reason: str
     remedy: str = ""

@@ -18,7 +18,12 @@ function buildGraph() {
   listen();
   regroup();
   if (view.boxes.length > 400 && allBlocks.length > 1 && !allBlocks[0].startsWith("part ")) collapseAll(1, false);
-  new ResizeObserver(() => { if (!canvas.dataset.fitted) { canvas.dataset.fitted = "yes"; arrange(); } else draw(); }).observe(canvas);
+  new ResizeObserver(() => {
+    if (canvas.dataset.fitted) { draw(); return; }
+    canvas.dataset.fitted = "yes";
+    arrange();
+    if (selection.kind === "node") { reveal(selection.i); draw(); }
+  }).observe(canvas);
   redraws.push(() => { view.boxes.forEach((box) => delete box.rgb); draw(); legend(); });
   onSelect((from) => {
     if (selection.kind === "node") { if (view.of[selection.i] < 0 || from !== "graph") reveal(selection.i); }
