@@ -198,7 +198,8 @@ def _variant(name: str, source: io.ModelSource, file: LintContext, found: _Measu
 def _file_bytes(path: str, source: io.ModelSource) -> int | None:
     if not path or not Path(path).is_file():
         return None
-    return sum(Path(p).stat().st_size for p in (path, *external_files(io.load(source))) if Path(p).is_file())
+    files = [Path(path), *external_files(io.load(source))]
+    return sum(file.stat().st_size for file in files if file.is_file())
 
 
 def _quantizers(

@@ -151,7 +151,8 @@ def _target(report: schema.ModelReport, places: _Places, result: Result) -> None
     number_of = len(report.targets)
     coverage = rows(result, "coverage")
     steps = [found for row in rows(result, "outputs") if (found := number(row, "largest_steps")) is not None]
-    named = " · ".join(name for name in (text(figures, "backend"), text(figures, "compiler")) if name)
+    backend, compiler = text(figures, "backend"), text(figures, "compiler")
+    named = compiler if compiler.startswith(backend) else f"{backend} · {compiler}" if compiler else backend
     report.targets.append(
         schema.Target(
             name=named or result.name,

@@ -1,4 +1,4 @@
-"""What a model report measures on data: values at each quantizer, and noise against the float model."""
+"""Measurements of a model report on data: values at each quantizer, and noise against the float model."""
 
 from __future__ import annotations
 

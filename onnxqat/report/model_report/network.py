@@ -16,6 +16,7 @@ from onnxqat.report.model_report import schema
 from onnxqat.report.model_report.blocks import blocks
 
 FLOAT_BITS = 32
+_NO_WEIGHTS = (ir.DataType.INT64, ir.DataType.INT32, ir.DataType.BOOL)  # shapes, indices and masks
 DATA = "data"
 
 
@@ -60,8 +61,8 @@ def network(file: LintContext) -> Network:
             found.edges.append((number, len(found.nodes), _position(positions, quantizer)))
         found.nodes.append(_port("Output", value))
     links = [(source, target) for source, target, _ in found.edges]
-    for node, block in zip(found.nodes, blocks([n.name for n in found.nodes], links), strict=True):
-        node.block = block
+    for entry, block in zip(found.nodes, blocks([n.name for n in found.nodes], links), strict=True):
+        entry.block = block
     return found
 
 
@@ -162,9 +163,9 @@ def weight_bytes(file: LintContext, node: ir.Node) -> int | None:
         quantizer = None if value is None else file.making(value)
         source = value if quantizer is None else quantizer.input
         tensor = query.constant_tensor(source)
-        if tensor is None:
+        if tensor is None or (quantizer is None and tensor.dtype in _NO_WEIGHTS):
             continue
         found = True
         bits = tensor.dtype.itemsize * 8 if quantizer is None else quantizer.qparams.qtype.bits
-        total += -(-tensor.size * bits // 8)
+        total += -(-int(tensor.size) * int(bits) // 8)
     return int(total) if found else None

@@ -60,8 +60,9 @@ def _read(path: Path) -> Result:
             raise DataError("data-format", f"{path}: larger than {LARGEST >> 20} MB: no result of a command")
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        code = "data-not-found" if isinstance(error, FileNotFoundError) else "data-format"
-        raise DataError(code, f"{path}: cannot be read: {error}") from None
+        if isinstance(error, FileNotFoundError):
+            raise DataError("data-not-found", f"{path}: there is no such file") from None
+        raise DataError("data-format", f"{path}: cannot be read: {error}") from None
     if path.suffix == ".jsonl":
         return Result("log", path.name, _lines(path, text), path.parent)
     try:

@@ -133,7 +133,7 @@ class Quantizer(Part):
 
 
 class Kernel(Part):
-    """How one target runs a node.
+    """Execution of a node on one target.
 
     Attributes:
         target: number of the target.

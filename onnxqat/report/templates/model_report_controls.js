@@ -16,8 +16,8 @@ function buildGraph() {
   made.append(h("div", { class: "stage" }, canvas, tip), h("div", { class: "legend", id: "legend" }),
     h("p", { class: "note", id: "graph-help" }, "Drag to move, Ctrl and wheel or a pinch to zoom (the wheel alone once the graph has the focus), double click to open or close a block. Keys: ↑ ↓ follow the edges, ← → the neighbours, Enter the details, c closes and e opens a block, + − 0 zoom. The table of nodes below holds the same."));
   listen();
-  regroup();
-  if (view.boxes.length > 400 && allBlocks.length > 1 && !allBlocks[0].startsWith("part ")) collapseAll(1, false);
+  // The first layout is made when the size of the canvas is known.
+  if (nodes.filter((node) => !isData(node)).length > 400 && allBlocks.length > 1 && !allBlocks[0].startsWith("part ")) collapseAll(1, false);
   new ResizeObserver(() => {
     if (canvas.dataset.fitted) { draw(); return; }
     canvas.dataset.fitted = "yes";
@@ -26,7 +26,7 @@ function buildGraph() {
   }).observe(canvas);
   redraws.push(() => { view.boxes.forEach((box) => delete box.rgb); draw(); legend(); });
   onSelect((from) => {
-    if (selection.kind === "node") { if (view.of[selection.i] < 0 || from !== "graph") reveal(selection.i); }
+    if (selection.kind === "node" && from !== "graph") reveal(selection.i);
     draw();
   });
   legend();
@@ -39,7 +39,7 @@ function collapseAll(level, whole = true) {
   // One block around everything tells nothing: go down until there are some.
   if (outer.size < 4 && depth < 6 && allBlocks.some((block) => block.split("/").length > depth)) return collapseAll(depth + 1, whole);
   outer.forEach((block) => collapsed.add(block));
-  if (whole) arrange(); else regroup();
+  if (whole) arrange();
 }
 
 function recolor(name) {

@@ -6,7 +6,11 @@ const collapsed = new Set();
 let showsData = false;
 let canvas = null, pen = null, tip = null, mode = "arithmetic";
 
-const pathsOf = (block) => block ? block.split("/").map((_, k, parts) => parts.slice(0, k + 1).join("/")) : [];
+const knownPaths = new Map([["", []]]);
+function pathsOf(block) {
+  if (!knownPaths.has(block)) knownPaths.set(block, block.split("/").map((_, k, parts) => parts.slice(0, k + 1).join("/")));
+  return knownPaths.get(block);
+}
 const allBlocks = [...new Set(nodes.flatMap((node) => pathsOf(node.block)))];
 const isData = (node) => node.arithmetic === "data" && node.op !== "Input" && node.op !== "Output";
 
@@ -77,18 +81,23 @@ const isRamp = (chosen) => !chosen.colors;
 const mix = (from, to, part) => from.map((c, k) => Math.round(c + (to[k] - c) * part));
 const ramp = (part) => isDark() ? mix([44, 52, 64], [255, 128, 64], part) : mix([232, 237, 245], [205, 75, 15], part);
 
-/** Colour of a box as [r, g, b]; of a block the worst of its nodes, or its one class. */
+/** Colour of a box as [r, g, b]; of a block the worst of its nodes, and of types and operators the most common one. */
 function paint(box) {
   const chosen = modes[mode], values = box.members.map((i) => chosen.of(nodes[i])).filter((value) => value !== null);
   const unknown = isDark() ? [36, 42, 51] : [255, 255, 255];
   if (!values.length) return unknown;
   if (isRamp(chosen)) return ramp(Math.max(...values));
   const classes = new Set(values.filter((value) => value !== "data" && value !== "absorbed"));
-  const name = classes.size === 1 ? [...classes][0] : classes.size ? (mode === "operator" ? "data movement and others" : narrowest([...classes])) : values[0];
+  const name = classes.size ? (mode.startsWith("target") ? worstRun([...classes]) : mostCommon(values.filter((value) => classes.has(value)))) : values[0];
   const hex = chosen.colors(name)[isDark() ? 1 : 0];
   return [1, 3, 5].map((k) => parseInt(hex.slice(k, k + 2), 16));
 }
-function narrowest(classes) {
+function mostCommon(values) {
+  const times = new Map();
+  for (const value of values) times.set(value, (times.get(value) || 0) + 1);
+  return [...times].sort((a, b) => b[1] - a[1])[0][0];
+}
+function worstRun(classes) {
   const rank = ["rejected", "float", "moved", "integers"];
   return classes.sort((a, b) => (rank.indexOf(a) + 9) % 9 - (rank.indexOf(b) + 9) % 9)[0];
 }
@@ -96,7 +105,7 @@ const light = ([r, g, b]) => 0.2126 * (r / 255) ** 2.2 + 0.7152 * (g / 255) ** 2
 const labelOf = (box) => box.block === undefined ? nodes[box.members[0]].op : box.block.split("/").pop() + " (" + box.members.length + ")";
 
 function draw() {
-  if (!canvas) return;
+  if (!canvas || !view.placed) return;
   const bounds = canvas.getBoundingClientRect(), dpr = window.devicePixelRatio || 1;
   if (canvas.width !== Math.round(bounds.width * dpr) || canvas.height !== Math.round(bounds.height * dpr)) {
     canvas.width = Math.round(bounds.width * dpr);
@@ -178,6 +187,7 @@ function zoom(factor, x, y) {
   draw();
 }
 function reveal(i) {
+  if (!view.placed) return;
   if (view.of[i] < 0) { showsData = true; document.getElementById("shows-data").checked = true; arrange(false); }
   const box = view.of[i], { width, height } = canvas.getBoundingClientRect();
   const sx = view.placed.x[box] * view.scale + view.x, sy = view.placed.y[box] * view.scale + view.y;
@@ -204,7 +214,6 @@ function open(box) {
   else { collapsed.delete(block); arrange(false); reveal(members[0]); draw(); say("Opened block " + printable(block)); }
 }
 function fold(i) {
-  const paths = pathsOf(nodes[i].block);
-  const deepest = paths.reverse().find((path) => !collapsed.has(path));
+  const deepest = [...pathsOf(nodes[i].block)].reverse().find((path) => !collapsed.has(path));
   if (deepest) { collapsed.add(deepest); arrange(false); reveal(i); draw(); say("Collapsed block " + printable(deepest)); }
 }
