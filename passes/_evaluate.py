@@ -15,28 +15,34 @@ from onnxqat.graph import query
 SHAPES = frozenset({"Identity", "Unsqueeze", "Squeeze", "Transpose", "Reshape", "Flatten", "Slice", "Shape"})
 BROADCASTS = frozenset({"Add", "Sub", "Mul", "Div", "Neg", "Sqrt", "Reciprocal"})
 _Direct: TypeAlias = "Callable[[ir.Node, list[np.ndarray | None]], np.ndarray | None]"
-FOLDABLE = SHAPES | BROADCASTS | {"Cast", "Concat", "Gather", "ConstantOfShape", "Expand"}
-_COMPARISONS = frozenset({"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Not", "Where"})
+FOLDABLE = SHAPES | BROADCASTS | {"Cast", "Concat", "Gather", "ConstantOfShape", "Expand", "Split", "Tile"}
+_COMPARISONS = frozenset({"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Not", "Where", "And", "Or"})
 _FUNCTIONS = frozenset({"Abs", "Exp", "Log", "Sign", "Sigmoid", "Tanh", "Softplus", "Round", "Clip", "Relu", "Softmax"})
 _REDUCTIONS = frozenset(f"Reduce{kind}" for kind in ("L1", "L2", "Max", "Mean", "Min", "Sum", "SumSquare"))
 WEIGHTS = _COMPARISONS | _FUNCTIONS | _REDUCTIONS | {"LpNormalization", "MatMul", "Max", "Min", "Pow"}
 """Beyond FOLDABLE, what weights are computed with: norms and standardization of weights, masks, low-rank sums."""
+LAYERS = frozenset({"Gemm", "LayerNormalization", "Erf", "Gelu", "Cos", "Sin", "Range", "Trilu", "GatherElements"})
+"""Beyond WEIGHTS, what learned queries, positions and masks are computed with; a decoder's first layers may read such
+tensors alone."""
 _BROADCASTS = BROADCASTS | _COMPARISONS | {"Max", "Min", "Pow"}
 
 
-def is_foldable(node: ir.Node, *, weights: bool = False) -> bool:
-    """Check whether `node` is an operator that :func:`evaluate` knows, with one output and no attribute references.
+def is_foldable(node: ir.Node, *, weights: bool = False, layers: bool = False) -> bool:
+    """Check whether `node` is an operator that :func:`evaluate` knows, without attribute references.
 
     Args:
         node: any node.
-        weights: also accept :data:`WEIGHTS`, operators that occur in the computation of weights alone.
+        weights: also accept :data:`WEIGHTS`, operators that occur in the computation of weights.
+        layers: also accept :data:`LAYERS`.
     """
-    return (
-        node.domain == ""
-        and (node.op_type in FOLDABLE or (weights and node.op_type in WEIGHTS))
-        and len(node.outputs) == 1
-        and not any(a.is_ref() for a in node.attributes.values())
-    )
+    known = node.op_type in FOLDABLE or (weights and node.op_type in WEIGHTS) or (layers and node.op_type in LAYERS)
+    one = len(node.outputs) == 1 or node.op_type == "Split" or _gives_one(node)
+    return node.domain == "" and known and one and not any(a.is_ref() for a in node.attributes.values())
+
+
+def _gives_one(node: ir.Node) -> bool:
+    """Check whether the second output of `node` and those behind it are left out or not read."""
+    return all(not query.reads(v) and not v.is_graph_output() for v in node.outputs[1:])
 
 
 def result_elements(node: ir.Node, inputs: list[np.ndarray | None]) -> int:
@@ -49,8 +55,15 @@ def result_elements(node: ir.Node, inputs: list[np.ndarray | None]) -> int:
     if node.op_type == "Gather":
         axis = int(query.attribute(node, "axis", 0))
         return int(arrays[0].size // max(1, arrays[0].shape[axis]) * arrays[1].size)
-    if node.op_type == "MatMul":
-        left, right = arrays
+    if node.op_type == "Tile":
+        return int(arrays[0].size * _product(arrays[1]))
+    if node.op_type == "Range":
+        start, limit, delta = (float(a.reshape(())) for a in arrays)
+        return max(0, math.ceil((limit - start) / delta))
+    if node.op_type in ("MatMul", "Gemm"):
+        left, right = arrays[:2]
+        if node.op_type == "Gemm":
+            return int(max(left.shape) * max(right.shape))
         rows, columns = (
             left.size // max(1, left.shape[-1]),
             right.size // max(1, right.shape[-2 if right.ndim > 1 else 0]),
@@ -66,10 +79,15 @@ def _product(dims: np.ndarray) -> int:
 
 
 def evaluate(node: ir.Node, inputs: list[np.ndarray | None], opset: int) -> np.ndarray:
-    """The result of a foldable `node`; float16 and float32 arithmetic is rounded as a runtime rounds it."""
+    """The first result of a foldable `node`; float16 and float32 arithmetic is rounded as a runtime rounds it."""
+    return results(node, inputs, opset)[0]
+
+
+def results(node: ir.Node, inputs: list[np.ndarray | None], opset: int) -> list[np.ndarray]:
+    """All results of a foldable `node`: the parts of a Split, one of any other."""
     direct = _DIRECT.get(node.op_type)
     found = None if direct is None else direct(node, inputs)
-    return _by_reference(node, inputs, opset) if found is None else found
+    return _all_by_reference(node, inputs, opset) if found is None else [found]
 
 
 def _constant_of_shape(node: ir.Node, inputs: list[np.ndarray | None]) -> np.ndarray | None:
@@ -161,17 +179,22 @@ _DIRECT: dict[str, _Direct] = {
 
 
 def _by_reference(node: ir.Node, inputs: list[np.ndarray | None], opset: int) -> np.ndarray:
+    return _all_by_reference(node, inputs, opset)[0]
+
+
+def _all_by_reference(node: ir.Node, inputs: list[np.ndarray | None], opset: int) -> list[np.ndarray]:
     from onnx.reference import ReferenceEvaluator
 
     feeds = {f"i{i}": a for i, a in enumerate(inputs) if a is not None}
     names = [f"i{i}" if a is not None else "" for i, a in enumerate(inputs)]
-    proto = onnx.helper.make_node(node.op_type, names, ["y"])
+    made = [f"y{i}" for i in range(len(node.outputs) if node.op_type == "Split" else 1)]
+    proto = onnx.helper.make_node(node.op_type, names, made)
     proto.attribute.extend(ir.to_proto(attribute) for attribute in node.attributes.values())
     graph = onnx.helper.make_graph(
         [proto],
         "one",
         [onnx.helper.make_tensor_value_info(n, ir.DataType.from_numpy(a.dtype), a.shape) for n, a in feeds.items()],
-        [onnx.helper.make_tensor_value_info("y", 0, None)],
+        [onnx.helper.make_tensor_value_info(name, 0, None) for name in made],
     )
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)])
-    return np.asarray(ReferenceEvaluator(model).run(None, feeds)[0])  # type: ignore[index]
+    return [np.asarray(array) for array in ReferenceEvaluator(model).run(None, feeds)]

@@ -18,7 +18,8 @@ from typing import Any, ClassVar, Literal, TypeVar
 import yaml
 
 from onnxqat import arithmetic
-from onnxqat.backends import equalizations, shift_check, table_files, table_text
+from onnxqat.backends import equalizations, group_rules, shift_check, table_files, table_text
+from onnxqat.backends.group_rules import GroupRule
 from onnxqat.errors import UsageError
 from onnxqat.ops import operators as ops
 from onnxqat.types import FLOAT_STORAGE, STORAGE, QType, Role, TensorSpec
@@ -326,7 +327,7 @@ class Backend(_Row):
     left in float has no pair behind it. `exact` is what ``--exact`` does: ``short`` scales, for kernels that add or
     multiply in float, or ``tie_free`` sums, for those with a fixed-point factor (:mod:`onnxqat.calibration.exact.tie_free_sums`); then
     it sets `sums`. `weight_only` names the table that quantizes weights alone for the same runtime. With `matmul_nbits`, an
-    `accuracy_level`, products with stored weights become MatMulNBits in the deploy form. With `written_attributes`, operators get the attributes that they leave at their defaults, for
+    `accuracy_level`, products with stored weights become MatMulNBits in the deploy form. `groups` says what becomes of each kind of group. With `gather_codes`, rows of a quantized table are picked as codes there. With `written_attributes`, operators get the attributes that they leave at their defaults, for
     compilers that do not know them. `arithmetic` is what the integer kernels compute, where that is known to the last bit
     (:mod:`onnxqat.arithmetic`): training computes it. `equalize` names the equalizations that run where the user names none (:mod:`onnxqat.backends.equalizations`). `accepts` names the types of activations and of weights that the compiler takes,
     any where it says nothing; ``int8-symmetric`` is int8 without a zero point. `facts` gives the source of keys by path
@@ -350,12 +351,14 @@ class Backend(_Row):
     data_movement: Literal["pair", "no_pair"] = "pair"
     fused_residual_add: tuple[str, ...] = ()
     matmul_bias: Literal["add", "gemm"] = "add"
+    groups: dict[str, GroupRule] = dataclasses.field(default_factory=dict)
     claims: tuple[str, ...] = ()
     exact: Literal["short", "tie_free"] = "short"
     sums: Literal["any", "tie_free"] = "any"
     checks: tuple[Check, ...] = ()
     weight_only: str | None = None
     matmul_nbits: int | None = None
+    gather_codes: bool = False
     written_attributes: bool = False
     arithmetic: str | None = None
     accepts: dict[Literal["activations", "weights"], tuple[str, ...]] = dataclasses.field(default_factory=dict)
@@ -373,6 +376,7 @@ class Backend(_Row):
                     raise ValueError(f"ops.{op} uses type {slot.use!r}, which `types` does not define")
                 if slot.dtype is not None and slot.dtype not in STORAGE:
                     raise ValueError(f"ops.{op} has dtype {slot.dtype!r}, which is none of {', '.join(STORAGE)}")
+        group_rules.check(self.groups)
         if self.matmul_nbits is not None and self.matmul_nbits not in ACCURACY_LEVELS:
             raise ValueError(f"matmul_nbits is {self.matmul_nbits}; accuracy levels are 0 to 4")
         if self.arithmetic is not None and self.arithmetic not in arithmetic.names():

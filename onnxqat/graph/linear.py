@@ -7,15 +7,20 @@ import onnx_ir as ir
 from onnxqat.graph import query
 
 
-def bias_behind(product: ir.Node) -> ir.Node | None:
+def bias_behind(product: ir.Node, transposed: ir.Value | None = None) -> ir.Node | None:
     """The Add of a constant row, or of one value, that alone reads the MatMul `product`; None where there is none.
 
     The matrix is a float32 constant of two axes. The sum has the shape of the product: the input has at least as many
     axes as the row, which a row of one axis ensures where the rank is unknown.
+
+    Args:
+        product: any node.
+        transposed: the constant whose transpose `product` reads; by default it reads a constant.
     """
     if product.op_type != "MatMul" or product.domain or len(product.inputs) != 2:
         return None
-    output, x, weight = product.outputs[0], product.inputs[0], query.constant_tensor(product.inputs[1])
+    output, x = product.outputs[0], product.inputs[0]
+    weight = query.constant_tensor(product.inputs[1] if transposed is None else transposed)
     if weight is None or len(weight.shape) != 2 or weight.dtype != ir.DataType.FLOAT:
         return None
     users = output.consumers()
@@ -27,7 +32,8 @@ def bias_behind(product: ir.Node) -> ir.Node | None:
     if row is None or rank in (0, 1) or len(row.shape) > (rank or 1) or query.constant_tensor(x) is not None:
         return None
     sizes = row.shape.numpy()
-    fits = row.size == 1 or (sizes[-1:] == weight.shape.numpy()[1:] and row.size == weight.shape[1])
+    columns = weight.shape.numpy()[1 if transposed is None else 0]
+    fits = row.size == 1 or (sizes[-1:] == (columns,) and row.size == columns)
     return added if fits and row.dtype == ir.DataType.FLOAT else None
 
 

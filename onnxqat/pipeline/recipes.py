@@ -19,7 +19,11 @@ NORMALIZE = (
 """One form of the same graph: constants that are none to the caller, one operator set, no calls, float32."""
 
 FOLD = (
+    "fold-known-shapes",
+    "tie-transposed-weights",
     "lift-constants",
+    "fuse-groups",
+    "split-hard-swish",
     "fold-batchnorm",
     "fold-gemm-scalars",
     "batchnorm-to-affine",
@@ -48,6 +52,7 @@ DEPLOY = (
     "inline-functions",
     "fold-weight-transpose",
     "deploy-form",
+    "gather-codes",
     "pack-matmul-blocks",
     "raise-opset",
 )

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 import onnx_ir as ir
 
 from onnxqat.analysis import dataflow, residual_streams
+from onnxqat.backends import group_rules
 from onnxqat.backends.schema import Backend, OpRow
 from onnxqat.graph import batchnorm, query, walk
 from onnxqat.placement import (
@@ -28,6 +29,7 @@ from onnxqat.placement import (
     propagation,
     redundant_pairs,
     residual_adds,
+    shared_tables,
     tensor_specs,
 )
 from onnxqat.placement.plan_builder import Consumer, PlanBuilder, TensorPlan
@@ -43,6 +45,9 @@ from onnxqat.types import (
     TensorSpec,
     TieFreeMean,
 )
+
+WHOLE = residual_streams.NORMALIZATIONS | {operator for operator, _ in group_rules.OPERATORS.values()}
+"""Operators for what is a group where it is written out; in float they read as exact values as its parts would."""
 
 
 def plan(
@@ -67,6 +72,7 @@ def plan(
     for graph in draft.graphs:
         for node in graph:
             _visit(draft, node)
+    shared_tables.read_quantized(draft)
     residual_adds.leave_bare(draft)
     elementwise.leave_bare(draft)
     propagation.settle(draft)
@@ -177,7 +183,7 @@ def _produce(draft: PlanBuilder, node: ir.Node, row: OpRow, key: str) -> fusion_
         slot = row.output_slot(index)
         if slot is None or slot.use is None or not draft.may_carry_pair(value):
             continue
-        if row.float_output and (dataflow.leaves_model(value) or _is_read_in_float(draft, value)):
+        if row.float_output and _is_read_in_float(draft, value):
             continue
         if fusion.members and float_reasons.is_last_probability(draft, value):
             continue
@@ -196,16 +202,20 @@ def _produce(draft: PlanBuilder, node: ir.Node, row: OpRow, key: str) -> fusion_
 
 
 def _is_read_in_float(draft: PlanBuilder, value: ir.Value) -> bool:
-    """Check whether all consumers of `value`, behind data movement, are nodes in float that need its exact values."""
+    """Check whether `value`, behind data movement, leaves the model, or all its readers are nodes in float that need it."""
+    if dataflow.leaves_model(value):
+        return True  # whatever else reads it
     pending, read = [value], False
     while pending:
         current = pending.pop()
         if current.is_graph_output():
-            return False
+            if not dataflow.leaves_model(current):
+                return False  # an If returns it, and what reads that is not known here
+            read = True
         for user in current.consumers():
             if draft.spreads(user):
                 pending.extend(user.outputs)
-            elif user in draft.fine or (user.op_type in residual_streams.NORMALIZATIONS and draft.row(user)[0] is None):
+            elif user in draft.fine or (user.op_type in WHOLE and draft.row(user)[0] is None):
                 read = True
             else:
                 return False

@@ -5,16 +5,19 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onnxqat.analysis import activations, indices, network_tails, normalizations, residual_streams
+from onnxqat.analysis.groups import find
 from onnxqat.analysis.ratios import Ratios
 from onnxqat.backends.schema import Backend
 
 NORMALIZED = "part of a normalization that is written out"
+GROUPED = "part of a {}, which stays in float as a whole"
 
 
 def reasons(graph: ir.Graph, backend: Backend) -> dict[ir.Node, str]:
     """Nodes that stay in float because of their computation, with the reason of the first analysis that finds them.
 
-    None of them is a layer with weights, but the filters of a spectrogram: integer kernels of layers stay.
+    None of them is a layer with weights, but the filters of a spectrogram: integer kernels of layers stay. Groups that
+    the table leaves in float, or would have as an operator that the file's opset has not, come on top.
     """
     kernels = frozenset(key.partition("/")[0] for key in backend.ops)
     written = normalizations.parts(graph)
@@ -29,4 +32,12 @@ def reasons(graph: ir.Graph, backend: Backend) -> dict[ir.Node, str]:
         streaming,
     ):
         found = those | found
-    return found
+    return _whole_groups(graph, backend) | found
+
+
+def _whole_groups(graph: ir.Graph, backend: Backend) -> dict[ir.Node, str]:
+    """Nodes of groups that the table does not want in parts."""
+    if not set(backend.groups.values()) - {"parts"}:
+        return {}
+    groups = [g for g in find.find(graph) if backend.groups.get(g.kind, "parts") != "parts"]
+    return {node: GROUPED.format(group.kind) for group in groups for node in group.nodes}

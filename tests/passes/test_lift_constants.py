@@ -63,11 +63,40 @@ def test_weights_are_computed_whatever_made_them(made: str) -> None:
     compare_outputs(parse(text), result.model, 1e-6)
 
 
-def test_what_no_weight_reads_is_left_to_elementary_operators() -> None:
-    """A bound, a mask: their operators are computed where they run."""
+def test_what_no_weight_reads_is_computed_up_to_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "g (float[2] x) => (float[2] y) <float[2] v = {1, 2}> { a = Exp(v) b = Neg(v) c = Add(a, b) y = Mul(x, c) }"
     result = LiftConstants().run(parse(text))
+    assert [n.op_type for n in result.model.graph.node] == ["Mul"]
+    compare_outputs(parse(text), result.model, 1e-6)
+    monkeypatch.setattr(lift_constants, "SOME_BYTES", 4)  # of one element, and `c` has two
+    result = LiftConstants().run(parse(text))
     assert [n.op_type for n in result.model.graph.node] == ["Exp", "Add", "Mul"]
+
+
+def test_parts_of_a_stored_bias_are_constants() -> None:
+    """nn.MultiheadAttention of torch's dynamo exporter, whose queries and memory are projected by themselves."""
+    check_pass(
+        LiftConstants(),
+        """g (float[N,2] x) => (float[N,1] y, float[N,2] z)
+        <float[3] b = {1, 2, 3}, int64[2] sizes = {1, 2}, float[2,1] v = {1, 2}, float[2,2] w = {1, 2, 3, 4}> {
+        q, kv = Split <axis = 0> (b, sizes) m = MatMul(x, v) y = Add(m, q) n = MatMul(x, w) z = Add(n, kv) }""",
+        """g (float[N,2] x) => (float[N,1] y, float[N,2] z)
+        <float[1] q = {1}, float[2] kv = {2, 3}, float[2,1] v = {1, 2}, float[2,2] w = {1, 2, 3, 4}> {
+        m = MatMul(x, v) y = Add(m, q) n = MatMul(x, w) z = Add(n, kv) }""",
+        inside_function="left",
+    )
+
+
+def test_learned_queries_behind_layers_that_read_nothing_else() -> None:
+    text = """g (float[1,2] x) => (float[2,2] y) <float[1,2] q = {1, -2}, float[2,2] w = {1, 2, 3, 4}, float[2] g = {1, 2},
+        float[2] o = {0, 1}, int64[2] times = {2, 1}, int64[2] i = {1, 0}, float[2,2] table = {5, 6, 7, 8}> {
+        e = Tile(q, times) p = Gather(table, i) s = Add(e, p) n = LayerNormalization(s, g, o) a = MatMul(n, w)
+        r = Relu(a) y = Mul(x, r) }"""
+    header = '<ir_version: 9, opset_import: ["" : 17]> '
+    result = LiftConstants().run(parse(header + text))
+    assert [n.op_type for n in result.model.graph.node] == ["Mul"]
+    assert {i.name for i in result.model.graph.initializer} == {"r"}
+    compare_outputs(parse(header + text), result.model, 1e-5)
 
 
 def test_constant_of_shape_feeds_a_weight() -> None:

@@ -1,0 +1,33 @@
+"""split-hard-swish: the product of a HardSwish by itself."""
+
+import pytest
+
+from onnxqat.passes.split_hard_swish import SplitHardSwish
+from tests.backends.planning import edges, plan, weight
+from tests.passes.checks import check_pass
+
+
+def test_gate_and_product() -> None:
+    header = '<ir_version: 8, opset_import: ["" : 17]> '
+    check_pass(
+        SplitHardSwish(),
+        header + "g (float[2,3] x) => (float[2,3] y) { y = HardSwish(x) }",
+        header
+        + "g (float[2,3] x) => (float[2,3] y) { y_gate = HardSigmoid <alpha = 0.16666667, beta = 0.5> (x) y = Mul(x, y_gate) }",
+        atol=1e-6,
+    )
+
+
+@pytest.mark.parametrize(("backend", "splits"), [("onnxruntime-cpu", True), ("rknn", False), ("tensorrt", False)])
+def test_only_where_the_product_alone_has_a_row(backend: str, splits: bool) -> None:
+    text = f"""g (float[1,2,4,4] x) => (float[1,2,4,4] y) <float[2,2,1,1] w = {weight(2, 2, 1, 1)}> {{
+        c = Conv(x, w) h = HardSwish(c) y = Conv(h, w) }}"""
+    found = edges(plan(text, backend))
+    assert ("h_gate" in found) == splits
+    assert "h" in found
+
+
+def test_an_excluded_node_stays() -> None:
+    text = f"""g (float[1,2,4,4] x) => (float[1,2,4,4] y) <float[2,2,1,1] w = {weight(2, 2, 1, 1)}> {{
+        c = Conv(x, w) h = HardSwish(c) y = Conv(h, w) }}"""
+    assert "h_gate" not in edges(plan(text, "onnxruntime-cpu", exclude=("h",)))
