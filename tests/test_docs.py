@@ -14,10 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import yaml
-from PIL import Image
 
 import onnxqat
 from onnxqat.cli import main
@@ -57,10 +55,7 @@ def digits_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(digits, "EPOCHS", 6)
         digits.export(digits.train(images["train"], labels["train"]), folder / "model.onnx")
-    np.savez(folder / "data.npz", image=images["test"][:96], labels=labels["test"][:96])
-    for i, (image, label) in enumerate(zip(images["test"][:96], labels["test"][:96], strict=True)):
-        (folder / "images" / str(label)).mkdir(parents=True, exist_ok=True)
-        Image.fromarray((image[0] * 255).astype(np.uint8)).save(folder / "images" / str(label) / f"{i:03}.png")
+    digits.write_samples(folder, images["test"][:96], labels["test"][:96], 96)
     data = {"image": images["test"][:96]}
     insert_qdq(folder / "model.onnx", calibration=data)
     shutil.copy(folder / "model.qdq.onnx", folder / "tuned.qdq.onnx")

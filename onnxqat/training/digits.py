@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
 EPOCHS, BATCH, SEED = 12, 64, 0
@@ -49,6 +50,15 @@ def load() -> tuple[dict[str, npt.NDArray[np.float32]], dict[str, npt.NDArray[np
     labels = source.target[order].astype(np.int64)
     split = {"train": slice(0, 1297), "test": slice(1297, None)}
     return {k: images[s] for k, s in split.items()}, {k: labels[s] for k, s in split.items()}
+
+
+def write_samples(folder: Path, images: npt.NDArray[np.float32], labels: npt.NDArray[np.int64], pictures: int) -> None:
+    """Write ``data.npz`` with all images and labels, and the first `pictures` as files of ``images/``, a folder a class."""
+    np.savez(folder / "data.npz", image=images, labels=labels)
+    for number, (image, label) in enumerate(zip(images[:pictures], labels, strict=False)):
+        place = folder / "images" / str(label)
+        place.mkdir(parents=True, exist_ok=True)
+        Image.fromarray((image[0] * 255).astype(np.uint8)).save(place / f"{number:03}.png")
 
 
 def train(images: npt.NDArray[np.float32], labels: npt.NDArray[np.int64]) -> Net:

@@ -8,7 +8,8 @@ from typing import Any
 import onnx
 import pytest
 
-PROOFS = ("w8a8", "w2a2", "w2a2_tuned")
+FILES = ("model", "model.qdq", "w2a2.qdq", "tuned.qdq")
+BUNDLES = ("bundle", "bundle_w2a2", "bundle_tuned")
 
 
 @pytest.mark.slow
@@ -27,7 +28,9 @@ def test_demo(tmp_path: Path, onnxqat: Callable[..., Any]) -> None:
     assert rows["w2a2 tuned"]["top1"] > rows["float"]["top1"] - 0.08
     assert done.json["next_command"].endswith(f"--data {tmp_path / 'demo' / 'test.npz'}")
     assert onnxqat(*done.json["next_command"].split()[1:]).status == 0
-    for name in PROOFS:
+    for name in FILES:
         onnx.checker.check_model(onnx.load(tmp_path / "demo" / f"{name}.onnx"), full_check=True)
-        assert json.loads((tmp_path / "demo" / f"bundle_{name}" / "report.json").read_text())
+    for name in BUNDLES:
+        assert json.loads((tmp_path / "demo" / name / "report.json").read_text())
+    assert len(list((tmp_path / "demo" / "images").glob("*/*.png"))) == 320
     assert (tmp_path / "demo" / "report.html").stat().st_size > 1000

@@ -18,6 +18,16 @@ BACKEND = "onnxruntime-cpu"
 FEW_BITS = 2
 """Bits at which calibration alone loses points on the digits, and training wins them back, whatever the processor."""
 EPOCHS, BATCH = 12, 64
+PICTURES = 320
+"""Training images that are also written as files: enough to calibrate, and to train on for a try."""
+FILES = {
+    "float": "model.onnx",
+    "w8a8": "model.qdq.onnx",
+    "w2a2": "w2a2.qdq.onnx",
+    "w2a2_tuned": "tuned.qdq.onnx",
+}
+"""Names as the README and the pages of the documentation have them, so that their commands run in the folder."""
+BUNDLES = {"w8a8": "bundle", "w2a2": "bundle_w2a2", "w2a2_tuned": "bundle_tuned"}
 REPORT = "report.html"
 
 
@@ -56,8 +66,8 @@ def _run(output: Path, *, as_json: bool) -> None:
     from onnxqat.report import build, html
     from onnxqat.training import digits
 
-    files = {name: output / f"{name}.onnx" for name in ("float", "w8a8", "w2a2", "w2a2_tuned")}
-    _check_folder(output, [*files.values(), output / "test.npz"])
+    files = {name: output / file for name, file in FILES.items()}
+    _check_folder(output, [*files.values(), *(output / name for name in ("data.npz", "test.npz", "images"))])
     atomic.make_folder(output)
     images, labels = digits.load()
     test, data = {"image": images["test"], "labels": labels["test"]}, output / "test.npz"
@@ -65,6 +75,7 @@ def _run(output: Path, *, as_json: bool) -> None:
         phase("train a float model")
         digits.export(digits.train(images["train"], labels["train"]), files["float"])
         np.savez(data, image=images["test"], labels=labels["test"])
+        digits.write_samples(output, images["train"], labels["train"], PICTURES)
         phase("insert Q/DQ pairs, 8 and 2 bits")
         _insert(files["float"], files["w8a8"], images["train"], bits=8)
         _insert(files["float"], files["w2a2"], images["train"], bits=FEW_BITS)
@@ -74,7 +85,8 @@ def _run(output: Path, *, as_json: bool) -> None:
         proofs = {name: _prove(files, name, test) for name in ("w8a8", "w2a2", "w2a2_tuned")}
         phase("hand off")
         rows = [_float_row(proofs["w8a8"]), *(_row(files, name, proofs[name], test, output) for name in proofs)]
-    written = [*map(str, files.values()), str(data), *(str(output / f"bundle_{name}") for name in proofs)]
+    samples = [str(output / "data.npz"), str(output / "images"), str(data)]
+    written = [*map(str, files.values()), *samples, *(str(output / BUNDLES[name]) for name in proofs)]
     following = f"onnxqat validate {files['float']} {files['w2a2_tuned']} --data {data}"
     report = build.from_demo(rows, files=written, next_command=following)
     page = output / REPORT
@@ -135,7 +147,7 @@ def _row(files: dict[str, Path], name: str, proof: ValidationReport, data: Any, 
     from onnxqat.deployment.handoff import handoff
     from onnxqat.validation.result import DEFAULT, PLAIN
 
-    bundle = handoff(files[name], BACKEND, output / f"bundle_{name}", data={"image": data["image"]})
+    bundle = handoff(files[name], BACKEND, output / BUNDLES[name], data={"image": data["image"]})
     covered = [c for c in bundle.coverage if c.total]
     return {
         "model": name.replace("_", " "),
