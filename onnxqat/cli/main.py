@@ -30,7 +30,7 @@ GROUPS = {
     "The way of a model": ("export", "insert-qdq", "finetune", "validate", "handoff"),
     "The way in one command": ("auto", "train", "demo"),
     "Accuracy": ("profile", "mixed-precision", "reconstruct"),
-    "Files": ("inspect", "explain", "lint", "diff", "simulate", "fold-batchnorm", "cut", "stitch"),
+    "Files": ("inspect", "explain", "lint", "diff", "simulate", "report", "fold-batchnorm", "cut", "stitch"),
     "Backends and extensions": ("backends", "passes", "methods", "extensions"),
     "This machine": ("doctor", "replay"),
 }
