@@ -21,6 +21,7 @@ from onnxqat import arithmetic
 from onnxqat.backends import equalizations, group_rules, shift_check, table_files, table_text
 from onnxqat.backends.group_rules import GroupRule
 from onnxqat.errors import UsageError
+from onnxqat.integer_functions import library as integer_functions
 from onnxqat.ops import operators as ops
 from onnxqat.types import FLOAT_STORAGE, STORAGE, QType, Role, TensorSpec
 
@@ -331,7 +332,8 @@ class Backend(_Row):
     compilers that do not know them. `arithmetic` is what the integer kernels compute, where that is known to the last bit
     (:mod:`onnxqat.arithmetic`): training computes it. `equalize` names the equalizations that run where the user names none (:mod:`onnxqat.backends.equalizations`). `accepts` names the types of activations and of weights that the compiler takes,
     any where it says nothing; ``int8-symmetric`` is int8 without a zero point. `facts` gives the source of keys by path
-    (``types.act``), for all below it too. `former_keys` says which names of earlier releases the table was read from.
+    (``types.act``), for all below it too. `integer` names operators that become integer functions
+    (:mod:`onnxqat.integer_functions`). `former_keys` says which names of earlier releases the table was read from.
     """
 
     schema_version: Literal[1]
@@ -368,6 +370,7 @@ class Backend(_Row):
     equalize: tuple[str, ...] = ("auto",)
     session: dict[str, str] = dataclasses.field(default_factory=dict)
     former_keys: tuple[str, ...] = ()
+    integer: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for op, row in self.ops.items():
@@ -382,6 +385,10 @@ class Backend(_Row):
         if self.arithmetic is not None and self.arithmetic not in arithmetic.names():
             known = ", ".join(arithmetic.names())
             raise ValueError(f"arithmetic {self.arithmetic!r} is none of {known}")
+        for operator in self.integer:
+            if operator not in integer_functions.kinds():
+                known = ", ".join(integer_functions.kinds())
+                raise ValueError(f"integer names {operator!r}, which is none of {known}")
         if self.first_last_bits is not None and self.first_last_bits not in (0, *WIDTHS):
             raise ValueError(f"first_last_bits is {self.first_last_bits}, which is none of 0, 2 to 8, 16")
         try:

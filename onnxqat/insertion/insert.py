@@ -31,6 +31,7 @@ from onnxqat.graph import build, bundles, edit, files_read, io, provenance, qdq,
 from onnxqat.insertion import kept_weights, needed_data, records, weight_choice
 from onnxqat.insertion.prepare import BatchNorm, prepare
 from onnxqat.insertion.weight_choice import Rounding, WeightChoice
+from onnxqat.integer_functions import calls
 from onnxqat.passes import _opset
 from onnxqat.passes._held_quantizers import settle_quantizers
 from onnxqat.passes._setting import Setting
@@ -193,12 +194,11 @@ def insert_qdq(
     )
     chosen = _reachable(graph, chosen, remarks)
     given = {"calibration": calibration, "random_data": random_data, "rounds": choice.needs_data}
-    remarks.extend(
-        (*kept_weights.remarks(original, table), *needed_data.check(graph, table, chosen, encodings, **given))
-    )
+    remarks.extend(kept_weights.remarks(original, table))
+    remarks.extend(needed_data.check(graph, table, chosen, encodings, **given))
     data = _open(graph, calibration, preprocess, batch_size, limit)
     if equalizing:
-        seen = data if calibration is not None else None
+        seen = None if calibration is None else data
         remarks.extend(_equalize(graph, table, chosen, seen, equalizing, compares=not fast))
     from onnxqat.insertion import exactness
     from onnxqat.insertion import guard as guarding
@@ -209,7 +209,7 @@ def insert_qdq(
     calibrated = dataclasses.replace(calibrated, given=encodings)
     if fast or calibration is None:
         choice = choice.without_data()
-    if not fast and calibration is not None:
+    else:
         remarks.extend(exactness.cost(original, calibrated, (backend, overrides), data, place))
         remarks.extend(calibrated.choose_ranges(data))
     has_file = bool(origin.float_model)
@@ -223,6 +223,7 @@ def insert_qdq(
         exact=overrides.exact,
         passes=[one.name for one in own_passes],
     )
+    remarks.extend(_finish_operators(made.model, table, overrides))
     provenance.write(made.model, origin if calibration is None else records.with_data(origin, data))
     result = _finish(model, made.model, output, made.plan, remarks)
     return dataclasses.replace(result, trial=made.trial, guard=made.guarded)
@@ -377,6 +378,15 @@ def place(
     _note(model, plan, resolved)
 
 
+def _finish_operators(model: ir.Model, table: schema.Backend, overrides: Overrides) -> tuple[Remark, ...]:
+    """Put integer functions in the place of the operators that table or user name."""
+    if not table.integer:
+        return ()
+    found = run.rewrite(model, recipes.FINISH, Setting(table, overrides)).remarks
+    edit.remove_unused(model)
+    return found
+
+
 def _note(model: ir.Model, plan: QuantPlan, resolved: Resolved) -> None:
     """Each node says why it stays in float, or what its weights rely on, for ``explain`` and ``lint``: the data say it."""
     from onnxqat.calibration import largest_codes
@@ -398,7 +408,7 @@ def _finish(
     remarks: list[Remark],
 ) -> InsertResult[Any]:
     counts: dict[str, int] = {"activation": 0, "weight": 0, "bias": 0}
-    for quantizer in qdq.quantizers(model, every=True):
+    for quantizer in qdq.quantizers(calls.as_pairs(model), every=True):
         counts[quantizer.role] += 1
     remarks.extend([] if any(counts.values()) else [_nothing(plan)])
     written = io.save(model, output) if output is not None else None

@@ -47,11 +47,6 @@ class CodeGrid:
         """Largest code."""
         return STORAGE[self.storage][1]
 
-    @property
-    def is_wide(self) -> bool:
-        """Check whether it has more than 8 bits."""
-        return self.high - self.low > 255
-
     def values(self, codes: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
         """Dequantized `codes`, in float64."""
         return (codes.astype(np.float64) - self.zero_point) * self.scale
@@ -86,12 +81,16 @@ class IntegerFunction(abc.ABC):
         domain: of the float operator.
         rows: whether it works on rows along axes.
         weights: float parameters of the operator, which become integer inputs of the function.
+        attributes: those of the operator that change its numbers, which a call keeps.
+        has_tables: whether the class takes the size of a table, ``lut``.
     """
 
     operator: ClassVar[str]
     domain: ClassVar[str] = ""
     rows: ClassVar[bool] = False
     weights: ClassVar[tuple[str, ...]] = ()
+    attributes: ClassVar[tuple[str, ...]] = ()
+    has_tables: ClassVar[bool] = False
 
     def __init__(self, x: str, y: str) -> None:
         self.x, self.y = x, y
@@ -100,6 +99,11 @@ class IntegerFunction(abc.ABC):
     def name(self) -> str:
         """Name of the function in a file: one for each pair of types."""
         return f"{self.operator}_{self.x}_{self.y}"
+
+    @property
+    def reads_wide(self) -> bool:
+        """Check whether codes of more than 8 bits are read."""
+        return self.span_of_codes > 255
 
     @property
     def is_wide(self) -> bool:
@@ -119,6 +123,11 @@ class IntegerFunction(abc.ABC):
     @abc.abstractmethod
     def constants(self, x: CodeGrid, y: CodeGrid, call: Call) -> Constants:
         """Integer inputs of the function for these grids: scalars, or one-dimensional arrays."""
+
+    def parameters(self, constants: Constants, y: CodeGrid) -> dict[str, npt.NDArray[np.float64]]:
+        """Return the float weights that `constants` were made from, as near as these hold them."""
+        del constants, y
+        return {}
 
     @abc.abstractmethod
     def formula(self, do: Operations, q: Integers, c: Mapping[str, Integers]) -> Integers:
@@ -156,7 +165,7 @@ class IntegerFunction(abc.ABC):
             ["y"],
             tracer.nodes,
             [helper.make_opsetid("", opset)],
-            ["axes"] if self.rows else [],
+            [*(["axes"] if self.rows else []), *self.attributes],
             doc_string=f"{self.operator} of {self.x} codes in integers, made by onnxqat",
         )
 

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import functools
+import re
+from collections.abc import Callable
+from typing import cast
 
 from onnxqat import discover
 from onnxqat.integer_functions import functions
 from onnxqat.integer_functions.definition import IntegerFunction
+from onnxqat.types import STORAGE
 
 STORAGES = ("int8", "uint8", "int16", "uint16")
 """Types of codes that functions read and give."""
+
+WIDEST_TABLE = 255
+"""Largest distance of codes that have a table of one entry each."""
+
+_TYPES = "|".join(STORAGES)
+_NAME = re.compile(rf"(?P<operator>\w+?)_(?P<x>{_TYPES})_(?P<y>{_TYPES})(_lut(?P<lut>[0-9]|1[0-5]))?")
 
 
 @functools.cache
@@ -22,11 +32,18 @@ def kinds() -> dict[str, type[IntegerFunction]]:
 
 def named(name: str) -> IntegerFunction | None:
     """Return the function that a file calls `name`; None where it is none of ours."""
-    operator, *types = name.split("_")
-    kind = kinds().get(operator)
-    if kind is None or len(types) != 2 or not all(t in STORAGES for t in types):
+    found = _NAME.fullmatch(name)
+    kind = kinds().get(found["operator"]) if found else None
+    if found is None or kind is None or kind.has_tables != (found["lut"] is not None):
         return None
-    return kind(*types)
+    return made(kind, found["x"], found["y"], None if found["lut"] is None else int(found["lut"]))
+
+
+def made(kind: type[IntegerFunction], x: str, y: str, lut: int | None = None) -> IntegerFunction:
+    """Make the function of `kind` for two types of codes; one with a table gets ``2**lut`` entries."""
+    if not kind.has_tables or (lut is not None and STORAGE[x][1] - STORAGE[x][0] <= WIDEST_TABLE):
+        return kind(x, y)
+    return cast("Callable[..., IntegerFunction]", kind)(x, y, lut)
 
 
 def chosen(text: str) -> tuple[str, ...]:

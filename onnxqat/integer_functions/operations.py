@@ -7,6 +7,7 @@ and writes them down as nodes of ONNX.
 from __future__ import annotations
 
 import abc
+import math
 import sys
 from collections.abc import Sequence
 from typing import Any, TypeAlias
@@ -70,6 +71,14 @@ class Operations(abc.ABC):
     @abc.abstractmethod
     def constant_table(self, entries: Sequence[int], like: Integers) -> Integers:
         """A one-dimensional table that is part of the formula."""
+
+    @abc.abstractmethod
+    def entries_not_above(self, entries: Sequence[int], x: Integers) -> Integers:
+        """Return how many of `entries`, which rise, are at most `x`."""
+
+    @abc.abstractmethod
+    def elements_of_row(self, x: Integers, longest: int) -> Integers:
+        """Return the number of elements along the axes, from 1 to `longest`."""
 
     @abc.abstractmethod
     def largest_of_row(self, x: Integers) -> Integers:
@@ -138,6 +147,18 @@ class ArrayOperations(Operations):
         if _library(like) is np:
             return np.asarray(entries, np.int64)
         return like.new_tensor(entries)
+
+    def entries_not_above(self, entries: Sequence[int], x: Integers) -> Integers:
+        """See the base class."""
+        table = self.constant_table(entries, x)
+        if _library(x) is np:
+            return np.searchsorted(table, x, side="right")
+        return _library(x).searchsorted(table, x, right=True)
+
+    def elements_of_row(self, x: Integers, longest: int) -> Integers:
+        """See the base class."""
+        del longest
+        return math.prod(x.shape[axis] for axis in self.axes)
 
     def largest_of_row(self, x: Integers) -> Integers:
         """See the base class."""

@@ -26,6 +26,17 @@ def multiplier(factor: float, bits: int, longest: int = LONGEST) -> tuple[int, i
     return min(number, (1 << bits) - 1), shift
 
 
+def factor_bounds(bits: int) -> dict[str, tuple[int, int]]:
+    """Ends of the constants of :func:`requantized`."""
+    return {"y_multiplier": (0, (1 << bits) - 1), "y_shift": (1, LONGEST)}
+
+
+def factor_constants(factor: float, bits: int) -> dict[str, int]:
+    """Constants of :func:`requantized` for a factor."""
+    number, shift = multiplier(factor, bits)
+    return {"y_multiplier": number, "y_shift": shift}
+
+
 def requantized(
     do: Operations, x: Integers, number: Integers, shift: Integers, zero_point: Integers, ends: tuple[int, int]
 ) -> Integers:

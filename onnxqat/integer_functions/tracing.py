@@ -201,6 +201,20 @@ class Tracer(Operations):
         kind = kind_of(min(entries), max(entries))
         return Symbol(self, self._constant(np.asarray(entries), kind), min(entries), max(entries), kind)
 
+    def entries_not_above(self, entries: Sequence[int], x: Integers) -> Symbol:
+        """See the base class."""
+        table = self.constant_table(entries, x)
+        wide = self._made("Unsqueeze", [self._named(x, table.kind), self._constant(np.asarray([-1]), INT64)])
+        less = self._made("Less", [wide, table.name])  # GreaterOrEqual has no int64 kernel in every runtime
+        above = self._made("Cast", [less], to=INT32)
+        total = self._made("ReduceSum", [above, self._constant(np.asarray([-1]), INT64)], keepdims=0)
+        return Symbol(self, total, 0, len(entries), INT32).__rsub__(len(entries))
+
+    def elements_of_row(self, x: Integers, longest: int) -> Symbol:
+        """See the base class."""
+        sizes = self._made("Gather", [self._made("Shape", [x.name]), self._axes_input()])
+        return Symbol(self, self._made("ReduceProd", [sizes], keepdims=0), 1, longest, INT64)
+
     def largest_of_row(self, x: Integers) -> Symbol:
         """See the base class."""
         if self.opset < AXES_INPUT:

@@ -8,7 +8,7 @@ import inspect
 from onnxqat import extension
 from onnxqat.pipeline import lookup, recipes
 
-RECIPES = {"prepare": recipes.PREPARE, "place": recipes.PLACE, "deploy": recipes.DEPLOY}
+RECIPES = {"prepare": recipes.PREPARE, "place": recipes.PLACE, "finish": recipes.FINISH, "deploy": recipes.DEPLOY}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -47,6 +47,9 @@ PLACE = (
 )
 """From the prepared model and parameters to the train form."""
 
+FINISH = ("integer-functions",)
+"""Behind the guard, which takes single quantizers off: operators between pairs become calls of functions."""
+
 DEPLOY = (
     "unique-names",
     "inline-functions",

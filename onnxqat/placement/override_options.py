@@ -30,5 +30,7 @@ def options_of(overrides: Overrides) -> dict[str, Any]:
         "full_range": overrides.reduce_range is False,
         "safe_range": overrides.safe_range,
         "exact": overrides.exact,
+        "integer": overrides.integer,
+        "lut": None if overrides.lut is None else 2**overrides.lut,
         "scale_bits": None if overrides.scale_bits is None else ",".join(map(str, overrides.scale_bits)),
     }

@@ -18,7 +18,7 @@ from onnxqat.backends.schema import FLOAT_OBSERVERS, SCALE_BITS, WIDTHS, Backend
 from onnxqat.errors import UsageError
 from onnxqat.graph import query, walk
 from onnxqat.ops import operators as ops
-from onnxqat.placement import node_names, node_rules, weight_only
+from onnxqat.placement import integer_operators, node_names, node_rules, weight_only
 from onnxqat.placement.node_rules import NodeRule, Roles
 
 ACTIVATION_TYPES: dict[str, tuple[str, bool]] = {
@@ -39,6 +39,9 @@ whatever the order; that much holds with the tables' own (2, 4) as well. Here th
 the next grid is a short number too, so that integer kernels, which multiply by it, meet the same ties as
 QuantizeLinear, which divides.
 """
+LUT_BITS = range(4, 16)
+"""Bits of the number of segments of a table of 16-bit codes."""
+
 _MARK, _WIDTHS_MARK, _RULES_MARK = "onnxqat.left_out", "onnxqat.widths", "onnxqat.rules"
 _EXACT_WEIGHTS = {"scale_bits": EXACT[1], "reduce_range": True}
 _TIE_FREE_CHECKS = (
@@ -83,6 +86,8 @@ class Overrides:
         encodings: files of encodings of other tools (:mod:`onnxqat.placement.encodings`), which the tensors that they name
             keep.
         rules: types, widths and observers of single nodes (:mod:`onnxqat.placement.node_rules`); they win over all others.
+        integer: operators that become integer functions, as ``"softmax,gelu"``, or ``"all"``; None: those of the table.
+        lut: bits of the number of segments of their tables of 16-bit codes, 4 to 15; None: 10.
     """
 
     exclude: tuple[str, ...] = ()
@@ -105,6 +110,8 @@ class Overrides:
     block_size: int | None = None
     encodings: tuple[str, ...] = ()
     rules: tuple[NodeRule, ...] = ()
+    integer: str | None = None
+    lut: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -239,7 +246,10 @@ def apply(overrides: Overrides, backend: Backend) -> Backend:
     Raises:
         UsageError: ``option-invalid``.
     """
+    if overrides.lut is not None and overrides.lut not in LUT_BITS:
+        raise UsageError("option-invalid", f"a table of {overrides.lut} bits is not possible", hint="4 to 15")
     backend = weight_only.of_backend(backend, overrides.weight_only)
+    backend = integer_operators.with_functions(backend, overrides.integer)
     for edit in (_with_types, _with_short_scales, _with_exactness, _with_first_last):
         backend = edit(overrides, backend)
     _check_widths(overrides, backend)

@@ -33,6 +33,7 @@ def from_simulate(report: SimulationReport) -> Report:
         Figure("accumulator", "accumulator", f"{report.accumulator.bits} bits, {report.accumulator.overflow}"),
         Figure("bits", "bits that the largest sum needs", max((s.bits for s in report.layers), default=0), "count"),
         Figure("kernels", "on codes", ", ".join(f"{count} {kind}" for kind, count in report.kernels.items())),
+        Figure("floats", "in float", ", ".join(report.floats) or "no operator"),
         Figure("differing", "values unlike the default session", sum(o.differing for o in report.outputs), "count"),
     )
     outputs = tuple((o.output, o.values, o.differing, o.default_db, o.written_db) for o in report.outputs)

@@ -64,6 +64,7 @@ class SimulationReport(Displayed):
         rounding: of the arithmetic; None where it has one.
         samples: number of samples that were run.
         kernels: operators that computed on codes, by kind.
+        floats: names of the tensors that operators between quantizers compute in float.
         layers: sums of layers, in graph order.
         outputs: beside onnxruntime.
         files: paths of the files written.
@@ -78,6 +79,7 @@ class SimulationReport(Displayed):
     rounding: str | None
     samples: int
     kernels: dict[str, int]
+    floats: tuple[str, ...]
     layers: tuple[Sums, ...]
     outputs: tuple[OutputEquality, ...]
     files: tuple[str, ...]
@@ -151,6 +153,7 @@ def simulate(
         rounding=getattr(held, "rounding", None),
         samples=work.samples,
         kernels=work.kernels(),
+        floats=tuple(work.integers.float_operators()),
         layers=work.integers.sums(),
         outputs=work.outputs(),
         files=() if codes is None else (os.fspath(codes),),

@@ -17,12 +17,32 @@ from onnxqat.integer_functions.definition import DOMAIN, VERSION, Call, CodeGrid
 from onnxqat.runtime.session import Session
 
 RANGES: dict[str, tuple[tuple[float, float], tuple[float, float]]] = {
+    "Abs": ((-4.0, 4.0), (0.0, 4.0)),
+    "Cos": ((-4.0, 4.0), (-1.0, 1.0)),
+    "Elu": ((-4.0, 4.0), (-1.0, 4.0)),
+    "Erf": ((-4.0, 4.0), (-1.0, 1.0)),
     "Exp": ((-4.0, 4.0), (0.0, 55.0)),
+    "Gelu": ((-4.0, 4.0), (-0.2, 4.0)),
+    "HardSigmoid": ((-4.0, 4.0), (0.0, 1.0)),
+    "HardSwish": ((-6.0, 6.0), (-0.4, 6.0)),
+    "LayerNormalization": ((-4.0, 4.0), (-8.0, 8.0)),
+    "Log": ((0.0, 8.0), (-4.0, 2.1)),
+    "Mish": ((-4.0, 4.0), (-0.4, 4.0)),
+    "RMSNormalization": ((-4.0, 4.0), (-8.0, 8.0)),
+    "Reciprocal": ((0.0, 8.0), (0.0, 8.0)),
+    "Sigmoid": ((-8.0, 8.0), (0.0, 1.0)),
+    "Sin": ((-4.0, 4.0), (-1.0, 1.0)),
     "Softmax": ((-8.0, 8.0), (0.0, 1.0)),
+    "Softplus": ((-4.0, 4.0), (0.0, 4.1)),
+    "Sqrt": ((0.0, 4.0), (0.0, 2.0)),
+    "Swish": ((-4.0, 4.0), (-0.3, 4.0)),
+    "Tanh": ((-4.0, 4.0), (-1.0, 1.0)),
 }
 """Range of the input and of the result of each operator."""
 
 TYPES = (("int8", "int8"), ("uint8", "uint8"), ("int16", "int16"), ("uint16", "uint16"))
+"""Types of codes of the input and of the result; those of 8 bits alone come first."""
+
 ROW = 64
 ROWS = 400
 
@@ -83,6 +103,11 @@ class Case:
         return made
 
 
+def types(operator: str) -> tuple[tuple[str, str], ...]:
+    """Types that the function of `operator` reads and gives."""
+    return TYPES if getattr(library.kinds()[operator], "has_segments", True) else TYPES[:2]
+
+
 def grid(low: float, high: float, storage: str) -> CodeGrid:
     """The grid of `storage` that covers a range."""
     made = CodeGrid(1.0, 0, storage)
@@ -95,7 +120,9 @@ def case(operator: str, x: str, y: str, *, rows: int = ROWS) -> Case:
     function = library.kinds()[operator](x, y)
     ranges = RANGES[operator]
     of_x, of_y = grid(*ranges[0], x), grid(*ranges[1], y)
-    call = Call(length=ROW if function.rows else 1)
+    random = np.random.default_rng(0)
+    weights = {name: random.normal(1.0, 0.3, ROW) for name in function.weights}
+    call = Call((-1,), ROW if function.rows else 1, weights, {"epsilon": 1e-5} if function.weights else {})
     codes = _rows(of_x, rows) if function.rows else np.arange(of_x.low, of_x.high + 1)
     return Case(function, of_x, of_y, call, codes.astype(x), function.constants(of_x, of_y, call))
 

@@ -10,7 +10,7 @@ from tests.integer_functions import cases
 from tools import integer_operators
 
 OPERATORS = tuple(library.kinds())
-PAIRS = [(operator, *types) for operator in OPERATORS for types in cases.TYPES]
+PAIRS = [(operator, *types) for operator in OPERATORS for types in cases.types(operator)]
 
 
 @pytest.mark.parametrize(("operator", "x", "y"), PAIRS)

@@ -22,8 +22,9 @@ from onnx import external_data_helper
 from torch import Tensor, nn
 
 from onnxqat import numerics
-from onnxqat.bridge.export import far_from_start, grid_notes, kept_start, seen_samples
+from onnxqat.bridge.export import far_from_start, function_constants, grid_notes, kept_start, seen_samples
 from onnxqat.bridge.export.constant_slots import PackedSlot, Slot, ir_slots, proto_slots
+from onnxqat.bridge.export.function_constants import FunctionConstants
 from onnxqat.bridge.export.packed_weights import Packing
 from onnxqat.bridge.importing import values
 from onnxqat.bridge.lowering.normalization import BatchNorm
@@ -85,8 +86,9 @@ def write_back(
     3. integer codes of the deploy form: the master weight on its grid;
     4. derived biases, when the bias or a scale of its layer changed: scale ``s_x * s_w`` and int32 codes, or the
        snapped values of a bias that is stored as float;
-    5. the ends of a Clip, or the note of them behind stored codes, where the method has another grid than the file;
-    6. ``metadata_props``: ``onnxqat.finetuned`` and `metadata`, when anything of the above changed.
+    5. the constants of integer functions, which follow from the scales in front and behind and from weights;
+    6. the ends of a Clip, or the note of them behind stored codes, where the method has another grid than the file;
+    7. ``metadata_props``: ``onnxqat.finetuned`` and `metadata`, when anything of the above changed.
 
     Names, dtypes, shapes, storage fields and everything else stay. The caller's model is not changed.
 
@@ -146,11 +148,13 @@ def put_back(
         external.check_external_data(model, "the model", None)
         proto = onnx.ModelProto()
         proto.CopyFrom(model)
+        source.calls = function_constants.of_proto(proto, proto)
         _apply_to_proto(_changes(source, _Constants(proto_slots(proto, ""))), proto, properties)
         if output is not None:
             io.save(proto, output)
         return proto
     loaded = io.load(model)
+    source.calls = function_constants.of_model(loaded)
     _apply_to_ir(_changes(source, _Constants(ir_slots(loaded))), loaded, properties)
     if output is not None:
         io.save(loaded, output)
@@ -257,6 +261,7 @@ class _Source:
 
     quantizers: list[FakeQuantize]
     tensors: dict[str, Tensor]  # by ONNX name, without those of quantizers
+    calls: FunctionConstants = dataclasses.field(default_factory=FunctionConstants)
 
     @staticmethod
     def of(module: nn.Module) -> _Source:
@@ -304,6 +309,10 @@ def _changes(source: _Source, constants: _Constants) -> _Constants:
     for q in source.quantizers:
         if isinstance(q, DerivedFakeQuantize):
             _write_derived(q, source, constants, done, written)
+    done |= source.calls.weights
+    fresh = source.calls.values(source.tensors, lambda name: constants.changes.get(name, constants.read(name)))
+    for name, value in fresh.items():
+        constants.propose(name, value)
     for name, tensor in source.tensors.items():
         if name not in done:
             constants.propose(name, _numpy(tensor, constants.dtype(name)))
@@ -441,9 +450,6 @@ def _master(q: FakeQuantize, source: _Source, done: set[str]) -> FloatArray:
     raise _mismatch(f"the module holds no weight for tensor {q.tensor!r}")
 
 
-# --- files ------------------------------------------------------------------------------------------------------
-
-
 def _apply_to_proto(constants: _Constants, proto: onnx.ModelProto, properties: Mapping[str, str]) -> None:
     if not constants.changes:
         return
@@ -467,6 +473,7 @@ def _apply_to_ir(constants: _Constants, model: ir.Model, properties: Mapping[str
 def _write_file(source: _Source, path: Path, output: Path, properties: Mapping[str, str]) -> Path:
     proto = io.read_proto(path)
     external.check_external_data(proto, str(path), path.parent)
+    source.calls = function_constants.of_proto(proto, path)
     constants = _changes(source, _Constants(proto_slots(proto, str(path.parent))))
     if not external.has_external_data(proto):
         # Serializing again could give other bytes than those that some other tool wrote.

@@ -26,12 +26,14 @@ from onnxqat.bridge.importing import element_types, frozen_constants, functions,
 from onnxqat.bridge.importing.builder import Builder, Lowered, NodeView, RefusedError, Store
 from onnxqat.bridge.importing.values import Const
 from onnxqat.bridge.integer.find import compute_in_integers
+from onnxqat.bridge.lowering import integer_function
 from onnxqat.bridge.lowering.normalization import BatchNorm
 from onnxqat.bridge.module import Capture, OnnxModule, capture
 from onnxqat.bridge.quantizers import quantizer_modules
 from onnxqat.bridge.quantizers.quantizer_modules import QuantizerFactory
 from onnxqat.errors import UnsupportedError
 from onnxqat.graph import batchnorm, folded_batchnorm, io, quantizer_checks, query, sizes, walk
+from onnxqat.integer_functions import calls
 from onnxqat.ops import operators
 from onnxqat.ops.definition import OpDef
 from onnxqat.runtime import broken_model
@@ -76,7 +78,9 @@ def to_torch(
         ModelError: the file is not a model; ``scale-invalid`` for a scale that is negative, 0 or not finite;
             ``model-too-large``; ``model-not-runnable`` where onnxruntime refuses what cannot be imported.
     """
-    graph = prepare(io.load(model))
+    graph = io.load(model)
+    has_functions = calls.expand(graph) > 0
+    graph = prepare(graph)
     quantizer_checks.check(graph)
     module = _Importer(graph, quantizer_factory or quantizer_modules.default_factory).run()
     if module.quantizers and not batchnorm.trains_live(graph):
@@ -84,7 +88,7 @@ def to_torch(
             if isinstance(normalization, BatchNorm):
                 normalization.frozen = True
     if arithmetic == "float":
-        return module
+        return compute_in_integers(module, None) if has_functions else module
     return compute_in_integers(module, create(arithmetic) if isinstance(arithmetic, str) else arithmetic)
 
 
@@ -219,6 +223,8 @@ def _type_name(value: ir.Value) -> str:
 
 
 def _problem(node: ir.Node, opset: int) -> str:
+    if calls.is_call(node):
+        return ""
     domain = "" if node.domain == "ai.onnx" else node.domain
     title = f"{domain}.{node.op_type}" if domain else node.op_type
     row = operators.find(domain, node.op_type)
@@ -234,6 +240,8 @@ def _problem(node: ir.Node, opset: int) -> str:
 
 
 def _lowering(node: ir.Node) -> Lowering:
+    if calls.is_call(node):
+        return integer_function.float_twin
     row = operators.find(node.domain, node.op_type)
     found = None if row is None else _function(row)
     if found is None:

@@ -10,14 +10,15 @@ import torch
 from torch import fx
 from torch.nn import functional
 
-from onnxqat.arithmetic import Arithmetic
+from onnxqat.arithmetic import Arithmetic, create
 from onnxqat.bridge import module as modules
 from onnxqat.bridge.integer import layers, pointwise, pools, softmax
+from onnxqat.bridge.integer.function_units import FloatTwin, FunctionUnit
 from onnxqat.bridge.integer.unit import Step, Unit
 from onnxqat.bridge.module import OnnxModule
 from onnxqat.bridge.quantizers.fake_quantize import FakeQuantize
 
-_MOVES = (
+MOVES = (
     torch.reshape,
     torch.permute,
     torch.flatten,
@@ -58,24 +59,28 @@ class _Match:
     """Nodes and quantizers that one unit replaces."""
 
     operation: fx.Node
+    function: Any
+    kind: type[Unit]
     sources: list[FakeQuantize]
     activations: list[Step]
     last: fx.Node
     quantizer: FakeQuantize | None
 
 
-def compute_in_integers(module: OnnxModule, arithmetic: Arithmetic) -> OnnxModule:
+def compute_in_integers(module: OnnxModule, arithmetic: Arithmetic | None) -> OnnxModule:
     """A view of `module` that computes on codes as the kernels of a target do; `module` stays what it is.
 
-    Parameters, buffers and quantizers are those of `module`.
+    Parameters, buffers and quantizers are those of `module`. With None for `arithmetic`, integer functions alone compute on
+    codes: what they compute stands in the file, whatever the target is.
     """
     graph = fx.Graph()
     graph.output(graph.graph_copy(module.graph, {}))
     held = dict(module._modules)  # noqa: SLF001 - so that units are not registered with `module` too
     names = {name: name for name in module.tensor_nodes.values()}
+    made_for = arithmetic or create("onnxruntime")  # functions do not ask it
     for count, match in enumerate(_matches(module, graph, arithmetic)):
         path = f"integer_{count}_{match.operation.name}"
-        held[path] = _unit(match, arithmetic)
+        held[path] = match.kind(match.function, match.sources, match.activations, match.quantizer, made_for)
         names[match.last.name] = _replace(graph, match, path).name
     left = {node.name for node in graph.nodes}
     tensors = {tensor: names[name] for tensor, name in module.tensor_nodes.items() if names[name] in left}
@@ -84,16 +89,10 @@ def compute_in_integers(module: OnnxModule, arithmetic: Arithmetic) -> OnnxModul
     return made
 
 
-def _unit(match: _Match, arithmetic: Arithmetic) -> Unit:
-    kind, _ = _KINDS[match.operation.target]
-    function: Any = match.operation.target
-    return kind(function, match.sources, match.activations, match.quantizer, arithmetic)
-
-
 def _replace(graph: fx.Graph, match: _Match, path: str) -> fx.Node:
     args: list[Any] = list(match.operation.args)
     bias: fx.Node | None = None
-    if issubclass(_KINDS[match.operation.target][0], layers.Layer) and len(match.sources) > 2:
+    if issubclass(match.kind, layers.Layer) and len(match.sources) > 2:
         bias = args[2]
         args[2] = args[2].args[0]  # the bias in front of its quantizer
     with graph.inserting_before(match.last):
@@ -112,7 +111,7 @@ def _replace(graph: fx.Graph, match: _Match, path: str) -> fx.Node:
     return call
 
 
-def _matches(module: OnnxModule, graph: fx.Graph, arithmetic: Arithmetic) -> list[_Match]:
+def _matches(module: OnnxModule, graph: fx.Graph, arithmetic: Arithmetic | None) -> list[_Match]:
     grids: dict[fx.Node, FakeQuantize] = {}
     found = []
     for node in graph.nodes:
@@ -121,14 +120,16 @@ def _matches(module: OnnxModule, graph: fx.Graph, arithmetic: Arithmetic) -> lis
             grids[node] = quantizer
         elif _moves(node) and node.args[0] in grids:
             grids[node] = grids[node.args[0]]
-        match = _match(module, node, grids, arithmetic)
+        match = _function(module, node, grids)
+        if match is None and arithmetic is not None:
+            match = _match(module, node, grids, arithmetic)
         if match is not None:
             found.append(match)
     return found
 
 
 def _moves(node: fx.Node) -> bool:
-    if node.op != "call_function" or node.target not in _MOVES or not node.args:
+    if node.op != "call_function" or node.target not in MOVES or not node.args:
         return False
     return node.target is not functional.pad or (len(node.args) == 2 and not node.kwargs)  # with zeros
 
@@ -138,6 +139,19 @@ def _quantizer(module: OnnxModule, node: fx.Node) -> FakeQuantize | None:
         return None
     found = module.get_submodule(str(node.target))
     return found if isinstance(found, FakeQuantize) else None
+
+
+def _function(module: OnnxModule, node: fx.Node, grids: dict[fx.Node, FakeQuantize]) -> _Match | None:
+    """The unit of an integer function."""
+    held = module.get_submodule(str(node.target)) if node.op == "call_module" else None
+    users = list(node.users)
+    quantizer = _quantizer(module, users[0]) if len(users) == 1 else None
+    source = node.args[0] if node.args else None
+    if not isinstance(held, FloatTwin) or quantizer is None or not isinstance(source, fx.Node) or source not in grids:
+        return None
+    if not _is_output_grid(grids[source]) or not _is_output_grid(quantizer):
+        return None
+    return _Match(node, held, FunctionUnit, [grids[source]], [], users[0], quantizer)
 
 
 def _match(
@@ -155,18 +169,19 @@ def _match(
     sources += [] if bias is None else [bias]
     if not all(map(_is_supported_grid, sources)) or not _is_known(node, sources, bias, arithmetic):
         return None
+    found: tuple[Any, type[Unit]] = (node.target, _KINDS[node.target][0])
     activations, last = list[Step](), node
     while len(last.users) == 1:
         user = next(iter(last.users))
         quantizer = _quantizer(module, user)
         if quantizer is not None:
-            return _Match(node, sources, activations, user, quantizer) if _is_output_grid(quantizer) else None
+            return _Match(node, *found, sources, activations, user, quantizer) if _is_output_grid(quantizer) else None
         if user.op != "call_function" or user.target not in _LIMITS or user.kwargs or len(user.all_input_nodes) > 1:
             break
         function: Any = user.target
         activations.append((function, tuple(user.args[1:])))
         last = user
-    return _Match(node, sources, [], node, None) if sources and node.target in _FLOAT_RESULT else None
+    return _Match(node, *found, sources, [], node, None) if sources and node.target in _FLOAT_RESULT else None
 
 
 def _bias(module: OnnxModule, node: fx.Node) -> FakeQuantize | None:

@@ -13,7 +13,7 @@ from torch import fx
 
 from onnxqat.arithmetic import Accumulator, Arithmetic, Rounding, create
 from onnxqat.bridge.importing.importer import to_torch
-from onnxqat.bridge.integer import numpy_run
+from onnxqat.bridge.integer import float_operators, numpy_run
 from onnxqat.bridge.integer.layers import Layer
 from onnxqat.bridge.integer.unit import Unit
 from onnxqat.bridge.module import OnnxModule
@@ -75,7 +75,11 @@ class IntegerModel:
     def kernels(self) -> list[tuple[str, str]]:
         """Tensor and kernel of each operator that computes on codes, in graph order."""
         units = (unit for unit in self.module.modules() if isinstance(unit, Unit))
-        return [(unit.tensor, type(unit).__name__) for unit in units]
+        return [(unit.tensor, unit.kernel_name) for unit in units]
+
+    def float_operators(self) -> list[str]:
+        """List the tensors that something computes in float between quantizers, in graph order."""
+        return float_operators.of(self.module)
 
     def run(self, feeds: Mapping[str, Array]) -> Run:
         """Execute one batch.

@@ -67,6 +67,11 @@ class Unit(nn.Module, abc.ABC):
         """Name of the result, or of the first tensor argument where no quantizer reads it."""
         return (self.quantizer or self.sources[0]).tensor
 
+    @property
+    def kernel_name(self) -> str:
+        """Name of the kernel in reports."""
+        return type(self).__name__
+
     @abc.abstractmethod
     def exact(self, *args: Any) -> tuple[Tensor, Tensor | None]:
         """The dequantized result of the kernel, and what the float operator gives where a gradient is wanted."""

@@ -161,6 +161,20 @@ if TYPE_CHECKING:
     _options.keep_io_types,
 )
 @_headings.under(
+    "Operators in integers",
+    click.option(
+        "--integer",
+        metavar="NAMES",
+        help="Operators that become integer functions, as softmax,gelu, or all [the backend's].",
+    ),
+    click.option(
+        "--lut",
+        type=int,
+        metavar="N",
+        help="Segments of the tables of 16-bit codes, a power of two from 16 to 32768 [1024]; 8-bit codes have 256 entries.",
+    ),
+)
+@_headings.under(
     "Output",
     click.option("-o", "--output", type=_options.OUTPUT, help="File to write [MODEL.qdq.onnx]."),
     click.option("--explain", is_flag=True, help="Print the rule behind every decision."),
@@ -200,6 +214,8 @@ def run(
     batch_norm: str,
     keep_io_types: bool,
     passes: tuple[str, ...],
+    integer: str | None,
+    lut: int | None,
     random_data: bool,
     replace: bool,
     keep: bool,
@@ -246,6 +262,8 @@ def run(
         node_bits=_options.parse_bits_of(bits_of),
         encodings=tuple(map(str, encodings)),
         rules=rules,
+        integer=integer,
+        lut=None if lut is None else _bits_of(lut),
     )
     with _options.progress("calibrate", quiet=as_json) as progress:
         result = insert_qdq(
@@ -275,3 +293,8 @@ def run(
         _config.save(save_config, rules, result.plan)
     report = build.from_insert(result, explain=explain, source=str(model), data=calibration, preprocess=preprocess)
     _output.show(report, as_json=as_json, html_path=html)
+
+
+def _bits_of(segments: int) -> int:
+    """Return `k` of ``2**k`` segments; 0, which is no size of a table, for other numbers."""
+    return segments.bit_length() - 1 if segments > 0 and segments.bit_count() == 1 else 0

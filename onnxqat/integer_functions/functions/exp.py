@@ -11,7 +11,7 @@ import numpy.typing as npt
 from onnxqat.integer_functions.definition import Bounds, Call, CodeGrid, Constants, IntegerFunction
 from onnxqat.integer_functions.exponential import FINE, NARROW, Exponential
 from onnxqat.integer_functions.operations import Integers, Operations
-from onnxqat.integer_functions.requantization import multiplier, requantized
+from onnxqat.integer_functions.requantization import factor_bounds, factor_constants, requantized
 
 
 class Function(IntegerFunction):
@@ -30,17 +30,16 @@ class Function(IntegerFunction):
 
     def bounds(self) -> Bounds:
         """See the base class."""
-        ends = {"y_multiplier": (0, (1 << self._bits) - 1), "y_shift": (1, 62)}
-        return {**self.exponential.bounds(), **ends, "y_zero_point": self.range_of_result}
+        return {**self.exponential.bounds(), **factor_bounds(self._bits), "y_zero_point": self.range_of_result}
 
     def constants(self, x: CodeGrid, y: CodeGrid, call: Call) -> Constants:
         """See the base class."""
         largest = math.exp(
             min((x.high - x.zero_point) * x.scale, 700.0)
         )  # more is infinite, and saturates all the same
-        number, shift = multiplier(largest / y.scale * 2.0**-self.exponential.unit, self._bits)
-        found = {"y_multiplier": number, "y_shift": shift, "y_zero_point": y.zero_point}
-        return {name: np.asarray(v, np.int64) for name, v in {**self.exponential.constants(x.scale), **found}.items()}
+        factor = factor_constants(largest / y.scale * 2.0**-self.exponential.unit, self._bits)
+        found = {**self.exponential.constants(x.scale), **factor, "y_zero_point": y.zero_point}
+        return {name: np.asarray(v, np.int64) for name, v in found.items()}
 
     def formula(self, do: Operations, q: Integers, c: Mapping[str, Integers]) -> Integers:
         """See the base class."""

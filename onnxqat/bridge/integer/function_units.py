@@ -1,0 +1,136 @@
+"""Integer functions of a file in torch: the float operator, and the unit that computes the file's codes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from onnxqat.arithmetic import Grid
+from onnxqat.arithmetic._arrays import Array
+from onnxqat.bridge.integer.unit import Formula
+from onnxqat.integer_functions.definition import Call, CodeGrid, IntegerFunction
+
+Operation = Callable[..., Tensor]
+
+
+def _softmax(x: Tensor, call: Call) -> Tensor:
+    return torch.softmax(x, call.axes[0])
+
+
+def _gelu(x: Tensor, call: Call) -> Tensor:
+    return functional.gelu(x, approximate="tanh" if call.attributes.get("approximate") == "tanh" else "none")
+
+
+def _elu(x: Tensor, call: Call) -> Tensor:
+    return functional.elu(x, _number(call, "alpha", 1.0))
+
+
+def _hard_sigmoid(x: Tensor, call: Call) -> Tensor:
+    return (x * _number(call, "alpha", 0.2) + _number(call, "beta", 0.5)).clamp(0.0, 1.0)
+
+
+def _normalize(x: Tensor, call: Call, gamma: Tensor, beta: Tensor) -> Tensor:
+    shape = [x.shape[axis] for axis in call.axes]
+    return functional.layer_norm(x, shape, gamma.expand(shape), beta.expand(shape), _number(call, "epsilon", 1e-5))
+
+
+def _normalize_power(x: Tensor, call: Call, gamma: Tensor) -> Tensor:
+    power = x.square().mean(call.axes, keepdim=True)
+    return x * torch.rsqrt(power + _number(call, "epsilon", 1e-5)) * gamma
+
+
+def _of_elements(function: Callable[[Tensor], Tensor]) -> Operation:
+    return lambda x, call: function(x)
+
+
+def _number(call: Call, name: str, default: float) -> float:
+    value = call.attributes.get(name)
+    return default if value is None else float(value)
+
+
+OPERATIONS: dict[str, Operation] = {
+    "Elu": _elu,
+    "Gelu": _gelu,
+    "HardSigmoid": _hard_sigmoid,
+    "LayerNormalization": _normalize,
+    "RMSNormalization": _normalize_power,
+    "Softmax": _softmax,
+    "Abs": _of_elements(torch.abs),
+    "Cos": _of_elements(torch.cos),
+    "Erf": _of_elements(torch.erf),
+    "Exp": _of_elements(torch.exp),
+    "HardSwish": _of_elements(functional.hardswish),
+    "Log": _of_elements(torch.log),
+    "Mish": _of_elements(functional.mish),
+    "Reciprocal": _of_elements(torch.reciprocal),
+    "Sigmoid": _of_elements(torch.sigmoid),
+    "Sin": _of_elements(torch.sin),
+    "Softplus": _of_elements(functional.softplus),
+    "Sqrt": _of_elements(torch.sqrt),
+    "Swish": _of_elements(functional.silu),
+    "Tanh": _of_elements(torch.tanh),
+}
+"""The float operator of each function, which gives the gradient."""
+
+
+class FloatTwin(nn.Module):
+    """The float operator of an integer function; :class:`FunctionUnit` takes its place between quantizers.
+
+    Args:
+        function: of the file.
+        call: what the file asks of it.
+    """
+
+    def __init__(self, function: IntegerFunction, call: Call) -> None:
+        super().__init__()
+        self.function, self.call = function, call
+
+    def forward(self, x: Tensor, *weights: Tensor) -> Tensor:
+        """Compute the operator on dequantized values."""
+        return OPERATIONS[self.function.operator](x, self.call, *weights)
+
+
+class FunctionUnit(Formula):
+    """A function of codes with the bits of the file, and the gradient of the float operator."""
+
+    operation: FloatTwin
+
+    @property
+    def kernel_name(self) -> str:
+        """See the base class."""
+        return self.operation.function.operator
+
+    def values(self, grids: tuple[Grid, ...], output: Grid | None, *args: Any) -> Array:
+        """See the base class."""
+        assert output is not None
+        x, *weights = args
+        twin, grid = self.operation, grids[0]
+        function = twin.function
+        held = dict(zip(function.weights, map(_doubles, weights), strict=True))
+        call = dataclasses.replace(twin.call, parameters=held)
+        constants = function.constants(_code_grid(grid, function.x), _code_grid(output, function.y), call)
+        # A tensor that is on a grid has no code outside of it, and NaN has the code of zero.
+        codes = (x / grid.scale).round() + grid.zero_point
+        if isinstance(x, Tensor):
+            whole = codes.nan_to_num(grid.zero_point).clip(grid.low, grid.high).to(torch.int64)
+            here = {name: torch.from_numpy(value).to(x.device) for name, value in constants.items()}
+            found = function.compute(whole, here, call.axes).to(torch.float32)
+        else:
+            whole = np.nan_to_num(codes, nan=float(grid.zero_point)).clip(grid.low, grid.high).astype(np.int64)
+            found = function.compute(whole, constants, call.axes).astype(np.float32)
+        return output.saturated(found) * output.scale
+
+
+def _doubles(weight: Array) -> np.ndarray:
+    held = weight.detach().cpu().numpy() if isinstance(weight, Tensor) else weight
+    return np.asarray(held, np.float64)
+
+
+def _code_grid(grid: Grid, storage: str) -> CodeGrid:
+    return CodeGrid(float(grid.scale), int(grid.zero_point), storage)

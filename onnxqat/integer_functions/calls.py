@@ -1,0 +1,198 @@
+"""Calls of integer functions in a file: made of float operators between pairs, and made to these again.
+
+In a file a call stands between the QuantizeLinear of its input and the DequantizeLinear of its result::
+
+    q = QuantizeLinear(x, s, z)   c = onnxqat.integer.Softmax_uint8_uint8(q, ...)   y = DequantizeLinear(c, t, u)
+
+To those who know pairs only, :func:`expand` shows it as an operator between two pairs, which keeps the call's name::
+
+    d = DequantizeLinear(q, s, z)   f = onnxqat.integer.Softmax_uint8_uint8(d)   c = QuantizeLinear(f, t, u)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from onnxqat.graph import build, qdq, query, read_qparams, walk
+from onnxqat.integer_functions import library
+from onnxqat.integer_functions.definition import DOMAIN, Call, CodeGrid, IntegerFunction
+from onnxqat.types import QParams
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Place:
+    """A call of an integer function in a graph.
+
+    Attributes:
+        node: the call.
+        function: what it calls.
+        source: node that gives the parameters of the codes that are read.
+        result: DequantizeLinear behind it.
+    """
+
+    node: ir.Node
+    function: IntegerFunction
+    source: ir.Node
+    result: ir.Node
+
+    @property
+    def constants(self) -> dict[str, ir.Value]:
+        """The inputs behind the codes by their names in the function."""
+        values = zip(self.function.bounds(), self.node.inputs[1:], strict=True)
+        return {name: value for name, value in values if value is not None}
+
+    def call(self, parameters: Mapping[str, npt.NDArray[np.float64]] | None = None) -> Call:
+        """Return the demand on the function; without the length of rows, which was checked when the call was made."""
+        axes = tuple(query.attribute(self.node, "axes", [-1]))
+        attributes = {name: query.attribute(self.node, name, None) for name in self.node.attributes}
+        return Call(axes, 1, parameters or {}, attributes)
+
+
+def is_call(node: ir.Node) -> bool:
+    """Check whether `node` calls an integer function."""
+    return node.domain == DOMAIN and library.named(node.op_type) is not None
+
+
+def places(model: ir.Model) -> Iterator[Place]:
+    """Yield the calls of `model` that stand between quantizers, in graph order."""
+    for node in walk.nodes(model):
+        found = place(node) if is_call(node) else None
+        if found is not None:
+            yield found
+
+
+def place(node: ir.Node) -> Place | None:
+    """Return the call that `node` is; None where it does not stand between quantizers."""
+    function = library.named(node.op_type)
+    codes = node.inputs[0] if node.inputs else None
+    source = None if codes is None else quantize_of(codes)
+    behind = through_clip(node.outputs[0])
+    result = next((user for user in behind.consumers() if qdq.is_dequantize(user)), None)
+    if function is None or source is None or result is None or len(node.inputs) != 1 + len(function.bounds()):
+        return None
+    return Place(node, function, source, result)
+
+
+def through_clip(codes: ir.Value) -> ir.Value:
+    """Codes behind the Clip of a narrow grid, or `codes`."""
+    users = codes.consumers()
+    return users[0].outputs[0] if len(users) == 1 and users[0].op_type == "Clip" else codes
+
+
+def quantize_of(codes: ir.Value) -> ir.Node | None:
+    """The QuantizeLinear that makes `codes`, behind a Clip or not."""
+    producer = codes.producer()
+    if producer is not None and producer.op_type == "Clip":
+        first = producer.inputs[0]
+        producer = None if first is None else first.producer()
+    return producer if producer is not None and qdq.is_quantize(producer) else None
+
+
+def grid_of(qparams: QParams) -> CodeGrid:
+    """The grid of a tensor with one scale."""
+    return CodeGrid(float(qparams.scale.reshape(())), int(qparams.zero_point.reshape(())), qparams.qtype.storage)
+
+
+def constants(
+    here: Place, x: QParams, y: QParams, parameters: Mapping[str, npt.NDArray[np.float64]] | None = None
+) -> dict[str, npt.NDArray[Any]]:
+    """Values of the constants of a call for these grids, by the names of its inputs."""
+    found = here.function.constants(grid_of(x), grid_of(y), here.call(parameters))
+    return {str(value.name): found[name] for name, value in here.constants.items()}
+
+
+def grids(here: Place) -> tuple[QParams, QParams]:
+    """Parameters of input and result as the file states them."""
+    return read_qparams.read(here.source, None), read_qparams.read(here.result, None)
+
+
+def as_pairs(model: ir.Model) -> ir.Model:
+    """Return `model`, or a copy with its calls as operators between pairs where it has any; for those who only read."""
+    if not any(key[0] == DOMAIN for key in model.functions):
+        return model
+    copy = model.clone()
+    expand(copy)
+    return copy
+
+
+def expand(model: ir.Model) -> int:
+    """Replace calls in `model` by operators between pairs; see the module.
+
+    Returns:
+        Number of calls that were replaced.
+    """
+    found = list(places(model))
+    standing = {id(here.node) for here in found}
+    # A function of which one call stands elsewhere stays: inlining knows its calls by their name alone.
+    kept = {node.op_type for node in walk.nodes(model) if is_call(node) and id(node) not in standing}
+    found = [here for here in found if here.function.name not in kept]
+    for name in {here.function.name for here in found}:
+        del model.functions[(DOMAIN, name, "")]
+    names = build.Names(model)  # behind the functions: names of their inputs are free in the graph
+    for here in found:
+        _expand(here, names)
+    return len(found)
+
+
+def _expand(here: Place, names: build.Names) -> None:
+    node, scope = here.node, walk.scope_of(here.node)
+    read, given = node.inputs[0], node.outputs[0]
+    assert read is not None
+    dequantized = build.node(
+        qdq.DEQUANTIZE,
+        [read, *here.source.inputs[1:]],
+        [names.fresh(f"{str(read.name).removesuffix(f'_{qdq.CODES}')}_{qdq.DEQUANTIZED}")],
+        dtype=ir.DataType.FLOAT,
+        shape=read.shape,
+        name=names.fresh(f"{read.name}_{qdq.DEQUANTIZE}"),
+    )
+    twin = build.node(
+        node.op_type,
+        [dequantized.outputs[0], *_weights(here, scope, names)],
+        [names.fresh(str(given.name).removesuffix(f"_{qdq.CODES}"))],  # the tensor of the float graph
+        {name: query.attribute(node, name, None) for name in node.attributes},
+        domain=DOMAIN,
+        dtype=ir.DataType.FLOAT,
+        shape=given.shape,
+        name=node.name,
+    )
+    name, given.name = str(given.name), None
+    quantized = build.node(
+        qdq.QUANTIZE,
+        [twin.outputs[0], *here.result.inputs[1:]],
+        [name],
+        dtype=given.dtype,
+        shape=given.shape,
+        name=names.fresh(f"{name}_{qdq.QUANTIZE}"),
+    )
+    scope.insert_before(node, [dequantized, twin, quantized])
+    given.replace_all_uses_with(quantized.outputs[0])
+    scope.remove(node, safe=True)
+
+
+def _weights(here: Place, scope: walk.Scope, names: build.Names) -> list[ir.Value]:
+    """Float weights of a call as constants, under the names that they had."""
+    if not here.function.weights:
+        return []
+    values = parameters(here)
+    return [
+        build.constant(scope, names.fresh(weight_name(here, name)), values[name].astype(np.float32), before=here.node)
+        for name in here.function.weights
+    ]
+
+
+def parameters(here: Place) -> dict[str, npt.NDArray[np.float64]]:
+    """Return the float weights of a call, as its constants hold them."""
+    held = {name: np.asarray(query.constant_array(value), np.int64) for name, value in here.constants.items()}
+    return here.function.parameters(held, grid_of(grids(here)[1]))
+
+
+def weight_name(here: Place, name: str) -> str:
+    """Name of the float tensor that became the constant `name` of a call."""
+    return str(here.constants[name].name).removesuffix(f"_{qdq.STORED_CODES}")

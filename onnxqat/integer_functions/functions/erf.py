@@ -1,0 +1,22 @@
+"""Erf by a table."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from onnxqat.integer_functions.definition import Call
+from onnxqat.integer_functions.functions._curve import Curve
+
+
+class Function(Curve):
+    """The error function."""
+
+    operator = "Erf"
+    curvature = 0.97
+
+    def reference(self, values: npt.NDArray[np.float64], call: Call) -> npt.NDArray[np.float64]:
+        """See the base class."""
+        return np.asarray(np.vectorize(math.erf)(values))

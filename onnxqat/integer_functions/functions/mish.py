@@ -1,0 +1,20 @@
+"""Mish by a table."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from onnxqat.integer_functions.definition import Call
+from onnxqat.integer_functions.functions._curve import Curve
+
+
+class Function(Curve):
+    """``x * tanh(log(1 + exp(x)))``."""
+
+    operator = "Mish"
+    curvature = 0.64
+
+    def reference(self, values: npt.NDArray[np.float64], call: Call) -> npt.NDArray[np.float64]:
+        """See the base class."""
+        return values * np.tanh(np.logaddexp(0.0, values))

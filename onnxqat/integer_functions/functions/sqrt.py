@@ -1,0 +1,21 @@
+"""Sqrt by a table."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from onnxqat.integer_functions.definition import Call
+from onnxqat.integer_functions.functions._curve import Curve
+
+
+class Function(Curve):
+    """The square root; of negative numbers, which have none, 0."""
+
+    operator = "Sqrt"
+    curvature = float("inf")
+    has_segments = False
+
+    def reference(self, values: npt.NDArray[np.float64], call: Call) -> npt.NDArray[np.float64]:
+        """See the base class."""
+        return np.sqrt(np.maximum(values, 0))

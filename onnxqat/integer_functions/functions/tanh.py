@@ -1,0 +1,20 @@
+"""Tanh by a table."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from onnxqat.integer_functions.definition import Call
+from onnxqat.integer_functions.functions._curve import Curve
+
+
+class Function(Curve):
+    """``tanh(x)``."""
+
+    operator = "Tanh"
+    curvature = 0.77
+
+    def reference(self, values: npt.NDArray[np.float64], call: Call) -> npt.NDArray[np.float64]:
+        """See the base class."""
+        return np.tanh(values)

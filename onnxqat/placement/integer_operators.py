@@ -1,0 +1,64 @@
+"""Operators that become integer functions: rows for them in a table that leaves them in float."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from onnxqat.backends.schema import Backend, FixedValue, OpRow, Slot
+from onnxqat.errors import UsageError
+from onnxqat.integer_functions import library
+
+RANGES: dict[str, tuple[float, float]] = {
+    "Cos": (-1.0, 1.0),
+    "Erf": (-1.0, 1.0),
+    "HardSigmoid": (0.0, 1.0),
+    "Sigmoid": (0.0, 1.0),
+    "Sin": (-1.0, 1.0),
+    "Softmax": (0.0, 1.0),
+    "Tanh": (-1.0, 1.0),
+}
+"""Ranges that results have whatever the input is."""
+
+
+def with_functions(backend: Backend, integer: str | None) -> Backend:
+    """Return `backend` with a row for each operator of the list `integer`, and those of its own key `integer`.
+
+    Raises:
+        UsageError: ``name-unknown`` for what is no integer function; ``option-invalid`` where the table quantizes no
+            activations.
+    """
+    chosen = backend.integer if integer is None else library.chosen(integer)
+    if not chosen:
+        return backend
+    kind = _activation(backend)
+    ops = dict(backend.ops)
+    for operator in chosen:
+        ops.setdefault(operator, _row(operator, kind))
+    passthrough = tuple(op for op in backend.passthrough if op not in chosen)
+    probabilities = backend.io.probabilities if "Softmax" not in chosen and "Sigmoid" not in chosen else "quantize"
+    return backend.model_copy(
+        update={
+            "ops": ops,
+            "integer": tuple(chosen),
+            "passthrough": passthrough,
+            "io": backend.io.model_copy(update={"probabilities": probabilities}),
+        }
+    )
+
+
+def _row(operator: str, kind: str) -> OpRow:
+    ends = RANGES.get(operator)
+    fixed = None if ends is None else FixedValue(range=ends)
+    return OpRow(inputs=(Slot(use=kind),), outputs=(Slot(use=kind, fixed=fixed),))
+
+
+def _activation(backend: Backend) -> str:
+    """Return the name of the type that most operators of the table read."""
+    used: Sequence[str] = [row.outputs[0].use for row in backend.ops.values() if row.outputs and row.outputs[0].use]
+    if not used or backend.placement != "both":
+        raise UsageError(
+            "option-invalid",
+            f"{backend.backend} has no pair behind an operator, which an integer function needs",
+            hint="choose a backend with pairs on both sides, as onnxruntime-cpu",
+        )
+    return max(sorted(set(used)), key=used.count)

@@ -1,0 +1,91 @@
+"""Integer functions of a file in torch: its codes, a gradient, and constants that follow trained scales."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+
+import onnxqat
+from onnxqat.graph import io
+from onnxqat.placement.table_overrides import Overrides
+from onnxqat.runtime.session import Session
+from tests.bridge.integer.networks import with_weights
+
+NETWORK = """
+<ir_version: 10, opset_import: ["" : 21]>
+g (float[N, 6, 16] image) => (float[N, 6, 16] out) <float[16, 16] w, float[16] gamma, float[16] beta, float[16, 16] v>
+{
+    h = MatMul (image, w)
+    n = LayerNormalization <axis = -1, epsilon = 1e-5> (h, gamma, beta)
+    a = Gelu (n)
+    out = Softmax <axis = -1> (a)
+}"""
+
+
+@pytest.fixture(scope="module")
+def data() -> dict[str, np.ndarray]:
+    return {"image": np.random.default_rng(0).standard_normal((48, 6, 16)).astype(np.float32)}
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory, data: dict[str, np.ndarray]) -> Path:
+    folder = tmp_path_factory.mktemp("functions")
+    onnx.save(with_weights(NETWORK), folder / "model.onnx")
+    chosen = Overrides(integer="all", reduce_range=True)  # without saturation, whatever processor the session runs on
+    result = onnxqat.insert_qdq(folder / "model.onnx", calibration=data, overrides=chosen, fast=True)
+    assert result.quantizers["activation"] == 7  # five tensors, and two pairs between calls that follow each other
+    return result.model
+
+
+def session(path: Path, data: dict[str, np.ndarray]) -> np.ndarray:
+    return np.asarray(Session(io.load(path), optimize=True, what="the model").run(data)["out"])
+
+
+@pytest.mark.parametrize("engine", ["torch", "numpy"])
+def test_codes_of_the_session(path: Path, data: dict[str, np.ndarray], engine: str) -> None:
+    model = onnxqat.to_integer(path, engine="torch" if engine == "torch" else "numpy")
+    assert [kernel for _, kernel in model.kernels] == ["Matrix", "LayerNormalization", "Gelu", "Softmax"]
+    assert model.float_operators() == []
+    np.testing.assert_array_equal(model.run(data).outputs["out"], session(path, data))
+
+
+def test_operators_that_are_not_named_compute_in_float(tmp_path: Path, data: dict[str, np.ndarray]) -> None:
+    onnx.save(with_weights(NETWORK), tmp_path / "model.onnx")
+    made = onnxqat.insert_qdq(
+        tmp_path / "model.onnx", calibration=data, overrides=Overrides(integer="softmax"), fast=True
+    )
+    report = onnxqat.simulate(made.model, data)
+    assert {"n", "a"} <= set(report.floats)
+    assert report.kernels["Softmax"] == 1
+
+
+def test_write_back_of_nothing_is_the_same_file(path: Path, tmp_path: Path) -> None:
+    onnxqat.write_back(onnxqat.to_torch(path), path, tmp_path / "same.onnx")
+    assert (tmp_path / "same.onnx").read_bytes() == path.read_bytes()
+
+
+def test_training_moves_weights_scales_and_the_constants_of_calls(
+    path: Path, data: dict[str, np.ndarray], tmp_path: Path
+) -> None:
+    module = onnxqat.to_torch(path, arithmetic="onnxruntime").train()
+    optimizer = torch.optim.AdamW(module.parameters(), lr=1e-2)
+    images = torch.from_numpy(data["image"])
+    for _ in range(4):
+        optimizer.zero_grad()
+        module(images)[..., 0].sum().backward()
+        optimizer.step()
+    gradients = {name for name, p in module.named_parameters() if p.grad is not None and p.grad.abs().max() > 0}
+    assert {"w", "gamma", "beta", "h_quantizer.scale", "n_quantizer.scale"} <= gradients
+    written = onnxqat.write_back(module, path, tmp_path / "tuned.onnx")
+    module.eval()
+    with torch.no_grad():
+        expected = module(images).numpy()
+    np.testing.assert_array_equal(session(written, data), expected)
+    before, after = ({i.name: i for i in onnx.load(p).graph.initializer} for p in (path, written))
+    assert {name for name in before if before[name] != after[name]} >= {
+        "gamma_quantized",
+        "a_QuantizeLinear_Output_table",
+        "out_QuantizeLinear_Output_exp_multiplier",
+    }

@@ -1,0 +1,110 @@
+"""integer-functions: operators between pairs become calls of functions on codes."""
+
+import numpy as np
+import onnx
+import pytest
+
+from onnxqat.graph import io
+from onnxqat.integer_functions import calls
+from onnxqat.passes.integer_functions import IntegerFunctions
+from onnxqat.runtime.session import Session
+
+HEAD = """<ir_version: 8, opset_import: ["" : 17]> g (float[N, 5, 16] x) => (float[N, 5, 16] y)
+<float s = {0.0625}, uint8 z = {128}, float t = {0.00390625}, uint8 u = {0}, float[16] gamma>"""
+PAIRED = (
+    HEAD
+    + """{
+    q = QuantizeLinear (x, s, z)
+    d = DequantizeLinear (q, s, z)
+    ["the_softmax"] f = Softmax <axis = 1> (d)
+    c = QuantizeLinear (f, t, u)
+    y = DequantizeLinear (c, t, u)
+}"""
+)
+NORMALIZED = PAIRED.replace("Softmax <axis = 1> (d)", "LayerNormalization <axis = -1> (d, gamma)")
+CHAIN = (
+    HEAD
+    + """{
+    q = QuantizeLinear (x, s, z)
+    d = DequantizeLinear (q, s, z)
+    f = Sigmoid (d)
+    c = QuantizeLinear (f, t, u)
+    e = DequantizeLinear (c, t, u)
+    h = Sqrt (e)
+    k = QuantizeLinear (h, t, u)
+    y = DequantizeLinear (k, t, u)
+}"""
+)
+
+
+def model(text: str) -> onnx.ModelProto:
+    made = onnx.parser.parse_model(text)
+    names = {declared.name for declared in made.graph.value_info}
+    for name in names:
+        values = np.random.default_rng(1).uniform(0.5, 1.5, 16).astype(np.float32)
+        made.graph.initializer.append(onnx.numpy_helper.from_array(values, name))
+    del made.graph.value_info[:]
+    return made
+
+
+def outputs(made: onnx.ModelProto, x: np.ndarray) -> np.ndarray:
+    return np.asarray(Session(io.load(made), optimize=False, what="the model").run({"x": x})["y"])
+
+
+@pytest.mark.parametrize(
+    ("text", "functions"),
+    [
+        (PAIRED, {"Softmax_uint8_uint8"}),
+        (CHAIN, {"Sigmoid_uint8_uint8_lut8", "Sqrt_uint8_uint8_lut8"}),
+        (NORMALIZED, {"LayerNormalization_uint8_uint8"}),
+    ],
+)
+def test_calls_keep_the_function_within_their_bound(text: str, functions: set[str]) -> None:
+    before = model(text)
+    result = IntegerFunctions().run(before)
+    assert result.changed
+    onnx.checker.check_model(result.model, full_check=True)
+    assert {f.name for f in result.model.functions} == functions
+    assert not {"Softmax", "Sigmoid", "Sqrt", "LayerNormalization"} & {n.op_type for n in result.model.graph.node}
+    x = np.random.default_rng(0).standard_normal((40, 5, 16)).astype(np.float32)
+    codes = 0.00390625
+    assert np.abs(outputs(result.model, x) - outputs(before, x)).max() <= 1.01 * codes * (3 if text is CHAIN else 1)
+    assert not IntegerFunctions().run(result.model).changed
+
+
+@pytest.mark.parametrize("text", [PAIRED, CHAIN, NORMALIZED])
+def test_expanded_calls_become_the_same_calls(text: str) -> None:
+    called = io.load(IntegerFunctions().run(model(text)).model)
+    count = len(list(calls.places(called)))
+    values = {name: v.const_value.numpy() for name, v in called.graph.initializers.items() if v.const_value is not None}
+    for here in calls.places(called):
+        weights = calls.parameters(here) if here.function.weights else {}
+        as_float32 = {name: value.astype(np.float32).astype(np.float64) for name, value in weights.items()}
+        for name, value in calls.constants(here, *calls.grids(here), as_float32).items():
+            np.testing.assert_array_equal(value, values[name])
+    assert calls.expand(called) == count
+    assert not called.functions
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (PAIRED.replace("y = Deq", "w = Deq").replace("c = Q", "y = Identity (f) c = Q"), "read in float"),
+        (PAIRED.replace("(d)", "(x)"), "no pair is in front of it"),
+        (NORMALIZED.replace("(d, gamma)", "(d, other)").replace("f =", "other = Abs (gamma) f ="), "not constant"),
+        (
+            PAIRED.replace("float s = {0.0625}, uint8 z = {128}", "float[5] s = {1,1,1,1,1}, uint8[5] z = {9,9,9,9,9}"),
+            "one channel",
+        ),
+    ],
+)
+def test_left_alone(text: str, reason: str) -> None:
+    result = IntegerFunctions(("Softmax", "LayerNormalization")).run(model(text))
+    assert not result.changed
+    assert any(reason in remark.message for remark in result.remarks)
+
+
+def test_only_what_is_named() -> None:
+    result = IntegerFunctions(("Sqrt",)).run(model(CHAIN))
+    assert [f.name for f in result.model.functions] == ["Sqrt_uint8_uint8_lut8"]
+    assert "Sigmoid" in [node.op_type for node in result.model.graph.node]
