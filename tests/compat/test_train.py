@@ -238,6 +238,8 @@ def test_the_score_is_that_of_the_file_that_is_written(
     assert result.file.samples == 24
     found = accuracy(file, images, "input")
     assert result.file.top1 == pytest.approx(found)
+    assert result.best == pytest.approx(found)
+    assert f" * Acc@1 {found:.3f}" in "\n".join(lines)
     assert f"in onnxruntime: Acc@1 {found:.3f} of 24 samples" in lines[-1]
     # The file that was written is evaluated at any --batch-size, although its batch is 1.
     again, _ = trained(model_path=str(file), evaluate=True, batch_size=256)

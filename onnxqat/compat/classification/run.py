@@ -314,7 +314,8 @@ class _Run:
 
     def _epoch_score_of(self, module: nn.Module, material: Material) -> Scores:
         """Scores of what is shipped of `module`, which is not what trains where BatchNormalization is kept."""
-        shipped = module if self.float_model is not None else shipped_module(module, self.place)
+        kept = self.float_model is not None
+        shipped = module if kept else shipped_module(module, self.place, self.settings.onnx_batch)
         return self._measure(shipped, material)
 
     def _file(self, material: Material) -> Scores | None:
