@@ -36,6 +36,7 @@ _PUBLIC = {
     "Budget": "onnxqat.bit_allocation.budget",
     "simulate": "onnxqat.validation.simulate",
     "handoff": "onnxqat.deployment.handoff",
+    "handoff_all": "onnxqat.deployment.handoff_all",
     "fold_batchnorm": "onnxqat.deployment.fold_batchnorm",
     "lint": "onnxqat.linting.lint",
     "inspect": "onnxqat.linting.inspect",
@@ -87,6 +88,7 @@ if TYPE_CHECKING:
     from onnxqat.compat import save_checkpoint as save_checkpoint
     from onnxqat.deployment.fold_batchnorm import fold_batchnorm as fold_batchnorm
     from onnxqat.deployment.handoff import handoff as handoff
+    from onnxqat.deployment.handoff_all import handoff_all as handoff_all
     from onnxqat.errors import QatError as QatError
     from onnxqat.from_torch.export import export as export
     from onnxqat.graph.io import load as load

@@ -88,11 +88,14 @@ class CompilerResult:
         outputs: the graph outputs by name, one dict per batch; empty where the compiler runs no numbers here.
         nodes: the nodes of the main graph, in graph order.
         files: names of the vendor files that were written.
+        settings: how it was compiled, as far as that decides which kernels run: ``shapes`` (``static`` or ``dynamic``)
+            and ``threads``.
     """
 
     outputs: tuple[dict[str, Array], ...]
     nodes: tuple[NodeResult, ...]
     files: tuple[str, ...] = ()
+    settings: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,6 +131,8 @@ class BaseCompiler(abc.ABC):
         runs_numbers: whether outputs come back on a machine without the target.
         arithmetic: how its integer kernels round (:mod:`onnxqat.arithmetic`), where that is known to the last bit.
         traces: whether a second compilation for differences by node tells more than the first.
+        takes_threads: whether it runs on as many threads as :attr:`threads` says.
+        threads: number of threads that the user asks for; None: as many as it takes by itself.
     """
 
     name: str = ""
@@ -138,6 +143,8 @@ class BaseCompiler(abc.ABC):
     runs_numbers = True
     arithmetic: str | None = None
     traces = True
+    takes_threads = False
+    threads: int | None = None
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()

@@ -26,6 +26,13 @@ def tables_of(compiler: str) -> list[str]:
     return [t.backend for t in sorted(mine, key=lambda t: (t.extends is not None, t.backend))]
 
 
+def expected(table: schema.Backend) -> BaseCompiler | None:
+    """The compiler of a backend, installed or not: the first of its :func:`lineage` that there is."""
+    known = base_compiler.names()
+    found = next((n for n in lineage(table) if n in known or extension.is_file(n)), None)
+    return None if found is None else base_compiler.load(found, table.session)
+
+
 def compiler_of(table: schema.Backend, remarks: list[Remark], name: str | None = None) -> BaseCompiler | None:
     """The installed compiler of a backend: the first of its :func:`lineage` that there is, or the one called `name`.
 
@@ -39,15 +46,22 @@ def compiler_of(table: schema.Backend, remarks: list[Remark], name: str | None =
         if asked.version() is None:
             raise asked.missing()
         return asked
-    known = base_compiler.names()
-    found = next((n for n in lineage(table) if n in known or extension.is_file(n)), None)
-    if found is None:
+    compiler = expected(table)
+    if compiler is None:
         text = f"onnxqat drives no compiler for {table.backend}: the deploy form was written, nothing was compiled"
         remarks.append(Remark(text, source="handoff"))
         return None
-    compiler = base_compiler.load(found, table.session)
     if compiler.version() is None:
         error = compiler.missing()
         remarks.append(Remark(f"nothing was compiled: {error.message} ({error.hint})", source="handoff"))
         return None
+    return compiler
+
+
+def with_threads(compiler: BaseCompiler | None, threads: int | None, remarks: list[Remark]) -> BaseCompiler | None:
+    """`compiler` set to run on that many `threads`; with a remark where it does not take a number of them."""
+    if compiler is not None and threads is not None:
+        compiler.threads = threads if compiler.takes_threads else None
+        if not compiler.takes_threads:
+            remarks.append(Remark(f"{compiler.name} takes no number of threads", source="handoff"))
     return compiler

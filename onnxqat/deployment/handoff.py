@@ -77,6 +77,7 @@ def handoff(
     max_beyond: float = 0.01,
     timeout: float = 300.0,
     compiler: str | None = None,
+    threads: int | None = None,
     trace: bool = True,
     float_model: io.ModelSource | None = None,
     score: metrics.ScoreSource | Sequence[metrics.ScoreSource] | None = None,
@@ -115,6 +116,8 @@ def handoff(
         timeout: seconds after which the compiler is stopped.
         compiler: another compiler than the one that the table names: a name, or the path of a file with a class
             ``Compiler``.
+        threads: number of threads that the compiled model runs on, for a compiler that runs on this machine's processor;
+            which kernels it chooses depends on that. Without, as many as it takes by itself.
         trace: see 4.
         float_model: the float model that `model` was made from; without, the one that `model` records, where it is found.
         score: metrics or functions of a :class:`onnxqat.metrics.Predictor`, one or several; see 3 and
@@ -131,8 +134,8 @@ def handoff(
             ``dependency-missing`` for `compiler`; ``score-failed``, ``score-output``.
         CheckError: ``handoff-failed``: the compiler refused the model, crashed or ran out of time.
     """
-    for name, number in (("limit", limit), ("timeout", timeout)):
-        if number <= 0:
+    for name, number in (("limit", limit), ("timeout", timeout), ("threads", threads)):
+        if number is not None and number <= 0:
             raise UsageError("option-invalid", f"{name} is {number}; it must be above 0")
     if math.isnan(tolerance_lsb):
         raise UsageError("option-invalid", "tolerance_lsb is NaN; it must be a number")
@@ -145,7 +148,7 @@ def handoff(
         )
     quantizer_checks.check(train, _name(model))
     remarks: list[Remark] = []
-    chosen = compiler_of(table, remarks, compiler)
+    chosen = choice.with_threads(compiler_of(table, remarks, compiler), threads, remarks)
     train = folded(train, bias_of(table), remarks)
     recorded = Recorded.of(train, model)
     data = recorded.data_or(data, remarks)
@@ -305,6 +308,7 @@ def _command(
         command += ["--preprocess", str(preprocess)]
     command += ["--limit", str(limit), "--tolerance-lsb", f"{job.limits.tolerance_lsb:g}"]
     command += ["--compiler", job.compiler.file or job.compiler.name] if job.compiler else []
+    command += ["--threads", str(job.compiler.threads)] if job.compiler and job.compiler.threads else []
     command += [] if job.limits.trace else ["--no-trace"]
     for option, number in (("--max-drop", job.limits.accuracy.max_drop), ("--min-sqnr", job.limits.accuracy.min_sqnr)):
         command += [] if number is None else [option, f"{number:g}"]
@@ -462,6 +466,7 @@ def _report(
         nodes=nodes,
         failures=tuple(failures),
         remarks=tuple(job.remarks),
+        settings={} if result is None else dict(result.settings),
     )
 
 

@@ -47,6 +47,7 @@ class HandoffReport(Displayed):
         remarks: what is worth knowing.
         scores: of the runs ``float``, ``file`` (the file handed in) and ``compiled``, as far as there are any.
         verdicts: ``deployment`` and ``accuracy``.
+        settings: how it was compiled (:attr:`onnxqat.deployment.base_compiler.CompilerResult.settings`).
     """
 
     displayed_by: ClassVar[str] = "onnxqat.report.build_handoff:from_handoff"
@@ -68,6 +69,7 @@ class HandoffReport(Displayed):
     remarks: tuple[Remark, ...]
     scores: tuple[Scored, ...] = ()
     verdicts: tuple[Verdict, ...] = ()
+    settings: dict[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def passed(self) -> bool | None:

@@ -28,6 +28,9 @@ def from_handoff(report: HandoffReport) -> Report:
         Figure("opset", "opset", report.opset, "count", f"IR version {report.ir_version}"),
         Figure("same_as_train_form", "bits of the deploy form in onnxruntime are unchanged", report.same_as_train_form),
     ]
+    if report.settings:
+        told = ", ".join(f"{key} {value}" for key, value in report.settings.items())
+        figures.append(Figure("settings", "compiled with", told))
     if total:
         figures.append(Figure("integer", "heavy nodes on integers", integer, "count", f"of {total}"))
     figures += [

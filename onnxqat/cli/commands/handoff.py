@@ -56,9 +56,21 @@ def _list(context: click.Context, _: click.Parameter, wanted: bool) -> None:
 @click.argument("model", type=_options.PATH)
 @_headings.under(
     "Compiler",
-    click.option("--backend", required=True, help="Backend table of the target: a name, or a YAML file."),
+    click.option(
+        "--backend",
+        "backends",
+        metavar="NAME",
+        multiple=True,
+        help="Backend table of the target: a name, or a YAML file. Repeat it for a matrix of several targets.",
+    ),
+    click.option("--all", "every", is_flag=True, help="Hand MODEL to one backend of every compiler."),
     click.option(
         "--compiler", help="Compiler to use instead of the one that the table names: a name, or a Python file."
+    ),
+    click.option(
+        "--threads",
+        type=_options.COUNT,
+        help="Number of threads that the compiled model runs on, for compilers of this processor [all cores].",
     ),
     click.option(
         "--timeout", type=_options.POSITIVE, default=300.0, help="Seconds after which the compiler is stopped."
@@ -118,13 +130,20 @@ def _list(context: click.Context, _: click.Parameter, wanted: bool) -> None:
 )
 @_headings.under(
     "Output",
-    click.option("-o", "--output", type=_options.FOLDER, required=True, help="Folder to write the bundle to."),
+    click.option(
+        "-o",
+        "--output",
+        type=_options.FOLDER,
+        required=True,
+        help="Folder to write the bundle to; with several targets, a bundle for each is written into it.",
+    ),
     _options.html,
     _options.as_json,
 )
 def run(
     model: Path,
-    backend: str,
+    backends: tuple[str, ...],
+    every: bool,
     output: Path,
     data: str | None,
     preprocess: str | None,
@@ -136,36 +155,59 @@ def run(
     tolerance_lsb: float,
     timeout: float,
     compiler: str | None,
+    threads: int | None,
     trace: bool,
     html: Path | None,
     as_json: bool,
 ) -> None:
     """Make the deploy form, compile it for real and show what runs in integers.
 
-    MODEL is a QDQ ONNX file. Leaves with status 1 when the compiled model differs from the reference.
+    MODEL is a QDQ ONNX file. Leaves with status 1 when the compiled model differs from the reference. With several
+    --backend, or --all, one matrix of nodes and compilers is shown, and the worst target decides about the status.
 
     Example: onnxqat handoff tuned.qdq.onnx --backend openvino-cpu -o bundle/
     """
     from onnxqat.cli import _output
     from onnxqat.deployment.handoff import handoff
-    from onnxqat.report import build_handoff
+    from onnxqat.deployment.handoff_all import handoff_all
+    from onnxqat.report import build_handoff, build_handoff_all
 
+    _check_targets(backends, every, compiler)
+    options = {
+        "data": data,
+        "preprocess": preprocess,
+        "limit": limit,
+        "tolerance_lsb": tolerance_lsb,
+        "timeout": timeout,
+        "threads": threads,
+        "trace": trace,
+        "float_model": float_model,
+        "score": scores,
+        "labels": labels,
+        **limits,
+    }
     with _options.progress("hand off", quiet=as_json) as progress:
-        report = handoff(
-            model,
-            backend,
-            output,
-            data=data,
-            preprocess=preprocess,
-            limit=limit,
-            tolerance_lsb=tolerance_lsb,
-            timeout=timeout,
-            compiler=compiler,
-            trace=trace,
-            float_model=float_model,
-            score=scores,
-            labels=labels,
-            **limits,
-            progress=progress,
-        )
-    _output.show(build_handoff.from_handoff(report), as_json=as_json, html_path=html)
+        if every or len(backends) > 1:
+            matrix = handoff_all(model, output, None if every else backends, progress=progress, **options)
+            report = build_handoff_all.from_matrix(matrix)
+        else:
+            made = handoff(model, backends[0], output, compiler=compiler, progress=progress, **options)
+            report = build_handoff.from_handoff(made)
+    _output.show(report, as_json=as_json, html_path=html)
+
+
+def _check_targets(backends: tuple[str, ...], every: bool, compiler: str | None) -> None:
+    """Check that it is said where the model goes, in one way.
+
+    Raises:
+        UsageError: ``option-invalid``.
+    """
+    from onnxqat.errors import UsageError
+
+    if not backends and not every:
+        raise UsageError("option-invalid", "Missing option '--backend'.", hint="or --all, for every compiler")
+    if backends and every:
+        raise UsageError("option-invalid", "--all and --backend exclude one another", hint="leave one of them out")
+    if compiler is not None and (every or len(backends) > 1):
+        text = "--compiler is for one target; several have those that their tables name"
+        raise UsageError("option-invalid", text, hint="leave it out, or give one --backend")

@@ -26,6 +26,7 @@ class Compiler(base_compiler.BaseCompiler):
 
     package = "onnxruntime"
     arithmetic = "onnxruntime"
+    takes_threads = True
     integer_kernels = """
         Conv Gemm MatMul Add Mul Concat MaxPool AveragePool GlobalAveragePool LeakyRelu Sigmoid Softmax Reshape
         Transpose Flatten Squeeze Unsqueeze Slice Split Gather Tile Expand Resize DepthToSpace
@@ -47,6 +48,7 @@ class Compiler(base_compiler.BaseCompiler):
         options.log_severity_level = 4
         for key, value in self.options.items():
             options.add_session_config_entry(key, value)
+        options.intra_op_num_threads = self.threads or 0  # 0: as many as there are cores
         custom_ops.register(options)
         with scratch() as folder:
             optimized = folder / "optimized.onnx"
@@ -56,7 +58,7 @@ class Compiler(base_compiler.BaseCompiler):
             outputs = tuple(dict(zip(names, session.run(names, dict(b)), strict=True)) for b in batches)
             original = onnx.load(path, load_external_data=False)
             nodes = read_back(original, onnx.load(optimized, load_external_data=False).graph)
-        return CompilerResult(outputs, nodes)
+        return CompilerResult(outputs, nodes, settings={"threads": str(self.threads or "all cores")})
 
 
 def read_back(original: onnx.ModelProto, optimized: onnx.GraphProto) -> tuple[base_compiler.NodeResult, ...]:

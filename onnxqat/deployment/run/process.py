@@ -86,6 +86,7 @@ def _job(
     return {
         "compiler": compiler.file or compiler.name,
         "options": compiler.options,
+        "threads": compiler.threads,
         "model": str(path.resolve()),
         "artefacts": None if artefacts is None else str(artefacts.resolve()),
         "batches": [{key: next(numbers) for key in batch} for batch in batches],
@@ -139,9 +140,10 @@ def _read_result(folder: Path, compiler: BaseCompiler, script: ScriptJob | None,
         raise UsageError("dependency-missing", found["error"], hint=found["hint"])
     if "error" in found:
         refused = [f"{node}: {why}" for node, why in found.get("refused", []) if node]
-        hint = f"it names {'; '.join(refused[:_SHOWN])}" if refused else ""
+        hint = f"it names {'; '.join(refused[:_SHOWN])}" if refused else found.get("hint", "")
         hint = hint or _of_memory(found["error"], os.environ) or _rare_types(path)
         raise CheckError("handoff-failed", f"{compiler.name} refused the model: {found['error']}", hint=hint)
     with np.load(folder / "outputs.npz", allow_pickle=False) as arrays:
         outputs = tuple({key: arrays[str(i)] for key, i in batch.items()} for batch in found["outputs"])
-    return CompilerResult(outputs, compiler.nodes_of(found, script), tuple(found["files"]))
+    settings = found.get("settings", {})
+    return CompilerResult(outputs, compiler.nodes_of(found, script), tuple(found["files"]), settings)

@@ -30,6 +30,7 @@ def main(folder: Path) -> None:
         batches = [{name: arrays[str(index)] for name, index in batch.items()} for batch in job["batches"]]
     artefacts = Path(job["artefacts"]) if job["artefacts"] else None
     compiler = base_compiler.load(job["compiler"], job["options"])
+    compiler.threads = job["threads"]
     try:
         result = compiler.compile_and_run(Path(job["model"]), batches, artefacts)
     except QatError as error:
@@ -47,6 +48,7 @@ def main(folder: Path) -> None:
             "outputs": [{name: next(numbers) for name in outputs} for outputs in kept],
             "nodes": [dataclasses.asdict(node) for node in result.nodes],
             "files": result.files,
+            "settings": dict(result.settings),
         }
     staged = folder / "result.part"
     staged.write_text(json.dumps(content), encoding="utf-8")
