@@ -26,7 +26,7 @@ def create(name: str, *, accumulator: Accumulator | None = None, rounding: Round
     """The arithmetic `name`.
 
     Args:
-        name: ``onnxruntime``, ``fixed-point`` or ``shift``.
+        name: ``onnxruntime``, ``fixed-point``, ``litert`` or ``shift``.
         accumulator: None: 32 bits that wrap around.
         rounding: None: the arithmetic's own.
 

@@ -47,11 +47,21 @@ def fused(a: Array, b: Array, c: Array) -> Array:
     return single(double(a) * double(b) + double(c))
 
 
+def whole_number(x: Array) -> Array:
+    """`x`, whole numbers, as int64; one number as an int."""
+    return int(x) if isinstance(x, (int, float)) else whole(x)
+
+
 def frexp(x: Array) -> tuple[Array, Array]:
     """Mantissa from 0.5 to 1 in float64 and exponent in int64 of `x`, which is positive."""
     library = np if _is_numpy(x) else sys.modules["torch"]
     mantissa, exponent = library.frexp(double(x))
     return mantissa, whole(exponent)
+
+
+def exponent_of(x: Array) -> Array:
+    """The number of bits of `x`, positive whole numbers in int64."""
+    return frexp(x)[1]
 
 
 def where(condition: Array, x: Array, y: Array) -> Array:

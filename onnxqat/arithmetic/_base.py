@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Literal, TypeAlias, get_args
 
+from onnxqat.arithmetic import _rational
 from onnxqat.arithmetic._arrays import Array, double, largest, where
 from onnxqat.arithmetic._grid import Grid
 from onnxqat.errors import CheckError, UsageError
@@ -96,6 +97,18 @@ class Arithmetic(abc.ABC):
             weight: scales of the weight, of a shape that broadcasts with `total`.
             output: grid of the result.
         """
+
+    def requantize_matrix(self, total: Array, activation: Array, weight: Array, output: Grid) -> Array:
+        """Steps of a fully connected layer, whose kernel rounds as that of a convolution unless it is said here."""
+        return self.requantize(total, activation, weight, output)
+
+    def sigmoid(self, x: Array) -> Array:
+        """The sigmoid of float32 values from which the kernel's table is made."""
+        return _rational.sigmoid(x)
+
+    def tanh(self, x: Array) -> Array:
+        """The same of the hyperbolic tangent."""
+        return _rational.tanh(x)
 
     @abc.abstractmethod
     def add(self, a: Array, b: Array, grid_a: Grid, grid_b: Grid, output: Grid) -> Array:

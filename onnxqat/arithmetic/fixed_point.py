@@ -12,7 +12,7 @@ import operator
 from collections.abc import Iterable
 
 from onnxqat.arithmetic import _base
-from onnxqat.arithmetic._arrays import Array, double, frexp, single, where, whole
+from onnxqat.arithmetic._arrays import Array, double, exponential, frexp, single, where, whole, whole_number
 from onnxqat.arithmetic._base import Accumulator
 from onnxqat.arithmetic._grid import Grid
 from onnxqat.arithmetic._rounding import Rounding, shift_right
@@ -52,28 +52,58 @@ class Arithmetic(_base.Arithmetic):
         return output.limited(self._scaled(total, twice / (double(output.scale) * 2.0**_ADD_SHIFT)))
 
     def multiply(self, a: Array, b: Array, grid_a: Grid, grid_b: Grid, output: Grid) -> Array:
-        """See the base class."""
-        ratio = double(grid_a.scale) * double(grid_b.scale) / double(output.scale)
-        return output.limited(self._scaled(whole(a * b), ratio))
+        """See the base class; ``mul.cc`` takes the product and the quotient of the scales in float32."""
+        ratio = grid_a.scale * grid_b.scale / output.scale
+        return output.limited(self._scaled(whole(a * b), double(ratio)))
 
     def global_average(self, total: Array, count: Array | int, grid: Grid, output: Grid) -> Array:
-        """See the base class; as of TFLite's Mean."""
-        return output.limited(self._scaled(whole(total), double(grid.scale) / (double(output.scale) * double(count))))
+        """See the base class; as TFLite's Mean, whose multiplier has ``1 / count`` in it, without its fraction."""
+        multiplier, exponent = self._factor(double(grid.scale) / double(output.scale))
+        # A power of two not above `count` keeps the quotient's bits; a shift by more than 31 would leave nothing.
+        power = (31 + exponent).clip(0, int(count).bit_length() - 1)
+        return output.limited(
+            single(self._product(whole(total), (multiplier << power) // int(count), exponent - power))
+        )
 
     def average(self, places: Iterable[Array], count: Array | int, grid: Grid, output: Grid) -> Array:
-        """See the base class; TFLite's AveragePool has one grid on both sides, and so is a Mean here as well."""
-        return self.global_average(functools.reduce(operator.add, places), count, grid, output)
+        """See the base class: codes, not steps, are added up and divided, ties away from zero.
+
+        TFLite's AveragePool stays on the grid of its input; another one needs a step of its own behind it.
+        """
+        codes = functools.reduce(operator.add, places) + count * grid.zero_point
+        magnitude = (whole(abs(codes)) + whole_number(count) // 2) // whole_number(count)
+        mean = where(codes < 0, -magnitude, magnitude)
+        steps = (mean - whole_number(grid.zero_point)).clip(
+            whole_number(grid.low - grid.zero_point), whole_number(grid.high - grid.zero_point)
+        )
+        return output.limited(self._scaled(steps, double(grid.scale) / double(output.scale)))
+
+    def sigmoid(self, x: Array) -> Array:
+        """See the base class; the kernel's table is made with the functions of the C library."""
+        return single(1 / (1 + exponential(-double(x))))
+
+    def tanh(self, x: Array) -> Array:
+        """See the base class."""
+        power = exponential(-2 * abs(double(x)))
+        size = (1 - power) / (1 + power)
+        return single(where(x < 0, -size, size))
 
     def _scaled(self, x: Array, ratio: Array, *, wide: bool = False) -> Array:
         """``x * ratio`` as ``MultiplyByQuantizedMultiplier`` computes it: float32, float64 where `wide`."""
+        result = self._product(x, *self._factor(ratio))
+        return double(result) if wide else single(result)
+
+    def _factor(self, ratio: Array) -> tuple[Array, Array]:
+        """Multiplier of 31 bits and exponent of two that stand for `ratio` (``QuantizeMultiplier``)."""
         mantissa, exponent = frexp(ratio)
         multiplier = whole((mantissa * 2.0**31).round())
         carried = multiplier == 2**31  # a mantissa that rounds up to 1 is a half at the next exponent
-        multiplier, exponent = where(carried, multiplier >> 1, multiplier), where(carried, exponent + 1, exponent)
-        if self.rounding == "half-away":
-            left = where(exponent > 0, exponent, exponent * 0)
-            high = shift_right((x << left) * multiplier, left * 0 + 31, "half-up")
-            result = shift_right(high, left - exponent, "half-away")
-        else:
-            result = shift_right(x * multiplier, 31 - exponent, self.rounding)
-        return double(result) if wide else single(result)
+        return where(carried, multiplier >> 1, multiplier), where(carried, exponent + 1, exponent)
+
+    def _product(self, x: Array, multiplier: Array, exponent: Array) -> Array:
+        """``x * multiplier * 2**(exponent - 31)``, int64, rounded."""
+        if self.rounding != "half-away":
+            return shift_right(x * multiplier, 31 - exponent, self.rounding)
+        left = where(exponent > 0, exponent, exponent * 0)
+        high = shift_right((x << left) * multiplier, left * 0 + 31, "half-up")
+        return shift_right(high, left - exponent, "half-away")

@@ -107,7 +107,7 @@ def simulate(
     Args:
         model: QDQ model; it is not changed.
         data: what :func:`onnxqat.data.data.open_data` takes; None: what the file remembers.
-        arithmetic: ``onnxruntime``, ``fixed-point`` or ``shift`` (:mod:`onnxqat.arithmetic`).
+        arithmetic: ``onnxruntime``, ``fixed-point``, ``litert`` or ``shift`` (:mod:`onnxqat.arithmetic`).
         accumulator: where layers keep their sums; None: 32 bits that wrap around.
         rounding: None: the arithmetic's own.
         engine: what computes: ``torch``, or ``numpy``, with the same bits, slower.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import platform
 from typing import Any
 
@@ -156,3 +157,50 @@ def test_onnxruntime_has_one_rounding() -> None:
         arithmetic.create("onnxruntime", rounding="half-up")
     with pytest.raises(UsageError, match="no rounding 'up'"):
         arithmetic.create("shift", rounding="up")  # type: ignore[arg-type]
+
+
+def rounded_away(x: float) -> int:
+    return int(math.copysign(math.floor(abs(x) + 0.5), x))
+
+
+def test_averages_of_codes_as_in_tensorflow_lite() -> None:
+    rng = np.random.default_rng(0)
+    codes = rng.integers(-128, 128, (4, 500))
+    for zero_point in (-128.0, 5.0):
+        of = Grid(np.float32(0.1), np.float32(zero_point), -128, 127)
+        steps = [(row - zero_point).astype(np.float32) for row in codes]
+        found = arithmetic.create("fixed-point").average(steps, 4, of, of) + zero_point
+        np.testing.assert_array_equal(found, [rounded_away(total / 4) for total in codes.sum(0)])
+
+
+def test_the_multiplier_of_a_mean_loses_its_fraction() -> None:
+    of, to = Grid(np.float32(0.1), np.float32(0), -128, 127), Grid(np.float32(0.037), np.float32(0), -128, 127)
+    totals = np.arange(-2400.0, 2400.0)
+    mantissa, exponent = np.frexp(np.float64(of.scale) / np.float64(to.scale))
+    multiplier, shift = (round(mantissa * 2**31) << 5) // 49, int(exponent) - 5
+    expected = [divide_by_power(doubling_high(int(total), multiplier), -shift) for total in totals]
+    found = arithmetic.create("fixed-point").global_average(totals, 49, of, to)
+    np.testing.assert_array_equal(found, np.clip(expected, -128, 127))
+
+
+def test_fully_connected_layers_of_litert_round_once() -> None:
+    out = grid(0.25, 0, -100_000, 100_000)
+    totals = np.arange(-3000.0, 3000.0)
+    found = arithmetic.create("litert").requantize_matrix(totals, np.float32(0.37), np.float32(0.5), out)
+    ratio = float(np.float32(0.37)) * 0.5 / 0.25
+    np.testing.assert_array_equal(found, [rounded_away(total * ratio) for total in totals])
+
+
+@pytest.mark.parametrize("scale", [0.004, 0.09, 1.3])
+def test_softmax_in_fixed_point_is_near(scale: float) -> None:
+    rng = np.random.default_rng(0)
+    codes = rng.integers(-128, 128, (1000, 12))
+    of, to = Grid(np.float32(scale), np.float32(0), -128, 127), Grid(np.float32(1 / 256), np.float32(-128), -128, 127)
+    made = arithmetic.create("litert")
+    found = made.softmax(codes.astype(np.float32), of, to)
+    powers = np.exp((codes - codes.max(1, keepdims=True)) * np.float64(np.float32(scale)))
+    expected = np.minimum(powers / powers.sum(1, keepdims=True) * 256, 255)
+    assert np.abs(found - expected).max() <= 0.51  # rounding, and what fixed point of 31 bits adds to it
+    of, to = (Grid(torch.tensor(g.scale), torch.tensor(g.zero_point), g.low, g.high) for g in (of, to))
+    traced = made.softmax(torch.from_numpy(codes.astype(np.float32)), of, to)
+    np.testing.assert_array_equal(traced.numpy(), found)

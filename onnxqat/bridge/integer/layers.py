@@ -121,9 +121,13 @@ class Layer(Unit):
             total = self.arithmetic.accumulator.hold(total, self.tensor, traced=torch.compiler.is_compiling())
         if output is None:
             return (product(single(total), activation * weight, into[0]),)
-        steps = self.arithmetic.requantize(total, activation, weight, output)
+        steps = self.requantized(total, activation, weight, output)
         result = product(steps, output.scale, into[0])
         return (result, product(single(total), activation * weight, into[1])) if gradient else (result,)
+
+    def requantized(self, total: Array, activation: Array, weight: Array, output: Grid) -> Array:
+        """Steps of the result, see :meth:`onnxqat.arithmetic.Arithmetic.requantize`."""
+        return self.arithmetic.requantize(total, activation, weight, output)
 
     def plain(self, x: Tensor, w: Tensor, b: Tensor | None = None, *rest: Any) -> Tensor:
         """See the base class."""
@@ -187,6 +191,12 @@ class Matrix(Layer):
     def traced(self, floating: Tensor, x: Tensor, w: Tensor, bias: Tensor | None, *rest: Any) -> Tensor:
         """See the base class; matrix products are small beside convolutions, so this one is computed again."""
         return self._product(x, w, bias)
+
+    def requantized(self, total: Array, activation: Array, weight: Array, output: Grid) -> Array:
+        """See the base class; a weight makes it a fully connected layer."""
+        stored = self.sources[1].role == "weight"
+        finish = self.arithmetic.requantize_matrix if stored else self.arithmetic.requantize
+        return finish(total, activation, weight, output)
 
     def _product(self, x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
         return self.operation(x, w) if bias is None else self.operation(x, w, bias)

@@ -138,7 +138,7 @@ def to_integer(
 
     Args:
         model: path or model; it is not changed.
-        arithmetic: ``onnxruntime``, ``fixed-point``, ``shift`` (:mod:`onnxqat.arithmetic`), or one that is made.
+        arithmetic: ``onnxruntime``, ``fixed-point``, ``litert``, ``shift`` (:mod:`onnxqat.arithmetic`), or one that is made.
         accumulator: where layers keep their sums; None: 32 bits that wrap around.
         rounding: None: the arithmetic's own.
         engine: ``torch``, or ``numpy``, which gives the same bits and takes longer.

@@ -8,7 +8,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from onnxqat.arithmetic import Grid, _rational
+from onnxqat.arithmetic import Grid
 from onnxqat.arithmetic._arrays import Array, counted, looked_up
 from onnxqat.bridge.integer import tiles
 from onnxqat.bridge.integer.unit import Formula
@@ -75,7 +75,7 @@ class Product(Pair):
 
 
 class Curve(Formula, abc.ABC):
-    """A function with onnxruntime's own bits; of a tensor on a grid, a table of its codes."""
+    """A function with the arithmetic's own bits; of a tensor on a grid, a table of its codes."""
 
     @abc.abstractmethod
     def curve(self, x: Array) -> Array:
@@ -114,7 +114,7 @@ class Sigmoid(Curve):
 
     def curve(self, x: Array) -> Array:
         """See the base class."""
-        return _rational.sigmoid(x)
+        return self.arithmetic.sigmoid(x)
 
 
 class Tanh(Curve):
@@ -122,4 +122,4 @@ class Tanh(Curve):
 
     def curve(self, x: Array) -> Array:
         """See the base class."""
-        return _rational.tanh(x)
+        return self.arithmetic.tanh(x)

@@ -82,7 +82,7 @@ class _Announcement:
     ),
     click.option(
         "--arithmetic",
-        help="Arithmetic of operators: float, or on codes as a target computes: onnxruntime, fixed-point or shift"
+        help="Arithmetic of operators: float, or on codes as a target computes: onnxruntime, fixed-point, litert or shift"
         " [what the file's backend says].",
     ),
     click.option("--seed", type=_options.SEED, default=0, help="Random seed of sample order and torch."),

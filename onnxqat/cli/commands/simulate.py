@@ -22,7 +22,9 @@ from onnxqat.cli import _headings, _options
 @_headings.under(
     "Arithmetic",
     click.option(
-        "--arithmetic", default="onnxruntime", help="Arithmetic of the kernels: onnxruntime, fixed-point or shift."
+        "--arithmetic",
+        default="onnxruntime",
+        help="Arithmetic of the kernels: onnxruntime, fixed-point, litert or shift.",
     ),
     click.option(
         "--accumulator", type=_options.COUNT, default=32, help="Bit width of the accumulators of layers: 16, 24 or 32."
