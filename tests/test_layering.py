@@ -40,6 +40,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("equalization",),
     ("insertion",),
     ("metrics",),
+    ("generation",),
     ("bridge",),
     ("training",),
     ("validation",),
