@@ -18,6 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import onnxqat
 from onnxqat.cli import main
+from onnxqat.deployment import base_compiler
 from onnxqat.errors import QatError
 from onnxqat.report import build_handoff, build_model_report, build_profile, build_validation
 from onnxqat.report import json as as_json
@@ -173,6 +174,38 @@ def test_results_of_commands_stand_beside_nodes(folder: Path, tmp_path: Path) ->
     )
     assert found.curve is not None
     assert found.sources == ["profile: profile.json", "handoff: handoff.json", "validate: validate.json"]
+
+
+def test_a_matrix_of_targets_has_a_column_for_each(folder: Path, tmp_path: Path) -> None:
+    def target(backend: str, **more: Any) -> dict[str, Any]:
+        return {"backend": backend, "compiler": None, "version": None, "integer": 0, "heavy": 0, "steps": None, **more}
+
+    taken = target("one", compiler="c", version="1.2", integer=2, heavy=3, steps=1.5, status="green", reason="took it")
+    name = "/body/second/Conv"
+    node = {
+        "name": name, "op_type": "Conv", "runs": {"one": "integer", "two": "float", "three": "integer"},
+        "kernels": {"one": "qconv", "two": "conv"}, "steps": {"one": 0.5},
+    }  # fmt: skip
+    relu = {
+        "name": "/stem/act/Relu",
+        "runs": {"one": "integer"},
+        "kernels": {"one": base_compiler.ABSORBED},
+        "steps": {},
+    }
+    matrix = {"schema": 1, "targets": [taken, target("two", status="red", reason="refused")], "nodes": [node, relu, 3]}
+    (tmp_path / "matrix.json").write_text(json.dumps(matrix))
+    found = onnxqat.model_report(folder / "model.qdq.onnx", results=[tmp_path]).content
+    assert [(t.name, t.integer, t.total, t.status) for t in found.targets] == [
+        ("one · c 1.2", 2, 3, "green"),
+        ("two", None, None, "red"),
+    ]
+    kernels = {n.name: [(k.target, k.runs, k.kernel, k.largest_lsb) for k in n.kernels] for n in found.nodes}
+    assert kernels[name] == [(0, "integers", "qconv", 0.5), (1, "float", "conv", None)]
+    assert kernels["/stem/act/Relu"] == [(0, "absorbed", base_compiler.ABSORBED, None)]
+    printed = {"kind": "handoff_matrix", "details": {"matrix": matrix}}
+    (tmp_path / "printed.json").write_text(json.dumps(printed))
+    again = onnxqat.model_report(folder / "model.qdq.onnx", results=[tmp_path / "printed.json"]).content
+    assert again.targets == found.targets
 
 
 def test_the_json_keeps_all_and_fits_its_published_schema(report: ModelReport) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, cast
+from typing import Any
 
 from onnxqat.report.model_report import schema
+from onnxqat.report.model_report.joined_matrix import join_matrix
 from onnxqat.report.model_report.results_read import Result, number, rows, text
 
-_RUNS = {
+_RUNS: dict[str, schema.Runs] = {
     "integers": "integers",
     "integers, moved": "moved",
     "float": "float",
@@ -32,6 +33,8 @@ def join(report: schema.ModelReport, results: Iterable[Result]) -> None:
             _validation(report, places, result)
         elif result.kind == "handoff":
             _target(report, places, result)
+        elif result.kind == "handoff_matrix":
+            join_matrix(report, result)
     if places.unknown:
         some = ", ".join(sorted(places.unknown)[:4])
         report.remarks.append(
@@ -169,7 +172,7 @@ def _target(report: schema.ModelReport, places: _Places, result: Result) -> None
             continue
         kernel = schema.Kernel(
             target=number_of,
-            runs=cast("Literal['integers', 'moved', 'float', 'rejected', 'absorbed']", runs),
+            runs=runs,
             kernel=text(row, "detail"),
             why=text(row, "why"),
             largest_lsb=number(row, "steps"),

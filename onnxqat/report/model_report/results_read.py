@@ -12,8 +12,8 @@ from typing import Any
 from onnxqat.errors import DataError
 from onnxqat.graph import files_read
 
-KINDS = ("profile", "validate", "handoff", "auto", "mixed-precision")
-LOG, SEARCH = "log.jsonl", "search.json"
+KINDS = ("profile", "validate", "handoff", "handoff_matrix", "auto", "mixed-precision")
+LOG, SEARCH, MATRIX = "log.jsonl", "search.json", "matrix.json"
 LARGEST = 2**28
 """Bytes of a result that is read: ``profile`` of a network of 5,000 layers writes a tenth."""
 
@@ -36,7 +36,7 @@ class Result:
 
 
 def read_results(given: Sequence[str | os.PathLike[str]]) -> list[Result]:
-    """Read files, and of folders the ``log.jsonl`` or ``search.json`` in them.
+    """Read files, and of folders the ``log.jsonl``, ``search.json`` or ``matrix.json`` in them.
 
     Raises:
         DataError: ``data-not-found``, ``data-format``.
@@ -47,9 +47,9 @@ def read_results(given: Sequence[str | os.PathLike[str]]) -> list[Result]:
 def _files(path: Path) -> list[Path]:
     if not path.is_dir():
         return [path]
-    found = [path / name for name in (LOG, SEARCH, f"search/{SEARCH}") if (path / name).is_file()]
+    found = [path / name for name in (LOG, SEARCH, f"search/{SEARCH}", MATRIX) if (path / name).is_file()]
     if not found:
-        raise DataError("data-not-found", f"{path}: there is no {LOG} and no {SEARCH} in the folder")
+        raise DataError("data-not-found", f"{path}: there is no {LOG}, {SEARCH} or {MATRIX} in the folder")
     return found
 
 
@@ -91,11 +91,13 @@ def _kind(path: Path, content: Any) -> str:
     if isinstance(content, dict):
         if isinstance(content.get("attempts"), list) and "key" in content:
             return "search"
+        if isinstance(content.get("targets"), list) and isinstance(content.get("nodes"), list):
+            return "handoff_matrix"
         if content.get("kind") in KINDS:
             return str(content["kind"])
     said = content.get("kind") if isinstance(content, dict) else None
     text = f"{path}: what {said} prints is not joined" if said else f"{path}: not what a command prints with --json"
-    raise DataError("data-format", text, hint=f"give the JSON of {', '.join(KINDS)}, a {LOG} or a {SEARCH}")
+    raise DataError("data-format", text, hint=f"give the JSON of {', '.join(KINDS)}, a {LOG}, {SEARCH} or {MATRIX}")
 
 
 def rows(result: Result, table: str) -> list[Mapping[str, Any]]:

@@ -11,6 +11,7 @@ import pydantic
 SCHEMA = 1
 """Version of the schema; a new key leaves it as it is, another meaning of one does not."""
 
+Runs: TypeAlias = "Literal['integers', 'moved', 'float', 'rejected', 'absorbed']"
 Decibel: TypeAlias = "float | Literal['exact'] | None"
 """A ratio of signal to noise: ``exact`` where there is no noise, None where nothing was measured."""
 
@@ -145,7 +146,7 @@ class Kernel(Part):
     """
 
     target: int
-    runs: Literal["integers", "moved", "float", "rejected", "absorbed"]
+    runs: Runs
     kernel: str = ""
     why: str = ""
     largest_lsb: float | None = None
@@ -319,6 +320,8 @@ class Target(Part):
         total: heavy nodes.
         largest_lsb: largest difference of an output from the reference, in LSB.
         milliseconds: time of one run, where it was measured.
+        status: the worst of its verdicts; empty where there is none.
+        reason: the line behind it.
     """
 
     name: str
@@ -326,6 +329,8 @@ class Target(Part):
     total: int | None = None
     largest_lsb: float | None = None
     milliseconds: float | None = None
+    status: Literal["", "green", "amber", "red"] = ""
+    reason: str = ""
 
 
 class ModelReport(Part):

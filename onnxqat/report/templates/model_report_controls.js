@@ -22,11 +22,11 @@ function buildGraph() {
     if (canvas.dataset.fitted) { draw(); return; }
     canvas.dataset.fitted = "yes";
     arrange();
-    if (selection.kind === "node") { reveal(selection.i); draw(); }
+    if (marked() >= 0) { reveal(marked()); draw(); }
   }).observe(canvas);
   redraws.push(() => { view.boxes.forEach((box) => delete box.rgb); draw(); legend(); });
   onSelect((from) => {
-    if (selection.kind === "node" && from !== "graph") reveal(selection.i);
+    if (marked() >= 0 && from !== "graph") reveal(marked());
     draw();
   });
   legend();
@@ -139,15 +139,14 @@ function onKey(event) {
   event.preventDefault();
   run();
 }
-const current = () => selection.kind === "node" ? selection.i : selection.kind === "quantizer" ? quantizers[selection.i].maker ?? quantizers[selection.i].readers[0] ?? -1 : -1;
 function follow(near) {
-  const i = current();
+  const i = marked();
   if (i < 0) { select("node", 0, "keys"); return; }
   const next = near[i].map(([other]) => other).find((other) => view.of[other] >= 0 && view.of[other] !== view.of[i]);
   if (next !== undefined) select("node", next, "keys");
 }
 function beside(step) {
-  const i = current();
+  const i = marked();
   if (i < 0) { select("node", 0, "keys"); return; }
   const box = view.of[i], { depth, x } = view.placed;
   const row = [...view.boxes.keys()].filter((other) => depth[other] === depth[box]).sort((a, b) => x[a] - x[b]);

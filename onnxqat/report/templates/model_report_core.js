@@ -92,6 +92,11 @@ function select(kind, i, from) {
   if (kind !== null) say("Selected " + kind + " " + printable(name));
   watchers.forEach((run) => run(from, false));
 }
+/** The node that the selection is about: of a quantizer the one that makes its tensor, or the first that reads it; -1 for none. */
+function marked() {
+  if (selection.kind === null) return -1;
+  return selection.kind === "node" ? selection.i : quantizers[selection.i].maker ?? quantizers[selection.i].readers[0] ?? -1;
+}
 const isSelected = (kind, i) => selection.kind === kind && selection.i === i;
 
 function nodeLink(i, text) {

@@ -46,7 +46,7 @@ function quantizerDetail(q) {
   return [
     h("p", { class: "name" }, printable(q.tensor)),
     h("p", null, q.role, " ", h("span", { class: "tag" }, q.grid), h("span", { class: "dim" }, " per " + q.granularity)),
-    facts(fact("rule", q.rule ? printable(q.rule) : "not recorded"), fact("scale", scale(now)), before ? fact("scale before", [scale(before), moved ? h("span", { class: "dim" }, ` (now ${moved > 0 ? "+" : "−"}${(100 * Math.abs(moved)).toFixed(1)} %)`) : null]) : null,
+    facts(fact("rule", q.rule ? printable(q.rule) : "not recorded"), fact("scale", scale(now)), before ? fact("scale before", [scale(before), Math.abs(moved || 0) >= 0.0005 ? h("span", { class: "dim" }, ` (now ${moved > 0 ? "+" : "−"}${(100 * Math.abs(moved)).toFixed(1)} %)`) : null]) : null,
       fact("zero point", zero(now)), before && zero(before) !== zero(now) ? fact("zero point before", zero(before)) : null, fact("grid", `${number(now.clip_low)} to ${number(now.clip_high)}`),
       fact("own rounding", v ? decibel(v.own_db) : null), before && before.values ? fact("own rounding before", decibel(before.values.own_db)) : null, fact("against float", q.float_db === null ? null : decibel(q.float_db)),
       fact("saturated", v ? share(v.saturated) : null), fact("unused codes", v && v.codes ? `${count(v.unused_codes)} of ${count(v.codes)}` : null), fact("dead channels", v && v.dead_channels ? `${v.dead_channels} of ${v.channels}` : null),

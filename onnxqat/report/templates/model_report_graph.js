@@ -117,11 +117,11 @@ function draw() {
   pen.setTransform(dpr * scale, 0, 0, dpr * scale, dpr * view.x, dpr * view.y);
   const near = (i) => { const sx = placed.x[i] * scale + view.x, sy = placed.y[i] * scale + view.y; return sx > -200 * scale && sx < bounds.width + 200 * scale && sy > -60 && sy < bounds.height + 60; };
   drawLinks(links, placed, scale, near);
-  const labels = scale >= SMALLEST_TEXT, own = selection.kind === "node" ? view.of[selection.i] : -1;
+  const labels = scale >= SMALLEST_TEXT, own = marked() < 0 ? -1 : view.of[marked()];
   pen.font = "600 11.5px system-ui, sans-serif";
   pen.textAlign = "center";
   pen.textBaseline = "middle";
-  const line = color("--strong"), text = color("--text"), marked = color("--link");
+  const line = color("--strong"), highlight = color("--link");
   boxes.forEach((box, i) => {
     if (!near(i)) return;
     const rgb = box.rgb ||= paint(box), x = placed.x[i] - BOX.width / 2, y = placed.y[i] - BOX.height / 2;
@@ -131,18 +131,17 @@ function draw() {
     pen.roundRect(x, y, BOX.width, BOX.height, box.block === undefined ? 5 : 12);
     pen.fill();
     pen.lineWidth = i === own ? 3 / Math.min(scale, 1) : box.block === undefined ? 1 : 2;
-    pen.strokeStyle = i === own ? marked : line;
+    pen.strokeStyle = i === own ? highlight : line;
     pen.stroke();
     if (labels) {
       pen.fillStyle = light(rgb) > 0.3 ? "#10141b" : "#ffffff";
       pen.fillText(printable(labelOf(box)).slice(0, 22), placed.x[i], placed.y[i] + 0.5, BOX.width - 10);
     }
   });
-  pen.fillStyle = text;
 }
 
 function drawLinks(links, placed, scale, near) {
-  const own = selection.kind === "node" ? view.of[selection.i] : -1;
+  const own = marked() < 0 ? -1 : view.of[marked()];
   const trace = (a, b) => {
     const y0 = placed.y[a] + BOX.height / 2, y1 = placed.y[b] - BOX.height / 2, x0 = placed.x[a], x1 = placed.x[b];
     if (placed.column[a] === placed.column[b] && y1 >= y0) {

@@ -91,8 +91,10 @@ function buildTargets() {
     { key: "target", title: "target", of: (t) => t.name, show: (t) => t.name }, { key: "heavy", title: "heavy nodes on integers", number: true, of: (t) => t.total ? t.integer / t.total : null, show: (t) => t.total ? `${t.integer} of ${t.total}` : none, bar: (t) => t.total ? t.integer / t.total : null },
     ...kinds.filter((kind) => rows.some((row) => row.runs[kind])).map((kind) => ({ key: kind, title: kind, number: true, of: (t) => t.runs[kind] || 0, show: (t) => count(t.runs[kind] || 0) })),
     { key: "lsb", title: "largest difference, LSB", number: true, of: (t) => t.largest_lsb ?? null, show: (t) => number(t.largest_lsb ?? null) },
+    targets.some((t) => t.status) && { key: "verdict", title: "verdict", of: (t) => t.status || null, show: (t) => t.status || none },
+    targets.some((t) => t.reason) && { key: "reason", title: "why", of: (t) => t.reason || null, show: (t) => t.reason || none },
     targets.some((t) => t.milliseconds) && { key: "ms", title: "ms", number: true, of: (t) => t.milliseconds ?? null, show: (t) => number(t.milliseconds ?? null) }].filter(Boolean), null);
-  section("targets", "What the compilers did", targets.map((target, t) => h("button", { type: "button", on: { click: () => { recolor("target" + t); location.hash = "graph"; } } }, "Show " + printable(target.name) + " in the graph")), listed.tools).append(listed.made);
+  section("targets", "What the compilers did", targets.slice(0, 3).map((target, t) => h("button", { type: "button", on: { click: () => { recolor("target" + t); location.hash = "graph"; } } }, "Show " + printable(target.name) + " in the graph")), listed.tools).append(listed.made);
 }
 
 function buildQuantizers() {
