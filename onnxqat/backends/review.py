@@ -19,6 +19,7 @@ STATEMENTS = (
     "checks",
     "matmul_nbits",
     "gather_codes",
+    "dynamic_activations",
     "written_attributes",
     "accepts",
     "session",

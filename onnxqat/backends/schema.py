@@ -327,7 +327,7 @@ class Backend(_Row):
     bias have no pair between them; ``gemm`` makes them one Gemm. Operators of `claims` it runs on codes between any two pairs, with a weight that it rounds itself, so that one
     left in float has no pair behind it. `exact` is what ``--exact`` does: ``short`` scales, for kernels that add or
     multiply in float, or ``tie_free`` sums, for those with a fixed-point factor (:mod:`onnxqat.calibration.exact.tie_free_sums`); then
-    it sets `sums`. `weight_only` names the table that quantizes weights alone for the same runtime. With `matmul_nbits`, an
+    it sets `sums`. `weight_only` names the table that quantizes weights alone for the same runtime, `dynamic` the one whose products quantize their data when the model runs, which says `dynamic_activations`. With `matmul_nbits`, an
     `accuracy_level`, products with stored weights become MatMulNBits in the deploy form. `groups` says what becomes of each kind of group. With `gather_codes`, rows of a quantized table are picked as codes there. With `written_attributes`, operators get the attributes that they leave at their defaults, for
     compilers that do not know them. `arithmetic` is what the integer kernels compute, where that is known to the last bit
     (:mod:`onnxqat.arithmetic`): training computes it. `equalize` names the equalizations that run where the user names none (:mod:`onnxqat.backends.equalizations`). `accepts` names the types of activations and of weights that the compiler takes,
@@ -359,6 +359,8 @@ class Backend(_Row):
     sums: Literal["any", "tie_free"] = "any"
     checks: tuple[Check, ...] = ()
     weight_only: str | None = None
+    dynamic: str | None = None
+    dynamic_activations: bool = False
     matmul_nbits: int | None = None
     gather_codes: bool = False
     written_attributes: bool = False

@@ -71,11 +71,25 @@ def is_qoperator(node: ir.Node) -> bool:
 
 
 def dynamic(nodes: Iterable[ir.Node]) -> list[ir.Node]:
-    """Return those of `nodes` that make up dynamic quantization; none where no scale is computed."""
-    own = [node for node in nodes if node.domain in _OWN]
+    """Return those of `nodes` that make up dynamic quantization; none where no scale is computed.
+
+    A DynamicQuantizeLinear that DequantizeLinear alone reads is a pair: nothing computes on its codes, and what is in
+    front of it can be trained.
+    """
+    own = [node for node in nodes if node.domain in _OWN and not is_dynamic_pair(node)]
     if not any(node.op_type.startswith(DYNAMIC) for node in own):
         return []
     return [node for node in own if node.op_type.startswith((*DYNAMIC, *_BESIDE_DYNAMIC))]
+
+
+def is_dynamic_pair(node: ir.Node) -> bool:
+    """Return True for a DynamicQuantizeLinear whose codes only DequantizeLinear with its scale and zero point read."""
+    if node.op_type != "DynamicQuantizeLinear" or node.domain:
+        return False
+    readers = node.outputs[0].consumers()
+    return bool(readers) and all(
+        r.op_type == "DequantizeLinear" and list(r.inputs) == list(node.outputs) for r in readers
+    )
 
 
 def form_of(model: ir.Model) -> Form | None:

@@ -30,6 +30,7 @@ FOLD = (
     "pad-all-axes",
     "fold-pad",
     "matmul-bias-to-gemm",
+    "gemm-to-matmul",
     "pad-counted-pools",
     "write-default-attributes",
 )
@@ -42,6 +43,7 @@ PLACE = (
     "place-qdq",
     "pair-captured",
     "derive-bias",
+    "quantize-dynamically",
     "compute-batchnorm",
     "restore-io-types",
 )

@@ -19,6 +19,7 @@ def options_of(overrides: Overrides) -> dict[str, Any]:
         "first_last_bits": overrides.first_last_bits,
         "weight_only": overrides.weight_only,
         "block_size": overrides.block_size,
+        "activations": overrides.activations,
         "activation_type": overrides.activation_type,
         "per_channel": overrides.per_channel is True,
         "per_tensor": overrides.per_channel is False,

@@ -18,7 +18,7 @@ from onnxqat.backends.schema import FLOAT_OBSERVERS, SCALE_BITS, WIDTHS, Backend
 from onnxqat.errors import UsageError
 from onnxqat.graph import query, walk
 from onnxqat.ops import operators as ops
-from onnxqat.placement import integer_operators, node_names, node_rules, weight_only
+from onnxqat.placement import dynamic_table, integer_operators, node_names, node_rules, weight_only
 from onnxqat.placement.node_rules import NodeRule, Roles
 
 ACTIVATION_TYPES: dict[str, tuple[str, bool]] = {
@@ -82,6 +82,8 @@ class Overrides:
         weight_only: quantize weights alone, by the table that belongs to the backend: int4, uint4, int8 or uint8, of which
             the unsigned ones have a zero point.
         block_size: weights that share a scale along the axis that is summed over; 0: one scale for each channel.
+        activations: ``"dynamic"``: scales of activations follow from each tensor when the model runs, by the table that
+            belongs to the backend; ``"static"``, or None: from calibration data.
         first_last_bits: width of the first and last weighted layers; 0 leaves them in float.
         encodings: files of encodings of other tools (:mod:`onnxqat.placement.encodings`), which the tensors that they name
             keep.
@@ -108,6 +110,7 @@ class Overrides:
     node_bits: tuple[tuple[str, int, int], ...] = ()
     weight_only: str | None = None
     block_size: int | None = None
+    activations: str | None = None
     encodings: tuple[str, ...] = ()
     rules: tuple[NodeRule, ...] = ()
     integer: str | None = None
@@ -248,7 +251,11 @@ def apply(overrides: Overrides, backend: Backend) -> Backend:
     """
     if overrides.lut is not None and overrides.lut not in LUT_BITS:
         raise UsageError("option-invalid", f"a table of {overrides.lut} bits is not possible", hint="4 to 15")
-    backend = weight_only.of_backend(backend, overrides.weight_only)
+    if overrides.weight_only is not None and overrides.activations == "dynamic":
+        raise UsageError(
+            "option-invalid", "weights alone leave activations in float", hint="leave one of the two options"
+        )
+    backend = dynamic_table.of_backend(weight_only.of_backend(backend, overrides.weight_only), overrides.activations)
     backend = integer_operators.with_functions(backend, overrides.integer)
     for edit in (_with_types, _with_short_scales, _with_exactness, _with_first_last):
         backend = edit(overrides, backend)

@@ -11,7 +11,8 @@ from onnxqat.bridge.functional import low_precision
 from onnxqat.bridge.functional.low_precision import SMALL_TYPES
 from onnxqat.bridge.importing.builder import Lowered, NodeView
 from onnxqat.bridge.importing.values import CONTAINERS, FLOATS, TORCH_DTYPES
-from onnxqat.graph import query
+from onnxqat.bridge.quantizers.fake_quantize import instead
+from onnxqat.graph import quantized_forms, query
 
 LIMITS = {
     ir.DataType.INT2: (-2, 1),
@@ -167,7 +168,12 @@ def dequantize_linear(n: NodeView) -> Lowered:
     axis, block = int(n.attr("axis", 1)), int(n.attr("block_size", 0))
     name = kind.name if kind.name in SMALL_TYPES else ""
     zero_point = _zero_point(n) if kind in FLOAT_GRIDS else n.optional(2)
-    return n.call(dequantize, n.tensor(0), _scale(n), zero_point, axis, block, name, target)
+    made = n.call(dequantize, n.tensor(0), _scale(n), zero_point, axis, block, name, target)
+    source = n.node.inputs[0]
+    maker = None if source is None else source.producer()
+    if maker is not None and maker.inputs[0] is not None and quantized_forms.is_dynamic_pair(maker):
+        return n.call(instead, n.builder.tensor(n.builder.lookup(maker.inputs[0])), made)
+    return made
 
 
 def dynamic_quantize_linear(n: NodeView) -> Lowered:

@@ -57,6 +57,11 @@ if TYPE_CHECKING:
         help="Weights that share a scale along the summed axis; 0: one scale for each channel [the backend's].",
     ),
     click.option(
+        "--activations",
+        type=click.Choice(["static", "dynamic"]),
+        help="Scales of activations: from calibration data, or from each tensor when the model runs [the backend's].",
+    ),
+    click.option(
         "--first-last-bits",
         type=int,
         metavar="BITS",
@@ -207,6 +212,7 @@ def run(
     scale_bits: str | None,
     weight_only: str | None,
     block_size: int | None,
+    activations: str | None,
     first_last_bits: int | None,
     rounding: str,
     bias_correction: bool | None,
@@ -258,6 +264,7 @@ def run(
         scale_bits=_options.parse_pair(scale_bits, "--scale-bits"),
         weight_only=weight_only,
         block_size=block_size,
+        activations=activations,
         first_last_bits=first_last_bits,
         node_bits=_options.parse_bits_of(bits_of),
         encodings=tuple(map(str, encodings)),
