@@ -24,6 +24,9 @@ from onnxqat.integer_functions import library
 from onnxqat.integer_functions.definition import DOMAIN, Call, CodeGrid, IntegerFunction
 from onnxqat.types import QParams
 
+FUNCTION = "onnxqat.integer_function"
+"""Note on an operator between pairs that stands for a call: the function."""
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Place:
@@ -112,17 +115,27 @@ def grids(here: Place) -> tuple[QParams, QParams]:
     return read_qparams.read(here.source, None), read_qparams.read(here.result, None)
 
 
+def operators(model: ir.Model) -> tuple[str, ...]:
+    """Return the operators that calls of `model` stand for, or stood for in front of :func:`as_pairs`."""
+    noted = (library.named(node.metadata_props.get(FUNCTION, node.op_type)) for node in walk.nodes(model))
+    return tuple(sorted({function.operator for function in noted if function is not None}))
+
+
 def as_pairs(model: ir.Model) -> ir.Model:
-    """Return `model`, or a copy with its calls as operators between pairs where it has any; for those who only read."""
+    """Return `model`, or a copy with its calls as float operators between pairs where it has any, to read it."""
     if not any(key[0] == DOMAIN for key in model.functions):
         return model
     copy = model.clone()
-    expand(copy)
+    expand(copy, as_float=True)
     return copy
 
 
-def expand(model: ir.Model) -> int:
+def expand(model: ir.Model, *, as_float: bool = False) -> int:
     """Replace calls in `model` by operators between pairs; see the module.
+
+    Args:
+        model: changed in place.
+        as_float: show the float operators that they stand for, and not nodes that know the function.
 
     Returns:
         Number of calls that were replaced.
@@ -136,28 +149,20 @@ def expand(model: ir.Model) -> int:
         del model.functions[(DOMAIN, name, "")]
     names = build.Names(model)  # behind the functions: names of their inputs are free in the graph
     for here in found:
-        _expand(here, names)
+        _expand(here, names, as_float=as_float)
     return len(found)
 
 
-def _expand(here: Place, names: build.Names) -> None:
+def _expand(here: Place, names: build.Names, *, as_float: bool) -> None:
     node, scope = here.node, walk.scope_of(here.node)
-    read, given = node.inputs[0], node.outputs[0]
-    assert read is not None
-    dequantized = build.node(
-        qdq.DEQUANTIZE,
-        [read, *here.source.inputs[1:]],
-        [names.fresh(f"{str(read.name).removesuffix(f'_{qdq.CODES}')}_{qdq.DEQUANTIZED}")],
-        dtype=ir.DataType.FLOAT,
-        shape=read.shape,
-        name=names.fresh(f"{read.name}_{qdq.DEQUANTIZE}"),
-    )
+    given = node.outputs[0]
+    source = _dequantized(here, names)
     twin = build.node(
-        node.op_type,
-        [dequantized.outputs[0], *_weights(here, scope, names)],
-        [names.fresh(str(given.name).removesuffix(f"_{qdq.CODES}"))],  # the tensor of the float graph
-        {name: query.attribute(node, name, None) for name in node.attributes},
-        domain=DOMAIN,
+        here.function.operator if as_float else node.op_type,
+        [source, *_weights(here, scope, names)],
+        [_float_name(given, names)],
+        _float_attributes(here) if as_float else {name: query.attribute(node, name, None) for name in node.attributes},
+        domain=here.function.domain if as_float else DOMAIN,
         dtype=ir.DataType.FLOAT,
         shape=given.shape,
         name=node.name,
@@ -171,9 +176,46 @@ def _expand(here: Place, names: build.Names) -> None:
         shape=given.shape,
         name=names.fresh(f"{name}_{qdq.QUANTIZE}"),
     )
-    scope.insert_before(node, [dequantized, twin, quantized])
+    twin.metadata_props[FUNCTION] = here.function.name
+    scope.insert_before(node, [twin, quantized])
     given.replace_all_uses_with(quantized.outputs[0])
     scope.remove(node, safe=True)
+    if not query.reads(here.source.outputs[0]):
+        scope.remove(here.source, safe=True)
+
+
+def _dequantized(here: Place, names: build.Names) -> ir.Value:
+    """Return the dequantized input of a call: what was quantized again for it, or a new DequantizeLinear."""
+    read, before = here.node.inputs[0], here.source.inputs[0]
+    assert read is not None
+    assert before is not None
+    maker = before.producer()
+    if maker is not None and qdq.is_dequantize(maker) and list(maker.inputs[1:]) == list(here.source.inputs[1:]):
+        return before
+    made = build.node(
+        qdq.DEQUANTIZE,
+        [read, *here.source.inputs[1:]],
+        [names.fresh(f"{str(read.name).removesuffix(f'_{qdq.CODES}')}_{qdq.DEQUANTIZED}")],
+        dtype=ir.DataType.FLOAT,
+        shape=read.shape,
+        name=names.fresh(f"{read.name}_{qdq.DEQUANTIZE}"),
+    )
+    walk.scope_of(here.node).insert_before(here.node, made)
+    return made.outputs[0]
+
+
+def _float_name(codes: ir.Value, names: build.Names) -> str:
+    """Name of the float tensor in front of its `codes`: that of the float graph, as far as it is free."""
+    base = str(codes.name).removesuffix(f"_{qdq.CODES}")
+    name = names.fresh(base)
+    return name if name == base else names.fresh(f"{base}_{qdq.UNQUANTIZED}")
+
+
+def _float_attributes(here: Place) -> dict[str, Any]:
+    """Attributes of the float operator that a call stands for."""
+    found = {name: query.attribute(here.node, name, None) for name in here.node.attributes}
+    axes = found.pop("axes", None)
+    return {**({} if axes is None else {"axis": axes[0]}), **found}
 
 
 def _weights(here: Place, scope: walk.Scope, names: build.Names) -> list[ir.Value]:

@@ -12,6 +12,7 @@ from onnxqat import numerics
 from onnxqat.displayed import Displayed
 from onnxqat.graph import io, qdq, query
 from onnxqat.graph.quantizer import Quantizer
+from onnxqat.integer_functions import calls
 from onnxqat.linting.context import constant_values, tensor_of
 from onnxqat.linting.explain import granularity_text, grid_text
 from onnxqat.runtime import broken_model
@@ -79,7 +80,7 @@ def diff(first: io.ModelSource, second: io.ModelSource) -> Difference:
     Raises:
         ModelError: everything that :func:`onnxqat.graph.io.load` raises.
     """
-    models = io.load(first), io.load(second)
+    models = calls.as_pairs(io.load(first)), calls.as_pairs(io.load(second))
     a, b = _keyed(qdq.quantizers(models[0], every=True)), _keyed(qdq.quantizers(models[1], every=True))
     both = [_compare(key[0], a[key], b[key]) for key in a if key in b]
     pairs = [d for d in both if d is not None]

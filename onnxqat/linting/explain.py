@@ -16,6 +16,7 @@ from onnxqat.backends import schema
 from onnxqat.displayed import Displayed
 from onnxqat.graph import build, io, qdq, query
 from onnxqat.graph.quantizer import Quantizer
+from onnxqat.integer_functions import calls
 from onnxqat.linting.comparison import compared
 from onnxqat.linting.context import LintContext, tensor_of
 from onnxqat.linting.lint import opened
@@ -99,7 +100,7 @@ def explain(model: io.ModelSource, backend: str | None = None, *, node: str | No
         UsageError: ``name-unknown``: there is no node or tensor called `node`.
     """
     table = schema.load(backend) if backend is not None else None
-    file = opened(io.load(model), table)
+    file = opened(calls.as_pairs(io.load(model)), table)
     pairs, floats = list(_pairs(file)), list(_float_nodes(file))
     if node is not None:
         _check_name(file, node)

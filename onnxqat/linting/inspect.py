@@ -14,6 +14,7 @@ import onnx_ir as ir
 from onnxqat.displayed import Displayed
 from onnxqat.graph import io, qdq, quantized_forms, query, scale_defects, shapes, walk
 from onnxqat.graph.quantizer import Quantizer
+from onnxqat.integer_functions import calls
 from onnxqat.linting.explain import granularity_text, grid_text
 from onnxqat.runtime import broken_model
 
@@ -121,7 +122,7 @@ def inspect(model: io.ModelSource) -> Inspection:
         ModelError: everything that :func:`onnxqat.graph.io.load` raises.
     """
     loaded = io.load(model).clone()
-    quantizers = qdq.quantizers(loaded, every=True)
+    quantizers = qdq.quantizers(calls.as_pairs(loaded), every=True)
     shapes.mend(loaded)
     shapes.infer(loaded)
     graph = loaded.graph

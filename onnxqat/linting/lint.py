@@ -15,8 +15,10 @@ from onnxqat import discover, extension
 from onnxqat.backends import schema
 from onnxqat.errors import QatError, UsageError
 from onnxqat.graph import bundles, io, query, shapes, verify, walk
+from onnxqat.integer_functions import calls
 from onnxqat.linting.context import LintContext
 from onnxqat.linting.rule import SEVERITIES, Finding, Found, LintReport, Rule
+from onnxqat.placement import integer_operators
 from onnxqat.runtime import broken_model
 
 ROUNDS = 3  # what one fix uncovers, another may mend
@@ -102,7 +104,7 @@ def lint(
         fixed = mend(loaded, table, known)
         if fixed:
             written = str(io.save(loaded, target))
-    file = opened(loaded, table)
+    file = opened(calls.as_pairs(loaded), table)
     backend_name = table.backend if table is not None else None
     return LintReport(name, backend_name, len(file.quantizers), findings(file, known), written, fixed, known)
 
@@ -111,7 +113,7 @@ def opened(model: ir.Model, table: schema.Backend | None = None) -> LintContext:
     """A model that the caller owns as the rules see it; types and shapes that it does not state are inferred in it."""
     shapes.mend(model)
     shapes.infer(model)
-    return LintContext(model, table)
+    return LintContext(model, integer_operators.of_file(table, calls.operators(model)))
 
 
 def _target(model: io.ModelSource, output: str | os.PathLike[str] | None) -> Path:

@@ -46,6 +46,13 @@ def with_functions(backend: Backend, integer: str | None) -> Backend:
     )
 
 
+def of_file(backend: Backend | None, operators: Sequence[str]) -> Backend | None:
+    """Return `backend` with rows for the functions that a file calls: these run in integers whatever the target is."""
+    if backend is None or not operators or backend.placement != "both":
+        return backend
+    return with_functions(backend, ",".join(operators))
+
+
 def _row(operator: str, kind: str) -> OpRow:
     ends = RANGES.get(operator)
     fixed = None if ends is None else FixedValue(range=ends)

@@ -250,7 +250,8 @@ def apply(overrides: Overrides, backend: Backend) -> Backend:
         UsageError: ``option-invalid``.
     """
     if overrides.lut is not None and overrides.lut not in LUT_BITS:
-        raise UsageError("option-invalid", f"a table of {overrides.lut} bits is not possible", hint="4 to 15")
+        hint = "--lut takes a power of two from 16 to 32768; lut its logarithm, 4 to 15"
+        raise UsageError("option-invalid", "no table of an integer function has that many segments", hint=hint)
     if overrides.weight_only is not None and overrides.activations == "dynamic":
         raise UsageError(
             "option-invalid", "weights alone leave activations in float", hint="leave one of the two options"

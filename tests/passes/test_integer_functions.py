@@ -108,3 +108,17 @@ def test_only_what_is_named() -> None:
     result = IntegerFunctions(("Sqrt",)).run(model(CHAIN))
     assert [f.name for f in result.model.functions] == ["Sqrt_uint8_uint8_lut8"]
     assert "Sigmoid" in [node.op_type for node in result.model.graph.node]
+
+
+def test_long_codes_have_as_many_segments_as_asked_for() -> None:
+    wide = PAIRED.replace('"" : 17', '"" : 21').replace("ir_version: 8", "ir_version: 10").replace("uint8", "uint16")
+    wide = (
+        wide.replace("{128}", "{32768}").replace("0.0625", "0.000244140625").replace("0.00390625", "0.0000152587890625")
+    )
+    before = model(wide.replace("Softmax <axis = 1> (d)", "Sigmoid (d)"))
+    result = IntegerFunctions(lut=6).run(before)
+    assert [f.name for f in result.model.functions] == ["Sigmoid_uint16_uint16_lut6"]
+    assert [i.dims for i in result.model.graph.initializer if i.name.endswith("_table")] == [[65]]
+    x = np.random.default_rng(0).uniform(-8, 8, (40, 5, 16)).astype(np.float32)
+    error = np.abs(outputs(result.model, x) - outputs(before, x)).max()
+    assert 1e-5 < error <= 0.0963 * 0.25**2 / 8 + 2 / 65536  # a segment is a quarter wide

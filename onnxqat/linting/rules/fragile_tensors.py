@@ -9,6 +9,7 @@ import numpy as np
 from onnxqat.analysis import dataflow, masks, normalizations
 from onnxqat.graph import query
 from onnxqat.graph.quantizer import Quantizer
+from onnxqat.integer_functions import calls
 from onnxqat.linting.context import LintContext, is_integer
 from onnxqat.linting.rule import Found, Rule
 from onnxqat.ops import operators as ops
@@ -96,6 +97,8 @@ def _interior(file: LintContext) -> Iterator[Found]:
 
 def _normalized(file: LintContext) -> Iterator[Found]:
     for node in file.nodes:
+        if calls.FUNCTION in node.metadata_props:
+            continue
         quantizer = file.reading(node, 0) if node.op_type in NORMALIZATIONS and node.inputs else None
         if quantizer is not None and quantizer.qparams.qtype.bits <= 8:
             yield Found(f"{node.op_type} reads {quantizer.qparams.qtype.bits}-bit codes", node, quantizer.tensor)

@@ -35,7 +35,7 @@ def path(tmp_path_factory: pytest.TempPathFactory, data: dict[str, np.ndarray]) 
     onnx.save(with_weights(NETWORK), folder / "model.onnx")
     chosen = Overrides(integer="all", reduce_range=True)  # without saturation, whatever processor the session runs on
     result = onnxqat.insert_qdq(folder / "model.onnx", calibration=data, overrides=chosen, fast=True)
-    assert result.quantizers["activation"] == 7  # five tensors, and two pairs between calls that follow each other
+    assert result.quantizers["activation"] == 5
     return result.model
 
 
@@ -89,3 +89,14 @@ def test_training_moves_weights_scales_and_the_constants_of_calls(
         "a_QuantizeLinear_Output_table",
         "out_QuantizeLinear_Output_exp_multiplier",
     }
+
+
+def test_reports_know_calls(path: Path) -> None:
+    report = onnxqat.lint(path, backend="onnxruntime-cpu")
+    assert [finding.code for finding in report.findings if finding.severity != "note"] == []
+    assert {"normalization-quantized", "target-operator-float"} & {finding.code for finding in report.findings} == set()
+    explained = onnxqat.explain(path, backend="onnxruntime-cpu")
+    assert explained.float_nodes == ()
+    activations = [pair.tensor for pair in explained.pairs if pair.role == "activation"]
+    assert activations[:4] == ["image", "h", "n", "a"]
+    assert len(activations) == 5
