@@ -79,6 +79,7 @@ def model_report(
     others = _others(original, before, variants or {})
     files = {name: opened(io.load(source).clone()) for name, source in others.items()}
     nets = network(file)
+    explained = explain.explain(file.model)
     wanted = data is not None or random_data
     if latency and not wanted:
         raise UsageError("option-invalid", "no data to measure the time on", hint="give --data or --random-data")
@@ -98,13 +99,15 @@ def model_report(
         graph=str(file.model.graph.name or ""),
         data=found.data,
         samples=found.samples,
-        variants=[_variant(name, sources[name], each, found) for name, each in {"": file, **files}.items()],
+        variants=[
+            _variant(n, sources[n], each, found, nets if not n else None) for n, each in {"": file, **files}.items()
+        ],
         nodes=nets.nodes,
         edges=nets.edges,
-        quantizers=_quantizers(file, nets, watched, files.get("before"), found.noise),
+        quantizers=_quantizers(file, nets, explained.pairs, watched, files.get("before"), found.noise),
         remarks=[*remarks, *found.remarks],
     )
-    _finish(report, file, found, read)
+    _finish(report, {each.node: each.reason for each in explained.float_nodes}, found, read)
     return ModelReport(report)
 
 
@@ -172,10 +175,12 @@ def _measure(
     return _Measured(noise, by_model, samples, data.name, [remark.message for remark in data.remarks])
 
 
-def _variant(name: str, source: io.ModelSource, file: LintContext, found: _Measured) -> schema.Variant:
-    """Build the line of one model in the comparison."""
+def _variant(
+    name: str, source: io.ModelSource, file: LintContext, found: _Measured, known: Network | None
+) -> schema.Variant:
+    """Build the line of one model in the comparison; its graph is built where it is not `known`."""
     described = inspect.inspect(file.model)
-    nodes = network(file).nodes
+    nodes = (known or network(file)).nodes
     output_db, time = found.by_model.get(name, (None, None))
     path = os.fspath(source) if isinstance(source, (str, os.PathLike)) else ""
     layers = [node for node in nodes if node.op in WEIGHTED]
@@ -205,12 +210,12 @@ def _file_bytes(path: str, source: io.ModelSource) -> int | None:
 def _quantizers(
     file: LintContext,
     nets: Network,
+    pairs: Sequence[explain.Pair],
     watched: Mapping[str, measured.Watched],
     before: LintContext | None,
     noise: Mapping[str, float],
 ) -> list[schema.Quantizer]:
     """Build the entries of all quantizers, in graph order."""
-    pairs = explain.explain(file.model).pairs
     shown = shares([q.qparams.scale.size for q in file.quantizers])
     earlier = {}
     if before is not None:
@@ -240,9 +245,8 @@ def _quantizers(
     return found
 
 
-def _finish(report: schema.ModelReport, file: LintContext, found: _Measured, read: Sequence[Result]) -> None:
+def _finish(report: schema.ModelReport, reasons: Mapping[str, str], found: _Measured, read: Sequence[Result]) -> None:
     """Put noise, reasons and the results of commands to the nodes."""
-    reasons = {each.node: each.reason for each in explain.explain(file.model).float_nodes}
     for node in report.nodes:
         node.float_db = schema.decibel(found.noise.get(node.tensor))
         node.reason = reasons.get(node.name, "")
