@@ -30,6 +30,34 @@ def test_cross_entropy_of_a_segmentation() -> None:
     assert torch.isfinite(Loss()([torch.randn(2, 3, 4, 4)], torch.zeros(2, 4, 4, dtype=torch.int64)))
 
 
+def test_cross_entropy_of_tokens() -> None:
+    logits, labels = torch.randn(2, 5, 7), torch.randint(0, 7, (2, 5))
+    labels[0, 3:] = -100
+    expected = Loss()([logits.flatten(0, 1)], labels.flatten())
+    assert Loss()([logits], labels).item() == pytest.approx(expected.item(), rel=1e-6)
+    Loss().check_labels([logits], labels)
+    with pytest.raises(DataError, match="classes 0 to 6"):
+        Loss().check_labels([logits], labels + 7)
+    channels = Loss()([logits.transpose(1, 2).contiguous()], labels)
+    assert channels.item() == pytest.approx(expected.item(), rel=1e-6)
+
+
+def test_a_batch_whose_labels_are_all_left_out() -> None:
+    logits = torch.randn(2, 5, 7, requires_grad=True)
+    loss = Loss()([logits], torch.full((2, 5), -100))
+    loss.backward()
+    assert loss.item() == 0
+    assert logits.grad is not None
+    assert not logits.grad.any()
+
+
+def test_divergence_of_tokens() -> None:
+    student, teacher = torch.randn(2, 5, 7), torch.randn(2, 5, 7)
+    rows = [each.flatten(0, 1) for each in (student, teacher)]
+    expected = Loss(distance="kl")(rows[:1], None, rows[1:])
+    assert Loss(distance="kl")([student], None, [teacher]).item() == pytest.approx(expected.item(), rel=1e-6)
+
+
 def test_divergence_has_the_temperature_squared() -> None:
     student, teacher = torch.randn(6, 4), torch.randn(6, 4)
     p, q = softmax(teacher / 3), softmax(student / 3)

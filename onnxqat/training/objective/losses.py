@@ -36,9 +36,11 @@ class Loss:
     """``alpha * teacher part + (1 - alpha) * label part``; with only one of the two, that one alone.
 
     * Labels: cross entropy on the first output, classes on axis 1: outputs (N, C) or (N, C, ...) and integer labels
-      (N,) or (N, ...), or class probabilities of the shape of the output. The label -100 is left out.
-    * Teacher, ``"kl"``: ``T**2 * KL(softmax(teacher / T) || softmax(student / T))`` over axis 1, mean over the rest
-      (Hinton et al., "Distilling the Knowledge in a Neural Network", 2015).
+      (N,) or (N, ...), or class probabilities of the shape of the output. Of tokens the classes are on the last axis:
+      outputs (N, T, C) and labels (N, T). The label -100 is left out; where all are, the loss is 0.
+    * Teacher, ``"kl"``: ``T**2 * KL(softmax(teacher / T) || softmax(student / T))`` over the classes, which of outputs
+      (N, T, C) without labels are on the last axis too, mean over the rest (Hinton et al., "Distilling the Knowledge in
+      a Neural Network", 2015).
     * Teacher, ``"mse"``: squared difference, so weighted that boxes do not drown scores: by `weights`, which
       :func:`onnxqat.finetune` measures over the data (:mod:`onnxqat.training.objective.output_weights`), else by the teacher's
       mean square in each channel of the batch (:func:`channel_power`); the mean over channels, then over outputs.
@@ -92,8 +94,9 @@ class Loss:
         """
         if labels is None and teacher is None:
             raise DataError("data-labels", "there are neither labels nor a teacher to learn from")
-        by_label = None if labels is None else self._labels(outputs[0], labels)
-        by_teacher = None if teacher is None else self._teacher(outputs, teacher)
+        axis = class_axis(outputs[0], labels)
+        by_label = None if labels is None else self._labels(outputs[0].movedim(axis, 1), labels)
+        by_teacher = None if teacher is None else self._teacher(outputs, teacher, axis)
         if by_label is None or by_teacher is None:
             alone = by_teacher if by_label is None else by_label
             assert alone is not None
@@ -110,7 +113,11 @@ class Loss:
             )
         _check_type(labels, output)
         logits = _logits(output, self.outputs)
-        return functional.cross_entropy(logits, labels, label_smoothing=self.label_smoothing)
+        if labels.is_floating_point():
+            return functional.cross_entropy(logits, labels, label_smoothing=self.label_smoothing)
+        # The mean over no label, as in a batch of which all are left out, would be 0 / 0.
+        total = functional.cross_entropy(logits, labels, label_smoothing=self.label_smoothing, reduction="sum")
+        return total / (labels != IGNORED).sum().clamp_min(1)
 
     def check_labels(self, outputs: Sequence[Tensor], labels: Tensor) -> None:
         """Refuse labels that say nothing of the classes of the first output; they are looked at where they came from.
@@ -125,7 +132,7 @@ class Loss:
         """
         if outputs[0].ndim < 2 or not labels.numel():
             return
-        classes = outputs[0].shape[1]
+        classes = outputs[0].shape[class_axis(outputs[0], labels)]
         if not labels.is_floating_point():
             numbers = labels.numpy()  # as steps are looked at for what torch reads
             wrong = numbers[((numbers < 0) & (numbers != IGNORED)) | (numbers >= classes)]
@@ -145,7 +152,7 @@ class Loss:
                     hint="for several classes at once give a loss of your own, such as binary_cross_entropy_with_logits",
                 )
 
-    def _teacher(self, outputs: Sequence[Tensor], teacher: Sequence[Tensor]) -> Tensor:
+    def _teacher(self, outputs: Sequence[Tensor], teacher: Sequence[Tensor], axis: int) -> Tensor:
         if len(outputs) != len(teacher) or any(s.shape != t.shape for s, t in zip(outputs, teacher, strict=True)):
             shapes = [[tuple(o.shape) for o in side] for side in (outputs, teacher)]
             raise UsageError(
@@ -158,7 +165,7 @@ class Loss:
         found = [(s, t, w) for s, t, w in found if s.numel()] or found[:1]  # one without values says nothing
         student, target, _ = found[0]
         if self.diverges(outputs):
-            return self._divergence(student, target)
+            return self._divergence(student.movedim(axis, 1), target.movedim(axis, 1))
         if _is_classifier(outputs) and self.outputs != self._kind_of_teacher:
             return relative_error(_probabilities(student, self.outputs), _probabilities(target, self._kind_of_teacher))
         return torch.stack(
@@ -179,6 +186,19 @@ class Loss:
         log_s = functional.log_softmax(_logits(student, self.outputs) / self.temperature, dim=1)
         log_t = functional.log_softmax(_logits(teacher, self._kind_of_teacher) / self.temperature, dim=1)
         return (log_t.exp() * (log_t - log_s)).sum(1).mean() * self.temperature**2
+
+
+def class_axis(output: Tensor, labels: Tensor | None) -> int:
+    """Return the axis of the classes of `output`: 1, or -1 of tokens (N, T, C), whose labels are (N, T).
+
+    Labels that fit both, with as many tokens as classes, are taken for (N, C, T), as torch's cross entropy takes them.
+    """
+    if output.ndim != 3:
+        return min(1, output.ndim - 1)
+    if labels is None:
+        return -1
+    fits_channels = labels.shape in (output.shape, output.shape[:1] + output.shape[2:])
+    return -1 if not fits_channels and labels.shape == output.shape[:2] else 1
 
 
 def _is_classifier(outputs: Sequence[Tensor]) -> bool:
