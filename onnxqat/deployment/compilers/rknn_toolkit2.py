@@ -13,10 +13,13 @@ from onnxqat.deployment.graph_nodes import Nodes
 from onnxqat.deployment.run import environment_compiler
 from onnxqat.deployment.run.environment import Environment
 from onnxqat.deployment.workarounds.rknn_average_pools import RknnAveragePools
+from onnxqat.deployment.workarounds.rknn_four_axes import RknnFourAxes
+from onnxqat.deployment.workarounds.rknn_linear_layers import RknnLinearLayers
 from onnxqat.deployment.workarounds.rknn_max_pools import RknnMaxPools
 from onnxqat.deployment.workarounds.rknn_resize_pairs import RknnResizePairs
 from onnxqat.deployment.workarounds.rknn_zero_points import with_kept_grids
 from onnxqat.deployment.workarounds.silu_pairs import SiluPairs
+from onnxqat.graph import inference
 from onnxqat.graph.qdq import DEQUANTIZE, QUANTIZE
 from onnxqat.passes._base import run_passes
 
@@ -63,9 +66,16 @@ class Compiler(environment_compiler.EnvironmentCompiler):
     )
 
     def prepare(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """Pools cut to what their windows reach, SiLUs with a pair inside, grids that it keeps; see the base class."""
-        passes = (RknnResizePairs(), RknnMaxPools(), RknnAveragePools(), SiluPairs())
-        return with_kept_grids(run_passes(model, passes).model)
+        """Rows as convolutions, pools cut to what their windows reach, SiLUs with a pair inside, grids that it keeps; see the base class."""
+        passes = (
+            RknnResizePairs(),
+            RknnMaxPools(),
+            RknnAveragePools(),
+            SiluPairs(),
+            RknnLinearLayers(),
+            RknnFourAxes(),
+        )
+        return with_kept_grids(run_passes(inference.infer_shapes(model), passes).model)
 
     def read_back(self, original: onnx.ModelProto, facts: Mapping[str, Any]) -> tuple[NodeResult, ...]:
         """From the table of operators; see the base class."""
