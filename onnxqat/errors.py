@@ -48,6 +48,7 @@ ErrorCode = Literal[
     "backend-table",
     "backend-opset",
     "backend-one-width",
+    "target-refuses",
     "budget-too-small",
     "pattern-no-match",
     "option-invalid",

@@ -17,6 +17,7 @@ STATEMENTS = (
     "groups",
     "fused",
     "checks",
+    "limits",
     "matmul_nbits",
     "gather_codes",
     "dynamic_activations",

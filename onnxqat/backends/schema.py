@@ -20,6 +20,7 @@ import yaml
 from onnxqat import arithmetic
 from onnxqat.backends import equalizations, group_rules, shift_check, table_files, table_text
 from onnxqat.backends.group_rules import GroupRule
+from onnxqat.backends.limits import Limit
 from onnxqat.errors import UsageError
 from onnxqat.integer_functions import library as integer_functions
 from onnxqat.ops import operators as ops
@@ -330,7 +331,7 @@ class Backend(_Row):
     it sets `sums`. `weight_only` names the table that quantizes weights alone for the same runtime, `dynamic` the one whose products quantize their data when the model runs, which says `dynamic_activations`. With `matmul_nbits`, an
     `accuracy_level`, products with stored weights become MatMulNBits in the deploy form. `groups` says what becomes of each kind of group. With `gather_codes`, rows of a quantized table are picked as codes there. With `written_attributes`, operators get the attributes that they leave at their defaults, for
     compilers that do not know them. `arithmetic` is what the integer kernels compute, where that is known to the last bit
-    (:mod:`onnxqat.arithmetic`): training computes it. `equalize` names the equalizations that run where the user names none (:mod:`onnxqat.backends.equalizations`). `accepts` names the types of activations and of weights that the compiler takes,
+    (:mod:`onnxqat.arithmetic`): training computes it. `limits` are what the compiler is known to stop at or to leave to the CPU. `equalize` names the equalizations that run where the user names none (:mod:`onnxqat.backends.equalizations`). `accepts` names the types of activations and of weights that the compiler takes,
     any where it says nothing; ``int8-symmetric`` is int8 without a zero point. `facts` gives the source of keys by path
     (``types.act``), for all below it too. `integer` names operators that become integer functions
     (:mod:`onnxqat.integer_functions`). `former_keys` says which names of earlier releases the table was read from.
@@ -358,6 +359,7 @@ class Backend(_Row):
     exact: Literal["short", "tie_free"] = "short"
     sums: Literal["any", "tie_free"] = "any"
     checks: tuple[Check, ...] = ()
+    limits: tuple[Limit, ...] = ()
     weight_only: str | None = None
     dynamic: str | None = None
     dynamic_activations: bool = False
@@ -398,7 +400,7 @@ class Backend(_Row):
         except UsageError as error:
             raise ValueError(f"equalize: {error.message}; {error.hint}") from None
         chained = {o for c in self.fused for step in c.chain for o in step}
-        checked = {o for check in self.checks for o in check.ops}
+        checked = {o for check in (*self.checks, *self.limits) for o in check.ops}
         for op in {
             *self.ops,
             *self.passthrough,
@@ -452,6 +454,7 @@ def _built(table: dict[str, Any]) -> Backend:
         "ops": rows,
         "fused": tuple(fused),
         "checks": tuple(Check(**_tuples(row)) for row in table.get("checks", ())),
+        "limits": tuple(Limit(**row) for row in table.get("limits", ())),
         "facts": {key: Fact(**fact) for key, fact in table.get("facts", {}).items()},
         "io": InputOutput(**table.get("io", {})),
         "accepts": _tuples(table.get("accepts", {})),

@@ -139,7 +139,7 @@ def _table(compiler: str, backend: str | None) -> schema.Backend:
 
 
 def _learn(compiler: BaseCompiler, table: schema.Backend, case: Case, timeout: float) -> Learned:
-    model = probe_models.quantized(case, *_types(table, case))
+    model = probe_models.quantized(case, *_types(table, case), _stored(table, case))
     feeds = probe_models.feeds(case)
     with scratch() as folder:
         path = folder / "probe.onnx"
@@ -165,6 +165,19 @@ def _types(table: schema.Backend, case: Case) -> tuple[TypeRow, TypeRow, TypeRow
         weight = own
     assert weight is not None
     return acts[0], table.types[weight.use or ""], table.types[bias.use] if bias is not None and bias.use else None
+
+
+def _stored(table: schema.Backend, case: Case) -> dict[int, TypeRow]:
+    """Types of the float constants that the operator's row quantizes, by input."""
+    row = table.ops.get(case.name, table.ops.get(case.op_type))
+    slots = (
+        {} if row is None else {i: row.input_slot(i) for i, value in case.constants.items() if value.dtype.kind == "f"}
+    )
+    return {
+        i: table.types[slot.use]
+        for i, slot in slots.items()
+        if slot is not None and slot.use is not None and table.types[slot.use].dtype != "float"
+    }
 
 
 def _steps(result: CompilerResult, path: Path, feeds: dict[str, base_compiler.Array]) -> float | None:

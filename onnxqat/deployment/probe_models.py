@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,12 @@ from onnxqat import numerics
 from onnxqat.backends.schema import TypeRow
 from onnxqat.deployment.base_compiler import MOVES, Array
 from onnxqat.graph import inference
-from onnxqat.types import QParams
+from onnxqat.types import QParams, QType
 
 OPSET, IR_VERSION = 13, 8
 IMAGE = (1, 8, 12, 12)
 MATRIX = (1, 16)
+SEQUENCE = (1, 6, 16)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,6 +70,11 @@ def _pad(mode: str) -> Case:
     return Case(f"Pad/{mode}", constants={1: _ints(0, 0, 1, 1, 0, 0, 1, 1)}, attributes={"mode": mode}, opset=opset)
 
 
+def _pattern(shape: tuple[int, ...]) -> Array:
+    """Every third element chosen."""
+    return np.asarray(np.arange(np.prod(shape)).reshape(shape) % 3 == 0)
+
+
 _CONV = {1: ((8, 8, 3, 3), 0)}
 _PADS = {"pads": [1, 1, 1, 1]}
 _POOL = {"kernel_shape": [2, 2], "strides": [2, 2]}
@@ -87,6 +94,9 @@ _UNARY = (
 )
 _BINARY = ("Add", "Sub", "Mul", "Max", "Min")
 _REDUCE = ("ReduceMean", "ReduceMax", "ReduceMin")
+_AFFINE_16, _AFFINE_8 = (
+    {1: np.linspace(0.5, 1.5, n, dtype=np.float32), 2: np.linspace(-1, 1, n, dtype=np.float32)} for n in (16, 8)
+)
 _CLIP6: dict[int, Array] = {1: np.array(0, np.float32), 2: np.array(6, np.float32)}
 
 CASES: tuple[Case, ...] = (
@@ -99,8 +109,8 @@ CASES: tuple[Case, ...] = (
     Case("Conv+HardSwish", weights=_CONV, attributes=_PADS, then=("HardSwish",), opset=14),
     Case("ConvTranspose", weights={1: ((8, 8, 2, 2), 1)}, attributes={"strides": [2, 2]}),
     Case("Gemm", (MATRIX,), weights={1: ((8, 16), 0)}, attributes={"transB": 1}),
-    Case("MatMul", ((1, 6, 16),), weights={1: ((16, 8), 1)}),
-    Case("MatMul/activations", ((1, 6, 16), (1, 16, 8))),
+    Case("MatMul", (SEQUENCE,), weights={1: ((16, 8), 1)}),
+    Case("MatMul/activations", (SEQUENCE, (1, 16, 8))),
     *(Case(op, (IMAGE, IMAGE)) for op in _BINARY),
     Case("Div", (IMAGE, IMAGE), positive=True),
     Case("Concat", (IMAGE, IMAGE), attributes={"axis": 1}),
@@ -113,12 +123,27 @@ CASES: tuple[Case, ...] = (
     *(Case(op) for op in _UNARY),
     Case("Sqrt", positive=True),
     Case("Clip", constants=_CLIP6),
-    Case("PRelu", constants={1: np.full((8, 1, 1), 0.25, np.float32)}),
+    Case("PRelu", constants={1: np.linspace(0.1, 0.4, 8, dtype=np.float32).reshape(8, 1, 1)}),
     Case("HardSwish", opset=14),
     Case("Gelu", opset=20),
-    Case("Softmax", ((1, 6, 16),), attributes={"axis": -1}),
-    Case("LogSoftmax", ((1, 6, 16),), attributes={"axis": -1}),
+    Case("Mish", opset=18),
+    Case("Swish", opset=24),
+    Case("Neg"),
+    Case("Erf"),
+    Case("Log", positive=True),
+    Case("Reciprocal", positive=True),
+    Case("Sin"),
+    Case("Cos"),
+    Case("Pow", constants={1: np.array(2, np.float32)}, positive=True),
+    Case("Where", (IMAGE, IMAGE), constants={0: _pattern(IMAGE)}),
+    Case("Softmax", (SEQUENCE,), attributes={"axis": -1}),
+    Case("LogSoftmax", (SEQUENCE,), attributes={"axis": -1}),
     Case("LpNormalization", attributes={"axis": 1}),
+    Case("LayerNormalization", (SEQUENCE,), constants=_AFFINE_16, attributes={"axis": -1}, opset=17),
+    Case("RMSNormalization", (SEQUENCE,), constants={1: _AFFINE_16[1]}, attributes={"axis": -1}, opset=23),
+    Case("InstanceNormalization", constants=_AFFINE_8),
+    Case("GroupNormalization", constants=_AFFINE_8, attributes={"num_groups": 2}, opset=21),
+    Case("BatchNormalization", constants=_AFFINE_8 | {3: _AFFINE_8[2], 4: _AFFINE_8[1]}),
     _resize("nearest"),
     _resize("linear"),
     _pad("constant"),
@@ -135,6 +160,14 @@ CASES: tuple[Case, ...] = (
     Case("Slice", constants={1: _ints(1, 1), 2: _ints(9, 9), 3: _ints(2, 3)}),
     Case("Split", attributes={"axis": 1}, outputs=2),
     Case("Gather", constants={1: _ints(0, 2, 5)}, attributes={"axis": 1}),
+    Case(
+        "GatherElements",
+        constants={1: np.flip(np.arange(8).reshape(1, 8, 1, 1), 1) * np.ones((1, 8, 12, 12), np.int64)},
+        attributes={"axis": 1},
+    ),
+    Case("GatherND", constants={1: np.array([[0, 1], [0, 4]], np.int64)}),
+    Case("GridSample", (IMAGE, (1, 12, 12, 2)), opset=16),
+    Case("CumSum", constants={1: np.array(2, np.int64)}),
     Case("Tile", constants={1: _ints(1, 1, 2, 1)}),
     Case("Expand", ((1, 8, 1, 12),), constants={1: _ints(1, 8, 12, 12)}),
     *(
@@ -165,7 +198,13 @@ def feeds(case: Case, seed: int = 1) -> dict[str, Array]:
     return made
 
 
-def quantized(case: Case, act: TypeRow, weight: TypeRow, bias: TypeRow | None = None) -> onnx.ModelProto:
+def quantized(
+    case: Case,
+    act: TypeRow,
+    weight: TypeRow,
+    bias: TypeRow | None = None,
+    stored: Mapping[int, TypeRow] = MappingProxyType({}),
+) -> onnx.ModelProto:
     """Deploy form of `case` with a pair on every input and output.
 
     Args:
@@ -173,6 +212,7 @@ def quantized(case: Case, act: TypeRow, weight: TypeRow, bias: TypeRow | None = 
         act: type of activations.
         weight: type of weights; per channel where it says so.
         bias: type of biases; float constants without one and where it says so, else int32 codes.
+        stored: types of float constants that the table quantizes, by input.
     """
     writer = _Writer(case, act, weight)
     ranges = _ranges(case)
@@ -180,6 +220,8 @@ def quantized(case: Case, act: TypeRow, weight: TypeRow, bias: TypeRow | None = 
     for i in range(len(case.shapes) + len(case.weights) + len(case.constants)):
         if i in case.weights:
             inputs.append(writer.weight(i))
+        elif i in case.constants and i in stored:
+            inputs.append(writer.stored(f"c{i}", np.asarray(case.constants[i]), stored[i]))
         elif i in case.constants:
             inputs.append(writer.constant(f"c{i}", np.asarray(case.constants[i])))
         else:
@@ -291,6 +333,25 @@ class _Writer:
         )
         return name
 
+    def stored(self, name: str, values: Array, row: TypeRow) -> str:
+        """A float constant as codes with one scale; with the product of scales where `row` derives it."""
+        if row.derive is not None:
+            qparams = QParams(
+                np.asarray(self.scales["x"] * self.scales["c1"], np.float32),
+                np.asarray(0),
+                QType("int32", -(2**31), 2**31 - 1),
+            )
+        else:
+            bits = row.scale_width()
+            qparams = numerics.from_range(
+                values.min(), values.max(), row.qtype(), symmetric=row.symmetric, scale_bits=bits
+            )
+        self.scales[name] = qparams.scale
+        codes = self.constant(f"{name}_quantized", numerics.quantize(values, qparams).astype(qparams.qtype.storage))
+        inputs = [codes, *self._parameters(name, qparams)]
+        self.nodes.append(helper.make_node("DequantizeLinear", inputs, [f"{name}_dequantized"], name=f"{name}_DQ"))
+        return f"{name}_dequantized"
+
     def bias(self, *, stored: bool) -> str:
         shape, axis = next(iter(self.case.weights.values()))
         scale = np.asarray(self.scales["x"] * self.scales["w"], np.float32)
@@ -307,4 +368,8 @@ class _Writer:
         inputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, v.shape) for n, v in feeds(self.case).items()]
         made = [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in outputs]
         graph = helper.make_graph(self.nodes, "probe", inputs, made, self.constants)
-        return inference.infer_shapes(_model(graph, self.case.opset))
+        found = inference.infer_shapes(_model(graph, self.case.opset))
+        for value in found.graph.output:
+            if not value.type.tensor_type.HasField("shape"):  # of an operator that onnx infers nothing for
+                value.CopyFrom(helper.make_tensor_value_info(value.name, TensorProto.FLOAT, self.case.shapes[0]))
+        return found

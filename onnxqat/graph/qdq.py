@@ -160,6 +160,10 @@ def _qparams(node: ir.Node, clip: ir.Node | None) -> QParams | None:
         return None
 
 
+BIASED = ("Conv", "ConvTranspose", "Gemm", "LayerNormalization", "InstanceNormalization")
+"""Operators whose third input has the product of the other two inputs' scales where it is stored as int32."""
+
+
 def _resolve_role(q: Quantizer) -> None:
     maker = q.input.producer()
     computed = maker is not None and maker.metadata_props.get(batchnorm.KEPT) in batchnorm.PARTS  # see computed_fold
@@ -169,7 +173,7 @@ def _resolve_role(q: Quantizer) -> None:
 
 def _layers_of_bias(q: Quantizer) -> Iterator[ir.Node]:
     for node, index in (use for value in q.outputs for use in value.uses()):
-        if index == 2 and node.op_type in ("Conv", "ConvTranspose", "Gemm"):
+        if index == 2 and node.op_type in BIASED:
             yield node
 
 

@@ -37,7 +37,7 @@ from onnxqat.passes._held_quantizers import settle_quantizers
 from onnxqat.passes._setting import Setting
 from onnxqat.pipeline import added, recipes, run
 from onnxqat.pipeline.lookup import PassSource
-from onnxqat.placement import given_encodings, planner, table_overrides
+from onnxqat.placement import compiler_limits, given_encodings, planner, table_overrides
 from onnxqat.placement.table_overrides import NodeSelection, Overrides
 from onnxqat.runtime import broken_model
 from onnxqat.types import QParams, QuantPlan, Remark
@@ -161,7 +161,7 @@ def insert_qdq(
         progress: called with batches done and their number, when known.
 
     Raises:
-        ModelError: ``model-already-quantized``, ``model-form``, and everything that :func:`onnxqat.graph.io.load` raises.
+        ModelError: ``model-already-quantized``, ``model-form``, ``target-refuses``, and everything that :func:`onnxqat.graph.io.load` raises.
         DataError: ``data-missing`` without calibration data where an activation is quantized.
         BackendError: ``backend-unknown``, ``backend-table``, ``backend-opset``.
         UsageError: ``pattern-no-match``, ``option-invalid``.
@@ -193,6 +193,7 @@ def insert_qdq(
         added=own_passes,
     )
     chosen = _reachable(graph, chosen, remarks)
+    remarks.extend(compiler_limits.check(graph, table, chosen))
     given = {"calibration": calibration, "random_data": random_data, "rounds": choice.needs_data}
     remarks.extend(kept_weights.remarks(original, table))
     remarks.extend(needed_data.check(graph, table, chosen, encodings, **given))

@@ -17,9 +17,11 @@ def derive(draft: PlanBuilder, node: ir.Node, row: OpRow, key: str) -> None:
     """Plan the bias of `node` on the grid of its accumulator, or say why it stays float."""
     slot, definition = row.input_slot(2), ops.find(node.domain, node.op_type)
     bias = node.inputs[2] if len(node.inputs) > 2 else None
-    if slot is None or slot.use is None or bias is None or definition is None or definition.role(2) != "bias":
+    if slot is None or slot.use is None or bias is None or definition is None:
         return
     kind = draft.backend.types[slot.use]
+    if definition.role(2) != "bias" and kind.derive is None:  # the offset of a normalization, where the row derives it
+        return
     if kind.observed or qdq.is_dequantize(bias.producer()):
         return
     reason = _refusal(node, bias, kind.derive is not None)

@@ -11,6 +11,13 @@ from tests.linting.qdq_files import SOUND, changed, model
 Make = Callable[[], onnx.ModelProto]
 F, I8, U8 = np.float32, np.int8, np.uint8
 OLD = "schema: 1\nbackend: old\nextends: onnxruntime-cpu\nopset: [13, 19]\n"
+LIMITED = """schema: 1
+backend: limited
+extends: onnxruntime-cpu
+limits:
+  - {op: Selu, outcome: refused, form: float, why: "no such operator"}
+  - {op: Erf, outcome: cpu, why: "no kernel"}
+"""
 SHIFTS = """schema: 1
 backend: shifter
 extends: onnxruntime-cpu
@@ -104,6 +111,8 @@ TARGET = (
         _float("k = GlobalMaxPool(x) n = Reshape(k, flat) y = Conv<pads=[1,1,1,1]>(x, w, n)", flat=np.asarray([2])),
         _float("y = Conv<pads=[1,1,1,1]>(x, w, b0)", b0=np.ones(2, F)),
     ),
+    TargetCase("target-compiler-stops", LIMITED, _float("y = Selu(x)"), _float("y = Elu(x)")),
+    TargetCase("target-node-on-cpu", LIMITED, _float("y = Erf(x)"), _float("y = Tanh(x)")),
     TargetCase("target-attribute", OPENVINO, _pool(1), _pool(0)),
     TargetCase("target-shift", SHIFTS, _powers(2.0**-1, 2.0**-14), _powers(2.0**-6)),
     TargetCase("target-activation-type", RTX, model, _signed()),

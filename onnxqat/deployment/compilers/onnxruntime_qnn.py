@@ -41,7 +41,8 @@ class Compiler(environment_compiler.EnvironmentCompiler):
         Conv ConvTranspose Gemm MatMul Add Sub Mul Div Max Min Concat MaxPool AveragePool GlobalAveragePool GlobalMaxPool
         ReduceMean ReduceMax ReduceMin ReduceSum Resize Pad DepthToSpace SpaceToDepth Reshape Transpose Flatten Squeeze
         Unsqueeze Slice Split Gather Tile Expand Identity LeakyRelu Sigmoid Softmax LogSoftmax Tanh Elu Softplus Exp Sqrt
-        Abs HardSigmoid HardSwish Gelu LpNormalization Relu Clip
+        Abs Neg HardSigmoid HardSwish Gelu LpNormalization LayerNormalization InstanceNormalization RMSNormalization PRelu
+        Where GatherElements GridSample Pow Relu Clip
     """
     environment = Environment(
         name="onnxruntime-qnn",

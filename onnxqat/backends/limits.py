@@ -1,0 +1,47 @@
+"""What a compiler is known to refuse, to fail at or to leave to the CPU: the rows of a table's key ``limits``."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, ClassVar, Literal
+
+Outcome = Literal["refused", "crash", "hang", "cpu"]
+Form = Literal["any", "float", "quantized"]
+
+SAID: dict[Outcome, str] = {
+    "refused": "refuses the model",
+    "crash": "crashes",
+    "hang": "does not end",
+    "cpu": "leaves it to the CPU",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Limit:
+    """One thing that the compiler does not do.
+
+    Attributes:
+        op: operators, with ``|`` between them.
+        outcome: ``refused``, ``crash`` and ``hang`` are for the whole model, ``cpu`` for the node.
+        why: what was seen, in the compiler's own words where there are any.
+        form: whether that is so between pairs, in float, or in either case.
+        when: attribute values that it is for; any where it says nothing.
+    """
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+    op: str
+    outcome: Outcome
+    why: str
+    form: Form = "any"
+    when: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def ops(self) -> tuple[str, ...]:
+        """The operators."""
+        return tuple(self.op.split("|"))
+
+    @property
+    def stops(self) -> bool:
+        """Check whether the whole model does not compile."""
+        return self.outcome != "cpu"

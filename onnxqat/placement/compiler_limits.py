@@ -1,0 +1,90 @@
+"""Nodes that run into a limit of the target's compiler, known before anything is calibrated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import onnx_ir as ir
+
+from onnxqat.analysis import dataflow
+from onnxqat.backends import conditions
+from onnxqat.backends.limits import SAID, Limit
+from onnxqat.backends.schema import Backend
+from onnxqat.errors import ModelError
+from onnxqat.graph import query
+from onnxqat.placement import planner
+from onnxqat.placement.table_overrides import NodeSelection
+from onnxqat.types import QuantPlan, Remark
+
+_SHOWN = 3
+
+
+def met(model: ir.Model, table: Backend, is_quantized: Callable[[ir.Node], bool]) -> Iterator[tuple[ir.Node, Limit]]:
+    """Nodes of the main graph that compute data, with the first limit that each meets.
+
+    Args:
+        model: it is only read.
+        table: backend table.
+        is_quantized: whether a node stands between pairs.
+    """
+    data = dataflow.data_nodes(model.graph) if table.limits else ()
+    for node in model.graph if table.limits else ():
+        if node.domain or node not in data:
+            continue
+        for limit in table.limits:
+            fits = limit.form == "any" or (limit.form == "quantized") == is_quantized(node)
+            if node.op_type in limit.ops and fits and not any(conditions.unmet(node, limit.when)):
+                yield node, limit
+                break
+
+
+def planned(plan: QuantPlan) -> Callable[[ir.Node], bool]:
+    """Tell of a node whether `plan` puts it between pairs."""
+    left = {name for name, _ in plan.float_nodes}
+    tensors = {edge.tensor for edge in plan.edges} | set(plan.bare)
+
+    def is_quantized(node: ir.Node) -> bool:
+        values = (*node.inputs, *node.outputs)
+        return query.label(node) not in left and any(v is not None and v.name in tensors for v in values)
+
+    return is_quantized
+
+
+def check(model: ir.Model, table: Backend, chosen: NodeSelection) -> list[Remark]:
+    """Raise an error for nodes that the compiler stops at, and return remarks on those that it leaves to the CPU.
+
+    Args:
+        model: prepared float model.
+        table: backend table, user overrides applied.
+        chosen: nodes that the user took out.
+
+    Raises:
+        ModelError: ``target-refuses``.
+    """
+    if not table.limits:
+        return []
+    found = list(met(model, table, planned(planner.plan(model, table, chosen))))
+    stops = [(node, limit) for node, limit in found if limit.stops]
+    if stops:
+        node, limit = stops[0]
+        others = f"; so it is with {len(stops) - 1} more nodes" if stops[1:] else ""
+        raise ModelError(
+            "target-refuses",
+            f"node {query.label(node)!r}: {sentence(node, limit, table)}{others}",
+            hint="replace the operator, cut it off with `onnxqat cut`, or take the row out of `limits` in a table of your own",
+        )
+    return [
+        Remark(sentence(node, limit, table), (query.label(node),), "plan") for node, limit in found[:_SHOWN]
+    ] + _rest(found[_SHOWN:], table)
+
+
+def _rest(found: list[tuple[ir.Node, Limit]], table: Backend) -> list[Remark]:
+    nodes = tuple(query.label(node) for node, _ in found)
+    return [Remark(f"{table.backend} leaves more nodes to the CPU", nodes, "plan")] if nodes else []
+
+
+def sentence(node: ir.Node, limit: Limit, table: Backend) -> str:
+    """What the compiler does about `node`, and why."""
+    form = {"any": "", "float": " in float", "quantized": " between pairs"}[limit.form]
+    conditioned = "".join(f" {conditions.spelled(key, value)}" for key, value in limit.when.items())
+    return f"the compiler of {table.backend} {SAID[limit.outcome]}: {node.op_type}{form}{conditioned}: {limit.why}"

@@ -1,0 +1,54 @@
+"""What a compiler stops at is an error before calibration; what it leaves to the CPU is a remark."""
+
+from pathlib import Path
+
+import pytest
+
+from onnxqat.errors import BackendError, ModelError
+from onnxqat.insertion.insert import insert_qdq
+from tests.backends.planning import proto, table_file, weight
+
+LAYER = f"""g (float[1,4] x) => (float[1,4] y) <float[4,4] w = {weight(4, 4)}> {{ h = MatMul(x, w) BODY }}"""
+ROWS = """schema: 1
+backend: mine
+extends: qnn-htp
+limits:
+  - {op: Gelu|Softplus, outcome: hang, form: FORM, why: "it went on for ever"}
+  - {op: Erf, outcome: cpu, why: "no kernel"}
+  - {op: Softmax, outcome: refused, when: {axis: 0}, why: "another axis than the last"}
+"""
+
+
+def made(folder: Path, body: str, form: str = "float") -> list[str]:
+    """Remarks of placing a layer with `body` behind it."""
+    (folder / form).mkdir(exist_ok=True)  # tables are kept by their path
+    table = table_file(folder / form, ROWS.replace("FORM", form))
+    return [r.message for r in insert_qdq(proto(LAYER.replace("BODY", body)), table, random_data=True).remarks]
+
+
+def test_it_stops_before_calibration(tmp_path: Path) -> None:
+    with pytest.raises(ModelError) as caught:
+        made(tmp_path, "s = Softplus(h) y = Softplus(s)")
+    assert caught.value.code == "target-refuses"
+    assert "does not end: Softplus in float: it went on for ever; so it is with 1 more nodes" in caught.value.message
+
+
+def test_the_form_counts(tmp_path: Path) -> None:
+    assert not any("went on" in text for text in made(tmp_path, "y = Gelu(h)"))  # the table has a row: between pairs
+    with pytest.raises(ModelError, match="between pairs"):
+        made(tmp_path, "y = Gelu(h)", form="quantized")
+
+
+def test_attributes_count(tmp_path: Path) -> None:
+    made(tmp_path, "y = Softmax <axis = 1> (h)")
+    with pytest.raises(ModelError, match="Softmax with axis=0: another axis"):
+        made(tmp_path, "y = Softmax <axis = 0> (h)")
+
+
+def test_the_cpu_is_a_remark(tmp_path: Path) -> None:
+    assert [t for t in made(tmp_path, "y = Erf(h)") if "leaves it to the CPU: Erf: no kernel" in t]
+
+
+def test_a_table_is_checked(tmp_path: Path) -> None:
+    with pytest.raises(BackendError, match="limits"):
+        made(tmp_path, "y = Erf(h)", form="sometimes")
