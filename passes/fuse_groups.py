@@ -79,8 +79,10 @@ class FuseGroups(Pass):
             else:
                 fitting.append((group, made, since))
         fitting = self._raise(model, context, fitting, log)
+        replaced: dict[ir.Value, ir.Value] = {}  # what one group makes, another one may read
         for group, (op_type, inputs, attributes), _ in fitting:
-            _replace(group, op_type, inputs, attributes, context.names)
+            current = [value if value is None else replaced.get(value, value) for value in inputs]
+            replaced[group.output] = _replace(group, op_type, current, attributes, context.names)
             log.did(f"a {group.kind} that was written out became {op_type}", group.nodes[-1])
         return log.result()
 
@@ -187,7 +189,8 @@ def _constant(group: Group, what: str, array: np.ndarray) -> ir.Value:
 
 def _replace(
     group: Group, op_type: str, inputs: list[ir.Value | None], attributes: dict[str, Any], names: build.Names
-) -> None:
+) -> ir.Value:
+    """Put one node in the place of the group, and return its result."""
     last, output = group.nodes[-1], group.output
     scope, name = walk.scope_of(last), str(output.name)
     read: list[ir.Value | None] = []
@@ -220,3 +223,4 @@ def _replace(
     for value in spent:
         if value is not None and query.constant_tensor(value) is not None:
             drop_unused(value)
+    return made.outputs[0]
