@@ -400,7 +400,7 @@ class Backend(_Row):
         except UsageError as error:
             raise ValueError(f"equalize: {error.message}; {error.hint}") from None
         chained = {o for c in self.fused for step in c.chain for o in step}
-        checked = {o for check in (*self.checks, *self.limits) for o in check.ops}
+        checked = {o for row in (self.checks, self.limits) for check in row for o in check.ops}
         for op in {
             *self.ops,
             *self.passthrough,

@@ -98,7 +98,7 @@ def _kernel(scope: walk.Scope, node: ir.Node, names: build.Names) -> ir.Value | 
 def _convolve(scope: walk.Scope, node: ir.Node, shape: tuple[int, ...], kernel: ir.Value, names: build.Names) -> None:
     """Put the Conv in the place of `node`, and move its result back behind what requantizes it."""
     rows, channels = math.prod(shape[:-1]), shape[-1]
-    width = int(kernel.shape[0]) if kernel.shape is not None else 0
+    width = (query.static_shape(kernel) or (0,))[0]
     base, source = str(node.outputs[0].name), node.inputs[0]
     assert source is not None
     like = pair.dequantize_of(source)
