@@ -192,8 +192,7 @@ def insert_qdq(
         keep_io_types=keep_io_types,
         added=own_passes,
     )
-    chosen = _reachable(graph, chosen, remarks)
-    remarks.extend(compiler_limits.check(graph, table, chosen))
+    chosen = _reachable(graph, table, chosen, remarks)
     given = {"calibration": calibration, "random_data": random_data, "rounds": choice.needs_data}
     remarks.extend(kept_weights.remarks(original, table))
     remarks.extend(needed_data.check(graph, table, chosen, encodings, **given))
@@ -260,12 +259,12 @@ def _open(
     )
 
 
-def _reachable(model: ir.Model, chosen: NodeSelection, remarks: list[Remark]) -> NodeSelection:
-    """`chosen`, without what calibration cannot run."""
+def _reachable(model: ir.Model, table: schema.Backend, chosen: NodeSelection, remarks: list[Remark]) -> NodeSelection:
+    """`chosen`, without what calibration cannot run; an error where the target's compiler is known to stop."""
     from onnxqat.runtime import vendor_operators
 
     nodes, reason, found = vendor_operators.out_of_reach(model)
-    remarks.extend(found)
+    remarks.extend((*found, *compiler_limits.check(model, table, chosen)))
     return table_overrides.without(chosen, dict.fromkeys(nodes, reason))
 
 
