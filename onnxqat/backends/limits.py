@@ -1,4 +1,4 @@
-"""What a compiler is known to refuse, to fail at or to leave to the CPU: the rows of a table's key ``limits``."""
+"""Limits of a compiler: what it refuses, fails at or leaves to the CPU, as rows of a table's key ``limits``."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def _rest(found: list[tuple[ir.Node, Limit]], table: Backend) -> list[Remark]:
 
 
 def sentence(node: ir.Node, limit: Limit, table: Backend) -> str:
-    """What the compiler does about `node`, and why."""
+    """Say what the compiler does about `node`, and why."""
     form = {"any": "", "float": " in float", "quantized": " between pairs"}[limit.form]
     conditioned = "".join(f" {conditions.spelled(key, value)}" for key, value in limit.when.items())
     return f"the compiler of {table.backend} {SAID[limit.outcome]}: {node.op_type}{form}{conditioned}: {limit.why}"
