@@ -4,7 +4,9 @@
 saturation, so that a result is wrong where ``a1 * w1 + a2 * w2`` leaves -32768..32767. Which weights are neighbours is
 decided by the order in which a kernel walks the products of an output: MLAS orders a convolution by place in the window
 and then by input channel, a matrix product by its rows (onnxruntime/core/mlas/lib, ``QgemmU8X8KernelAvx2``,
-``ConvSymKernelAvx2``). Depthwise kernels multiply into 32 bits.
+``ConvSymKernelAvx2``). oneDNN, which OpenVINO has, fills the input channels of each place up to a multiple of four
+(``jit_avx2_x8s8s32x_conv_kernel``): with an odd number of them its neighbours are others, and both orders are kept from
+saturating. Depthwise kernels multiply into 32 bits.
 
 Halving all weights (7 bits) avoids that in every case and costs every channel a bit. Only channels whose neighbours can
 pass the limit need a larger scale, and only by as much as they pass it. How large the codes of the activations get is
@@ -78,7 +80,9 @@ def _is_transposed(node: ir.Node) -> bool:
 
 
 def worst_pairs(node: ir.Node, codes: np.ndarray, largest: LargestCodes | None = None) -> Array | None:
-    """The largest sum of two neighbouring products of one sign in each row of :func:`products`; None where it has none.
+    """The largest sum of two neighbouring products of one sign for each output channel; None where there are none.
+
+    Neighbours are those of :func:`products`, and those that oneDNN has.
 
     Args:
         node: Conv, Gemm or MatMul.
@@ -86,7 +90,16 @@ def worst_pairs(node: ir.Node, codes: np.ndarray, largest: LargestCodes | None =
         largest: as of :func:`pair_bounds`.
     """
     bounds = pair_bounds(node, codes, largest)
-    return None if bounds is None else np.asarray(bounds.max(1, initial=0.0))
+    if bounds is None:
+        return None
+    worst = np.asarray(bounds.max(1, initial=0.0))
+    inputs = codes.shape[1]
+    if node.op_type != "Conv" or inputs % 2 == 0:
+        return worst
+    # Where oneDNN fills up the channels of a place, it has other neighbours.
+    rows, (tops, _) = products(node, codes), _limits(node, codes.shape, largest)
+    filled = [_filled_up(each, inputs) if each.ndim else each for each in (np.asarray(rows), tops)]
+    return np.maximum(worst, _bounds(filled[0], filled[1], None).max(1, initial=0.0))
 
 
 def pair_bounds(node: ir.Node, codes: np.ndarray, largest: LargestCodes | None = None) -> Array | None:
@@ -103,11 +116,22 @@ def pair_bounds(node: ir.Node, codes: np.ndarray, largest: LargestCodes | None =
     if rows is None:
         return None
     tops, sums = _limits(node, codes.shape, largest)
+    return _bounds(rows, tops, sums)
+
+
+def _bounds(rows: np.ndarray, tops: np.ndarray, sums: np.ndarray | None) -> Array:
+    """Return the largest magnitude of the sum of each two neighbours in `rows`, with codes up to `tops` and `sums`."""
     first, second = _in_pairs(rows)
     limits = _in_pairs(tops)
     above = _largest_sum(np.maximum(first, 0), np.maximum(second, 0), limits, sums)
     below = _largest_sum(np.maximum(-first, 0), np.maximum(-second, 0), limits, sums)
     return np.maximum(above, below).astype(np.float64)
+
+
+def _filled_up(rows: np.ndarray, inputs: int) -> np.ndarray:
+    """Return `rows` with one more channel of zeros at each place, behind the `inputs` channels there."""
+    places = rows.reshape(len(rows), -1, inputs)
+    return np.pad(places, ((0, 0), (0, 0), (0, 1))).reshape(len(rows), -1)
 
 
 def _in_pairs(rows: np.ndarray) -> tuple[Codes, Codes]:

@@ -10,6 +10,7 @@ import pytest
 import onnxqat
 from onnxqat import numerics
 from onnxqat.calibration import saturation
+from onnxqat.calibration.largest_codes import LargestCodes
 from onnxqat.graph import io, qdq
 from onnxqat.placement.table_overrides import Overrides
 from onnxqat.validation import machine
@@ -106,6 +107,22 @@ def test_order_of_products() -> None:
     transposed = ir.Node("", "Gemm", [], [ir.AttrInt64("transB", 1)])
     assert saturation.products(transposed, matrix).tolist() == matrix.tolist()
     assert saturation.products(ir.Node("", "MatMul", []), np.zeros((4, 3, 2))).shape == (8, 3)
+
+
+def test_an_odd_number_of_channels_has_other_neighbours_in_onednn() -> None:
+    """Channels 0 and 1 of the second of two places: MLAS adds each to another one, oneDNN one to the other."""
+    codes = np.zeros((2, 3, 1, 2), np.int64)
+    codes[0, :2, 0, 1] = 127
+    codes[1, :2, 0, 1] = 60
+    conv = ir.Node("", "Conv", [])
+    bounds = saturation.pair_bounds(conv, codes)
+    assert bounds is not None
+    assert bounds.max(1).tolist() == [127 * 255, 60 * 255]
+    assert saturation.worst_pairs(conv, codes).tolist() == [254 * 255, 120 * 255]
+    largest = LargestCodes(np.array([100, 50, 255]), np.array([]))
+    assert saturation.worst_pairs(conv, codes, largest)[0] == 127 * 150
+    even = np.concatenate([codes, np.zeros_like(codes[:, :1])], axis=1)
+    assert saturation.worst_pairs(conv, even).tolist() == [254 * 255, 120 * 255]
 
 
 def test_a_weight_behind_a_transpose_is_that_of_its_layer() -> None:
