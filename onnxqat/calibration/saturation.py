@@ -99,7 +99,7 @@ def worst_pairs(node: ir.Node, codes: np.ndarray, largest: LargestCodes | None =
     # Where oneDNN fills up the channels of a place, it has other neighbours.
     rows, (tops, _) = products(node, codes), _limits(node, codes.shape, largest)
     filled = [_filled_up(each, inputs) if each.ndim else each for each in (np.asarray(rows), tops)]
-    return np.maximum(worst, _bounds(filled[0], filled[1], None).max(1, initial=0.0))
+    return np.asarray(np.maximum(worst, _bounds(filled[0], filled[1], None).max(1, initial=0.0)))
 
 
 def pair_bounds(node: ir.Node, codes: np.ndarray, largest: LargestCodes | None = None) -> Array | None:
