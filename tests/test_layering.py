@@ -21,6 +21,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "former_names",
         "printing",
         "exits",
+        "yaml_mappings",
     ),
     ("isolation",),
     ("graph",),

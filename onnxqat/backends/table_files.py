@@ -5,15 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from onnxqat import discover, extension
+from onnxqat import discover, extension, yaml_mappings
 from onnxqat.backends import former_keys
 from onnxqat.errors import BackendError
 from onnxqat.graph import files_read
 
 FOLDER = Path(__file__).parent
-LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the first is libyaml's, ten times as fast
 
 
 def names() -> list[str]:
@@ -79,8 +76,8 @@ def read(path: Path) -> dict[str, Any]:
     """
     try:
         files_read.note(path, "a backend table")
-        raw = yaml.load(path.read_text(encoding="utf-8"), Loader=LOADER)
-    except (yaml.YAMLError, ValueError, RecursionError, OSError) as error:
+        raw = yaml_mappings.load(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError, OSError) as error:
         detail = str(error).splitlines()[0]
         raise BackendError("backend-table", f"{path}: not readable as YAML: {detail}") from None
     if not isinstance(raw, dict):

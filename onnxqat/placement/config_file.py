@@ -10,12 +10,12 @@ from typing import Any, ClassVar, Literal
 
 import yaml
 
+from onnxqat import yaml_mappings
 from onnxqat.errors import UsageError
 from onnxqat.graph import files_read
 from onnxqat.placement.node_rules import NodeRule
 
 SCHEMA = 1
-LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 LARGEST = 16 * 2**20  # bytes; YAML takes several hundred times as much memory as text
 _HEAD = "# Configuration of onnxqat insert-qdq; docs/commands/insert-qdq.md explains it.\n"
 _NODES = (
@@ -55,22 +55,11 @@ def read(path: str | os.PathLike[str]) -> Config:
         text = file.read_text(encoding="utf-8")
         if len(text) > LARGEST:
             raise ValueError(f"more than {LARGEST >> 20} MiB")
-        raw = _load(text)
-    except (yaml.YAMLError, ValueError, RecursionError, OSError) as error:
+        raw = yaml_mappings.load(text, aliases=False)
+    except (ValueError, RecursionError, OSError) as error:
         detail = str(error).splitlines()[0]
         raise UsageError("option-invalid", f"{file}: the configuration cannot be read: {detail}") from None
     return _validated(raw, file)
-
-
-def _load(text: str) -> Any:
-    """Return the content of YAML without aliases, a few of which stand for more than memory holds.
-
-    Raises:
-        ValueError: an alias.
-    """
-    if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, Loader=LOADER)):
-        raise ValueError("aliases (*name) are not taken")
-    return yaml.load(text, Loader=LOADER)
 
 
 def _validated(raw: Any, file: Path) -> Config:

@@ -174,7 +174,28 @@ def test_error_names_file_and_key(change: tuple[str, str], key: str, says: str, 
     assert "\n" not in error.message
 
 
-@pytest.mark.parametrize("text", ["a: [", "- schema", "schema", "", "a: \x00", f"a: {'9' * 9999}"])
+def test_a_key_that_is_there_twice(tmp_path: Path) -> None:
+    again = TABLE + "  Gemm: {in: [act], out: [act]}\n  Conv: {in: [act, wt], out: [act]}\n"
+    error = refused(tmp_path, again)
+    assert error.code == "backend-table"
+    assert str(tmp_path / "table.yaml") in error.message
+    assert "line 13: the key 'Conv' is there twice, first in line 11" in error.message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: [",
+        "- schema",
+        "a: !!bool maybe",
+        "a: !!timestamp now",
+        "? !!map a",
+        "schema",
+        "",
+        "a: \x00",
+        f"a: {'9' * 9999}",
+    ],
+)
 def test_no_mapping_at_all(text: str, tmp_path: Path) -> None:
     error = refused(tmp_path, text)
     assert error.code == "backend-table"

@@ -84,6 +84,7 @@ def test_the_command_line_wins(folder: Path, onnxqat: Run) -> None:
         ("schema: 1\nnodes: [{name: nothing, float: true}]", "matches no node"),
         ("a: &a [1]\nb: *a", "aliases"),
         ("schema: [", "cannot be read"),
+        ("schema: 1\noptions:\n  bits: 8,8\n  bits: 4,4", "line 4: the key 'bits' is there twice, first in line 3"),
     ],
 )
 def test_mistakes_are_named(folder: Path, onnxqat: Run, text: str, problem: str) -> None:
