@@ -110,7 +110,7 @@ CASES: tuple[Case, ...] = (
     Case("ConvTranspose", weights={1: ((8, 8, 2, 2), 1)}, attributes={"strides": [2, 2]}),
     Case("Gemm", (MATRIX,), weights={1: ((8, 16), 0)}, attributes={"transB": 1}),
     Case("MatMul", (SEQUENCE,), weights={1: ((16, 8), 1)}),
-    Case("MatMul/activations", (SEQUENCE, (1, 16, 8))),
+    Case("MatMul/computed", (SEQUENCE, (1, 16, 8))),
     *(Case(op, (IMAGE, IMAGE)) for op in _BINARY),
     Case("Div", (IMAGE, IMAGE), positive=True),
     Case("Concat", (IMAGE, IMAGE), attributes={"axis": 1}),

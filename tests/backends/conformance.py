@@ -79,6 +79,8 @@ class _File:
                 yield from self._bias(node, index, kind, q)
             elif query.constant_tensor(value) is None and q is None and slot.axis is not None and len(row.inputs) == 2:
                 continue  # weights alone are quantized, and this one is computed
+            elif q is None and row.constants == "float" and query.constant_tensor(value) is not None:
+                continue  # the compiler folds it into the grid of the other operand
             elif q is None:
                 float_input = value.is_graph_input() and self.table.io.inputs == "float"
                 if not float_input and not self._is_added_to(value):

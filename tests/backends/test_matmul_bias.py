@@ -31,7 +31,8 @@ def test_no_pair_between_product_and_bias(backend: str) -> None:
 def test_a_sum_that_is_left_out_is_no_part_of_the_layer(backend: str) -> None:
     found = plan(LAYERS.replace("BODY", "h = MatMul(x, w) y = Add(h, b)"), backend, exclude=("y",))
     assert "excluded" in next(why for node, why in reasons(found).items() if "Add" in node)
-    assert {"x", "w", "h"} <= set(edges(found))
+    # OpenVINO adds in float in the kernel of the product: a pair between the two would only cost.
+    assert {"x", "w", *(["h"] if backend == "onnxruntime-cpu" else [])} == set(edges(found)) - {"b"}
 
 
 @pytest.mark.parametrize("backend", ["onnxruntime-cpu", "openvino-cpu"])

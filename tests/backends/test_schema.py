@@ -48,7 +48,8 @@ def test_every_table_loads(name: str, tmp_path: Path) -> None:
     assert table.backend == name
     assert table.source
     assert table.opset[0] <= table.opset[1]
-    assert {"Gemm", "MatMul"} <= set(table.ops)
+    # A Gemm becomes a MatMul where activations are quantized as the model runs.
+    assert {"MatMul", *([] if table.dynamic_activations else ["Gemm"])} <= set(table.ops)
 
 
 @pytest.mark.parametrize("name", schema.names())

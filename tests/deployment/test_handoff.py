@@ -100,8 +100,8 @@ def test_openvino_gets_bodies_for_calls(tmp_path: Path) -> None:
 
 
 def test_a_backend_without_a_compiler_gets_its_deploy_form(tmp_path: Path) -> None:
-    made = insert_qdq(tiny.pair()[0], "litert-int8", calibration=DATA).model
-    report = handoff(made, "litert-int8", tmp_path / "bundle", data=DATA)
+    made = insert_qdq(tiny.pair()[0], "esp-dl", calibration=DATA).model
+    report = handoff(made, "esp-dl", tmp_path / "bundle", data=DATA)
     assert report.passed is None
     assert not report.failures
     assert report.verdicts[0].reason.startswith("written, not compiled")

@@ -237,9 +237,9 @@ def test_an_infinity_that_float_does_not_have_is_red_whatever_the_score(
 def test_a_file_for_another_target_is_no_pass(tmp_path: Path) -> None:
     """Made for onnxruntime, handed to a target that no compiler here knows."""
     made = insert_qdq(PLAIN, "onnxruntime-cpu", calibration={"image": IMAGES}).model
-    report = handoff(made, "litert-int8", tmp_path / "bundle", data={"image": IMAGES})
+    report = handoff(made, "esp-dl", tmp_path / "bundle", data={"image": IMAGES})
     assert report.passed is False
-    assert "made for onnxruntime-cpu, handed to litert-int8" in " ".join(report.failures)
+    assert "made for onnxruntime-cpu, handed to esp-dl" in " ".join(report.failures)
     assert "insert-qdq" in report.verdicts[0].remedy
     taken = handoff(made, "openvino-cpu", tmp_path / "other", compiler="onnxruntime-cpu", data={"image": IMAGES})
     assert (taken.passed, taken.verdicts[0].status) == (True, "amber")

@@ -104,7 +104,7 @@ TARGET = (
         _float("y = Relu(x)"),
     ),
     TargetCase("target-opset", OLD, model, lambda: model(opset=19)),
-    TargetCase("target-operator-float", ORT, _float("y = HardSwish(x)"), _float("y = Add(x, x)")),
+    TargetCase("target-operator-float", ORT, _float("y = Celu(x)"), _float("y = Add(x, x)")),
     TargetCase(
         "target-remark",
         ORT,

@@ -135,7 +135,7 @@ def test_concat_without_tie(tmp_path: Path) -> None:
     assert not any(isinstance(e.decision, Shared) for e in plan(CONCAT, table).edges)
 
 
-@pytest.mark.parametrize("backend", ["tensorrt", "openvino-cpu"])
+@pytest.mark.parametrize("backend", ["tensorrt", "qnn-htp"])
 @pytest.mark.parametrize("order", ["k, x", "x, k"])
 def test_a_tied_constant_shares_the_observed_range(backend: str, order: str) -> None:
     text = (
@@ -461,7 +461,7 @@ def test_a_tensor_that_is_made_and_read_on_two_grids() -> None:
 def test_tensors_on_two_grids_are_not_tied() -> None:
     text = f"""g (float[1,2,4,4] x, float[1,2,4,4] z) => (float[1,4,4,4] out, float[1,2,4,4] a) <{W}> {{
         a = Conv(x, w) b = Abs(z) c = Concat<axis = 1>(a, b) out = Neg(c) }}"""
-    found = plan(text, "openvino-cpu", activation_bits=4, first_last_bits=8)
+    found = plan(text, "onnxruntime-cpu", activation_bits=4, first_last_bits=8)
     assert root(found, "b") == "c"
     assert "'c' and 'a' differ in type and so cannot share a scale" in [r.message for r in found.remarks]
 

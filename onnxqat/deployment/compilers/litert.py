@@ -73,6 +73,10 @@ class Compiler(EnvironmentCompiler):
         written = write(original, folder)
         return ScriptJob(self.script, self.environment.interpreter, written, original)
 
+    def nodes_of(self, report: Mapping[str, Any], script: ScriptJob | None) -> tuple[NodeResult, ...]:
+        """Read back the facts that the script reported, or without an interpreter those of the file that was written."""
+        return BaseCompiler.nodes_of(self, report, script) if script is None else super().nodes_of(report, script)
+
     def compile_and_run(
         self, path: Path, batches: Sequence[Mapping[str, Array]], artefacts: Path | None = None
     ) -> CompilerResult:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+import onnx_ir as ir
 
 from onnxqat.analysis import dataflow, masks, normalizations
 from onnxqat.graph import query
@@ -61,10 +62,17 @@ def _parameters(file: LintContext) -> Iterator[Found]:
             continue
         for index in range(len(node.inputs)):
             quantizer = file.reading(node, index)
-            if quantizer is not None and row.role(index) == "parameter":
+            if quantizer is not None and row.role(index) == "parameter" and not _is_wanted(file, node, index):
                 yield Found(
                     f"input {index} of {node.op_type} is a parameter and comes out of a pair", node, quantizer.tensor
                 )
+
+
+def _is_wanted(file: LintContext, node: ir.Node, index: int) -> bool:
+    """Check whether the table has a pair on input `index` of `node`, such as on gamma of a normalization for HTP."""
+    row = file.table.ops.get(node.op_type) if file.table is not None and not node.domain else None
+    slot = None if row is None else row.input_slot(index)
+    return slot is not None and slot.use is not None
 
 
 def _indices(file: LintContext) -> Iterator[Found]:
