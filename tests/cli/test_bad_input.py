@@ -221,7 +221,7 @@ def test_options_of_finetune(options: tuple[str, str], code: str, qdq: Path, onn
         ((*CALIBRATED, "--limit", "0"), "option-invalid", "x>=1"),
         (("insrt-qdq", "model.onnx"), "name-unknown", "did you mean insert-qdq?"),
         (("backends", "lst"), "name-unknown", "did you mean list?"),
-        (("handoff", "model.onnx"), "option-invalid", "--backend"),
+        (("handoff", "model.onnx", "-o", "bundle"), "option-invalid", "--backend"),
         (("finetune", "model.onnx", "--data", "data.npz", "--resume"), "option-invalid", "give --checkpoint-dir"),
         (("finetune", "model.onnx", "--checkpoint-dir", "data.npz"), "output-not-writable", "data.npz"),
         (("finetune", "model.onnx", "--distributed", "dpp"), "model-not-quantized", "no quantizer"),
