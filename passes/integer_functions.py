@@ -59,10 +59,14 @@ class IntegerFunctions(Pass):
         """Put calls in; see the class."""
         log, scopes = Log(), scope_map(model)
         kinds = {(kind.domain, kind.operator): kind for kind in library.kinds().values()}
-        for node in list(walk.nodes(model)):
-            kind = kinds.get((node.domain, node.op_type))
-            if kind is None or kind.operator not in self.operators:
-                continue
+        chosen = [
+            (node, kind)
+            for node in walk.nodes(model)
+            if (kind := kinds.get((node.domain, node.op_type))) and kind.operator in self.operators
+        ]
+        if not chosen:
+            log.left("the model has no operator that is to become an integer function")
+        for node, kind in chosen:
             found = _Candidate.of(node, kind, self.lut)
             if isinstance(found, str):
                 log.left(f"{kind.operator} stays in float: {found}", node)

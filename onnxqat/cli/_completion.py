@@ -27,8 +27,9 @@ class Named(click.types.StringParamType):
         self._names = names
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """Names that begin with `incomplete`, or files where none does."""
-        found = [CompletionItem(name) for name in self._names() if name.startswith(incomplete)]
+        """Names that begin with `incomplete`, or with what is behind its last comma; files where none does."""
+        before, comma, start = incomplete.rpartition(",")
+        found = [CompletionItem(before + comma + name) for name in self._names() if name.startswith(start)]
         return found or [CompletionItem(incomplete, type="file")]
 
 
@@ -42,10 +43,17 @@ def _backends() -> list[str]:
     return [*table_files.names(), *plugins.names()]
 
 
+def _integer_functions() -> list[str]:
+    from onnxqat.integer_functions import library
+
+    return ["all", *map(str.lower, library.kinds())]
+
+
 _LISTS: dict[str, Callable[[], Iterable[str]]] = {
     "backend": _backends,
     "backends": _backends,
     "compiler": _files("onnxqat.deployment.compilers"),
+    "integer": _integer_functions,
     "install": _files("onnxqat.deployment.compilers"),
     "method": _files("onnxqat.training.methods"),
     "observer": _files("onnxqat.calibration.observers"),

@@ -11,23 +11,27 @@ from onnxqat.deployment.base_compiler import ABSORBED, HEAVY, MOVES, Kind, NodeR
 from onnxqat.graph import inference
 from onnxqat.graph.qdq import DEQUANTIZE, QUANTIZE
 
+_TYPE = onnx.TensorProto
+_INTEGERS = (_TYPE.INT32, _TYPE.INT64, _TYPE.UINT32, _TYPE.UINT64, _TYPE.BOOL)
+_CODES = (_TYPE.INT8, _TYPE.UINT8, _TYPE.INT16, _TYPE.UINT16)
+
 
 class Nodes:
     """The nodes of the user's main graph, found by what a compiler calls them.
 
-    Quantizers, constants and shape arithmetic (results of type int32, int64 or bool) are left out.
+    Quantizers, constants and arithmetic of integers, such as that of shapes and of integer functions, are left out.
 
     Args:
         model: the model that was compiled; external data need not be loaded.
     """
 
     def __init__(self, model: onnx.ModelProto) -> None:
-        graph, shapes = model.graph, _shape_tensors(model)
+        graph, integers = model.graph, _integer_tensors(model)
         skipped = quantizer_nodes(graph)
         self.all = [
             node
             for i, node in enumerate(graph.node)
-            if i not in skipped and node.op_type != "Constant" and not shapes.issuperset(node.output)
+            if i not in skipped and node.op_type != "Constant" and not integers.issuperset(node.output)
         ]
         self._makers = {output: node for node in graph.node for output in node.output}
         self._found: dict[str, onnx.NodeProto] = {}
@@ -93,14 +97,20 @@ class Nodes:
         return tuple(found)
 
 
-def _shape_tensors(model: onnx.ModelProto) -> set[str]:
-    """Tensors that hold shapes, indices or conditions, as far as types can be inferred."""
+def _integer_tensors(model: onnx.ModelProto) -> set[str]:
+    """Tensors of numbers that are integers by themselves, or conditions, as far as types can be inferred.
+
+    Tensors of 8 and 16 bits are the codes of quantizers, whose nodes are listed: all but those that a Cast makes of
+    longer integers, as at the end of an integer function.
+    """
     try:
         graph = inference.infer_shapes(model).graph
     except Exception:  # an operator that onnx does not know: its nodes are listed, whatever they are
         graph = model.graph
-    kinds = (onnx.TensorProto.INT32, onnx.TensorProto.INT64, onnx.TensorProto.BOOL)
-    return {v.name for v in (*graph.value_info, *graph.output) if v.type.tensor_type.elem_type in kinds}
+    found = {v.name for v in (*graph.value_info, *graph.output) if v.type.tensor_type.elem_type in _INTEGERS}
+    codes = {v.name for v in (*graph.value_info, *graph.output) if v.type.tensor_type.elem_type in _CODES}
+    casts = (node for node in graph.node if node.op_type == "Cast" and found.issuperset(node.input))
+    return found | {node.output[0] for node in casts if node.output[0] in codes}
 
 
 def quantizer_nodes(graph: onnx.GraphProto) -> set[int]:

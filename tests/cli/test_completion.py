@@ -30,6 +30,7 @@ def test_other_names() -> None:
     assert ("percentile", "plain") in completions("insert-qdq", "--observer", "per")
     assert ("lsq", "plain") in completions("finetune", "--method", "l")
     assert ("coco-map", "plain") in completions("finetune", "--score", "coco")
+    assert completions("insert-qdq", "--integer", "gelu,softm") == [("gelu,softmax", "plain")]
 
 
 def test_a_shell_asks() -> None:

@@ -106,6 +106,14 @@ def test_shape_arithmetic_is_not_counted() -> None:
     assert [n.op_type for n in known.results()] == ["Relu"]
 
 
+def test_arithmetic_of_integers_is_no_node_of_the_table() -> None:
+    """What integer functions expand to is not listed: no compiler runs a BitShift in float. Nodes on codes are."""
+    text = """<ir_version: 9, opset_import: ["" : 20]> g (uint8[4] x) => (uint8[4] y) <uint32[1] n = {2}> {
+        moved = Identity (x) i = Cast <to = 6> (moved) u = Cast <to = 12> (i)
+        t = BitShift <direction = "RIGHT"> (u, n) back = Cast <to = 6> (t) y = Cast <to = 2> (back) }"""
+    assert [node.output[0] for node in graph_nodes.Nodes(onnx.parser.parse_model(text)).all] == ["moved"]
+
+
 def test_names_are_file_names() -> None:
     assert {"onnxruntime-cpu", "openvino-cpu", "tract"} <= set(base_compiler.names())
     assert all(base_compiler.load(name).name == name for name in base_compiler.names())

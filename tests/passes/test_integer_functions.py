@@ -110,6 +110,14 @@ def test_only_what_is_named() -> None:
     assert "Sigmoid" in [node.op_type for node in result.model.graph.node]
 
 
+def test_a_model_without_what_is_named() -> None:
+    result = IntegerFunctions(("Gelu",)).run(model(CHAIN))
+    assert not result.changed
+    assert [remark.message for remark in result.remarks] == [
+        "the model has no operator that is to become an integer function"
+    ]
+
+
 def test_long_codes_have_as_many_segments_as_asked_for() -> None:
     wide = PAIRED.replace('"" : 17', '"" : 21').replace("ir_version: 8", "ir_version: 10").replace("uint8", "uint16")
     wide = (
