@@ -14,6 +14,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from onnxqat.analysis import dataflow, normalizations
+from onnxqat.analysis.residual_streams import NORMALIZATIONS
 from onnxqat.calibration.observers._base import BaseObserver
 from onnxqat.graph import query
 
@@ -45,7 +46,7 @@ class RowSizes:
 
 
 def normalized_layers(model: ir.Model) -> Iterator[tuple[ir.Node, ir.Value]]:
-    """Linear layers and sums that only lead to a written-out normalization, with each of the tensors that they read."""
+    """Linear layers and sums that only lead to a normalization, an operator or written out, with the tensors they read."""
     inside = normalizations.parts(model.graph)
     for graph in dataflow.reached_graphs(model.graph):
         for node in graph:
@@ -65,7 +66,7 @@ def _is_normalized(node: ir.Node, inside: frozenset[ir.Node]) -> bool:
     biased = len(users) == 1 and users[0].op_type == "Add" and users[0] not in inside
     if biased and any(query.constant_tensor(v) is not None for v in users[0].inputs):
         return _is_normalized(users[0], inside)
-    return all(user in inside for user in users)
+    return all(user in inside or user.op_type in NORMALIZATIONS for user in users)
 
 
 def unfit_layers(model: ir.Model, sizes: Mapping[str, RowSizes], observers: Mapping[str, BaseObserver]) -> list[str]:
