@@ -354,13 +354,13 @@ SMALL = [
 ]  # fmt: skip
 # In this order those with most weights and nodes are by default with the backends that take least time.
 LARGE = [
-    "light_vgg19", "ppocr_v2_cls", "resnet20_cifar10", "light_bvlc_alexnet",
-    "light_densenet121", "basic_pitch", "silero_vad", "light_resnet50",
-    "yolox_nano_coco_416", "swift_f0", "ultraface_rfb_320", "light_zfnet512",
-    "light_inception_v2", "resnet20_cifar10_bn", "mobilenetv2_imagenet_bn", "nanodet_coco_320",
+    "ppocr_v2_cls", "resnet20_cifar10", "basic_pitch", "silero_vad",
+    "yolox_nano_coco_416", "swift_f0", "ultraface_rfb_320", "light_inception_v2", "resnet20_cifar10_bn", "mobilenetv2_imagenet_bn", "nanodet_coco_320",
     "efficientnet_lite0_imagenet", "light_squeezenet", "resnet56_cifar10_bn", "light_inception_v1",
     "resnet20_cifar10_dynamo", "resnet20_cifar10_slim", "light_shufflenet",
 ]  # fmt: skip
+# Most of the time of these goes into their weights, and other networks have the same layers.
+HEAVY = ["light_bvlc_alexnet", "light_densenet121", "light_resnet50", "light_vgg19", "light_zfnet512"]
 
 
 def feeds_for(name: str, source: onnx.ModelProto) -> dict[str, np.ndarray]:
@@ -385,7 +385,12 @@ def runs(content: bytes, feeds: dict[str, np.ndarray], level: ort.GraphOptimizat
 
 
 @pytest.mark.parametrize(
-    ("name", "backend"), [*itertools.product(SMALL, BACKENDS), *pairs(LARGE, BACKENDS, pytest.mark.slow)]
+    ("name", "backend"),
+    [
+        *itertools.product(SMALL, BACKENDS),
+        *pairs(LARGE, BACKENDS, pytest.mark.slow),
+        *(pytest.param(*pair, marks=pytest.mark.repetition) for pair in itertools.product(HEAVY, BACKENDS)),
+    ],
 )
 def test_real_model(name: str, backend: str, shared: Path) -> None:
     source = onnx.load(shared / "data" / "models" / f"{name}.onnx")
