@@ -70,6 +70,7 @@ class Scoring:
         original = None
         if asked.float_model is not None:
             original = Predictor.of(asked.float_model, optimize=True, name="the float model")
+        self._original = original is not None
         runs = {FLOAT: original, FILE: file} if original is not None else {FILE: file}
         named = metrics.listed(asked.score)
         usual = _usual(train, data, original is not None)
@@ -87,7 +88,13 @@ class Scoring:
     @property
     def scores(self) -> tuple[Scored, ...]:
         """Scores of the float model, the file handed in and the compiled model, as far as they were computed."""
-        return tuple(each.result() for each in self._chosen)
+        found = tuple(each.result() for each in self._chosen)
+        if self._original:
+            return found
+        # Without a float model the first run, the file handed in, is what the others are compared with.
+        return tuple(
+            dataclasses.replace(score, against=_FILE) if score.against == "float model" else score for score in found
+        )
 
     def _add(self, given: Any, data: Data | None, runs: dict[str, Predictor], labels: Any, *, fails: bool) -> None:
         """Compute one score; one that nobody asked for leaves a remark where it does not fit."""
@@ -132,6 +139,7 @@ class Scoring:
         return self._session.run(batch)
 
 
+_FILE = "file handed in"
 _NO_FLOAT = "the float model is not known"
 
 

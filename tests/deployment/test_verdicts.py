@@ -53,6 +53,14 @@ def top1(outputs: np.ndarray) -> float:
     return float((outputs.argmax(1) == labels()).mean())
 
 
+def test_scores_without_a_float_model_name_the_file_as_their_reference(tmp_path: Path, quick: None) -> None:
+    report = handoff(QUANTIZED, "onnxruntime-cpu", tmp_path / "bundle", data={"image": IMAGES})
+    assert {(score.name, score.against) for score in report.scores} == {
+        ("top1", "file handed in"),
+        ("sqnr", "file handed in"),
+    }
+
+
 @pytest.mark.parametrize("labelled", [True, False])
 def test_scores_of_three_models_side_by_side(labelled: bool, tmp_path: Path, quick: None) -> None:
     data = {"image": IMAGES} | ({"labels": labels()} if labelled else {})
