@@ -25,6 +25,8 @@ from onnxqat.graph import files_read
 from onnxqat.isolation import limits
 
 IMAGE_SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".webp")
+# Whatever their suffix says. Pillow knows others, and hands PostScript to a program, Ghostscript, that runs it.
+IMAGE_FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 Annotator: TypeAlias = "Callable[[Sequence[Path], ImageTransform], npt.NDArray[Any]]"
 """From image files, and what turns them into samples, to labels with an entry for each along the first axis."""
 
@@ -149,7 +151,7 @@ class ImageFolder(Source):
         except ImportError:
             raise UsageError("dependency-missing", "reading images needs Pillow", hint="install pillow") from None
         try:
-            with Image.open(path) as image:
+            with Image.open(path, formats=IMAGE_FORMATS) as image:
                 return self.transform(image)
         except QatError:
             raise

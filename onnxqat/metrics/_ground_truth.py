@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from onnxqat.data.preprocess import ImageTransform
+from onnxqat.data.sources import IMAGE_FORMATS
 from onnxqat.errors import DataError
 from onnxqat.graph import files_read
 
@@ -167,7 +168,7 @@ def _in_sample(boxes: Boxes, path: Path, transform: ImageTransform) -> Boxes:
     from PIL import Image
 
     try:
-        with Image.open(path) as image:
+        with Image.open(path, formats=IMAGE_FORMATS) as image:
             place = transform.placed(*image.size)
     except (OSError, ValueError, Image.DecompressionBombError) as error:
         raise DataError("data-format", f"{path}: not a readable image: {error}") from None

@@ -1,6 +1,7 @@
 """Data sources: every kind, every error."""
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from onnxqat.data.data import Data, open_data, random_data
 from onnxqat.data.inputs import InputInfo
 from onnxqat.data.preprocess import parse
 from onnxqat.errors import DataError, ModelError, UsageError
+from tests.source_tree import package_files
 
 X = InputInfo("x", "float32", ("N", 4))
 ONE_BY_ONE = InputInfo("x", "float32", (1, 4))
@@ -185,6 +187,19 @@ def test_image_errors(images: Path) -> None:
     refused("data-format", "9.jpg", "not a readable image", source=images, inputs=[IMAGE])
     np.savez(images / "data.npz", x=samples(1))
     refused("data-format", "one kind", source=images, inputs=[IMAGE])
+
+
+def test_postscript_is_no_image(images: Path) -> None:
+    """Pillow would have Ghostscript run it."""
+    program = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n"
+    (images / "7" / "9.png").write_bytes(program)
+    refused("data-format", "9.png", "cannot identify image file", source=images, inputs=[IMAGE])
+
+
+def test_every_image_is_opened_by_format() -> None:
+    calls = [call for path in package_files() for call in re.findall(r"Image\.open\(.*", path.read_text("utf-8"))]
+    assert calls
+    assert [call for call in calls if "formats=IMAGE_FORMATS" not in call] == []
 
 
 def test_images_of_another_size_than_the_model(images: Path) -> None:

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from onnxqat.data.inputs import InputInfo
 from onnxqat.data.preprocess import ImageTransform, Preprocess, line, parse
-from onnxqat.data.sources import IMAGE_SUFFIXES
+from onnxqat.data.sources import IMAGE_FORMATS, IMAGE_SUFFIXES
 from onnxqat.errors import DataError, UsageError
 from onnxqat.graph import files_read
 from onnxqat.training.data.batches import Batch, Batches, make
@@ -289,7 +289,7 @@ class _Files(Dataset[Any]):
     def __getitem__(self, index: int) -> Sample | DataError:
         path, label = self.files[index]
         try:
-            with Image.open(path) as image:
+            with Image.open(path, formats=IMAGE_FORMATS) as image:
                 sized = image.convert("RGB") if image.mode not in ("L", "RGB") else image
                 return self.transform(sized, np.random.default_rng((*self.key, index))), label
         except UsageError:
