@@ -231,6 +231,12 @@ def test_the_graph_answers_to_mouse_and_keys(opened: chromium.Browser) -> None:
     assert texts(opened, "#detail .name") == ["/block0/layer1/Conv"]
 
 
+def follow(browser: chromium.Browser, fragment: str) -> None:
+    """Go to a place of the page; its own listener came first, so that it has run when this one is called."""
+    told = "addEventListener('hashchange', () => setTimeout(done, 0), {once: true})"
+    browser.run(f"new Promise((done) => {{ {told}; location.hash = '{fragment}'; }})")
+
+
 def test_a_click_on_a_node_selects_it(browser: chromium.Browser, file: Path) -> None:
     browser.size(1400, 900)
     browser.open(file)
@@ -238,9 +244,7 @@ def test_a_click_on_a_node_selects_it(browser: chromium.Browser, file: Path) -> 
     for _ in range(6):
         browser.key("-")
     # Where names are too small to be read, a selection from elsewhere is brought into the middle, in legible size.
-    # The page's own listener of the event came first, so that it has run when this one is called.
-    told = "addEventListener('hashchange', () => setTimeout(done, 0), {once: true})"
-    browser.run(f"new Promise((done) => {{ {told}; location.hash = 'node=60'; }})")
+    follow(browser, "node=60")
     browser.run("document.querySelector('canvas').scrollIntoView({block: 'center', behavior: 'instant'})")
     browser.key("Escape")
     assert "Nothing is selected" in texts(browser, "#detail-body")[0]
@@ -308,8 +312,7 @@ def test_five_thousand_nodes_open_move_and_collapse(browser: chromium.Browser, t
     browser.run("""(() => { const c = document.querySelector('canvas'), r = c.getBoundingClientRect(); c.focus();
         c.dispatchEvent(new WheelEvent('wheel', {deltaY: -600, clientX: r.x + 300, clientY: r.y + 200, cancelable: true})); })()""")
     assert browser.run("document.querySelector('canvas').toDataURL()") != before
-    browser.run("location.hash = 'node=4321'")
-    browser.run("new Promise((done) => setTimeout(done, 0))")
+    follow(browser, "node=4321")
     assert texts(browser, "#detail .name") == ["/block432/layer4321/Conv"]
     assert texts(browser, "#nodes tr.chosen") == []  # far down in a table that shows its first rows
     assert browser.problems() == []
