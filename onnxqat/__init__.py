@@ -35,6 +35,7 @@ _PUBLIC = {
     "mixed_precision": "onnxqat.bit_allocation.mixed_precision",
     "Budget": "onnxqat.bit_allocation.budget",
     "simulate": "onnxqat.validation.simulate",
+    "prove": "onnxqat.validation.prove",
     "handoff": "onnxqat.deployment.handoff",
     "handoff_all": "onnxqat.deployment.handoff_all",
     "fold_batchnorm": "onnxqat.deployment.fold_batchnorm",
@@ -112,6 +113,7 @@ if TYPE_CHECKING:
     from onnxqat.training.objective.losses import Loss as Loss
     from onnxqat.training.reconstruction.reconstruct import reconstruct as reconstruct
     from onnxqat.validation.profile import profile as profile
+    from onnxqat.validation.prove import prove as prove
     from onnxqat.validation.simulate import simulate as simulate
     from onnxqat.validation.validate import validate as validate
 

@@ -76,6 +76,11 @@ def largest(x: Array) -> float:
     return float(abs(x).max()) if size else 0.0
 
 
+def counts_above(x: Array, limit: float) -> int:
+    """Number of elements of `x` that are larger than `limit` or smaller than ``-limit - 1``."""
+    return int(((x > limit) | (x < -limit - 1)).sum())
+
+
 def counted(low: int, high: int, like: Array) -> Array:
     """``low, low + 1, ... high`` in float32, where `like` is."""
     if _is_numpy(like):

@@ -22,6 +22,7 @@ LARGEST_CODES = "onnxqat.largest_codes"  # on a layer: the codes of its input fo
 ROUNDED_BITS = (
     "onnxqat.rounded_bits"  # on a model: the least width that rounding of weights on calibration data made up for
 )
+ACCUMULATOR_BITS = "onnxqat.accumulator_bits"  # on a model: width that the sums of its layers were kept within
 QUANT_MIN, QUANT_MAX = "onnxqat.quant_min", "onnxqat.quant_max"
 NARROW = 7
 """Width below which weights that were rounded on data compute another function without their quantizers: a network of five
@@ -86,3 +87,9 @@ def moves_function(model: ir.Model) -> bool:
     """Tell if `model` without its quantizers computes another function, since narrow weights were rounded on data."""
     text = model.metadata_props.get(ROUNDED_BITS, "")
     return text.isdigit() and len(text) < 3 and int(text) < NARROW
+
+
+def accumulator_bits(model: ir.Model) -> int | None:
+    """Width of the accumulators that `model` was made for; None without a valid note."""
+    text = model.metadata_props.get(ACCUMULATOR_BITS, "")
+    return int(text) if text.isdigit() and len(text) < 3 and int(text) > 1 else None

@@ -13,8 +13,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from onnxqat.arithmetic import Grid
-from onnxqat.arithmetic._arrays import Array, double, largest, product, single
+from onnxqat.arithmetic._arrays import Array, double, product, single
 from onnxqat.bridge.integer import numpy_sums, sums, tiles
+from onnxqat.bridge.integer.reached import Reached
 from onnxqat.bridge.integer.unit import Unit, as_numpy, steps_of
 from onnxqat.bridge.kernels.reference import SMALLEST_SCALE
 from onnxqat.bridge.lowering.linear import biased_product
@@ -31,10 +32,10 @@ class Layer(Unit):
     its quantizer, since float32 does not hold every dequantized one.
 
     Attributes:
-        reached: largest magnitude of a sum so far; None where nobody asked.
+        reached: record of sums and inputs so far; None where nobody asked.
     """
 
-    reached: float | None = None
+    reached: Reached | None = None
 
     def exact(self, x: Tensor, w: Tensor, b: Tensor | None = None, *rest: Any) -> tuple[Tensor, Tensor | None]:
         """See the base class."""
@@ -65,7 +66,10 @@ class Layer(Unit):
         if b is not None:
             codes = _codes(self.sources[2], b.detach(), self._scale_of_bias(of_x.scale, of_w.scale))
             bias = (codes, float(self.sources[2].quant_max if torch.compiler.is_compiling() else codes.abs().max()))
-        total, bound = self.summed(steps_of(x, of_x), steps_of(w, of_w), bias, rest)
+        steps = steps_of(x, of_x)
+        if self.reached is not None:
+            self.reached.add_steps(steps.detach().cpu().numpy(), 1 if self.operation in CONVOLUTIONS else -1)
+        total, bound = self.summed(steps, steps_of(w, of_w), bias, rest)
         holds = bound <= self.arithmetic.accumulator.largest
         output = None if self.quantizer is None else self.output(0)
         finish = functools.partial(self.finished, of_x.scale, output, holds=holds, gradient=gradient)
@@ -77,6 +81,8 @@ class Layer(Unit):
         """See the base class."""
         grids = [as_numpy(self.grid(index, array.ndim)) for index, array in enumerate((x, w))]
         steps_of_x, steps_of_w = ((a / grid.scale).round() for a, grid in zip((x, w), grids, strict=True))
+        if self.reached is not None:
+            self.reached.add_steps(steps_of_x, 1 if self.operation in CONVOLUTIONS else -1)
         total = numpy_sums.summed(self.operation, steps_of_x, steps_of_w, rest)
         along = [-1, *[1] * (total.ndim - 2 if self.operation in CONVOLUTIONS else 0)]
         if b is not None:
@@ -116,7 +122,7 @@ class Layer(Unit):
             into: arrays that take the results.
         """
         if self.reached is not None:
-            self.reached = max(self.reached, largest(total))
+            self.reached.add_sums(total)
         if not holds:
             total = self.arithmetic.accumulator.hold(total, self.tensor, traced=torch.compiler.is_compiling())
         if output is None:

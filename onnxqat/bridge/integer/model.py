@@ -15,6 +15,7 @@ from onnxqat.arithmetic import Accumulator, Arithmetic, Rounding, create
 from onnxqat.bridge.importing.importer import to_torch
 from onnxqat.bridge.integer import float_operators, numpy_run
 from onnxqat.bridge.integer.layers import Layer
+from onnxqat.bridge.integer.reached import Reached
 from onnxqat.bridge.integer.unit import Unit
 from onnxqat.bridge.module import OnnxModule
 from onnxqat.bridge.quantizers.fake_quantize import FakeQuantize
@@ -48,12 +49,25 @@ class Sums:
         kernel: ``Convolution`` or ``Matrix``.
         largest: largest magnitude of a sum, bias included, of all batches so far.
         bits: of the accumulator that holds it.
+        input: quantized tensor that the layer reads.
+        weight: the same of its second input.
+        reached: record of its sums and inputs.
     """
 
     tensor: str
     kernel: str
     largest: int
     bits: int
+    input: str
+    weight: str
+    reached: Reached
+
+    @staticmethod
+    def of(layer: Layer) -> Sums:
+        """The sums of `layer`, which keeps a record of them."""
+        reached = layer.reached or Reached()
+        size, (x, w) = int(reached.largest), layer.sources[:2]
+        return Sums(layer.tensor, type(layer).__name__, size, size.bit_length() + 1, x.tensor, w.tensor, reached)
 
 
 class IntegerModel:
@@ -69,7 +83,7 @@ class IntegerModel:
         self.module, self.arithmetic, self.engine = module.eval(), arithmetic, engine
         self._layers = [unit for unit in module.modules() if isinstance(unit, Layer)]
         for layer in self._layers:
-            layer.reached = 0.0
+            layer.reached = Reached()
 
     @property
     def kernels(self) -> list[tuple[str, str]]:
@@ -99,8 +113,7 @@ class IntegerModel:
 
     def sums(self) -> tuple[Sums, ...]:
         """Largest sums of each layer so far, and the bits that hold them."""
-        reached = [(layer, int(layer.reached or 0)) for layer in self._layers]
-        return tuple(Sums(u.tensor, type(u).__name__, size, size.bit_length() + 1) for u, size in reached)
+        return tuple(Sums.of(layer) for layer in self._layers)
 
 
 class _Recorder(fx.Interpreter):

@@ -46,6 +46,12 @@ from onnxqat.cli import _headings, _options
 )
 @_headings.under(
     "Output",
+    click.option(
+        "--prove",
+        type=_options.OUTPUT,
+        metavar="FILE",
+        help="JSON file for proofs about widths: accumulators, shifts, stages of integer functions.",
+    ),
     _options.html,
     _options.as_json,
 )
@@ -64,6 +70,7 @@ def run(
     max_differing_top1_default: int | None,
     limits: dict[str, Any],
     backend: str | None,
+    prove: Path | None,
     html: Path | None,
     as_json: bool,
 ) -> None:
@@ -95,4 +102,22 @@ def run(
             backend=backend,
             progress=progress,
         )
-    _output.show(build_validation.from_validation(report), as_json=as_json, html_path=html)
+    shown = build_validation.from_validation(report)
+    if prove is not None:
+        from onnxqat.report import build_proof
+        from onnxqat.validation.prove import SAMPLES
+        from onnxqat.validation.prove import prove as proved
+
+        proof = proved(
+            qdq_model,
+            data,
+            float_model=float_model,
+            output=prove,
+            preprocess=preprocess,
+            batch_size=batch_size,
+            limit=SAMPLES if limit is None else min(limit, SAMPLES),
+            random_data=random_data,
+            use_torch=not no_torch,
+        )
+        shown = build_proof.joined(shown, proof, prove)
+    _output.show(shown, as_json=as_json, html_path=html)
