@@ -1,8 +1,8 @@
-"""What has to be shown on a GPU, in one run of at most 12 minutes: bits, the cost of a step, CIFAR-10 at low widths.
+"""Measure on a GPU, in one run of at most 12 minutes: kernel bits, the cost of a training step, CIFAR-10 at low widths.
 
-    python tools/bench/device_issue5.py --output $OUT          # on the machine with the GPU
-    python tools/bench/device_issue5.py --dry --output DIR     # the same in small on a CPU, to see that it works
-    python tools/bench/device_issue5.py --score --output DIR   # afterwards, anywhere: accuracy in onnxruntime
+    python tools/bench/gpu_figures.py --output $OUT          # on the machine with the GPU
+    python tools/bench/gpu_figures.py --dry --output DIR     # the same in small on a CPU, to see that it works
+    python tools/bench/gpu_figures.py --score --output DIR   # afterwards, anywhere: accuracy in onnxruntime
 
 Every part is a process of its own with a limit. What it found is appended to ``results.jsonl`` at once, so that a run that
 is cut off has lost one part at most; a second run goes on with what is missing. ``--part`` runs some of them.
