@@ -7,12 +7,13 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 SOURCES_OF_VENV := pyproject.toml constraints.txt
 
-# Each test process keeps to one thread: several processes that all use every core are slower than one.
+# Each test process keeps to one thread: several processes that all use every core are slower than one. Byte code is kept
+# even where the environment says otherwise: tests start the command hundreds of times, and compiling costs more than it.
 WORKERS ?= auto
-PYTEST_ENV := OMP_NUM_THREADS=1
+PYTEST_ENV := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint docs clean
+.PHONY: help demo test test-all lint docs clean pytest pytest-all
 
 help:
 	@echo "make demo   create $(VENV) and take one small model the whole way"
@@ -27,10 +28,17 @@ demo: $(VENV)/.installed-demo
 
 PYTEST := $(PYTEST_ENV) $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 4 --dist worksteal
 
-test: lint
+# The type check runs beside the tests and not in front of them: it has one process, and a machine more cores.
+test: $(VENV)/.installed-dev
+	@$(MAKE) --no-print-directory -j 2 lint pytest
+
+test-all: $(VENV)/.installed-dev
+	@$(MAKE) --no-print-directory -j 2 lint pytest-all
+
+pytest: $(VENV)/.installed-dev
 	$(PYTEST) -m "not repetition"
 
-test-all: lint
+pytest-all: $(VENV)/.installed-dev
 	$(PYTEST)
 
 lint: $(VENV)/.installed-dev
