@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import NoReturn
 
@@ -23,7 +22,7 @@ def check(folder: Path, name: Path | None = None) -> None:
     Raises:
         UsageError: ``option-invalid``, with the first file that is not of the bundle or that the command reads.
     """
-    found = _files(folder) if folder.exists() else []
+    found = bundles.files_below(folder) if folder.exists() else []
     if not found:
         return
     stated = folder if name is None else name
@@ -35,20 +34,6 @@ def check(folder: Path, name: Path | None = None) -> None:
         files_read.check(path)
         if file != MANIFEST and (not bundles.is_regular(path) or bundles.digest(path) != listed[file]):
             _refuse(stated, f"{file} in it is not the file that the bundle's {MANIFEST} lists")
-
-
-def _files(folder: Path) -> list[str]:
-    """Everything below `folder` that is no folder, links among them, by its path with forward slashes."""
-    found = []
-    for home, folders, files in os.walk(folder, onerror=_raise):
-        found += [Path(home, name) for name in files]
-        found += [Path(home, name) for name in folders if Path(home, name).is_symlink()]
-    return sorted(path.relative_to(folder).as_posix() for path in found)
-
-
-def _raise(error: OSError) -> NoReturn:
-    """Refuse a folder that cannot be read: it may hold anything."""
-    raise UsageError("option-invalid", f"{error.filename}: cannot be read: {error.strerror}")
 
 
 def _manifest_hashes(folder: Path, stated: Path) -> dict[str, str]:

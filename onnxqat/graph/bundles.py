@@ -10,8 +10,11 @@ import hashlib
 import json
 import os
 import stat
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
+
+from onnxqat.errors import UsageError
 
 MANIFEST, REPORT = "manifest.json", "report.json"
 COMMAND = ["onnxqat", "handoff"]
@@ -40,11 +43,11 @@ class Bundle:
         return _json(self.folder / REPORT) or {} if self.holds_unchanged(REPORT) else {}
 
 
-def read(folder: Path) -> Bundle | None:
-    """The bundle in `folder`; None where the manifest there, if any, is not that of one."""
+def read(folder: Path, by: Sequence[str] = COMMAND) -> Bundle | None:
+    """The bundle in `folder`, or what another command lists there; None without a manifest of the command `by`."""
     content = _json(folder / MANIFEST) or {}
     listed, command = content.get("sha256"), content.get("command")
-    if not isinstance(command, list) or command[:2] != COMMAND or not isinstance(listed, dict):
+    if not isinstance(command, list) or command[:2] != list(by) or not isinstance(listed, dict):
         return None
     return Bundle(folder, {str(name): str(value) for name, value in listed.items()})
 
@@ -72,6 +75,23 @@ def digest(path: Path) -> str:
         while block := file.read(2**20):
             found.update(block)
     return found.hexdigest()
+
+
+def files_below(folder: Path) -> list[str]:
+    """Everything below `folder` that is no folder, links among them, by its path with forward slashes.
+
+    Raises:
+        UsageError: ``option-invalid``: a folder cannot be read, and may hold anything.
+    """
+    found = []
+    for home, folders, files in os.walk(folder, onerror=_refuse_unread):
+        found += [Path(home, name) for name in files]
+        found += [Path(home, name) for name in folders if Path(home, name).is_symlink()]
+    return sorted(path.relative_to(folder).as_posix() for path in found)
+
+
+def _refuse_unread(error: OSError) -> NoReturn:
+    raise UsageError("option-invalid", f"{error.filename}: cannot be read: {error.strerror}")
 
 
 def is_regular(path: Path) -> bool:

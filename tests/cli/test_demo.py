@@ -8,12 +8,17 @@ from typing import Any
 import onnx
 import pytest
 
+from onnxqat.cli.commands import demo
+from onnxqat.deployment.bundle import digests
+from onnxqat.graph import own_files
+
 FILES = ("model", "model.qdq", "w2a2.qdq", "tuned.qdq")
 BUNDLES = ("bundle", "bundle_w2a2", "bundle_tuned")
+Run = Callable[..., Any]
 
 
 @pytest.mark.slow
-def test_demo(tmp_path: Path, onnxqat: Callable[..., Any]) -> None:
+def test_demo(tmp_path: Path, onnxqat: Run) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("sklearn")
     done = onnxqat("demo", "-o", tmp_path / "demo", "--json")
@@ -34,3 +39,19 @@ def test_demo(tmp_path: Path, onnxqat: Callable[..., Any]) -> None:
         assert json.loads((tmp_path / "demo" / name / "report.json").read_text())
     assert len(list((tmp_path / "demo" / "images").glob("*/*.png"))) == 320
     assert (tmp_path / "demo" / "report.html").stat().st_size > 1000
+    _a_second_one_replaces_only_what_the_first_wrote(tmp_path / "demo", onnxqat)
+
+
+def _a_second_one_replaces_only_what_the_first_wrote(folder: Path, onnxqat: Run) -> None:
+    own_files.OwnFiles(folder, demo.COMMAND).check(demo.WRITTEN)
+    (folder / "mine.onnx").write_bytes(b"beside")
+    own_files.OwnFiles(folder, demo.COMMAND).check(demo.WRITTEN)
+    with (folder / "tuned.qdq.onnx").open("ab") as file:
+        file.write(b"changed")
+    (folder / "bundle" / "engine.bin").write_bytes(b"added")
+    before = digests(folder)
+    done = onnxqat("demo", "-o", folder)
+    assert done.status == 2
+    assert "not replaced: tuned.qdq.onnx, bundle/engine.bin" in done.err
+    assert "-o FOLDER" in done.err
+    assert digests(folder) == before

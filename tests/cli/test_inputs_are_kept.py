@@ -137,6 +137,6 @@ def test_a_demo_writes_over_nothing_but_a_demo(folder: Path, onnxqat: Run) -> No
     before = Path("model.onnx").read_bytes()
     done = onnxqat("demo", "-o", ".")
     assert done.status == 2
-    assert "model.onnx is not of a demo" in done.err
+    assert "not as onnxqat demo wrote it, and so not replaced: model.onnx, data.npz" in done.err
     assert Path("model.onnx").read_bytes() == before
     assert not Path("test.npz").exists()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +12,10 @@ import click
 from onnxqat.cli import _options
 
 if TYPE_CHECKING:
+    from onnxqat.graph.own_files import OwnFiles
     from onnxqat.validation.result import ValidationReport
 
+COMMAND = ["onnxqat", "demo"]
 BACKEND = "onnxruntime-cpu"
 FEW_BITS = 2
 """Bits at which calibration alone loses points on the digits, and training wins them back, whatever the processor."""
@@ -28,7 +30,10 @@ FILES = {
 }
 """Names as the README and the pages of the documentation have them, so that their commands run in the folder."""
 BUNDLES = {"w8a8": "bundle", "w2a2": "bundle_w2a2", "w2a2_tuned": "bundle_tuned"}
+DATA, TEST, IMAGES = "data.npz", "test.npz", "images"
 REPORT = "report.html"
+WRITTEN = (*FILES.values(), DATA, IMAGES, TEST, *BUNDLES.values(), REPORT)
+"""Files and folders that the demo writes; what was changed or made under these names by others, it does not replace."""
 
 
 @click.command
@@ -63,54 +68,41 @@ def _run(output: Path, *, as_json: bool) -> None:
 
     from onnxqat.cli import _output
     from onnxqat.graph import atomic
+    from onnxqat.graph.own_files import OwnFiles
     from onnxqat.report import build, html
     from onnxqat.training import digits
 
     files = {name: output / file for name, file in FILES.items()}
-    _check_folder(output, [*files.values(), *(output / name for name in ("data.npz", "test.npz", "images"))])
+    own = OwnFiles(output, COMMAND)
+    own.check(WRITTEN)
     atomic.make_folder(output)
     images, labels = digits.load()
-    test, data = {"image": images["test"], "labels": labels["test"]}, output / "test.npz"
+    test, data = {"image": images["test"], "labels": labels["test"]}, output / TEST
     with _options.phases(quiet=as_json) as phase:
         phase("train a float model")
-        digits.export(digits.train(images["train"], labels["train"]), files["float"])
-        np.savez(data, image=images["test"], labels=labels["test"])
-        digits.write_samples(output, images["train"], labels["train"], PICTURES)
+        net = digits.train(images["train"], labels["train"])
+        with own.writing(FILES["float"], DATA, IMAGES, TEST):
+            digits.export(net, files["float"])
+            np.savez(data, image=images["test"], labels=labels["test"])
+            digits.write_samples(output, images["train"], labels["train"], PICTURES)
         phase("insert Q/DQ pairs, 8 and 2 bits")
-        _insert(files["float"], files["w8a8"], images["train"], bits=8)
-        _insert(files["float"], files["w2a2"], images["train"], bits=FEW_BITS)
+        for name, bits in (("w8a8", 8), ("w2a2", FEW_BITS)):
+            with own.writing(FILES[name]):
+                _insert(files["float"], files[name], images["train"], bits=bits)
         phase("fine-tune 2 bits")
-        _finetune(files, images["train"], labels["train"])
+        with own.writing(FILES["w2a2_tuned"]):
+            _finetune(files, images["train"], labels["train"])
         phase("validate")
-        proofs = {name: _prove(files, name, test) for name in ("w8a8", "w2a2", "w2a2_tuned")}
+        proofs = {name: _prove(files, name, test) for name in BUNDLES}
         phase("hand off")
-        rows = [_float_row(proofs["w8a8"]), *(_row(files, name, proofs[name], test, output) for name in proofs)]
-    samples = [str(output / "data.npz"), str(output / "images"), str(data)]
-    written = [*map(str, files.values()), *samples, *(str(output / BUNDLES[name]) for name in proofs)]
+        rows = [_float_row(proofs["w8a8"]), *(_row(files, name, proofs[name], test, own) for name in proofs)]
     following = f"onnxqat validate {files['float']} {files['w2a2_tuned']} --data {data}"
+    written = [str(output / name) for name in WRITTEN if name != REPORT]
     report = build.from_demo(rows, files=written, next_command=following)
     page = output / REPORT
-    html.write_html(report, page)
+    with own.writing(REPORT):
+        html.write_html(report, page)
     _output.show(build.with_files(report, str(page)), as_json=as_json)
-
-
-def _check_folder(output: Path, written: Sequence[Path]) -> None:
-    """Refuse to write over files that no demo made: their names are not given, and may be those of somebody's model.
-
-    Raises:
-        UsageError: ``option-invalid``.
-    """
-    from onnxqat.errors import UsageError
-    from onnxqat.report.build import DEMO_TITLE
-
-    page = output / REPORT
-    if page.is_file() and DEMO_TITLE in page.read_text(encoding="utf-8", errors="replace"):
-        return
-    for path in [page, *written]:
-        if path.exists():
-            raise UsageError(
-                "option-invalid", f"{path} is not of a demo, and stays", hint="give a new folder: -o FOLDER"
-            )
 
 
 def _insert(source: Path, target: Path, images: Any, *, bits: int) -> None:
@@ -143,11 +135,12 @@ def _prove(files: dict[str, Path], name: str, data: Any) -> ValidationReport:
     return validate(files["float"], files[name], data, batch_size=128)
 
 
-def _row(files: dict[str, Path], name: str, proof: ValidationReport, data: Any, output: Path) -> dict[str, Any]:
+def _row(files: dict[str, Path], name: str, proof: ValidationReport, data: Any, own: OwnFiles) -> dict[str, Any]:
     from onnxqat.deployment.handoff import handoff
     from onnxqat.validation.result import DEFAULT, PLAIN
 
-    bundle = handoff(files[name], BACKEND, output / BUNDLES[name], data={"image": data["image"]})
+    with own.writing(BUNDLES[name]):
+        bundle = handoff(files[name], BACKEND, own.folder / BUNDLES[name], data={"image": data["image"]})
     covered = [c for c in bundle.coverage if c.total]
     return {
         "model": name.replace("_", " "),
