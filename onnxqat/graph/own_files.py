@@ -14,7 +14,7 @@ from onnxqat.graph.bundles import MANIFEST
 
 
 class OwnFiles:
-    """What `command` left in `folder`, where other files may lie beside it.
+    """Files that `command` left in `folder`, where others may lie beside them.
 
     Args:
         folder: where the manifest is, or will be; without one of `command` in it, no file there is the command's.
