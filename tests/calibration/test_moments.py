@@ -93,7 +93,7 @@ def test_which_widths_are_rounded_in_turn(bits: int, in_turn: bool, monkeypatch:
         rounding="compensated",
         guard=False,
     )
-    assert [insert is not None for insert in seen] == [in_turn]
+    assert any(insert is not None for insert in seen) == in_turn
 
 
 def test_large_filters_are_split_and_layers_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,15 +1,19 @@
 """Weights are rounded on the data by default, where there are enough of them to tell that it helps."""
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import onnx.parser
+import onnx_ir as ir
 import pytest
 
 import onnxqat
 from onnxqat.errors import DataError
 from onnxqat.graph import notes
+from onnxqat.insertion import rounding_choice, weight_choice
 from onnxqat.passes.strip_qdq import StripQdq
 from onnxqat.placement.table_overrides import Overrides
 from tests.passes.checks import ort_run
@@ -180,3 +184,58 @@ def test_the_constant_of_an_add_is_the_bias_of_a_matmul() -> None:
         np.abs(error).max()
         < 0.2 * np.abs((ort_run(plain, fresh)["y"] - ort_run(model, fresh)["y"]).mean(axis=(0, 1))).max()
     )
+
+
+def deep(layers: int = 6, width: int = 24) -> onnx.ModelProto:
+    rng = np.random.default_rng(0)
+    lines, value = [], "x"
+    for i in range(layers):
+        lines += [f"h{i} = MatMul({value}, w{i})", f"r{i} = Relu(h{i})"]
+        value = f"r{i}"
+    model = onnx.parser.parse_model(
+        f'<ir_version: 8, opset_import: ["": 17]> g (float[N, {width}] x) => (float[N, {width}] {value}) {{ '
+        + "\n".join(lines)
+        + " }"
+    )
+    for i in range(layers):
+        values = rng.standard_normal((width, width)) * np.sqrt(2 / width)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(values.astype(np.float32), f"w{i}"))
+    return model
+
+
+@pytest.mark.parametrize("rounding", ["gptq", "auto"])
+@pytest.mark.parametrize("count", [40, 512])
+def test_layers_take_turns_where_that_helps_on_other_data(
+    rounding: weight_choice.Rounding, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of few samples, layers in turn learn by heart what those in front of them lost."""
+    onnx.save(deep(), tmp_path / "deep.onnx")
+    compared = []
+    best = rounding_choice._Trial.best
+
+    def watched(trial: Any, candidates: Sequence[Any]) -> Any:
+        taken = best(trial, candidates)
+        noise = []
+        for candidate in candidates:
+            model = candidate.model.clone()
+            trial.insert(model, [], candidate.grids)
+            proto, name = ir.to_proto(model), str(model.graph.outputs[0].name)
+            noise.append(
+                sum(
+                    float(np.square(ort_run(proto, feeds)[name] - ort_run(deep(), feeds)[name]).sum())
+                    for feeds in trial.held
+                )
+            )
+        compared.append((noise, candidates.index(taken)))
+        return taken
+
+    monkeypatch.setattr(rounding_choice._Trial, "best", watched)
+    data = {"x": np.random.default_rng(1).standard_normal((count, 24)).astype(np.float32)}
+    onnxqat.insert_qdq(
+        tmp_path / "deep.onnx", calibration=data, overrides=Overrides(weight_bits=4), rounding=rounding, guard=False,
+        equalize=False, output=tmp_path / "made.onnx",
+    )  # fmt: skip
+    [(noise, taken)] = compared
+    assert len(noise) == (2 if rounding == "gptq" else 3)
+    assert len(set(noise)) == len(noise)
+    assert noise[taken] == min(noise)
