@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 
 import onnx_ir as ir
 
+from onnxqat.analysis import read_curves
 from onnxqat.backends.schema import Backend
 from onnxqat.calibration import data_dependent_decisions, propagated_ranges, range_choice, resolve
 from onnxqat.calibration.channel_peaks import Peaks
@@ -59,6 +61,7 @@ class Calibrated:
         peaks: Peaks | None = None,
     ) -> Calibrated:
         """Derive findings from the observers; `sizes` are of the rows that normalized layers read."""
+        _read_through_curves(model, first, observers)
         return cls(
             model, table, chosen, first, observers, data_dependent_decisions.find(model, observers, sizes), peaks or {}
         )
@@ -100,6 +103,18 @@ class Calibrated:
         resolved = self.resolve(plan)
         remarks.extend((*plan.remarks, *resolved.remarks))
         return plan, resolved
+
+
+def _read_through_curves(model: ir.Model, plan: QuantPlan, observers: Observed) -> None:
+    """Tell the ``auto`` observers of tensors that one activation function reads, and no other range depends on."""
+    edges = Counter(edge.tensor for edge in plan.edges)
+    roots = {edge.decision.root for edge in plan.edges if isinstance(edge.decision, Shared)}
+    own = {e.tensor for e in plan.edges if isinstance(e.decision, TensorSpec) and edges[e.tensor] == 1} - roots
+    found = {name: o for name, o in observers.items() if name in own and isinstance(o, auto.Observer)}
+    curves = read_curves.find(model.graph) if found else {}
+    for name, curve in curves.items():
+        if name in found:
+            found[name].read_through(curve)
 
 
 def _with_observers(plan: QuantPlan, choices: Choices) -> QuantPlan:

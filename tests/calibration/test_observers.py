@@ -11,10 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onnxqat import discover, numerics
+from onnxqat.analysis.groups.activation_functions import FORMULAS
 from onnxqat.calibration import observers
 from onnxqat.calibration.observers import create
 from onnxqat.calibration.observers._base import BaseObserver, NonFiniteError
 from onnxqat.calibration.observers._histogram import HistogramObserver
+from onnxqat.calibration.observers.auto import BEHIND
+from onnxqat.calibration.observers.auto import NAMES as CANDIDATES
 from onnxqat.calibration.observers.auto import Observer as Auto
 from onnxqat.calibration.observers.mse import Observer as Mse
 from onnxqat.calibration.observers.percentile import Observer as Percentile
@@ -300,6 +303,28 @@ def test_a_choice_keeps_its_grid_where_a_wider_candidate_has_the_same() -> None:
     assert list(found) == ["minmax", "mse"]
     assert found[made.choice].same(made.qparams())
     assert found["minmax"].scale == 2 * found["mse"].scale
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_ranges_behind_a_function_cut_what_it_makes_alike(symmetric: bool) -> None:
+    """Values of a SiLU below -5 are nearly zero: they get no codes, and the others a finer step."""
+    x = (4 * gauss(50_000) - 2).astype(np.float32)
+    made = observe(spec("auto", symmetric=symmetric), x)
+    assert isinstance(made, Auto)
+    silu = FORMULAS["Silu", ""]
+    wanted = silu(x.astype(np.float64))
+
+    def error(name: str) -> float:
+        lying = numerics.fake_quantize(x, made.read_as(name).qparams())
+        return float(np.mean((silu(lying.astype(np.float64)) - wanted) ** 2))
+
+    assert made.read_as(BEHIND).qparams().same(made.read_as("mse").qparams())
+    made.read_through(silu)
+    errors = {name: error(name) for name in CANDIDATES}
+    assert errors[BEHIND] <= min(errors.values()) * 1.01
+    assert made.qparams().same(made.candidates()[BEHIND])
+    if not symmetric:
+        assert errors[BEHIND] < 0.5 * min(value for name, value in errors.items() if name != BEHIND)
 
 
 @pytest.mark.parametrize("name", ["mse", "auto"])

@@ -81,6 +81,26 @@ def test_outputs_that_drown_in_noise_do_not_compare_all_ranges(monkeypatch: pyte
     assert highest(insert(model, data)) < 10
 
 
+def test_values_that_a_silu_makes_zero_get_no_codes() -> None:
+    """Without a comparison too, but not where something else reads the convolution's result."""
+    body = "t = Conv(x, w) s = Sigmoid(t) u = Mul(t, s) y = Conv(u, w)"
+    lowest = {}
+    for more in ("", " z = Conv(t, w)"):
+        outputs = "(float[N, 8, 6, 6] y" + (", float[N, 8, 6, 6] z)" if more else ")")
+        model = onnx.parser.parse_model(
+            f'<ir_version: 8, opset_import: ["": 17]> g (float[N, 8, 6, 6] x) => {outputs} {{ {body}{more} }}'
+        )
+        model.graph.initializer.extend(network(1.0).graph.initializer)
+        data = {"x": 2.0 * np.random.default_rng(2).standard_normal((16, 8, 6, 6)).astype(np.float32)}
+        compared = onnxqat.insert_qdq(model, calibration=data, guard=False)
+        assert any("mse behind the function" in remark.message for remark in compared.remarks) == (not more)
+        result = onnxqat.insert_qdq(model, calibration=data, guard=False, fast=True)
+        grid = {q.tensor: q.qparams for q in qdq.quantizers(io.load(result.model))}["t"]
+        lowest[more] = float(grid.scale * (grid.qtype.quant_min - grid.zero_point))
+    assert lowest[""] > -7  # a SiLU saturates to less than a step at -8
+    assert lowest[" z = Conv(t, w)"] < -20
+
+
 def test_what_nothing_can_be_compared_on() -> None:
     fast = insert(network(0.0), fast=True)
     assert not any("ranges" in remark.message for remark in fast.remarks)

@@ -33,19 +33,29 @@ def erf(x: Array) -> Array:
     return np.asarray(_erf(x), np.float64)
 
 
-def _sigmoid(x: Array) -> Array:
-    return np.asarray(1 / (1 + np.exp(-x)))
+def sigmoid(x: Array) -> Array:
+    """The logistic function; 0 and 1 where the exponential leaves float64."""
+    with np.errstate(over="ignore"):
+        return np.asarray(1 / (1 + np.exp(-x)))
 
 
-FUNCTIONS: dict[tuple[str, str], Array] = {
-    ("Gelu", "erf"): 0.5 * GRID * (1 + erf(GRID / math.sqrt(2))),
-    ("Gelu", "tanh"): 0.5 * GRID * (1 + np.tanh(math.sqrt(2 / math.pi) * (GRID + 0.044715 * GRID**3))),
-    ("Gelu", "sigmoid"): GRID * _sigmoid(1.702 * GRID),
-    ("Silu", ""): GRID * _sigmoid(GRID),
-    ("HardSwish", ""): GRID * np.clip(GRID / 6 + 0.5, 0, 1),
-    ("Mish", ""): GRID * np.tanh(np.log1p(np.exp(GRID))),
+def softplus(x: Array) -> Array:
+    """``log(1 + exp(x))``, for large values too."""
+    return np.asarray(np.logaddexp(0, x))
+
+
+FORMULAS: dict[tuple[str, str], Callable[[Array], Array]] = {
+    ("Gelu", "erf"): lambda x: 0.5 * x * (1 + erf(x / math.sqrt(2))),
+    ("Gelu", "tanh"): lambda x: 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+    ("Gelu", "sigmoid"): lambda x: x * sigmoid(1.702 * x),
+    ("Silu", ""): lambda x: x * sigmoid(x),
+    ("HardSwish", ""): lambda x: x * np.clip(x / 6 + 0.5, 0, 1),
+    ("Mish", ""): lambda x: x * np.tanh(softplus(x)),
 }
-"""Values on GRID by kind and form."""
+"""Functions by kind and form."""
+
+FUNCTIONS = {name: formula(GRID) for name, formula in FORMULAS.items()}
+"""Their values on GRID."""
 
 
 def _clip(x: Array, low: Any = None, high: Any = None) -> Array:
@@ -68,8 +78,8 @@ _COMPUTE: dict[str, Callable[..., Any]] = {
     "Log": np.log,
     "Tanh": np.tanh,
     "Erf": erf,
-    "Sigmoid": _sigmoid,
-    "Softplus": lambda x: np.log1p(np.exp(x)),
+    "Sigmoid": sigmoid,
+    "Softplus": softplus,
     "Relu": lambda x: np.maximum(x, 0),
     "Clip": _clip,
 }

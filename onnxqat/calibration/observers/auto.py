@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from onnxqat.analysis.read_curves import Curve
 from onnxqat.calibration.observers import create
 from onnxqat.calibration.observers._base import BaseObserver
 from onnxqat.calibration.observers._histogram import HistogramObserver
@@ -17,7 +18,11 @@ from onnxqat.types import QParams
 PERCENTILES = (99.999, 99.99, 99.9)
 """Shares of the values that candidates cover: outliers of 8-bit networks are some millionths to thousandths of them."""
 
-NAMES = ("minmax", *(f"percentile {share:g}" for share in PERCENTILES), "mse", "entropy")
+BEHIND = "mse behind the function"
+"""The least squared error behind the activation function that alone reads the tensor. A SiLU of -5 is -0.03: what lies
+below needs no codes, and all others get a finer step."""
+
+NAMES = ("minmax", *(f"percentile {share:g}" for share in PERCENTILES), "mse", "entropy", BEHIND)
 """The observers that candidates come of."""
 
 
@@ -25,13 +30,20 @@ class Observer(HistogramObserver):
     """Keeps one histogram, from which every candidate reads its range.
 
     :mod:`onnxqat.calibration.range_choice` compares the candidates at the outputs of the network and sets
-    :attr:`choice`. Until then, and where nothing can be compared, the range is that of ``mse``.
+    :attr:`choice`. Until then, and where nothing can be compared, the range is that of ``mse``, behind the function that
+    reads the tensor where there is one.
 
     Attributes:
         choice: name of a candidate.
+        curve: function that alone reads the tensor.
     """
 
     choice: str = "mse"
+    curve: Curve | None = None
+
+    def read_through(self, curve: Curve) -> None:
+        """Take `curve` for the function that alone reads the tensor."""
+        self.curve, self.choice = curve, BEHIND
 
     def candidates(self) -> dict[str, QParams]:
         """Parameters by the name of the candidate, the widest range first.
@@ -48,13 +60,13 @@ class Observer(HistogramObserver):
 
     def read_as(self, name: str) -> BaseObserver:
         """The observer `name` of the same values, without another look at them; it shares their histogram."""
-        made = create(dataclasses.replace(self.spec, observer=name))
-        state = {key: value for key, value in vars(self).items() if key not in ("choice", "spec")}
-        vars(made).update(state)
+        made = create(dataclasses.replace(self.spec, observer="mse" if name == BEHIND else name))
+        own = ("choice", "spec") if name == BEHIND else ("choice", "spec", "curve")
+        vars(made).update({key: value for key, value in vars(self).items() if key not in own})
         return made
 
     def _rule(self) -> tuple[Hashable, ...]:
-        return (*super()._rule(), self.choice)
+        return (*super()._rule(), self.choice, self.curve)
 
     def _clipped(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         low, high = self.read_as(self.choice).range()

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from onnxqat.analysis.read_curves import Curve
 from onnxqat.calibration.observers._histogram import BINS, HistogramObserver
 from onnxqat.calibration.observers._search import ErrorOf, least_error_range
 from onnxqat.types import QParams
+
+_Floats = npt.NDArray[Any]
 
 _MERGED = 4
 """Bins taken together in the search: 8 of them still make a step of 8 bits, and it is as much faster."""
@@ -20,7 +24,15 @@ class Observer(HistogramObserver):
 
     Values are taken as spread evenly over their bin, and the error is integrated exactly, so that the search is
     right for 2 bits (a step spans many bins) and for 16 (a bin spans many steps) alike. Vectorised over channels.
+
+    Attributes:
+        curve: function that alone reads the values, and behind which the error counts; None for that of the values.
     """
+
+    curve: Curve | None = None
+
+    def _rule(self) -> tuple[Hashable, ...]:
+        return (*super()._rule(), self.curve)
 
     def _clipped(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         if not self.counts.any():
@@ -35,18 +47,48 @@ class Observer(HistogramObserver):
         edges = np.arange(first, last + 1) - BINS // _MERGED
         counts = merged[:, first:last].astype(np.float64)
         width = self.width[:, None] * _MERGED
+        slopes = None if self.curve is None else _SquaredSlopes(self.curve, edges * width)
 
         def error(qparams: QParams) -> npt.NDArray[Any]:
             shape = (-1, len(counts), 1)  # candidates, channels, bins
             scale = qparams.scale.astype(np.float64).reshape(shape)
             zero_point = qparams.zero_point.reshape(shape)
+            ends = (qparams.qtype.quant_min - zero_point, qparams.qtype.quant_max - zero_point)
             steps = edges * (width / scale)
             nearest = np.rint(steps)
-            np.clip(nearest, qparams.qtype.quant_min - zero_point, qparams.qtype.quant_max - zero_point, out=nearest)
+            np.clip(nearest, *ends, out=nearest)
             # Antiderivative of (x - x')**2 in steps: 1/12 for each whole cell, and a cube for the rest of this one.
             steps -= nearest
             integral = nearest / 12 + steps * steps * steps / 3
-            sums = (np.diff(integral, axis=-1) * counts).sum(axis=-1)
+            errors = np.diff(integral, axis=-1) * counts
+            if slopes is not None:
+                errors *= slopes(ends[0] * scale, ends[1] * scale)
+            sums = errors.sum(axis=-1)
             return np.asarray(sums * (scale**3 / width)[..., 0]).reshape(-1)
 
         return error, counts.size
+
+
+class _SquaredSlopes:
+    """What a squared error in front of a function is multiplied with to be the one behind it, for each bin.
+
+    That is the squared slope at the bin, and for what is cut off the one of the line from there to the end of the grid.
+
+    Args:
+        curve: the function.
+        edges: of the bins, (C, bins + 1).
+    """
+
+    def __init__(self, curve: Curve, edges: _Floats) -> None:
+        self._curve = curve
+        self._middle = (edges[:, :-1] + edges[:, 1:]) / 2
+        self._behind = curve(self._middle)
+        self._inside = np.diff(curve(edges), axis=-1) / np.diff(edges, axis=-1)
+
+    def __call__(self, low: _Floats, high: _Floats) -> _Floats:
+        """Factors, float64 (candidates, C, bins), for grids from `low` to `high`, (candidates, C, 1) each."""
+        slopes = self._inside
+        for end, outside in ((low, self._middle < low), (high, self._middle > high)):
+            gap = np.where(outside, self._middle - end, 1)
+            slopes = np.where(outside, (self._behind - self._curve(end)) / gap, slopes)
+        return np.asarray(slopes * slopes)
