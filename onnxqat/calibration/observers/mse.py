@@ -70,9 +70,9 @@ class Observer(HistogramObserver):
 
 
 class _SquaredSlopes:
-    """What a squared error in front of a function is multiplied with to be the one behind it, for each bin.
+    """Factors that make the squared error behind a function of the one in front of it, for each bin.
 
-    That is the squared slope at the bin, and for what is cut off the one of the line from there to the end of the grid.
+    They are the squared slope at the bin, and for what is cut off that of the line from there to the end of the grid.
 
     Args:
         curve: the function.
