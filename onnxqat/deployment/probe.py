@@ -16,7 +16,7 @@ from onnxqat.deployment import base_compiler, choice, probe_models
 from onnxqat.deployment.base_compiler import ABSORBED, BaseCompiler, CompilerResult
 from onnxqat.deployment.outputs import check_outputs, output_quantizers
 from onnxqat.deployment.probe_models import CASES, Case
-from onnxqat.deployment.run.process import compile_in_process
+from onnxqat.deployment.run.process import CompilerStopError, compile_in_process
 from onnxqat.errors import CheckError, UsageError
 from onnxqat.graph import io
 from onnxqat.graph.staging import scratch
@@ -24,7 +24,10 @@ from onnxqat.runtime.session import Session
 from onnxqat.validation.compare import plain
 
 LIMIT = 2.01  # two steps, and float rounding of a difference of values on a grid
-Outcome = Literal["integer", "moved", "float", "rejected", "refused"]
+Stopped = Literal["refused", "crash", "hang"]
+Outcome = Literal["integer", "moved", "float", "rejected", "refused", "crash", "hang"]
+STOPS: tuple[Stopped, ...] = ("refused", "crash", "hang")
+WORDS: dict[str, str] = {"crash": "the compiler crashes", "hang": "the compiler does not end"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,9 +37,13 @@ class Learned:
     Attributes:
         name: as the table writes it; ``Conv+Relu`` is the two with nothing between.
         table: ``quantized``, ``passed`` (its output takes the input's parameters), ``fused``, or ``float``.
-        outcome: as in :class:`onnxqat.deployment.base_compiler.NodeResult`; ``refused``: the compiler did not take the model.
+        outcome: as in :class:`onnxqat.deployment.base_compiler.NodeResult`; ``refused``, ``crash`` or ``hang``: the
+            compiler made nothing of the model.
         detail: the kernel, or the compiler's words.
         steps: largest difference from the reference, in LSB of the output; None where no numbers came back.
+        in_float: how the compiler stops at the operator without pairs, beside a quantized convolution; None where it
+            takes it, or was not asked.
+        float_detail: the compiler's words about that.
     """
 
     name: str
@@ -44,6 +51,8 @@ class Learned:
     outcome: Outcome
     detail: str
     steps: float | None
+    in_float: Stopped | None = None
+    float_detail: str = ""
 
     @property
     def integer(self) -> bool:
@@ -59,7 +68,8 @@ class Learned:
             return ""  # Q does what the operator does, and takes its place
         if self.table == "float":
             return "the compiler has it on integers, the table leaves it float" if self.integer else ""
-        return "" if self.integer else f"the table has it {self.table}, the compiler has it {self.outcome}"
+        found = WORDS.get(self.outcome, f"the compiler has it {self.outcome}")
+        return "" if self.integer else f"the table has it {self.table}, {found}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,6 +106,7 @@ def probe(
     backend: str | None = None,
     *,
     only: Sequence[str] = (),
+    in_float: bool = False,
     timeout: float = 120.0,
     progress: Callable[[int, int | None], None] | None = None,
 ) -> ProbeReport:
@@ -105,6 +116,8 @@ def probe(
         compiler: its name; each model is compiled in a process of its own.
         backend: table to compare with; without one, the first that belongs to the compiler.
         only: names of cases (``Conv``, ``Conv+Relu``, ``Resize/linear``); all without.
+        in_float: also compile each operator without pairs, beside a quantized convolution, to learn where that stops
+            the compiler.
         timeout: seconds for each model.
         progress: called with models done and their number.
 
@@ -124,7 +137,10 @@ def probe(
     cases = [case for case in CASES if not only or case.name in only]
     rows = []
     for done, case in enumerate(cases, 1):
-        rows.append(_learn(chosen, table, case, timeout))
+        learned = _learn(chosen, table, case, timeout)
+        if in_float and not case.then:
+            learned = _also_in_float(chosen, table, case, timeout, learned)
+        rows.append(learned)
         if progress is not None:
             progress(done, len(cases))
     return ProbeReport(chosen.name, version, table.backend, tuple(rows))
@@ -147,12 +163,29 @@ def _learn(compiler: BaseCompiler, table: schema.Backend, case: Case, timeout: f
         try:
             result = compile_in_process(compiler, path, [feeds], timeout=timeout)
         except CheckError as error:
-            return Learned(case.name, said(table, case), "refused", error.message, None)
+            return Learned(case.name, said(table, case), _stop(error), error.message, None)
         steps = _steps(result, path, feeds)
     # Of two operators with nothing between, the question is whether that makes the first one float.
     node = next(n for n in result.nodes if n.name == "probed")
     detail = f"{node.detail}: {node.why}" if node.why else node.detail
     return Learned(case.name, said(table, case), node.kind, detail, steps)
+
+
+def _stop(error: CheckError) -> Stopped:
+    return error.outcome if isinstance(error, CompilerStopError) else "refused"
+
+
+def _also_in_float(
+    compiler: BaseCompiler, table: schema.Backend, case: Case, timeout: float, learned: Learned
+) -> Learned:
+    with scratch() as folder:
+        path = folder / "probe.onnx"
+        onnx.save(probe_models.in_float(case, *_types(table, case)), path)
+        try:
+            compile_in_process(compiler, path, [probe_models.feeds_beside(case)], timeout=timeout)
+        except CheckError as error:
+            return dataclasses.replace(learned, in_float=_stop(error), float_detail=error.message)
+    return learned
 
 
 def _types(table: schema.Backend, case: Case) -> tuple[TypeRow, TypeRow, TypeRow | None]:

@@ -18,6 +18,7 @@ from onnxqat.graph import inference
 from onnxqat.types import QParams, QType
 
 OPSET, IR_VERSION = 13, 8
+_BESIDE = "beside_"
 IMAGE = (1, 8, 12, 12)
 MATRIX = (1, 16)
 SEQUENCE = (1, 6, 16)
@@ -99,8 +100,11 @@ _AFFINE_16, _AFFINE_8 = (
 )
 _CLIP6: dict[int, Array] = {1: np.array(0, np.float32), 2: np.array(6, np.float32)}
 
+BESIDE = Case("Conv", weights=_CONV, attributes=_PADS)
+"""What stands beside an operator in float: a model without any quantizer is another matter for some compilers."""
+
 CASES: tuple[Case, ...] = (
-    Case("Conv", weights=_CONV, attributes=_PADS),
+    BESIDE,
     Case("Conv/depthwise", weights={1: ((8, 1, 3, 3), 0)}, attributes=_PADS | {"group": 8}),
     Case("Conv/1d", ((1, 8, 24),), weights={1: ((8, 8, 3), 0)}, attributes={"pads": [1, 1]}),
     Case("Conv+Relu", weights=_CONV, attributes=_PADS, then=("Relu",)),
@@ -255,9 +259,18 @@ def _ranges(case: Case) -> dict[str, tuple[float, float]]:
     """Ranges of the inputs and outputs, measured in onnxruntime."""
     import onnxruntime
 
-    values = feeds(case)
+    values, graph = feeds(case), _float_graph(case)
+    session = onnxruntime.InferenceSession(_model(graph, case.opset).SerializeToString())
+    outputs = [value.name for value in graph.output]
+    values |= dict(zip(outputs, session.run(outputs, values), strict=True))
+    return {n: (float(v.min()), float(v.max())) for n, v in values.items()}
+
+
+def _float_graph(case: Case) -> onnx.GraphProto:
+    """`case` without pairs."""
     constants = {f"c{i}": np.asarray(v) for i, v in case.constants.items()}
     constants |= {f"w{i}": _weights(shape) for i, (shape, _) in case.weights.items()}
+    values = feeds(case)
     data = iter(values)
     inputs = [
         f"w{i}" if i in case.weights else f"c{i}" if i in case.constants else next(data)
@@ -269,20 +282,46 @@ def _ranges(case: Case) -> dict[str, tuple[float, float]]:
         limits = {f"limit{i}": np.asarray(v) for i, v in _CLIP6.items()} if case.then[0] == "Clip" else {}
         constants |= limits
         nodes.append(helper.make_node(case.then[0], ["inner", *limits], outputs))
-    graph = helper.make_graph(
+    return helper.make_graph(
         nodes,
         "float",
         [helper.make_tensor_value_info(n, TensorProto.FLOAT, v.shape) for n, v in values.items()],
         [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in outputs],
         [numpy_helper.from_array(v, n) for n, v in constants.items()],
     )
-    session = onnxruntime.InferenceSession(_model(graph, case.opset).SerializeToString())
-    values |= dict(zip(outputs, session.run(outputs, values), strict=True))
-    return {n: (float(v.min()), float(v.max())) for n, v in values.items()}
+
+
+def in_float(case: Case, act: TypeRow, weight: TypeRow, bias: TypeRow | None = None) -> onnx.ModelProto:
+    """Model of `case` without pairs, and of a quantized convolution that has nothing to do with it.
+
+    Args:
+        case: which operator.
+        act: type of the activations of the convolution.
+        weight: type of its weights.
+        bias: type of its bias.
+    """
+    graph = _float_graph(case)
+    beside = onnx.compose.add_prefix_graph(quantized(BESIDE, act, weight, bias).graph, _BESIDE)
+    for field in ("node", "initializer", "input", "output"):
+        getattr(graph, field).extend(getattr(beside, field))
+    return _inferred(graph, case)
+
+
+def feeds_beside(case: Case) -> dict[str, Array]:
+    """Inputs of :func:`in_float`, float32."""
+    return feeds(case) | {_BESIDE + name: values for name, values in feeds(BESIDE).items()}
 
 
 def _model(graph: onnx.GraphProto, opset: int) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=IR_VERSION)
+
+
+def _inferred(graph: onnx.GraphProto, case: Case) -> onnx.ModelProto:
+    found = inference.infer_shapes(_model(graph, case.opset))
+    for value in found.graph.output:
+        if not value.type.tensor_type.HasField("shape"):  # of an operator that onnx infers nothing for
+            value.CopyFrom(helper.make_tensor_value_info(value.name, TensorProto.FLOAT, case.shapes[0]))
+    return found
 
 
 class _Writer:
@@ -368,8 +407,4 @@ class _Writer:
         inputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, v.shape) for n, v in feeds(self.case).items()]
         made = [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in outputs]
         graph = helper.make_graph(self.nodes, "probe", inputs, made, self.constants)
-        found = inference.infer_shapes(_model(graph, self.case.opset))
-        for value in found.graph.output:
-            if not value.type.tensor_type.HasField("shape"):  # of an operator that onnx infers nothing for
-                value.CopyFrom(helper.make_tensor_value_info(value.name, TensorProto.FLOAT, self.case.shapes[0]))
-        return found
+        return _inferred(graph, self.case)

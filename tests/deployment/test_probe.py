@@ -12,11 +12,12 @@ import pytest
 from onnxqat.backends import schema
 from onnxqat.backends.schema import TypeRow
 from onnxqat.deployment import probe as module
-from onnxqat.deployment import probe_models
+from onnxqat.deployment import probe_models, probe_table
 from onnxqat.deployment.base_compiler import HEAVY, CompilerResult
 from onnxqat.deployment.compilers import onnxruntime_cpu
 from onnxqat.deployment.probe import Learned, probe
 from onnxqat.deployment.probe_models import CASES
+from onnxqat.deployment.run.process import CompilerStopError
 from onnxqat.errors import CheckError, UsageError
 from onnxqat.graph import io, qdq
 from onnxqat.report import build_probe, terminal
@@ -148,3 +149,59 @@ def test_types_are_those_of_the_operators_row() -> None:
     transposed = table.ops["ConvTranspose"].inputs[0].use
     assert transposed is not None
     assert types["ConvTranspose"] == table.types[transposed]
+
+
+def test_a_draft_states_where_the_compiler_parts(quick: None, tmp_path: Path) -> None:
+    mine, written = tmp_path / "mine.yaml", tmp_path / "draft.yaml"
+    text = (
+        "schema: 1\nbackend: mine\nextends: onnxruntime-cpu\nops:\n  Sub: {in: [act, act], out: [act]}\n  Add: null\n"
+    )
+    mine.write_text(text + "  Sigmoid: null\n", encoding="utf-8")
+    report = probe("onnxruntime-cpu", str(mine), only=("Sub", "Add", "Sigmoid", "Conv", "Reshape"))
+    written.write_text(probe_table.draft(report, str(mine)), encoding="utf-8")
+    drafted, wanted = schema.load(str(written)), schema.load("onnxruntime-cpu")
+    assert set(drafted.ops) == set(wanted.ops)
+    assert drafted.ops["Add"].inputs == wanted.ops["Add"].inputs
+    assert drafted.passthrough == wanted.passthrough
+    assert drafted.facts["ops.Add"].status == "run"
+    assert "QLinearAdd" in drafted.facts["ops.Add"].source
+    again = probe("onnxruntime-cpu", str(written), only=("Sub", "Add", "Sigmoid", "Conv", "Reshape"))
+    assert again.differences == ()
+
+
+STOPS = {"Gelu": "crash", "Erf": "hang", "Sin": "refused"}
+
+
+def test_what_stops_a_compiler_becomes_limits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Gelu crashes it between pairs and in float, Erf in float alone; Sin, and then Cos, are refused between pairs."""
+
+    def stop(compiler: Any, path: Path, *_: Any, **__: Any) -> CompilerResult:
+        model = onnx.load(path)
+        [operator] = {n.op_type for n in model.graph.node} & {"Gelu", "Erf", "Sin", "Cos"}
+        alone = any(n.name == "beside_probed" for n in model.graph.node)
+        if (operator in ("Sin", "Cos") and alone) or (operator == "Erf" and not alone):
+            found: CompilerResult = compiler.compile_and_run(path, [])
+            return found
+        outcome = STOPS.get(operator, "refused")
+        raise CompilerStopError("handoff-failed", f"no  {outcome}\nhere", outcome=outcome)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(module, "compile_in_process", stop)
+    report = probe("onnxruntime-cpu", only=("Gelu", "Erf", "Sin", "Cos"), in_float=True)
+    path = tmp_path / "draft.yaml"
+    path.write_text(probe_table.draft(report), encoding="utf-8")
+    limits = schema.load(str(path)).limits
+    assert [(limit.op, limit.outcome, limit.form, limit.why) for limit in limits] == [
+        ("Gelu", "crash", "any", "no crash here"),
+        ("Erf", "hang", "float", "no hang here"),
+        ("Sin|Cos", "refused", "quantized", "no refused here"),
+    ]
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if not c.then], ids=lambda case: case.name)
+def test_operators_in_float_stand_beside_a_quantized_convolution(case: probe_models.Case) -> None:
+    model = probe_models.in_float(case, U8, WEIGHT)
+    onnx.checker.check_model(model, full_check=True)
+    loaded = io.load(model)
+    assert {q.role for q in qdq.quantizers(loaded)} == {"activation", "weight"}
+    outputs = Session(loaded, optimize=False).run(probe_models.feeds_beside(case))
+    assert len(outputs) == case.outputs + 1

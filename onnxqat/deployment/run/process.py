@@ -9,7 +9,7 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 import numpy as np
 import onnx
@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError
 
 from onnxqat.deployment.base_compiler import Array, BaseCompiler, CompilerResult, ScriptJob
 from onnxqat.deployment.run.child import MEMORY_VARIABLE, memory_limit, run_child
-from onnxqat.errors import CheckError, UsageError
+from onnxqat.errors import CheckError, ErrorCode, UsageError
 from onnxqat.graph.staging import scratch
 
 WORKER = "onnxqat.deployment.run.worker"
@@ -28,7 +28,20 @@ _NO_MEMORY = re.compile(
     r"MemoryError|bad_?alloc|out of memory|insufficient memory|memory allocation|allocat\w* (memory|failed)",
     re.IGNORECASE,
 )
+Stop = Literal["refused", "crash", "hang"]
 RARE_TYPES = {onnx.TensorProto.BFLOAT16: "bfloat16", onnx.TensorProto.DOUBLE: "double"}
+
+
+class CompilerStopError(CheckError):
+    """A compiler made nothing of a model: code ``handoff-failed``.
+
+    Attributes:
+        outcome: ``refused`` with words of its own, ``crash`` without a result, or ``hang`` until it was stopped.
+    """
+
+    def __init__(self, code: ErrorCode, message: str, *, hint: str = "", outcome: Stop = "refused") -> None:
+        super().__init__(code, message, hint=hint)
+        self.outcome: Stop = outcome
 
 
 def compile_in_process(
@@ -53,7 +66,7 @@ def compile_in_process(
         module: what the process runs, for tests.
 
     Raises:
-        CheckError: ``handoff-failed``: refused, crashed or out of time, with the compiler's own words.
+        CompilerStopError: refused, crashed or out of time, with the compiler's own words.
         UsageError: ``dependency-missing``.
     """
     with scratch() as folder:
@@ -71,11 +84,13 @@ def compile_in_process(
             status = run_child(command, cwd=folder, env=surroundings, log=log, timeout=timeout)
             words = _last_words(log)
         if status is None:
-            raise CheckError("handoff-failed", f"{compiler.name} did not end within {timeout:g} s and was stopped")
+            text = f"{compiler.name} did not end within {timeout:g} s and was stopped"
+            raise CompilerStopError("handoff-failed", text, outcome="hang")
         if not (folder / "result.json").exists():
             how = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
             hint = _of_memory(words, surroundings)
-            raise CheckError("handoff-failed", f"{compiler.name} {how}{': ' + words if words else ''}", hint=hint)
+            text = f"{compiler.name} {how}{': ' + words if words else ''}"
+            raise CompilerStopError("handoff-failed", text, hint=hint, outcome="crash")
         return _read_result(folder, compiler, script, path)
 
 
@@ -142,7 +157,8 @@ def _read_result(folder: Path, compiler: BaseCompiler, script: ScriptJob | None,
         refused = [f"{node}: {why}" for node, why in found.get("refused", []) if node]
         hint = f"it names {'; '.join(refused[:_SHOWN])}" if refused else found.get("hint", "")
         hint = hint or _of_memory(found["error"], os.environ) or _rare_types(path)
-        raise CheckError("handoff-failed", f"{compiler.name} refused the model: {found['error']}", hint=hint)
+        text = f"{compiler.name} refused the model: {found['error']}"
+        raise CompilerStopError("handoff-failed", text, hint=hint, outcome="refused")
     with np.load(folder / "outputs.npz", allow_pickle=False) as arrays:
         outputs = tuple({key: arrays[str(i)] for key, i in batch.items()} for batch in found["outputs"])
     settings = found.get("settings", {})

@@ -18,10 +18,22 @@ from onnxqat.cli import _options
 @click.option(
     "--timeout", type=_options.POSITIVE, default=120.0, help="Seconds after which one model's compilation is stopped."
 )
+@click.option(
+    "--write",
+    type=_options.OUTPUT,
+    metavar="FILE",
+    help="Also compile each operator in float, and write a draft of a table that states where the compiler parts.",
+)
 @_options.html
 @_options.as_json
 def run(
-    compiler: str, backend: str | None, only: tuple[str, ...], timeout: float, html: Path | None, as_json: bool
+    compiler: str,
+    backend: str | None,
+    only: tuple[str, ...],
+    timeout: float,
+    write: Path | None,
+    html: Path | None,
+    as_json: bool,
 ) -> None:
     """Compile every operator alone, and compare what runs on integers with a table.
 
@@ -30,9 +42,15 @@ def run(
     Example: onnxqat backends probe onnxruntime-cpu --only Conv --only Sub
     """
     from onnxqat.cli import _output
+    from onnxqat.deployment import probe_table
     from onnxqat.deployment.probe import probe
-    from onnxqat.report import build_probe
+    from onnxqat.graph import atomic
+    from onnxqat.report import build, build_probe
 
     with _options.progress("probe", quiet=as_json) as progress:
-        report = probe(compiler, backend, only=only, timeout=timeout, progress=progress)
-    _output.show(build_probe.from_probe(report), as_json=as_json, html_path=html)
+        report = probe(compiler, backend, only=only, in_float=write is not None, timeout=timeout, progress=progress)
+    shown = build_probe.from_probe(report)
+    if write is not None:
+        atomic.write_atomic(write, probe_table.draft(report, backend).encode())
+        shown = build.with_files(shown, str(write))
+    _output.show(shown, as_json=as_json, html_path=html)
