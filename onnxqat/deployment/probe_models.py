@@ -101,7 +101,7 @@ _AFFINE_16, _AFFINE_8 = (
 _CLIP6: dict[int, Array] = {1: np.array(0, np.float32), 2: np.array(6, np.float32)}
 
 BESIDE = Case("Conv", weights=_CONV, attributes=_PADS)
-"""What stands beside an operator in float: a model without any quantizer is another matter for some compilers."""
+"""Neighbour of an operator in float: a model without any quantizer is another matter for some compilers."""
 
 CASES: tuple[Case, ...] = (
     BESIDE,
@@ -267,7 +267,7 @@ def _ranges(case: Case) -> dict[str, tuple[float, float]]:
 
 
 def _float_graph(case: Case) -> onnx.GraphProto:
-    """`case` without pairs."""
+    """Graph of `case` without pairs."""
     constants = {f"c{i}": np.asarray(v) for i, v in case.constants.items()}
     constants |= {f"w{i}": _weights(shape) for i, (shape, _) in case.weights.items()}
     values = feeds(case)
