@@ -1,6 +1,7 @@
 """Files and functions stay short; what is public says what it does and what it returns."""
 
 import ast
+import functools
 from collections.abc import Iterator
 
 from tests.source_tree import REPOSITORY, package_files, parse
@@ -12,9 +13,11 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
-CLASSES = {
-    node.name: node for path in package_files() for node in ast.walk(parse(path)) if isinstance(node, ast.ClassDef)
-}
+@functools.cache
+def classes() -> dict[str, ast.ClassDef]:
+    """Classes of the package by name."""
+    trees = map(parse, package_files())
+    return {node.name: node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
 
 
 def public_definitions(body: list[ast.stmt]) -> Iterator[Definition]:
@@ -28,10 +31,11 @@ def inherits_documentation(class_: ast.ClassDef, method: str) -> bool:
         name = ast.unparse(base).split("[")[0].rpartition(".")[2]
         if name in {"ABC", "Protocol", "Generic", "NamedTuple", "Enum", "BaseModel", "object"}:
             continue
-        if CLASSES.get(name, class_) is class_:  # of another package, or a namesake in another file
+        found = classes().get(name, class_)
+        if found is class_:  # of another package, or a namesake in another file
             return True
-        own = [n for n in CLASSES[name].body if isinstance(n, Function) and n.name == method]
-        if any(map(ast.get_docstring, own)) or inherits_documentation(CLASSES[name], method):
+        own = [n for n in found.body if isinstance(n, Function) and n.name == method]
+        if any(map(ast.get_docstring, own)) or inherits_documentation(found, method):
             return True
     return False
 

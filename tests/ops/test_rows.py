@@ -1,5 +1,7 @@
 """Every row of the operator table against the schemas of the installed onnx."""
 
+import functools
+
 import onnx.defs
 import pytest
 
@@ -9,8 +11,14 @@ from onnxqat.ops import operators
 ROWS = sorted(operators.table().values(), key=lambda row: (row.domain, row.name))
 
 
+@functools.cache
+def schemas():
+    return onnx.defs.get_all_schemas_with_history()
+
+
+@functools.cache
 def versions(name):
-    return sorted(s.since_version for s in onnx.defs.get_all_schemas_with_history() if (s.domain, s.name) == ("", name))
+    return sorted(s.since_version for s in schemas() if (s.domain, s.name) == ("", name))
 
 
 STANDARD = [row for row in ROWS if not row.domain and (versions(row.name) or row.name not in query.BEYOND_OPSET)]
