@@ -154,6 +154,15 @@ class Group:
         return run
 
 
+def samples(most: int | None) -> Group:
+    """Return the options of what a command measures on, by default at most `most` samples: its argument `samples`."""
+    if most is None:
+        count = limit
+    else:
+        count = click.option("--limit", type=COUNT, default=most, help="Largest number of samples to use.")
+    return Group("samples", data, preprocess, batch_size, count, random_data)
+
+
 accuracy_limits = Group(
     "limits",
     click.option(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-from onnxqat.backends import schema
 from onnxqat.backends.schema import Backend
 from onnxqat.errors import UsageError
+from onnxqat.placement import named_table
 
 Activations = Literal["static", "dynamic"]
 """Scales of activations from calibration data, or from each tensor when the model runs."""
@@ -23,11 +23,5 @@ def of_backend(backend: Backend, activations: str | None) -> Backend:
         raise UsageError("option-invalid", f"there are no {activations!r} activations", hint=f"one of: {known}")
     if activations != "dynamic" or backend.dynamic_activations:
         return backend
-    if backend.dynamic is None:
-        others = [name for name in schema.names() if schema.load(name).dynamic]
-        raise UsageError(
-            "option-invalid",
-            f"{backend.backend} has no table for activations that are quantized when the model runs",
-            hint=f"{', '.join(others)} have; integer hardware needs scales that are constant",
-        )
-    return schema.load(backend.dynamic)
+    purpose = "for activations that are quantized when the model runs"
+    return named_table.load(backend, "dynamic", purpose, "integer hardware needs scales that are constant")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-from onnxqat.backends import schema
 from onnxqat.backends.schema import Backend, OpRow, TypeRow
 from onnxqat.errors import UsageError
+from onnxqat.placement import named_table
 
 WeightType = Literal["int4", "uint4", "int8", "uint8"]
 """Types of weights; the unsigned ones have a zero point."""
@@ -21,21 +21,12 @@ def of_backend(backend: Backend, weight_type: str | None) -> Backend:
     if weight_type is None:
         return backend
     if weight_type not in get_args(WeightType):
-        raise UsageError(
-            "option-invalid",
-            f"there is no weight type {weight_type!r}",
-            hint=f"one of: {', '.join(get_args(WeightType))}",
-        )
+        known = ", ".join(get_args(WeightType))
+        raise UsageError("option-invalid", f"there is no weight type {weight_type!r}", hint=f"one of: {known}")
     if _is_weight_only(backend):
         return backend
-    if backend.weight_only is None:
-        others = [name for name in schema.names() if schema.load(name).weight_only]
-        raise UsageError(
-            "option-invalid",
-            f"{backend.backend} has no table of weights alone",
-            hint=f"{', '.join(others)} have; for another target write a table with `placement: inputs` and weights alone",
-        )
-    return schema.load(backend.weight_only)
+    hint = "for another target write a table with `placement: inputs` and weights alone"
+    return named_table.load(backend, "weight_only", "of weights alone", hint)
 
 
 def with_type(row: TypeRow, weight_type: str | None, block: int | None) -> TypeRow:

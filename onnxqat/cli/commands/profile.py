@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import click
 
@@ -13,14 +13,7 @@ from onnxqat.cli import _headings, _options
 @click.command(cls=_headings.Headed)
 @click.argument("float_model", type=_options.PATH)
 @click.argument("qdq_model", type=_options.PATH)
-@_headings.under(
-    "Data",
-    _options.data,
-    _options.preprocess,
-    _options.batch_size,
-    click.option("--limit", type=_options.COUNT, default=64, help="Largest number of samples to use."),
-    _options.random_data,
-)
+@_headings.under("Data", _options.samples(64))
 @_headings.under(
     "Measures",
     click.option(
@@ -57,11 +50,7 @@ from onnxqat.cli import _headings, _options
 def run(
     float_model: Path,
     qdq_model: Path,
-    data: str | None,
-    preprocess: str | None,
-    batch_size: int,
-    limit: int,
-    random_data: bool,
+    samples: dict[str, Any],
     score: str | None,
     labels: Path | None,
     by: Literal["tensor", "layer"],
@@ -88,15 +77,11 @@ def run(
         found = profile(
             float_model,
             qdq_model,
-            data,
             by=by,
             ways=None if ways is None else [way.strip() for way in ways.split(",")],  # type: ignore[misc]
             sort=sort,
             min_sqnr=min_sqnr,
-            preprocess=preprocess,
-            batch_size=batch_size,
-            limit=limit,
-            random_data=random_data,
+            **samples,
             score=score,
             labels=labels,
             progress=progress,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -45,11 +46,7 @@ def _schema(context: click.Context, _: click.Parameter, asked: bool) -> None:
 )
 @_headings.under(
     "Data",
-    _options.data,
-    _options.preprocess,
-    _options.batch_size,
-    click.option("--limit", type=_options.COUNT, default=64, help="Largest number of samples to use."),
-    _options.random_data,
+    _options.samples(64),
     click.option(
         "--latency", is_flag=True, help="Measure the time of one batch of each model in onnxruntime, in one thread."
     ),
@@ -87,11 +84,7 @@ def run(
     float_model: Path | None,
     before: Path | None,
     variants: tuple[str, ...],
-    data: str | None,
-    preprocess: str | None,
-    batch_size: int,
-    limit: int,
-    random_data: bool,
+    samples: dict[str, Any],
     latency: bool,
     results: tuple[Path, ...],
     output: Path,
@@ -111,15 +104,11 @@ def run(
     with _options.progress("report", quiet=as_json) as progress:
         found = model_report(
             model,
-            data,
             float_model=float_model,
             before=before,
             variants=_named(variants),
             results=results,
-            preprocess=preprocess,
-            batch_size=batch_size,
-            limit=limit,
-            random_data=random_data,
+            **samples,
             latency=latency,
             progress=progress,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -11,14 +12,7 @@ from onnxqat.cli import _headings, _options
 
 @click.command(cls=_headings.Headed)
 @click.argument("model", type=_options.PATH)
-@_headings.under(
-    "Data",
-    _options.data,
-    _options.preprocess,
-    _options.batch_size,
-    click.option("--limit", type=_options.COUNT, default=32, help="Largest number of samples to use."),
-    _options.random_data,
-)
+@_headings.under("Data", _options.samples(32))
 @_headings.under(
     "Arithmetic",
     click.option(
@@ -48,11 +42,7 @@ from onnxqat.cli import _headings, _options
 )
 def run(
     model: Path,
-    data: str | None,
-    preprocess: str | None,
-    batch_size: int,
-    limit: int,
-    random_data: bool,
+    samples: dict[str, Any],
     arithmetic: str,
     accumulator: int,
     overflow: str,
@@ -77,15 +67,11 @@ def run(
     with _options.progress("simulate", quiet=as_json) as progress:
         found = simulate(
             model,
-            data,
             arithmetic=arithmetic,
             accumulator=Accumulator(accumulator, overflow),  # type: ignore[arg-type]
             rounding=rounding,  # type: ignore[arg-type]
             engine=engine,  # type: ignore[arg-type]
-            preprocess=preprocess,
-            batch_size=batch_size,
-            limit=limit,
-            random_data=random_data,
+            **samples,
             codes=codes,
             progress=progress,
         )

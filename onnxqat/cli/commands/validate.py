@@ -13,14 +13,7 @@ from onnxqat.cli import _headings, _options
 @click.command(cls=_headings.Headed)
 @click.argument("float_model", type=_options.PATH)
 @click.argument("qdq_model", type=_options.PATH)
-@_headings.under(
-    "Data",
-    _options.data,
-    _options.preprocess,
-    _options.batch_size,
-    _options.limit,
-    _options.random_data,
-)
+@_headings.under("Data", _options.samples(None))
 @_headings.under(
     "Accuracy",
     _options.scores,
@@ -58,11 +51,7 @@ from onnxqat.cli import _headings, _options
 def run(
     float_model: Path,
     qdq_model: Path,
-    data: str | None,
-    preprocess: str | None,
-    batch_size: int,
-    limit: int | None,
-    random_data: bool,
+    samples: dict[str, Any],
     scores: tuple[str, ...],
     labels: Path | None,
     no_torch: bool,
@@ -88,11 +77,7 @@ def run(
         report = validate(
             float_model,
             qdq_model,
-            data,
-            preprocess=preprocess,
-            batch_size=batch_size,
-            limit=limit,
-            random_data=random_data,
+            **samples,
             score=scores,
             labels=labels,
             use_torch=not no_torch,
@@ -110,13 +95,9 @@ def run(
 
         proof = proved(
             qdq_model,
-            data,
             float_model=float_model,
             output=prove,
-            preprocess=preprocess,
-            batch_size=batch_size,
-            limit=SAMPLES if limit is None else min(limit, SAMPLES),
-            random_data=random_data,
+            **samples | {"limit": min(samples["limit"] or SAMPLES, SAMPLES)},
             use_torch=not no_torch,
         )
         shown = build_proof.joined(shown, proof, prove)
