@@ -88,8 +88,10 @@ def test_openvino_takes_what_is_inserted(gathered: bool) -> None:
         str(info["primitiveType"].astype(str)).lower()
         for info in infos
         if str(info["layerType"].astype(str)).startswith(("MatMul", "FullyConnected"))
+        or "_MatMul" in str(info["originalLayersNames"].astype(str))
     ]
-    assert len(kernels) == (1 if gathered else 4)
+    # On processors with VNNI both products of the attention are one kernel, named for its elementwise operators.
+    assert len(kernels) in ((1,) if gathered else (3, 4))
     assert all(kernel.endswith("i8") for kernel in kernels), kernels
 
 
