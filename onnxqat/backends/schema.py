@@ -316,6 +316,10 @@ class Fact(_Row):
     note: str | None = None
 
 
+ACCUMULATOR_BITS = range(8, 33)
+"""Widths of accumulators that sums can be kept within; fewer hold no product of 4-bit codes."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Backend(_Row):
     """A backend table.
@@ -334,7 +338,7 @@ class Backend(_Row):
     (:mod:`onnxqat.arithmetic`): training computes it. `limits` are what the compiler is known to stop at or to leave to the CPU. `equalize` names the equalizations that run where the user names none (:mod:`onnxqat.backends.equalizations`). `accepts` names the types of activations and of weights that the compiler takes,
     any where it says nothing; ``int8-symmetric`` is int8 without a zero point. `facts` gives the source of keys by path
     (``types.act``), for all below it too. `integer` names operators that become integer functions
-    (:mod:`onnxqat.integer_functions`). `former_keys` says which names of earlier releases the table was read from.
+    (:mod:`onnxqat.integer_functions`). `accumulator_bits` is the width that sums of products have to stay within for any input. `former_keys` says which names of earlier releases the table was read from.
     """
 
     schema_version: Literal[1]
@@ -375,6 +379,7 @@ class Backend(_Row):
     session: dict[str, str] = dataclasses.field(default_factory=dict)
     former_keys: tuple[str, ...] = ()
     integer: tuple[str, ...] = ()
+    accumulator_bits: int | None = None
 
     def __post_init__(self) -> None:
         for op, row in self.ops.items():
@@ -393,6 +398,8 @@ class Backend(_Row):
             if operator not in integer_functions.kinds():
                 known = ", ".join(integer_functions.kinds())
                 raise ValueError(f"integer names {operator!r}, which is none of {known}")
+        if self.accumulator_bits is not None and self.accumulator_bits not in ACCUMULATOR_BITS:
+            raise ValueError(f"accumulator_bits is {self.accumulator_bits}; accumulators have 8 to 32 bits")
         if self.first_last_bits is not None and self.first_last_bits not in (0, *WIDTHS):
             raise ValueError(f"first_last_bits is {self.first_last_bits}, which is none of 0, 2 to 8, 16")
         try:

@@ -4,32 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
 from onnxqat.backends import schema
 from onnxqat.data.data import Data
-from onnxqat.data.inputs import samples_of, static_batch
-from onnxqat.errors import ModelError
-from onnxqat.insertion import trial
+from onnxqat.data.inputs import Feeds, static_batch
+from onnxqat.insertion import decibels
+from onnxqat.insertion.decibels import Place
 from onnxqat.insertion.placing import Calibrated
 from onnxqat.placement import planner, table_overrides
 from onnxqat.placement.table_overrides import Overrides
-from onnxqat.runtime import joined_runs, non_finite
+from onnxqat.runtime import non_finite
 from onnxqat.runtime.session import Session
 from onnxqat.types import Remark
 
-Array = npt.NDArray[Any]
-
 ROUNDS, SECONDS = 100, 2.0
 """Runs of each file on one sample at most, and time after which no further is begun: the fastest of some tells enough."""
-
-Place = Callable[..., None]
-"""Function of a model and remarks, in place, with the keywords ``table``, ``plan`` and ``resolved``."""
 
 
 def cost(
@@ -54,21 +46,16 @@ def cost(
     if not overrides.exact or not data.repeatable:
         return ()
     free = table_overrides.apply(dataclasses.replace(overrides, exact=False), schema.load(backend))
-    batches = trial.samples(data)
     # Weights of such tables stay clear of what saturates on x86; those for other chips need kernels that do not.
     timed = any(kind.saturates or kind.reduce_range for kind in free.types.values())
     other = dataclasses.replace(calibrated, table=free, first=planner.plan(calibrated.model, free, calibrated.chosen))
-    try:
-        wanted = joined_runs.run(Session(original, optimize=True, what="the float model"), batches)
-        sessions = [_session(each, place, precise=not timed) for each in (calibrated, other)]
-        exact, plain = (_worst(joined_runs.run(session, batches), wanted) for session in sessions)
-    except ModelError:
-        return ()  # the trial tells why
-    if not np.isfinite([exact, plain]).all():
+    found = decibels.compared(original, (calibrated, other), data, place, precise=not timed)
+    if found is None:
         return ()
+    (exact, plain), sessions, batches = found.worst, found.sessions, found.batches
     text = (
         f"--exact costs {max(plain - exact, 0.0):.1f} dB: the worst output has {exact:.1f} dB, and {plain:.1f} with free "
-        f"scales, on {sum(map(samples_of, batches))} calibration samples"
+        f"scales, on {found.samples} calibration samples"
     )
     if timed:
         one = non_finite.few(batches[0], 1, dynamic=static_batch(data.inputs) is None)
@@ -77,19 +64,7 @@ def cost(
     return (Remark(text, (), "insert"),)
 
 
-def _session(calibrated: Calibrated, place: Place, *, precise: bool) -> Session:
-    """The default session of the file that `calibrated` leads to."""
-    model, plan = calibrated.model.clone(), calibrated.plan()
-    place(model, [], table=calibrated.table, plan=plan, resolved=calibrated.resolve(plan))
-    return Session(model, optimize=True, precise=precise, what="the quantized model", threads=1)
-
-
-def _worst(found: Mapping[str, Array], wanted: Mapping[str, Array]) -> float:
-    alike = (n for n, w in wanted.items() if w.dtype.kind == "f" and w.shape == found[n].shape)
-    return min((trial.sqnr(found[n], wanted[n]) for n in alike), default=np.inf)
-
-
-def _times(sessions: Sequence[Session], feeds: Mapping[str, Array]) -> float:
+def _times(sessions: Sequence[Session], feeds: Feeds) -> float:
     """Ratio of the run time of the first session to that of the second.
 
     Both take turns in this thread, and its processor time is measured: other work on the machine does not count.

@@ -27,7 +27,7 @@ import onnx_ir as ir
 from onnxqat.backends import equalizations, schema
 from onnxqat.displayed import Displayed
 from onnxqat.errors import UsageError
-from onnxqat.graph import build, bundles, edit, files_read, io, provenance, qdq, query, walk
+from onnxqat.graph import build, bundles, edit, files_read, io, notes, provenance, qdq, query, walk
 from onnxqat.insertion import kept_weights, needed_data, records, weight_choice
 from onnxqat.insertion.prepare import BatchNorm, prepare
 from onnxqat.insertion.weight_choice import Rounding, WeightChoice
@@ -200,7 +200,7 @@ def insert_qdq(
     if equalizing:
         seen = None if calibration is None else data
         remarks.extend(_equalize(graph, table, chosen, seen, equalizing, compares=not fast))
-    from onnxqat.insertion import exactness
+    from onnxqat.insertion import accumulator_cost
     from onnxqat.insertion import guard as guarding
 
     # Random numbers say nothing of how large codes get, and --safe-range takes no data's word for it.
@@ -210,7 +210,7 @@ def insert_qdq(
     if fast or calibration is None:
         choice = choice.without_data()
     else:
-        remarks.extend(exactness.cost(original, calibrated, (backend, overrides), data, place))
+        remarks.extend(accumulator_cost.of_options(original, calibrated, (backend, overrides), data, place))
         remarks.extend(calibrated.choose_ranges(data))
     has_file = bool(origin.float_model)
     placing = functools.partial(_round_and_place, table=table, data=data, choice=choice, has_file=has_file)
@@ -371,11 +371,26 @@ def place(
         from onnxqat.calibration.exact import tie_free_sums
 
         tie_free_sums.make_odd(model, plan, resolved.placements)
+    if table.accumulator_bits is not None:
+        resolved = _within_accumulators(model, remarks, table, resolved)
     setting = Setting(table, placements=resolved.placements, biases=resolved.biases)
     remarks.extend(run.rewrite(model, recipes.PLACE, setting).remarks)
     edit.remove_unused(model)
     remarks.extend(_opset.too_new(model, table.backend, table.opset[1]))
     _note(model, plan, resolved)
+
+
+def _within_accumulators(model: ir.Model, remarks: list[Remark], table: schema.Backend, resolved: Resolved) -> Resolved:
+    """`resolved` with weight scales that keep sums within the width of the table; `model` notes the width."""
+    from onnxqat.calibration import accumulator_limits
+
+    assert table.accumulator_bits is not None
+    trial = model.clone()
+    run.rewrite(trial, recipes.PLACE, Setting(table, placements=resolved.placements, biases=resolved.biases))
+    found = accumulator_limits.limits(trial, table.accumulator_bits)
+    remarks.extend(found.remarks())
+    model.metadata_props[notes.ACCUMULATOR_BITS] = str(table.accumulator_bits)
+    return resolved.with_grids(found.grids)
 
 
 def _finish_operators(model: ir.Model, table: schema.Backend, overrides: Overrides) -> tuple[Remark, ...]:

@@ -14,7 +14,16 @@ import onnx_ir as ir
 
 from onnxqat import discover
 from onnxqat.backends import schema
-from onnxqat.backends.schema import FLOAT_OBSERVERS, SCALE_BITS, WIDTHS, Backend, Chain, Check, TypeRow
+from onnxqat.backends.schema import (
+    ACCUMULATOR_BITS,
+    FLOAT_OBSERVERS,
+    SCALE_BITS,
+    WIDTHS,
+    Backend,
+    Chain,
+    Check,
+    TypeRow,
+)
 from onnxqat.errors import UsageError
 from onnxqat.graph import query, walk
 from onnxqat.ops import operators as ops
@@ -90,6 +99,7 @@ class Overrides:
         rules: types, widths and observers of single nodes (:mod:`onnxqat.placement.node_rules`); they win over all others.
         integer: operators that become integer functions, as ``"softmax,gelu"``, or ``"all"``; None: those of the table.
         lut: bits of the number of segments of their tables of 16-bit codes, 4 to 15; None: 10.
+        accumulator_bits: width that the sums of every layer stay within for any input, 8 to 32; None: that of the table.
     """
 
     exclude: tuple[str, ...] = ()
@@ -115,6 +125,7 @@ class Overrides:
     rules: tuple[NodeRule, ...] = ()
     integer: str | None = None
     lut: int | None = None
+    accumulator_bits: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -258,10 +269,25 @@ def apply(overrides: Overrides, backend: Backend) -> Backend:
         )
     backend = dynamic_table.of_backend(weight_only.of_backend(backend, overrides.weight_only), overrides.activations)
     backend = integer_operators.with_functions(backend, overrides.integer)
+    backend = _with_accumulators(overrides, backend)
     for edit in (_with_types, _with_short_scales, _with_exactness, _with_first_last):
         backend = edit(overrides, backend)
     _check_widths(overrides, backend)
     return backend
+
+
+def _with_accumulators(overrides: Overrides, backend: Backend) -> Backend:
+    """The width of accumulators.
+
+    Raises:
+        UsageError: ``option-invalid``.
+    """
+    bits = overrides.accumulator_bits
+    if bits is None:
+        return backend
+    if bits not in ACCUMULATOR_BITS:
+        raise UsageError("option-invalid", f"an accumulator of {bits} bits", hint="--accumulator-bits takes 8 to 32")
+    return backend.model_copy(update={"accumulator_bits": bits})
 
 
 def _with_types(overrides: Overrides, backend: Backend) -> Backend:

@@ -20,9 +20,10 @@ from onnxqat.bridge.speed.redundant_quantizers import skip_repeated
 from onnxqat.bridge.speed.relu_fusion import fuse_relu
 from onnxqat.data.recorded import remarks_on_float
 from onnxqat.errors import UsageError
-from onnxqat.graph import io
+from onnxqat.graph import io, notes
 from onnxqat.training import methods, outcome, schedules
 from onnxqat.training.callbacks import batchnorm_statistics as batch_norms
+from onnxqat.training.callbacks.accumulators import KeptWidth
 from onnxqat.training.callbacks.method_penalty import MethodPenalty
 from onnxqat.training.callbacks.progressive import Progressive
 from onnxqat.training.config import DistillationConfig
@@ -125,7 +126,14 @@ def _resolved(given: Options, graph: ir.Model) -> Options:
         inner=given.distillation.features is not None,
     )
     execution = dataclasses.replace(execution, arithmetic=arithmetic)
-    return dataclasses.replace(given, batch_norm=batch_norms.resolve(given.batch_norm, graph), execution=execution)
+    width = notes.accumulator_bits(graph)
+    return dataclasses.replace(
+        given,
+        batch_norm=batch_norms.resolve(given.batch_norm, graph),
+        execution=execution,
+        # Last, so that what others do to weights is within the width too.
+        callbacks=(*given.callbacks, *([] if width is None else [KeptWidth(graph, width)])),
+    )
 
 
 def _student(graph: ir.Model, given: Options) -> OnnxModule:

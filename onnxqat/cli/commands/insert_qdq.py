@@ -180,6 +180,15 @@ if TYPE_CHECKING:
     ),
 )
 @_headings.under(
+    "Accumulators",
+    click.option(
+        "--accumulator-bits",
+        type=int,
+        metavar="N",
+        help="Bit width that sums of products stay within for any input, 8 to 32, as in 16 [the backend's, or none].",
+    ),
+)
+@_headings.under(
     "Output",
     click.option("-o", "--output", type=_options.OUTPUT, help="File to write [MODEL.qdq.onnx]."),
     click.option("--explain", is_flag=True, help="Print the rule behind every decision."),
@@ -222,6 +231,7 @@ def run(
     passes: tuple[str, ...],
     integer: str | None,
     lut: int | None,
+    accumulator_bits: int | None,
     random_data: bool,
     replace: bool,
     keep: bool,
@@ -271,6 +281,7 @@ def run(
         rules=rules,
         integer=integer,
         lut=None if lut is None else _bits_of(lut),
+        accumulator_bits=accumulator_bits,
     )
     with _options.progress("calibrate", quiet=as_json) as progress:
         result = insert_qdq(
