@@ -111,7 +111,7 @@ def ends(filters: npt.NDArray[np.int64], steps: Steps, bias: IntArray | None = N
 def steps_of(quantizer: Quantizer) -> Steps:
     """Smallest and largest step that `quantizer` gives: the ends of its grid, and of a Relu or Clip in front of it."""
     grid, zero = quantizer.qparams.qtype, quantizer.qparams.zero_point.astype(np.int64)
-    low, high = grid.quant_min - zero.max(initial=0), grid.quant_max - zero.min(initial=0)
+    low, high = grid.quant_min - zero.max(), grid.quant_max - zero.min()
     least, most = _limits(quantizer.input)
     scale = quantizer.qparams.scale
     if scale.ndim == 0:

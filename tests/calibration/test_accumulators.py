@@ -81,6 +81,10 @@ def test_a_relu_or_clip_moves_the_ends_of_steps(layers: dict[str, accumulators.L
     scale = float(grouped.input.qparams.scale)
     assert (int(low), int(high)) == (round(-0.5 / scale), min(round(1.0 / scale), 255))
     assert layers["c"].steps[0] == 0
+    first = layers["a"]
+    zero = int(first.input.qparams.zero_point)
+    assert zero > 0
+    assert tuple(map(int, first.steps)) == (-zero, 255 - zero)
 
 
 def test_ranges_of_channels_tighten(layers: dict[str, accumulators.Layer]) -> None:
