@@ -3,6 +3,7 @@
     python tools/bench/cifar10_200_steps.py --bits 4,4
     python tools/bench/cifar10_200_steps.py --bits 4,4 --backend onnxruntime-cpu
     python tools/bench/cifar10_200_steps.py --bits 2,2 --batch-norm keep
+    python tools/bench/cifar10_200_steps.py --bits 4,4 --accumulator-bits 16
 
 ``academic`` quantizes inputs and weights of convolutions and linear layers, the first and the last with 8 bits;
 ``onnxruntime-cpu`` every tensor, the network's input and the last layer included. Starts from
@@ -41,6 +42,7 @@ def start(arguments: argparse.Namespace, calibrated_on: np.ndarray, output: Path
         activation_bits=activation_bits,
         first_last_bits=arguments.first_last_bits,
         observer=arguments.observer,
+        accumulator_bits=arguments.accumulator_bits,
     )
     onnxqat.insert_qdq(
         cifar10_resnet20.FLOAT,
@@ -74,6 +76,7 @@ def main() -> None:
     parser.add_argument("--rounding", default="auto", choices=["auto", "nearest", "compensated"])
     parser.add_argument("--observer")
     parser.add_argument("--first-last-bits", type=int)
+    parser.add_argument("--accumulator-bits", type=int, help="keep all sums within so many bits; both files are proved")
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument(
         "--options",
@@ -100,6 +103,7 @@ def main() -> None:
     folder = cifar10_resnet20.RUNS
     folder.mkdir(parents=True, exist_ok=True)
     name = f"w{arguments.bits.replace(',', 'a')}_{arguments.backend}_{arguments.batch_norm}_{arguments.steps}"
+    name += "" if arguments.accumulator_bits is None else f"_{arguments.accumulator_bits}"
     calibrated = start(arguments, seen[:512], folder / f"{name}_start.onnx")
     began = time.process_time()
     losses: list[float] = []
@@ -122,6 +126,7 @@ def main() -> None:
     row: dict[str, Any] = {"run": name, "options": options, "steps": result.steps, "written": result.written}
     row["losses"] = [round(float(np.mean(losses[i : i + 25])), 3) for i in range(0, len(losses), 25)]
     row |= {"limited_scales": result.limited_scales, "cpu_seconds": round(time.process_time() - began)}
+    row["bits_any_input"] = [onnxqat.prove(path).bits for path in (calibrated, Path(result.model))]
     if arguments.held_out:
         held = scorer.PREPROCESS["cifar10"](images[-HELD_OUT:]), labels[-HELD_OUT:]
         row |= {"held_out_start": accuracy(calibrated, *held), "held_out": accuracy(Path(result.model), *held)}
