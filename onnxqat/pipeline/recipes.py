@@ -32,6 +32,7 @@ FOLD = (
     "matmul-bias-to-gemm",
     "gemm-to-matmul",
     "pad-counted-pools",
+    "floor-average-pools",
     "write-default-attributes",
 )
 """The layers that the target runs; types and shapes are inferred in front of it, and BatchNormalization kept or not."""
