@@ -215,7 +215,7 @@ def _float_attributes(here: Place) -> dict[str, Any]:
     """Attributes of the float operator that a call stands for."""
     found = {name: query.attribute(here.node, name, None) for name in here.node.attributes}
     axes = found.pop("axes", None)
-    return {**({} if axes is None else {"axis": axes[0]}), **found}
+    return {**({} if axes is None or not here.function.has_axis else {"axis": axes[0]}), **found}
 
 
 def _weights(here: Place, scope: walk.Scope, names: build.Names) -> list[ir.Value]:

@@ -82,6 +82,7 @@ class IntegerFunction(abc.ABC):
         rows: whether it works on rows along axes.
         weights: float parameters of the operator, which become integer inputs of the function.
         attributes: those of the operator that change its numbers, which a call keeps.
+        has_axis: whether the float operator says in its attribute ``axis`` along which axis rows lie.
         has_tables: whether the class takes the size of a table, ``lut``.
     """
 
@@ -90,6 +91,7 @@ class IntegerFunction(abc.ABC):
     rows: ClassVar[bool] = False
     weights: ClassVar[tuple[str, ...]] = ()
     attributes: ClassVar[tuple[str, ...]] = ()
+    has_axis: ClassVar[bool] = True
     has_tables: ClassVar[bool] = False
 
     def __init__(self, x: str, y: str) -> None:

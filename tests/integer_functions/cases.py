@@ -23,6 +23,7 @@ RANGES: dict[str, tuple[tuple[float, float], tuple[float, float]]] = {
     "Erf": ((-4.0, 4.0), (-1.0, 1.0)),
     "Exp": ((-4.0, 4.0), (0.0, 55.0)),
     "Gelu": ((-4.0, 4.0), (-0.2, 4.0)),
+    "GlobalAveragePool": ((-4.0, 4.0), (-1.0, 1.0)),
     "HardSigmoid": ((-4.0, 4.0), (0.0, 1.0)),
     "HardSwish": ((-6.0, 6.0), (-0.4, 6.0)),
     "LayerNormalization": ((-4.0, 4.0), (-8.0, 8.0)),
@@ -86,7 +87,8 @@ class Case:
         """A model that calls the function."""
         kinds = [helper.np_dtype_to_tensor_dtype(np.dtype(name)) for name in (self.function.x, self.function.y)]
         values = [
-            helper.make_tensor_value_info(name, kind, self.codes.shape) for name, kind in zip("xy", kinds, strict=True)
+            helper.make_tensor_value_info(name, kind, array.shape)
+            for name, kind, array in zip("xy", kinds, (self.codes, self.in_numpy()), strict=True)
         ]
         dtypes = self.function.dtypes()
         initializers = [
@@ -101,11 +103,6 @@ class Case:
         made = helper.make_model(graph, functions=[function], opset_imports=imports, ir_version=8)
         onnx.checker.check_model(made, full_check=True)
         return made
-
-
-def types(operator: str) -> tuple[tuple[str, str], ...]:
-    """Types that the function of `operator` reads and gives."""
-    return TYPES if getattr(library.kinds()[operator], "has_segments", True) else TYPES[:2]
 
 
 def grid(low: float, high: float, storage: str) -> CodeGrid:

@@ -10,7 +10,7 @@ from tests.integer_functions import cases
 from tools import integer_operators
 
 OPERATORS = tuple(library.kinds())
-PAIRS = [(operator, *types) for operator in OPERATORS for types in cases.types(operator)]
+PAIRS = [(operator, *types) for operator in OPERATORS for types in cases.TYPES]
 
 
 @pytest.mark.parametrize(("operator", "x", "y"), PAIRS)
@@ -68,6 +68,21 @@ def test_softmax_of_one_large_code_among_many() -> None:
     result = function.compute(codes, constants)
     assert result[0, 17] == 255
     assert result.sum() == 255
+
+
+@pytest.mark.parametrize("storage", ["int8", "int16"])
+def test_reciprocals_of_both_signs(storage: str) -> None:
+    function = library.kinds()["Reciprocal"](storage, storage)
+    x, y = cases.grid(-4, 4, storage), cases.grid(-8, 8, storage)
+    codes = np.arange(x.low, x.high + 1)
+    call = cases.Call()
+    found = y.values(function.compute(codes, function.constants(x, y, call)))
+    steps = codes - x.zero_point
+    assert (np.sign(found[np.abs(steps) > 0]) == np.sign(steps[np.abs(steps) > 0])).mean() > 0.99
+    assert found[steps == 0] == y.values(np.array(y.high))
+    inside = np.abs(x.values(codes)) > 1 / 7.9
+    errors = np.abs(found - 1 / np.where(inside, x.values(codes), 1.0))[inside]
+    assert errors.max() <= function.error_bound(x, y, call)
 
 
 def test_a_row_that_is_too_long_is_refused() -> None:

@@ -23,6 +23,10 @@ def _softmax(x: Tensor, call: Call) -> Tensor:
     return torch.softmax(x, call.axes[0])
 
 
+def _mean(x: Tensor, call: Call) -> Tensor:
+    return x.mean(call.axes, keepdim=True)
+
+
 def _gelu(x: Tensor, call: Call) -> Tensor:
     return functional.gelu(x, approximate="tanh" if call.attributes.get("approximate") == "tanh" else "none")
 
@@ -57,6 +61,7 @@ def _number(call: Call, name: str, default: float) -> float:
 OPERATIONS: dict[str, Operation] = {
     "Elu": _elu,
     "Gelu": _gelu,
+    "GlobalAveragePool": _mean,
     "HardSigmoid": _hard_sigmoid,
     "LayerNormalization": _normalize,
     "RMSNormalization": _normalize_power,

@@ -35,11 +35,9 @@ class Curve(IntegerFunction, abc.ABC):
 
     Attributes:
         curvature: largest magnitude of the second derivative.
-        has_segments: whether lines over segments come near to the curve everywhere.
     """
 
     curvature: ClassVar[float]
-    has_segments: ClassVar[bool] = True
     has_tables = True
 
     def __init__(self, x: str, y: str, lut: int | None = None) -> None:
@@ -65,13 +63,7 @@ class Curve(IntegerFunction, abc.ABC):
         return {"table": (-LARGEST_END, LARGEST_END) if self.reads_wide else self.range_of_result}
 
     def constants(self, x: CodeGrid, y: CodeGrid, call: Call) -> Constants:
-        """See the base class.
-
-        Raises:
-            ValueError: long codes of a curve with a pole.
-        """
-        if self.reads_wide and not self.has_segments:
-            raise ValueError(f"{self.operator} has a table of codes of 8 bits alone")
+        """See the base class."""
         step = 1 << self._segment if self.reads_wide else 1
         codes = np.arange(x.low, x.high + 1 + (step if self.reads_wide else 0), step)
         with np.errstate(all="ignore"):  # a curve has poles, which saturate

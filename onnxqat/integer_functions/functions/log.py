@@ -1,4 +1,4 @@
-"""Log by a table."""
+"""Log by a table, of 16-bit codes by exponent and mantissa."""
 
 from __future__ import annotations
 
@@ -6,17 +6,25 @@ import numpy as np
 import numpy.typing as npt
 
 from onnxqat.integer_functions.definition import Call
-from onnxqat.integer_functions.functions._curve import Curve
+from onnxqat.integer_functions.functions._mantissa import MantissaCurve
 
 
-class Function(Curve):
+class Function(MantissaCurve):
     """The natural logarithm; of what has none, the smallest result."""
 
     operator = "Log"
-    curvature = float("inf")
-    has_segments = False
 
     def reference(self, values: npt.NDArray[np.float64], call: Call) -> npt.NDArray[np.float64]:
         """See the base class."""
         with np.errstate(divide="ignore"):
             return np.log(np.maximum(values, 0))
+
+    def mantissa_part(self, mantissa: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """See the base class."""
+        return np.log(mantissa)
+
+    def exponent_part(
+        self, exponents: npt.NDArray[np.float64], scale: float
+    ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """See the base class."""
+        return np.ones_like(exponents), np.log(scale * 2.0**exponents)

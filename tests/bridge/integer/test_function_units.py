@@ -100,3 +100,34 @@ def test_reports_know_calls(path: Path) -> None:
     activations = [pair.tensor for pair in explained.pairs if pair.role == "activation"]
     assert activations[:4] == ["image", "h", "n", "a"]
     assert len(activations) == 5
+
+
+IMAGES = """
+<ir_version: 10, opset_import: ["" : 21]>
+g (float[N, 3, H, W] image) => (float[N, 4, 1, 1] out) <float[4, 3, 3, 3] w>
+{
+    c = Conv (image, w)
+    m = GlobalAveragePool (c)
+    out = Sigmoid (m)
+}"""
+
+
+@pytest.mark.parametrize("arithmetic", ["onnxruntime", "fixed-point"])
+def test_means_of_images_of_any_size(arithmetic: str) -> None:
+    data = {"image": np.random.default_rng(0).standard_normal((16, 3, 9, 7)).astype(np.float32)}
+    chosen = Overrides(integer="global-average-pool,sigmoid", reduce_range=True)
+    model = onnxqat.insert_qdq(with_weights(IMAGES), calibration=data, overrides=chosen, fast=True).model
+    assert isinstance(model, onnx.ModelProto)
+    assert [node.op_type for node in model.graph.node if node.domain] == [
+        "GlobalAveragePool_uint8_uint8",
+        "Sigmoid_uint8_uint8_lut8",
+    ]
+    small = {"image": data["image"][:, :, :5, :4]}
+    for feeds in (data, small):
+        found = [onnxqat.to_integer(model, arithmetic=arithmetic, engine=e) for e in ("torch", "numpy")]  # type: ignore[arg-type]
+        first, second = (each.run(feeds) for each in found)
+        assert found[0].float_operators() == []
+        np.testing.assert_array_equal(first.outputs["out"], second.outputs["out"])
+        if arithmetic == "onnxruntime":
+            wanted = Session(io.load(model), optimize=True, what="the model").run(feeds)["out"]
+            np.testing.assert_array_equal(first.outputs["out"], wanted)
