@@ -24,6 +24,7 @@ FOLD = (
     "lift-constants",
     "fuse-groups",
     "split-hard-swish",
+    "split-sum",
     "fold-batchnorm",
     "fold-gemm-scalars",
     "batchnorm-to-affine",
