@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from onnxqat.calibration import output_error
 from onnxqat.calibration.observers._base import BaseObserver
-from onnxqat.calibration.observers.auto import NAMES, Observer
+from onnxqat.calibration.observers.auto import BEHIND, NAMES, Observer
 from onnxqat.calibration.range_group import Group
 from onnxqat.data.data import Data
 from onnxqat.errors import ModelError
@@ -91,13 +91,22 @@ def _take_one_for_all(groups: Sequence[Group], network: output_error.Network) ->
     numbered = dict(enumerate(groups))
     least = network.error({row: group.chosen for row, group in numbered.items()})
     best = None
-    for name in NAMES:
-        error = network.error({row: group.grid(name) for row, group in numbered.items()})
+    for names in _one_for_all(groups):
+        error = network.error({row: group.grid(names[row]) for row, group in numbered.items()})
         if error < min(BETTER * least, DROWNED * network.parts):
-            least, best = error, name
+            least, best = error, names
     if best is not None:
-        for group in groups:
-            group.take(best)
+        for group, name in zip(groups, best, strict=True):
+            group.take(name)
+
+
+def _one_for_all(groups: Sequence[Group]) -> Iterator[list[str]]:
+    """The observer of each group, where all have one; and where those that a function reads have the one behind it."""
+    for name in NAMES:
+        yield [name] * len(groups)
+        behind = [BEHIND if BEHIND in group.candidates else name for group in groups]
+        if BEHIND in behind and name != BEHIND:
+            yield behind
 
 
 def _groups(plan: QuantPlan, observers: Mapping[str, BaseObserver]) -> list[Group]:
