@@ -4,8 +4,8 @@
     python tools/bench/ptq_peers.py table
 
 Without NETWORK all networks are taken. Each ``--backend`` is a table of onnxqat, `NAME:per-tensor` the same with one scale
-for each weight; without one they are those of :data:`TARGETS`. Each ``--tool`` is onnxruntime, onnxsim, nncf or quark at its
-defaults, whose packages may live in an environment of their own, named by its interpreter; `TOOL:per-tensor` as above. All
+for each weight; without one they are those of :data:`TARGETS`. Each ``--tool`` is one of :data:`TOOLS` at its defaults,
+whose packages may live in an environment of their own, named by its interpreter; `TOOL:per-tensor` as above. All
 tools see the same calibration samples. Each file is scored in onnxruntime's default session
 (`session.x64quantprecision`, so that the figures are those of kernels that do not saturate), whatever its target. Each row
 has the metric of float and file, the number of samples, the agreement of their answers, the signal to noise of the first
@@ -304,6 +304,24 @@ def onnxruntime_file(source: Path, data: Path, output: Path, per_channel: bool) 
     quantize_static(prepared, output, reader(data), quant_format=QuantFormat.QDQ, per_channel=per_channel)
 
 
+def onnxruntime_symmetric_file(source: Path, data: Path, output: Path, per_channel: bool) -> None:
+    """Quantize as :func:`onnxruntime_file`, with the symmetric int8 activations that TensorRT asks for."""
+    from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    prepared = output.with_suffix(".prepared.onnx")
+    quant_pre_process(raised(source, output), prepared, skip_symbolic_shape=True)
+    quantize_static(
+        prepared,
+        output,
+        reader(data),
+        quant_format=QuantFormat.QDQ,
+        per_channel=per_channel,
+        activation_type=QuantType.QInt8,
+        extra_options={"ActivationSymmetric": True},
+    )
+
+
 def onnxsim_file(source: Path, data: Path, output: Path, per_channel: bool) -> None:
     """Quantize with the range of each tensor picked by the tool."""
     import onnx
@@ -341,7 +359,13 @@ def quark_file(source: Path, data: Path, output: Path, per_channel: bool) -> Non
     )
 
 
-TOOLS = {"onnxruntime": onnxruntime_file, "onnxsim": onnxsim_file, "nncf": nncf_file, "quark": quark_file}
+TOOLS = {
+    "onnxruntime": onnxruntime_file,
+    "onnxruntime-symmetric": onnxruntime_symmetric_file,
+    "onnxsim": onnxsim_file,
+    "nncf": nncf_file,
+    "quark": quark_file,
+}
 
 
 # ------------------------------------------------------------------ the table
