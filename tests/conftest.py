@@ -1,7 +1,9 @@
 """Fixtures that any test may use."""
 
+import gc
 import os
 import signal
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,21 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 # run would wait for ever.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep the garbage collector from going through two million objects of modules and tests again and again.
+
+    It took a third of the collection's time, and 8 % of that of the tests.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.set_threshold(50_000, 20, 20)  # in place of 700, 10, 10
+        gc.enable()
 
 
 @pytest.fixture(scope="session")

@@ -29,6 +29,12 @@ def parse(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), str(path))
 
 
+@functools.cache
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    """All nodes of a file's tree: several tests walk the whole package."""
+    return tuple(ast.walk(parse(path)))
+
+
 def imported(node: ast.AST) -> list[str]:
     """Modules that an import statement names; ``from a import b`` gives ``a.b``, as b may be a module."""
     if isinstance(node, ast.Import):

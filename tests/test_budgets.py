@@ -4,7 +4,7 @@ import ast
 import functools
 from collections.abc import Iterator
 
-from tests.source_tree import REPOSITORY, package_files, parse
+from tests.source_tree import REPOSITORY, nodes, package_files, parse
 
 LONGEST_FILE = 500
 LONGEST_FUNCTION = 60
@@ -16,8 +16,8 @@ Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 @functools.cache
 def classes() -> dict[str, ast.ClassDef]:
     """Classes of the package by name."""
-    trees = map(parse, package_files())
-    return {node.name: node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+    files = package_files()
+    return {node.name: node for path in files for node in nodes(path) if isinstance(node, ast.ClassDef)}
 
 
 def public_definitions(body: list[ast.stmt]) -> Iterator[Definition]:
@@ -69,7 +69,7 @@ def code_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 def test_functions_are_short() -> None:
     long = {}
     for path in package_files():
-        for node in ast.walk(parse(path)):
+        for node in nodes(path):
             if isinstance(node, Function):
                 length = code_lines(node)
                 if length > LONGEST_FUNCTION:
@@ -94,7 +94,7 @@ def test_public_functions_state_what_they_return() -> None:
     missing = [
         f"{path.relative_to(REPOSITORY)}:{node.lineno} {node.name}"
         for path in package_files()
-        for node in ast.walk(parse(path))
+        for node in nodes(path)
         if isinstance(node, Function) and not node.name.startswith("_") and node.returns is None
     ]
     assert missing == []

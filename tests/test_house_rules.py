@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.source_tree import REPOSITORY, imported, package_files, parse
+from tests.source_tree import REPOSITORY, imported, nodes, package_files
 
 RULES = {
     "an open end": re.compile(r"\b(TODO|FIXME|XXX|HACK)\b"),
@@ -30,7 +30,7 @@ def test_torch_does_not_quantize() -> None:
     """torch's own fake quantizers multiply by 1/scale and round scale and zero point in their own way: other codes."""
     found = []
     for path in package_files():
-        for node in ast.walk(parse(path)):
+        for node in nodes(path):
             used = imported(node) + ([node.attr] if isinstance(node, ast.Attribute) else [])
             wrong = [n for n in used if n.startswith(TORCH_QUANTIZATION) or "fake_quantize_per_" in n]
             found += [f"{path.relative_to(REPOSITORY)}:{getattr(node, 'lineno', 0)} {name}" for name in wrong]
@@ -43,7 +43,7 @@ def test_docstrings_begin_with_a_verb_or_a_noun() -> None:
     found = [
         f"{path.relative_to(REPOSITORY)}:{node.lineno}"
         for path in package_files()
-        for node in ast.walk(parse(path))  # those of constants stand below them
+        for node in nodes(path)  # those of constants stand below them
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
         if (node.value.value or "-").split()[0].strip(",:") in clauses
     ]

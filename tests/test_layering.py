@@ -4,7 +4,7 @@ import ast
 import graphlib
 from pathlib import Path
 
-from tests.source_tree import imported, module_name, package_files, parse, run_at_import
+from tests.source_tree import imported, module_name, nodes, package_files, parse, run_at_import
 
 LAYERS: tuple[tuple[str, ...], ...] = (
     (
@@ -78,7 +78,7 @@ def test_imports_point_down() -> None:
         importer = module_name(path)
         if importer == "onnxqat":
             continue  # the lazy public names reach everything
-        for node in ast.walk(parse(path)):
+        for node in nodes(path):
             for target in imported(node):
                 name = layer(target)
                 if name in LEVEL and LEVEL[name] > LEVEL[layer(importer) or ""]:
@@ -90,7 +90,7 @@ def test_imports_are_absolute() -> None:
     relative = [
         module_name(path)
         for path in package_files()
-        for node in ast.walk(parse(path))
+        for node in nodes(path)
         if isinstance(node, ast.ImportFrom) and node.level
     ]
     assert relative == []
@@ -100,7 +100,7 @@ def test_tools_and_tests_are_not_imported() -> None:
     wrong = [
         f"{module_name(path)} imports {target}"
         for path in package_files()
-        for node in ast.walk(parse(path))
+        for node in nodes(path)
         for target in imported(node)
         if target.split(".")[0] in {"tools", "tests"}
     ]
@@ -132,7 +132,7 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
     for name, path in modules.items():
         if name == "onnxqat":
             continue  # the lazy public names reach everything, and nothing imports them
-        found = {target for node in ast.walk(parse(path)) for target in imported(node)}
+        found = {target for node in nodes(path) for target in imported(node)}
         named = {target if target in modules else target.rpartition(".")[0] for target in found}
         arrows[name] = (named & modules.keys()) - {name}
     graphlib.TopologicalSorter(arrows).prepare()  # raises CycleError, which lists the modules

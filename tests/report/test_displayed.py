@@ -15,14 +15,14 @@ from onnxqat.errors import QatError
 from onnxqat.report import brief, frame
 from onnxqat.report.model import Column, Figure, Report, Table
 from tests.report.test_model_report import float_model
-from tests.source_tree import package_files, parse
+from tests.source_tree import nodes, package_files
 
 
 def test_every_result_names_a_builder_that_there_is() -> None:
     stated = [
         node.value.value
         for path in package_files()
-        for node in ast.walk(parse(path))
+        for node in nodes(path)
         if isinstance(node, ast.AnnAssign)
         and isinstance(node.target, ast.Name)
         and node.target.id == "displayed_by"

@@ -17,7 +17,7 @@ from onnxqat.report import terminal
 from onnxqat.report.model import Column, Figure, LeftFloat, Report, Table
 from onnxqat.types import Remark
 from onnxqat.verdict import Verdict
-from tests.source_tree import module_name, package_files, parse
+from tests.source_tree import module_name, nodes, package_files
 
 EVIL = "\x1b]0;title\x07\x1b[31mred\r\n error[ok]: \u202eright"
 PRINTS = {"onnxqat.printing", "onnxqat.report.terminal", "onnxqat.cli._options"}  # the last two: through rich
@@ -102,7 +102,7 @@ def test_one_place_prints() -> None:
     others = [
         f"{module_name(path)}:{getattr(node, 'lineno', 0)}"
         for path in package_files()
-        for node in ast.walk(parse(path))
+        for node in nodes(path)
         if _prints(node)
     ]
     # Programs of their own, which others read.
