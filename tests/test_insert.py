@@ -387,7 +387,7 @@ def runs(content: bytes, feeds: dict[str, np.ndarray], level: ort.GraphOptimizat
 @pytest.mark.parametrize(
     ("name", "backend"),
     [
-        *itertools.product(SMALL, BACKENDS),
+        *pairs(SMALL, BACKENDS),
         *pairs(LARGE, BACKENDS, pytest.mark.slow),
         *(pytest.param(*pair, marks=pytest.mark.repetition) for pair in itertools.product(HEAVY, BACKENDS)),
     ],

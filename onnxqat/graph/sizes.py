@@ -17,22 +17,20 @@ from onnxqat.isolation import limits
 
 
 @dataclasses.dataclass(frozen=True)
-class Sizes:
-    """Sums over a model.
+class TensorSizes:
+    """A sum over what a model computes.
 
     Attributes:
-        weights: bytes of initializers and of constants in attributes.
         tensors: bytes of what nodes make and of inputs, as far as it is known.
         known: whether it is known for all of them.
     """
 
-    weights: int
     tensors: int
     known: bool
 
 
-def of(model: ir.Model, dimensions: Mapping[str, int] | None = None) -> Sizes:
-    """The sizes of `model` with the shapes that it states.
+def tensors_of(model: ir.Model, dimensions: Mapping[str, int] | None = None) -> TensorSizes:
+    """The sizes of what `model` computes with the shapes that it states.
 
     Args:
         model: with shapes where they are known.
@@ -41,7 +39,7 @@ def of(model: ir.Model, dimensions: Mapping[str, int] | None = None) -> Sizes:
     unknown = 1 if dimensions is None else None
     found = [_bytes(value, dimensions or {}, unknown) for value in _all_values(model.graph)]
     whole = None not in found and not model.functions
-    return Sizes(weights_of(model), sum(size for size in found if size is not None), whole)
+    return TensorSizes(sum(size for size in found if size is not None), whole)
 
 
 def weights_of(model: ir.Model) -> int:
@@ -101,12 +99,14 @@ def _all_values(graph: ir.Graph) -> Iterator[ir.Value]:
 
 
 def _constants(model: ir.Model) -> Iterator[ir.TensorProtocol]:
-    for graph in model.graphs():
-        yield from (v.const_value for v in graph.initializers.values() if v.const_value is not None)
-    for node in walk.nodes(model):
-        # By type: as_tensor() and isinstance with a protocol look at every method of it, for each attribute of each node.
-        own = (a for a in node.attributes.values() if not a.is_ref())
-        yield from (a.value for a in own if a.type == ir.AttributeType.TENSOR)
+    for scope in walk.scopes(model):
+        if isinstance(scope, ir.Graph):
+            yield from (v.const_value for v in scope.initializers.values() if v.const_value is not None)
+        for node in scope:
+            # By type: as_tensor() and isinstance with a protocol look at every method of it, for each attribute. And the
+            # dict inside, whose own view costs three times as much; every session asks.
+            own = (a for a in node.attributes.data.values() if a.type == ir.AttributeType.TENSOR)
+            yield from (a.value for a in own if not a.is_ref())
 
 
 def _constant_results(model: ir.Model) -> Iterator[ir.Value]:

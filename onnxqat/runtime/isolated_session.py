@@ -87,6 +87,7 @@ class TriedSession:
         import onnxruntime
 
         self._model: ir.Model | None = model  # until the first run
+        self._weights = sizes.weights_of(model)
         self._loops = any(node.op_type == "Loop" for node in walk.nodes(model))
         self._number: int | None = next(_NUMBERS)
         with contextlib.ExitStack() as stack:
@@ -110,12 +111,11 @@ class TriedSession:
 
     def _need(self, dimensions: Mapping[str, int] | None = None) -> int:
         assert self._model is not None
-        held = sizes.of(self._model, dimensions)
-        return limits.need(held.weights, held.tensors, known=held.known)
+        held = sizes.tensors_of(self._model, dimensions)
+        return limits.need(self._weights, held.tensors, known=held.known)
 
     def _try_to_open(self) -> None:
-        assert self._model is not None
-        need, seconds = self._need(), limits.opening_seconds(sizes.weights_of(self._model))
+        need, seconds = self._need(), limits.opening_seconds(self._weights)
         options = self.settings.plain()
         with self._explained("was opened", "", seconds):
             child().request(seconds, do="open", number=self._number, model=self._source, options=options, need=need)

@@ -40,7 +40,9 @@ def test_at_the_limit() -> None:
 
 
 def test_sums() -> None:
-    found = sizes.of(io.load(parse("g (float[N,4] x) => (float[N,4] y) <float[4] w = {1, 2, 3, 4}> { y = Add(x, w) }")))
-    assert (found.weights, found.tensors, found.known) == (16, 32, True)
+    model = io.load(parse("g (float[N,4] x) => (float[N,4] y) <float[4] w = {1, 2, 3, 4}> { y = Add(x, w) }"))
+    assert sizes.weights_of(model) == 16
+    assert sizes.tensors_of(model) == sizes.TensorSizes(32, True)
     given = io.load(parse("g (float[N,4] x) => (float[M,4] y) { y = Relu(x) }"))
-    assert sizes.of(given, {"N": 3}) == sizes.Sizes(0, 48, False)
+    assert sizes.weights_of(given) == 0
+    assert sizes.tensors_of(given, {"N": 3}) == sizes.TensorSizes(48, False)
