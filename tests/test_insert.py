@@ -262,7 +262,7 @@ def test_keep_tells_of_weights_that_saturate() -> None:
         result = insert_qdq(proto(PARTLY.replace("60, -60", first)), calibration=data, keep=True)
         found = [r for r in result.remarks if "were kept as they are" in r.message]
         assert bool(found) is expected
-        assert all("in 1 channels of 1 layers" in r.message and len(r.nodes) == 1 for r in found)
+        assert all("in 1 channel of 1 layer" in r.message and len(r.nodes) == 1 for r in found)
     other = insert_qdq(proto(PARTLY.replace("60, -60", "100, 60")), "tensorrt", calibration=data, keep=True)
     assert not any("were kept as they are" in r.message for r in other.remarks)
 

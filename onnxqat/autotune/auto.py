@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from onnxqat import metrics
+from onnxqat import metrics, notebook_progress
 from onnxqat.autotune import journal, moves, plan
 from onnxqat.autotune.attempt import Attempt
 from onnxqat.autotune.budget import Budget
@@ -96,6 +96,7 @@ class AutoResult(Displayed):
         return not self.failures
 
 
+@notebook_progress.shown("auto")
 @broken_model.guard("model")
 def auto(
     model: io.ModelSource,

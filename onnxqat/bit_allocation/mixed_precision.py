@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, get_args
 
-from onnxqat import metrics
+from onnxqat import metrics, notebook_progress
 from onnxqat.backends import schema
 from onnxqat.bit_allocation import candidates, costs, sensitivity
 from onnxqat.bit_allocation.budget import Budget
@@ -47,6 +47,7 @@ POINTS = 16
 """Points of the front that are shown, and among which a limit of loss is searched: 4 files are written for that."""
 
 
+@notebook_progress.shown("noise of layers")
 @broken_model.guard("model")
 def mixed_precision(
     model: io.ModelSource,

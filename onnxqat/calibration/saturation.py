@@ -28,6 +28,7 @@ from onnxqat import numerics
 from onnxqat.calibration import integer_layers, largest_codes
 from onnxqat.calibration.channel_peaks import Peaks
 from onnxqat.calibration.largest_codes import LargestCodes
+from onnxqat.counts import counted
 from onnxqat.graph import qdq, query, walk
 from onnxqat.graph.quantizer import Quantizer
 from onnxqat.types import Placement, QParams, QuantPlan, Remark, TensorSpec
@@ -321,7 +322,7 @@ class _Raised:
         if not self.strict:
             return []
         text = (
-            f"{self.raised} of {self.all} weight scales, in {self.layers} layers, were raised so that no product of 8-bit "
+            f"{self.raised} of {counted(self.all, 'weight scale')}, in {counted(self.layers, 'layer')}, were raised so that no product of 8-bit "
             "codes saturates on processors without VNNI"
         )
         if self.raised < self.strict:

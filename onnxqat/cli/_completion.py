@@ -43,6 +43,10 @@ def _backends() -> list[str]:
     return [*table_files.names(), *plugins.names()]
 
 
+def _equalizations() -> list[str]:
+    return ["auto", "none", *_files("onnxqat.equalization.methods")()]
+
+
 def _integer_functions() -> list[str]:
     from onnxqat.integer_functions import library
 
@@ -53,6 +57,7 @@ _LISTS: dict[str, Callable[[], Iterable[str]]] = {
     "backend": _backends,
     "backends": _backends,
     "compiler": _files("onnxqat.deployment.compilers"),
+    "equalize": _equalizations,
     "integer": _integer_functions,
     "install": _files("onnxqat.deployment.compilers"),
     "method": _files("onnxqat.training.methods"),
@@ -61,6 +66,8 @@ _LISTS: dict[str, Callable[[], Iterable[str]]] = {
     "weight_observer": _files("onnxqat.calibration.observers"),
     "score": _files("onnxqat.metrics"),
     "scores": _files("onnxqat.metrics"),
+    "schedule": _files("onnxqat.training.schedules"),
+    "distributed": _files("onnxqat.training.distributed.strategies"),
 }
 """Lists by the name of the option's argument, the same in all commands."""
 

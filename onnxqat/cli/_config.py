@@ -32,6 +32,12 @@ def _read(ctx: click.Context, param: click.Parameter, value: Path | None) -> tup
     from onnxqat.placement import config_file
 
     found = config_file.read(value)
+    name = str(ctx.info_name)
+    if found.command not in (None, name):
+        hint = f"onnxqat {found.command} MODEL --config {value}"
+        raise UsageError("option-invalid", f"{value} is for the command {found.command}, not for {name}", hint=hint)
+    if found.nodes and not any(each.name == "save_config" for each in ctx.command.params):
+        raise UsageError("option-invalid", f"{value}: nodes: {name} takes no rules for single nodes")
     ctx.default_map = dict(_defaults(ctx.command, found.options, value))
     return found.nodes
 
@@ -59,12 +65,21 @@ def _named(command: click.Command) -> Iterator[tuple[click.Option, list[tuple[st
             yield parameter, [(n[2:], negative) for names, negative in every for n in names if n.startswith("--")]
 
 
+plain = click.option(
+    "--config",
+    "rules",
+    type=_options.PATH,
+    is_eager=True,  # the defaults of the others
+    expose_value=False,
+    callback=_read,
+    help="YAML file of options, which those of the command line win over, such as a recipe.",
+)
 options = (
     click.option(
         "--config",
         "rules",
         type=_options.PATH,
-        is_eager=True,  # the defaults of the others
+        is_eager=True,
         callback=_read,
         help="YAML file of options, which those of the command line win over, and of rules for single nodes.",
     ),

@@ -7,6 +7,7 @@ import importlib.util
 import math
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -270,11 +271,29 @@ def parse_bits_of(texts: tuple[str, ...]) -> tuple[tuple[str, int, int], ...]:
     return tuple(found)
 
 
+LINE_EVERY = 10.0
+"""Seconds between two lines of progress in a log: what is over sooner has none."""
+
+
+def _lines(description: str) -> Callable[[int, int | None], None]:
+    """Return a callback that prints how far the work is, now and then."""
+    last = time.monotonic()
+
+    def update(done: int, total: int | None) -> None:
+        nonlocal last
+        if time.monotonic() - last >= LINE_EVERY:
+            last = time.monotonic()
+            of = f" of {total:,}" if total else ""
+            printing.echo(f"{description}: {done:,}{of}", err=True)
+
+    return update
+
+
 @contextmanager
 def progress(description: str, *, quiet: bool) -> Iterator[Callable[[int, int | None], None]]:
-    """A progress bar on standard error; silent when that is not a terminal or with `quiet`."""
-    if quiet or not sys.stderr.isatty():
-        yield lambda done, total: None
+    """A progress bar on standard error, or lines every few seconds where that is no terminal; silent with `quiet`."""
+    if quiet or sys.stderr is None or not sys.stderr.isatty():
+        yield (lambda done, total: None) if quiet else _lines(description)
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn

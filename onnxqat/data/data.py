@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from onnxqat.counts import counted
 from onnxqat.data import part, subset
 from onnxqat.data.arrays import ArchiveFolder, Arrays, read_npy, read_npz
 from onnxqat.data.identity import Identity
@@ -243,7 +244,9 @@ class Data:
             )
         if pending is not None:
             left = self._count(pending)
-            self._remark(f"the last {left} samples of {self.name} do not fill a batch of {size} and are left out")
+            self._remark(
+                f"the end of {self.name}, {counted(left, 'sample')}, does not fill a batch of {size} and is left out"
+            )
 
     @staticmethod
     def _count(batch: tuple[Feeds, _Labels]) -> int:

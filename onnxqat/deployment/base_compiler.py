@@ -170,6 +170,10 @@ class BaseCompiler(abc.ABC):
             "dependency-missing", f"{self.name} needs the package {self.package}", hint=f"pip install '{what}'"
         )
 
+    def incomplete(self) -> str:
+        """Return the command that installs the part of an installed compiler that is missing; empty where none is."""
+        return ""
+
     def script_job(self, path: Path, batches: Sequence[Mapping[str, Array]], folder: Path) -> ScriptJob | None:
         """Return the job of a script in another environment, its model written into `folder`; None: in this Python."""
         return None

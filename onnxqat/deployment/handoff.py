@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import onnx
 import onnx_ir as ir
 
-from onnxqat import former_names, metrics
+from onnxqat import former_names, metrics, notebook_progress
 from onnxqat._version import __version__
 from onnxqat.backends import schema
 from onnxqat.data import data as sources
@@ -64,6 +64,7 @@ _TOOLS = ("onnx", "onnx-ir", "numpy")
 
 
 @former_names.renamed(samples="limit")
+@notebook_progress.shown("hand off")
 @broken_model.guard("model")
 def handoff(
     model: io.ModelSource,
@@ -434,6 +435,7 @@ def _given_for_remedies(job: _Job) -> Given:
         preprocess=None if transform is None else lines.line(transform.steps),
         trained=job.train.metadata_props.get("onnxqat.finetuned") == "true",
         target=job.table.backend,
+        calibration=remedies.calibration_of(Recorded.of(job.train, job.name)),
     )
 
 

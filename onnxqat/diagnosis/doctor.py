@@ -20,7 +20,7 @@ class FoundCompiler:
     Attributes:
         name: as in backend tables.
         version: of its package; None where it is not installed.
-        remedy: how it is installed.
+        remedy: how it is installed, or the part of it that is missing.
     """
 
     name: str
@@ -69,6 +69,6 @@ def _compiler(name: str) -> FoundCompiler:
     try:
         compiler = base_compiler.load(name)
         version = compiler.version()
-        return FoundCompiler(name, version, "" if version else compiler.missing().hint)
+        return FoundCompiler(name, version, compiler.incomplete() if version else compiler.missing().hint)
     except QatError as error:  # that of another package, which does not load
         return FoundCompiler(name, None, error.message)

@@ -60,7 +60,8 @@ class Decoder:
                 past.append((info, present))
         missing = [name for name, found in ((IDS, named), (LOGITS, outputs)) if name not in found]
         if missing:
-            raise _no_decoder(what, f"it has no {missing[0]!r}")
+            listed = ", ".join(map(repr, (*named, *outputs)))
+            raise _no_decoder(what, f"it has no {missing[0]!r} among its inputs and outputs, {listed}")
         strange = set(named) - {IDS, MASK, POSITIONS} - {info.name for info, _ in past}
         if strange:
             raise _no_decoder(what, f"its input {min(strange)!r} is not known")

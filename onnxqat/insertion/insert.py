@@ -24,6 +24,7 @@ from typing import (
 
 import onnx_ir as ir
 
+from onnxqat import notebook_progress
 from onnxqat.backends import equalizations, schema
 from onnxqat.displayed import Displayed
 from onnxqat.errors import UsageError
@@ -96,6 +97,7 @@ def _by_kind(function: Callable[Concatenate[io.ModelSource, P], InsertResult[Any
 
 
 @_by_kind
+@notebook_progress.shown("calibrate")
 @broken_model.guard("model")
 def insert_qdq(
     model: io.ModelSource,

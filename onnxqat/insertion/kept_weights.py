@@ -6,6 +6,7 @@ import onnx_ir as ir
 
 from onnxqat.backends.schema import Backend
 from onnxqat.calibration import saturation
+from onnxqat.counts import counted
 from onnxqat.graph import query
 from onnxqat.types import Remark
 
@@ -24,7 +25,7 @@ def remarks(model: ir.Model, table: Backend) -> list[Remark]:
         return []
     text = (
         "weights of the file were kept as they are: on processors without VNNI their products of 8-bit codes can saturate "
-        f"in {sum(count for _, count in found)} channels of {len(found)} layers; --replace makes them anew, for "
+        f"in {counted(sum(count for _, count in found), 'channel')} of {counted(len(found), 'layer')}; --replace makes them anew, for "
         f"{table.backend} on scales with which they do not, from the values that their codes stand for"
     )
     return [Remark(text, tuple(query.label(node) for node, _ in found), "insert")]

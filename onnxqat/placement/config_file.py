@@ -1,4 +1,4 @@
-"""Configuration files of ``insert-qdq``: its options, and rules for single nodes, in one YAML file."""
+"""Configuration files: options of a command, and for ``insert-qdq`` rules for single nodes, in one YAML file."""
 
 from __future__ import annotations
 
@@ -26,13 +26,31 @@ Option = str | int | float | bool | tuple[str | int | float, ...]
 
 
 @dataclasses.dataclass(frozen=True)
+class Figure:
+    """A result that was measured, and how.
+
+    Attributes:
+        result: network, data and figures.
+        command: what measures it.
+    """
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+    result: str
+    command: str
+
+
+@dataclasses.dataclass(frozen=True)
 class Config:
     """Content of a configuration file.
 
     Attributes:
         schema: version of the format, 1.
-        options: options of ``insert-qdq`` by their long names, without the dashes in front; those on the command line win.
+        options: options of the command by their long names, without the dashes in front; those on the command line win.
         nodes: rules in order; a later one wins.
+        command: name of the command that the file is for, of a recipe; None: the one that reads it.
+        description: a line about it, of a recipe.
+        figures: results that were reached with it, of a recipe, each with the command that measures it.
     """
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
@@ -40,6 +58,9 @@ class Config:
     schema: Literal[1]
     options: dict[str, Option] = dataclasses.field(default_factory=dict)
     nodes: tuple[NodeRule, ...] = ()
+    command: str | None = None
+    description: str = ""
+    figures: tuple[Figure, ...] = ()
 
 
 def read(path: str | os.PathLike[str]) -> Config:

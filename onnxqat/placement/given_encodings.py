@@ -10,6 +10,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from onnxqat import discover
+from onnxqat.counts import counted
 from onnxqat.errors import UsageError
 from onnxqat.graph import files_read, walk
 from onnxqat.placement import encodings
@@ -76,7 +77,7 @@ def check(given: Given, plan: QuantPlan, model: ir.Model) -> tuple[Remark, ...]:
     unused = [name for name in given if name not in specs]
     if not unused:
         return ()
-    text = f"encodings of {len(unused)} tensors were not needed, which {plan.backend} does not quantize: {unused[0]}"
+    text = f"encodings of {counted(len(unused), 'tensor')} were not needed, which {plan.backend} does not quantize: {unused[0]}"
     return (Remark(text + (", ..." if len(unused) > 1 else ""), (), "calibrate"),)
 
 

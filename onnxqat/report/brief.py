@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from onnxqat.counts import counted
 from onnxqat.printing import printable
 from onnxqat.report.model import Report, shown
 
@@ -16,7 +17,7 @@ def brief(report: Report) -> str:
     lines += [f"  {v.name} {v.status.upper()}: {printable(v.reason)}" for v in report.verdicts]
     lines += [] if report.verdicts else [f"  failed: {printable(text)}" for text in report.failures]
     lines += [f"  {figure.label}: {shown(figure.value, figure.kind)}" for figure in report.figures]
-    tables = ", ".join(f"{table.key} ({len(table.rows)} rows)" for table in report.tables if table.rows)
+    tables = ", ".join(f"{table.key} ({counted(len(table.rows), 'row')})" for table in report.tables if table.rows)
     last = [f"  tables: {tables}"] if tables else []
     room = LINES - len(last)
     if len(lines) > room:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from onnxqat.counts import counted
 from onnxqat.deployment.base_compiler import ABSORBED
 from onnxqat.deployment.result import HandoffReport
 from onnxqat.report import build_scores
@@ -88,7 +89,7 @@ def _steps(report: HandoffReport) -> Table:
         Column("differing_top1", "top-1 differ", "count"),
         Column("unlike_integers", "unlike integers", "count"),
     )
-    note = f"Against the file handed in, in onnxruntime with optimizations off, on {report.samples} samples."
+    note = f"Against the file handed in, in onnxruntime with optimizations off, on {counted(report.samples, 'sample')}."
     if any(c.unlike_integers is not None for c in report.outputs):
         note += " Unlike integers: values that are not those of execution in integers."
     return Table("outputs", "Outputs", columns, rows_of(report.outputs, columns), note=note)

@@ -8,6 +8,7 @@ import math
 import os
 
 from onnxqat.bit_allocation.result import MixedPrecision
+from onnxqat.counts import counted
 from onnxqat.report import build_scores
 from onnxqat.report.model import Column, Figure, Report, Table, rows_of
 
@@ -39,7 +40,7 @@ def from_mixed_precision(found: MixedPrecision, *, following: str = "") -> Repor
     unit = "bytes of weights" if found.cost == "weight-bytes" else "multiply-bits a sample"
     limit = () if found.budget is None else (Figure("budget", f"budget, {unit}", found.budget, "number"),)
     scores = () if found.score is None else (found.score,)
-    on = f"against the float model, on {found.samples} samples"
+    on = f"against the float model, on {counted(found.samples, 'sample')}"
     path = os.fspath(found.model) if isinstance(found.model, (str, os.PathLike)) else ""
     return Report(
         kind="mixed-precision",

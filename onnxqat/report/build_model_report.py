@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
+from onnxqat.counts import counted
 from onnxqat.printing import printable
 from onnxqat.report.model import Cell, Column, Figure, LeftFloat, Report, Table, shown
 from onnxqat.report.model_report import schema
@@ -32,7 +33,7 @@ def from_model_report(content: schema.ModelReport, *, files: Sequence[str] = (),
         tables=tuple(table for table in (_variants(content), _costly(content), _noisy(content)) if table.rows),
         remarks=tuple(Remark(text, source="report") for text in content.remarks),
         files=tuple(files),
-        left_float=left,
+        left_float=left if content.quantizers else None,
         next_command=next_command,
         verdicts=verdicts,
         details={"joined": content.sources},
@@ -67,7 +68,7 @@ def _figures(content: schema.ModelReport) -> list[Figure]:
         Figure("float_layers", "layers in float", own.float_layers, "count"),
     ]
     if own.output_db is not None:
-        note = f"against the float model, {content.samples} samples"
+        note = f"against the float model, {counted(content.samples, 'sample')}"
         found.append(Figure("output_db", "signal to noise of the output", _ratio(own.output_db), "decibel", note))
     if own.milliseconds is not None:
         found.append(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from onnxqat.counts import counted
 from onnxqat.report import build_scores
 from onnxqat.report.model import Column, Figure, LeftFloat, Report, Table, rows_of
 from onnxqat.types import Remark
@@ -94,7 +95,7 @@ def _tensors(report: ValidationReport) -> Table:
         Column("position", "position", "count"),
     )
     rows = sorted(((t.tensor, t.sqnr_db, i) for i, t in enumerate(report.tensors)), key=lambda row: row[1])
-    note = f"Quantized against float model in onnxruntime, on {report.tensor_samples} samples; position is graph order."
+    note = f"Quantized against float model in onnxruntime, on {counted(report.tensor_samples, 'sample')}; position is graph order."
     return Table("tensors", "Signal to noise per tensor, worst first", columns, tuple(rows), shown=10, note=note)
 
 

@@ -9,6 +9,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, cast, overload
 
 import torch
 
+from onnxqat import notebook_progress
 from onnxqat.bridge.importing.frozen_constants import freeze_constants
 from onnxqat.data.preprocess import Preprocess
 from onnxqat.graph import io
@@ -48,6 +49,7 @@ def _by_kind(function: Callable[Concatenate[io.ModelSource, P], FinetuneResult[A
 
 
 @_by_kind
+@notebook_progress.shown("train")
 @broken_model.guard("model")
 def finetune(
     model: io.ModelSource,
@@ -60,6 +62,7 @@ def finetune(
     epochs: int | None = None,
     max_steps: int | None = None,
     batch_size: int | None = None,
+    limit: int | None = None,
     optimizer: str | optimizers.Make | OptimizerConfig = "adamw",
     learning_rate: float | None = None,
     schedule: str | schedules.Factor | ScheduleConfig = "cosine",
@@ -95,6 +98,7 @@ def finetune(
         max_steps: end after so many steps.
         batch_size: samples in a batch, where the model does not prescribe it; None: 32, or 8 where there are fewer than
             1,000 samples and neither `epochs` nor `max_steps` is given.
+        limit: read at most so many samples, the first ones, those that are held out among them; None: all.
         optimizer: name of a class of ``torch.optim``; a function of parameter groups that returns an optimizer; or an
             :class:`onnxqat.training.config.OptimizerConfig`, with weight decay, rates of single tensors, a moving average.
         learning_rate: of weights and biases; None: :func:`onnxqat.training.optim.learning_rates.default`.

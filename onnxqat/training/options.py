@@ -43,6 +43,7 @@ class Options:
     epochs: int | None = None
     max_steps: int | None = None
     batch_size: int | None = None
+    limit: int | None = None
     optimizer: str | optimizers.Make | OptimizerConfig = "adamw"
     learning_rate: float | None = None
     schedule: str | schedules.Factor | ScheduleConfig = "cosine"

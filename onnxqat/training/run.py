@@ -154,6 +154,7 @@ def _material(model: io.ModelSource, graph: ir.Model, data: Any, given: Options)
         None if file_score.place_of(given.labels) is not None else given.labels,
         preprocess=given.preprocess,
         batch_size=given.batch_size,
+        limit=given.limit,
         has_length=given.has_length,
         seed=given.seed,
         hold_out=given.by_loss or file_score.is_metric(given.scoring.score),

@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
+from onnxqat.counts import counted
 from onnxqat.errors import UsageError
 from onnxqat.metrics import Score
 from onnxqat.metrics._limits import NOISE, DropLimits
@@ -140,7 +141,9 @@ def judge_loss(loss: Loss, noise: Noise | None, limits: AccuracyLimits, *, asked
         asked: whether the user asked for this score.
     """
     if loss.limits is NOISE:
-        return judge_noise(loss.after, limits, f"against the float model ({loss.run}), on {loss.samples} samples")
+        return judge_noise(
+            loss.after, limits, f"against the float model ({loss.run}), on {counted(loss.samples, 'sample')}"
+        )
     if not math.isfinite(loss.before):
         return _with_noise(
             "amber", f"{loss.name} of the float model is not a number, so that nothing can be lost", noise
@@ -176,8 +179,8 @@ def _judged_share(loss: Loss, paired: Paired, noise: Noise | None, ends: tuple[f
     if paired.tells and 100 * paired.most_lost <= red:
         return "amber" if noisy or past_amber else "green", f"{text}; so many samples show that {most}"
     if asked and paired.tells and noisy and not past_red:  # as of every score of the user's with few labels
-        return "amber", f"{text}; {loss.samples} samples are too few to decide: {most}"
-    text = f"{bare}; {loss.samples} samples are too few to decide: {most}"
+        return "amber", f"{text}; {counted(loss.samples, 'sample')} are too few to decide: {most}"
+    text = f"{bare}; {counted(loss.samples, 'sample')} are too few to decide: {most}"
     return _with_noise("amber" if past_red else "green", text, noise)
 
 
@@ -192,7 +195,7 @@ def _words(loss: Loss, noise: Noise | None, limit: float | None) -> str:
     """State the loss, the limit that it passes, and the noise."""
     shares = loss.paired is not None
     name = {"top1": "top-1", "top5": "top-5"}.get(loss.name, loss.name)
-    where = "" if loss.against == "function" else f", on {loss.samples} samples"
+    where = "" if loss.against == "function" else f", on {counted(loss.samples, 'sample')}"
     if shares and loss.against != "labels":
         unit, text = (
             "%",

@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from onnxqat.backends import schema
 from onnxqat.calibration.saturation import layers
+from onnxqat.counts import counted
 from onnxqat.errors import QatError
 from onnxqat.graph import query
 from onnxqat.types import Remark
@@ -79,7 +80,7 @@ def saturation(model: ir.Model, *, precise: bool = False) -> list[Remark]:
         return [Remark(text, source="machine")]
     text = (
         f"this processor has no VNNI: integer kernels add products of 8-bit weights at 16 bits, which can saturate in "
-        f"{sum(count for _, count in wide)} channels of {len(wide)} layers; insert-qdq --safe-range raises the scales of "
+        f"{counted(sum(count for _, count in wide), 'channel')} of {counted(len(wide), 'layer')}; insert-qdq --safe-range raises the scales of "
         "such channels, and onnxruntime's session option session.x64quantprecision=1 avoids it"
     )
     return [Remark(text, tuple(query.label(node) for node, _ in wide), "machine")]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import numpy.typing as npt
 import onnx_ir as ir
 
-from onnxqat import metrics
+from onnxqat import metrics, notebook_progress
 from onnxqat.data import non_finite_data
 from onnxqat.data import preprocess as lines
 from onnxqat.data.data import Data
@@ -42,6 +42,7 @@ CHEAP = 2000
 """Largest number of things to switch times samples at which a way is taken without being asked for."""
 
 
+@notebook_progress.shown("profile")
 @broken_model.guard("float_model", "qdq_model")
 def profile(
     float_model: io.ModelSource,

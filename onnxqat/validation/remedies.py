@@ -27,6 +27,8 @@ class Given:
         preprocess: preprocessing line.
         trained: the file has been trained already.
         target: the backend that the user means to deploy to; None: that of the file.
+        calibration: data that the file was calibrated on, for commands that learn: what judges is not trained on. None:
+            `data`.
     """
 
     original: str
@@ -35,6 +37,11 @@ class Given:
     preprocess: str | None = None
     trained: bool = False
     target: str | None = None
+    calibration: str | os.PathLike[str] | None = None
+
+    @property
+    def _learned(self) -> str | os.PathLike[str]:
+        return self.calibration or self.data or DATA
 
     @property
     def options(self) -> dict[str, Any]:
@@ -46,7 +53,8 @@ class Given:
         if self.trained:
             return self.look()
         written = named(self.quantized, "tuned")
-        return command("finetune", self.quantized, **self.options, teacher=self.original, o=written)
+        options = {**self.options, "data": self._learned}
+        return command("finetune", self.quantized, **options, teacher=self.original, o=written)
 
     def look(self) -> str:
         """The quantizers that cost most."""
@@ -59,7 +67,7 @@ class Given:
             backend: table of the target.
             exact: with scales for which torch and onnxruntime give the same bits.
         """
-        options = {"calibration": self.data or DATA, "preprocess": self.preprocess}
+        options = {"calibration": self._learned, "preprocess": self.preprocess}
         written = named(self.quantized, "exact" if exact else backend or "placed")
         text = command("insert-qdq", self.original, backend=backend, **options, o=written)
         return f"{text} --exact" if exact else text
@@ -74,6 +82,12 @@ def data_of(given: Any, recorded: Recorded) -> str | os.PathLike[str] | None:
     if given is None:
         return provenance.find(recorded.provenance.data, recorded.near)
     return given if isinstance(given, (str, os.PathLike)) else None
+
+
+def calibration_of(recorded: Recorded) -> str | os.PathLike[str] | None:
+    """Return the data that a file was calibrated on: where they are found, else a word for them; None: it records none."""
+    name = recorded.provenance.data
+    return (provenance.find(name, recorded.near) or DATA) if name else None
 
 
 def named(path: str, word: str) -> str:

@@ -18,6 +18,7 @@ import onnx_ir as ir
 from onnxqat.calibration import columns, integer_layers, largest_codes, saturation
 from onnxqat.calibration.channel_peaks import input_axis
 from onnxqat.calibration.largest_codes import LargestCodes
+from onnxqat.counts import counted
 from onnxqat.graph import qdq, query, walk
 from onnxqat.graph.quantizer import Quantizer
 from onnxqat.types import QParams, Remark
@@ -141,7 +142,7 @@ class Watched:
         found = [self._remark_on_sums(samples)] if self.meters and samples else []
         if self.others and samples:
             text = (
-                f"sums of two 8-bit products can leave 16 bits in {len(self.others)} layers in which they were not "
+                f"sums of two 8-bit products can leave 16 bits in {counted(len(self.others), 'layer')} in which they were not "
                 "counted, and saturate on processors without VNNI"
             )
             found.append(Remark(text, tuple(map(query.label, self.others)), "machine"))
@@ -152,13 +153,13 @@ class Watched:
         if not hit:
             so = "" if self.others else ", so that processors without VNNI compute the same"
             text = (
-                f"no sum of two 8-bit products leaves 16 bits on {samples} samples{so}; other inputs could make "
-                f"{len(self.meters)} layers do so"
+                f"no sum of two 8-bit products leaves 16 bits on {counted(samples, 'sample')}{so}; other inputs could make "
+                f"{counted(len(self.meters), 'layer')} do so"
             )
             return Remark(text, source="machine")
         text = (
-            f"{sum(m.count for m in hit)} sums of two 8-bit products leave 16 bits on {samples} samples, in "
-            f"{sum(len(m.channels) for m in hit)} channels of {len(hit)} layers, and saturate on processors without "
+            f"{counted(sum(m.count for m in hit), 'sum')} of two 8-bit products leave 16 bits on {counted(samples, 'sample')}, in "
+            f"{counted(sum(len(m.channels) for m in hit), 'channel')} of {counted(len(hit), 'layer')}, and saturate on processors without "
             "VNNI: calibrate on more samples, or insert-qdq --safe-range raises the scales for any input"
         )
         return Remark(text, tuple(query.label(meter.node) for meter in hit), "machine")

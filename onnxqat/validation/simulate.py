@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from onnxqat import notebook_progress
 from onnxqat.arithmetic import Accumulator, Rounding
 from onnxqat.data.inputs import samples_of
 from onnxqat.data.recorded import Recorded
@@ -86,6 +87,7 @@ class SimulationReport(Displayed):
     remarks: tuple[Remark, ...]
 
 
+@notebook_progress.shown("simulate")
 @broken_model.guard("model")
 def simulate(
     model: io.ModelSource,

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from onnxqat import metrics
+from onnxqat import metrics, notebook_progress
 from onnxqat.data import inputs as model_inputs
 from onnxqat.data import non_finite_data
 from onnxqat.data import preprocess as lines
@@ -65,6 +65,7 @@ FEW = 4
 """Samples on which every tensor is looked at for NaN; the inputs of quantizers are on all of them."""
 
 
+@notebook_progress.shown("validate")
 @broken_model.guard("float_model", "qdq_model")
 def validate(
     float_model: io.ModelSource,
@@ -145,7 +146,8 @@ def validate(
     trained = quantized.metadata_props.get("onnxqat.finetuned") == "true"
     line = None if opened.transform is None else lines.line(opened.transform.steps)
     found_data = None if random_data else remedies.data_of(data, recorded)
-    given = Given(report.float_model, report.qdq_model, found_data, line, trained, backend)
+    learned = remedies.calibration_of(recorded)
+    given = Given(report.float_model, report.qdq_model, found_data, line, trained, backend, learned)
     return work.judged(report, limits, accepted, given, random_data=random_data)
 
 

@@ -30,6 +30,9 @@ def test_other_names() -> None:
     assert ("percentile", "plain") in completions("insert-qdq", "--observer", "per")
     assert ("lsq", "plain") in completions("finetune", "--method", "l")
     assert ("coco-map", "plain") in completions("finetune", "--score", "coco")
+    assert completions("insert-qdq", "--equalize", "cross") == [("cross-layer-equalization", "plain")]
+    assert completions("insert-qdq", "--equalize", "awq,smooth") == [("awq,smoothquant", "plain")]
+    assert ("cosine", "plain") in completions("finetune", "--schedule", "c")
     assert completions("insert-qdq", "--integer", "gelu,softm") == [("gelu,softmax", "plain")]
 
 

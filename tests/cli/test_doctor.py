@@ -24,3 +24,13 @@ def test_a_problem_is_a_status(onnxqat: Run, monkeypatch: pytest.MonkeyPatch) ->
     done = onnxqat("doctor")
     assert done.status == 1
     assert "pip uninstall" in " ".join(done.out.split())
+
+
+def test_a_writer_without_its_interpreter_is_not_all_of_a_compiler(onnxqat: Run) -> None:
+    litert = base_compiler.load("litert")
+    row = next(each for each in onnxqat("doctor", "--json").json["tables"]["compilers"] if each["name"] == "litert")
+    assert row["version"] == litert.version()
+    assert bool(row["remedy"]) == (not litert.runs_numbers)
+    if row["version"] and not litert.runs_numbers:
+        assert "interpreter" in row["remedy"]
+        assert "--install litert" in row["remedy"]

@@ -39,3 +39,11 @@ def test_mistakes(decoders: Path, onnxqat: Run) -> None:
     assert (done.status, "is there already" in done.err) == (2, True)
     np.savez("other.npz", words=tiny_decoder.prompts(2))
     assert "input_ids" in onnxqat("generate", "decoder.onnx", "--data", "other.npz").err
+    flat = onnx.load("decoder.onnx")
+    for node in flat.graph.node:
+        node.input[:] = ["words" if name == "input_ids" else name for name in node.input]
+    next(each for each in flat.graph.input if each.name == "input_ids").name = "words"
+    onnx.save(flat, "words.onnx")
+    told = onnxqat("generate", "words.onnx", "--data", "other.npz").err
+    assert "no 'input_ids'" in told
+    assert "'words'" in told

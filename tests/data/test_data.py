@@ -142,7 +142,7 @@ def test_static_batch() -> None:
     data = open_data(stream, [InputInfo("x", "float32", (2, 4))])
     found = [labels.tolist() for _, labels in data.labelled() if labels is not None]
     assert found == [[0, 1], [2, 3], [4, 5]]
-    assert "last 1 samples" in data.remarks[0].message
+    assert "1 sample, does not fill" in data.remarks[0].message
     assert open_data(samples(7), [InputInfo("x", "float32", (2, 4))]).batches == 3
     refused("data-shape", "takes 8 at a time", source=samples(7), inputs=[InputInfo("x", "float32", (8, 4))])
 

@@ -104,3 +104,12 @@ def test_files_of_onnxruntimes_dynamic_quantizer_are_refused_still() -> None:
         q, s, z = DynamicQuantizeLinear(x) y = MatMulInteger(q, w, z) }"""
     with pytest.raises(onnxqat.errors.ModelError, match="dynamically"):
         onnxqat.finetune(proto(text), [{"x": np.zeros((2, 4), np.float32)}])
+
+
+def test_what_only_moves_values_is_not_left_in_float() -> None:
+    model = proto(
+        """<ir_version: 8, opset_import: ["" : 17]> g (float[N,4,4] x) => (float[N,4,4] y)
+        <float[4,4] w = {1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16}> {
+        ["turn"] t = Transpose<perm = [0,2,1]>(x) p = MatMul(t, w) ["back"] y = Transpose<perm = [0,2,1]>(p) }"""
+    )
+    assert onnxqat.insert_qdq(model, "onnxruntime-cpu", overrides=DYNAMIC).plan.float_nodes == ()

@@ -459,3 +459,9 @@ def test_the_command(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     ):
         assert main.run(["report", model, "-o", str(tmp_path / "bad.html"), *bad]) == 2
     assert not (tmp_path / "bad.html").exists()
+
+
+def test_a_float_model_has_no_nodes_that_were_left_in_float(folder: Path) -> None:
+    found = onnxqat.model_report(folder / "model.onnx")
+    assert [node.reason for node in found.content.nodes if node.reason] == []
+    assert build_model_report.from_model_report(found.content).left_float is None

@@ -11,7 +11,7 @@ from PIL import Image
 
 from onnxqat.data.data import open_data
 from onnxqat.data.inputs import InputInfo
-from onnxqat.errors import DataError, InputError
+from onnxqat.errors import DataError, InputError, QatError
 from onnxqat.training.data import batches
 
 ONE = [InputInfo("x", "float32", ("N", 3))]
@@ -134,3 +134,13 @@ def test_lengths_have_to_agree() -> None:
     with pytest.raises(DataError) as error:
         make({"x": X, "z": np.zeros(9, np.float32)}, inputs=infos)
     assert error.value.code == "data-shape"
+
+
+def test_a_limit_takes_the_first_samples(tmp_path: Path) -> None:
+    np.savez(tmp_path / "d.npz", x=X, labels=Y)
+    for data, labels in (({"x": X}, Y), (X, None), (tmp_path / "d.npz", None), (lambda: iter([X[:4], X[4:]]), None)):
+        assert sorted(samples(make(data, labels, limit=5))) == X[:5, 0].tolist()
+    with pytest.raises(QatError, match="at least 1"):
+        make(X, limit=0)
+    with pytest.raises(QatError, match="batches of your own"):
+        make(make(X), limit=3)

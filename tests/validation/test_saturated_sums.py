@@ -185,7 +185,7 @@ def test_no_promise_for_layers_that_are_not_counted() -> None:
     model.graph.node.insert(0, onnx.helper.make_node("Max", ["z", "z"], ["zz"]))
     model.graph.node[1].input[0] = "zz"
     remarks = onnxqat.validate(model, model, {"x": values("MatMulInteger")}, use_torch=False).remarks
-    assert any("in 1 layers in which they were not counted" in r.message for r in remarks)
+    assert any("in 1 layer in which they were not counted" in r.message for r in remarks)
     assert not any("compute the same" in r.message for r in remarks)
 
 

@@ -1,6 +1,7 @@
 """Three verdicts: what is red, amber and green, and what decides."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import onnx.parser
@@ -155,6 +156,21 @@ def test_remedies_are_commands_that_differ_and_keep_data(tmp_path: object) -> No
     assert f"'{tmp_path}/my data.npz'" in found["accuracy"].remedy
     assert found["deployment"].status == "amber"
     assert "--backend qnn-htp" in found["deployment"].remedy
+
+
+def test_what_judges_is_not_trained_on(tmp_path: Path) -> None:
+    float_path, path = tiny.save_pair(tmp_path)
+    np.savez(tmp_path / "judge.npz", image=tiny.images(8))
+    np.savez(tmp_path / "learn.npz", image=tiny.images(8, seed=3))
+    model = onnx.load(path)
+    for key, value in (("onnxqat.data", "learn.npz"), ("onnxqat.data_sha256", "0" * 64)):
+        entry = model.metadata_props.add()
+        entry.key, entry.value = key, value
+    onnx.save(model, path)
+    report = validate(float_path, path, tmp_path / "judge.npz", use_torch=False, min_sqnr=200.0)
+    remedy = by_name(report.verdicts)["accuracy"].remedy
+    assert "learn.npz" in remedy
+    assert "judge.npz" not in remedy
 
 
 def test_a_file_for_another_target_is_red() -> None:

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import click
 
-from onnxqat.cli import _again, _headings, _options
+from onnxqat.cli import _again, _config, _headings, _options
 
 
 @click.command(cls=_headings.Headed)
 @click.argument("model", type=_options.PATH)
+@_headings.under("Configuration", _config.plain)
 @_headings.under(
     "Target and limits",
     click.option(

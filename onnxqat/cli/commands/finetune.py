@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from onnxqat import printing
-from onnxqat.cli import _execution, _headings, _objectives, _options
+from onnxqat.cli import _config, _execution, _headings, _objectives, _options
 
 if TYPE_CHECKING:
     from onnxqat.training.loop.loop import Report
@@ -41,6 +41,7 @@ class _Announcement:
 
 @click.command(cls=_headings.Headed)
 @click.argument("model", type=_options.PATH)
+@_headings.under("Configuration", _config.plain)
 @_headings.under(
     "Data",
     _options.data,
@@ -50,6 +51,7 @@ class _Announcement:
         type=_options.COUNT,
         help="Number of samples in a batch, where the model does not fix it [32, or 8 for few samples and no length].",
     ),
+    _options.limit,
 )
 @_headings.under(
     "Training",
@@ -125,6 +127,7 @@ def run(
     epochs: int | None,
     max_steps: int | None,
     batch_size: int | None,
+    limit: int | None,
     score: str | None,
     labels: Path | None,
     objectives: dict[str, Any],
@@ -178,6 +181,7 @@ def run(
             epochs=epochs,
             max_steps=max_steps,
             batch_size=batch_size,
+            limit=limit,
             **_objectives.keywords(objectives, list(teacher) or None),
             batch_norm=cast(Any, batch_norm),  # finetune refuses others by name
             callbacks=callbacks,

@@ -65,6 +65,10 @@ class Compiler(EnvironmentCompiler):
         """The error that says how to install that package."""
         return BaseCompiler.missing(self)
 
+    def incomplete(self) -> str:
+        """Return the command that installs the interpreter: the writer alone runs no numbers."""
+        return "" if self.runs_numbers else f"without its interpreter: {self.environment.missing().hint}"
+
     def script_job(self, path: Path, batches: Sequence[Mapping[str, Array]], folder: Path) -> ScriptJob | None:  # type: ignore[override]
         """Write the model for the interpreter; None where that is not installed. See the base class."""
         if not self.runs_numbers:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from onnxqat import notebook_progress
 from onnxqat._version import __version__
 from onnxqat.data.preprocess import Preprocess
 from onnxqat.data.recorded import Recorded
@@ -30,6 +31,7 @@ Progress = Callable[[int, "int | None"], None]
 WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 
 
+@notebook_progress.shown("report")
 @broken_model.guard("model")
 def model_report(
     model: io.ModelSource,
@@ -107,7 +109,9 @@ def model_report(
         quantizers=_quantizers(file, nets, explained.pairs, watched, files.get("before"), found.noise),
         remarks=[*remarks, *found.remarks],
     )
-    _finish(report, {each.node: each.reason for each in explained.float_nodes}, found, read)
+    # Of a float model all nodes are float, which needs no reason.
+    reasons = {each.node: each.reason for each in explained.float_nodes} if explained.pairs else {}
+    _finish(report, reasons, found, read)
     return ModelReport(report)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from onnxqat.counts import counted
 from onnxqat.report.model_report import schema
 from onnxqat.report.model_report.joined_matrix import join_matrix
 from onnxqat.report.model_report.results_read import Result, number, rows, text
@@ -38,7 +39,7 @@ def join(report: schema.ModelReport, results: Iterable[Result]) -> None:
     if places.unknown:
         some = ", ".join(sorted(places.unknown)[:4])
         report.remarks.append(
-            f"{len(places.unknown)} names of the results are not in this file ({some}): of another one?"
+            f"the results have {counted(len(places.unknown), 'name')} that this file has not ({some}): of another one?"
         )
 
 

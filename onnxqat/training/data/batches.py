@@ -234,6 +234,7 @@ def make(
     seed: int,
     preprocess: Preprocess | None = None,
     recorded: Recorded | None = None,
+    limit: int | None = None,
 ) -> Batches:
     """Batches of `data`.
 
@@ -251,6 +252,7 @@ def make(
         seed: of the order.
         preprocess: for a folder of images.
         recorded: what the model's file says of its calibration: the default for `preprocess`.
+        limit: read at most so many samples, the first ones; None: all.
 
     Raises:
         DataError: ``data-...``, what is wrong with the data.
@@ -258,7 +260,11 @@ def make(
     """
     if batch_size < 1:
         raise UsageError("option-invalid", f"batch size {batch_size}; it must be at least 1")
+    if limit is not None and limit < 1:
+        raise UsageError("option-invalid", f"a limit of {limit} samples; it must be at least 1")
     if hasattr(data, "epoch") and hasattr(data, "steps"):
+        if limit is not None:
+            raise UsageError("option-invalid", "batches of your own are not limited; make fewer of them")
         return data  # type: ignore[no-any-return]
     if isinstance(data, (np.ndarray, Tensor)):
         if len(inputs) != 1:
@@ -267,11 +273,14 @@ def make(
     if isinstance(data, Mapping):
         data, own = split_labels(data, inputs)
         labels = own if labels is None else labels
+        if limit is not None:
+            data = {name: array[:limit] for name, array in data.items()}
+            labels = None if labels is None else labels[:limit]
         return ArrayBatches(data, labels, inputs, batch_size=batch_size, seed=seed)
     if labels is not None:
         raise UsageError("option-invalid", "labels go with arrays; an iterable yields (inputs, labels)")
     named = isinstance(data, (str, os.PathLike))
-    opened = (recorded or Recorded()).open(data, inputs, preprocess=preprocess, batch_size=batch_size)
+    opened = (recorded or Recorded()).open(data, inputs, preprocess=preprocess, batch_size=batch_size, limit=limit)
     return DataBatches(opened, seed=seed if named else None, repeatable=not isinstance(data, Iterator))
 
 

@@ -62,6 +62,7 @@ def read(
     *,
     preprocess: str | Preprocess | None,
     batch_size: int | None,
+    limit: int | None = None,
     has_length: bool,
     seed: int,
     hold_out: bool,
@@ -76,6 +77,7 @@ def read(
         preprocess: of images.
         batch_size: where the model does not prescribe it; None: by the number of samples and `has_length`
             (:func:`onnxqat.training.optim.run_length.batch_size`).
+        limit: read at most so many samples; None: all.
         has_length: whether the user gives epochs or steps.
         seed: of the order.
         hold_out: whether batches to score on are wanted.
@@ -92,11 +94,12 @@ def read(
     if data is None:
         raise DataError("data-missing", "there is no training data", hint="give --data")
     wanted = run_length.batch_size(None, given=batch_size, has_length=has_length)
-    source = batches.make(data, labels, inputs, batch_size=wanted, seed=seed, preprocess=line, recorded=recorded)
+    opening: dict[str, Any] = {"seed": seed, "preprocess": line, "recorded": recorded, "limit": limit}
+    source = batches.make(data, labels, inputs, batch_size=wanted, **opening)
     better = run_length.batch_size(_samples(source), given=batch_size, has_length=has_length)
     if better != wanted and _is_repeatable(source):
         wanted = better
-        source = batches.make(data, labels, inputs, batch_size=wanted, seed=seed, preprocess=line, recorded=recorded)
+        source = batches.make(data, labels, inputs, batch_size=wanted, **opening)
     remarks.extend(batches.remarks_of(source))
     has_labels = labels is not None or batches.yields_labels(source)
     divided = holdout.split(source, has_labels=has_labels) if hold_out else holdout.Split(source)

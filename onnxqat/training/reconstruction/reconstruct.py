@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, fx
 
-from onnxqat import former_names
+from onnxqat import former_names, notebook_progress
 from onnxqat.bridge.export.write_back import put_back
 from onnxqat.bridge.importing.importer import to_torch
 from onnxqat.bridge.module import OnnxModule
@@ -120,6 +120,7 @@ def _by_kind(function: Callable[Concatenate[io.ModelSource, P], ReconstructResul
 
 @_by_kind
 @former_names.renamed(samples="limit")
+@notebook_progress.shown("reconstruct")
 @broken_model.guard("model")
 def reconstruct(
     model: io.ModelSource,
