@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import yaml
 
@@ -56,6 +57,7 @@ def digits_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.setattr(digits, "EPOCHS", 6)
         digits.export(digits.train(images["train"], labels["train"]), folder / "model.onnx")
     digits.write_samples(folder, images["test"][:96], labels["test"][:96], 96)
+    numpy.savez(folder / "test.npz", image=images["test"][96:224], labels=labels["test"][96:224])
     data = {"image": images["test"][:96]}
     insert_qdq(folder / "model.onnx", calibration=data)
     shutil.copy(folder / "model.qdq.onnx", folder / "tuned.qdq.onnx")
@@ -89,12 +91,29 @@ def test_examples_run(page: Path, digits_folder: Path, tmp_path: Path, monkeypat
     folder = tmp_path / "work"
     shutil.copytree(digits_folder, folder)
     monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(str(folder))  # a file that a page wrote is imported by a later block of it
     namespace: dict[str, Any] = {"__name__": "example"}
     for tag, body in blocks(page):
         if tag == "console":
             run_console(body)
         else:
             run_python(body, namespace, name(page))
+
+
+@pytest.mark.filterwarnings("default")  # those of the packages of the kernel are not ours
+def test_a_notebook_runs_in_a_kernel(digits_folder: Path, tmp_path: Path) -> None:
+    nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
+    pytest.importorskip("ipykernel")
+    folder = tmp_path / "work"
+    shutil.copytree(digits_folder, folder)
+    notebook = nbformat.read(REPOSITORY / "docs" / "notebooks" / "quantize_and_train.ipynb", as_version=4)
+    nbclient.NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(folder)}}).execute()
+    shown = [[output.get("data", {}) for output in cell.outputs] for cell in notebook.cells if "outputs" in cell]
+    pages = [data["text/html"] for outputs in shown for data in outputs if "<iframe" in data.get("text/html", "")]
+    assert len(pages) == 2  # of validate, and the interactive report
+    bars = [data["text/plain"] for outputs in shown for data in outputs if "<progress" in data.get("text/html", "")]
+    assert "train: 20 of 20" in bars
+    assert len(bars) == 4  # one for each function that works for a while
 
 
 def test_pages_with_examples() -> None:

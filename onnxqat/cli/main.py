@@ -28,7 +28,7 @@ _CONTEXT = {"show_default": True, "help_option_names": ["-h", "--help"]}
 
 GROUPS = {
     "The way of a model": ("export", "insert-qdq", "finetune", "validate", "handoff"),
-    "The way in one command": ("auto", "train", "demo"),
+    "The way in one command": ("auto", "recipes", "train", "demo"),
     "Accuracy": ("profile", "mixed-precision", "reconstruct"),
     "Files": (
         "inspect",

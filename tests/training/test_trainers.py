@@ -1,4 +1,4 @@
-"""The examples of docs/trainers.md run where the package that they are for is installed."""
+"""The examples of docs/tutorials/own_loop.md run where the package that they are for is installed."""
 
 import re
 import warnings
@@ -13,18 +13,18 @@ from tests.source_tree import REPOSITORY
 from tests.training.nets import convolutional, images
 
 
-@pytest.mark.parametrize("package", ["lightning", "accelerate"])
+@pytest.mark.parametrize("package", ["lightning", "accelerate", "transformers"])
 def test_example(package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the package's own imports
         pytest.importorskip(package, reason=f"{package} is not installed")
-        page = (REPOSITORY / "docs" / "trainers.md").read_text(encoding="utf-8")
+        page = (REPOSITORY / "docs" / "tutorials" / "own_loop.md").read_text(encoding="utf-8")
         code = next(b for b in re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S) if f"import {package}" in b)
         x, y = images(64)
         np.savez(tmp_path / "data.npz", image=x, labels=y)
         onnx.save(convolutional(), tmp_path / "model.qdq.onnx")
         monkeypatch.chdir(tmp_path)
-        exec(compile(code, f"docs/trainers.md, {package}", "exec"), {"__name__": "example"})
+        exec(compile(code, f"docs/tutorials/own_loop.md, {package}", "exec"), {"__name__": "example"})
     trained, start = onnx.load("tuned.qdq.onnx"), onnx.load("model.qdq.onnx")
     changed = {
         t.name

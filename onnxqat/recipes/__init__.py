@@ -1,0 +1,1 @@
+"""Recipes: configuration files for tasks, one YAML file each, with the figures that they reached."""
