@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from onnxqat import extension
 from onnxqat.backends import schema
 from onnxqat.deployment import base_compiler
 from onnxqat.deployment.base_compiler import BaseCompiler
+from onnxqat.errors import UsageError
 from onnxqat.types import Remark
 
 
@@ -33,6 +36,23 @@ def expected(table: schema.Backend) -> BaseCompiler | None:
     return None if found is None else base_compiler.load(found, table.session)
 
 
+def named(name: str, options: Mapping[str, str] | None = None) -> BaseCompiler:
+    """The compiler called `name`, installed or not.
+
+    Raises:
+        UsageError: ``name-unknown``, for the name of a backend with that of its compiler; ``option-invalid`` for a file
+            without a compiler.
+    """
+    try:
+        return base_compiler.load(name, options)
+    except UsageError as error:
+        own = expected(schema.load(name)) if error.code == "name-unknown" and name in schema.names() else None
+        if own is None:
+            raise
+        text = f"{name!r} is the name of a backend, not of a compiler"
+        raise UsageError(error.code, text, hint=f"its compiler is {own.name}") from None
+
+
 def compiler_of(table: schema.Backend, remarks: list[Remark], name: str | None = None) -> BaseCompiler | None:
     """The installed compiler of a backend: the first of its :func:`lineage` that there is, or the one called `name`.
 
@@ -42,7 +62,7 @@ def compiler_of(table: schema.Backend, remarks: list[Remark], name: str | None =
         UsageError: ``name-unknown``, and ``dependency-missing`` for a compiler asked for by name.
     """
     if name is not None:
-        asked = base_compiler.load(name, table.session)
+        asked = named(name, table.session)
         if asked.version() is None:
             raise asked.missing()
         return asked

@@ -129,3 +129,11 @@ def test_an_unfinished_installation_is_removed(root: Path) -> None:
         with pytest.raises(UsageError, match="did not end within"):
             environment.install(toy("anything"), timeout=0.01)
     assert (root / "toy" / environment.OWN).exists()
+
+
+def test_the_name_of_a_backend_is_answered_with_its_compiler() -> None:
+    with pytest.raises(UsageError, match="backend, not of a compiler") as error:
+        environment.of("qnn-htp")
+    assert "onnxruntime-qnn" in error.value.hint
+    with pytest.raises(UsageError, match="no compiler named 'academic'"):
+        environment.of("academic")

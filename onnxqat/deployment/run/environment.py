@@ -90,12 +90,12 @@ def of(name: str) -> Environment:
     Raises:
         UsageError: ``name-unknown``; ``option-invalid``: that compiler needs none, with what to do instead.
     """
-    from onnxqat.deployment import base_compiler
+    from onnxqat.deployment import choice
 
-    found = getattr(base_compiler.load(name), "environment", None)
+    compiler = choice.named(name)
+    found = getattr(compiler, "environment", None)
     if isinstance(found, Environment):
         return found
-    compiler = base_compiler.load(name)
     raise UsageError(
         "option-invalid", f"{name} is installed beside onnxqat, not on its own", hint=compiler.missing().hint
     )
