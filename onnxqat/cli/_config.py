@@ -92,8 +92,10 @@ options = (
 )
 
 
-def save(path: Path, rules: Iterable[NodeRule], plan: QuantPlan) -> None:
-    """Write the options of the running command, `rules`, and as comments the nodes of `plan`."""
+def save(path: Path | None, rules: Iterable[NodeRule], plan: QuantPlan) -> None:
+    """Write the options of the running command, `rules`, and as comments the nodes of `plan`; nothing without `path`."""
+    if path is None:
+        return
     from onnxqat.graph import atomic
     from onnxqat.placement import config_file, node_rules
 

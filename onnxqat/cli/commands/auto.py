@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
-from onnxqat.cli import _again, _config, _headings, _options
+from onnxqat.cli import _again, _config, _headings, _options, _report_page
 
 
 @click.command(cls=_headings.Headed)
@@ -59,6 +60,7 @@ from onnxqat.cli import _again, _config, _headings, _options
     "Output",
     click.option("-o", "--output", type=_options.FOLDER, help="Folder to write the files to [MODEL.auto]."),
     click.option("--restart", is_flag=True, help="Try everything anew, whatever an earlier run has left there."),
+    _report_page.option,
     _options.as_json,
 )
 def run(
@@ -82,6 +84,7 @@ def run(
     seed: int,
     device: str | None,
     restart: bool,
+    page: Path | None,
     as_json: bool,
 ) -> None:
     """Run the whole pipeline: calibrate, fine-tune where that is not enough, validate, hand off.
@@ -112,8 +115,8 @@ def run(
         observer=observer,
     )
     folder = output or _options.beside(model, ".auto")
-    page = folder / "report.html"
-    files_read.plan(page)
+    own_page = folder / "report.html"
+    files_read.plan(own_page)
     with _options.phases(quiet=as_json) as progress:
         results = auto_several(
             model,
@@ -138,5 +141,8 @@ def run(
     longer = _again.again(budget=f"{2 * budgets.parse(budget):g}s")
     reports = [from_auto(result, known, longer=longer) for result, known in zip(results, given, strict=True)]
     report = reports[0] if len(reports) == 1 else from_several(results, reports)
-    html.write_html(report, page)
-    _output.show(build.with_files(report, str(page)), as_json=as_json)
+    html.write_html(report, own_page)
+    report = build.with_files(report, str(own_page))
+    samples: dict[str, Any] = {"data": data, "preprocess": preprocess, "batch_size": batch_size}
+    report = _report_page.write(page, results[0].model, report, float_model=model, **samples)
+    _output.show(report, as_json=as_json)

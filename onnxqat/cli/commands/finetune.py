@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from onnxqat import printing
-from onnxqat.cli import _config, _execution, _headings, _objectives, _options
+from onnxqat.cli import _config, _execution, _headings, _objectives, _options, _report_page
 
 if TYPE_CHECKING:
     from onnxqat.training.loop.loop import Report
@@ -115,6 +115,7 @@ class _Announcement:
     "Output",
     click.option("-o", "--output", type=_options.OUTPUT, help="File to write [MODEL.tuned.onnx]."),
     _options.html,
+    _report_page.option,
     _options.as_json,
 )
 def run(
@@ -140,6 +141,7 @@ def run(
     distributed: str,
     distributed_timeout: float,
     html: Path | None,
+    page: Path | None,
     as_json: bool,
 ) -> None:
     """Train scales and weights of a QDQ model and write them back into it.
@@ -204,4 +206,7 @@ def run(
         return  # process 0 speaks for all
     original = str(teacher[0]) if teacher else None
     next_step = following.validate(model, str(result.model), original=original, data=data, preprocess=preprocess)
-    _output.show(build.from_finetune(result, following=next_step), as_json=as_json, html_path=html)
+    shown = build.from_finetune(result, following=next_step)
+    logs = [Path(execution["log_dir"])] if execution["log_dir"] else []
+    shown = _report_page.write(page, result.model, shown, before=model, results=logs, data=data, preprocess=preprocess)
+    _output.show(shown, as_json=as_json, html_path=html)

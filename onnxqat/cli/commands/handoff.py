@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from onnxqat import printing
-from onnxqat.cli import _headings, _options
+from onnxqat.cli import _headings, _options, _report_page
 
 
 def _install(context: click.Context, _: click.Parameter, name: str | None) -> None:
@@ -138,6 +138,7 @@ def _list(context: click.Context, _: click.Parameter, wanted: bool) -> None:
         help="Folder to write the bundle to; with several targets, a bundle for each is written into it.",
     ),
     _options.html,
+    _report_page.option,
     _options.as_json,
 )
 def run(
@@ -158,6 +159,7 @@ def run(
     threads: int | None,
     trace: bool,
     html: Path | None,
+    page: Path | None,
     as_json: bool,
 ) -> None:
     """Make the deploy form, compile it for real and show what runs in integers.
@@ -193,7 +195,10 @@ def run(
         else:
             made = handoff(model, backends[0], output, compiler=compiler, progress=progress, **options)
             report = build_handoff.from_handoff(made)
-    _output.show(report, as_json=as_json, html_path=html)
+    written = _report_page.write(
+        page, model, report, float_model=float_model, data=data, preprocess=preprocess, limit=limit
+    )
+    _output.show(written, as_json=as_json, html_path=html)
 
 
 def _check_targets(backends: tuple[str, ...], every: bool, compiler: str | None) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from onnxqat.cli import _config, _headings, _options
+from onnxqat.cli import _config, _headings, _options, _report_page
 
 if TYPE_CHECKING:
     from onnxqat.placement.node_rules import NodeRule
@@ -193,6 +193,7 @@ if TYPE_CHECKING:
     click.option("-o", "--output", type=_options.OUTPUT, help="File to write [MODEL.qdq.onnx]."),
     click.option("--explain", is_flag=True, help="Print the rule behind every decision."),
     _options.html,
+    _report_page.option,
     _options.as_json,
 )
 def run(
@@ -241,6 +242,7 @@ def run(
     guard: bool,
     explain: bool,
     html: Path | None,
+    page: Path | None,
     as_json: bool,
     rules: tuple[NodeRule, ...],
     save_config: Path | None,
@@ -307,9 +309,9 @@ def run(
             fast=fast,
             progress=progress,
         )
-    if save_config is not None:
-        _config.save(save_config, rules, result.plan)
-    report = build.from_insert(result, explain=explain, source=str(model), data=calibration, preprocess=preprocess)
+    _config.save(save_config, rules, result.plan)
+    found = build.from_insert(result, explain=explain, source=str(model), data=calibration, preprocess=preprocess)
+    report = _report_page.write(page, result.model, found, float_model=model, data=calibration)
     _output.show(report, as_json=as_json, html_path=html)
 
 

@@ -7,7 +7,10 @@ from typing import Any
 
 import click
 
-from onnxqat.cli import _headings, _options
+from onnxqat.cli import _headings, _options, _report_page
+
+PAGE_SAMPLES = 64
+"""Samples whose histograms and noise are on the page, as `onnxqat report` takes by itself."""
 
 
 @click.command(cls=_headings.Headed)
@@ -46,6 +49,7 @@ from onnxqat.cli import _headings, _options
         help="JSON file for proofs about widths: accumulators, shifts, stages of integer functions.",
     ),
     _options.html,
+    _report_page.option,
     _options.as_json,
 )
 def run(
@@ -61,6 +65,7 @@ def run(
     backend: str | None,
     prove: Path | None,
     html: Path | None,
+    page: Path | None,
     as_json: bool,
 ) -> None:
     """Judge a QDQ file: parity of torch and onnxruntime, accuracy against the float model, deployment.
@@ -101,4 +106,11 @@ def run(
             use_torch=not no_torch,
         )
         shown = build_proof.joined(shown, proof, prove)
+    shown = _report_page.write(page, qdq_model, shown, float_model=float_model, **_few(samples))
     _output.show(shown, as_json=as_json, html_path=html)
+
+
+def _few(samples: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of the samples for a page, which shows no more of a few dozen than of all."""
+    limit = min(samples["limit"] or PAGE_SAMPLES, PAGE_SAMPLES)
+    return {**{name: value for name, value in samples.items() if value is not None}, "limit": limit}
