@@ -20,6 +20,7 @@ import yaml
 
 import onnxqat
 from onnxqat.cli import main
+from tests import once
 from tests.source_tree import REPOSITORY
 
 PAGES = sorted([*REPOSITORY.glob("docs/**/*.md"), REPOSITORY / "README.md"])
@@ -51,17 +52,18 @@ def digits_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from onnxqat.training import digits
 
     torch.set_num_threads(1)
-    folder = tmp_path_factory.mktemp("digits")
-    images, labels = digits.load()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(digits, "EPOCHS", 6)
-        digits.export(digits.train(images["train"], labels["train"]), folder / "model.onnx")
-    digits.write_samples(folder, images["test"][:96], labels["test"][:96], 96)
-    numpy.savez(folder / "test.npz", image=images["test"][96:224], labels=labels["test"][96:224])
-    data = {"image": images["test"][:96]}
-    insert_qdq(folder / "model.onnx", calibration=data)
-    shutil.copy(folder / "model.qdq.onnx", folder / "tuned.qdq.onnx")
-    return folder
+
+    def make(folder: Path) -> None:
+        images, labels = digits.load()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(digits, "EPOCHS", 6)
+            digits.export(digits.train(images["train"], labels["train"]), folder / "model.onnx")
+        digits.write_samples(folder, images["test"][:96], labels["test"][:96], 96)
+        numpy.savez(folder / "test.npz", image=images["test"][96:224], labels=labels["test"][96:224])
+        insert_qdq(folder / "model.onnx", calibration={"image": images["test"][:96]})
+        shutil.copy(folder / "model.qdq.onnx", folder / "tuned.qdq.onnx")
+
+    return once.folder(tmp_path_factory, "digits_of_the_pages", make)
 
 
 def run_console(body: str) -> None:

@@ -52,18 +52,34 @@ def onnxqat(capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The working directory: model.onnx, data.npz with labels, images/."""
     monkeypatch.chdir(tmp_path)
-    onnx.save(proto(TEXT), tmp_path / "model.onnx")
-    rng = np.random.default_rng(0)
-    np.savez(tmp_path / "data.npz", image=rng.random((12, 3, 8, 8), np.float32), labels=rng.integers(0, 4, 12))
-    (tmp_path / "images").mkdir()
-    for i in range(4):
-        Image.fromarray(rng.integers(0, 256, (8, 8, 3), np.uint8)).save(tmp_path / "images" / f"{i}.png")
+    write_files(tmp_path)
     return tmp_path
 
 
+def write_files(folder: Path) -> None:
+    """Write a float model, data with labels, and images; the same bytes each time."""
+    onnx.save(proto(TEXT), folder / "model.onnx")
+    rng = np.random.default_rng(0)
+    np.savez(folder / "data.npz", image=rng.random((12, 3, 8, 8), np.float32), labels=rng.integers(0, 4, 12))
+    (folder / "images").mkdir()
+    for i in range(4):
+        Image.fromarray(rng.integers(0, 256, (8, 8, 3), np.uint8)).save(folder / "images" / f"{i}.png")
+
+
+@pytest.fixture(scope="session")
+def inserted(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The QDQ file that the command makes of the files of `folder`."""
+    here = tmp_path_factory.mktemp("inserted")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(here)
+        write_files(here)
+        assert main.run(["insert-qdq", "model.onnx", "-c", "data.npz"]) == 0
+    return (here / "model.qdq.onnx").read_bytes()
+
+
 @pytest.fixture
-def qdq(folder: Path, onnxqat: Callable[..., Done]) -> Path:
+def qdq(folder: Path, inserted: bytes) -> Path:
     """model.qdq.onnx beside model.onnx."""
-    done = onnxqat("insert-qdq", "model.onnx", "-c", "data.npz")
-    assert done.status == 0, done.err
-    return folder / "model.qdq.onnx"
+    path = folder / "model.qdq.onnx"
+    path.write_bytes(inserted)
+    return path

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -25,16 +26,25 @@ LINE = "rgb,resize=12x12,scale=1/255,mean=0.485:0.456:0.406,std=0.229:0.224:0.22
 IMAGE = InputInfo("image", "float32", ("N", 3, 12, 12))
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a float model, a folder of images beside it, and the QDQ file made of both."""
+    here = tmp_path_factory.mktemp("made")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(here)
+        save(tiny.pair()[0], "model.onnx")
+        Path("images").mkdir()
+        for index in range(4):
+            pixels = np.random.default_rng(index).integers(0, 256, (14, 14, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(f"images/{index}.png")
+        onnxqat.insert_qdq("model.onnx", calibration="images", preprocess=LINE, output="model.qdq.onnx")
+    return here
+
+
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A float model, a folder of images beside it, and the QDQ file made of both; it is the working folder."""
-    monkeypatch.chdir(tmp_path)
-    save(tiny.pair()[0], "model.onnx")
-    Path("images").mkdir()
-    for index in range(4):
-        pixels = np.random.default_rng(index).integers(0, 256, (14, 14, 3), dtype=np.uint8)
-        Image.fromarray(pixels).save(f"images/{index}.png")
-    onnxqat.insert_qdq("model.onnx", calibration="images", preprocess=LINE, output="model.qdq.onnx")
+def folder(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the files, which is the working folder."""
+    monkeypatch.chdir(shutil.copytree(made, tmp_path, dirs_exist_ok=True))
     return tmp_path
 
 
