@@ -180,10 +180,12 @@ def _bias(node: ir.Node, source: Quantizer, weight: Quantizer, biases: Mapping[i
     held = query.constant_array(value if stored is None else stored.input)
     if held is None:
         return None
-    if stored is not None:
+    unit = qdq.accumulator(source.qparams, weight.qparams, held.size)
+    if stored is None:  # a float bias: kernels put it on the grid of their sums
+        codes = numerics.quantize(held.reshape(-1).astype(np.float32), unit)
+    else:
         codes = held if stored.stored else numerics.quantize(held, stored.qparams)
-    else:  # a float bias: kernels put it on the grid of their sums
-        codes = numerics.quantize(
-            held.reshape(-1).astype(np.float32), qdq.accumulator(source.qparams, weight.qparams, held.size)
-        )
+        if stored.qparams.qtype.storage != "int32":  # on a grid of its own, which is shifted to that of the sums
+            values = numerics.dequantize(codes, stored.qparams).astype(np.float64)
+            codes = np.rint(values.reshape(-1) / unit.scale.astype(np.float64))
     return np.asarray(codes, np.int64).reshape(-1)

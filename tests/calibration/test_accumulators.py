@@ -117,3 +117,18 @@ def test_the_widest_channel_and_its_bits() -> None:
 def test_every_layer_is_found(model: onnx.ModelProto, layers: dict[str, accumulators.Layer]) -> None:
     wanted = [n for n in walk.nodes(io.load(model)) if n.op_type in accumulators.LAYERS]
     assert len(layers) == len(wanted) == 6
+
+
+def test_a_bias_of_few_bits_counts_in_units_of_the_sums() -> None:
+    model = networks.quantized(networks.kinds(), networks.images(16), "vitis-dpu")
+    for layer in accumulators.layers(io.load(model)):
+        if layer.bias is None:
+            continue
+        values = layer.bias * (layer.input.qparams.scale * layer.weight.qparams.scale)
+        constant = next(
+            c
+            for c in networks.kinds().graph.initializer
+            if layer.weight.tensor == f"w{c.name[1:]}" and c.name[0] == "b"
+        )
+        wanted = onnx.numpy_helper.to_array(constant)
+        assert np.abs(values - wanted).max() < 0.01

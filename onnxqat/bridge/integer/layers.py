@@ -64,8 +64,9 @@ class Layer(Unit):
         of_x, of_w = self.grid(0, x.ndim), self.grid(1, w.ndim)
         bias = None
         if b is not None:
-            codes = _codes(self.sources[2], b.detach(), self._scale_of_bias(of_x.scale, of_w.scale))
-            bias = (codes, float(self.sources[2].quant_max if torch.compiler.is_compiling() else codes.abs().max()))
+            codes = self._bias(b.detach(), of_x.scale, of_w.scale)
+            most = float(torch.iinfo(torch.int32).max) if torch.compiler.is_compiling() else float(codes.abs().max())
+            bias = (codes, most)
         steps = steps_of(x, of_x)
         if self.reached is not None:
             self.reached.add_steps(steps.detach().cpu().numpy(), 1 if self.operation in CONVOLUTIONS else -1)
@@ -86,16 +87,24 @@ class Layer(Unit):
         total = numpy_sums.summed(self.operation, steps_of_x, steps_of_w, rest)
         along = [-1, *[1] * (total.ndim - 2 if self.operation in CONVOLUTIONS else 0)]
         if b is not None:
-            scale = self._scale_of_bias(*(grid.scale for grid in grids))
-            total = total + _codes(self.sources[2], b, scale).reshape(along)
+            total = total + self._bias(b, *(grid.scale for grid in grids)).reshape(along)
         output = None if self.quantizer is None else as_numpy(self.output(0))
         return self.finished(grids[0].scale, output, total, np.reshape(grids[1].scale, along), holds=False)[0]
 
-    def _scale_of_bias(self, activation: Array, weight: Array) -> Array:
-        if self.sources[2].derived:
-            return (activation * weight.reshape(-1)).clip(SMALLEST_SCALE, None)
-        scale = self.sources[2].effective_scale().detach()
-        return scale if isinstance(activation, Tensor) else scale.numpy()
+    def _bias(self, values: Array, activation: Array, weight: Array) -> Array:
+        """The bias in units of the sums, whole numbers in float64.
+
+        A bias of int32 codes is one by its codes, whatever scale is beside them, as in onnxruntime. One of fewer bits has
+        a grid of its own, such as that of chips that shift it in front of the addition.
+        """
+        quantizer = self.sources[2]
+        unit = (activation * weight.reshape(-1)).clip(SMALLEST_SCALE, None)
+        if quantizer.derived:
+            return _codes(quantizer, values, unit)
+        held = quantizer.effective_scale().detach()
+        scale: Array = held if isinstance(activation, Tensor) else held.numpy()
+        codes = _codes(quantizer, values, scale)
+        return codes if quantizer.qtype.storage == "int32" else (codes * (double(scale) / double(unit))).round()
 
     def finished(
         self,
