@@ -90,6 +90,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=300, help="processor time of training in float")
     parser.add_argument("--steps", type=int, default=100, help="fine-tuning steps of each width")
     parser.add_argument("--images", type=int, default=1000, help="test images")
+    parser.add_argument("--calibration", type=int, default=256, help="images that ranges are observed on")
     parser.add_argument("--bits", nargs="*", default=["8,8", "4,4"])
     arguments = parser.parse_args()
 
@@ -127,7 +128,11 @@ def main() -> None:
         start, tuned = (RUNS / f"{name}_{bits.replace(',', '_')}{end}.onnx" for end in ("", "_tuned"))
         overrides = Overrides(weight_bits=widths[0], activation_bits=widths[1], integer="all")
         onnxqat.insert_qdq(
-            floating, "onnxruntime-cpu", calibration={"image": images[:256]}, output=start, overrides=overrides
+            floating,
+            "onnxruntime-cpu",
+            calibration={"image": images[: arguments.calibration]},
+            output=start,
+            overrides=overrides,
         )
         written = start
         if arguments.steps:
