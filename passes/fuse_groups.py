@@ -17,6 +17,7 @@ from onnxqat.passes._base import Context, Pass, Rewrite, apply
 from onnxqat.passes._edits import Log, drop_unused
 from onnxqat.passes._setting import Setting
 from onnxqat.passes.raise_opset import RaiseOpset
+from onnxqat.passes.split_hard_swish import SplitHardSwish
 
 Made = tuple[str, list[ir.Value | None], dict[str, Any]]
 
@@ -56,8 +57,14 @@ class FuseGroups(Pass):
 
     @classmethod
     def for_backend(cls, setting: Setting) -> Pass | None:
-        """Fuse the kinds that the table wants fused; nodes that the user took out stay."""
+        """Fuse the kinds that the table wants fused; nodes that the user took out stay.
+
+        A HardSwish is fused too where ``split-hard-swish`` takes it apart again: into the parts that the table has rows
+        for, whatever parts the exporter wrote it in.
+        """
         kinds = tuple(kind for kind, rule in setting.table.groups.items() if rule == "fused")
+        if setting.table.groups.get("HardSwish") == "parts" and SplitHardSwish.for_backend(setting) is not None:
+            kinds = (*kinds, "HardSwish")
         reason = (lambda node: None) if setting.selection is None else setting.selection.reason
         return cls(kinds, setting.table.opset[1], reason) if kinds else None
 

@@ -27,6 +27,18 @@ def test_only_where_the_product_alone_has_a_row(backend: str, splits: bool) -> N
     assert "h" in found
 
 
+@pytest.mark.parametrize(
+    ("backend", "splits"), [("onnxruntime-cpu", True), ("onnxruntime-cpu-s8", True), ("snpe", False)]
+)
+def test_parts_that_an_exporter_chose_become_those_that_the_table_has(backend: str, splits: bool) -> None:
+    """Paddle's exporter writes ``x * clip(x + 3, 0, 6) / 6``: two pairs that cost accuracy, and a division in float."""
+    text = f"""g (float[1,2,4,4] x) => (float[1,2,4,4] y) <float[2,2,1,1] w = {weight(2, 2, 1, 1)}, float three = {{3}},
+        float zero = {{0}}, float six = {{6}}> {{ c = Conv(x, w) s = Add(c, three) r = Clip(s, zero, six) m = Mul(c, r)
+        h = Div(m, six) y = Conv(h, w) }}"""
+    found = edges(plan(text, backend))
+    assert ("h_gate" in found, "s" in found or "m" in found) == (splits, not splits)
+
+
 def test_an_excluded_node_stays() -> None:
     text = f"""g (float[1,2,4,4] x) => (float[1,2,4,4] y) <float[2,2,1,1] w = {weight(2, 2, 1, 1)}> {{
         c = Conv(x, w) h = HardSwish(c) y = Conv(h, w) }}"""
