@@ -19,9 +19,13 @@ FOLDABLE = SHAPES | BROADCASTS | {"Cast", "Concat", "Gather", "ConstantOfShape",
 _COMPARISONS = frozenset({"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Not", "Where", "And", "Or"})
 _FUNCTIONS = frozenset({"Abs", "Exp", "Log", "Sign", "Sigmoid", "Tanh", "Softplus", "Round", "Clip", "Relu", "Softmax"})
 _REDUCTIONS = frozenset(f"Reduce{kind}" for kind in ("L1", "L2", "Max", "Mean", "Min", "Sum", "SumSquare"))
-WEIGHTS = _COMPARISONS | _FUNCTIONS | _REDUCTIONS | {"LpNormalization", "MatMul", "Max", "Min", "Pow"}
-"""Beyond FOLDABLE, what weights are computed with: norms and standardization of weights, masks, low-rank sums."""
-LAYERS = frozenset({"Gemm", "LayerNormalization", "Erf", "Gelu", "Cos", "Sin", "Range", "Trilu", "GatherElements"})
+_TABLES = frozenset(
+    {"ScatterElements", "ScatterND", "GatherElements", "EyeLike", "Trilu", "CumSum", "Range", "Cos", "Sin"}
+)
+WEIGHTS = _COMPARISONS | _FUNCTIONS | _REDUCTIONS | _TABLES | {"LpNormalization", "MatMul", "Max", "Min", "Pow"}
+"""Beyond FOLDABLE, what weights are computed with: norms and standardization of weights, masks, low-rank sums, and tables of
+signal processing that a graph builds, as banks of filters from their few values other than 0 and bases of sines."""
+LAYERS = frozenset({"Gemm", "LayerNormalization", "Erf", "Gelu"})
 """Beyond WEIGHTS, what learned queries, positions and masks are computed with; a decoder's first layers may read such
 tensors alone."""
 _BROADCASTS = BROADCASTS | _COMPARISONS | {"Max", "Min", "Pow"}

@@ -31,7 +31,7 @@ class LiftConstants(Pass):
        weights behind a Cast, a Transpose or a ConstantOfShape are weights to every later step, the parts of a Split
        are biases, and amounts of a Pad that an exporter spelled out as arithmetic are amounts. Where a weight or bias
        input reads it, those of ``_evaluate.WEIGHTS`` count too, with which weights are normalized, standardized,
-       masked and added up.
+       masked, added up, and banks of filters are built.
     3. What any other node reads may also be computed by these and those of ``_evaluate.LAYERS``, up to 4 MB: learned
        queries behind the layers that read nothing else, tables of positions, masks.
     4. Left alone: integer and boolean results of more than 4096 elements; function bodies, which hold constants

@@ -54,6 +54,12 @@ def test_weight_behind_cast_and_transpose_is_computed() -> None:
         "s = MatMul(v, v) w = Add(v, s)",  # a low-rank sum
         "z = Abs(v) t = Greater(z, g) w = Where(t, v, g)",  # pruned
         "s = Sign(v) w = Mul(s, g)",  # binary
+        # banks of filters, from the few values that are not 0
+        "p = Constant <value = int64[1,2] {1, -2}> () u = Constant <value = float[1,2] {5, 6}> () w = ScatterElements(v, p, u)",
+        "p = Constant <value = int64[1,2] {1, 0}> () u = Constant <value = float[1] {5}> () w = ScatterND(v, p, u)",
+        "p = Constant <value = int64[2,2] {1, -1, 0, 1}> () w = GatherElements(v, p)",
+        "e = EyeLike(v) t = Trilu(v) w = Sub(e, t)",
+        "i = Constant <value_int = 1> () s = CumSum(v, i) c = Cos(s) n = Sin(s) w = Mul(c, n)",  # a basis of sines
     ],
 )
 def test_weights_are_computed_whatever_made_them(made: str) -> None:
