@@ -99,7 +99,11 @@ class ArchiveFolder(Source):
 
     def batches(self, size: int) -> Iterator[RawBatch]:
         """One batch per file, in the order of the names."""
-        for path in self._files:
+        return self.batches_at(range(len(self._files)), size)
+
+    def batches_at(self, numbers: Sequence[int], size: int) -> Iterator[RawBatch]:
+        """The batches of these files alone."""
+        for path in (self._files[number] for number in numbers):
             feeds, labels = split_labels(read_npz(path), self._inputs)
             yield RawBatch({k: np.array(a) for k, a in feeds.items()}, labels, str(path))
 

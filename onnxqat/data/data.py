@@ -187,14 +187,14 @@ class Data:
         return Data(self._source, self.inputs, self._size, min(limit, self._limit or limit))
 
     def few(self, limit: int, batch_size: int | None = None) -> Data:
-        """At most `limit` samples, or one batch; from all over a source that is sorted by class.
+        """At most `limit` samples, or one batch; from all over the source where it can be counted before it is read.
 
         Args:
             limit: number of samples.
             batch_size: samples a batch, where the model does not fix it; None: as it is.
         """
-        count = min(limit, self._limit or limit)
-        return Data(subset.spread(self._source, count), self.inputs, batch_size or self._size, count)
+        count, size = max(min(limit, self._limit or limit), self._static or 1), batch_size or self._size
+        return Data(subset.evenly(self._source, count, size, self._limit), self.inputs, size, count)
 
     def annotated(self, read: Annotator) -> Data | None:
         """The same samples with labels that `read` finds beside image files; None where they are no such files.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib
+import itertools
 import math
 import os
 import sys
@@ -68,6 +69,14 @@ class Source(ABC):
     @abstractmethod
     def batches(self, size: int) -> Iterator[RawBatch]:
         """The batches from the start, of `size` samples where the source can choose."""
+
+    def batches_at(self, numbers: Sequence[int], size: int) -> Iterator[RawBatch]:
+        """The batches of these rising numbers; those between them are read and passed over where they cannot be left out."""
+        wanted = set(numbers)
+        last = max(wanted, default=-1)
+        for number, raw in enumerate(itertools.islice(self.batches(size), last + 1)):
+            if number in wanted:
+                yield raw
 
     def pick(self, indices: Sequence[int]) -> RawBatch | None:
         """One batch of the samples of these numbers; None where the source is not :attr:`numbered`."""

@@ -37,6 +37,22 @@ class Numbered(Source):
         return found
 
 
+class SomeBatches(Source):
+    """The batches of these numbers, in rising order, of a source whose batches have their own size."""
+
+    def __init__(self, source: Source, numbers: Sequence[int]) -> None:
+        self.name, self.batched, self.known_batches = source.name, source.batched, len(numbers)
+        self._source, self._numbers, self.transform = source, list(numbers), source.transform
+
+    def identity(self) -> Identity:
+        """That of the whole source."""
+        return self._source.identity()
+
+    def batches(self, size: int) -> Iterator[RawBatch]:
+        """Those of the numbers."""
+        return self._source.batches_at(self._numbers, size)
+
+
 class EveryNth(Source):
     """Every `share`-th batch of a source, counted from the `share`-th one, or with `others` the rest."""
 
@@ -57,6 +73,13 @@ class EveryNth(Source):
     def batches(self, size: int) -> Iterator[RawBatch]:
         """The batches of the source that belong to this part."""
         yield from (raw for number, raw in enumerate(self._source.batches(size)) if self._mine(number))
+
+    def batches_at(self, numbers: Sequence[int], size: int) -> Iterator[RawBatch]:
+        """Those batches of this part, read by their numbers in the source."""
+        mine = [number for number in range(self._source.known_batches or 0) if self._mine(number)]
+        if not mine:
+            return super().batches_at(numbers, size)
+        return self._source.batches_at([mine[number] for number in numbers], size)
 
 
 def split(source: Source, share: int, limit: int | None) -> tuple[Source, Source]:
@@ -88,4 +111,34 @@ def spread(source: Source, limit: int | None) -> Source:
     samples = source.samples
     if limit is None or samples is None or samples <= limit or not source.sorted_by_class:
         return source
-    return Numbered(source, [place * samples // limit for place in range(limit)])
+    return Numbered(source, _evenly(samples, limit))
+
+
+def evenly(source: Source, limit: int, size: int, within: int | None = None) -> Source:
+    """`source`, or at least `limit` samples from all over it, where their number or that of its batches is known.
+
+    Neighbours are often alike: frames of one film, windows of one recording, images of one class.
+
+    Args:
+        source: it can be read more than once; one that cannot is given back as it is.
+        limit: samples that are enough.
+        size: samples of a batch, where the source can choose.
+        within: nothing beyond so many samples is taken.
+    """
+    if not source.repeatable:
+        return source
+    samples, known = source.samples, source.known_batches
+    if source.numbered and samples is not None:
+        samples = min(samples, within or samples)
+        return source if samples <= limit else Numbered(source, _evenly(samples, limit))
+    if known is None or not (first := next(source.batches(size), None)):
+        return source
+    axes = {array.shape[0] if array.ndim else 1 for array in first.feeds.values()} if source.batched else {1}
+    each = max(axes.pop(), 1) if len(axes) == 1 else 1
+    known, wanted = min(known, -(-(within or known * each) // each)), -(-limit // each)
+    return source if known <= wanted else SomeBatches(source, _evenly(known, wanted))
+
+
+def _evenly(count: int, wanted: int) -> list[int]:
+    """`wanted` numbers below `count`, the first one among them."""
+    return [place * count // wanted for place in range(wanted)]

@@ -66,7 +66,7 @@ class Trial:
 
 
 def run(original: ir.Model, quantized: ir.Model, data: Data, remarks: list[Remark]) -> Trial | None:
-    """Run the first samples of `data` through both models in onnxruntime, optimizations off.
+    """Run a few samples of `data` through both models in onnxruntime, optimizations off.
 
     Args:
         original: the float model as it was given.
@@ -110,8 +110,8 @@ def attempt(
 
 
 def samples(data: Data) -> list[Feeds]:
-    """The first samples of `data`, in one batch where the model takes them together."""
-    return _first(data.first(SAMPLES), SAMPLES, data)
+    """A few samples from all over `data`, in one batch where the model takes them together."""
+    return _first(data.few(SAMPLES), SAMPLES, data)
 
 
 def _first(batches: Iterable[Feeds], count: int, data: Data) -> list[Feeds]:

@@ -74,6 +74,37 @@ def test_a_limit_takes_all_classes_of_a_sorted_folder(tmp_path: Path) -> None:
     assert (data.batches, data.samples) == (2, 6)
 
 
+@pytest.mark.parametrize("kind", ["arrays", "list", "folder"])
+@pytest.mark.parametrize(("limit", "few"), [(None, [0, 5, 10, 15]), (12, [0, 3, 6, 9])])
+def test_a_few_samples_are_from_all_over_the_data(kind: str, limit: int | None, few: list[int], tmp_path: Path) -> None:
+    """Recordings and films lie in order: their first windows say nothing of the last."""
+    singles = [({"x": np.full((1, 1), n, np.float32)}, np.array([n])) for n in range(20)]
+    for n, (feeds, given) in enumerate(singles):
+        np.savez(tmp_path / f"{n:02}.npz", labels=given, **feeds)
+    data = open_data({"arrays": arrays(20), "list": singles, "folder": tmp_path}[kind], INPUT, limit=limit)
+    assert labels(data.few(4)) == few
+
+
+def test_a_few_samples_of_larger_batches_are_no_more_than_asked_for(tmp_path: Path) -> None:
+    for n in range(0, 20, 4):
+        np.savez(tmp_path / f"{n:02}.npz", x=np.arange(n, n + 4, dtype=np.float32)[:, None], labels=np.arange(n, n + 4))
+    assert labels(open_data(tmp_path, INPUT).few(6)) == [0, 1, 2, 3, 8, 9]
+
+
+def test_held_out_samples_of_a_sorted_folder_are_of_all_classes(tmp_path: Path) -> None:
+    for number in range(24):
+        folder = tmp_path / str(number // 8)
+        folder.mkdir(exist_ok=True)
+        Image.fromarray(np.full((2, 2, 3), number, np.uint8)).save(folder / f"{number:02}.png")
+    _, held = open_data(tmp_path, (InputInfo("x", "float32", ("N", 3, 2, 2)),)).split(4)
+    assert [given.tolist() for _, given in held.few(3).labelled()] == [[0, 1, 2]]
+
+
 def test_what_can_be_read_once_is_refused() -> None:
     with pytest.raises(DataError, match="only once"):
         open_data(iter([np.zeros((2, 1), np.float32)]), INPUT).split(2)
+
+
+def test_a_few_samples_fill_a_batch_that_the_model_prescribes() -> None:
+    fixed = (InputInfo("x", "float32", (6, 1)),)
+    assert labels(open_data(arrays(24), fixed).few(4)) == [0, 4, 8, 12, 16, 20]

@@ -10,8 +10,9 @@ from onnxqat.placement.table_overrides import Overrides
 from tests.bridge.integer import networks
 from tests.calibration.test_largest_codes import TEXT, images
 
-ROUNDING = 1.5
-"""Decibels by which the default session, with its int32 biases, may differ from the file as written at 40 dB."""
+ROUNDING = 4.5
+"""Decibels by which the default session may differ from the file as written at 40 dB: 8 samples give 40 values, and a pooled
+code that falls to the other side of a tie is a large part of their noise."""
 
 
 def insert(backend: str, *, exact: bool, fast: bool) -> InsertResult:
