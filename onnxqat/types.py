@@ -242,13 +242,25 @@ class Edge:
     consumers: tuple[tuple[str, int], ...] | None = None
 
 
+Concern: TypeAlias = Literal["result", "note", "detail"]
+
+
 @dataclasses.dataclass(frozen=True)
 class Remark:
-    """One thing worth telling the user: what, where and why."""
+    """One thing worth telling the user: what, where and why.
+
+    Attributes:
+        message: one line.
+        nodes: names of the nodes or tensors concerned.
+        source: what says it.
+        concern: ``result``, what changes the result or what it is worth; ``note``, what may be worth knowing;
+            ``detail``, a rewrite by a pass, which a terminal lists with ``-v``.
+    """
 
     message: str
     nodes: tuple[str, ...] = ()
     source: str = ""
+    concern: Concern = "note"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,10 +16,12 @@ class Log:
     def __init__(self) -> None:
         self.changed = False
         self._nodes: dict[str, dict[str, None]] = {}  # names once each, in order
+        self._rewrites: set[str] = set()
 
     def did(self, message: str, *nodes: ir.Node | str) -> None:
         """Note a rewrite."""
         self.changed = True
+        self._rewrites.add(message)
         self.left(message, *nodes)
 
     def left(self, message: str, *nodes: ir.Node | str) -> None:
@@ -29,7 +31,11 @@ class Log:
 
     def result(self) -> Rewrite:
         """Result for ``Pass.rewrite``, with one remark per message."""
-        return Rewrite(self.changed, tuple(Remark(message, tuple(nodes)) for message, nodes in self._nodes.items()))
+        remarks = (
+            Remark(message, tuple(nodes), concern="detail" if message in self._rewrites else "note")
+            for message, nodes in self._nodes.items()
+        )
+        return Rewrite(self.changed, tuple(remarks))
 
 
 def absorb(node: ir.Node, source: ir.Value) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from onnxqat import discover
-from onnxqat.cli import _completion
+from onnxqat.cli import _completion, _verbose
 
 
 class Folder(click.Group):
@@ -38,7 +38,7 @@ class Folder(click.Group):
             return None
         module = discover.load(self.package, cmd_name)
         # A subfolder with a command `run` has that module under this name: its own command is called `group`.
-        return _completion.attach(module.group if hasattr(module, "group") else module.run)
+        return _verbose.attach(_completion.attach(module.group if hasattr(module, "group") else module.run))
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from onnxqat import printing
+from onnxqat.cli import _verbose
 from onnxqat.report.model import Report
 
 
@@ -24,6 +25,6 @@ def show(report: Report, *, as_json: bool, html_path: Path | None = None) -> Non
     else:
         from onnxqat.report import terminal
 
-        terminal.show(report)
+        terminal.show(report, details=_verbose.asked())
     if report.passed is False:
         click.get_current_context().exit(1)

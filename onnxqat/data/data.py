@@ -253,7 +253,7 @@ class Data:
         return int(next(iter(batch[0].values())).shape[0])
 
     def _remark(self, message: str) -> None:
-        remark = Remark(message, source="data")
+        remark = Remark(message, source="data", concern="result")
         if remark not in self.remarks:
             self.remarks.append(remark)
 
@@ -441,7 +441,7 @@ def _open_folder(
     text = f"resize=model,{transform.steps.colour}{'' if integer else ',scale=1/255'}"
     if recorded is not None:
         text = f"the model's file records: {line(recorded)}"
-    return given, [Remark(f"no preprocessing was given: images go in as {text}", source="data")]
+    return given, [Remark(f"no preprocessing was given: images go in as {text}", source="data", concern="result")]
 
 
 def _only(inputs: Sequence[InputInfo], what: str) -> InputInfo:

@@ -47,7 +47,7 @@ class Change:
         else:
             effect = f"{self.output!r} has {self.without_db:.1f} dB without this and {self.with_db:.1f} dB with it"
         cost = f"; it costs {self.cost} of {total} integer nodes" if self.kind == "float" else ""
-        return Remark(f"{self.what}: {effect}{cost}", self.nodes, "guard")
+        return Remark(f"{self.what}: {effect}{cost}", self.nodes, "guard", "result")
 
 
 def floated(tensor: str, nodes: Collection[str], **found: Any) -> Change:

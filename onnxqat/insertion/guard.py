@@ -119,7 +119,7 @@ class Guard:
             return Made(model, plan)
         if self._mends and not mends:
             text = "no output was looked at, since the calibration data can be read only once"
-            own.append(Remark(text, source="guard"))
+            own.append(Remark(text, source="guard", concern="result"))
         tried = trial.attempt(self._original, model, self._data, own)
         first = _File(model, plan, resolved, tried, tuple(own))
         if not mends or _is_well(first.tried):
@@ -131,7 +131,9 @@ class Guard:
         remarks.extend(dict.fromkeys((*self._calibrated.found.remarks, *best.remarks, *noticed)))
         remarks.extend(change.remark(total) for change in changes)
         if isinstance(best.tried, Trial) and best.tried.worst < AMBER_SQNR:
-            remarks.append(Remark(f"the worst output is left at {best.tried.worst:.1f} dB: {self._why}", (), "guard"))
+            remarks.append(
+                Remark(f"the worst output is left at {best.tried.worst:.1f} dB: {self._why}", (), "guard", "result")
+            )
         before = None if isinstance(first.tried, Origin) else first.tried
         return Made(best.model, best.plan, _trial(best.tried), Guarded(before, tuple(changes), self._runs, total))
 

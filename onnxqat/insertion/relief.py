@@ -227,7 +227,7 @@ class Relief:
             f"{remedy[0].tensor!r} costs accuracy and stays quantized: {len(more)} of {self.integer_nodes} integer nodes "
             f"would be float, of which the guard takes {limit} at most; choose by --exclude, or train"
         )
-        self.remarks.append(Remark(text, remedy[0].nodes, "guard"))
+        self.remarks.append(Remark(text, remedy[0].nodes, "guard", "result"))
         return False
 
     def _reason(self, culprits: Sequence[Unit], *, ended: bool) -> str:

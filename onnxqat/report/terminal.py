@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import IO
 
 from onnxqat import printing
+from onnxqat.counts import counted
 from onnxqat.report.model import Report, Table, grouped, shown
 from onnxqat.types import Remark
 
@@ -15,20 +16,20 @@ _WIDEST = 100  # longer cells of plain text run over: their length times all row
 _NARROWEST = 16  # a column of names below this width is not read any more
 
 
-def show(report: Report, file: IO[str] | None = None) -> None:
+def show(report: Report, file: IO[str] | None = None, *, details: bool = False) -> None:
     """Write `report` to `file`, standard output by default.
 
-    A terminal gets colour and tables that fit its width; everything else gets :func:`to_text`.
+    `details`: what passes rewrote is listed, and not only counted. A terminal gets colour and tables that fit its width; everything else gets :func:`to_text`.
     """
     file = file or sys.stdout
     if not file.isatty():
-        printing.echo(to_text(report).removesuffix("\n"), file=file)
+        printing.echo(to_text(report, details=details).removesuffix("\n"), file=file)
         return
-    _show_rich(printing.shown(report), file)
+    _show_rich(printing.shown(report), file, details)
 
 
-def to_text(report: Report) -> str:
-    """The report as plain text, columns aligned, all rows."""
+def to_text(report: Report, *, details: bool = False) -> str:
+    """The report as plain text, columns aligned, all rows; with `details` the rewrites of passes too."""
     report = printing.shown(report)
     lines = [_headline(report), *_verdict_lines(report), *([""] if report.figures else [])]
     width = max((len(f.label) for f in report.figures), default=0)
@@ -38,7 +39,7 @@ def to_text(report: Report) -> str:
     for table in report.tables:
         lines += ["", table.title, *_plain_table(table)]
         lines += [f"  {table.note}"] if table.note else []
-    for title, items in _closing(report):
+    for title, items in _closing(report, details):
         lines += ["", title, *(f"  {item}" for item in items)]
     return "\n".join(lines).strip("\n") + "\n"
 
@@ -70,12 +71,17 @@ def _plain_table(table: Table) -> Iterator[str]:
         yield "  " + "  ".join(padded).rstrip()
 
 
-def _closing(report: Report) -> Iterator[tuple[str, list[str]]]:
+def _closing(report: Report, details: bool) -> Iterator[tuple[str, list[str]]]:
     """The end of every report: failures, remarks, what was written, what stays float and why, what to run next."""
     if report.failures:
         yield "Failed because", list(report.failures)
-    if report.remarks:
-        yield "Remarks", [_remark(remark) for remark in report.remarks]
+    for concern, title in (("result", "What changes your result"), ("note", "Remarks"), ("detail", "Details")):
+        found = [remark for remark in report.remarks if remark.concern == concern]
+        if concern == "detail" and not details:
+            if found:
+                yield title, [f"{counted(len(found), 'rewrite')} of the graph: -v lists what was done"]
+        elif found:
+            yield title, [_remark(remark) for remark in found]
     yield "Written", list(report.files) or ["nothing"]
     if report.left_float is not None:
         left = [f"{reason}: {_names_text(nodes)}" for reason, nodes in grouped(report.left_float)]
@@ -94,7 +100,7 @@ def _names_text(names: list[str]) -> str:
     return head + (f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else "")
 
 
-def _show_rich(report: Report, file: IO[str]) -> None:
+def _show_rich(report: Report, file: IO[str], details: bool) -> None:
     # Names come from strangers' files: everything goes in as Text, so that no markup in them counts.
     from rich.console import Console
     from rich.text import Text
@@ -134,7 +140,7 @@ def _show_rich(report: Report, file: IO[str]) -> None:
         for text in (f"... and {rest} more rows: see --json or the HTML report" if rest > 0 else "", table.note):
             if text:
                 console.print(_indented(Text(text, style="dim")))
-    for title, items in _closing(report):
+    for title, items in _closing(report, details):
         console.print()
         console.print(Text(title, style="bold red" if title.startswith("Failed") else "bold"))
         for item in items:

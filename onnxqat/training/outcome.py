@@ -35,7 +35,7 @@ def remarks(
         *_score_remarks(given, data),
         *_course(given, data, progress),
     )
-    return tuple(Remark(message, source="finetune") for message in found)
+    return tuple(Remark(message, source="finetune", concern="result") for message in found)
 
 
 def _rate(module: nn.Module, given: Options) -> Iterator[str]:

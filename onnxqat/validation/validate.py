@@ -154,7 +154,7 @@ def validate(
 def _first_remarks(quantized: ir.Model, *, random_data: bool) -> list[Remark]:
     remarks = []
     if random_data:
-        remarks.append(Remark("the data are random: accuracy means nothing", source="data"))
+        remarks.append(Remark("the data are random: accuracy means nothing", source="data", concern="result"))
     return remarks + machine.saturation(quantized, precise=machine.precise(quantized))
 
 

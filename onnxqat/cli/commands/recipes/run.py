@@ -6,12 +6,15 @@ from typing import cast
 
 import click
 
+from onnxqat.cli import _options
 
-@click.command(context_settings={"ignore_unknown_options": True, "help_option_names": []})
+
+@click.command(context_settings={"ignore_unknown_options": True})
 @click.argument("name")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@_options.as_json
 @click.pass_context
-def run(ctx: click.Context, name: str, arguments: tuple[str, ...]) -> None:
+def run(ctx: click.Context, name: str, arguments: tuple[str, ...], as_json: bool) -> None:
     """Run the command of a recipe with its options.
 
     ARGUMENTS are those of the command, a model first; its options win over those of the recipe.
@@ -24,6 +27,6 @@ def run(ctx: click.Context, name: str, arguments: tuple[str, ...]) -> None:
     root = ctx.find_root()
     command = cast(click.Group, root.command).get_command(root, str(recipe.command))
     assert command is not None
-    given = [*arguments, "--config", str(library.file(name))]
+    given = [*arguments, *["--json"] * as_json, "--config", str(library.file(name))]
     with command.make_context(str(recipe.command), given, parent=root) as inner:
         command.invoke(inner)
