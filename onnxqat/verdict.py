@@ -34,6 +34,13 @@ class Verdict:
     remedy: str = ""
 
 
+def graded(*, red: bool, amber: bool) -> Status:
+    """The status of a figure past its limit of red, of amber alone, or of neither."""
+    if red:
+        return "red"
+    return "amber" if amber else "green"
+
+
 def worst(verdicts: Iterable[Verdict]) -> Status:
     """The most severe status; green of none."""
     return max((verdict.status for verdict in verdicts), key=SEVERITY.__getitem__, default="green")

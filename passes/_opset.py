@@ -115,7 +115,8 @@ def _takes(schema: onnx.defs.OpSchema, node: ir.Node) -> bool:
 def _qdq_opset(node: ir.Node, current: int) -> int:
     codes = node.outputs[0] if node.op_type == "QuantizeLinear" else node.inputs[0]
     zero_point = node.inputs[2] if len(node.inputs) > 2 else None
-    dtype = zero_point.dtype if zero_point is not None else codes.dtype if codes is not None else None
+    typed = codes if zero_point is None else zero_point
+    dtype = None if typed is None else typed.dtype
     scale = query.constant_tensor(node.inputs[1])
     plain = set(node.attributes) <= {"axis"} and scale is not None and scale.dtype == ir.DataType.FLOAT
     if dtype not in FIRST_OPSET or not plain or scale is None:

@@ -153,5 +153,6 @@ def _padded(value: ir.Value, amounts: np.ndarray) -> ir.Shape | None:
     if value.shape is None or 2 * len(value.shape) != len(amounts):
         return None
     both = amounts[: len(value.shape)] + amounts[len(value.shape) :]
-    sizes = [d + int(a) if isinstance(d, int) else d if not a else None for d, a in zip(value.shape, both, strict=True)]
-    return ir.Shape(sizes)
+    sizes = [d + int(a) if isinstance(d, int) else None for d, a in zip(value.shape, both, strict=True)]
+    # An open dimension that nothing is added to keeps its name.
+    return ir.Shape([d if not a else size for d, a, size in zip(value.shape, both, sizes, strict=True)])

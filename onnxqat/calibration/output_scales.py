@@ -7,6 +7,7 @@ would have, as AWQ (Lin et al., MLSys 2024) tries ends of ranges.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 
 import numpy as np
@@ -83,12 +84,4 @@ def with_scales(grid: QParams, scale: np.ndarray) -> QParams:
         found = np.take(scale, np.arange(0, scale.shape[axis], grid.block_size), axis)
     else:
         found = np.moveaxis(scale, axis, 0).reshape(scale.shape[axis], -1)[:, 0]
-    return QParams(
-        np.asarray(found, np.float32),
-        grid.zero_point,
-        grid.qtype,
-        axis,
-        grid.scale_bits,
-        grid.block_size,
-        grid.precision,
-    )
+    return dataclasses.replace(grid, scale=np.asarray(found, np.float32))

@@ -70,7 +70,9 @@ def _float_reason(result: NodeResult, graph: _Graph, compiler: BaseCompiler) -> 
 
 def _bare_inputs(node: onnx.NodeProto, graph: _Graph) -> Iterator[str]:
     """Inputs of data that no DequantizeLinear makes; of moving operators the first alone, and no biases."""
-    wanted = node.input[:1] if node.op_type in MOVES else node.input[:2] if len(node.input) == 3 else node.input
+    wanted = node.input[:2] if len(node.input) == 3 else node.input  # the third is a bias
+    if node.op_type in MOVES:
+        wanted = node.input[:1]
     for name in wanted:
         maker = graph.makers.get(name)
         if name and (maker is None or maker.op_type != DEQUANTIZE):

@@ -272,10 +272,8 @@ def _float_graph(case: Case) -> onnx.GraphProto:
     constants |= {f"w{i}": _weights(shape) for i, (shape, _) in case.weights.items()}
     values = feeds(case)
     data = iter(values)
-    inputs = [
-        f"w{i}" if i in case.weights else f"c{i}" if i in case.constants else next(data)
-        for i in range(len(case.shapes) + len(case.weights) + len(case.constants))
-    ]
+    stored = {i: f"w{i}" for i in case.weights} | {i: f"c{i}" for i in case.constants}
+    inputs = [stored[i] if i in stored else next(data) for i in range(len(case.shapes) + len(stored))]
     outputs = [f"y{i}" for i in range(case.outputs)]
     nodes = [_probed_node(case, inputs, ["inner"] if case.then else outputs)]
     if case.then:

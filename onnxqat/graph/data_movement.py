@@ -90,7 +90,7 @@ def sources(node: ir.Node) -> list[ir.Value]:
     nearest = node.op_type == "Resize" and query.mode(node) == "nearest"
     repeats = node.op_type == "Pad" and query.mode(node) != "constant"
     one = nearest or repeats or node.op_type in MOVES or is_removed(node)
-    inputs = node.inputs if node.op_type == "Concat" else node.inputs[:1] if one else ()
+    inputs = node.inputs if node.op_type == "Concat" else node.inputs[: int(one)]
     return [value for value in inputs if value is not None]
 
 

@@ -196,7 +196,9 @@ def _attention(kind: int) -> Rule:
 
     def rule(context: _Context) -> None:
         x, weight, stated = context.shape(0), context.shape(1), context.sizes("qkv_hidden_sizes")
-        hidden = stated[2] if stated else 0 if weight is None else weight[-1].dim_value // 3
+        hidden = 0 if weight is None else weight[-1].dim_value // 3
+        if stated:
+            hidden = stated[2]
         if x is None:
             return
         context.give(0, context.kind(kind), [x[0], x[1], _dimension(hidden or None)])

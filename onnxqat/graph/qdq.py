@@ -144,7 +144,9 @@ def _precision(quantize: ir.Node, opset: int) -> Precision | None:
         return "float32"
     scale = quantize.inputs[1]
     stated = int(query.attribute(quantize, "precision", 0))
-    kind = ir.DataType(stated) if stated else scale.dtype if scale is not None else None
+    kind = None if scale is None else scale.dtype
+    if stated:
+        kind = ir.DataType(stated)
     if kind is ir.DataType.FLOAT16:
         return "float16"
     if kind is ir.DataType.BFLOAT16:

@@ -61,7 +61,7 @@ class Meter:
         parts = {n: share if share == math.inf else share / self._allowed[n] for n, share in shares.items()}
         name = max(parts, key=parts.__getitem__, default="")
         share = shares.get(name, 0.0)
-        decibels = -math.inf if share == math.inf else -10 * math.log10(share) if share else math.inf
+        decibels = -10 * math.log10(share) if share else math.inf
         return Excess(parts.get(name, 0.0), name, decibels)
 
 

@@ -113,7 +113,9 @@ class Switchboard:
         if name in self._watched:
             return 0.0
         noise, signal = squares(value, reference)
-        return min(noise / signal if signal else LOUD if noise else 0.0, LOUD)
+        if not noise:
+            return 0.0
+        return min(noise / signal, LOUD) if signal else LOUD
 
     def _run(self, on: Collection[int], parameters: Mapping[int, QParams] | None = None) -> dict[str, Array]:
         self.runs += 1

@@ -70,7 +70,9 @@ class Metric(BaseMetric):
 
     def result(self) -> float:
         """The mean of 2 right / (found + wanted)."""
-        name = "classes" if "classes" in self._counts else "probabilities" if self._probabilities else "logits"
+        name = "probabilities" if self._probabilities else "logits"
+        if "classes" in self._counts:
+            name = "classes"
         if name not in self._counts:
             return math.nan
         right, found, wanted = self._counts[name]

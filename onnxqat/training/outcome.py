@@ -94,7 +94,9 @@ def _course(given: Options, data: TrainingData, progress: Progress) -> Iterator[
     if not final <= GROWN * first:
         yield f"training diverged: the loss grew from {first:.4g} to {final:.4g}; lower the learning rate"
     if start is not None and not progress.best_epoch and progress.step:
-        what = "loss on held-out samples" if is_loss and data.held_out else "loss" if is_loss else "score"
+        what = "score"
+        if is_loss:
+            what = "loss on held-out samples" if data.held_out else "loss"
         value = -start if is_loss else start
         other = "" if last is None or last == best else f" (it ended at {-last if is_loss else last:.4g})"
         yield (

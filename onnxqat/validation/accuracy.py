@@ -17,7 +17,7 @@ from onnxqat.errors import UsageError
 from onnxqat.metrics import Score
 from onnxqat.metrics._limits import NOISE, DropLimits
 from onnxqat.metrics._paired import Paired
-from onnxqat.verdict import AMBER_SQNR, MIN_SQNR, SEVERITY, Status
+from onnxqat.verdict import AMBER_SQNR, MIN_SQNR, SEVERITY, Status, graded
 
 FEWEST = 100
 """Samples from which on a share of them decides by itself: of fewer, one flip is more than a point."""
@@ -165,8 +165,8 @@ def _judged_share(loss: Loss, paired: Paired, noise: Noise | None, ends: tuple[f
     amber, red = ends
     noisy = noise is not None and noise.status == "red"
     past_amber, past_red = loss.lost > max(amber, loss.slack), loss.lost > max(red, loss.slack)
-    status: Status = "red" if past_red else "amber" if past_amber else "green"
-    limit = red if past_red else amber if past_amber else None
+    status = graded(red=past_red, amber=past_amber)
+    limit = {"red": red, "amber": amber, "green": None}[status]
     text, bare = _words(loss, noise, limit), _words(loss, None, limit)
     if loss.samples >= FEWEST and paired.tells:
         return status, text
@@ -221,6 +221,6 @@ def judge_noise(decibels: float, limits: AccuracyLimits, where: str) -> Found:
     """
     red = MIN_SQNR if limits.min_sqnr is None else limits.min_sqnr
     amber = AMBER_SQNR if limits.min_sqnr is None else max(red, min(AMBER_SQNR, 2 * red))
-    status: Status = "red" if not decibels >= red else "amber" if decibels < amber else "green"
+    status = graded(red=not decibels >= red, amber=decibels < amber)
     below = {"red": f", below {red:g} dB", "amber": f", below {amber:g} dB", "green": ""}[status]
     return status, (f"equal {where}" if decibels == math.inf else f"{decibels:.1f} dB {where}") + below

@@ -201,7 +201,9 @@ def _length(node: ir.Node) -> int | None:
     """Terms of a sum of two computed tensors; None where the graph leaves their number open."""
     if node.op_type in ("Conv", "ConvTranspose"):
         sizes = _sizes(node.inputs[1])
-        return _product(None if sizes is None else sizes[1:] if node.op_type == "Conv" else [sizes[0], *sizes[2:]])
+        if sizes is None:
+            return None
+        return _product(sizes[1:] if node.op_type == "Conv" else [sizes[0], *sizes[2:]])
     turned = [bool(query.attribute(node, name, 0)) for name in ("transA", "transB")]
     for value, place in zip(node.inputs[:2], (-2 if turned[0] else -1, -1 if turned[1] else -2), strict=True):
         sizes = _sizes(value)

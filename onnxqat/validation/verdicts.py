@@ -15,7 +15,7 @@ from onnxqat.validation.compare import Comparison
 from onnxqat.validation.parity import QuantizerParity
 from onnxqat.validation.remedies import Given
 from onnxqat.validation.result import DEFAULT, FLOAT, PLAIN, RUNS, TORCH, ValidationReport, integers
-from onnxqat.verdict import SEVERITY, Verdict
+from onnxqat.verdict import SEVERITY, Verdict, graded
 
 SESSION_SQNR = 20.0
 """Two runs of one file that are at least this close agree, whatever the file's own noise is."""
@@ -93,7 +93,7 @@ def _noise(outputs: Sequence[Comparison], limits: AccuracyLimits) -> Noise | Non
             found.append(Noise(status, c.sqnr_db, f"output {c.output!r}: {text}"))
             continue
         share = 100 * c.differing
-        status = "red" if share > AGREEMENT.red else "amber" if share > AGREEMENT.amber else "green"
+        status = graded(red=share > AGREEMENT.red, amber=share > AGREEMENT.amber)
         text = f"output {c.output!r}: {share:.1f} % of the values differ from the float model ({RUNS[c.run]})"
         found.append(Noise(status, math.inf, text))
     return max(found, key=lambda noise: (SEVERITY[noise.status], -noise.decibels), default=None)

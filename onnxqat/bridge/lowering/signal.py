@@ -88,7 +88,8 @@ def _inverse_in_halves(x: torch.Tensor, axis: int) -> torch.Tensor:
 def dft(n: NodeView) -> Lowered:
     """DFT 17, with the axis as an attribute, and 20, with it as an input."""
     length = n.scalar(1) if n.has(1) else None
-    axis = n.attr("axis", 1) if n.opset < 20 else n.scalar(2) if n.has(2) else -2
+    given = n.scalar(2) if n.has(2) else -2
+    axis = n.attr("axis", 1) if n.opset < 20 else given
     return n.call(transform, n.tensor(0), length, axis, bool(n.attr("inverse", 0)), bool(n.attr("onesided", 0)))
 
 

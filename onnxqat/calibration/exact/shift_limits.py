@@ -111,13 +111,11 @@ class _Shifter:
                 ordered = sorted(known, key=lambda i: float(self._position(i).max()))
                 chosen = {"max_in": ordered[-1:], "min_in": ordered[:1], "sum_in": known}[what]
             else:
-                place = (
-                    self.ends.output(limit)
-                    if what == "out"
-                    else inputs[int(what[2:])]
-                    if _has_input(inputs, what)
-                    else None
-                )
+                place = None
+                if what == "out":
+                    place = self.ends.output(limit)
+                elif _has_input(inputs, what):
+                    place = inputs[int(what[2:])]
                 if place is None:
                     return []
                 chosen = [place]

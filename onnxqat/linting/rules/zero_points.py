@@ -22,8 +22,10 @@ def _type(file: LintContext) -> Iterator[Found]:
         if kind not in STORAGE and kind not in FLOAT_STORAGE:
             yield Found(f"the zero point is of type {kind}", node, str(value.name))
             continue
-        codes = node.outputs[0].dtype if qdq.is_quantize(node) else node.inputs[0].dtype if node.inputs[0] else None
-        stated = int(query.attribute(node, "output_dtype", 0)) if qdq.is_quantize(node) else 0
+        quantizes = qdq.is_quantize(node)
+        held = node.outputs[0] if quantizes else node.inputs[0]
+        codes = None if held is None else held.dtype
+        stated = int(query.attribute(node, "output_dtype", 0)) if quantizes else 0
         if stated and stated in set(ir.DataType):
             codes = ir.DataType(stated)
         if codes is not None and codes is not value.dtype:
