@@ -419,6 +419,17 @@ def test_a_metric_by_name_decides(model: onnx.ModelProto, tmp_path: Path) -> Non
     assert result.drop == pytest.approx(100 * 10 ** (-result.score.values["quantized"] / 20))
 
 
+def test_a_reconstruction_for_which_there_is_no_time_is_named(
+    model: onnx.ModelProto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(moves, "ORDER", ("calibrate", "reconstruct"))
+    monkeypatch.setattr(reconstruction, "PROBE", 1)
+    monkeypatch.setattr(reconstruction, "FEWEST", reconstruction.MOST + 1)  # as where a step takes too long
+    result = onnxqat.auto(model, data={"image": tiny.images(40)}, output=tmp_path, target_drop=-1.0, budget=3600.0)
+    assert [a.name for a in result.attempts] == ["calibrated"]
+    assert any(remark.message == "no time for: reconstructed" for remark in result.remarks)
+
+
 def test_without_torch_nothing_is_trained(
     model: onnx.ModelProto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -41,8 +41,10 @@ class Move(Learning):
         except QatError as error:
             search.remark(f"nothing was reconstructed: {error.message}")
             return
-        if iterations:
-            options = {"iterations": iterations, "seed": search.task.seed, "device": search.task.device}
-            line = search.task.sources.learn("reconstruct", start.attempt.written, WRITTEN, **options)
-            commands = (*start.attempt.commands, line)
-            search.judge(name, target, began=began, commands=commands, written=WRITTEN)
+        if not iterations:
+            search.leave_out([name])
+            return
+        options = {"iterations": iterations, "seed": search.task.seed, "device": search.task.device}
+        line = search.task.sources.learn("reconstruct", start.attempt.written, WRITTEN, **options)
+        commands = (*start.attempt.commands, line)
+        search.judge(name, target, began=began, commands=commands, written=WRITTEN)
