@@ -24,7 +24,7 @@ from onnxqat.graph import io, qdq, quantized_forms
 from onnxqat.runtime import broken_model
 from onnxqat.runtime.session import Session, main_values
 from onnxqat.types import Remark
-from onnxqat.validation import relief_lists
+from onnxqat.validation import relief_lists, remedies
 from onnxqat.validation.check_inputs import check_alike, name_of, open_data
 from onnxqat.validation.profile_meters import Outputs, TensorMeter, Unit, layers_of, point, sensitivity
 from onnxqat.validation.profile_result import By, CurvePoint, LayerProfile, Measure, ProfileReport, TensorProfile, Way
@@ -137,7 +137,7 @@ def profile(
         bits_of=relief_lists.bits_of(exclude, layers, backend),
         score=scored,
         backend=backend,
-        source=os.fspath(data) if isinstance(data, (str, os.PathLike)) else "",
+        source=os.fspath(remedies.calibration_of(recorded) or remedies.data_of(data, recorded) or ""),
         preprocess="" if opened.transform is None else lines.line(opened.transform.steps),
     )
 

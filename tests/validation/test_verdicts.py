@@ -171,6 +171,8 @@ def test_what_judges_is_not_trained_on(tmp_path: Path) -> None:
     remedy = by_name(report.verdicts)["accuracy"].remedy
     assert "learn.npz" in remedy
     assert "judge.npz" not in remedy
+    profiled = onnxqat.profile(float_path, path, tmp_path / "judge.npz", limit=2, ways=["alone"])
+    assert Path(profiled.source).name == "learn.npz"
 
 
 def test_a_file_for_another_target_is_red() -> None:
