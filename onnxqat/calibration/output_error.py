@@ -34,6 +34,10 @@ VALUES = 320
 SAMPLES = (4, 32)
 """Least and largest number of samples for that: each costs a run of the network for each candidate."""
 
+MORE = 16
+"""Samples at least on which ranges of all tensors together are compared: a range that cuts what a few samples in a hundred
+reach looks best on those that do not."""
+
 NOISE = 0.9
 """Share of the noise at the outputs whose tensors try all candidates; the others change little, whatever they take."""
 
@@ -105,22 +109,35 @@ class Network:
             return
         self._session = Session(grids.model, optimize=True, what="the float model with candidate ranges")
         self._feeds: list[Feeds] = []
+        self._more, self._shares_of_more = list[Feeds](), Shares(model)
         samples = size = 0
         for feeds in data.few(SAMPLES[1], batch_size=SAMPLES[0]):
-            self._feeds.append(feeds)
             wanted = self._run(feeds, fed_grids.off(self._count))
-            self._shares.expect(feeds, wanted)
+            if samples < SAMPLES[0] or size < VALUES:
+                self._feeds.append(feeds)
+                self._shares.expect(feeds, wanted)
+            self._more.append(feeds)
+            self._shares_of_more.expect(feeds, wanted)
             samples += samples_of(feeds)
             size += sum(array.size for array in wanted.values())
-            if samples >= SAMPLES[0] and size >= VALUES:
+            if samples >= MORE and size >= VALUES:
                 break
 
     def error(self, on: Mapping[int, QParams]) -> float:
         """Relative squared error, summed over the outputs, with the tensors of the groups `on`, by number, on grids."""
+        grids = self._grids(on)
+        return self._shares.of(self._run(feeds, grids) for feeds in self._feeds)
+
+    def error_on_more(self, on: Mapping[int, QParams]) -> float:
+        """The same on at least :data:`MORE` samples, where there are so many."""
+        grids = self._grids(on)
+        return self._shares_of_more.of(self._run(feeds, grids) for feeds in self._more)
+
+    def _grids(self, on: Mapping[int, QParams]) -> npt.NDArray[np.float32]:
         grids = fed_grids.off(self._count)
         for row, qparams in on.items():
             grids[row] = fed_grids.row(qparams)
-        return self._shares.of(self._run(feeds, grids) for feeds in self._feeds)
+        return grids
 
     def _run(self, feeds: Feeds, grids: npt.NDArray[np.float32]) -> dict[str, npt.NDArray[Any]]:
         return self._session.run({**feeds, self._name: grids}, self._shares.names)

@@ -81,6 +81,16 @@ def test_one_observer_for_all_but_those_that_a_function_reads(monkeypatch: pytes
     assert "minmax" not in remarks[0]
 
 
+def test_what_the_first_samples_do_not_reach_is_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Outputs of many values need few samples to try each tensor alone; ranges of all together are compared on more."""
+    x = np.random.default_rng(0).standard_normal((32, 8, 6, 6)).astype(np.float32)
+    x[[5, 9], 0, 0, 0] = 60
+    monkeypatch.setattr(output_error, "errors", lambda network, groups: -widest(network, groups))
+    assert highest(insert(network(1.0), {"x": x})) > 55
+    monkeypatch.setattr(output_error, "MORE", 4)
+    assert highest(insert(network(1.0), {"x": x})) < 55
+
+
 def test_outputs_that_drown_in_noise_do_not_compare_all_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
     """The difference of two nearly equal branches is noise on every grid: that some have less of it tells nothing."""
     model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
