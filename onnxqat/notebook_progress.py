@@ -48,8 +48,9 @@ class _Shown:
     def __init__(self, what: str) -> None:
         from IPython.display import display
 
+        show: Any = display  # IPython gives it no types
         self._bar, self._drawn = _Bar(what), 0.0
-        self._handle: Any = display(self._bar, display_id=True)
+        self._handle = show(self._bar, display_id=True)
 
     def __call__(self, *told: Any) -> None:
         """Take what was done, and draw it now and then."""
