@@ -29,8 +29,8 @@ from onnxqat.verdict import AMBER_SQNR, MIN_SQNR, Status
 
 Array = npt.NDArray[Any]
 
-SAMPLES, FEW = 8, 2
-"""Samples that are run, and those on which every tensor is looked at."""
+SAMPLES = 8
+"""Samples that are run."""
 
 NAMED = 3
 """Tensors that are named where the output is noisy."""
@@ -96,9 +96,7 @@ def attempt(
     try:
         found = joined_runs.run(Session(quantized, optimize=False, what="the quantized model"), batches)
         wanted = joined_runs.run(Session(original, optimize=False, what="the float model"), batches)
-        origin = non_finite.origin(quantized, original, _first(batches, FEW, data))
-        if origin is None and any(_gone(found[n], w) for n, w in wanted.items()):
-            origin = non_finite.origin(quantized, original, batches)
+        origin = non_finite.origin(quantized, original, batches)
         noise = {n: sqnr(found[n], w) for n, w in wanted.items() if w.dtype.kind == "f" and w.shape == found[n].shape}
         costly = _costly(quantized, batches) if min(noise.values(), default=math.inf) < AMBER_SQNR else ()
     except ModelError as error:
@@ -133,13 +131,6 @@ def refusal(origin: non_finite.Origin) -> CheckError:
         f"quantized, {origin} where those of the float model are finite",
         hint=f"leave the node in float: --exclude {origin.node!r}, or what feeds it",
     )
-
-
-def _gone(value: Array, reference: Array) -> bool:
-    """Some value is not finite where the reference is."""
-    if value.dtype.kind != "f" or value.shape != reference.shape:
-        return False
-    return bool((~np.isfinite(value) & np.isfinite(reference)).any())
 
 
 def sqnr(value: Array, reference: Array) -> float:
