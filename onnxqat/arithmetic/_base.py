@@ -141,5 +141,9 @@ class Arithmetic(abc.ABC):
         """
 
     def softmax(self, x: Array, grid: Grid, output: Grid) -> Array:
-        """Steps of ``softmax(x)`` along the last axis, of an arithmetic that has it."""
-        raise NotImplementedError(self.name)
+        """Steps of ``softmax(x)`` along the last axis.
+
+        Raises:
+            UsageError: ``option-invalid``: the arithmetic has none; those that do name it in `has`.
+        """
+        raise UsageError("option-invalid", f"the arithmetic {self.name!r} has no softmax")

@@ -204,3 +204,10 @@ def test_softmax_in_fixed_point_is_near(scale: float) -> None:
     of, to = (Grid(torch.tensor(g.scale), torch.tensor(g.zero_point), g.low, g.high) for g in (of, to))
     traced = made.softmax(torch.from_numpy(codes.astype(np.float32)), of, to)
     np.testing.assert_array_equal(traced.numpy(), found)
+
+
+def test_an_arithmetic_without_a_softmax_says_so() -> None:
+    made = (arithmetic.create(name) for name in arithmetic.names())
+    without = next(each for each in made if "softmax" not in each.has)
+    with pytest.raises(UsageError, match="has no softmax"):
+        without.softmax(np.zeros((1, 2), np.float32), grid(1.0, 0), grid(1.0, 0))

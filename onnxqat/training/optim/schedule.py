@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 from typing import Protocol
 
@@ -26,7 +27,7 @@ class Schedule(Protocol):
 
 
 @dataclasses.dataclass
-class WarmedUp:
+class WarmedUp(abc.ABC):
     """A linear warm-up, then :meth:`decayed`; the base of ``onnxqat/training/schedules``.
 
     Steps ``0 .. warmup_steps - 1`` rise linearly and never are 0.
@@ -51,9 +52,9 @@ class WarmedUp:
             return (step + 1) / (self.warmup_steps + 1)
         return self.decayed(step - self.warmup_steps, max(1, self.total_steps - self.warmup_steps))
 
+    @abc.abstractmethod
     def decayed(self, done: int, steps: int) -> float:
         """The factor after `done` of the `steps` steps behind the warm-up."""
-        raise NotImplementedError
 
     def in_steps(self, epochs: float) -> float:
         """`epochs` as a number of steps.
