@@ -53,10 +53,11 @@ def round_weights(
     remarks: tuple[Remark, ...] = ()
     codes = choice.rounding != "nearest"
     wanted = Wanted(codes, choice.bias_correction is not False, codes and _are_scales_free(plan), resolved.given)
-    trial = _Trial.of(model, resolved, data, insert) if codes else None
     if choice.rounding == "auto":
-        if trial is not None and not plan.tie_free_sums and (has_file or not batchnorm.trains_live(model)):
-            remarks, grids = _where_it_helps(trial, wanted, has_file=has_file)
+        may_help = not plan.tie_free_sums and (has_file or not batchnorm.trains_live(model))
+        comparison = _Comparison.of(model, resolved, data, insert) if may_help else None
+        if comparison is not None:
+            remarks, grids = _where_it_helps(comparison, wanted, has_file=has_file)
             if grids is not None:
                 return remarks, grids
         wanted = Wanted(codes=False)
@@ -64,7 +65,8 @@ def round_weights(
         return remarks, {}
     turns = _turns(resolved.placements, insert)
     if wanted.codes and turns is not None:
-        turns = None if trial is None else trial.best(trial.rounded(resolved.placements, wanted, (None, turns))).turns
+        comparison = _Comparison.of(model, resolved, data, insert)
+        turns = None if comparison is None else comparison.turns_that_help(wanted, turns)
     found, grids = compensate(model, resolved.placements, data, resolved.largest_codes, turns, wanted)
     return (*remarks, *found), grids
 
@@ -75,18 +77,20 @@ def _are_scales_free(plan: QuantPlan) -> bool:
     return not (plan.shift_limits or plan.tie_free_sums or narrow)
 
 
-def _where_it_helps(trial: _Trial, wanted: Wanted, *, has_file: bool) -> tuple[tuple[Remark, ...], Grids | None]:
+def _where_it_helps(
+    comparison: _Comparison, wanted: Wanted, *, has_file: bool
+) -> tuple[tuple[Remark, ...], Grids | None]:
     """Take the rounding with the least error; None, beside what there is to say, where that of nearest codes has it."""
-    model, placements = trial.model, trial.resolved.placements
+    model, placements = comparison.model, comparison.resolved.placements
     weights = model.graph.initializers
     wide = [p for p in placements if has_file or p.tensor not in weights or p.qparams.qtype.bits >= notes.NARROW]
     left = (Remark(FOR_TRAINING, (), "calibrate"),) if len(wide) < len(placements) else ()
-    turns = _turns(wide, trial.insert) if has_file else None
-    tried = trial.rounded(wide, wanted, (None,) if turns is None else (None, turns))
+    turns = _turns(wide, comparison.insert) if has_file else None
+    tried = comparison.rounded(wide, wanted, (None,) if turns is None else (None, turns))
     if not tried[0].remarks:
         return left, None
     try:
-        best = trial.best([_Rounded(model.clone()), *tried])
+        best = comparison.best([_Rounded(model.clone()), *tried])
     except ModelError:
         return left, None  # the trial tells why
     if not best.remarks:
@@ -116,7 +120,7 @@ class _Rounded:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class _Trial:
+class _Comparison:
     """Ways of rounding side by side: each on most of the calibration data, compared on the rest.
 
     Layers that are rounded in turn also make up for what those in front of them lost, and learn the samples by heart
@@ -138,7 +142,7 @@ class _Trial:
     insert: Insert
 
     @classmethod
-    def of(cls, model: ir.Model, resolved: Resolved, data: Data, insert: Insert) -> _Trial | None:
+    def of(cls, model: ir.Model, resolved: Resolved, data: Data, insert: Insert) -> _Comparison | None:
         """Divide `data`; None where they are too few to compare on, or can be read only once."""
         if not data.repeatable:
             return None
@@ -156,6 +160,14 @@ class _Trial:
                 )
             )
         return found
+
+    def turns_that_help(self, wanted: Wanted, turns: Insert) -> Insert | None:
+        """`turns` where layers rounded in turn come closer than layers rounded alone; None where not, or nothing runs."""
+        tried = self.rounded(self.resolved.placements, wanted, (None, turns))
+        try:
+            return self.best(tried).turns
+        except ModelError:
+            return None  # the trial tells why
 
     def best(self, candidates: Sequence[_Rounded]) -> _Rounded:
         """The candidate with the least relative squared error against the float model, summed over the outputs.

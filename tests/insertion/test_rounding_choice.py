@@ -11,7 +11,7 @@ import onnx_ir as ir
 import pytest
 
 import onnxqat
-from onnxqat.errors import DataError
+from onnxqat.errors import DataError, ModelError
 from onnxqat.graph import notes
 from onnxqat.insertion import rounding_choice, weight_choice
 from onnxqat.passes.strip_qdq import StripQdq
@@ -211,25 +211,25 @@ def test_layers_take_turns_where_that_helps_on_other_data(
     """Of few samples, layers in turn learn by heart what those in front of them lost."""
     onnx.save(deep(), tmp_path / "deep.onnx")
     compared = []
-    best = rounding_choice._Trial.best
+    best = rounding_choice._Comparison.best
 
-    def watched(trial: Any, candidates: Sequence[Any]) -> Any:
-        taken = best(trial, candidates)
+    def watched(comparison: Any, candidates: Sequence[Any]) -> Any:
+        taken = best(comparison, candidates)
         noise = []
         for candidate in candidates:
             model = candidate.model.clone()
-            trial.insert(model, [], candidate.grids)
+            comparison.insert(model, [], candidate.grids)
             proto, name = ir.to_proto(model), str(model.graph.outputs[0].name)
             noise.append(
                 sum(
                     float(np.square(ort_run(proto, feeds)[name] - ort_run(deep(), feeds)[name]).sum())
-                    for feeds in trial.held
+                    for feeds in comparison.held
                 )
             )
         compared.append((noise, candidates.index(taken)))
         return taken
 
-    monkeypatch.setattr(rounding_choice._Trial, "best", watched)
+    monkeypatch.setattr(rounding_choice._Comparison, "best", watched)
     data = {"x": np.random.default_rng(1).standard_normal((count, 24)).astype(np.float32)}
     onnxqat.insert_qdq(
         tmp_path / "deep.onnx", calibration=data, overrides=Overrides(weight_bits=4), rounding=rounding, guard=False,
@@ -239,3 +239,18 @@ def test_layers_take_turns_where_that_helps_on_other_data(
     assert len(noise) == (2 if rounding == "gptq" else 3)
     assert len(set(noise)) == len(noise)
     assert noise[taken] == min(noise)
+
+
+def test_layers_are_rounded_alone_where_nothing_can_be_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A quantized model that onnxruntime does not run is still written; the trial says that it was not run."""
+
+    def refuse(*_: Any) -> None:
+        raise ModelError("model-not-runnable", "onnxruntime has no such operator")
+
+    monkeypatch.setattr(rounding_choice._Comparison, "best", refuse)
+    data = {"x": np.random.default_rng(1).standard_normal((40, 24)).astype(np.float32)}
+    options = {"calibration": data, "overrides": Overrides(weight_bits=4), "guard": False, "equalize": False}
+    made = onnxqat.insert_qdq(deep(2), rounding="gptq", **options).model
+    monkeypatch.setattr(rounding_choice, "_turns", lambda placements, insert: None)
+    alone = onnxqat.insert_qdq(deep(2), rounding="gptq", **options).model
+    assert [i.raw_data for i in made.graph.initializer] == [i.raw_data for i in alone.graph.initializer]
