@@ -131,7 +131,8 @@ class _Scope:
         self.scope.insert_before(node, made)
         result = made.outputs[0]
         if form.scale is not None:
-            scale, zero = node.inputs[form.scale], _input(node, form.zero_point)
+            scale = node.inputs[form.scale]
+            zero = self._fitted(node, scale, _input(node, form.zero_point))
             zero = zero or self._zero(node, output.dtype or node.inputs[form.operands[0].codes].dtype)  # type: ignore[union-attr]
             result = self._quantized(node, result, scale, zero, output)
         self._replace(node, output, result)
@@ -150,7 +151,11 @@ class _Scope:
             problem = scale_defects.defect(np.asarray(scale.numpy(), np.float32))
             if problem:
                 return f"its scale {scale.name!r} {problem}"
-        return None
+        for operand in form.operands:
+            problem = _misfit(node, operand.scale, operand.zero_point, spread=operand.axis is not None)
+            if problem:
+                return problem
+        return None if form.scale is None else _misfit(node, form.scale, form.zero_point, spread=False)
 
     def _attributes(self, form: Form) -> dict[str, object]:
         if form.op_type == "ReduceMean" and self.opset >= 18:
@@ -159,13 +164,17 @@ class _Scope:
 
     def _dequantized(self, node: ir.Node, operand: Operand) -> ir.Value | None:
         codes, scale = node.inputs[operand.codes], node.inputs[operand.scale]
-        zero = _input(node, operand.zero_point)
-        array, size = query.constant_array(zero), query.constant_array(scale)
-        spread = operand.axis is not None and size is not None and array is not None and array.shape != size.shape
-        if spread and zero is not None and array is not None and size is not None:
-            name, values = self.names.fresh(f"{zero.name}_channels"), np.broadcast_to(array, size.shape).copy()
-            zero = build.constant(self.scope, name, values, zero.dtype, before=node)
+        zero = self._fitted(node, scale, _input(node, operand.zero_point))
         return self._float(node, codes, scale, zero, operand.axis)
+
+    def _fitted(self, node: ir.Node, scale: ir.Value | None, zero: ir.Value | None) -> ir.Value | None:
+        """`zero` in the shape of `scale`, which a pair needs and an operator on codes does not."""
+        array, size = query.constant_array(zero), query.constant_array(scale)
+        if zero is None or array is None or size is None or array.shape == size.shape:
+            return zero
+        name = self.names.fresh(f"{zero.name}_{'channels' if size.size > array.size else 'shaped'}")
+        values = np.broadcast_to(array.reshape(-1), size.size).reshape(size.shape).copy()
+        return build.constant(self.scope, name, values, zero.dtype, before=node)
 
     def _float(
         self,
@@ -310,6 +319,15 @@ def _moved_parts(node: ir.Node) -> list[ir.Value]:
     constant = node.op_type == "Pad" and not node.domain and query.mode(node) == "constant"
     first = node.inputs[0] if constant else None
     return data_movement.sources(node) if first is None else [first]
+
+
+def _misfit(node: ir.Node, scale: int, zero_point: int | None, *, spread: bool) -> str | None:
+    """Reason why scale and zero point make no pair; with `spread` one zero point serves a scale for each channel."""
+    sizes = query.constant_array(node.inputs[scale])
+    zeros = None if zero_point is None else query.constant_array(_input(node, zero_point))
+    if sizes is None or zeros is None or zeros.size == sizes.size or (spread and zeros.size == 1):
+        return None
+    return f"it has {sizes.size} scales and {zeros.size} zero points"
 
 
 def _input(node: ir.Node, index: int) -> ir.Value | None:

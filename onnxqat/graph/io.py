@@ -210,6 +210,17 @@ def _check_proto(proto: onnx.ModelProto, name: str, path: Path | None) -> None:
         raise ModelError("model-not-onnx", f"{name}: there is no graph in it", hint="is this really an ONNX model?")
     if not proto.graph.output:
         raise ModelError("model-invalid", f"{name}: it has no outputs", hint="export it again, with what it computes")
+    declared: dict[str, int] = {}
+    for output in proto.graph.output:
+        kind = output.type.tensor_type.elem_type
+        # onnxruntime takes the last of two declarations for both, and gives back bytes of the other type
+        if declared.setdefault(output.name, kind) != kind:
+            first, second = (onnx.TensorProto.DataType.Name(t).lower() for t in (declared[output.name], kind))
+            raise ModelError(
+                "model-invalid",
+                f"{name}: output {output.name!r} is declared twice, as {first} and as {second}",
+                hint="leave one of the two in `graph.output`",
+            )
     if not proto.opset_import:
         raise ModelError("model-invalid", f"{name}: it imports no operator set")
     versions = sorted({o.version for o in proto.opset_import if o.domain in ONNX_DOMAINS})

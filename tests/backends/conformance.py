@@ -56,8 +56,15 @@ class _File:
     def _row(self, node: ir.Node) -> OpRow | None:
         if node.domain:
             return None
-        mode = query.attribute(node, "mode", None)
-        return self.table.ops.get(f"{node.op_type}/{mode}", self.table.ops.get(node.op_type))
+        computed = all(v is None or query.constant_tensor(v) is None for v in map(self._float_of, node.inputs))
+        kinds = [query.attribute(node, "mode", None), *["computed"] * computed]
+        keys = [*(f"{node.op_type}/{kind}" for kind in kinds), node.op_type]
+        return next((self.table.ops[key] for key in keys if key in self.table.ops), None)
+
+    def _float_of(self, value: ir.Value | None) -> ir.Value | None:
+        """What was quantized where `value` is dequantized, itself otherwise."""
+        found = None if value is None else self.by_output.get(id(value))
+        return value if found is None else found.input
 
     def _passes(self, node: ir.Node) -> bool:
         mode = query.attribute(node, "mode", None)
@@ -83,10 +90,11 @@ class _File:
                 continue  # the compiler folds it into the grid of the other operand
             elif q is None:
                 float_input = value.is_graph_input() and self.table.io.inputs == "float"
-                if not float_input and not self._is_added_to(value):
+                exempt = row.elementwise or self._is_added_to(value) or self._is_inside_a_silu(value)
+                if not float_input and not exempt:
                     yield f"input {index} ({value.name}) is not quantized"
             else:
-                yield from self._grid(node, index, slot.use or "", slot.axis, q, tied=row.share is not None)
+                yield from self._grid(node, row, index, q)
         yield from self._outputs(node, row)
         yield from self._ties(node, row)
         yield from self._shifts(node)
@@ -104,23 +112,25 @@ class _File:
         if codes is None or np.abs(codes.astype(np.int64)).max() >= 2 ** ((kind.bits or 32) - 1):
             yield f"bias codes beyond {kind.bits or 32} bits"
 
-    def _grid(
-        self, node: ir.Node, index: int, name: str, axis: int | str | None, q: Quantizer, *, tied: bool
-    ) -> Iterator[str]:
-        kind, qparams = self.table.types[name], q.qparams
+    def _grid(self, node: ir.Node, row: OpRow, index: int, q: Quantizer) -> Iterator[str]:
+        slot = row.input_slot(index)
+        assert slot is not None
+        axis, tied = slot.axis, row.share is not None
+        kind, qparams = self.table.types[slot.use or ""], q.qparams
         constant = query.constant_tensor(q.input) is not None
         computed = axis is not None and not constant
         if computed:  # a product of two activations: the other slot's type
-            kind = self.table.types[self.table.ops[node.op_type].inputs[0].use or ""]
-        slot = self.table.ops[node.op_type].input_slot(index)
-        storage = slot.dtype if slot is not None and slot.dtype else kind.dtype
-        twin = kind.unsigned and qparams.qtype.storage == f"u{storage}"
-        expected = kind.without_sign() if twin else kind.model_copy(update={"dtype": storage})
+            kind = self.table.types[row.inputs[0].use or ""]
+        storage = slot.dtype or kind.dtype
+        unsigned = kind.unsigned if slot.unsigned is None else slot.unsigned
+        twin = unsigned and qparams.qtype.storage == f"u{storage}"
+        expected = kind.model_copy(update={"dtype": storage})
+        expected = expected.without_sign() if twin else expected
         if self.table.first_last_bits and qparams.qtype == expected.with_bits(self.table.first_last_bits).qtype():
             pass
         elif qparams.qtype != expected.qtype():
             yield f"input {index} has {qparams.qtype}, not {expected.qtype()}"
-        symmetric = kind.symmetric if slot is None or slot.symmetric is None else slot.symmetric
+        symmetric = kind.symmetric if slot.symmetric is None else slot.symmetric
         if symmetric and storage in STORAGE and STORAGE[storage][0] < 0 and qparams.zero_point.any():
             yield f"input {index} has a zero point"
         if kind.scale == "pow2" and not _is_power_of_two(qparams.scale):
@@ -153,12 +163,26 @@ class _File:
         if probability and self.table.io.probabilities == "float":
             return
         if not users or not all(map(qdq.is_quantize, users)):
-            if self._grid_of(value) is None and not self._is_added_to(value):
+            exempt = self._is_added_to(value) or self._is_fused_behind(value) or self._is_inside_a_silu(value)
+            if self._grid_of(value) is None and not exempt:
                 yield f"output {value.name} is read in float"
             return
         q = self.by_input[id(value)][0]
         if slot.fixed is not None and value is node.outputs[0]:
             yield from self._fixed(slot.use or "", slot.fixed, q.qparams)
+
+    def _is_inside_a_silu(self, value: ir.Value) -> bool:
+        """Whether `value` is the Sigmoid of a SiLU that the table fuses behind a pair."""
+        maker, users = value.producer(), value.consumers()
+        if maker is None or maker.op_type != "Sigmoid" or [u.op_type for u in users] != ["Mul"]:
+            return False
+        fused = any(chain.inner == "pair" and "Silu" in chain.chain[-1] for chain in self.table.fused)
+        return fused and maker.inputs[0] in users[0].inputs
+
+    def _is_fused_behind(self, value: ir.Value) -> bool:
+        """Whether operators alone read `value` that the compiler computes in float, in one kernel with their neighbours."""
+        rows = [(self._row(user), query.label(user) in self.left_float) for user in value.consumers()]
+        return bool(rows) and all(left or (row is not None and row.elementwise) for row, left in rows)
 
     def _is_added_to(self, value: ir.Value) -> bool:
         """Whether an Add alone reads `value`, its other operand is quantized, and the table says that it needs no pair."""

@@ -199,3 +199,19 @@ def test_a_scale_that_is_no_step_leaves_the_operator_as_it_is() -> None:
     result = QoperatorToQdq().run(parse(text))
     assert not result.changed
     assert [remark.message for remark in result.remarks] == ["QLinearMatMul stays as it is: its scale 'n' is 0"]
+
+
+def test_scales_and_zero_points_of_different_numbers_leave_the_operator_as_it_is() -> None:
+    text = f"""g (float[2,2] x) => (uint8[2,2] y) <{GRID}, uint8[2,2] w = {{1, 2, 3, 4}}, uint8[2] zs = {{0, 0}}> {{
+        q = QuantizeLinear(x, s, z) y = QLinearMatMul(q, s, z, w, s, zs, s, z) }}"""
+    result = QoperatorToQdq().run(parse(text))
+    assert not result.changed
+    assert [r.message for r in result.remarks] == ["QLinearMatMul stays as it is: it has 1 scales and 2 zero points"]
+
+
+def test_a_zero_point_gets_the_shape_of_its_scale() -> None:
+    text = f"""g (float[2,2] x) => (uint8[2,2] y) <{GRID}, uint8[2,2] w = {{1, 2, 3, 4}}, uint8[1] one = {{3}}> {{
+        q = QuantizeLinear(x, s, z) y = QLinearMatMul(q, s, z, w, s, one, s, one) }}"""
+    result = QoperatorToQdq().run(parse(text))
+    made = result.model.graph.initializer
+    assert {tuple(i.dims) for i in made if i.name.endswith("_shaped")} == {()}
