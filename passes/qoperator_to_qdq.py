@@ -152,9 +152,9 @@ class _Scope:
             if problem:
                 return f"its scale {scale.name!r} {problem}"
         for operand in form.operands:
-            problem = _misfit(node, operand.scale, operand.zero_point, spread=operand.axis is not None)
-            if problem:
-                return problem
+            misfit = _misfit(node, operand.scale, operand.zero_point, spread=operand.axis is not None)
+            if misfit:
+                return misfit
         return None if form.scale is None else _misfit(node, form.scale, form.zero_point, spread=False)
 
     def _attributes(self, form: Form) -> dict[str, object]:

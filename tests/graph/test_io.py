@@ -344,3 +344,11 @@ def test_attributes_of_an_operator_that_the_opset_has_are_checked() -> None:
     with pytest.raises(ModelError, match="Mismatched attribute type"):
         io.load(onnx.parser.parse_model(broken % 17))
     io.load(onnx.parser.parse_model(broken % 16))  # onnxruntime's optimizer writes it there; it is not looked at
+
+
+def test_an_output_declared_with_two_types_is_refused() -> None:
+    proto = parse(TEXT)
+    proto.graph.output.append(onnx.helper.make_tensor_value_info("y", onnx.TensorProto.INT8, None))
+    with pytest.raises(ModelError, match="output 'y' is declared twice, as float and as int8") as caught:
+        io.load(proto)
+    assert caught.value.code == "model-invalid"
