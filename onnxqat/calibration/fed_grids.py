@@ -34,15 +34,20 @@ class FedGrids:
         self.name = self._names.fresh(_NAME)
         self._grids = ir.Value(name=self.name, type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([rows, 4]))
         self.graph.inputs.append(self._grids)
+        column = self._node("Gather", [self._grids, self._constant(3, np.int64)], axis=1)
+        self._on = self._node("Greater", [column, self._constant(0, np.float32)], dtype=ir.DataType.BOOL)
+        self._numbers = [self._constant(index, np.int64) for index in range(3)]
 
     def on_grid(self, row: int, value: ir.Value) -> ir.Value:
         """`value` on the grid of that row, or as it is where the row does not count."""
-        grid = self._node("Gather", [self._grids, self._constant(row, np.int64)], axis=0)
-        scale, low, high, counts = (self._node("Gather", [grid, self._constant(i, np.int64)], axis=0) for i in range(4))
-        on = self._node("Greater", [counts, self._constant(0, np.float32)], dtype=ir.DataType.BOOL)
-        # A branch and not a Where: of hundreds of tensors one counts in a run, and the others cost a copy.
+        number = self._constant(row, np.int64)
+        on = self._node("Gather", [self._on, number], dtype=ir.DataType.BOOL, axis=0)
+        # A branch and not a Where, and all but the choice inside: of hundreds of tensors one counts in a run, and small
+        # networks would spend most of their time on the others.
         inside: list[ir.Node] = []
         outside: list[ir.Node] = []
+        grid = self._node("Gather", [self._grids, number], inside, axis=0)
+        scale, low, high = (self._node("Gather", [grid, index], inside, axis=0) for index in self._numbers)
         steps = self._node("Round", [self._node("Div", [value, scale], inside)], inside)
         clipped = self._node("Min", [self._node("Max", [steps, low], inside), high], inside)
         return self._node(

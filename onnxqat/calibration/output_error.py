@@ -19,6 +19,7 @@ import onnx_ir as ir
 from onnxqat.calibration import fed_grids
 from onnxqat.calibration.fed_grids import FedGrids
 from onnxqat.calibration.output_parts import Shares
+from onnxqat.calibration.work import NODE
 from onnxqat.data.data import Data
 from onnxqat.data.inputs import Feeds, samples_of
 from onnxqat.graph import edit
@@ -38,11 +39,21 @@ MORE = 16
 """Samples at least on which ranges of all tensors together are compared: a range that cuts what a few samples in a hundred
 reach looks best on those that do not."""
 
+MORE_RUNS = 16
+"""Comparisons of ranges of all tensors together, about."""
+
 NOISE = 0.9
 """Share of the noise at the outputs whose tensors try all candidates; the others change little, whatever they take."""
 
 RUNS = 256
 """Tensors that are tried at most; those further behind in larger networks keep the choice that they have."""
+
+SECONDS = 15.0
+"""Expected time of all trials up to which candidates are compared on more than the least number of samples."""
+
+MOST_SECONDS = 60.0
+"""Expected time after which no more candidates are tried, of which a third is for each tensor alone on its first range. It is
+that of networks with seconds for each run; a MobileNetV2 takes half of it."""
 
 
 def errors(network: Network, groups: Sequence[Group]) -> npt.NDArray[np.float64]:
@@ -57,9 +68,15 @@ def errors(network: Network, groups: Sequence[Group]) -> npt.NDArray[np.float64]
     """
     found = np.full((len(groups), max(len(group.candidates) for group in groups)), np.nan)
     tried = range(min(len(groups), RUNS))
-    alone = {row: network.error({row: groups[row].chosen}) for row in tried}
+    start = network.seconds
+    first = network.batches_within(MOST_SECONDS / 3 / len(tried))
+    alone = {row: network.error({row: groups[row].chosen}, first) for row in tried}
     for row in _loudest(alone):
+        if network.seconds - start > MOST_SECONDS:
+            break
         group = groups[row]
+        if first < network.batches:
+            alone[row] = network.error({row: group.chosen})
         for index, qparams in enumerate(group.candidates.values()):
             found[row, index] = alone[row] if qparams is group.chosen else network.error({row: qparams})
     return found
@@ -83,20 +100,23 @@ class Network:
         model: float model that onnxruntime runs; it is not changed.
         groups: tensors that share a range each.
         data: calibration data that can be read again.
+        work: expected seconds of a run of one sample (:mod:`onnxqat.calibration.work`).
 
     Attributes:
         parts: how many parts the outputs have that are compared; without any there is no error to tell.
+        seconds: expected time of all runs so far.
 
     Raises:
         ModelError: onnxruntime does not run the model.
     """
 
-    def __init__(self, model: ir.Model, groups: Sequence[Group], data: Data) -> None:
+    def __init__(self, model: ir.Model, groups: Sequence[Group], data: Data, work: float = 0.0) -> None:
         grids = FedGrids(model, len(groups))
         graph = grids.graph
         self._shares = Shares(model)
         self.parts = self._shares.count
         self._count, self._name = len(groups), grids.name
+        self._work, self.seconds = work + NODE * len(groups), 0.0
         values = {str(v.name): v for v in [*graph.inputs, *(o for n in graph for o in n.outputs)]}
         for row, group in enumerate(groups):
             for name, consumers in group.members:
@@ -110,23 +130,46 @@ class Network:
         self._session = Session(grids.model, optimize=True, what="the float model with candidate ranges")
         self._feeds: list[Feeds] = []
         self._more, self._shares_of_more = list[Feeds](), Shares(model)
+        runs = len(groups) + sum(len(group.candidates) for group in groups) / 2
+        most = max(SAMPLES[0], SECONDS / (self._work * runs))
+        more = max(SAMPLES[0], SECONDS / (self._work * MORE_RUNS))
         samples = size = 0
         for feeds in data.few(SAMPLES[1], batch_size=SAMPLES[0]):
             wanted = self._run(feeds, fed_grids.off(self._count))
-            if samples < SAMPLES[0] or size < VALUES:
+            if samples < SAMPLES[0] or (size < VALUES and samples < most):
                 self._feeds.append(feeds)
                 self._shares.expect(feeds, wanted)
             self._more.append(feeds)
             self._shares_of_more.expect(feeds, wanted)
             samples += samples_of(feeds)
             size += sum(array.size for array in wanted.values())
-            if samples >= MORE and size >= VALUES:
+            if samples >= more or (samples >= MORE and size >= VALUES):
                 break
 
-    def error(self, on: Mapping[int, QParams]) -> float:
-        """Relative squared error, summed over the outputs, with the tensors of the groups `on`, by number, on grids."""
+    @property
+    def batches(self) -> int:
+        """Number of batches that :meth:`error` runs on."""
+        return len(self._feeds)
+
+    def batches_within(self, seconds: float) -> int:
+        """Number of batches, one at least, that are expected to run in that time."""
+        count, left = 0, seconds
+        for feeds in self._feeds:
+            left -= self._work * samples_of(feeds)
+            if left < 0:
+                break
+            count += 1
+        return max(count, 1)
+
+    def error(self, on: Mapping[int, QParams], batches: int | None = None) -> float:
+        """Relative squared error, summed over the outputs, with the tensors of the groups `on`, by number, on grids.
+
+        Args:
+            on: number of group to its parameters.
+            batches: run on so many of the first batches.
+        """
         grids = self._grids(on)
-        return self._shares.of(self._run(feeds, grids) for feeds in self._feeds)
+        return self._shares.of(self._run(feeds, grids) for feeds in self._feeds[:batches])
 
     def error_on_more(self, on: Mapping[int, QParams]) -> float:
         """The same on at least :data:`MORE` samples, where there are so many."""
@@ -140,6 +183,7 @@ class Network:
         return grids
 
     def _run(self, feeds: Feeds, grids: npt.NDArray[np.float32]) -> dict[str, npt.NDArray[Any]]:
+        self.seconds += self._work * samples_of(feeds)
         return self._session.run({**feeds, self._name: grids}, self._shares.names)
 
 

@@ -92,12 +92,12 @@ class Shares:
         self._labels.append(self._parts.labels(feeds))
 
     def of(self, found: Iterable[Mapping[str, Array]]) -> float:
-        """The share that is noise in `found`, outputs for all feeds in turn.
+        """The share that is noise in `found`, outputs for the feeds in turn, or for the first of them.
 
         Where other values were selected than expected (NonMaxSuppression, Compress), all of them are noise.
         """
         noise, power = ({name: np.zeros(self._parts.count[name]) for name in self.names} for _ in range(2))
-        for values, wanted, labels in zip(found, self._wanted, self._labels, strict=True):
+        for values, wanted, labels in zip(found, self._wanted, self._labels, strict=False):
             for name, reference in wanted.items():
                 x = np.asarray(values[name], np.float64)
                 x = x if x.shape == reference.shape else np.zeros_like(reference)

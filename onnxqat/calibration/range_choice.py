@@ -27,7 +27,7 @@ DROWNED = 0.5
 
 
 def choose(
-    model: ir.Model, plan: QuantPlan, observers: Mapping[str, BaseObserver], data: Data | None
+    model: ir.Model, plan: QuantPlan, observers: Mapping[str, BaseObserver], data: Data | None, work: float = 0.0
 ) -> tuple[Remark, ...]:
     """Let each ``auto`` observer take the candidate that costs least.
 
@@ -40,6 +40,7 @@ def choose(
         plan: which tensors get parameters, and which share them.
         observers: of the tensors of ``resolve.tensors_to_observe(plan)``; their choice is set in place.
         data: calibration data; without, or where it can be read only once, the choice stays ``mse``.
+        work: expected seconds of a run of one sample.
 
     Returns:
         What was chosen, or why nothing could be.
@@ -51,7 +52,7 @@ def choose(
         return (_by_mse_alone(groups, "the data can be read only once"),)
     runnable = vendor_operators.runnable_part(model)
     try:
-        network = output_error.Network(runnable, groups, data)
+        network = output_error.Network(runnable, groups, data, work)
         if network.parts:
             _take_least(groups, output_error.errors(network, groups))
             _take_one_for_all(groups, network)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 from collections.abc import Mapping
 
@@ -165,10 +164,7 @@ def _group_parameters(
     for root, others in members.items():
         if root not in observers:
             continue
-        merged = copy.deepcopy(observers[root])
-        for other in others:
-            if other in observers:
-                merged.merge(observers[other].for_spec(merged.spec))
+        merged = observers[root].joined([observers[other] for other in others if other in observers])
         result[root] = _checked(root, merged, remarks)
     return result
 

@@ -33,6 +33,7 @@ class Observed(dict[str, BaseObserver]):
     Attributes:
         remarks: tensors that saw no data, and what the data source noticed.
         batches: number of batches that were run.
+        samples: number of samples in them.
         infinite: names of masks of -inf, and of what is computed from them; their observers saw the numbers alone.
     """
 
@@ -42,11 +43,13 @@ class Observed(dict[str, BaseObserver]):
         remarks: Sequence[Remark],
         batches: int,
         infinite: frozenset[str] = frozenset(),
+        samples: int = 0,
     ) -> None:
         super().__init__(observers)
         self.remarks = tuple(remarks)
         self.batches = batches
         self.infinite = infinite
+        self.samples = samples
 
 
 def calibrate(
@@ -88,7 +91,7 @@ def calibrate(
     inputs = model_inputs.of_graph(graph_model.graph)
     source = open_data(data, inputs)
     fetched = [name for name in observers if name not in {info.name for info in inputs}]
-    done = 0
+    done = samples = 0
     session = None
     if fetched or graph_model.graph.outputs:  # without fetching anything it still tells whether the model runs
         session = Session(graph_model, optimize=True, tensors=fetched, custom_ops=custom_ops)
@@ -101,13 +104,14 @@ def calibrate(
         except _RefusedError as refused:
             raise _error(refused, feeds, batch, infinite, graph_model, custom_ops) from None
         done += 1
+        samples += model_inputs.samples_of(feeds)
         if progress is not None:
             progress(done, source.batches)
     unseen = [name for name, observer in observers.items() if not observer.count]
     remarks = [
         Remark(f"tensor {name!r} never held a value: its range is zero", (name,), "calibrate") for name in unseen
     ]
-    return Observed(observers, [*source.remarks, *remarks], done, frozenset(infinite & observers.keys()))
+    return Observed(observers, [*source.remarks, *remarks], done, frozenset(infinite & observers.keys()), samples)
 
 
 class Watching(Protocol):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections import Counter
 
 import onnx_ir as ir
 
 from onnxqat.analysis import read_curves
 from onnxqat.backends.schema import Backend
-from onnxqat.calibration import data_dependent_decisions, propagated_ranges, range_choice, resolve
+from onnxqat.calibration import data_dependent_decisions, propagated_ranges, range_choice, resolve, work
 from onnxqat.calibration.channel_peaks import Peaks
 from onnxqat.calibration.data_dependent_decisions import Findings
 from onnxqat.calibration.observers import auto
@@ -89,12 +90,17 @@ class Calibrated:
         }
         return propagated_ranges.complete(observers, wanted, self.model)
 
+    @functools.cached_property
+    def work(self) -> float:
+        """Expected seconds of a run of one sample."""
+        return work.of_sample(self.model, self.observers, self.observers.samples)
+
     def choose_ranges(self, data: Data) -> tuple[Remark, ...]:
         """Let ``auto`` observers take the range that costs the network least on `data`."""
         if not any(isinstance(observer, auto.Observer) for observer in self.observers.values()):
             return ()
         plan = self.plan()
-        return range_choice.choose(self.model, plan, self.seen(plan), data)
+        return range_choice.choose(self.model, plan, self.seen(plan), data, self.work)
 
     def settle(self, remarks: list[Remark]) -> tuple[QuantPlan, Resolved]:
         """The plan that the data lead to, and its parameters; adds to `remarks`."""

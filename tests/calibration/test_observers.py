@@ -359,3 +359,20 @@ def test_one_histogram_is_read_as_each_observer(name: str) -> None:
     merged = read.for_spec(read.spec, own=True)
     merged.merge(own)
     assert merged.count == 2 * made.count == 2 * own.count
+
+
+def test_joined_observers_search_their_range_once() -> None:
+    """Streams in one, until further values come or another rule is chosen; none of the parts changes."""
+    own = spec("auto", symmetric=False)
+    first, other = (observe(own, gauss(900, seed=seed)) for seed in (0, 1))
+    other.update(np.full(3, 9, np.float32))
+    both = first.joined([other])
+    whole = observe(own, gauss(900), gauss(900, seed=1), np.full(3, 9, np.float32))
+    assert both.range() == whole.range()
+    assert first.joined([other]) is both
+    assert first.count == 900
+    other.update(np.full(3, 20, np.float32))
+    assert first.joined([other]).high == 20
+    assert isinstance(first, Auto)
+    first.choice = "minmax"
+    assert first.joined([other]).range()[1] == 20

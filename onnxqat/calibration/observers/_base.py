@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -53,6 +53,7 @@ class BaseObserver(ABC):
         self.high: FloatArray = np.empty(0, np.float32)
         self.count = 0
         self._ranges: dict[Hashable, tuple[npt.NDArray[Any], npt.NDArray[Any]]] = {}
+        self._joined: tuple[tuple[Hashable, ...], tuple[BaseObserver, ...], BaseObserver] | None = None
 
     def update(self, x: npt.NDArray[Any]) -> None:
         """Take in the values of `x`: any shape, float16, float32 or float64; an empty array changes nothing.
@@ -99,6 +100,21 @@ class BaseObserver(ABC):
         self._widen(other.low, other.high)
         self.count += other.count
         self._absorb(other)
+
+    def joined(self, others: Sequence[BaseObserver]) -> BaseObserver:
+        """An observer of the streams of this one and of `others`, none of which is changed.
+
+        It is kept until one of them changes: a plan is resolved many times, and its range takes a search.
+        """
+        parts = (self, *others)
+        key = self._rule(), *((id(part), part.count) for part in parts)  # they are kept, so no id is used again
+        if self._joined is None or self._joined[0] != key:
+            self._joined = None
+            merged = self.for_spec(self.spec, own=True)
+            for other in others:
+                merged.merge(other.for_spec(self.spec))
+            self._joined = key, parts, merged
+        return self._joined[2]
 
     def range(self) -> tuple[FloatArray, FloatArray]:
         """Low and high end of the range to cover, float32, shape () or (C,); a subset of the min-max range.
