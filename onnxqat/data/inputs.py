@@ -83,8 +83,12 @@ def static_batch(inputs: Sequence[InputInfo]) -> int | None:
 
 
 def samples_of(feeds: Mapping[str, npt.NDArray[Any]]) -> int:
-    """Number of samples of a batch: the largest first axis of its inputs, 1 where all are scalars."""
-    return max((len(array) for array in feeds.values() if array.ndim), default=1)
+    """Number of samples of a batch: the first axis that its inputs have in common but for scalars; 1 where there is none.
+
+    A state of (layers, batch, size) beside windows has none, nor has a sequence beside the state that it starts from.
+    """
+    sizes = {len(array) for array in feeds.values() if array.ndim}
+    return sizes.pop() if len(sizes) == 1 else 1
 
 
 def check_names(given: Mapping[str, object], inputs: Sequence[InputInfo], origin: str) -> None:

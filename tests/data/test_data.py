@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from onnxqat.data.data import Data, open_data, random_data
-from onnxqat.data.inputs import InputInfo
+from onnxqat.data.inputs import InputInfo, samples_of
 from onnxqat.data.preprocess import parse
 from onnxqat.errors import DataError, ModelError, UsageError
 from tests.source_tree import package_files
@@ -362,3 +362,16 @@ def test_compressed_arrays_are_not_unpacked_without_end(tmp_path: Path, monkeypa
     assert caught.value.code == "data-format"
     np.savez(path, x=np.zeros((2048, 1024), np.float32))
     assert open_data(path, inputs).samples == 2048
+
+
+@pytest.mark.parametrize(
+    ("shapes", "samples"),
+    [
+        ([(4, 3), (4,), ()], 4),
+        ([(), ()], 1),
+        ([(1, 576), (2, 1, 128)], 1),  # a window, and a state of two layers
+        ([(20, 576), (1, 1, 128)], 1),  # a sequence, and the state that it starts from
+    ],
+)
+def test_samples_are_what_all_inputs_have(shapes: list[tuple[int, ...]], samples: int) -> None:
+    assert samples_of({str(i): np.zeros(shape, np.float32) for i, shape in enumerate(shapes)}) == samples
