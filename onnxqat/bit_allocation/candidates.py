@@ -76,15 +76,16 @@ class Layer:
         return (*found, Widths(FLOAT_BITS, FLOAT_BITS)) if self.allow_float else tuple(found)
 
 
-def weight_widths(table: Backend, asked: Sequence[int] | None) -> tuple[int, ...]:
+def weight_widths(table: Backend, asked: Sequence[int] | None, *, least: int = 2) -> tuple[int, ...]:
     """Widths of weights that `table` can mix, of those `asked` for, ascending.
 
     Args:
         table: backend table, user overrides applied.
         asked: the user's choice; None: :data:`PACKED` or :data:`GRIDS`.
+        least: how many there must be: one is enough beside float.
 
     Raises:
-        UsageError: ``backend-one-width``: fewer than two are left; ``option-invalid``: the backend refuses one that was
+        UsageError: ``backend-one-width``: fewer are left; ``option-invalid``: the backend refuses one that was
             asked for.
     """
     own = table_widths.weight_width(table)
@@ -98,7 +99,7 @@ def weight_widths(table: Backend, asked: Sequence[int] | None) -> tuple[int, ...
     if refused:
         text = f"{table.backend} does not take weights of {', '.join(map(str, refused))} bits"
         raise UsageError("option-invalid", text, hint="2 to 8, where its table does not say otherwise (`accepts`)")
-    if len(found) < 2:
+    if len(found) < least:
         raise _one_width(table, f"it takes weights of {own} bits alone")
     return found
 
@@ -161,7 +162,7 @@ def find(
         specs = {w: by_width[w][tensor] for w in widths if _has_width(by_width[w].get(tensor), w)}
         value = query.constant_array(node.inputs[1])
         shared = readers[tensor] > 1  # two layers with one weight cannot have two widths of it
-        if name is None or chosen.bits(node) is not None or len(specs) < 2 or value is None or shared:
+        if name is None or chosen.bits(node) is not None or len(specs) + allow_float < 2 or value is None or shared:
             fixed.append(str(node.name))
             continue
         wider = wide and table_widths.may_be_wide(table, [node.op_type])

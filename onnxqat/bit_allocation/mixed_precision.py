@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, get_args
 
 from onnxqat import metrics, notebook_progress
 from onnxqat.backends import schema
-from onnxqat.bit_allocation import candidates, costs, sensitivity
+from onnxqat.bit_allocation import candidates, costs, layer_times, sensitivity
 from onnxqat.bit_allocation.budget import Budget
 from onnxqat.bit_allocation.candidates import BYTE, Layer, Widths
 from onnxqat.bit_allocation.measuring import Measure, Measured
@@ -21,6 +22,7 @@ from onnxqat.data import data as sources
 from onnxqat.data import inputs as model_inputs
 from onnxqat.data import preprocess as lines
 from onnxqat.data.data import Data
+from onnxqat.deployment import deploy
 from onnxqat.errors import DataError, ModelError, UsageError
 from onnxqat.graph import io, qdq, walk
 from onnxqat.insertion.insert import InsertResult, insert_qdq
@@ -43,6 +45,8 @@ SAMPLES = 32
 """Samples on which layers are compared: their noises differ by orders of magnitude, which few samples show."""
 MEASURED = 64
 """Samples of the calibration data that a file is measured on, where no others are given."""
+TRIES = 3
+"""Files that are written for a limit of latency."""
 POINTS = 16
 """Points of the front that are shown, and among which a limit of loss is searched: 4 files are written for that."""
 
@@ -104,26 +108,35 @@ def mixed_precision(
     _check(budget, score, method, samples)
     overrides = overrides or Overrides()
     table = table_overrides.apply(overrides, schema.load(backend))
-    asked = candidates.weight_widths(table, widths)
-    search = _Search(model, backend, table, calibration, overrides, rounding, (preprocess, batch_size, limit))
+    only_float = budget.cost in ("float-multiplications", "latency")  # which no width below 8 makes less of
+    if only_float:
+        asked = candidates.weight_widths(table, widths or (BYTE,), least=1)
+    else:
+        asked = candidates.weight_widths(table, widths)
+    reading, counts_bytes = (preprocess, batch_size, limit), budget.cost == "weight-bytes"
+    search = _Search(model, backend, table, calibration, overrides, rounding, reading, counts_bytes=counts_bytes)
     # Wide activations cost nothing where only weights count.
-    layers = search.layers(asked, wide=budget.cost == "multiply-bits", allow_float=allow_float)
+    layers = search.layers(asked, wide=budget.cost == "multiply-bits", allow_float=allow_float or only_float)
+    times = search.times() if budget.cost == "latency" else None
+    cost = costs.LayerCosts(budget.cost, tuple(layers), times)
     noises, how = search.noises(layers, method, samples, progress)
     options = [[_option(layer, noise, w) for w in layer.options] for layer, noise in zip(layers, noises, strict=True)]
     front = Front(
-        [[costs.bits(layer, w, budget.cost) for w in layer.options] for layer in layers],
+        [[cost.units(layer, w) for w in layer.options] for layer in layers],
         [[option.noise for option in row] for row in options],
     )
-    whole = sum(costs.bits(layer, Widths(BYTE, BYTE), budget.cost) for layer in layers)
     measure = Measure(model, search.measured_on(held_out), score, labels)
-    amount = budget.amount(costs.amount(whole, budget.cost))
+    amount = budget.amount(cost.whole)
     write = _Writer(search, layers, output, measure)
+    latency: float | None = None
     if amount is None:
-        number, written, found, reached = _cheapest(front, budget, write)
+        choice, written, found, reached = _cheapest(front, budget, write)
+    elif budget.latency is None:
+        choice, reached = front[_within(front, amount, cost)], True
+        written, found = write(choice)
     else:
-        number, reached = _within(front, amount, budget), True
-        written, found = write(front[number])
-    choice = front[number]
+        choice, written, found, latency = _as_fast(front, amount, cost, write)
+        reached = latency <= amount
     node_bits, exclude = write.overrides(choice)
     return MixedPrecision(
         model=written.model,
@@ -131,11 +144,12 @@ def mixed_precision(
             ChosenLayer(layer.node, layer.op_type, layer.weights, row[option], tuple(row))
             for layer, row, option in zip(layers, options, choice.options, strict=True)
         ),
-        front=_points(front, number, layers, budget, whole),
+        front=_points(front, choice, cost),
         cost=budget.cost,
         budget=amount,
-        total=costs.amount(choice.cost, budget.cost),
-        whole=costs.amount(whole, budget.cost),
+        total=cost.total(choice.cost),
+        whole=cost.whole,
+        latency_ms=latency,
         integer_share=_integer_share(layers, choice),
         predicted_db=_decibels(choice.noise),
         measured_db=found.sqnr_db,
@@ -151,6 +165,7 @@ def mixed_precision(
 
 
 def _check(budget: Budget, score: object, method: str, samples: int) -> None:
+    budget.amount(1.0)  # what is no amount is refused before anything is measured
     if budget.max_drop is not None and score is None:
         raise UsageError("option-invalid", "a largest drop is one of a score", hint="give a score too, as --score top1")
     if method not in get_args(Method):
@@ -171,6 +186,8 @@ class _Search:
         overrides: Overrides,
         rounding: Rounding,
         reading: tuple[str | Preprocess | None, int | None, int | None],
+        *,
+        counts_bytes: bool,
     ) -> None:
         self._model, self._backend, self._table = model, backend, table
         self._overrides, self._rounding, self._calibration = overrides, rounding, calibration
@@ -180,7 +197,7 @@ class _Search:
         if qdq.is_quantized(self._graph):
             raise ModelError("model-already-quantized", "the model holds quantizers", hint="start from the float model")
         self._data = self._open(calibration, self._limit)
-        if candidates.is_stored_in_bytes(table):
+        if counts_bytes and candidates.is_stored_in_bytes(table):
             text = (
                 f"weight bytes are those of codes packed at their width; {table.backend} and the file store a byte for"
                 " each, and only a compiler that packs them makes the model smaller"
@@ -233,7 +250,16 @@ class _Search:
         progress: Callable[[int, int | None], None] | None,
     ) -> tuple[list[Noise], Any]:
         """Noise of each layer, and the method that found it."""
-        base = insert_qdq(
+        switched = SwitchedModule(self._base.model)
+        how = sensitivity.choose(method, layers, samples)
+        size = sensitivity.BATCH if how == "gradient" else None
+        found = sensitivity.noises(switched, layers, self._data.few(samples, batch_size=size), how, progress)
+        return found, how
+
+    @functools.cached_property
+    def _base(self) -> InsertResult[Any]:
+        """The graph with every layer quantized as the table says, on few decisions."""
+        return insert_qdq(
             self._graph,
             self._backend,
             calibration=self._data,
@@ -244,11 +270,23 @@ class _Search:
             guard=False,
             fast=True,
         )
-        switched = SwitchedModule(base.model)
-        how = sensitivity.choose(method, layers, samples)
-        size = sensitivity.BATCH if how == "gradient" else None
-        found = sensitivity.noises(switched, layers, self._data.few(samples, batch_size=size), how, progress)
-        return found, how
+
+    def times(self) -> layer_times.LayerTimes:
+        """Times of all kernels for one sample, on integers and in float.
+
+        Raises:
+            UsageError: as :func:`onnxqat.bit_allocation.layer_times.measure`.
+        """
+        layer_times.timing(self._table)  # which refuses before anything is calibrated
+        return layer_times.measure(io.load(self._base.model), self._table, self._sample())
+
+    def latency(self, written: InsertResult[Any]) -> float:
+        """Milliseconds of all kernels of a written file for one sample."""
+        deployed = deploy.deploy_form(io.load(written.model), self._table, [])
+        return 1e3 * layer_times.of(deployed, layer_times.timing(self._table), self._sample())[1]
+
+    def _sample(self) -> Mapping[str, Any]:
+        return next(iter(self._data.few(1, batch_size=1)))
 
     def insert(
         self,
@@ -309,30 +347,62 @@ class _Writer:
         bits = [(layer.node, w.weight, w.activation) for layer, w in found if not w.is_float and w != layer.default]
         return tuple(sorted(bits, key=lambda b: (len(b[0]), b))), tuple(layer.node for layer, w in found if w.is_float)
 
+    def latency(self, written: InsertResult[Any]) -> float:
+        """Milliseconds of a written file for one sample."""
+        return self._search.latency(written)
+
     def __call__(self, choice: Choice) -> tuple[InsertResult[Any], Measured]:
         """The file, and what is measured of it."""
         written = self._search.insert(self._output, *self.overrides(choice))
         return written, self._measure.of(written.model)
 
 
-def _within(front: Front, amount: float, budget: Budget) -> int:
+def _within(front: Front, amount: float, cost: costs.LayerCosts) -> int:
     """Number of the choice with least noise within `amount`.
 
     Raises:
         UsageError: ``budget-too-small``.
     """
-    number = front.within(amount * 8 if budget.cost == "weight-bytes" else amount)
+    number = front.within(costs.whole(amount, cost.cost) - cost.fixed)
     if number is None:
-        least = costs.amount(front[0].cost, budget.cost)
+        least = cost.total(front[0].cost)
         raise UsageError(
             "budget-too-small",
-            f"no choice of widths has {budget.cost} of at most {amount:.4g}: the narrowest take {least:.4g}",
+            f"no choice of widths has at most {amount:.4g} {costs.UNITS[cost.cost]}: the least is {least:.4g}",
             hint="raise the budget, or give narrower --widths",
         )
     return number
 
 
-def _cheapest(front: Front, budget: Budget, write: _Writer) -> tuple[int, InsertResult[Any], Measured, bool]:
+def _as_fast(
+    front: Front, amount: float, cost: costs.LayerCosts, write: _Writer
+) -> tuple[Choice, InsertResult[Any], Measured, float]:
+    """The choice of least noise whose file takes at most `amount` milliseconds, as measured.
+
+    Times of single kernels leave out the conversions where float and integer layers meet: a file that takes longer than
+    they say is written again with so much less. The last of :data:`TRIES` files has every layer on integers, without
+    such conversions.
+    """
+    number, limit = _within(front, amount, cost), amount
+    for _ in range(TRIES - 1):
+        choice = front[number]
+        written, found = write(choice)
+        latency = write.latency(written)
+        if latency <= amount:
+            return choice, written, found, latency
+        limit -= latency - amount
+        faster = front.within(costs.whole(limit, cost.cost) - cost.fixed)
+        if faster in (None, number):
+            break
+        number = faster or 0
+    options = [next(i for i, w in enumerate(layer.options) if w.weight == BYTE) for layer in cost.layers]
+    rows = list(zip(cost.layers, options, strict=True))
+    choice = Choice(tuple(options), sum(cost.units(row, row.options[i]) for row, i in rows), front.noise(options))
+    written, found = write(choice)
+    return choice, written, found, write.latency(written)
+
+
+def _cheapest(front: Front, budget: Budget, write: _Writer) -> tuple[Choice, InsertResult[Any], Measured, bool]:
     """The cheapest of :data:`POINTS` points that keeps the limit of loss, by bisection: what is written last stays.
 
     Noise falls along the front, so that the first point that keeps the limit is found with few files. Where none does,
@@ -346,28 +416,27 @@ def _cheapest(front: Front, budget: Budget, write: _Writer) -> tuple[int, Insert
         files = {middle: write(front[numbers[middle]])}
         low, high = (low, middle) if files[middle][1].keeps(budget) else (middle + 1, high)
     written, found = files[low] if low in files else write(front[numbers[low]])
-    return numbers[low], written, found, found.keeps(budget)
+    return front[numbers[low]], written, found, found.keeps(budget)
 
 
 def _option(layer: Layer, noise: Noise, widths: Widths) -> Option:
     return Option(
         widths.weight,
         widths.activation,
-        costs.amount(costs.bits(layer, widths, "weight-bytes"), "weight-bytes"),
-        costs.bits(layer, widths, "multiply-bits"),
+        costs.amount(costs.units(layer, widths, "weight-bytes"), "weight-bytes"),
+        costs.units(layer, widths, "multiply-bits"),
         noise.of(widths),
     )
 
 
-def _points(front: Front, chosen: int, layers: Sequence[Layer], budget: Budget, whole: float) -> tuple[FrontPoint, ...]:
-    found = []
-    for number in sorted({*front.sample(POINTS), chosen}):
-        choice = front[number]
-        bits = tuple(layer.options[option].weight for layer, option in zip(layers, choice.options, strict=True))
-        cost = costs.amount(choice.cost, budget.cost)
-        found.append(
-            FrontPoint(cost, choice.cost / whole if whole else 0.0, _decibels(choice.noise), number == chosen, bits)
-        )
+def _points(front: Front, chosen: Choice, costs_of: costs.LayerCosts) -> tuple[FrontPoint, ...]:
+    found, whole = [], costs_of.whole
+    choices = {choice.options: choice for choice in (chosen, *(front[number] for number in front.sample(POINTS)))}
+    for choice in sorted(choices.values(), key=lambda c: c.cost):
+        bits = tuple(layer.options[i].weight for layer, i in zip(costs_of.layers, choice.options, strict=True))
+        total = costs_of.total(choice.cost)
+        share = total / whole if whole else 0.0
+        found.append(FrontPoint(total, share, _decibels(choice.noise), choice.options == chosen.options, bits))
     return tuple(found)
 
 

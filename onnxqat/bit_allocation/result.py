@@ -60,7 +60,7 @@ class FrontPoint:
 
     Attributes:
         cost: of all layers that are chosen for, in the unit of the budget.
-        share: of what they cost at 8 bits.
+        share: of :attr:`MixedPrecision.whole`.
         predicted_db: signal to noise that the noises of the layers, added up, leave.
         chosen: whether it is the one that was written.
         bits: width of the weights of each layer, in the order of the layers.
@@ -82,9 +82,10 @@ class MixedPrecision(Displayed):
         layers: in graph order, with their widths.
         front: the Pareto front, the cheapest first.
         cost: the cost that counts.
-        budget: its limit, in bytes or bits; None where the loss was limited.
-        total: the cost of the file's layers.
-        whole: the same at 8 bits.
+        budget: its limit, in :data:`onnxqat.bit_allocation.costs.UNITS`; None where the loss was limited.
+        total: the cost of the file's layers; for ``latency`` of all kernels, by the times of single ones.
+        whole: the same at 8 bits; for ``latency`` and ``float-multiplications`` of the float model.
+        latency_ms: milliseconds of the written file's kernels for one sample, measured; None without a limit of them.
         integer_share: share of the multiplications that are on integers, of the layers that are chosen for.
         predicted_db: signal to noise that the layers' noises leave.
         measured_db: signal to noise of the worst output of the file, on `samples` samples.
@@ -107,6 +108,7 @@ class MixedPrecision(Displayed):
     budget: float | None
     total: float
     whole: float
+    latency_ms: float | None
     integer_share: float
     predicted_db: float
     measured_db: float

@@ -82,6 +82,10 @@ class Front:
         cost = sum(row[option] for row, option in zip(self._costs, chosen, strict=True))
         return Choice(chosen, cost, sum(row[option] for row, option in zip(self._noises, chosen, strict=True)))
 
+    def noise(self, options: Sequence[int]) -> float:
+        """Noise of a choice, on the front or not."""
+        return sum(row[option] for row, option in zip(self._noises, options, strict=True))
+
     def within(self, budget: float) -> int | None:
         """Number of the choice of least noise that costs at most `budget`; None where every choice costs more."""
         found = np.flatnonzero(self._ends * self._step + self._least <= budget)

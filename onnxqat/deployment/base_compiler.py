@@ -182,6 +182,22 @@ class BaseCompiler(abc.ABC):
         """Return the execution of each node, from the `report` of the process that compiled."""
         return tuple(NodeResult(**node) for node in report["nodes"])
 
+    def node_times(self, path: Path, feeds: Mapping[str, Array]) -> tuple[dict[str, float], float]:
+        """Time the kernels of the model at `path` on one sample; compilers with a profiler of their own override this.
+
+        Args:
+            path: an ONNX file.
+            feeds: one sample by input name.
+
+        Returns:
+            Seconds by name of a node of that file, those that were fused into it included, and of all kernels together:
+            the fastest of several runs.
+
+        Raises:
+            UsageError: ``option-invalid``: it measures no times here.
+        """
+        raise UsageError("option-invalid", f"{self.name} measures no times of kernels here")
+
     @abc.abstractmethod
     def compile_and_run(
         self, path: Path, batches: Sequence[Mapping[str, Array]], artefacts: Path | None = None

@@ -7,6 +7,7 @@ import io
 import math
 import os
 
+from onnxqat.bit_allocation.costs import UNITS
 from onnxqat.bit_allocation.result import MixedPrecision
 from onnxqat.counts import counted
 from onnxqat.report import build_scores
@@ -23,7 +24,7 @@ _LAYERS = (
 )
 _FRONT = (
     Column("cost", "cost", "number"),
-    Column("share", "of 8 bits", "share"),
+    Column("share", "share", "share"),
     Column("predicted_db", "predicted", "decibel", bar=True),
     Column("chosen", "chosen"),
 )
@@ -37,7 +38,11 @@ def from_mixed_precision(found: MixedPrecision, *, following: str = "") -> Repor
         found: of :func:`onnxqat.bit_allocation.mixed_precision.mixed_precision`.
         following: the next command.
     """
-    unit = "bytes of weights" if found.cost == "weight-bytes" else "multiply-bits a sample"
+    unit, of_float = UNITS[found.cost], found.cost in ("latency", "float-multiplications")
+    whole = "of the float model" if of_float else "of 8 bits everywhere"
+    timed = (
+        () if found.latency_ms is None else (Figure("latency_ms", "ms a sample, the file", found.latency_ms, "number"),)
+    )
     limit = () if found.budget is None else (Figure("budget", f"budget, {unit}", found.budget, "number"),)
     scores = () if found.score is None else (found.score,)
     on = f"against the float model, on {counted(found.samples, 'sample')}"
@@ -49,7 +54,8 @@ def from_mixed_precision(found: MixedPrecision, *, following: str = "") -> Repor
         figures=(
             *limit,
             Figure("total", unit, found.total, "number"),
-            Figure("share", "of 8 bits everywhere", found.total / found.whole if found.whole else math.nan, "share"),
+            *timed,
+            Figure("share", whole, found.total / found.whole if found.whole else math.nan, "share"),
             Figure("integer_share", "multiplications on integers", found.integer_share, "share"),
             Figure(
                 "predicted_db", "signal to noise, predicted", found.predicted_db, "decibel", f"noise {found.method}"

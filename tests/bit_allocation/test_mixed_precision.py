@@ -202,3 +202,35 @@ def test_the_command(folder: Path, capsys: pytest.CaptureFixture[str], monkeypat
     assert main.run([*words, "--min-sqnr", "90", "--widths", "4,8", "-o", "c.onnx"]) == 1
     assert main.run([*words, "-o", "c.onnx"]) == 2
     assert main.run([*words, "--widths", "four", "--weight-bytes", "60%"]) == 2
+
+
+def test_a_share_on_integers_leaves_the_noisiest_layers_in_float(folder: Path) -> None:
+    found = choose(folder, {"integer_share": "60%"}, output=folder / "share.onnx")
+    assert found.cost == "float-multiplications"
+    assert 0.6 <= found.integer_share < 1.0
+    assert found.exclude
+    assert {layer.weight_bits for layer in found.layers} == {8, 32}
+    assert set(widths_in(found.model)) == {layer.node for layer in found.layers if layer.weight_bits == 8}
+
+
+@pytest.mark.parametrize("backend", ["onnxruntime-cpu", "openvino-cpu"])
+def test_a_file_that_may_take_its_time_stays_in_float(folder: Path, backend: str) -> None:
+    if backend == "openvino-cpu":
+        pytest.importorskip("openvino")
+    found = choose(folder, {"latency": "1000s"}, backend, output=folder / "slow.onnx")
+    assert found.reached
+    assert found.latency_ms is not None
+    assert found.latency_ms > 0
+    assert found.predicted_db == math.inf
+    assert found.integer_share == 0.0
+
+
+def test_no_file_takes_a_picosecond(folder: Path) -> None:
+    with pytest.raises(QatError, match="no choice of widths has at most 1e-09 ms a sample") as failed:
+        choose(folder, {"latency": 1e-9}, output=folder / "fast.onnx")
+    assert failed.value.code == "budget-too-small"
+
+
+def test_a_compiler_without_a_profiler_is_refused_by_name(folder: Path) -> None:
+    with pytest.raises(QatError, match="no latency of rknn can be measured: rknn-toolkit2 tells no times"):
+        choose(folder, {"latency": "1ms"}, "rknn", output=folder / "none.onnx")

@@ -33,6 +33,14 @@ from onnxqat.cli import _headings, _options
         help="Multiplications of a sample times both widths: 3G, or 60% of those at 8 bits.",
     ),
     click.option(
+        "--integer-share", metavar="SHARE", help="Smallest share of the multiplications that is on integers: 90%."
+    ),
+    click.option(
+        "--latency",
+        metavar="AMOUNT",
+        help="Time of a sample in the backend's runtime on one thread: 4ms, or 60% of the float model's.",
+    ),
+    click.option(
         "--min-sqnr", type=_options.Finite(), metavar="DB", help="Lowest signal-to-noise ratio of the outputs."
     ),
     click.option(
@@ -40,7 +48,7 @@ from onnxqat.cli import _headings, _options
     ),
     click.option(
         "--minimize",
-        type=click.Choice(["weight-bytes", "multiply-bits"]),
+        type=click.Choice(["weight-bytes", "multiply-bits", "float-multiplications", "latency"]),
         default="weight-bytes",
         help="Cost that the last two keep low.",
     ),
@@ -93,9 +101,11 @@ def run(
     limit: int | None,
     weight_bytes: str | None,
     multiply_bits: str | None,
+    integer_share: str | None,
+    latency: str | None,
     min_sqnr: float | None,
     max_drop: float | None,
-    minimize: Literal["weight-bytes", "multiply-bits"],
+    minimize: Literal["weight-bytes", "multiply-bits", "float-multiplications", "latency"],
     widths: str | None,
     allow_float: bool,
     exclude: tuple[str, ...],
@@ -131,7 +141,7 @@ def run(
             model,
             backend,
             calibration,
-            Budget(weight_bytes, multiply_bits, min_sqnr, max_drop, minimize),
+            Budget(weight_bytes, multiply_bits, min_sqnr, max_drop, minimize, integer_share, latency),
             output=output,
             held_out=held_out,
             overrides=Overrides(exclude=exclude, exclude_ops=exclude_op, node_bits=_options.parse_bits_of(bits_of)),

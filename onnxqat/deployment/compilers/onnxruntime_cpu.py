@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import onnx
 
@@ -15,7 +18,10 @@ from onnxqat.graph.staging import scratch
 from onnxqat.runtime import custom_ops
 
 _INTEGER = ("QLinear", "QGemm", "QAttention", "NhwcMaxPool", "MatMulInteger", "ConvInteger", "MatMulNBits")
-_SUFFIX = re.compile(r"(_token_\d+|/duplicated)$")
+_TIMED = "_kernel_time"
+_RUNS = 20
+"""Runs that are timed. The fastest counts: whatever else the machine does can only add to it."""
+_SUFFIX = re.compile(r"(_nchwc|_token_\d+|/duplicated)+$")
 
 
 class Compiler(base_compiler.BaseCompiler):
@@ -44,12 +50,7 @@ class Compiler(base_compiler.BaseCompiler):
         """Run in a default session with the table's `options` as session configuration; see the base class."""
         import onnxruntime
 
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = 4
-        for key, value in self.options.items():
-            options.add_session_config_entry(key, value)
-        options.intra_op_num_threads = self.threads or 0  # 0: as many as there are cores
-        custom_ops.register(options)
+        options = self._session_options()
         with scratch() as folder:
             optimized = folder / "optimized.onnx"
             options.optimized_model_filepath = str(optimized)
@@ -59,6 +60,61 @@ class Compiler(base_compiler.BaseCompiler):
             original = onnx.load(path, load_external_data=False)
             nodes = read_back(original, onnx.load(optimized, load_external_data=False).graph)
         return CompilerResult(outputs, nodes, settings={"threads": str(self.threads or "all cores")})
+
+    def node_times(self, path: Path, feeds: Mapping[str, Array]) -> tuple[dict[str, float], float]:
+        """Times of onnxruntime's profiler in a default session; see the base class."""
+        import onnxruntime
+
+        options = self._session_options()
+        options.enable_profiling = True
+        with scratch() as folder:
+            optimized = folder / "optimized.onnx"
+            options.optimized_model_filepath = str(optimized)
+            options.profile_file_prefix = str(folder / "profile")
+            session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+            for _ in range(_RUNS):
+                session.run(None, dict(feeds))
+            events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
+            original = onnx.load(path, load_external_data=False)
+            owners = _owners(original, onnx.load(optimized, load_external_data=False).graph)
+        runs: dict[str, list[float]] = defaultdict(list)
+        for event in events:
+            if event.get("cat") == "Node" and event["name"].endswith(_TIMED):
+                runs[event["name"].removesuffix(_TIMED)].append(event["dur"] * 1e-6)
+        times: dict[str, float] = defaultdict(float)
+        fastest = {name: min(found) for name, found in runs.items()}
+        for name, seconds in fastest.items():
+            if name in owners:
+                times[owners[name]] += seconds
+        return dict(times), sum(fastest.values())
+
+    def _session_options(self) -> Any:
+        """Session options with the table's settings and the user's number of threads."""
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 4
+        for key, value in self.options.items():
+            options.add_session_config_entry(key, value)
+        options.intra_op_num_threads = self.threads or 0  # 0: as many as there are cores
+        custom_ops.register(options)
+        return options
+
+
+def _owners(original: onnx.ModelProto, optimized: onnx.GraphProto) -> dict[str, str]:
+    """Name of the node of `original` that each node of the optimized graph computes, the heaviest of those fused into it."""
+    nodes, makers = Nodes(original), {o: n for n in original.graph.node for o in n.output}
+    made = {o for n in optimized.node for o in n.output}
+    found = {}
+    for node in optimized.node:
+        if node.op_type in ("QuantizeLinear", "DequantizeLinear"):
+            continue
+        own = nodes.find(_SUFFIX.sub("", node.name)) if node.name else None
+        members = [*([] if own is None else [own]), *above(node.output, makers, made)]
+        heavy = [n for n in members if n.op_type in ("Conv", "ConvTranspose", "Gemm", "MatMul")]
+        if members:
+            found[node.name] = (heavy or members)[0].name
+    return found
 
 
 def read_back(original: onnx.ModelProto, optimized: onnx.GraphProto) -> tuple[base_compiler.NodeResult, ...]:
