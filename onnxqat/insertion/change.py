@@ -26,8 +26,9 @@ class Change:
         nodes: that it is about.
         output: the output that it is for; where values were not finite, the tensor where that began.
         without_db: signal to noise of the output with all other changes and without this one; minus infinity where that
-            is not finite.
-        with_db: with all changes. Both are measured with switches, for a sole change in the files before and after it.
+            is not finite, NaN where it was not measured.
+        with_db: with all changes. Both are measured with switches, and in the files with and without it for a sole change
+            and where switches do not show that it helps.
         cost: integer nodes that become float.
     """
 
@@ -40,10 +41,17 @@ class Change:
     with_db: float = math.inf
     cost: int = 0
 
+    @property
+    def is_doubtful(self) -> bool:
+        """True unless switches show that the output is better with it."""
+        return not self.with_db > self.without_db
+
     def remark(self, total: int) -> Remark:
         """The change in a sentence; `total` is the number of integer nodes without any change."""
         if self.without_db == -math.inf:
             effect = f"without this, {self.output!r} is not finite where that of the float model is"
+        elif math.isnan(self.without_db):
+            effect = f"{self.output!r} has {self.with_db:.1f} dB with all changes"
         else:
             effect = f"{self.output!r} has {self.without_db:.1f} dB without this and {self.with_db:.1f} dB with it"
         cost = f"; it costs {self.cost} of {total} integer nodes" if self.kind == "float" else ""

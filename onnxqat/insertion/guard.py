@@ -160,10 +160,32 @@ class Guard:
                 if self._allowed.types:
                     self._why = "what relieves its quantizers does not help in the file itself, and was taken back"
                 break
-            best, choices, changes = made, relief.choices, [*changes, *found]
+            best, found = self._proven(relief, made, found) if len(found) > 1 else (made, found)
+            choices, changes = relief.choices, [*changes, *found]
             if _is_well(best.tried):
                 break
         return best, changes, total or 0
+
+    def _proven(self, relief: Relief, made: _File, changes: Sequence[Change]) -> tuple[_File, list[Change]]:
+        """`made` without those of `changes` that do not help in the file, where switches do not show that they do.
+
+        Switches leave out biases and weights that were rounded on data, and runs may be used up before all are measured.
+        """
+        kept: list[Change] = []
+        for number, change in enumerate(changes):
+            if not change.is_doubtful or len(kept) + len(changes) - number == 1:
+                kept.append(change)
+                continue
+            other = self._made(relief.choices_without(change))
+            with_it, without = made.tried, other.tried
+            if not isinstance(with_it, Trial) or not isinstance(without, Trial):
+                kept.append(change)
+            elif without.worst >= min(with_it.worst, AMBER_SQNR):
+                relief.take_back(change)
+                made = other
+            else:
+                kept.append(_between(change, without, with_it))
+        return made, kept
 
     def _made(self, choices: Choices) -> _File:
         """The file that `choices` lead to, tried."""
@@ -185,10 +207,17 @@ def _as_files_show(changes: Sequence[Change], first: _File, best: _File) -> Sequ
     """
     if len(changes) != 1 or not isinstance(first.tried, Trial) or not isinstance(best.tried, Trial):
         return changes
-    before, after, output = first.tried.sqnr_db, best.tried.sqnr_db, changes[0].output
+    return [_between(changes[0], first.tried, best.tried)]
+
+
+def _between(change: Change, without: Trial, with_it: Trial) -> Change:
+    """`change` with the effect on its output that two files show, or on the worst output of the first."""
+    before, after, output = without.sqnr_db, with_it.sqnr_db, change.output
+    if change.is_doubtful:
+        output = min(before, key=before.__getitem__, default=output)
     if output not in before or output not in after:
-        return changes
-    return [dataclasses.replace(changes[0], without_db=before[output], with_db=after[output])]
+        return change
+    return dataclasses.replace(change, output=output, without_db=before[output], with_db=after[output])
 
 
 def _trial(tried: Trial | Origin | None) -> Trial | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import onnx_ir as ir
 
@@ -256,14 +257,30 @@ class Relief:
                 reached = found
             else:
                 without[unit] = found
-        return [self._measured(unit, without.get(unit, meter.start), reached) for unit in self._parts]
+        if len(self._parts) == 1:
+            without = dict.fromkeys(self._parts, meter.start)
+        return [self._measured(unit, without.get(unit), reached) for unit in self._parts]
 
-    def _measured(self, unit: Unit, without: Excess, reached: Excess) -> Change:
-        """Return the change for `unit` with its effect, and its cost beside the other changes."""
+    def choices_without(self, change: Change) -> Choices:
+        """All choices but those of one of the changes that :meth:`search` gave, with what is then to be observed."""
+        choices = self._without(self._unit(change))
+        return self._remedies.observed(self._effects.of(choices), choices)
+
+    def take_back(self, change: Change) -> None:
+        """Undo one of the changes that :meth:`search` gave."""
+        del self._parts[self._unit(change)]
+
+    def _unit(self, change: Change) -> Unit:
+        return next(u for u, (own, _) in self._parts.items() if (own.tensor, own.kind) == (change.tensor, change.kind))
+
+    def _measured(self, unit: Unit, without: Excess | None, reached: Excess) -> Change:
+        """Return the change for `unit` with its effect, NaN where no run was left for it, and its cost beside the others."""
         change, _ = self._parts[unit]
-        found = {"output": without.output, "without_db": without.decibels, "with_db": reached.decibels}
+        found: dict[str, Any] = {"output": reached.output, "without_db": math.nan, "with_db": reached.decibels}
+        if without is not None:
+            found |= {"output": without.output, "without_db": without.decibels}
         if change.kind != "float":
-            return dataclasses.replace(change, **found)  # type: ignore[arg-type]
+            return dataclasses.replace(change, **found)
         known = self._effects.of(self._without(unit)).float_nodes
         return floated(change.tensor, self._effects.of(self.choices).float_nodes - known, **found)
 

@@ -101,7 +101,7 @@ class Remedies:
             if not effect.on.isdisjoint(unit) or effect.float_nodes - before:
                 continue
             tensor = self._effects.tensors[unit][0]
-            return Change(tensor, "16 bits", f"{tensor!r} has 16 bits", names), self._with_unseen(effect, choices)
+            return Change(tensor, "16 bits", f"{tensor!r} has 16 bits", names), self.observed(effect, choices)
         return None
 
     def float_(self, unit: Unit, current: Choices, reason: str) -> Remedy | None:
@@ -115,7 +115,7 @@ class Remedies:
             effect = self.effect(current, choices)
             change = floated(self._effects.tensors[unit][0], effect.float_nodes - before)
             if effect.on.isdisjoint(unit) and (best is None or change.cost < best[0].cost):
-                best = change, self._with_unseen(effect, choices)
+                best = change, self.observed(effect, choices)
         return best
 
     def leave(self, names: Sequence[str], current: Choices, reason: str, tensor: str) -> Remedy:
@@ -123,7 +123,7 @@ class Remedies:
         choices = Choices(left_out=dict.fromkeys(names, reason))
         effect = self.effect(current, choices)
         new = effect.float_nodes - self._effects.of(current).float_nodes
-        return floated(tensor, new), self._with_unseen(effect, choices)
+        return floated(tensor, new), self.observed(effect, choices)
 
     def around(self, name: str) -> tuple[str, ...]:
         """A node and the producers of its inputs; empty if the model has no such node, or the user chose a type."""
@@ -151,7 +151,7 @@ class Remedies:
         """The tensors of `unit` that have a range of their own to give, with the spec that they are observed for."""
         return {tensor: self._wanted[tensor] for tensor in self._effects.tensors[unit] if tensor in self._wanted}
 
-    def _with_unseen(self, effect: Effect, choices: Choices) -> Choices:
+    def observed(self, effect: Effect, choices: Choices) -> Choices:
         """`choices` with ranges of tensors that only they make a quantizer read, from another pass over the data."""
         missing = {name: spec for name, spec in effect.unseen.items() if name not in self._late}
         if missing:

@@ -1,5 +1,6 @@
 """The guard of insert_qdq: an output below the floor is relieved of the quantizers that cost it."""
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +12,9 @@ import onnxqat
 from onnxqat.errors import CheckError
 from onnxqat.graph import qdq
 from onnxqat.insertion import guard as guarding
+from onnxqat.insertion.change import Change
 from onnxqat.insertion.insert import InsertResult
+from onnxqat.insertion.relief import Relief
 from onnxqat.placement.table_overrides import Overrides
 from onnxqat.report import build, json, terminal
 from onnxqat.verdict import AMBER_SQNR
@@ -211,3 +214,27 @@ def test_the_report_shows_what_was_changed() -> None:
     (table,) = [t for t in report.tables if t.key == "guard"]
     assert table.rows[0][:3] == ("wide", "float", "y")
     assert '"guard"' in json.dumps(report)
+
+
+def test_a_change_that_was_not_measured_is_proven_in_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no run is left for what a change brings beside the others, files with and without it tell."""
+    search = Relief.search
+
+    def with_a_useless_change(relief: Relief, *arguments: object) -> list[Change]:
+        found = search(relief, *arguments)
+        unit = next(u for u in relief._effects.units if relief._effects.tensors[u] == ("relu0",))
+        relief._remedies.observe([unit])
+        for name, _, choices in relief._remedies.ranges(unit):
+            change = Change("relu0", "range", name, (), found[0].output, math.nan)
+            relief._parts[unit] = change, choices
+        return [*found, change]
+
+    monkeypatch.setattr(Relief, "search", with_a_useless_change)
+    result = insert(culprits.outlier_channel())
+    assert result.guard is not None
+    assert [change.tensor for change in result.guard.changes] == ["scaled"]
+    scales = [
+        {q.tensor: q.qparams.scale for q in qdq.quantizers(r.model)}["relu0"]
+        for r in (result, insert(culprits.outlier_channel(), guard=False))
+    ]
+    assert scales[0] == scales[1]
