@@ -12,6 +12,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 from torch import Tensor
 
+from onnxqat.bridge.export import lost_belief
 from onnxqat.errors import QatError
 from onnxqat.graph import io, sizes
 from onnxqat.metrics import Predictor
@@ -46,7 +47,7 @@ def warn_where_far(start: ir.Model, trained: io.ModelSource, batches: Sequence[t
     """Compare a model before and after training with the float model that the former stands for, and warn.
 
     The float model is `start` without its quantizers, so a start that quantization has ruined is no measure. All three
-    are computed by onnxruntime as they are written. What cannot be compared is not.
+    are computed by onnxruntime as they are written, on samples and on mixtures of two. What cannot be compared is not.
 
     Args:
         start: what training began with.
@@ -59,12 +60,17 @@ def warn_where_far(start: ir.Model, trained: io.ModelSource, batches: Sequence[t
     with contextlib.suppress(QatError):
         plain = start.clone()
         passes.rewrite(plain, [StripQdq()])
-        wanted, before, after = (_outputs(Predictor.of(model), batches) for model in (plain, start, trained))
-        for name in wanted:
-            reason = _distance_text(wanted[name], before[name], after[name])
-            if reason is not None:
-                _warn(f"of {samples} samples that it was trained on, output {name!r} {reason}")
-                return
+        models = [Predictor.of(model) for model in (plain, start, trained)]
+        compared = [("samples", batches, _distance_text)]
+        if mixed := lost_belief.mixtures(batches):
+            compared.append(("mixtures of two samples", mixed, _belief_text))
+        for what, given, text in compared:
+            wanted, before, after = (_outputs(model, given) for model in models)
+            for name in wanted:
+                reason = text(wanted[name], before[name], after[name])
+                if reason is not None:
+                    _warn(f"of {samples} {what} that it was trained on, output {name!r} {reason}")
+                    return
 
 
 def _warn(reason: str) -> None:
@@ -91,10 +97,9 @@ def _distance_text(wanted: Sequence[Array], before: Sequence[Array], after: Sequ
         before: of the start.
         after: of what was trained.
     """
-    pairs = list(zip(wanted, before, after, strict=True))
-    if any({a.dtype.kind for a in of} != {"f"} or len({a.shape for a in of}) > 1 for of in pairs):
+    if not _are_comparable(wanted, before, after):
         return None
-    is_class = all(a.ndim == 2 and a.shape[1] > 1 for a in wanted)
+    is_class = _are_classes(wanted)
     error = np.sqrt(OTHER_CLASSES * (1 - OTHER_CLASSES) / sum(map(len, wanted)))
     measure, limit = (_other_classes, OTHER_CLASSES + ERRORS * error) if is_class else (_error, OTHER_VALUES)
     was, now = measure(before, wanted), measure(after, wanted)
@@ -103,6 +108,34 @@ def _distance_text(wanted: Sequence[Array], before: Sequence[Array], after: Sequ
     if is_class:
         return f"gives {now:.0%} another class than the float model, {was:.0%} before training"
     return f"has a squared error of {now:.2g} of the float model's variance, {was:.2g} before training"
+
+
+def _belief_text(wanted: Sequence[Array], before: Sequence[Array], after: Sequence[Array]) -> str | None:
+    """Say what was lost of the float model's belief; None where labels may explain it, or the output has no classes.
+
+    Args:
+        wanted: of the float model, an array a batch.
+        before: of the start.
+        after: of what was trained.
+    """
+    if not _are_comparable(wanted, before, after) or not _are_classes(wanted):
+        return None
+    found = lost_belief.measure(*(np.concatenate(arrays) for arrays in (wanted, before, after)))
+    if not found.is_harm:
+        return None
+    less = f"{100 * found.lost:.1f} points less likely than those before training"
+    return f"gives classes that the float model finds {less}, where labels may explain {100 * found.explained:.1f}"
+
+
+def _are_comparable(*outputs: Sequence[Array]) -> bool:
+    """Check whether the same batch has floating-point values of one shape from each model."""
+    batches = zip(*outputs, strict=True)
+    return all({a.dtype.kind for a in of} == {"f"} and len({a.shape for a in of}) == 1 for of in batches)
+
+
+def _are_classes(wanted: Sequence[Array]) -> bool:
+    """Check whether an output has a row of values, one a class, for each sample."""
+    return all(a.ndim == 2 and a.shape[1] > 1 for a in wanted)
 
 
 def _other_classes(found: Sequence[Array], wanted: Sequence[Array]) -> float:

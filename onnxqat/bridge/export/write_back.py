@@ -101,7 +101,7 @@ def write_back(
         score: write the better one of `model` and what training made of it, by this score, which onnxruntime's outputs
             get: a name as ``"top1"``, ``"module:function"`` or a function (docs/metrics.md). Where training did not
             help, `model` is written as it is, and a ``TrainingDidNotHelpWarning`` says so. None: what was trained, and
-            a ``TrainedFarAwayWarning`` where that has little to do with `model` on samples that it was trained on.
+            a ``TrainedFarAwayWarning`` where that is far from `model` on what it was trained on, or on mixtures of it.
         data: samples for `score` that training did not see, with labels: a path, arrays, or a data source.
 
     Returns:
