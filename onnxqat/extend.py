@@ -12,6 +12,7 @@ from onnxqat import lazy_names
 _PUBLIC = {
     "QatError": "onnxqat.errors",
     "Remark": "onnxqat.types",
+    "Scheme": "onnxqat.types",
     "TensorSpec": "onnxqat.types",
     "QParams": "onnxqat.types",
     "Pass": "onnxqat.passes._base",
@@ -74,6 +75,7 @@ if TYPE_CHECKING:
     from onnxqat.training.objective.losses import Loss as Loss
     from onnxqat.types import QParams as QParams
     from onnxqat.types import Remark as Remark
+    from onnxqat.types import Scheme as Scheme
     from onnxqat.types import TensorSpec as TensorSpec
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from onnxqat.types import FloatArray, IntArray, Precision, QParams, QType
+from onnxqat.types import FloatArray, IntArray, QParams, QType, Scheme
 
 SMALLEST_SCALE = np.float32(np.finfo(np.float32).tiny)
 SMALLEST_SLACK_STEPS = 127
@@ -79,11 +79,6 @@ def fake_quantize(x: FloatArray, qparams: QParams) -> FloatArray:
     return dequantize(quantize(x, qparams), qparams)
 
 
-def zero_point_of(qtype: QType) -> int:
-    """Zero point of a symmetric quantizer: 0 on signed grids, the middle (128 for uint8) on unsigned ones."""
-    return 0 if qtype.quant_min < 0 else (qtype.quant_max + 1) // 2
-
-
 def shorten(scale: np.ndarray, bits: int | None, slack: float = 0.0) -> np.ndarray:
     """The next scale with at most `bits` significant bits, at least as large; 1 bit gives a power of two.
 
@@ -112,17 +107,7 @@ def _even_zero_point(lo: np.ndarray, hi: np.ndarray, scale: np.ndarray, qtype: Q
     return np.asarray(np.where((cuts[1] < cuts[0]) & (cuts[0] > 0.5), second, first))
 
 
-def from_range(
-    low: FloatArray,
-    high: FloatArray,
-    qtype: QType,
-    *,
-    symmetric: bool,
-    axis: int | None = None,
-    scale_bits: int | None = None,
-    block_size: int | None = None,
-    precision: Precision = "float32",
-) -> QParams:
+def from_range(low: FloatArray, high: FloatArray, scheme: Scheme) -> QParams:
     """Parameters that cover ``[low, high]``, widened to contain 0 so that zero is exact.
 
     Symmetric: ``scale = max(|low|, |high|) / quant_max`` (the largest magnitude gets the largest code, no
@@ -135,23 +120,17 @@ def from_range(
     even. On grids of 8 bits it therefore is, which moves the range by one step at most.
 
     Args:
-        low: smallest values, float32, shape () or (C,).
+        low: smallest values, float32, shape () or (C,), in blocks that of the scale.
         high: largest values, same shape.
-        qtype: the grid.
-        symmetric: whether the zero point is fixed.
-        axis: channel axis when the ranges are per channel.
-        scale_bits: see :func:`shorten`.
-        block_size: as in :class:`onnxqat.types.QParams`; the ranges then have the shape of the scale.
-        precision: the same.
+        scheme: of the quantizer.
 
     Raises:
         ValueError: a symmetric quantizer on a grid without codes above its zero point.
     """
     lo = np.minimum(np.asarray(low, np.float64), 0.0)
     hi = np.maximum(np.asarray(high, np.float64), 0.0)
-    zero = zero_point_of(qtype)
-    steps = qtype.quant_max - zero if symmetric else qtype.quant_max - qtype.quant_min
-    if symmetric:
+    qtype, steps = scheme.qtype, scheme.codes_above
+    if scheme.symmetric:
         if steps <= 0:
             raise ValueError(f"codes {qtype.quant_min}..{qtype.quant_max} cannot be symmetric")
         scale = np.maximum(-lo, hi) / steps
@@ -162,17 +141,16 @@ def from_range(
     scale = np.clip(scale, SMALLEST_SCALE, np.finfo(np.float32).max)
     # The margin covers float32 rounding of the range's ends.
     slack = 1.001 / steps if steps >= SMALLEST_SLACK_STEPS else 0.0
-    scale = shorten(scale, scale_bits, slack).astype(np.float32)
-    if symmetric:
-        zero_point = np.full(scale.shape, zero, np.int64)
+    scale = shorten(scale, scheme.scale_bits, slack).astype(np.float32)
+    if scheme.symmetric:
+        zero_point = np.full(scale.shape, qtype.middle, np.int64)
     else:
         centre = qtype.quant_min - np.rint(lo.astype(np.float32) / scale)
-        if scale_bits is not None and steps >= SMALLEST_EVEN_STEPS:
+        if scheme.scale_bits is not None and steps >= SMALLEST_EVEN_STEPS:
             centre = _even_zero_point(lo, hi, scale, qtype)
         zero_point = np.clip(centre, qtype.quant_min, qtype.quant_max).astype(np.int64)
         zero_point = np.where(empty, np.clip(0, qtype.quant_min, qtype.quant_max), zero_point)
-    codes = np.asarray(zero_point, np.int64)
-    return QParams(np.asarray(scale, np.float32), codes, qtype, axis, scale_bits, block_size, precision)
+    return QParams.of(np.asarray(scale, np.float32), np.asarray(zero_point, np.int64), scheme)
 
 
 def bias_scale(activation: FloatArray, weight: FloatArray, shape: tuple[int, ...] | None = None) -> FloatArray:

@@ -7,7 +7,7 @@ A tensor's treatment is one of five things: quantized with a :class:`TensorSpec`
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -87,6 +87,11 @@ class QType:
         return not self.is_float and (self.quant_min, self.quant_max) != STORAGE[self.storage][:2]
 
     @property
+    def middle(self) -> int:
+        """Zero point of a symmetric quantizer: 0 on signed grids, the middle (128 for uint8) on unsigned ones."""
+        return 0 if self.quant_min < 0 else (self.quant_max + 1) // 2
+
+    @property
     def bits(self) -> int:
         """Width of the smallest two's complement or unsigned integer that holds every code; of a float its own."""
         if self.is_float:
@@ -111,29 +116,56 @@ class QType:
 
 
 @dataclasses.dataclass(frozen=True)
-class TensorSpec:
-    """Quantization of one tensor, before any range is known.
+class Scheme:
+    """Scheme of a quantizer: all that it is beside the numbers in its scale and zero point.
 
     Attributes:
-        qtype: the integer grid.
+        qtype: the grid.
         symmetric: zero point fixed to the middle of the grid (0 for signed grids).
-        granularity: one scale per tensor, per slice along `axis`, or per `block_size` elements along it.
-        axis: the channel axis, or the axis that is cut into blocks.
+        axis: the channel axis, or the axis that is cut into blocks; None for one scale per tensor.
         scale_bits: significant bits of a scale; 1 restricts scales to powers of two, None does not restrict them.
+        block_size: elements along `axis` that share a scale, the last block may have fewer; None without blocks.
+        precision: what ``x / scale`` is rounded to before it is rounded to a code.
+    """
+
+    qtype: QType
+    symmetric: bool = True
+    _: dataclasses.KW_ONLY
+    axis: int | None = None
+    scale_bits: int | None = None
+    block_size: int | None = None
+    precision: Precision = "float32"
+
+    @property
+    def codes_above(self) -> int:
+        """Codes above zero: of the whole grid for an asymmetric quantizer, of its upper half for a symmetric one."""
+        return self.qtype.quant_max - (self.qtype.middle if self.symmetric else self.qtype.quant_min)
+
+    @property
+    def is_integer(self) -> bool:
+        """Check whether codes are integers with one scale per tensor or channel."""
+        return not self.qtype.is_float and not self.block_size
+
+    def but(self, **changes: Any) -> Scheme:
+        """This scheme with other values for the fields in `changes`; of a subclass its scheme alone."""
+        return Scheme(**{f.name: getattr(self, f.name) for f in dataclasses.fields(Scheme)} | changes)
+
+
+@dataclasses.dataclass(frozen=True)
+class TensorSpec(Scheme):
+    """Quantization of one tensor, before any range is known: its :class:`Scheme` and how a range is found.
+
+    Attributes:
+        granularity: one scale per tensor, per slice along `axis`, or per `block_size` elements along it.
         observer: name of the range observer, or the path of a file with one.
         role: role of the tensor for its consumer.
         saturates: of a weight, whether kernels of the target add its products in pairs of 16 bits, so that scales are
             raised where these could saturate (:mod:`onnxqat.calibration.saturation`).
     """
 
-    qtype: QType
-    symmetric: bool = True
     granularity: Granularity = "tensor"
-    axis: int | None = None
-    scale_bits: int | None = None
     observer: str = "minmax"
     role: Role = "activation"
-    block_size: int | None = None
     saturates: bool = False
 
     def __post_init__(self) -> None:
@@ -151,11 +183,7 @@ class QParams:
         scale: float32, shape () per tensor or (C,) per channel; finite and > 0. In blocks it has the tensor's rank and
             may be negative: onnxruntime gives the largest value of a block the code -8.
         zero_point: int64 codes of the same shape.
-        axis: channel axis, or None per tensor; in blocks the axis that is cut.
-        qtype: the grid.
-        scale_bits: significant bits that scales are kept to, None for any scale.
-        block_size: elements along `axis` that share a scale, the last block may have fewer; None without blocks.
-        precision: what ``x / scale`` is rounded to before it is rounded to a code.
+        qtype, axis, scale_bits, block_size, precision: as in :class:`Scheme`.
     """
 
     scale: FloatArray
@@ -176,6 +204,24 @@ class QParams:
             raise ValueError("a scale must be finite and > 0")
         object.__setattr__(self, "scale", scale)
         object.__setattr__(self, "zero_point", zero_point)
+
+    @staticmethod
+    def of(scale: FloatArray, zero_point: IntArray, scheme: Scheme) -> QParams:
+        """Parameters `scale` and `zero_point` of a quantizer that has `scheme`."""
+        s = scheme
+        return QParams(scale, zero_point, s.qtype, s.axis, s.scale_bits, s.block_size, s.precision)
+
+    @property
+    def scheme(self) -> Scheme:
+        """The scheme; symmetric where every zero point lies in the middle of the grid."""
+        return Scheme(
+            self.qtype,
+            bool((self.zero_point == self.qtype.middle).all()),
+            axis=self.axis,
+            scale_bits=self.scale_bits,
+            block_size=self.block_size,
+            precision=self.precision,
+        )
 
     def same(self, other: QParams) -> bool:
         """Check whether both describe the same quantizer, bit for bit."""

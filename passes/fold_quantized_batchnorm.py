@@ -191,7 +191,7 @@ def _bias(layer: ir.Node, readable: dict[int, Quantizer], channels: int) -> np.n
 
 
 def _is_integer(*quantizers: Quantizer) -> bool:
-    return not any(q.qparams.qtype.is_float or q.qparams.block_size for q in quantizers)
+    return all(q.qparams.scheme.is_integer for q in quantizers)
 
 
 def _scales(

@@ -7,7 +7,7 @@ import onnxruntime
 import pytest
 
 from onnxqat import numerics
-from onnxqat.types import FLOAT_STORAGE, FloatArray, QParams, QType
+from onnxqat.types import FLOAT_STORAGE, FloatArray, QParams, QType, Scheme
 
 TEXT = """<ir_version: 9, opset_import: ["" : 19]> g (float[N] x) => (float[N] y) {
     q = QuantizeLinear(x, s, z) y = DequantizeLinear(q, s, z) }"""
@@ -46,7 +46,7 @@ def test_quantize_and_back(storage: str, scale: float) -> None:
 def test_the_largest_magnitude_gets_the_largest_value(storage: str) -> None:
     largest = FLOAT_STORAGE[storage]
     qtype = QType(storage, -largest, largest)
-    found = numerics.from_range(np.float32(-3), np.float32(2), qtype, symmetric=True)
+    found = numerics.from_range(np.float32(-3), np.float32(2), Scheme(qtype))
     assert float(found.scale) == np.float32(3 / largest)
     assert not found.zero_point.any()
     assert numerics.fake_quantize(np.float32([-3]), found)[0] == pytest.approx(-3, rel=1e-6)

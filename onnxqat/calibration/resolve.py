@@ -229,9 +229,7 @@ def _cut_saturated(
             qparams = numerics.from_range(
                 np.asarray(np.clip(low, found.low, found.high), np.float32),
                 np.asarray(np.clip(high, found.low, found.high), np.float32),
-                spec.qtype,
-                symmetric=spec.symmetric,
-                scale_bits=observer.scale_bits,
+                spec.but(axis=None, scale_bits=observer.scale_bits),
             )
             placement = dataclasses.replace(placement, qparams=qparams)
         result.append(placement)

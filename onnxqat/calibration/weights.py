@@ -53,12 +53,10 @@ def weight_qparams(values: npt.NDArray[Any], spec: TensorSpec) -> QParams:
     low, high = (np.concatenate(ends) for ends in zip(*blocks, strict=True))
     if spec.axis is None:
         low, high = low[0], high[0]
-    found = numerics.from_range(
-        low, high, spec.qtype, symmetric=spec.symmetric, axis=spec.axis, scale_bits=spec.scale_bits
-    )
+    found = numerics.from_range(low, high, spec)
     if spec.scale_bits is None or not spec.symmetric or not rows.size:
         return found
-    free = numerics.from_range(low, high, spec.qtype, symmetric=True, axis=spec.axis)
+    free = numerics.from_range(low, high, spec.but(scale_bits=None))
     smaller = numerics.shorten(free.scale, spec.scale_bits, slack=1.0).astype(np.float32)
     return _better(rows, found, dataclasses.replace(found, scale=np.asarray(smaller)))
 

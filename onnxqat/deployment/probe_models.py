@@ -339,8 +339,7 @@ class _Writer:
 
     def pair(self, name: str, ranges: Mapping[str, tuple[float, float]], output: str | None = None) -> str:
         low, high = (np.asarray(v, np.float32) for v in ranges[name])
-        bits = self.act.scale_width()
-        qparams = numerics.from_range(low, high, self.act.qtype(), symmetric=self.act.symmetric, scale_bits=bits)
+        qparams = numerics.from_range(low, high, self.act.spec("activation"))
         parameters, made = self._parameters(name, qparams), output or f"{name}_dequantized"
         self.scales["x"] = self.scales.get("x", qparams.scale)
         self.nodes.append(helper.make_node("QuantizeLinear", [name, *parameters], [f"{name}_q"], name=f"{name}_Q"))
@@ -357,9 +356,7 @@ class _Writer:
         # Half of the codes: two products of 64 and 255 stay below 2**15, so that no kernel's sum of them saturates.
         spare = 2 if row.saturates else 1
         low, high = spare * values.min(axis=others), spare * values.max(axis=others)
-        qparams = numerics.from_range(
-            low, high, row.qtype(), symmetric=True, axis=channel, scale_bits=row.scale_width()
-        )
+        qparams = numerics.from_range(low, high, row.spec("weight", channel).but(symmetric=True))
         codes = numerics.quantize(values, qparams).astype(row.dtype)
         parameters = self._parameters(name, qparams)
         self.scales[name] = qparams.scale
@@ -379,10 +376,7 @@ class _Writer:
                 QType("int32", -(2**31), 2**31 - 1),
             )
         else:
-            bits = row.scale_width()
-            qparams = numerics.from_range(
-                values.min(), values.max(), row.qtype(), symmetric=row.symmetric, scale_bits=bits
-            )
+            qparams = numerics.from_range(values.min(), values.max(), row.spec("bias"))
         self.scales[name] = qparams.scale
         codes = self.constant(f"{name}_quantized", numerics.quantize(values, qparams).astype(qparams.qtype.storage))
         inputs = [codes, *self._parameters(name, qparams)]

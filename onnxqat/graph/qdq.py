@@ -61,7 +61,7 @@ def quantizers(model: ir.Model, *, every: bool = False) -> list[Quantizer]:
         q
         for scope in walk.scopes(model)
         for q in _in_scope(scope, query.opset(model, scope))
-        if every or not (q.qparams.block_size or q.qparams.qtype.is_float or (q.stored and q.clip))
+        if every or (q.qparams.scheme.is_integer and not (q.stored and q.clip))
     ]
     for q in found:
         _resolve_role(q)
@@ -190,7 +190,7 @@ def _resolve_sources(q: Quantizer, readable: dict[int, Quantizer]) -> None:
 
 def _has_accumulator(*sources: Quantizer | None) -> bool:
     """Check whether products of the two grids are integers times one scale per channel."""
-    return not any(q is not None and (q.qparams.block_size or q.qparams.qtype.is_float) for q in sources)
+    return all(q is None or q.qparams.scheme.is_integer for q in sources)
 
 
 def _is_product(bias: QParams, activation: QParams, weight: QParams) -> bool:

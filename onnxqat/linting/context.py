@@ -177,7 +177,7 @@ def same_width(first: Quantizer, other: Quantizer) -> bool:
 
 def is_integer(quantizer: Quantizer) -> bool:
     """Check whether the codes are integers with one scale per tensor or channel."""
-    return not quantizer.qparams.qtype.is_float and not quantizer.qparams.block_size
+    return quantizer.qparams.scheme.is_integer
 
 
 def constant_values(quantizer: Quantizer) -> np.ndarray | None:

@@ -83,7 +83,7 @@ def fixed(draft: PlanBuilder, slot: Slot, wanted: TensorSpec) -> Fixed:
         low, high = (np.asarray(v, np.float32) for v in given.range)
         kind = draft.backend.types[slot.use]
         bits = 1 if kind.scale == "pow2" or kind.scale_bits == 1 else None
-        return Fixed(numerics.from_range(low, high, wanted.qtype, symmetric=wanted.symmetric, scale_bits=bits))
+        return Fixed(numerics.from_range(low, high, wanted.but(axis=None, block_size=None, scale_bits=bits)))
     zero_point = wanted.qtype.quant_min if given.zero_point == "qmin" else given.zero_point or 0
     qparams = QParams(np.asarray(given.scale, np.float32), np.asarray(zero_point), wanted.qtype)
     return Fixed(qparams, prescribed=True)

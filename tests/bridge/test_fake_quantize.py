@@ -19,7 +19,7 @@ from onnxqat.bridge.kernels import reference
 from onnxqat.bridge.quantizers.derived_fake_quantize import DerivedFakeQuantize
 from onnxqat.bridge.quantizers.fake_quantize import FakeQuantize, State
 from onnxqat.errors import DataError, UnsupportedError, UsageError
-from onnxqat.types import QParams, QType, Role
+from onnxqat.types import QParams, QType, Role, Scheme
 
 Floats = npt.NDArray[np.float32]
 INT32 = QType("int32", -(2**31), 2**31 - 1)
@@ -239,7 +239,7 @@ def test_observed_range_gives_the_parameters_of_numerics(axis: int | None) -> No
     joined = torch.stack(batches).numpy()
     others = None if axis is None else tuple(d for d in range(4) if d != axis % 3 + 1)
     low, high = joined.min(others), joined.max(others)
-    expected = numerics.from_range(low, high, q.qtype, symmetric=False, axis=axis)
+    expected = numerics.from_range(low, high, Scheme(q.qtype, symmetric=False, axis=axis))
     assert q.qparams().same(expected)
     assert q.scale is parameter, "an optimizer may hold the parameter"
 

@@ -14,7 +14,7 @@ from onnxqat.calibration.weights import weight_qparams
 from onnxqat.graph import qdq
 from onnxqat.insertion.insert import insert_qdq
 from onnxqat.placement.table_overrides import Overrides
-from onnxqat.types import QType, TensorSpec
+from onnxqat.types import QType, Scheme, TensorSpec
 
 Array = npt.NDArray[Any]
 
@@ -27,7 +27,7 @@ BATCHES = [
 def spec(name: str, bits: int = 8, *, symmetric: bool = True, axis: int | None = None) -> TensorSpec:
     granularity = "tensor" if axis is None else "channel"
     qtype = QType.of(bits, signed=symmetric)
-    return TensorSpec(qtype, symmetric, granularity, axis, observer=name)  # type: ignore[arg-type]
+    return TensorSpec(qtype, symmetric, granularity, axis=axis, observer=name)  # type: ignore[arg-type]
 
 
 def observe(observer: BaseObserver, batches: list[Array] | None = None) -> tuple[Array, Array]:
@@ -125,12 +125,7 @@ def test_lsq(symmetric: bool, above: int, axis: int | None) -> None:
 
 def squared_error(batches: list[Array], scale: float, bits: int) -> float:
     qtype = QType.of(bits, signed=True)
-    grid = numerics.from_range(
-        np.float32(-scale * qtype.quant_max),
-        np.float32(scale * qtype.quant_max),
-        qtype,
-        symmetric=True,  # type: ignore[arg-type]
-    )
+    grid = numerics.from_range(np.float32(-scale * qtype.quant_max), np.float32(scale * qtype.quant_max), Scheme(qtype))
     return float(sum(np.square(numerics.fake_quantize(b, grid) - b).sum() for b in batches))
 
 

@@ -21,7 +21,7 @@ from onnxqat.calibration.observers.auto import NAMES as CANDIDATES
 from onnxqat.calibration.observers.auto import Observer as Auto
 from onnxqat.calibration.observers.mse import Observer as Mse
 from onnxqat.calibration.observers.percentile import Observer as Percentile
-from onnxqat.types import QType, TensorSpec
+from onnxqat.types import QType, Scheme, TensorSpec
 
 NAMES = discover.names(observers.__name__)
 OF_VALUES = [name for name in NAMES if not discover.load(observers.__name__, name).Observer.depends_on_batches]
@@ -253,10 +253,7 @@ def test_mse_beats_minmax_at_few_bits(bits: int, symmetric: bool) -> None:
     x = gauss(100_000)
     x[0] = 50
     best = min(
-        np.mean(
-            (numerics.fake_quantize(x, numerics.from_range(-t, t, QType.of(bits, signed=True), symmetric=True)) - x)
-            ** 2
-        )
+        np.mean((numerics.fake_quantize(x, numerics.from_range(-t, t, Scheme(QType.of(bits, signed=True)))) - x) ** 2)
         for t in np.linspace(0.2, 20, 400, dtype=np.float32)
     )
     found = error(x, observe(spec("mse", bits, symmetric=symmetric), x))
@@ -284,7 +281,7 @@ def test_mse_chooses_power_of_two_scales_by_error() -> None:
         e: np.mean(
             (
                 numerics.fake_quantize(
-                    x, numerics.from_range(np.float32(-7 * 2.0**e), np.float32(7 * 2.0**e), power.qtype, symmetric=True)
+                    x, numerics.from_range(np.float32(-7 * 2.0**e), np.float32(7 * 2.0**e), Scheme(power.qtype))
                 )
                 - x
             )

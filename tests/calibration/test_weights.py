@@ -13,7 +13,7 @@ from onnxqat.calibration.observers._base import NonFiniteError
 from onnxqat.calibration.weights import weight_qparams
 from onnxqat.discover import names
 from onnxqat.errors import UsageError
-from onnxqat.types import QType, TensorSpec
+from onnxqat.types import QType, Scheme, TensorSpec
 
 
 def spec(name: str, bits: int = 4, axis: int | None = 0) -> TensorSpec:
@@ -121,6 +121,8 @@ def test_a_short_scale_is_rounded_to_the_side_with_the_smaller_error(axis: int |
 @pytest.mark.parametrize("size", [1.0, 1e38])
 def test_errors_are_those_of_the_reference(qtype: QType, size: float, weights: np.ndarray) -> None:
     rows = (weights.reshape(len(weights), -1) / np.abs(weights).max() * size).astype(np.float32)
-    found = numerics.from_range(rows.min(axis=1) / 8, rows.max(axis=1) / 8, qtype, symmetric=True, axis=0, scale_bits=4)
+    found = numerics.from_range(
+        rows.min(axis=1) / 8, rows.max(axis=1) / 8, Scheme(qtype, symmetric=True, axis=0, scale_bits=4)
+    )
     reference = np.square(numerics.fake_quantize(rows, found).astype(np.float64) - rows).sum(axis=1)
     np.testing.assert_array_equal(weights_module._squared_errors(rows, found), reference)

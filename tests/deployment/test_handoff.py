@@ -22,7 +22,7 @@ from onnxqat.errors import BackendError, CheckError, ModelError, UsageError
 from onnxqat.graph import io, qdq
 from onnxqat.insertion.insert import insert_qdq
 from onnxqat.numerics import from_range
-from onnxqat.types import QType
+from onnxqat.types import QType, Scheme
 from tests.validation import tiny
 
 DATA = {"image": tiny.images(6)}
@@ -266,7 +266,7 @@ def test_bad_input_is_refused(quantized: onnx.ModelProto, tmp_path: Path) -> Non
 def test_steps_of_an_output() -> None:
     reference = [{"y": np.array([[0.0, 1.0, 2.0]], np.float32)}]
     found = [{"y": np.array([[0.0, 1.1, 2.5]], np.float32)}]
-    qparams = from_range(np.float32(0), np.float32(25.5), QType.of(8, signed=False), symmetric=False)
+    qparams = from_range(np.float32(0), np.float32(25.5), Scheme(QType.of(8, signed=False), symmetric=False))
     check = check_outputs(found, reference, {"y": qparams}, 2.0)[0]
     assert (check.unit, check.elements, check.differing, check.differing_top1) == ("quantizer", 3, 2, 0)
     assert check.largest_steps == pytest.approx(5, rel=1e-5)

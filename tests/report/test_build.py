@@ -16,7 +16,7 @@ from onnxqat.numerics import from_range
 from onnxqat.report import build, build_handoff, build_validation, html, terminal
 from onnxqat.report import json as as_json
 from onnxqat.report.model import Report
-from onnxqat.types import Derived, Edge, Fixed, Float, QType, QuantPlan, Remark, Shared, TensorSpec
+from onnxqat.types import Derived, Edge, Fixed, Float, QType, QuantPlan, Remark, Scheme, Shared, TensorSpec
 from onnxqat.validation.result import ValidationReport
 from onnxqat.validation.validate import validate
 from onnxqat.verdict import Verdict
@@ -39,7 +39,7 @@ def validated(tmp_path_factory: pytest.TempPathFactory) -> ValidationReport:
 
 
 def inserted() -> InsertResult:
-    fixed = from_range(np.float32(0), np.float32(1), U8, symmetric=False)
+    fixed = from_range(np.float32(0), np.float32(1), Scheme(U8, symmetric=False))
     edges = (
         Edge("x", TensorSpec(U8, symmetric=False), "Conv input"),
         Edge("y", Shared("x"), "tie io", (("Flatten_1", 0),)),

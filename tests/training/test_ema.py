@@ -9,7 +9,7 @@ import torch
 from onnxqat import numerics
 from onnxqat.training import methods
 from onnxqat.training.methods.ema import DECAY
-from onnxqat.types import QParams, QType, Role
+from onnxqat.types import QParams, QType, Role, Scheme
 
 
 def make(role: Role, signed: bool, axis: int | None = None) -> Any:
@@ -28,7 +28,7 @@ def test_activation_follows_the_average(signed: bool) -> None:
         low = DECAY * low + (1 - DECAY) * float(x.min())
         high = DECAY * high + (1 - DECAY) * float(x.max())
         q(x)
-    wanted = numerics.from_range(np.float32(low), np.float32(high), q.qtype, symmetric=signed)
+    wanted = numerics.from_range(np.float32(low), np.float32(high), Scheme(q.qtype, signed))
     np.testing.assert_allclose(q.qparams().scale, wanted.scale, rtol=1e-5)
     assert q.qparams().zero_point == wanted.zero_point
     before = q.qparams()

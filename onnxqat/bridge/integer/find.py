@@ -204,7 +204,7 @@ def _is_known(node: fx.Node, sources: list[FakeQuantize], bias: FakeQuantize | N
 
 def _is_supported_grid(q: FakeQuantize) -> bool:
     """Check whether kernels support the grid of `q`: integers, not in blocks."""
-    return not q.qtype.is_float and q.block_size is None and q.precision == "float32"
+    return q.scheme.is_integer and q.precision == "float32"
 
 
 def _is_output_grid(q: FakeQuantize) -> bool:

@@ -26,10 +26,18 @@ from onnxqat.bridge.kernels import fastest, grids, reference
 from onnxqat.bridge.quantizers.positive_scale import non_zero, positive
 from onnxqat.bridge.quantizers.step_limit import StepLimit
 from onnxqat.errors import DataError, UsageError
-from onnxqat.types import QParams, QType, Role
+from onnxqat.types import Precision, QParams, QType, Role, Scheme
 
 State = Literal["float", "calibrate", "quantize", "calibrate_quantized"]
 STATES: tuple[str, ...] = get_args(State)
+
+
+def _of_scheme(name: str) -> Any:
+    """An attribute of a quantizer that is field `name` of its scheme."""
+    return property(
+        lambda quantizer: getattr(quantizer.scheme, name),
+        lambda quantizer, value: setattr(quantizer, "scheme", quantizer.scheme.but(**{name: value})),
+    )
 
 
 class FakeQuantize(nn.Module):
@@ -53,6 +61,7 @@ class FakeQuantize(nn.Module):
         symmetric: whether :meth:`apply_observed` keeps the zero point in the middle; None: it does where it is there now.
 
     Attributes:
+        scheme: grid, symmetry, axis and what else a quantizer is; its fields are attributes of the quantizer too.
         scale: Parameter, float32, shape () or (C,), in blocks of the rank of the tensor.
         zero_point: buffer, int32, same shape.
         observed_min: running minimum, float32, same shape; not part of the state dict.
@@ -78,6 +87,13 @@ class FakeQuantize(nn.Module):
     zero_point: Tensor
     observed_min: Tensor
     observed_max: Tensor
+    scheme: Scheme
+    qtype: QType = _of_scheme("qtype")
+    symmetric: bool = _of_scheme("symmetric")
+    axis: int | None = _of_scheme("axis")
+    scale_bits: int | None = _of_scheme("scale_bits")
+    block_size: int | None = _of_scheme("block_size")
+    precision: Precision = _of_scheme("precision")
     derived = False
     finer = 1
     transforms_weight = False
@@ -94,15 +110,9 @@ class FakeQuantize(nn.Module):
         super().__init__()
         self.tensor = tensor
         self.role: Role = role
-        self.qtype: QType = qparams.qtype
-        self.quant_min = qparams.qtype.quant_min
-        self.quant_max = qparams.qtype.quant_max
-        self.axis = qparams.axis
-        self.block_size = qparams.block_size
-        self.precision = qparams.precision
-        middle = numerics.zero_point_of(qparams.qtype)
-        self.symmetric = bool((qparams.zero_point == middle).all()) if symmetric is None else symmetric
-        self.scale_bits = qparams.scale_bits
+        self.scheme = qparams.scheme if symmetric is None else qparams.scheme.but(symmetric=symmetric)
+        self.quant_min = self.qtype.quant_min
+        self.quant_max = self.qtype.quant_max
         self.state: State = "quantize"
         self.calibrated = True
         self.scale_names: tuple[str, ...] = ()
@@ -178,7 +188,7 @@ class FakeQuantize(nn.Module):
     def _has_one_kernel(self) -> bool:
         """Check whether one kernel quantizes: integers in float32, not in blocks, gradient of the formula or of LSQ."""
         own = type(self).differentiable is not FakeQuantize.differentiable
-        return not own and self.block_size is None and not self.qtype.is_float and self.precision == "float32"
+        return not own and self.scheme.is_integer and self.precision == "float32"
 
     def through(self, x: Tensor, result: Tensor, *, relu: bool = False) -> Tensor:
         """`result`, which an integer kernel gives, with the gradients that `x`, or ``relu(x)``, has when it is quantized.
@@ -290,9 +300,13 @@ class FakeQuantize(nn.Module):
         for d in range(x.ndim if self.block_size is None else 0):
             if (self.axis is None or d != self.axis % x.ndim) and not (per_sample and d == 0):
                 features *= x.shape[d]
-        zero = numerics.zero_point_of(self.qtype) if self.symmetric else self.quant_min
-        scale: float = (max(features, 1) * (self.quant_max - zero)) ** -0.5
+        scale: float = (max(features, 1) * self.codes_above) ** -0.5
         return scale
+
+    @property
+    def codes_above(self) -> int:
+        """Codes above zero, as of :class:`onnxqat.types.Scheme`, on the grid as it is now."""
+        return self.quant_max - (self.qtype.middle if self.symmetric else self.quant_min)
 
     @torch.no_grad()
     def observe(self, x: Tensor) -> None:
@@ -337,18 +351,7 @@ class FakeQuantize(nn.Module):
             raise DataError("data-missing", f"nothing was observed for tensor {self.tensor!r}")
         if not (np.isfinite(low).all() and np.isfinite(high).all()):
             raise DataError("data-non-finite", f"the observed range of tensor {self.tensor!r} is not finite")
-        self.set_qparams(
-            numerics.from_range(
-                low,
-                high,
-                self.qtype,
-                symmetric=self.symmetric,
-                axis=self.axis,
-                scale_bits=self.scale_bits,
-                block_size=self.block_size,
-                precision=self.precision,
-            )
-        )
+        self.set_qparams(numerics.from_range(low, high, self.scheme))
         self.reset_observed()
 
     @torch.no_grad()
@@ -386,15 +389,7 @@ class FakeQuantize(nn.Module):
         with torch.no_grad():
             scale = self.effective_scale().detach().cpu().numpy().copy()
             zero_point = self.effective_zero_point()
-        return QParams(
-            scale,
-            zero_point.cpu().numpy().astype(np.int64),
-            self.qtype,
-            self.axis,
-            self.scale_bits,
-            self.block_size,
-            self.precision,
-        )
+        return QParams.of(scale, zero_point.cpu().numpy().astype(np.int64), self.scheme)
 
     def extra_repr(self) -> str:
         """Tensor, role and grid, for ``print(module)``."""

@@ -136,14 +136,7 @@ class BaseObserver(ABC):
     def qparams(self) -> QParams:
         """Quantization parameters that cover :meth:`range` on the grid of the spec."""
         low, high = self.range()
-        return numerics.from_range(
-            low,
-            high,
-            self.spec.qtype,
-            symmetric=self.spec.symmetric,
-            axis=self.spec.axis,
-            scale_bits=self.scale_bits,
-        )
+        return numerics.from_range(low, high, self.spec.but(scale_bits=self.scale_bits))
 
     @property
     def scale_bits(self) -> int | None:

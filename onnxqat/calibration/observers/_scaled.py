@@ -7,22 +7,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from onnxqat import numerics
 from onnxqat.types import FloatArray, TensorSpec
 
 Floats = npt.NDArray[np.float64]
-
-
-def codes_above(spec: TensorSpec) -> int:
-    """The codes above zero: of the whole grid for an asymmetric quantizer, of its upper half for a symmetric one."""
-    return spec.qtype.quant_max - (numerics.zero_point_of(spec.qtype) if spec.symmetric else spec.qtype.quant_min)
 
 
 def scale_of(low: npt.NDArray[Any], high: npt.NDArray[Any], spec: TensorSpec) -> Floats:
     """The scale, free of any restriction, that covers each range; 0 where there is nothing but zeros."""
     low, high = np.minimum(low.astype(np.float64), 0), np.maximum(high.astype(np.float64), 0)
     width = np.maximum(-low, high) if spec.symmetric else high - low
-    return np.asarray(width / codes_above(spec))
+    return np.asarray(width / spec.codes_above)
 
 
 def with_scale(low: FloatArray, high: FloatArray, spec: TensorSpec, scale: Floats) -> tuple[Floats, Floats]:
@@ -33,7 +27,7 @@ def with_scale(low: FloatArray, high: FloatArray, spec: TensorSpec, scale: Float
     widest = scale_of(low, high, spec)
     factor = np.minimum(scale / np.where(widest > 0, widest, 1), 1)
     if spec.symmetric:
-        threshold = widest * factor * codes_above(spec)
+        threshold = widest * factor * spec.codes_above
         start, stop = -threshold, threshold
     else:
         start, stop = np.minimum(low, 0) * factor, np.maximum(high, 0) * factor

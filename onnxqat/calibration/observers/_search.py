@@ -115,17 +115,10 @@ class _Search:
 
     def _errors(self, low_factors: _Floats, high_factors: _Floats) -> _Floats:
         """Errors of candidates, shape (K, C) like their factors."""
-        spec, found = self._spec, list[_Floats]()
+        scheme, found = self._spec.but(axis=0, block_size=None), list[_Floats]()
         for start in range(0, len(low_factors), self._together):
             part = slice(start, start + self._together)
             low, high = self.range_of(low_factors[part], high_factors[part])
-            qparams = numerics.from_range(
-                low.reshape(-1),
-                high.reshape(-1),
-                spec.qtype,
-                symmetric=spec.symmetric,
-                axis=0,
-                scale_bits=spec.scale_bits,
-            )
+            qparams = numerics.from_range(low.reshape(-1), high.reshape(-1), scheme)
             found.append(self._error(qparams).reshape(low.shape))
         return np.concatenate(found)

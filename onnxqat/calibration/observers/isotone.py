@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from onnxqat.calibration.observers._base import BaseObserver
-from onnxqat.calibration.observers._scaled import Floats, codes_above, scale_of, with_scale
+from onnxqat.calibration.observers._scaled import Floats, scale_of, with_scale
 from onnxqat.types import IntArray, TensorSpec
 
 BINS_AN_OCTAVE = 64
@@ -41,7 +41,7 @@ class Observer(BaseObserver):
 
     def _vote(self, rows: npt.NDArray[Any]) -> None:
         second, first = np.partition(rows, [-2, -1], axis=1)[:, -2:].astype(np.float64).T
-        smallest = second / (codes_above(self.spec) - 0.5)
+        smallest = second / (self.spec.codes_above - 0.5)
         largest = 2 * (first - second)
         last = OCTAVES * BINS_AN_OCTAVE
         begin = np.clip(np.floor(_bin_of(smallest)) + 1, 0, last).astype(np.int64)

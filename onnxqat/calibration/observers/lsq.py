@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from onnxqat.calibration.observers._base import BaseObserver
-from onnxqat.calibration.observers._scaled import Floats, codes_above, with_scale
+from onnxqat.calibration.observers._scaled import Floats, with_scale
 from onnxqat.types import TensorSpec
 
 
@@ -30,5 +30,5 @@ class Observer(BaseObserver):
         self._sum = self._sum + other._sum  # noqa: SLF001 - of the same class
 
     def _clipped(self) -> tuple[Floats, Floats]:
-        scale = 2 * self._sum / self.count / np.sqrt(codes_above(self.spec))
+        scale = 2 * self._sum / self.count / np.sqrt(self.spec.codes_above)
         return with_scale(self.low, self.high, self.spec, scale)

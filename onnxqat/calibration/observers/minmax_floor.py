@@ -35,13 +35,11 @@ class Observer(mse.Observer):
         error, _ = self._error()
         widest = np.maximum(scale_of(self.low, self.high, self.spec), 2.0**-126)
         first = np.asarray(np.ceil(np.log2(widest) - 2.0**-20), np.int64)
-        errors = []
+        errors, scheme = [], self.spec.but(axis=0, scale_bits=1)
         for step in range(CANDIDATES):
             low, high = with_scale(self.low, self.high, self.spec, np.ldexp(INSIDE, (first - step).astype(np.int32)))
             start, stop = (np.asarray(end, np.float32) for end in (low, high))
-            symmetric = self.spec.symmetric
-            grid = numerics.from_range(start, stop, self.spec.qtype, symmetric=symmetric, axis=0, scale_bits=1)
-            errors.append(error(grid))
+            errors.append(error(numerics.from_range(start, stop, scheme)))
         return np.asarray(first - np.argmin(errors, axis=0), np.int64)
 
     def _clipped(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:

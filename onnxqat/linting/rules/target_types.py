@@ -59,7 +59,7 @@ def _zero_point(file: LintContext) -> Iterator[Found]:
         zero, have = quantizer.qparams.zero_point, quantizer.qparams.qtype
         if not spec.symmetric or have.is_float or have.storage != spec.qtype.storage:
             continue
-        middle = numerics.zero_point_of(have)
+        middle = have.middle
         if (zero != middle).any():
             worst = int(zero.ravel()[np.abs(zero.ravel() - middle).argmax()])
             text = f"zero point {worst}; {_name(file)} takes {middle} alone for {place.edge.rule}"

@@ -43,20 +43,17 @@ class Encoding:
         Raises:
             ValueError: a scale that is none, or a zero point outside of the codes.
         """
-        axis = spec.axis if self.channels is not None else None
+        scheme = spec.but(axis=spec.axis if self.channels is not None else None, block_size=None)
         if self.scale is None:
             assert self.low is not None
             assert self.high is not None
-            ends = (self.low, self.high)
-            return numerics.from_range(
-                *ends, spec.qtype, symmetric=spec.symmetric, axis=axis, scale_bits=spec.scale_bits
-            )
+            return numerics.from_range(self.low, self.high, scheme)
         offset = np.zeros(self.scale.shape, np.int64) if self.offset is None else self.offset
         # The same grid in signed codes: all of them are half the number of codes less.
         zero_point = offset - (2 ** (spec.qtype.bits - 1) if spec.qtype.signed else 0)
         if ((zero_point < spec.qtype.quant_min) | (zero_point > spec.qtype.quant_max)).any():
             raise ValueError(f"a zero point outside of the codes {spec.qtype.quant_min}..{spec.qtype.quant_max}")
-        return QParams(self.scale, zero_point, spec.qtype, axis, spec.scale_bits)
+        return QParams.of(self.scale, zero_point, scheme)
 
 
 class BaseFormat(abc.ABC):

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from onnxqat import numerics
 from onnxqat.bridge.quantizers.fake_quantize import FakeQuantize
 from onnxqat.bridge.quantizers.state import quantizers
 from onnxqat.errors import UsageError
@@ -148,7 +147,7 @@ def _can_be_finer(q: FakeQuantize) -> bool:
         return False
     if q.role == "weight" and (q.transforms_weight or q.freezes_weights):
         return False  # such a method has its own idea of the grid
-    return not (q.symmetric and numerics.zero_point_of(q.qtype) != 0)
+    return not (q.symmetric and q.qtype.middle != 0)
 
 
 def _set_codes(q: FakeQuantize, finer: int) -> None:

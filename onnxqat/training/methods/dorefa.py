@@ -49,11 +49,7 @@ class Method(lsq.Method):
     def __init__(self, qparams: QParams, **described: Any) -> None:
         super().__init__(qparams, **described)
         self.transforms = (
-            self.role == "weight"
-            and self.symmetric
-            and self.block_size is None
-            and not self.qtype.is_float
-            and self.precision == "float32"
+            self.role == "weight" and self.symmetric and self.scheme.is_integer and self.precision == "float32"
         )
         self._widen(qparams)
 
@@ -76,8 +72,7 @@ class Method(lsq.Method):
         self._measure()
 
     def _measure(self) -> None:
-        steps = self.quant_max - numerics.zero_point_of(self.qtype)
-        self.unit.copy_((self.scale.detach() * steps).clamp_min(1.0))
+        self.unit.copy_((self.scale.detach() * self.levels).clamp_min(1.0))
 
     def _assign(self, scale: Tensor, zero_point: Tensor) -> None:
         super()._assign(scale, zero_point)
@@ -86,7 +81,7 @@ class Method(lsq.Method):
     @property
     def levels(self) -> int:
         """The largest code."""
-        return self.quant_max - numerics.zero_point_of(self.qtype)
+        return self.quant_max - self.qtype.middle
 
     @torch.no_grad()
     def start(self, weight: Tensor) -> None:

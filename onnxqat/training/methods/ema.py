@@ -83,15 +83,11 @@ class Method(fixed.Method):
     def _grid_of_range(self) -> tuple[Tensor, Tensor]:
         """Return scale and zero point that cover the averages: :func:`onnxqat.numerics.from_range` on the device."""
         low, high = self.low.clamp(max=0.0), self.high.clamp(min=0.0)
-        zero = numerics.zero_point_of(self.qtype)
-        if self.symmetric:
-            scale = torch.maximum(-low, high) / (self.quant_max - zero)
-        else:
-            scale = (high - low) / (self.quant_max - self.quant_min)
+        scale = (torch.maximum(-low, high) if self.symmetric else high - low) / self.codes_above
         scale = torch.where(scale > 0, scale, 1.0).clamp_min(_SMALLEST_SCALE)
         if self.scale_bits is not None:
             scale = reference.shorten(scale, self.scale_bits)
         if self.symmetric:
-            return scale, torch.full_like(self.zero_point, zero)
+            return scale, torch.full_like(self.zero_point, self.qtype.middle)
         found = (self.quant_min - torch.round(low / scale)).clamp(self.quant_min, self.quant_max)
         return scale, found.to(torch.int32)

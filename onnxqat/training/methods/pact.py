@@ -11,7 +11,6 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from onnxqat import numerics
 from onnxqat.bridge.kernels import fastest, reference
 from onnxqat.bridge.quantizers.fake_quantize import FakeQuantize
 from onnxqat.types import QParams
@@ -31,8 +30,7 @@ class Method(FakeQuantize):
 
     def gradient_scale(self, x: Tensor) -> float:
         """``1 / levels ** 2``: a step of ``alpha``, expressed in the scale."""
-        zero = numerics.zero_point_of(self.qtype) if self.symmetric else self.quant_min
-        return 1.0 / float(self.quant_max - zero) ** 2
+        return 1.0 / float(self.codes_above) ** 2
 
     def differentiable(
         self, x: Tensor, scale: Tensor, zero_point: Tensor, axis: int | None, gradient_scale: float
