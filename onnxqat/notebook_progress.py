@@ -34,8 +34,9 @@ class _Bar:
         self.told = ""
 
     def __repr__(self) -> str:
-        count = f": {self.done} of {self.total}" if self.total else f": {self.done}" if self.done else ""
-        return self.what + (f": {self.told}" if self.told else count)
+        count = f"{self.done} of {self.total}" if self.total else str(self.done or "")
+        said = self.told or count
+        return f"{self.what}: {said}" if said else self.what
 
     def _repr_html_(self) -> str:
         bar = f' <progress max="{self.total}" value="{self.done}"></progress>' if self.total else ""

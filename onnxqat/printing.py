@@ -51,7 +51,8 @@ def echo(text: str = "", *, err: bool = False, file: IO[str] | None = None) -> N
 
     A stream that the shell closed gets nothing.
     """
-    stream = file if file is not None else (sys.stderr if err else sys.stdout)
+    standard = sys.stderr if err else sys.stdout
+    stream = standard if file is None else file
     if stream is not None:
         stream.write(lines(text) + "\n")
         stream.flush()

@@ -64,6 +64,6 @@ def _connected(nodes: list[ir.Node], kernels: Collection[str]) -> set[ir.Node]:
         if (node.op_type in CURVES and node.op_type not in kernels) or any(p in found for p in made):
             found.add(node)
     for node in reversed(nodes):
-        if any(user in found and user in inside for v in node.outputs for user in v.consumers()):
+        if any(user in found and user in inside for user in node.successors()):
             found.add(node)
     return found

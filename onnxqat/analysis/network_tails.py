@@ -42,7 +42,7 @@ def parts(graph: ir.Graph) -> dict[ir.Node, str]:
             found[node] = DECODED
     for node in reversed(tail):
         leads = node.op_type in LEADS or _moves(node)
-        users = [user for v in node.outputs for user in v.consumers()]
+        users = node.successors()
         if node not in found and leads and users and all(found.get(user) == DECODED for user in users):
             found[node] = DECODED
     return {node: reason for node, reason in found.items() if node in inside}
@@ -52,8 +52,7 @@ def _in_front_of_layers(order: list[ir.Node]) -> set[ir.Node]:
     """Nodes behind which a layer with weights comes, or something that is unknown."""
     found: set[ir.Node] = set()
     for node in reversed(order):
-        users = (user for v in node.outputs for user in v.consumers())
-        if any(user in found or user.op_type in LAYERS or _is_opaque(user) for user in users):
+        if any(user in found or user.op_type in LAYERS or _is_opaque(user) for user in node.successors()):
             found.add(node)
     return found
 

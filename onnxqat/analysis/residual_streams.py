@@ -45,7 +45,7 @@ def parts(graph: ir.Graph, kernels: Collection[str], written: Collection[ir.Node
         light = node.op_type in LIGHT and not node.domain and node not in written
         if not light and not _moves(node):
             continue
-        readers = [u for v in node.outputs for u in v.consumers() if u.op_type not in SHAPE_READERS]
+        readers = [user for user in node.successors() if user.op_type not in SHAPE_READERS]
         if readers and all(u in found or u in passing or u in written or u.op_type in ends for u in readers):
             (found if light else passing).add(node)
     return frozenset(found)

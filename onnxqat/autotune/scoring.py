@@ -80,7 +80,9 @@ class Judge:
             len(b.wanted) == 1 and _is_logits(next(iter(b.wanted.values()))) for b in self._batches
         )
         labelled = all(b.labels is not None and b.labels.shape == (b.count,) for b in self._batches)
-        self.measure: Measure = ("accuracy" if labelled else "agreement") if classifies else "noise"
+        self.measure: Measure = "noise"
+        if classifies:
+            self.measure = "accuracy" if labelled else "agreement"
         self.why_unlabelled = self._why_unlabelled(classifies=classifies)
         right = [_top1(b.wanted) == b.labels for b in self._batches] if self.measure == "accuracy" else []
         self.float_accuracy = float(np.concatenate(right).mean()) if right else None

@@ -447,18 +447,17 @@ def load(name: str) -> Backend:
     return validation.validated(Backend, fields, str(path))
 
 
+def _op_row(row: dict[str, Any]) -> OpRow:
+    slots: dict[str, Any] = {side: tuple(map(_slot, row[side])) for side in ("inputs", "outputs") if side in row}
+    return OpRow(**_tuples(row) | slots)
+
+
 def _built(table: dict[str, Any]) -> Backend:
     """A table of this package from its fields, lists become tuples."""
-    rows = {
-        op: OpRow(
-            **_tuples(row) | {side: tuple(map(_slot, row[side])) for side in ("inputs", "outputs") if side in row}
-        )
-        for op, row in table["ops"].items()
-    }
     fused = (Chain(**row | {"chain": tuple(map(tuple, row["chain"]))}) for row in table.get("fused", ()))
     parts = {
         "types": {name: TypeRow(**_tuples(row)) for name, row in table["types"].items()},
-        "ops": rows,
+        "ops": {op: _op_row(row) for op, row in table["ops"].items()},
         "fused": tuple(fused),
         "checks": tuple(Check(**_tuples(row)) for row in table.get("checks", ())),
         "limits": tuple(Limit(**row) for row in table.get("limits", ())),

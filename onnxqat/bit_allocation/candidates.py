@@ -93,7 +93,8 @@ def weight_widths(table: Backend, asked: Sequence[int] | None, *, least: int = 2
     if own is None or blocks:
         raise _one_width(table, "its weights are in blocks" if blocks else "no type of its weights is of integers")
     activation = activation_width(table)
-    tried = (PACKED if _is_packed(table) else GRIDS) if asked is None else asked
+    offered = PACKED if _is_packed(table) else GRIDS
+    tried = offered if asked is None else asked
     found = tuple(sorted({w for w in tried if w == own or table_widths.takes(table, w, activation)}))
     refused = sorted(set(asked or ()) - set(found))
     if refused:

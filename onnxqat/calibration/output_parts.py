@@ -14,7 +14,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from onnxqat.data.inputs import Feeds
-from onnxqat.graph import build, data_movement, edit, query
+from onnxqat.graph import build, data_movement, edit, query, walk
 from onnxqat.runtime.session import Session
 
 Array = npt.NDArray[Any]
@@ -172,9 +172,7 @@ def _names(values: frozenset[ir.Value]) -> set[str]:
 def _label(model: ir.Model, tensors: list[str], joined: list[str]) -> None:
     """Let the outputs `joined` of `model` hold the numbers of the `tensors` that their elements come from."""
     names, graph = build.Names(model), model.graph
-    values = {
-        str(v.name): v for v in [*graph.inputs, *graph.initializers.values(), *(o for n in graph for o in n.outputs)]
-    }
+    values = {str(v.name): v for v in walk.values(graph)}
     inside = (v for o in graph.outputs if o.name in joined for v in _sources_first(o))
     read = {v.producer(): set(parts) for v in inside if (parts := _sources(v))}
     for number, name in enumerate(tensors):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections.abc import Iterator
 from typing import Any
@@ -38,6 +37,4 @@ def _words_of(parameter: click.Parameter, value: Any) -> Iterator[str]:
     for each in values:
         if isinstance(parameter, click.Option):
             yield parameter.opts[0] if parameter.opts[0].startswith("-o") else parameter.opts[-1]
-        yield (
-            os.fspath(each) if isinstance(each, os.PathLike) else f"{each:g}" if isinstance(each, float) else str(each)
-        )
+        yield f"{each:g}" if isinstance(each, float) else str(each)

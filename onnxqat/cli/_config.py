@@ -53,8 +53,11 @@ def _defaults(command: click.Command, options: Mapping[str, Any], file: Path) ->
         parameter, negative = known[name]
         if negative and not isinstance(value, bool):
             raise UsageError("option-invalid", f"{file}: options.{key} is true or false, not {value!r}")
-        several = parameter.multiple and not isinstance(value, tuple)
-        yield str(parameter.name), (value,) if several else (not value if negative else value)
+        if parameter.multiple and not isinstance(value, tuple):
+            value = (value,)
+        elif negative:
+            value = not value
+        yield str(parameter.name), value
 
 
 def _named(command: click.Command) -> Iterator[tuple[click.Option, list[tuple[str, bool]]]]:

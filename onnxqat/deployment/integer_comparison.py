@@ -45,13 +45,11 @@ def against_integers(
         return checks
     except QatError:
         return checks
-    return tuple(
-        dataclasses.replace(
-            check, unlike_integers=sum(_differing_count(run, made, check.output) for run, made in pairs)
-        )
-        for pairs in [list(zip(runs, found, strict=True))]
-        for check in checks
-    )
+    counted = []
+    for check in checks:
+        unlike = sum(_differing_count(run, made, check.output) for run, made in zip(runs, found, strict=True))
+        counted.append(dataclasses.replace(check, unlike_integers=unlike))
+    return tuple(counted)
 
 
 def _differing_count(run: Mapping[str, Array], made: Mapping[str, Array], output: str) -> int:

@@ -116,6 +116,7 @@ def _check(
             noise.update(own, other)
     apart = np.concatenate([s.ravel() for s in steps])
     step = float(qparams.scale.min()) if qparams is not None else span / 255
+    sqnr_db = noise.sqnr_db if noise.elements else math.inf
     return OutputCheck(
         output=name,
         unit="range" if qparams is None else "quantizer",
@@ -126,7 +127,7 @@ def _check(
         mean_steps=float(apart.mean()) if apart.size else 0.0,
         beyond=float((apart > tolerance_lsb + ROUNDING_STEPS).mean()) if apart.size else 0.0,
         differing_top1=top1,
-        sqnr_db=-math.inf if np.isinf(apart).any() else noise.sqnr_db if noise.elements else math.inf,
+        sqnr_db=-math.inf if np.isinf(apart).any() else sqnr_db,
         samples=sum(len(r) if r.ndim else 1 for r in reference),
     )
 

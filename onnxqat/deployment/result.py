@@ -74,7 +74,9 @@ class HandoffReport(Displayed):
     @property
     def passed(self) -> bool | None:
         """Outcome: False with failures; otherwise None where nothing was compiled, else True."""
-        return False if self.failures else None if self.compiler is None else True
+        if self.failures:
+            return False
+        return None if self.compiler is None else True
 
     @property
     def float_nodes(self) -> tuple[NodeResult, ...]:

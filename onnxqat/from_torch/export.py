@@ -227,14 +227,11 @@ def _varying(runs: list[_Run]) -> tuple[dict[int, str], ...]:
     if len(runs) < 2:
         return tuple({} for _ in runs[0].outputs)
     sizes = [next(x.shape[0] for x in run.inputs if x.ndim) for run in runs]
-    return tuple(
-        {
-            axis: settings.BATCH
-            for axis, both in enumerate(zip(first.shape, second.shape, strict=False))
-            if list(both) == sizes
-        }
-        for first, second in zip(runs[0].outputs, runs[1].outputs, strict=True)
-    )
+    found = []
+    for first, second in zip(runs[0].outputs, runs[1].outputs, strict=True):
+        pairs = enumerate(zip(first.shape, second.shape, strict=False))
+        found.append({axis: settings.BATCH for axis, both in pairs if list(both) == sizes})
+    return tuple(found)
 
 
 def _first_that_works(

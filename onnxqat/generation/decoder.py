@@ -107,7 +107,8 @@ def _present(name: str, outputs: Iterable[str]) -> str | None:
 def _empty(info: InputInfo, batch: int) -> tuple[int, ...]:
     """Return the shape of a cache without positions: open sizes are the batch, which is first, and the positions."""
     shape = info.shape or ()
-    return tuple(size if isinstance(size, int) else 0 if axis else batch for axis, size in enumerate(shape))
+    opened = (batch, *[0] * len(shape))
+    return tuple(size if isinstance(size, int) else given for size, given in zip(shape, opened, strict=False))
 
 
 def _no_decoder(what: str, why: str) -> UsageError:

@@ -149,11 +149,8 @@ def note_all(paths: Iterable[str | os.PathLike[str]], what: str) -> None:
     if command is None:
         return
     own = command.written
-    new = [
-        p
-        for p in (os.fspath(path) for path in paths)
-        if p not in command.noted and not (own and os.path.realpath(p) in own)
-    ]
+    names = [os.fspath(path) for path in paths]
+    new = [p for p in names if p not in command.noted and not (own and os.path.realpath(p) in own)]
     command.noted.update(new)
     if len(new) <= _WATCHED:
         found = {os.path.abspath(path): _state(path) for path in new}

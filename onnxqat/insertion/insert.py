@@ -218,13 +218,9 @@ def insert_qdq(
     placing = functools.partial(_round_and_place, table=table, data=data, choice=choice, has_file=has_file)
     watch = guarding.Guard(original, calibrated, data, overrides, placing, mends=guard)
     made = watch.make(remarks, tries=calibration is not None)
-    records.describe(
-        made.model,
-        table,
-        calibration="random" if random_data else "none" if calibration is None else "data",
-        exact=overrides.exact,
-        passes=[one.name for one in own_passes],
-    )
+    ranges = "none" if calibration is None else "data"
+    ranges = "random" if random_data else ranges
+    records.describe(made.model, table, calibration=ranges, exact=overrides.exact, passes=[p.name for p in own_passes])
     remarks.extend(_finish_operators(made.model, table, overrides))
     provenance.write(made.model, origin if calibration is None else records.with_data(origin, data))
     result = _finish(model, made.model, output, made.plan, remarks)

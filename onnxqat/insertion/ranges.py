@@ -48,10 +48,9 @@ def observe(model: ir.Model, specs: Mapping[str, TensorSpec], data: Data, known:
 
 
 def _observe(model: ir.Model, specs: Mapping[str, TensorSpec], data: Data) -> Observers:
-    found: Observers = {
-        tensor: {name: create(dataclasses.replace(spec, observer=name)) for name in _names(spec)}
-        for tensor, spec in specs.items()
-    }
+    found: Observers = {}
+    for tensor, spec in specs.items():
+        found[tensor] = {name: create(dataclasses.replace(spec, observer=name)) for name in _names(spec)}
 
     def watcher(tensor: str) -> runner.Watcher:
         def update(value: npt.NDArray[np.float32]) -> None:

@@ -12,8 +12,7 @@ WIDTH = 160
 
 def brief(report: Report) -> str:
     """Return title, verdicts, failures and the first figures; the last line says what is left out."""
-    word = "" if report.passed is None or report.verdicts else (": passed" if report.passed else ": failed")
-    lines = [printable(report.title) + word]
+    lines = [printable(report.title) + (f": {report.outcome}" if report.outcome else "")]
     lines += [f"  {v.name} {v.status.upper()}: {printable(v.reason)}" for v in report.verdicts]
     lines += [] if report.verdicts else [f"  failed: {printable(text)}" for text in report.failures]
     lines += [f"  {figure.label}: {shown(figure.value, figure.kind)}" for figure in report.figures]

@@ -121,13 +121,21 @@ class Report:
     verdicts: tuple[Verdict, ...] = ()
     details: Mapping[str, object] = dataclasses.field(default_factory=dict)
 
+    @property
+    def outcome(self) -> str:
+        """``passed`` or ``failed``; "" where that is open, or where no single word stands for all verdicts."""
+        if self.passed is None or self.verdicts:
+            return ""
+        return "passed" if self.passed else "failed"
+
 
 def shown(value: Cell, kind: Kind) -> str:
     """A cell as text; an empty cell is a dash, an infinite ratio of signal to noise is ``exact``."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return "-"
     if isinstance(value, bool):
-        return ("passed" if value else "failed") if kind == "verdict" else ("yes" if value else "no")
+        yes, no = ("passed", "failed") if kind == "verdict" else ("yes", "no")
+        return yes if value else no
     if isinstance(value, str):
         return printable(value)
     if kind == "decibel":

@@ -54,9 +54,8 @@ def _verdict_lines(report: Report) -> Iterator[str]:
 
 
 def _headline(report: Report) -> str:
-    # Where there are verdicts, no single word stands for all of them.
-    verdict = "" if report.passed is None or report.verdicts else (": passed" if report.passed else ": FAILED")
-    return report.title + verdict
+    outcome = "FAILED" if report.outcome == "failed" else report.outcome
+    return f"{report.title}: {outcome}" if outcome else report.title
 
 
 def _plain_table(table: Table) -> Iterator[str]:

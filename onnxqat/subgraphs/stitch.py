@@ -223,14 +223,12 @@ def _rename_apart(part: ir.Model, whole: ir.Model, place: Subgraph, inside: set[
 
 def _constants_of(graph: ir.Graph, going: set[int]) -> list[str]:
     """Constants of `graph` that only the nodes `going`, by identity, read."""
-    return [
-        name
-        for name, value in graph.initializers.items()
-        if not value.is_graph_input()
-        and not value.is_graph_output()
-        and value.uses()
-        and all(id(user) in going for user, _ in value.uses())
-    ]
+    found = []
+    for name, value in graph.initializers.items():
+        users = {id(user) for user, _ in value.uses()}
+        if users and users <= going and not value.is_graph_input() and not value.is_graph_output():
+            found.append(name)
+    return found
 
 
 def _names_that_stay(

@@ -100,13 +100,14 @@ def run(model: io.ModelSource, data: Any, given: Options) -> FinetuneResult[Any]
         told = outcome.remarks(flat, given, part, fitted.progress, sizes.errors)  # which may ask all processes
         tuned = _write_tuned(world, flat, source, model, given)
         world.barrier()
+    unscored = "loss" if given.by_loss else "evaluate"
     return FinetuneResult(
         tuned,
         flat,
         written=written,
         seconds=seconds,
         remarks=(*source.remarks, *whole.remarks, *original.remarks, *_other_teacher(graph, given), *told),
-        score=scored.score.name if scored is not None else "loss" if given.by_loss else "evaluate",
+        score=unscored if scored is None else scored.score.name,
         scored_samples=sum(map(holdout.size, whole.scored)),
         held_out=whole.held_out,
         arithmetic=execution.arithmetic or target_arithmetic.FLOAT,

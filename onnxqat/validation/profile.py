@@ -31,6 +31,7 @@ from onnxqat.validation.profile_result import By, CurvePoint, LayerProfile, Meas
 from onnxqat.validation.switched_module import SwitchedModule
 
 if TYPE_CHECKING:
+    from onnxqat.bridge.quantizers.fake_quantize import FakeQuantize
     from onnxqat.data.preprocess import Preprocess
 
 __all__ = ["CHEAP", "LIMIT", "LayerProfile", "ProfileReport", "TensorProfile", "profile"]
@@ -243,7 +244,11 @@ class _Work:
     ) -> tuple[CurvePoint, ...]:
         """The outputs with one thing after the other off, the most sensitive first."""
         order = self._sorted_units()
-        sets = [self.switched.without(m for unit in order[:n] for m in unit.modules) for n in range(len(order) + 1)]
+        off: list[FakeQuantize] = []
+        sets = [self.switched.without(off)]
+        for unit in order:
+            off += unit.modules
+            sets.append(self.switched.without(off))
         sums = [Outputs() for _ in sets]
         for done, (feeds, _) in enumerate(opened.labelled(), start=1):
             plain = self.switched.run(feeds, on=())[0]

@@ -108,7 +108,9 @@ class StatisticsMeter:
     def _axis(self, rank: int) -> int:
         if self._qparams.axis is not None:
             return self._qparams.axis
-        return (0 if self._is_weight else 1) if rank >= 4 else -1
+        if rank < 4:
+            return -1
+        return 0 if self._is_weight else 1
 
     def _count_codes(self, values: Array) -> None:
         grid = self._qparams.qtype

@@ -37,6 +37,7 @@ from onnxqat.report.build_auto import from_auto
 from onnxqat.runtime.session import Session
 from onnxqat.training import digits as demo
 from onnxqat.validation.remedies import Given
+from tests import once
 from tests.validation import tiny
 
 BITS = Overrides(weight_bits=2, activation_bits=2)
@@ -51,8 +52,11 @@ def model() -> onnx.ModelProto:
 def digits(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The demo's network, and the digits that it was trained on with their labels."""
     images, labels = demo.load()
-    path = tmp_path_factory.mktemp("digits") / "digits.onnx"
-    demo.export(demo.train(images["train"], labels["train"]), path)
+
+    def make(folder: Path) -> None:
+        demo.export(demo.train(images["train"], labels["train"]), folder / "digits.onnx")
+
+    path = once.folder(tmp_path_factory, "demo_digits", make) / "digits.onnx"
     return {"model": onnx.load(path), "data": {"image": images["train"], "labels": labels["train"]}}
 
 

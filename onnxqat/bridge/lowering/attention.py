@@ -112,8 +112,8 @@ def ai_onnx_preview_flex_attention(n: NodeView) -> Lowered:
     q, k, v = n.tensor(0), n.tensor(1), n.tensor(2)
     dtype = n.torch_dtype(n.dtype(0))
     stated = n.attr("softmax_precision")
-    half = n.dtype(0) in HALF_FLOATS
-    precision = n.torch_dtype(stated) if stated else (torch.float32 if half else dtype)
+    least = torch.float32 if n.dtype(0) in HALF_FLOATS else dtype
+    precision = n.torch_dtype(stated) if stated else least
     scores = n.call(sdpa.scores_of, q, k, n.attr("scale"))
     if precision is not dtype:
         scores = n.call(torch.Tensor.to, scores, precision)

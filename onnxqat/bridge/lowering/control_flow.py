@@ -204,7 +204,9 @@ def loop(n: NodeView) -> Lowered:
     outputs = [scope.lookup(v) for v in graph.outputs]
     endless = _is_true(n, 1) and _goes_on(graph)
     limit = n.scalar(0) if n.has(0) else None
-    condition = None if endless else (n.tensor(1) if n.has(1) else True)
+    condition: Any = None
+    if not endless:
+        condition = n.tensor(1) if n.has(1) else True
     module, captured = _finish(n, scope, [scope.tensor(v) for v in outputs])
     empty = [_empty_like(v) for v in graph.outputs[1 + len(carried) :]]
     return _outputs(n, n.call(run_loop, module, limit, condition, carried, captured, empty, n.device()))

@@ -203,7 +203,9 @@ def _emit_slice(n: NodeView, starts: list[Number], ends: list[Number], axes: lis
 def split(n: NodeView) -> Lowered:
     """Split 2 to 18: given sizes, equal parts, or ``num_outputs`` parts with a smaller last one."""
     axis, count = n.axis(0), len(n.node.outputs)
-    sizes: Any = n.attr("split") if n.opset < 13 else (n.ints(1) if n.has(1) else None)
+    sizes: Any = n.attr("split") if n.opset < 13 else None
+    if n.opset >= 13 and n.has(1):
+        sizes = n.ints(1)
     if sizes is None:
         parts = int(n.attr("num_outputs", count))
         rank = n.rank(0)

@@ -67,7 +67,9 @@ class Compiler(environment_compiler.EnvironmentCompiler):
                 continue
             types = [TYPES.get(t, hex(t)) for t in found["types"]]
             wide = sorted(FLOATS.intersection(types))
-            kind: Kind = "float" if wide else "moved" if own.op_type in MOVES else "integer"
+            kind: Kind = "moved" if own.op_type in MOVES else "integer"
+            if wide:
+                kind = "float"
             nodes.seen(own, kind, f"{found['type']} {'+'.join(types)}", f"HTP computes it in {wide[0]}" if wide else "")
         for provider, op_type, name in facts["assigned"]:
             left = nodes.find(_TOKEN.sub("", name)) if provider.startswith("CPU") else None

@@ -158,12 +158,13 @@ class _Writer:
         return self._table("OperatorCode", DeprecatedBuiltinCode=min(number, 127), BuiltinCode=number, Version=version)
 
     def _signature(self, model: Model) -> int:
-        sides = [
-            self._vector([self._table("TensorMap", Name=self._text(name), TensorIndex=number) for name, number in side])
-            for side in (model.inputs, model.outputs)
-        ]
+        sides = {"Inputs": self._tensor_map(model.inputs), "Outputs": self._tensor_map(model.outputs)}
         key = self._text("serving_default")
-        return self._table("SignatureDef", Inputs=sides[0], Outputs=sides[1], SignatureKey=key, SubgraphIndex=0)
+        return self._table("SignatureDef", **sides, SignatureKey=key, SubgraphIndex=0)
+
+    def _tensor_map(self, side: Sequence[tuple[str, int]]) -> int:
+        """Vector of the names of inputs or outputs, each with the number of its tensor."""
+        return self._vector([self._table("TensorMap", Name=self._text(name), TensorIndex=n) for name, n in side])
 
     def _enumerated(self, kind: str, name: str) -> int:
         return int(getattr(getattr(self._schema, kind), name))

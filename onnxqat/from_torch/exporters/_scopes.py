@@ -10,6 +10,8 @@ from typing import Any
 
 import onnx_ir as ir
 
+from onnxqat.graph import walk
+
 SCOPES = "pkg.torch.onnx.name_scopes"
 
 
@@ -40,8 +42,9 @@ def strip(model: ir.Model) -> None:
     """Remove what exporters write about the machine that they ran on: stack traces with the paths of source files."""
     graphs = list(model.graphs())
     holders: list[Any] = [model, *graphs, *(n for g in graphs for n in g), *model.functions.values()]
-    values = [v for g in graphs for v in (*g.inputs, *g.initializers.values(), *(o for n in g for o in n.outputs))]
-    for holder in (*holders, *values):
+    for graph in graphs:
+        holders += walk.values(graph)
+    for holder in holders:
         for key in [k for k in holder.metadata_props if k.startswith("pkg.") or k == "namespace"]:
             del holder.metadata_props[key]
     for node in (n for g in graphs for n in g):

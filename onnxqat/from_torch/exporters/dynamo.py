@@ -14,6 +14,7 @@ from onnxqat.from_torch.call import Call
 from onnxqat.from_torch.exporters import _scopes
 from onnxqat.from_torch.exporters._refusals import failed, no_form
 from onnxqat.from_torch.options import Options
+from onnxqat.graph import walk
 
 FIRST = 18
 TRACES = False
@@ -108,8 +109,7 @@ def _renamed_dimension(dimension: str | None, pattern: re.Pattern[str], named: d
 
 
 def _values(model: ir.Model) -> list[ir.Value]:
-    graphs = list(model.graphs())
-    return [v for g in graphs for v in (*g.inputs, *g.initializers.values(), *(o for n in g for o in n.outputs))]
+    return [value for graph in model.graphs() for value in walk.values(graph)]
 
 
 def explain(error: Exception, printed: str) -> UnsupportedError:

@@ -42,7 +42,8 @@ class Curve(IntegerFunction, abc.ABC):
 
     def __init__(self, x: str, y: str, lut: int | None = None) -> None:
         super().__init__(x, y)
-        self.lut = (SEGMENTS if self.reads_wide else 8) if lut is None else lut
+        least = SEGMENTS if self.reads_wide else 8
+        self.lut = least if lut is None else lut
 
     @property
     def name(self) -> str:

@@ -156,7 +156,9 @@ def _target(report: schema.ModelReport, places: _Places, result: Result) -> None
     coverage = rows(result, "coverage")
     steps = [found for row in rows(result, "outputs") if (found := number(row, "largest_steps")) is not None]
     backend, compiler = text(figures, "backend"), text(figures, "compiler")
-    named = compiler if compiler.startswith(backend) else f"{backend} · {compiler}" if compiler else backend
+    named = compiler
+    if not compiler.startswith(backend):
+        named = f"{backend} · {compiler}" if compiler else backend
     report.targets.append(
         schema.Target(
             name=named or result.name,

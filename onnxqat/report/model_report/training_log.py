@@ -24,16 +24,15 @@ def training(lines: Iterable[Mapping[str, Any]]) -> schema.Training:
     def curve(name: str, at: list[float], found: list[float | None]) -> list[schema.Curve]:
         return [thinned(name, at, found)] if any(value is not None for value in found) else []
 
+    groups = dict.fromkeys(group for line in steps for group in _inner(line, "rates"))
+    rates = {group: [number(_inner(line, "rates"), group) for line in steps] for group in groups}
     return schema.Training(
         loss=[
             *curve("loss", by_step, [number(line, "loss") for line in steps]),
             *curve("mean of the epoch", by_epoch, [number(line, "loss") for line in epochs]),
         ],
         score=curve("score", by_epoch, [number(line, "score") for line in epochs]),
-        rates=[
-            thinned(group, by_step, [number(_inner(line, "rates"), group) for line in steps])
-            for group in dict.fromkeys(group for line in steps for group in _inner(line, "rates"))
-        ],
+        rates=[thinned(group, by_step, found) for group, found in rates.items()],
         gradient_norm=curve("norm of the gradients", by_step, [number(line, "gradient_norm") for line in steps]),
         scales=_scales(by_epoch, [_inner(line, "scales") for line in epochs]),
         oscillation=curve("codes that turned back", by_epoch, [number(line, "oscillating") for line in epochs]),

@@ -106,7 +106,8 @@ def quantized_weights(module: nn.Module) -> Iterator[QuantizedWeight]:
     seen: set[int] = set()
     for _, q in quantizers(module):
         fold = folds.get(q.tensor) if q.role == "weight" else None
-        key = keys.get((q.tensor if fold is None else fold.weight) if q.codes_name is None else q.codes_name)
+        name = q.tensor if fold is None else fold.weight
+        key = keys.get(name if q.codes_name is None else q.codes_name)
         weight = None if key is None else parameters.get(key)
         if q.role != "weight" or q.derived or q.qtype.is_float or q.transforms_weight:
             continue

@@ -110,17 +110,12 @@ class ArrayBatches:
         held = np.arange(self._samples) % share == share - 1
         if self._whole and min(held.sum(), (~held).sum()) < self._size:
             return None
-        first, second = (
-            ArrayBatches(
-                {name: array[chosen] for name, array in self._arrays.items()},
-                None if self._labels is None else self._labels[chosen],
-                self._inputs,
-                batch_size=self._size,
-                seed=self._seed,
-            )
-            for chosen in (~held, held)
-        )
-        return first, second
+        return self._part(~held), self._part(held)
+
+    def _part(self, chosen: npt.NDArray[np.bool_]) -> ArrayBatches:
+        arrays = {name: array[chosen] for name, array in self._arrays.items()}
+        labels = None if self._labels is None else self._labels[chosen]
+        return ArrayBatches(arrays, labels, self._inputs, batch_size=self._size, seed=self._seed)
 
     @property
     def steps(self) -> int:
@@ -204,12 +199,22 @@ class DataBatches:
         yield from _shuffled(pool, random)
 
 
+def _sample_shapes(feeds: Feeds) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """Names and shapes of one sample of a batch."""
+    return tuple((name, a.shape[1:]) for name, a in feeds.items())
+
+
+def _lengths(feeds: Feeds) -> set[int | None]:
+    """Number of samples of each input of a batch; None for a scalar."""
+    return {a.shape[0] if a.ndim else None for a in feeds.values()}
+
+
 def _shuffled(pool: list[tuple[Feeds, npt.NDArray[Any] | None]], random: np.random.Generator) -> Iterator[Batch]:
     """The samples of `pool` in another order, in batches of the same sizes; whole batches where shapes differ."""
     if not pool:
         return
-    shapes = {tuple((name, a.shape[1:]) for name, a in feeds.items()) for feeds, _ in pool}
-    lengths = [{a.shape[0] if a.ndim else None for a in feeds.values()} for feeds, _ in pool]
+    shapes = {_sample_shapes(feeds) for feeds, _ in pool}
+    lengths = [_lengths(feeds) for feeds, _ in pool]
     labelled = {labels is not None and labels.ndim > 0 for _, labels in pool}
     if len(shapes) > 1 or len(labelled) > 1 or any(len(n) != 1 or None in n for n in lengths):
         for index in random.permutation(len(pool)):
@@ -306,10 +311,10 @@ def in_memory(source: DataBatches) -> ArrayBatches | None:
     for feeds, labels in source.data.labelled():
         held.append((feeds, labels))
         size += sum(array.nbytes for array in feeds.values())
-        lengths = {array.shape[0] if array.ndim else None for array in feeds.values()}
+        lengths = _lengths(feeds)
         if size > POOL_BYTES or len(lengths) != 1 or None in lengths:
             return None
-    if len({tuple((name, a.shape[1:]) for name, a in feeds.items()) for feeds, _ in held}) != 1:
+    if len({_sample_shapes(feeds) for feeds, _ in held}) != 1:
         return None
     labelled = all(labels is not None and labels.ndim > 0 for _, labels in held)
     arrays = {name: np.concatenate([feeds[name] for feeds, _ in held]) for name in held[0][0]}

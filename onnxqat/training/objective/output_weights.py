@@ -233,10 +233,10 @@ class Measure:
             if seen >= SAMPLES:
                 break
         known = [self._weights(found) for found in moments]
-        told = [
-            member if _base(member) is None else _with_weights(member, tuple(w for w, _ in weights))
-            for member, weights in zip(members, known, strict=True)
-        ]
+        told = []
+        for member, weights in zip(members, known, strict=True):
+            own = tuple(w for w, _ in weights)
+            told.append(member if _base(member) is None else _with_weights(member, own))
         errors = {i: e for weights in known for i, (w, e) in enumerate(weights) if w is not None}
         return Weighted(CouncilLoss(told) if isinstance(loss, CouncilLoss) else told[0], errors)
 

@@ -21,9 +21,8 @@ def identity(site: Site) -> None:
 
 def _keeps_type(site: Site) -> bool:
     held = site.held(0)
-    kind = (
-        held.source.dtype if isinstance(held, Reshaped) else held.dtype if isinstance(held, Value) else held.array.dtype
-    )
+    source = held.source if isinstance(held, Reshaped) else held
+    kind = source.array.dtype if isinstance(source, Constant) else source.dtype
     return int(site.attributes["to"]) == 1 and (held.grid is not None or kind == np.float32)
 
 
