@@ -12,7 +12,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 from torch import Tensor
 
-from onnxqat.bridge.export import lost_belief
+from onnxqat.bridge.export import mixup_confidence
 from onnxqat.errors import QatError
 from onnxqat.graph import io, sizes
 from onnxqat.metrics import Predictor
@@ -62,8 +62,8 @@ def warn_where_far(start: ir.Model, trained: io.ModelSource, batches: Sequence[t
         passes.rewrite(plain, [StripQdq()])
         models = [Predictor.of(model) for model in (plain, start, trained)]
         compared = [("samples", batches, _distance_text)]
-        if mixed := lost_belief.mixtures(batches):
-            compared.append(("mixtures of two samples", mixed, _belief_text))
+        if mixed := mixup_confidence.mixtures(batches):
+            compared.append(("mixtures of two samples", mixed, _confidence_text))
         for what, given, text in compared:
             wanted, before, after = (_outputs(model, given) for model in models)
             for name in wanted:
@@ -110,8 +110,8 @@ def _distance_text(wanted: Sequence[Array], before: Sequence[Array], after: Sequ
     return f"has a squared error of {now:.2g} of the float model's variance, {was:.2g} before training"
 
 
-def _belief_text(wanted: Sequence[Array], before: Sequence[Array], after: Sequence[Array]) -> str | None:
-    """Say what was lost of the float model's belief; None where labels may explain it, or the output has no classes.
+def _confidence_text(wanted: Sequence[Array], before: Sequence[Array], after: Sequence[Array]) -> str | None:
+    """Say what was lost of the float model's confidence; None where labels may explain it, or the output has no classes.
 
     Args:
         wanted: of the float model, an array a batch.
@@ -120,7 +120,7 @@ def _belief_text(wanted: Sequence[Array], before: Sequence[Array], after: Sequen
     """
     if not _are_comparable(wanted, before, after) or not _are_classes(wanted):
         return None
-    found = lost_belief.measure(*(np.concatenate(arrays) for arrays in (wanted, before, after)))
+    found = mixup_confidence.measure(*(np.concatenate(arrays) for arrays in (wanted, before, after)))
     if not found.is_harm:
         return None
     less = f"{100 * found.lost:.1f} points less likely than those before training"

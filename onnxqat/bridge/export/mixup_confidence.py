@@ -1,4 +1,4 @@
-"""Belief of the float model that training lost, on mixtures of samples: a measure of harm that needs no labels."""
+"""Confidence of the float model that training lost, on mixtures of samples: a measure of harm that needs no labels."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SHARE = 0.7
 """Part that the first of two samples has in a mixture, near the data and still an input of its own."""
 
 LEAST = 0.01
-"""Belief that is lost at least where it counts as lost: a point of accuracy."""
+"""Confidence that is lost at least where it counts as lost: a point of accuracy."""
 
 ERRORS = 1.0
 """Standard errors that come on top of what labels may explain, so that a few samples by chance are no reason."""
@@ -27,7 +27,7 @@ SUM_OF_PROBABILITIES = 1e-3
 
 
 @dataclasses.dataclass(frozen=True)
-class LostBelief:
+class LostConfidence:
     """Probabilities that the float model gives to the classes found, mean over the inputs.
 
     Attributes:
@@ -71,7 +71,7 @@ def mixtures(batches: Sequence[tuple[Tensor, ...]]) -> list[tuple[Tensor, ...]]:
     return list(zip(*(torch.split(x, sizes) for x in mixed), strict=True))
 
 
-def measure(wanted: Array, before: Array, after: Array) -> LostBelief:
+def measure(wanted: Array, before: Array, after: Array) -> LostConfidence:
     """Compare the classes that a model finds before and after training by what the float model thinks of them.
 
     With the float model's probabilities p, the class c of the start and that of the trained model, t, p_c - p_t is
@@ -81,15 +81,15 @@ def measure(wanted: Array, before: Array, after: Array) -> LostBelief:
     Args:
         wanted: outputs of the float model, float, samples x classes: logits or probabilities.
         before: of the start, the same shape.
-        after: of the trained model, the same shape; what is not finite has a class without any belief.
+        after: of the trained model, the same shape; what is not finite has a class without any confidence.
     """
-    belief = _probabilities(wanted.astype(np.float64))
-    each = np.arange(len(belief))
-    of_start = belief[each, before.argmax(1)]
-    of_trained = np.where(np.isfinite(after).all(1), belief[each, after.argmax(1)], 0.0)
-    lost, explained = of_start - of_trained, belief.max(1) - np.square(belief).sum(1)
-    error = float((lost - explained).std() / np.sqrt(len(belief)))
-    return LostBelief(float(lost.mean()), float(explained.mean()), error)
+    confidence = _probabilities(wanted.astype(np.float64))
+    each = np.arange(len(confidence))
+    of_start = confidence[each, before.argmax(1)]
+    of_trained = np.where(np.isfinite(after).all(1), confidence[each, after.argmax(1)], 0.0)
+    lost, explained = of_start - of_trained, confidence.max(1) - np.square(confidence).sum(1)
+    error = float((lost - explained).std() / np.sqrt(len(confidence)))
+    return LostConfidence(float(lost.mean()), float(explained.mean()), error)
 
 
 def _probabilities(outputs: Array) -> Array:

@@ -10,7 +10,7 @@ import torch
 from onnx import helper, numpy_helper
 
 import onnxqat
-from onnxqat.bridge.export import lost_belief
+from onnxqat.bridge.export import mixup_confidence
 from onnxqat.bridge.export.far_from_start import OTHER_CLASSES, TrainedFarAwayWarning
 
 X = np.random.default_rng(0).standard_normal((256, 8)).astype(np.float32)
@@ -54,22 +54,22 @@ def test_right_classes_lose_what_is_explained() -> None:
     logits = 2 * draw.standard_normal((40_000, 5))
     probabilities = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
     labels = (draw.random((len(logits), 1)) > probabilities.cumsum(1)).sum(1).clip(max=4)
-    found = lost_belief.measure(logits, logits, np.eye(5)[labels])
+    found = mixup_confidence.measure(logits, logits, np.eye(5)[labels])
     assert found.lost == pytest.approx(found.explained, abs=4 * found.error)
-    assert lost_belief.measure(probabilities, logits, np.eye(5)[labels]).lost == pytest.approx(found.lost)
+    assert mixup_confidence.measure(probabilities, logits, np.eye(5)[labels]).lost == pytest.approx(found.lost)
 
 
-def test_classes_of_values_that_are_not_finite_have_no_belief() -> None:
+def test_classes_of_values_that_are_not_finite_have_no_confidence() -> None:
     wanted = 9 * np.eye(4)
-    found = lost_belief.measure(wanted, wanted, np.full((4, 4), np.nan))
+    found = mixup_confidence.measure(wanted, wanted, np.full((4, 4), np.nan))
     assert found.lost == pytest.approx(1 / (1 + 3 * np.exp(-9)))
     assert found.is_harm
 
 
 def test_mixtures_keep_shapes_and_need_floats() -> None:
     values, codes = torch.arange(12.0).reshape(6, 2), torch.arange(6)
-    (first, second) = lost_belief.mixtures([(values[:4],), (values[4:],)])
+    (first, second) = mixup_confidence.mixtures([(values[:4],), (values[4:],)])
     assert torch.cat([*first, *second]).allclose(0.7 * values + 0.3 * values.roll(3, 0))
     assert [len(first[0]), len(second[0])] == [4, 2]
-    assert not lost_belief.mixtures([(values, codes)])
-    assert not lost_belief.mixtures([(values,), (values[:, :1],)])
+    assert not mixup_confidence.mixtures([(values, codes)])
+    assert not mixup_confidence.mixtures([(values,), (values[:, :1],)])
