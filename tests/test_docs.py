@@ -87,6 +87,17 @@ def run_python(body: str, namespace: dict[str, Any], where: str) -> None:
         exec(compile(body, where, "exec"), namespace)
 
 
+def close_arrays(namespace: dict[str, Any]) -> None:
+    """Close what ``numpy.load`` opened in the examples of a page; as in a script, nothing else does.
+
+    Functions of the page hold its names and these hold the functions, so that the files would be closed in some later
+    test, with the warning that they were not.
+    """
+    for value in namespace.values():
+        if isinstance(value, numpy.lib.npyio.NpzFile):
+            value.close()
+
+
 @pytest.mark.filterwarnings("ignore:training did not help")  # a few steps on a few digits; the page says what then
 @pytest.mark.parametrize("page", WITH_EXAMPLES, ids=name)
 def test_examples_run(page: Path, digits_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,6 +111,7 @@ def test_examples_run(page: Path, digits_folder: Path, tmp_path: Path, monkeypat
             run_console(body)
         else:
             run_python(body, namespace, name(page))
+    close_arrays(namespace)
 
 
 @pytest.mark.filterwarnings("default")  # those of the packages of the kernel are not ours

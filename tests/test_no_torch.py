@@ -4,6 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests import hanging
 from tests.source_tree import module_name, package_files
 
 NEEDS_TORCH = ("onnxqat.bridge.", "onnxqat.training.", "onnxqat.from_torch.", "onnxqat.compat.")
@@ -32,7 +33,7 @@ sys.exit(f"importing onnxqat imports {sorted(heavy)}" if heavy else 0)
 def python(repository: Path, code: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
     """Run `code` in a fresh interpreter at the repository root."""
     command = [sys.executable, "-c", code, *arguments]
-    return subprocess.run(command, cwd=repository, capture_output=True, text=True, timeout=300, check=False)
+    return subprocess.run(command, cwd=repository, capture_output=True, text=True, timeout=hanging.SECONDS, check=False)
 
 
 def test_modules_import_without_optional_packages(repository: Path) -> None:

@@ -18,6 +18,7 @@ from onnxqat.cli import main
 from onnxqat.discover import names
 from onnxqat.graph import io
 from onnxqat.graph import qdq as quantizers
+from tests import hanging
 
 Run = Callable[..., Any]
 COMMANDS = [n.replace("_", "-") for n in names("onnxqat.cli.commands")]
@@ -25,7 +26,7 @@ COMMANDS = [n.replace("_", "-") for n in names("onnxqat.cli.commands")]
 
 def python(code: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-W", "ignore", "-c", code, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=hanging.SECONDS, check=False)
 
 
 # ------------------------------------------------------------------ help and imports

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import hanging
+
 # A parent that is killed while its children still load torch.
 PARENT = """
 import os, signal, time
@@ -28,6 +30,6 @@ def test_children_of_a_killed_parent_end(tmp_path: Path, repository: Path) -> No
     script.write_text(PARENT, encoding="utf-8")
     # The children hold the pipe too: it ends with the last of them, and the limit is for those that do not end.
     done = subprocess.run(
-        [sys.executable, str(script)], cwd=repository, stdout=subprocess.PIPE, timeout=900, check=False
+        [sys.executable, str(script)], cwd=repository, stdout=subprocess.PIPE, timeout=hanging.SECONDS, check=False
     )
     assert done.returncode == -signal.SIGKILL

@@ -33,6 +33,7 @@ from onnxqat.data.inputs import InputInfo
 from onnxqat.errors import DataError, QatError, UsageError
 from onnxqat.report import build_train
 from onnxqat.training.schedules import cosine
+from tests import hanging
 from tests.backends.planning import proto, weight
 from tests.held_port import held_port
 
@@ -433,7 +434,7 @@ def test_two_processes_train_like_one(
             )
             for rank in range(2)
         ]
-        said = [process.communicate(timeout=300) for process in running]
+        said = [process.communicate(timeout=hanging.SECONDS) for process in running]
     assert [process.returncode for process in running] == [0, 0], said
     trained(epochs=1)
     files = [tmp_path / name / "net_checkpoint.pth" for name in ("out", "two")]

@@ -146,13 +146,11 @@ def test_crash_is_told_with_its_last_words(tmp_path: Path) -> None:
 def test_time_out_stops_the_process_and_its_children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     note = tmp_path / "child"
     monkeypatch.setenv("CHILD_FILE", str(note))
-    started = time.monotonic()
     with pytest.raises(CheckError) as caught:
         compile_in_process(
             base_compiler.load("onnxruntime-cpu"), tmp_path / "hang.onnx", FEEDS, module=MISBEHAVE, timeout=4
         )
     assert "did not end within 4 s" in caught.value.message
-    assert time.monotonic() - started < 30
     assert note.exists()
     assert not running(int(note.read_text(encoding="utf-8")))
 

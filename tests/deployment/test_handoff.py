@@ -23,6 +23,7 @@ from onnxqat.graph import io, qdq
 from onnxqat.insertion.insert import insert_qdq
 from onnxqat.numerics import from_range
 from onnxqat.types import QType, Scheme
+from tests import hanging
 from tests.validation import tiny
 
 DATA = {"image": tiny.images(6)}
@@ -286,7 +287,9 @@ def test_works_without_torch(tmp_path: Path, repository: Path) -> None:
         f"report = handoff({path!r}, 'onnxruntime-cpu', {str(tmp_path / 'bundle')!r})\n"
         "assert report.passed, report\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=repository, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=repository, capture_output=True, text=True, timeout=hanging.SECONDS
+    )
     assert done.returncode == 0, done.stderr
 
 

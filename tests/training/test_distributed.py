@@ -26,7 +26,7 @@ from onnxqat.training.distributed import join
 from onnxqat.training.distributed.process_context import ProcessContext
 from onnxqat.training.distributed.shards import part, rounds, shard, shard_scored, slices
 from onnxqat.training.loop import checkpoint
-from tests import once
+from tests import hanging, once
 from tests.held_port import held_port
 from tests.source_tree import REPOSITORY
 from tests.torch_releases import OLD
@@ -34,9 +34,6 @@ from tests.training import distributed_scenarios as scenarios
 from tests.training.test_finetune import data, network
 
 pytestmark = pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
-
-SECONDS = 240
-"""After which a process that hangs is killed; a test that gets there fails."""
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -65,7 +62,7 @@ def two(*arguments: str) -> list[subprocess.CompletedProcess[str]]:
 def ended(process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
     """What `process` said, and how it ended."""
     try:
-        output, errors = process.communicate(timeout=SECONDS)
+        output, errors = process.communicate(timeout=hanging.SECONDS)
     except subprocess.TimeoutExpired:
         process.kill()
         output, errors = process.communicate()  # closes its pipes; what is left open fails whatever test comes next
@@ -295,7 +292,7 @@ def test_torchrun(tmp_path: Path) -> None:
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
-        timeout=SECONDS,
+        timeout=hanging.SECONDS,
         check=False,
     )
     assert done.returncode == 0, done.stderr

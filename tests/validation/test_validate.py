@@ -28,6 +28,7 @@ from onnxqat.validation.profile import profile
 from onnxqat.validation.result import DEFAULT, FLOAT, PLAIN, TORCH
 from onnxqat.validation.result import broken as not_finite
 from onnxqat.validation.validate import validate
+from tests import hanging
 from tests.validation import tiny
 
 Pair = tuple[onnx.ModelProto, onnx.ModelProto]
@@ -308,7 +309,9 @@ def test_works_without_torch(pair: Pair, tmp_path: Path, repository: Path) -> No
         "assert report.passed and report.quantizers[0].reference == 'numpy', report\n"
         "assert any('torch is not installed' in r.message for r in report.remarks), report.remarks\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=repository, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=repository, capture_output=True, text=True, timeout=hanging.SECONDS
+    )
     assert done.returncode == 0, done.stderr
 
 
