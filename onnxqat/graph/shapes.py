@@ -17,24 +17,15 @@ from onnxqat.graph import inference, microsoft_shapes, propagation, query, walk
 LARGEST_READ = 1000  # bytes of a constant that inference may want to look at, such as the target of a Reshape
 
 
-def infer(model: ir.Model) -> None:
+def infer(model: ir.Model, *, outputs: bool = False) -> None:
     """Infer types and shapes in the main graph and its subgraphs; those that are known in full stay unchanged.
 
-    So do dimensions of outputs, which are the user's: a name is not replaced by the number that follows for it.
-    Inference does not give up all of the graph for one node that onnx does not understand.
+    So do dimensions of outputs, which are the user's: a name is not replaced by the number that follows for it. With
+    `outputs` it is. Inference does not give up all of the graph for one node that onnx does not understand.
     """
     inferred = _inferred(model, _light(model))
     if inferred is not None:
-        _read(model.graph, inferred.graph)
-
-
-def may_propagate(model: ir.Model) -> bool:
-    """Check whether onnx may propagate data while it infers shapes of `model`, see :mod:`onnxqat.graph.propagation`."""
-    try:
-        return propagation.is_safe(_light(model))
-    except Exception as error:  # as of inference itself, which then has less to go by
-        logging.getLogger(__name__).debug("numbers are not propagated: %s", error)
-        return False
+        _read(model.graph, inferred.graph, outputs=outputs)
 
 
 def mend(model: ir.Model) -> tuple[str, ...]:
@@ -117,7 +108,7 @@ def _is_large(value: ir.Value) -> bool:
     return data is not None and data.nbytes > LARGEST_READ and None not in (value.dtype, value.shape)
 
 
-def _read(graph: ir.Graph, proto: onnx.GraphProto) -> None:
+def _read(graph: ir.Graph, proto: onnx.GraphProto, *, outputs: bool) -> None:
     for value, info in _matched(graph, proto):
         if _is_known(value):
             continue
@@ -127,7 +118,8 @@ def _read(graph: ir.Graph, proto: onnx.GraphProto) -> None:
         )
         if kind is not None and value.type != kind:
             value.type = kind
-        if shape is not None and value.shape != shape and not (value.shape is not None and _leaves(value)):
+        stays = value.shape is not None and not outputs and _leaves(value)
+        if shape is not None and value.shape != shape and not stays:
             value.shape = shape
 
 

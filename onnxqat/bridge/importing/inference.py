@@ -6,42 +6,20 @@ from dynamic sizes, and everything behind stays unknown with it. The number of w
 
 from __future__ import annotations
 
-import logging
-
 import onnx_ir as ir
-from onnx_ir.passes import common as ir_passes
 
-from onnxqat.graph import microsoft_shapes, shapes, walk
+from onnxqat.graph import shapes, walk
 
 # Operators whose result has as many dimensions as this input has elements.
 RANK_FROM_LENGTH = {"Reshape": 1, "ConstantOfShape": 0}
 
 
 def infer(model: ir.Model) -> ir.Model:
-    """`model` with the shapes that follow; where inference fails for a node, without what is behind it."""
-    safe = shapes.may_propagate(model)
-    with microsoft_shapes.known_to_inference(model):
-        model = _once(model, propagate=safe)
-        while _state_ranks(model):
-            model = _once(model, propagate=safe)
+    """`model`, whose values get the shapes that follow; where inference fails for a node, not those behind it."""
+    shapes.infer(model, outputs=True)
+    while _state_ranks(model):
+        shapes.infer(model, outputs=True)
     return model
-
-
-def _once(model: ir.Model, *, propagate: bool) -> ir.Model:
-    noise = logging.getLogger("onnx_ir.passes.common.shape_inference")  # shows a traceback and goes on
-    level = noise.level
-    noise.setLevel(logging.CRITICAL)
-    try:
-        # Strict mode would give up all of the graph for one node that onnx does not understand, a check of types for
-        # one whose type the operator's schema lacks.
-        inference = ir_passes.ShapeInferencePass(check_type=False, data_prop=propagate, strict_mode=False)
-        return inference(model).model
-    except Exception as error:
-        # Inference only helps: without it ranks are taken at run time, or the lowering that needs one refuses.
-        logging.getLogger(__name__).debug("shape inference failed: %s", error)
-        return model
-    finally:
-        noise.setLevel(level)
 
 
 def _state_ranks(model: ir.Model) -> bool:
