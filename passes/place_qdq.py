@@ -142,6 +142,7 @@ class _Placing:
         if names_output and placement.consumers is None and source.is_graph_output():
             edit.replace_output(scope, source, output)
             edit.take_over_name(self.names, source, output, qdq.UNQUANTIZED)
+            _drop_unproven_shape(source, output)
 
     def _parameters(self, placement: Placement, scope: walk.Scope) -> qdq.Parameters:
         """The constants of the placement's group: in the scope of its pairs, or where all their scopes see them."""
@@ -151,6 +152,21 @@ class _Placing:
             tensor = placement.group or placement.tensor
             self.parameters[key] = qdq.make_parameters(home, self.names, tensor, placement.qparams)
         return self.parameters[key]
+
+
+def _drop_unproven_shape(source: ir.Value, output: ir.Value) -> None:
+    """Let a result in front of its pair, and its codes, state no shape that the file's declaration alone says.
+
+    A runtime does not go by the declared shape of an output, which may be wrong. Of any other tensor it does: onnxruntime
+    gives it memory of that size. A shape follows from those of inputs, so where one is unknown, that of the result is
+    declared.
+    """
+    maker = source.producer()
+    if maker is not None and any(value is not None and value.shape is None for value in maker.inputs):
+        made = [source, *(node.outputs[0] for node, _ in source.uses() if qdq.is_quantize(node))]
+        for value in made:
+            if value is not output:
+                value.shape = None
 
 
 def _key(placement: Placement, number: int) -> str:

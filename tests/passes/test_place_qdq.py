@@ -75,6 +75,17 @@ def test_graph_output_keeps_its_name() -> None:
     )
 
 
+def test_a_declared_shape_that_nothing_proves_stays_with_the_output() -> None:
+    """onnxruntime does not go by the declared shape of an output; for other tensors it allocates what they state."""
+    weight = ", ".join(["0.5"] * 16)
+    model = parse(f"""g (float[N,4] x, int64[K] to) => (float[1,4] y) <float[4,4] w = {{{weight}}}> {{
+        s = Reshape(x, to) y = Add(s, w) }}""")
+    placed = PlaceQdq([Placement("y", COARSE, "r")]).run(model).model
+    assert [d.dim_value for d in placed.graph.output[0].type.tensor_type.shape.dim] == [1, 4]
+    assert not any(v.type.tensor_type.HasField("shape") for v in placed.graph.value_info if v.name.startswith("y_Q"))
+    assert ort_run(placed, {"x": np.ones((4, 4), np.float32), "to": np.array([4, 4])})["y"].shape == (4, 4)
+
+
 def test_graph_output_that_others_read() -> None:
     model = place("g (float[N] x) => (float[N] y, float[N] z) { y = Neg(x) z = Abs(y) }", Placement("y", COARSE, "r"))
     assert operators(list(model.graph.node)) == ["Neg", "QuantizeLinear", "DequantizeLinear", "Abs"]
