@@ -14,6 +14,7 @@ from onnxqat.deployment import base_compiler, choice, deploy
 from onnxqat.deployment.base_compiler import BaseCompiler
 from onnxqat.errors import UsageError
 from onnxqat.graph import saving, staging
+from onnxqat.runtime.session import Session
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +58,12 @@ def measure(model: ir.Model, table: Backend, feeds: Mapping[str, npt.NDArray[np.
 def of(
     model: ir.Model, compiler: BaseCompiler, feeds: Mapping[str, npt.NDArray[np.generic]]
 ) -> tuple[dict[str, float], float]:
-    """Seconds by node of `model` for one sample, and of all its kernels together."""
+    """Seconds by node of `model` for one sample, and of all its kernels together.
+
+    Raises:
+        ModelError: ``model-not-runnable``: onnxruntime does not run it, which is tried in a child process first.
+    """
+    Session(model, optimize=True, what="the model that is timed").run(feeds)
     with staging.scratch() as folder:
         path = folder / "timed.onnx"
         saving.save(model, path)

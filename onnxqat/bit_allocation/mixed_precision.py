@@ -392,14 +392,22 @@ def _as_fast(
             return choice, written, found, latency
         limit -= latency - amount
         faster = front.within(costs.whole(limit, cost.cost) - cost.fixed)
-        if faster in (None, number):
+        if faster is None or faster == number:
             break
-        number = faster or 0
-    options = [next(i for i, w in enumerate(layer.options) if w.weight == BYTE) for layer in cost.layers]
-    rows = list(zip(cost.layers, options, strict=True))
-    choice = Choice(tuple(options), sum(cost.units(row, row.options[i]) for row, i in rows), front.noise(options))
-    written, found = write(choice)
-    return choice, written, found, write.latency(written)
+        number = faster
+    on_integers = _all_on_integers(front, cost)
+    if choice.options != on_integers.options:
+        choice = on_integers
+        written, found = write(choice)
+        latency = write.latency(written)
+    return choice, written, found, latency
+
+
+def _all_on_integers(front: Front, cost: costs.LayerCosts) -> Choice:
+    """The choice without a layer in float, each at the widest of its other widths."""
+    options = tuple(sum(not widths.is_float for widths in layer.options) - 1 for layer in cost.layers)
+    units = sum(cost.units(layer, layer.options[i]) for layer, i in zip(cost.layers, options, strict=True))
+    return Choice(options, units, front.noise(options))
 
 
 def _cheapest(front: Front, budget: Budget, write: _Writer) -> tuple[Choice, InsertResult[Any], Measured, bool]:

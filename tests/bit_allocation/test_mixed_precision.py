@@ -13,13 +13,18 @@ import onnx
 import pytest
 
 import onnxqat
+from onnxqat.bit_allocation.candidates import Layer, Widths
+from onnxqat.bit_allocation.costs import LayerCosts
+from onnxqat.bit_allocation.mixed_precision import _all_on_integers
 from onnxqat.bit_allocation.result import MixedPrecision
+from onnxqat.bit_allocation.solver import Front
 from onnxqat.cli import main
 from onnxqat.errors import QatError
 from onnxqat.graph import io, qdq
 from onnxqat.placement.table_overrides import Overrides
 from onnxqat.report import build_mixed_precision
 from onnxqat.report import json as as_json
+from onnxqat.types import QType, TensorSpec
 from tests.validation import tiny
 
 NODES = ["Conv_conv1", "Conv_conv2", "Gemm_logits"]
@@ -223,6 +228,16 @@ def test_a_file_that_may_take_its_time_stays_in_float(folder: Path, backend: str
     assert found.latency_ms > 0
     assert found.predicted_db == math.inf
     assert found.integer_share == 0.0
+
+
+def test_the_choice_on_integers_has_the_widest_of_them() -> None:
+    sizes = ("conv", "conv", "Conv", "w", 0, 100, 1000, Widths(8, 8))
+    weight = TensorSpec(QType("int8", -128, 127))
+    layers = tuple(Layer(*sizes, specs, (8,), allow_float=True) for specs in ({4: weight, 8: weight}, {4: weight}))
+    cost = LayerCosts("float-multiplications", layers)
+    front = Front([[cost.units(layer, w) for w in layer.options] for layer in layers], [[0.3, 0.2, 0.0], [0.1, 0.0]])
+    found = _all_on_integers(front, cost)
+    assert (found.options, found.cost, found.noise) == ((1, 0), 0, pytest.approx(0.3))
 
 
 def test_no_file_takes_a_picosecond(folder: Path) -> None:
