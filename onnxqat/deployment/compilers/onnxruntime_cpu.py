@@ -11,7 +11,7 @@ from typing import Any
 
 import onnx
 
-from onnxqat.deployment import base_compiler
+from onnxqat.deployment import base_compiler, kernel_times
 from onnxqat.deployment.base_compiler import MOVES, Array, CompilerResult, Kind
 from onnxqat.deployment.graph_nodes import Nodes, above
 from onnxqat.graph.staging import scratch
@@ -19,8 +19,6 @@ from onnxqat.runtime import custom_ops
 
 _INTEGER = ("QLinear", "QGemm", "QAttention", "NhwcMaxPool", "MatMulInteger", "ConvInteger", "MatMulNBits")
 _TIMED = "_kernel_time"
-_RUNS = 20
-"""Runs that are timed. The fastest counts: whatever else the machine does can only add to it."""
 _SUFFIX = re.compile(r"(_nchwc|_token_\d+|/duplicated)+$")
 
 
@@ -72,21 +70,16 @@ class Compiler(base_compiler.BaseCompiler):
             options.optimized_model_filepath = str(optimized)
             options.profile_file_prefix = str(folder / "profile")
             session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-            for _ in range(_RUNS):
+            for _ in range(kernel_times.RUNS):
                 session.run(None, dict(feeds))
             events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
             original = onnx.load(path, load_external_data=False)
-            owners = _owners(original, onnx.load(optimized, load_external_data=False).graph)
+            computed = _computed(original, onnx.load(optimized, load_external_data=False).graph)
         runs: dict[str, list[float]] = defaultdict(list)
         for event in events:
             if event.get("cat") == "Node" and event["name"].endswith(_TIMED):
                 runs[event["name"].removesuffix(_TIMED)].append(event["dur"] * 1e-6)
-        times: dict[str, float] = defaultdict(float)
-        fastest = {name: min(found) for name, found in runs.items()}
-        for name, seconds in fastest.items():
-            if name in owners:
-                times[owners[name]] += seconds
-        return dict(times), sum(fastest.values())
+        return kernel_times.by_node(runs, computed)
 
     def _session_options(self) -> Any:
         """Session options with the table's settings and the user's number of threads."""
@@ -101,19 +94,15 @@ class Compiler(base_compiler.BaseCompiler):
         return options
 
 
-def _owners(original: onnx.ModelProto, optimized: onnx.GraphProto) -> dict[str, str]:
-    """Name of the node of `original` that each node of the optimized graph computes, the heaviest of those fused into it."""
+def _computed(original: onnx.ModelProto, optimized: onnx.GraphProto) -> dict[str, list[onnx.NodeProto]]:
+    """Nodes of `original` that each node of the optimized graph computes, by its name: first the one that it is named for."""
     nodes, makers = Nodes(original), {o: n for n in original.graph.node for o in n.output}
     made = {o for n in optimized.node for o in n.output}
     found = {}
     for node in optimized.node:
-        if node.op_type in ("QuantizeLinear", "DequantizeLinear"):
-            continue
-        own = nodes.find(_SUFFIX.sub("", node.name)) if node.name else None
-        members = [*([] if own is None else [own]), *above(node.output, makers, made)]
-        heavy = [n for n in members if n.op_type in ("Conv", "ConvTranspose", "Gemm", "MatMul")]
-        if members:
-            found[node.name] = (heavy or members)[0].name
+        if node.op_type not in ("QuantizeLinear", "DequantizeLinear"):
+            own = nodes.find(_SUFFIX.sub("", node.name)) if node.name else None
+            found[node.name] = [*([] if own is None else [own]), *above(node.output, makers, made)]
     return found
 
 

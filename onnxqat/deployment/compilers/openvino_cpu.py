@@ -10,13 +10,11 @@ from typing import Any
 import numpy as np
 import onnx
 
-from onnxqat.deployment import base_compiler, openvino_refusals
+from onnxqat.deployment import base_compiler, kernel_times, openvino_refusals
 from onnxqat.deployment.base_compiler import MOVES, Array, CompilerResult, Kind
 from onnxqat.deployment.graph_nodes import Nodes, split_names
 
 THREADS = "INFERENCE_NUM_THREADS"
-RUNS = 20
-"""Runs that are timed. The fastest counts: whatever else the machine does can only add to it."""
 CARRIERS = frozenset(
     [
         "Transpose",
@@ -101,20 +99,16 @@ class Compiler(base_compiler.BaseCompiler):
         except RuntimeError as error:
             raise openvino_refusals.translated(str(error), original) from error
         request, runs = compiled.create_infer_request(), defaultdict[str, list[float]](list)
-        for _ in range(RUNS):
+        for _ in range(kernel_times.RUNS):
             request.infer(dict(feeds))
             for layer in request.get_profiling_info():
                 runs[layer.node_name].append(layer.real_time.total_seconds())
-        fastest = {name: min(found) for name, found in runs.items()}
-        nodes, times = Nodes(original), defaultdict[str, float](float)
+        nodes, computed = Nodes(original), {}
         for operator in compiled.get_runtime_model().get_ordered_ops():
             info = operator.get_rt_info()
             names = str(info["originalLayersNames"].astype(str)) if "originalLayersNames" in info else ""
-            members = list(split_names(names, nodes))
-            heavy = [n for n in members if n.op_type in ("Conv", "ConvTranspose", "Gemm", "MatMul")] or members
-            if heavy:
-                times[heavy[0].name] += fastest.get(operator.get_friendly_name(), 0.0)
-        return dict(times), sum(fastest.values())
+            computed[operator.get_friendly_name()] = list(split_names(names, nodes))
+        return kernel_times.by_node(runs, computed)
 
 
 def _make_static(model: Any, batches: Sequence[Mapping[str, Array]]) -> str:
