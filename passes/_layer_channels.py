@@ -13,10 +13,8 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from onnxqat.graph import build, linear, query, walk
-from onnxqat.graph.batchnorm import LAYERS
+from onnxqat.graph.layers import CONVOLUTIONS, LAYERS
 from onnxqat.passes._edits import exchange_constant, is_private
-
-CONVOLUTIONS = ("Conv", "ConvTranspose")
 
 Array = npt.NDArray[Any]
 

@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from onnxqat.graph import query, walk
 from onnxqat.graph.batchnorm import is_batchnorm
+from onnxqat.graph.layers import CONVOLUTIONS
 from onnxqat.passes import _layer_channels as layers
 from onnxqat.passes import _linked_layers as linked
 from onnxqat.passes._base import Context, Pass, Rewrite
@@ -102,7 +103,7 @@ def _refusal(link: linked.Link) -> str | None:
 
 def _pads(reader: ir.Node) -> bool:
     """Check whether some outputs of a layer see fewer than all places of its kernel."""
-    if reader.op_type not in layers.CONVOLUTIONS:
+    if reader.op_type not in CONVOLUTIONS:
         return False
     automatic = query.attribute(reader, "auto_pad", "NOTSET") not in ("NOTSET", "VALID")
     return reader.op_type == "ConvTranspose" or automatic or any(query.attribute(reader, "pads", ()))

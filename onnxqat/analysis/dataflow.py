@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Iterator
 import onnx_ir as ir
 
 from onnxqat.graph import query, walk
+from onnxqat.graph.layers import LAYERS, RECURRENT
 from onnxqat.ops import operators as ops
 
 CONVERSIONS = frozenset({"Cast", "CastLike"})
-PARAMETERS_ARE_DATA = frozenset({"LSTM", "GRU", "RNN", "Where"})
-WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
+PARAMETERS_ARE_DATA = frozenset({*RECURRENT, "Where"})
 
 
 def reached_graphs(graph: ir.Graph) -> Iterator[ir.Graph]:
@@ -90,7 +90,7 @@ def _is_value_use(user: ir.Node, index: int, useful: set[ir.Node]) -> bool:
 def first_and_last(graph: ir.Graph) -> frozenset[ir.Node]:
     """Weighted layers (constant weight) that no other weighted layer comes before, and those none comes behind."""
     order = list(in_order(graph))
-    weighted = {n for n in order if n.op_type in WEIGHTED and _has_constant_weight(n)}
+    weighted = {n for n in order if n.op_type in LAYERS and _has_constant_weight(n)}
     first = _frontier(order, weighted, _nodes_before)
     last = _frontier(order[::-1], weighted, _nodes_behind)
     return frozenset(first | last)

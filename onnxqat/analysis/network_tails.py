@@ -5,13 +5,13 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onnxqat.analysis import dataflow
-from onnxqat.graph import linear, query
+from onnxqat.graph import layers, linear, query
 from onnxqat.ops import operators as ops
 
 SELECTED = "behind {}, with no layer behind it: what was selected is a result, not a feature"
 DECODED = "computes places from a table of anchors or grid points, which coarse steps would move"
 SELECTS = frozenset({"TopK", "NonMaxSuppression"})
-LAYERS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul", "LSTM", "GRU", "RNN", "Attention", "Einsum"})
+LAYERS = frozenset({*layers.LAYERS, *layers.RECURRENT, "Attention", "Einsum"})
 ARITHMETIC = frozenset({"Add", "Sub", "Mul", "Div"})
 LEADS = ARITHMETIC | {"Exp", "Neg", "Clip", "Relu", "Sigmoid", "Pow", "Tanh", "Max", "Min"}
 

@@ -8,10 +8,10 @@ import onnx_ir as ir
 
 from onnxqat.analysis import dataflow, signs
 from onnxqat.graph import query
+from onnxqat.graph.layers import LAYERS
 from onnxqat.ops import operators as ops
 
 REASON = "{} reads it, which makes as much of a small value as of a large one"
-LAYERS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 CARRIES = frozenset({"Mul", "Relu", "Abs", "Neg", "Clip", "Sqrt", "Pow", "Cast", "Identity", "LeakyRelu"})
 SUMS = frozenset({"Add", "Sub", "Max", "Min", "Sum", "Concat"})
 REDUCTIONS = frozenset(

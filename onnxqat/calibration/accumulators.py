@@ -21,11 +21,11 @@ import onnx_ir as ir
 from onnxqat import numerics
 from onnxqat.calibration.columns import filters_of
 from onnxqat.graph import data_movement, qdq, query, walk
+from onnxqat.graph.layers import LAYERS
 from onnxqat.graph.quantizer import Quantizer
 from onnxqat.integer_functions.tracing import bits
 from onnxqat.types import IntArray
 
-LAYERS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 """Operators with an accumulator of products."""
 
 Steps = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]

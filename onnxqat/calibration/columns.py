@@ -10,11 +10,11 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from onnxqat.graph import query
+from onnxqat.graph.layers import CONVOLUTIONS
 
 LAYERS = ("Conv", "Gemm", "MatMul")
 """Layers with kernels on 8-bit codes; :func:`columns_of` knows ConvTranspose as well."""
 
-CONVOLUTIONS = ("Conv", "ConvTranspose")
 
 POSITIONS = 1024
 """Places of the output of a sample that are looked at; neighbours say much the same."""

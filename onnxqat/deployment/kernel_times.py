@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import onnx
 
-from onnxqat.graph.batchnorm import LAYERS
+from onnxqat.graph.layers import LAYERS
 
 RUNS = 20
 """Runs that are timed. The fastest counts: whatever else the machine does can only add to it."""

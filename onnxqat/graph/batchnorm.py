@@ -5,10 +5,10 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onnxqat.graph import query, walk
+from onnxqat.graph.layers import LAYERS
 
 KEPT = "onnxqat.batch_norm"  # on a BatchNormalization that stays behind its layer until the weights are final
 PARTS = frozenset({"weight", "bias"})  # the same note on the node that computes a folded one
-LAYERS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 
 
 def is_batchnorm(node: ir.Node) -> bool:

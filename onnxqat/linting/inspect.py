@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from onnxqat.displayed import Displayed
 from onnxqat.graph import io, qdq, quantized_forms, query, scale_defects, shapes, walk
+from onnxqat.graph.layers import LAYERS
 from onnxqat.graph.quantizer import Quantizer
 from onnxqat.integer_functions import calls
 from onnxqat.linting.explain import granularity_text, grid_text
@@ -182,7 +183,7 @@ def macs(node: ir.Node) -> int | None:
 
     A dimension that is not fixed counts as 1. None as well where a shape is unknown.
     """
-    if node.domain or len(node.inputs) < 2 or node.op_type not in ("Conv", "ConvTranspose", "Gemm", "MatMul"):
+    if node.domain or len(node.inputs) < 2 or node.op_type not in LAYERS:
         return None
     sizes = [_sizes(v) for v in (node.inputs[0], node.inputs[1], node.outputs[0])]
     x, weight, y = sizes

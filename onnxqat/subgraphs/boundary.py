@@ -17,12 +17,13 @@ import onnx_ir as ir
 from onnxqat.analysis import dataflow
 from onnxqat.errors import UsageError
 from onnxqat.graph import query, walk
+from onnxqat.graph.layers import RECURRENT
 from onnxqat.ops import operators
 from onnxqat.subgraphs.subgraph import reads
 
 SELECTING = frozenset({"ArgMax", "ArgMin", "Compress", "NonMaxSuppression", "NonZero", "TopK", "Unique"})
 DECODING = frozenset({"ImageDecoder", "Resize", "Upsample"})
-_LAYERS = frozenset({"Einsum", "GRU", "LSTM", "RNN"})  # their rows name no weight; any constant of theirs is one
+_LAYERS = frozenset({"Einsum", *RECURRENT})  # their rows name no weight; any constant of theirs is one
 _KNOWN_DOMAINS = frozenset({"", "ai.onnx"})
 
 

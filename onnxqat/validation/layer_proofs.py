@@ -14,6 +14,7 @@ from onnxqat.calibration import accumulators
 from onnxqat.calibration.accumulators import Ends, Layer, Steps
 from onnxqat.calibration.columns import filters_of
 from onnxqat.graph import data_movement, qdq, query, walk
+from onnxqat.graph.layers import CONVOLUTIONS, LAYERS
 from onnxqat.graph.quantizer import Quantizer
 from onnxqat.integer_functions import calls
 from onnxqat.integer_functions.tracing import Stage, bits
@@ -153,7 +154,7 @@ def unproved(model: ir.Model, proved: set[int]) -> Iterator[Unproved]:
     """Yield layers about which nothing is said, but those whose node is among the identities `proved`."""
     grids = data_movement.carried(qdq.quantizers(model))
     for node in walk.nodes(model):
-        if node.domain or node.op_type not in accumulators.LAYERS or id(node) in proved:
+        if node.domain or node.op_type not in LAYERS or id(node) in proved:
             continue
         bare = [str(v.name) for v in node.inputs[:2] if v is not None and id(v) not in grids]
         reason = f"{' and '.join(bare)} lies on no integer grid" if bare else "the grid of its input has several scales"
@@ -199,7 +200,7 @@ def _counted(proof: SumProof, count: int | None, low: int, high: int) -> SumProo
 
 def _length(node: ir.Node) -> int | None:
     """Terms of a sum of two computed tensors; None where the graph leaves their number open."""
-    if node.op_type in ("Conv", "ConvTranspose"):
+    if node.op_type in CONVOLUTIONS:
         sizes = _sizes(node.inputs[1])
         if sizes is None:
             return None
@@ -255,7 +256,7 @@ def _shifts(
     if result.qparams.scale.size != 1 or source.qparams.scale.size != 1:
         return None, None
     scales: list[npt.NDArray[np.float64]] = [q.qparams.scale.astype(np.float64) for q in (source, weight, result)]
-    pooled = node.op_type not in accumulators.LAYERS
+    pooled = node.op_type not in LAYERS
     ratio = np.atleast_1d(scales[0] * (1.0 if pooled else scales[1]) / scales[2].reshape(()))
     mantissa, exponent = np.frexp(ratio)
     exponent = exponent + (np.rint(mantissa * 2.0**MULTIPLIER_BITS) >= 2.0**MULTIPLIER_BITS)

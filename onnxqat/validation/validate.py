@@ -18,6 +18,7 @@ from onnxqat.data import preprocess as lines
 from onnxqat.data.recorded import Recorded, remarks_on_float
 from onnxqat.errors import DataError, ModelError
 from onnxqat.graph import io, qdq, quantized_forms, query
+from onnxqat.graph.layers import LAYERS
 from onnxqat.graph.quantizer import Quantizer
 from onnxqat.metrics._accuracy import AccuracyMeter
 from onnxqat.metrics._closeness import Difference
@@ -59,7 +60,6 @@ PAIRS = (
     (DEFAULT, PLAIN),
     (INTEGERS, DEFAULT),
 )
-WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 PIECE_BYTES = 2**28
 FEW = 4
 """Samples on which every tensor is looked at for NaN; the inputs of quantizers are on all of them."""
@@ -161,7 +161,7 @@ def _first_remarks(quantized: ir.Model, *, random_data: bool) -> list[Remark]:
 def _float_nodes(graph: ir.Graph) -> Iterator[tuple[str, str]]:
     """Weighted nodes of which an input does not come out of a DequantizeLinear, with that input."""
     for node in graph:
-        if node.op_type not in WEIGHTED or node.domain:
+        if node.op_type not in LAYERS or node.domain:
             continue
         bare = [str(v.name) for v in node.inputs[:2] if v is not None and not qdq.is_dequantize(v.producer())]
         if bare:

@@ -10,6 +10,7 @@ from onnxqat.arithmetic._base import WIDTHS
 from onnxqat.calibration import accumulators
 from onnxqat.calibration.columns import columns_of
 from onnxqat.graph import io, walk
+from onnxqat.graph.layers import LAYERS
 from tests.bridge.integer import networks
 
 TEXT = """
@@ -115,7 +116,7 @@ def test_the_widest_channel_and_its_bits() -> None:
 
 
 def test_every_layer_is_found(model: onnx.ModelProto, layers: dict[str, accumulators.Layer]) -> None:
-    wanted = [n for n in walk.nodes(io.load(model)) if n.op_type in accumulators.LAYERS]
+    wanted = [n for n in walk.nodes(io.load(model)) if n.op_type in LAYERS]
     assert len(layers) == len(wanted) == 6
 
 

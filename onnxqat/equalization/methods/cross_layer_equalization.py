@@ -10,7 +10,7 @@ import onnx_ir as ir
 from onnxqat.equalization import method
 from onnxqat.equalization.channel_ranges import spread
 from onnxqat.equalization.method import Situation
-from onnxqat.graph import batchnorm
+from onnxqat.graph.layers import LAYERS
 from onnxqat.passes import _layer_channels as layers
 from onnxqat.passes import _linked_layers as linked
 from onnxqat.passes._base import Pass
@@ -37,7 +37,7 @@ class Method(method.Method):
         """The pass for all links, where the channels of one differ widely; see the base class."""
         links = list(_links(situation))
         names = [link.name for link in links if _reads_codes(link, situation)]
-        per_channel = [op for op in batchnorm.LAYERS if situation.is_per_channel(op)]
+        per_channel = [op for op in LAYERS if situation.is_per_channel(op)]
         sizes = {name: each for name, each in situation.ranges.largest(names).items() if each.any()}
         sizes = {link.name: _of_channels(link, sizes[link.name]) for link in links if link.name in sizes}
         if not any(situation.asked or _is_uneven(link, sizes, situation) for link in links):

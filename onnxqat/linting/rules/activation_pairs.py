@@ -8,13 +8,14 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxqat.graph import edit, query
+from onnxqat.graph.layers import LAYERS
 from onnxqat.graph.quantizer import Quantizer
 from onnxqat.linting.context import LintContext, same_grid
 from onnxqat.linting.rule import Found, Rule
 from onnxqat.placement.fusion_chains import clip_bounds
 from onnxqat.types import STORAGE
 
-PRODUCERS = ("Conv", "ConvTranspose", "Gemm", "MatMul", "Add")
+PRODUCERS = (*LAYERS, "Add")
 LIMITING = ("Relu", "Clip")
 
 

@@ -7,17 +7,16 @@ from collections.abc import Iterator, Sequence
 import onnx_ir as ir
 
 from onnxqat.graph import qdq, query
+from onnxqat.graph.layers import LAYERS
 from onnxqat.graph.quantizer import Quantizer
 from onnxqat.linting import fix
 from onnxqat.linting.context import LintContext, is_integer, is_passthrough, output_axis
 from onnxqat.linting.rule import Found, Rule
 from onnxqat.passes.fold_weight_transpose import FoldWeightTranspose
 
-WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
-
 
 def _wrong_axis(file: LintContext) -> Iterator[Found]:
-    for node in file.layers(*WEIGHTED):
+    for node in file.layers(*LAYERS):
         quantizer = file.reading(node, 1)
         if quantizer is None or not is_integer(quantizer) or quantizer.qparams.axis is None:
             continue
@@ -34,7 +33,7 @@ def _activation(file: LintContext) -> Iterator[Found]:
 
 
 def _behind_node(file: LintContext) -> Iterator[Found]:
-    for node in file.layers(*WEIGHTED):
+    for node in file.layers(*LAYERS):
         value = node.inputs[1] if len(node.inputs) > 1 else None
         mover = value.producer() if value is not None else None
         if mover is None or not (is_passthrough(mover) or mover.op_type == "Cast") or qdq.is_dequantize(mover):

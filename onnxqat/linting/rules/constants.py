@@ -9,11 +9,11 @@ import onnx_ir as ir
 
 from onnxqat import numerics
 from onnxqat.graph import query
+from onnxqat.graph.layers import LAYERS
 from onnxqat.graph.quantizer import Quantizer
 from onnxqat.linting.context import LintContext, constant_values, is_integer, output_axis, per_channel
 from onnxqat.linting.rule import Found, Rule, Severity
 
-WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 CLIPPED = 10.0
 """Squared error of clipping over that of rounding from which on clipping is no choice of an observer."""
 WIDE, SATURATED, UNUSED = 7, 0.05, 8
@@ -81,7 +81,7 @@ def _saturated(file: LintContext) -> Iterator[Found]:
 
 def _weights(file: LintContext) -> Iterator[tuple[ir.Node, Quantizer, np.ndarray, int]]:
     """Layers with an integer weight: the node, its quantizer, the codes and the axis of the output channels."""
-    for node in file.layers(*WEIGHTED):
+    for node in file.layers(*LAYERS):
         quantizer = file.reading(node, 1)
         if quantizer is None or quantizer.role != "weight" or not is_integer(quantizer):
             continue
@@ -118,7 +118,7 @@ def _dead(file: LintContext) -> Iterator[Found]:
 
 
 def _asymmetric(file: LintContext) -> Iterator[Found]:
-    for node in file.layers(*WEIGHTED):
+    for node in file.layers(*LAYERS):
         quantizer = file.reading(node, 1)
         if quantizer is None or quantizer.role != "weight" or not is_integer(quantizer):
             continue

@@ -7,16 +7,16 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from onnxqat.graph import batchnorm, build, folded_batchnorm, qdq, query
+from onnxqat.graph.layers import LAYERS
 from onnxqat.linting.context import LintContext
 from onnxqat.linting.rule import Found, Rule, Severity
 
-WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 JOINING = ("Add", "Mul", "Sub", "Concat")
 WEIGHT_ONLY_BITS = 4
 
 
 def _half(file: LintContext) -> Iterator[Found]:
-    for node in file.layers(*WEIGHTED):
+    for node in file.layers(*LAYERS):
         sides = [file.reading(node, index) for index in (0, 1)]
         if (sides[0] is None) == (sides[1] is None):
             continue
@@ -70,10 +70,10 @@ def _batchnorm(file: LintContext) -> Iterator[Found]:
         pair = file.making(source)
         origin = source if pair is None else pair.input
         maker = origin.producer() if origin is not None else None
-        if maker is not None and maker.op_type in WEIGHTED and file.reading(maker, 1) is not None:
+        if maker is not None and maker.op_type in LAYERS and file.reading(maker, 1) is not None:
             kept = ", kept for training" if batchnorm.is_kept(node) else ""
             yield Found(f"it follows {query.label(maker)}{kept}", node)
-    for node in file.layers(*batchnorm.LAYERS):
+    for node in file.layers(*LAYERS):
         if folded_batchnorm.is_computed(node):
             yield Found("its weight and bias are computed from one, kept for training", node)
 

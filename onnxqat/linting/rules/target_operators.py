@@ -8,13 +8,14 @@ import onnx_ir as ir
 
 from onnxqat.backends import conditions
 from onnxqat.graph import query
+from onnxqat.graph.layers import LAYERS, RECURRENT
 from onnxqat.linting import fix
 from onnxqat.linting.context import LintContext
 from onnxqat.linting.rule import Found, Rule
 from onnxqat.passes import _opset as _opset_of
 from onnxqat.passes.raise_opset import RaiseOpset
 
-HEAVY = ("Conv", "ConvTranspose", "Gemm", "MatMul", "LSTM", "GRU", "RNN")
+HEAVY = (*LAYERS, *RECURRENT)
 
 
 def _refused(file: LintContext) -> Iterator[Found]:

@@ -15,6 +15,7 @@ from onnxqat.data.recorded import Recorded
 from onnxqat.errors import UsageError
 from onnxqat.graph import io, provenance
 from onnxqat.graph.external import external_files
+from onnxqat.graph.layers import LAYERS
 from onnxqat.linting import explain, inspect
 from onnxqat.linting.context import LintContext, tensor_of
 from onnxqat.linting.lint import opened
@@ -28,7 +29,6 @@ from onnxqat.runtime import broken_model
 from onnxqat.validation.check_inputs import name_of, open_data
 
 Progress = Callable[[int, "int | None"], None]
-WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 
 
 @notebook_progress.shown("report")
@@ -187,7 +187,7 @@ def _variant(
     nodes = (known or network(file)).nodes
     output_db, time = found.by_model.get(name, (None, None))
     path = os.fspath(source) if isinstance(source, (str, os.PathLike)) else ""
-    layers = [node for node in nodes if node.op in WEIGHTED]
+    layers = [node for node in nodes if node.op in LAYERS]
     return schema.Variant(
         name=name or "this file",
         file=path,

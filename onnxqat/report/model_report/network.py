@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from onnxqat.analysis import dataflow
 from onnxqat.graph import qdq, query
+from onnxqat.graph.layers import LAYERS
 from onnxqat.graph.quantizer import Quantizer
 from onnxqat.linting.context import LintContext
 from onnxqat.linting.inspect import macs
@@ -147,7 +148,7 @@ def _arithmetic(node: ir.Node, read: list[Quantizer], weight: int, activation: i
     """Name what `node` computes on, such as W8A8."""
     if not is_data:
         return DATA
-    if macs(node) is not None or node.op_type in ("Conv", "ConvTranspose", "Gemm", "MatMul"):
+    if macs(node) is not None or node.op_type in LAYERS:
         if weight == activation == FLOAT_BITS:
             return "float"
         names = ["float" if bits == FLOAT_BITS else str(bits) for bits in (weight, activation)]
