@@ -12,7 +12,8 @@ import onnxqat
 from onnxqat.errors import CheckError
 from onnxqat.placement.table_overrides import Overrides
 from onnxqat.report import build, terminal
-from onnxqat.runtime import non_finite
+from onnxqat.runtime import non_finite, session
+from onnxqat.runtime.isolated_session import TriedSession
 from onnxqat.runtime.session import Session
 from tests.insertion import culprits
 from tests.insertion.culprits import Made
@@ -75,8 +76,8 @@ def choice(*factor: float) -> ir.Model:
 
 def test_a_mask_that_another_index_chooses_is_no_origin() -> None:
     feeds = {"x": np.array([[1, 3, 2]], np.float32)}
-    assert non_finite.origin(choice(1, 1, 2), choice(1, 1, 1), [feeds]) is None
-    found = non_finite.origin(choice(1, np.inf, 1), choice(1, 1, 1), [feeds])
+    assert non_finite.Pair.of(choice(1, 1, 2), choice(1, 1, 1)).origin([feeds]) is None
+    found = non_finite.Pair.of(choice(1, np.inf, 1), choice(1, 1, 1)).origin([feeds])
     assert found is not None
     assert (found.tensor, found.kind) == ("s", "infinite")
 
@@ -85,8 +86,16 @@ def test_sessions_are_opened_once_for_all_batches(monkeypatch: pytest.MonkeyPatc
     opened = []
     monkeypatch.setattr(non_finite, "Session", lambda *a, **k: opened.append(k["what"]) or Session(*a, **k))
     feeds = [{"x": np.array([[1, 3, 2]], np.float32)}, {"x": np.array([[3, 1, 2]], np.float32)}]
-    assert non_finite.origin(choice(1, 1, 1), choice(1, 1, 1), feeds) is None
+    assert non_finite.Pair.of(choice(1, 1, 1), choice(1, 1, 1)).origin(feeds) is None
     assert opened == ["the quantized model", "the float model"]
+
+
+def test_two_sessions_are_opened_for_a_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that look for NaN in every tensor give the outputs too; one of the calibration stands before them."""
+    opened = []
+    monkeypatch.setattr(session, "TriedSession", lambda *a: opened.append(a[-1]) or TriedSession(*a))
+    onnxqat.insert_qdq(tiny.pair()[0], calibration={"image": tiny.images()}, fast=True)
+    assert opened == ["the model", "the quantized model", "the float model"]
 
 
 def test_a_good_file_is_green() -> None:

@@ -94,9 +94,9 @@ def attempt(
         return None
     batches = samples(data)
     try:
-        found = joined_runs.run(Session(quantized, optimize=False, what="the quantized model"), batches)
-        wanted = joined_runs.run(Session(original, optimize=False, what="the float model"), batches)
-        origin = non_finite.origin(quantized, original, batches)
+        pair = non_finite.Pair.of(quantized, original)
+        found, wanted = joined_runs.run(pair.quantized, batches), joined_runs.run(pair.original, batches)
+        origin = pair.origin(batches)
         noise = {n: sqnr(found[n], w) for n, w in wanted.items() if w.dtype.kind == "f" and w.shape == found[n].shape}
         costly = _costly(quantized, batches) if min(noise.values(), default=math.inf) < AMBER_SQNR else ()
     except ModelError as error:

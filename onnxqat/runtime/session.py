@@ -147,10 +147,13 @@ def _with_outputs(model: ir.Model, names: Iterable[str]) -> tuple[ir.Model, dict
         if node.name in seen:  # which onnxruntime refuses, and ONNX allows
             node.name = None
         seen.update([node.name] if node.name else [])
-    values, fresh = branch_tensors.observable(copy), build.Names(copy)
     outputs = {v.name for v in copy.graph.outputs}
-    for name in names:
-        if name in outputs:
+    wanted = [name for name in names if name not in outputs]
+    if not wanted:
+        return copy, renamed
+    values, fresh = branch_tensors.observable(copy), build.Names(copy)
+    for name in wanted:
+        if name in outputs:  # repeated
             continue
         if name not in values:
             raise unknown("tensor", name, sorted(values))
