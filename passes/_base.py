@@ -24,10 +24,12 @@ class Context:
     Attributes:
         names: fresh names of the model that is being rewritten.
         trace: called with (pass name, model) after each pass; for viewers and bisection.
+        repeated: names that several nodes had before the pass; None until they are looked for.
     """
 
     names: build.Names
     trace: Callable[[str, ir.Model], None] | None = None
+    repeated: frozenset[str] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,9 +108,14 @@ def rewrite(
     done: list[str] = []
     remarks: list[Remark] = []
     changed = False
+    context: Context | None = None
     for step in passes:
-        result = apply(step, model, Context(build.Names(model), trace), done)
+        # Most passes find nothing to do, and names are looked up in the whole model: they hold until something changes.
+        context = context or Context(build.Names(model), trace)
+        result = apply(step, model, context, done)
         changed |= result.changed
+        if result.changed or context.names.given:
+            context = None
         remarks.extend(result.remarks)
         done.append(step.name)
     return Rewrite(changed, tuple(remarks))
@@ -118,10 +125,11 @@ def apply(step: Pass, model: ir.Model, context: Context, done: Sequence[str] = (
     """Run one pass in place, with its checks; `done` names the passes before it."""
     try:
         step.requires(model)
-        repeated = verify.repeated_names(model)
+        if context.repeated is None:
+            context.repeated = verify.repeated_names(model)
         result = step.rewrite(model, context)
         if result.changed:
-            verify.verify(model, repeated)
+            verify.verify(model, context.repeated)
             step.ensures(model)
     except QatError as error:
         before = f" after {', '.join(done)}" if done else ""

@@ -19,9 +19,13 @@ class Names:
     """All names in use in a model; gives out fresh ones.
 
     A name is taken when any value or node of any scope has it, so that a new name never shadows or is shadowed.
+
+    Attributes:
+        given: whether any was given out.
     """
 
     def __init__(self, model: ir.Model) -> None:
+        self.given = False
         self._taken: set[str] = set()
         for scope in walk.scopes(model):
             self._taken.update(v.name for v in walk.values(scope) if v.name)
@@ -34,6 +38,7 @@ class Names:
             count += 1
             name = f"{base}_{count}"
         self._taken.add(name)
+        self.given = True
         return name
 
 
