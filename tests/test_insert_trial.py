@@ -76,8 +76,8 @@ def choice(*factor: float) -> ir.Model:
 
 def test_a_mask_that_another_index_chooses_is_no_origin() -> None:
     feeds = {"x": np.array([[1, 3, 2]], np.float32)}
-    assert non_finite.Pair.of(choice(1, 1, 2), choice(1, 1, 1)).origin([feeds]) is None
-    found = non_finite.Pair.of(choice(1, np.inf, 1), choice(1, 1, 1)).origin([feeds])
+    assert non_finite.origin(choice(1, 1, 2), choice(1, 1, 1), [feeds]) is None
+    found = non_finite.origin(choice(1, np.inf, 1), choice(1, 1, 1), [feeds])
     assert found is not None
     assert (found.tensor, found.kind) == ("s", "infinite")
 
@@ -86,12 +86,12 @@ def test_sessions_are_opened_once_for_all_batches(monkeypatch: pytest.MonkeyPatc
     opened = []
     monkeypatch.setattr(non_finite, "Session", lambda *a, **k: opened.append(k["what"]) or Session(*a, **k))
     feeds = [{"x": np.array([[1, 3, 2]], np.float32)}, {"x": np.array([[3, 1, 2]], np.float32)}]
-    assert non_finite.Pair.of(choice(1, 1, 1), choice(1, 1, 1)).origin(feeds) is None
+    assert non_finite.origin(choice(1, 1, 1), choice(1, 1, 1), feeds) is None
     assert opened == ["the quantized model", "the float model"]
 
 
 def test_two_sessions_are_opened_for_a_trial(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that look for NaN in every tensor give the outputs too; one of the calibration stands before them."""
+    """The one that looks for NaN gives the outputs too; one of the calibration stands before them."""
     opened = []
     monkeypatch.setattr(session, "TriedSession", lambda *a: opened.append(a[-1]) or TriedSession(*a))
     onnxqat.insert_qdq(tiny.pair()[0], calibration={"image": tiny.images()}, fast=True)

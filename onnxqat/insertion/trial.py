@@ -24,6 +24,7 @@ from onnxqat.graph import qdq
 from onnxqat.graph.quantizer import Quantizer
 from onnxqat.runtime import joined_runs, non_finite
 from onnxqat.runtime.session import Session, main_values
+from onnxqat.runtime.watched_session import WatchedSession
 from onnxqat.types import Remark
 from onnxqat.verdict import AMBER_SQNR, MIN_SQNR, Status
 
@@ -94,9 +95,10 @@ def attempt(
         return None
     batches = samples(data)
     try:
-        pair = non_finite.Pair.of(quantized, original)
-        found, wanted = joined_runs.run(pair.quantized, batches), joined_runs.run(pair.original, batches)
-        origin = pair.origin(batches)
+        watched = WatchedSession(quantized, "the quantized model")
+        found = joined_runs.joined([watched.run(feeds) for feeds in batches])
+        wanted = joined_runs.run(Session(original, optimize=False, what="the float model"), batches)
+        origin = None if watched.finite else non_finite.origin(quantized, original, batches)
         noise = {n: sqnr(found[n], w) for n, w in wanted.items() if w.dtype.kind == "f" and w.shape == found[n].shape}
         costly = _costly(quantized, batches) if min(noise.values(), default=math.inf) < AMBER_SQNR else ()
     except ModelError as error:

@@ -7,7 +7,7 @@ perhaps at another place, where the indices that choose among masked values (Arg
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ import onnx_ir as ir
 from onnxqat.data.inputs import Feeds, samples_of
 from onnxqat.graph import query
 from onnxqat.runtime.session import Session, main_values
+from onnxqat.runtime.watched_session import WatchedSession
 
 Array = npt.NDArray[Any]
 PIECE_BYTES = 2**28
@@ -45,62 +46,47 @@ class Origin:
         return f"tensor {self.tensor!r} of node {self.node!r} ({self.op_type}) has {self.count} {self.kind} values"
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Pair:
-    """Sessions of a QDQ model and of its float model, optimizations off, that give every float tensor of the main graph.
+def origin(quantized: ir.Model, original: ir.Model, batches: Sequence[Feeds]) -> Origin | None:
+    """The first tensor of `quantized` with a value that is not finite where that of `original` is.
 
-    They stand for sessions of the outputs alone too: without optimizations, more outputs keep no fusion from happening.
+    A tensor that `original` does not have counts where it holds NaN.
 
-    Attributes:
-        quantized: session of the QDQ model.
-        original: session of the float model.
+    Args:
+        quantized: the QDQ model.
+        original: the float model that it was made from.
+        batches: looked at one after the other, up to the first with such a tensor.
+
+    Raises:
+        ModelError: ``model-not-runnable``.
     """
-
-    quantized: Session
-    original: Session
-    _values: Mapping[str, ir.Value]
-    _shared: frozenset[str]
-    _graph: ir.Graph
-
-    @classmethod
-    def of(cls, quantized: ir.Model, original: ir.Model) -> Pair:
-        """Open the sessions of both models.
-
-        Raises:
-            ModelError: ``model-not-runnable``.
-        """
-        values = {n: v for n, v in main_values(quantized.graph).items() if _is_float(v)}
-        shared = frozenset(n for n in main_values(original.graph) if n in values)
-        first = Session(quantized, optimize=False, tensors=values, what="the quantized model")
-        other = Session(original, optimize=False, tensors=shared, what="the float model")
-        return cls(first, other, values, shared, original.graph)
-
-    def origin(self, batches: Iterable[Feeds]) -> Origin | None:
-        """The first tensor of the QDQ model with a value that is not finite where that of the float model is.
-
-        A tensor that the float model does not have counts where it holds NaN.
-
-        Args:
-            batches: looked at one after the other, up to the first with such a tensor.
-
-        Raises:
-            ModelError: ``model-not-runnable``.
-        """
-        return next(filter(None, map(self._in_batch, batches)), None)
-
-    def _in_batch(self, feeds: Feeds) -> Origin | None:
-        masks: set[str] = set()
-        for names in _pieces(self._values, samples_of(feeds)):
-            found = self.quantized.run(feeds, names)
-            reference = self.original.run(feeds, [n for n in names if n in self._shared])
-            for name in names:
-                value = self._values[name]
-                masks |= {name} if np.isinf(reference.get(name, ())).any() else set()
-                origin = _of(value, found.get(name), reference.get(name))
-                if origin is not None and (origin.kind == "NaN" or not _carries(value, masks, self._graph)):
-                    return origin
-                masks |= set() if origin is None else {name}
+    watched = WatchedSession(quantized, "the quantized model")
+    for feeds in batches:
+        watched.run(feeds)
+    if watched.finite:
         return None
+    values = {n: v for n, v in main_values(quantized.graph).items() if _is_float(v)}
+    shared = {n for n in main_values(original.graph) if n in values}
+    first = Session(quantized, optimize=False, tensors=values, what="the quantized model")
+    other = Session(original, optimize=False, tensors=shared, what="the float model")
+    return next(
+        filter(None, (_in_batch(first, other, values, shared, original.graph, feeds) for feeds in batches)), None
+    )
+
+
+def _in_batch(
+    first: Session, other: Session, values: Mapping[str, ir.Value], shared: set[str], original: ir.Graph, feeds: Feeds
+) -> Origin | None:
+    masks: set[str] = set()
+    for names in _pieces(values, samples_of(feeds)):
+        found = first.run(feeds, names)
+        reference = other.run(feeds, [n for n in names if n in shared])
+        for name in names:
+            masks |= {name} if np.isinf(reference.get(name, ())).any() else set()
+            origin = _of(values[name], found.get(name), reference.get(name))
+            if origin is not None and (origin.kind == "NaN" or not _carries(values[name], masks, original)):
+                return origin
+            masks |= set() if origin is None else {name}
+    return None
 
 
 def _carries(value: ir.Value, masks: set[str], original: ir.Graph) -> bool:

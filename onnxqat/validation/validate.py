@@ -241,7 +241,7 @@ class _Work:
         if not self.samples:
             dynamic = model_inputs.static_batch(self.plain.inputs) is None
             few = non_finite.few(feeds, FEW, dynamic=dynamic)
-            self.origin = non_finite.Pair.of(self.quantized, self.original).origin([few])
+            self.origin = non_finite.origin(self.quantized, self.original, [few])
         self._count_right(runs, labels)
         if self.integers is not None:
             runs[INTEGERS] = self.integers.run(feeds)
