@@ -142,19 +142,19 @@ class ComputeBatchnorm(Pass):
     def rewrite(self, model: ir.Model, context: Context) -> Rewrite:
         """Replace folded constants by their computation; see the class."""
         log = Log()
-        readable = qdq.by_output(qdq.quantizers(model, every=True))
-        for scope in walk.scopes(model):
-            for layer in list(scope):
-                parts = layer.meta.pop(NOTE, None)
-                if isinstance(parts, Parts):
-                    reason = _compute(scope, layer, parts, readable, context.names)
-                    if reason is None:
-                        log.did(
-                            "a folded BatchNormalization is computed in front of the quantizers of its layer, so that it trains",
-                            layer,
-                        )
-                    else:
-                        log.left(f"BatchNormalization is not kept: {reason}", layer)
+        noted = [(scope, layer) for scope in walk.scopes(model) for layer in scope if NOTE in layer.meta]
+        readable = qdq.by_output(qdq.quantizers(model, every=True)) if noted else {}
+        for scope, layer in noted:
+            parts = layer.meta.pop(NOTE)
+            if isinstance(parts, Parts):
+                reason = _compute(scope, layer, parts, readable, context.names)
+                if reason is None:
+                    log.did(
+                        "a folded BatchNormalization is computed in front of the quantizers of its layer, so that it trains",
+                        layer,
+                    )
+                else:
+                    log.left(f"BatchNormalization is not kept: {reason}", layer)
         return log.result()
 
 

@@ -73,14 +73,20 @@ class ConvertToFloat32(Pass):
         return _Conversion(model, context.names, {build.CREATED_BY: self.name}).run(keep_io_types=self.keep_io_types)
 
 
+_STATE_TYPES = frozenset(
+    {ir.AttributeType.TENSOR, ir.AttributeType.TENSORS, ir.AttributeType.TYPE_PROTO, ir.AttributeType.INT}
+)
+
+
 def other_floats(model: ir.Model) -> frozenset[ir.DataType]:
     """Return those of float16, bfloat16 and double that a model states: in inputs, outputs, constants, attributes."""
     found = set[ir.DataType]()
     for scope in walk.scopes(model):
         found.update(kind for value in walk.values(scope) if (kind := _element(value.type)) is not None)
         for node in scope:
-            for attribute in node.attributes.values():
-                found.update(_kinds(node, attribute))
+            for attribute in node.attributes.data.values():  # the dict inside: every session asks for all of them
+                if attribute.type in _STATE_TYPES:
+                    found.update(_kinds(node, attribute))
     return OTHERS & found
 
 

@@ -35,9 +35,12 @@ class PairCaptured(Pass):
     def rewrite(self, model: ir.Model, context: Context) -> Rewrite:
         """Insert the pairs; see the class."""
         log = Log()
+        scopes = list(walk.scopes(model))
+        if len(scopes) == 1 + len(model.functions):  # no bodies, which alone capture
+            return Rewrite(False)
         found = qdq.quantizers(model)
         grids, dequantized = data_movement.carried(found), qdq.by_output(found)
-        for scope in list(walk.scopes(model)):
+        for scope in scopes:
             for node in list(scope):
                 for value in node.outputs:
                     quantizer = grids.get(id(value))

@@ -124,7 +124,10 @@ def _bytes(value: ir.Value, dimensions: Mapping[str, int], unknown: int | None =
     """Bytes of `value`; None where its type, its rank or a dimension is not known, for which `unknown` may stand."""
     if value.shape is None or value.dtype in (None, ir.DataType.UNDEFINED, ir.DataType.STRING):
         return None
-    sizes = [d if isinstance(d, int) else dimensions.get(str(d), unknown) for d in value.shape]
-    if None in sizes:
-        return None
-    return math.ceil(math.prod(max(0, s) for s in sizes if s is not None) * value.dtype.itemsize)
+    elements = 1
+    for dimension in value.shape:
+        size = dimension if isinstance(dimension, int) else dimensions.get(str(dimension), unknown)
+        if size is None:
+            return None
+        elements *= max(0, size)
+    return math.ceil(elements * value.dtype.itemsize)
