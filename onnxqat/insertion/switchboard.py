@@ -43,7 +43,7 @@ class _Wire:
 class Switchboard:
     """The noise that some of the quantizers of a model bring to its outputs, against none of them.
 
-    Each pair is ``Where(switch, DequantizeLinear(QuantizeLinear(x)), x)``, whose switch, scale and zero point are
+    Each pair is in a branch of an If, ``x`` is the other, and its switch, scale and zero point are
     initializers that are inputs too, so that a run can replace them. Biases stay as they are: their steps are those of
     the sum, far below the noise of what is summed. The first run, all switches off, gives the reference.
 
@@ -168,25 +168,33 @@ def _wire(model: ir.Model, names: build.Names, placement: Placement) -> tuple[_W
 
 
 def _put_switch(scope: walk.Scope, quantize: ir.Node, names: build.Names, wires: list[ir.Value | None]) -> None:
-    """Insert a Where of a pair and its input in front of its consumers; the parameters become inputs (`wires`)."""
-    behind = quantize.outputs[0].consumers()[0]
-    dequantize = behind.outputs[0].consumers()[0] if behind.op_type == "Clip" else behind
-    for node in (quantize, dequantize):
+    """Move a pair into a branch of an If, whose other branch is its input; the parameters become inputs (`wires`)."""
+    source, pair = quantize.inputs[0], [quantize]
+    while not qdq.is_dequantize(pair[-1]):
+        pair.append(pair[-1].outputs[0].consumers()[0])
+    for node in (quantize, pair[-1]):
         for index, value in enumerate(wires[1:], start=1):
             if value is not None:
                 node.replace_input_with(index, value)
-    old = dequantize.outputs[0]
+    old = pair[-1].outputs[0]
     uses = list(old.uses())
-    where = build.node(
-        "Where",
-        [wires[0], old, quantize.inputs[0]],
+    on = ir.Graph([], [], nodes=[], name=names.fresh(f"{old.name}_on"))
+    plain = build.node("Identity", [source], [names.fresh(f"{old.name}_plain")], dtype=old.dtype)
+    off = ir.Graph([], plain.outputs, nodes=[plain], name=names.fresh(f"{old.name}_off"))
+    switched = build.node(
+        "If",
+        [wires[0]],
         [names.fresh(f"{old.name}_switched")],
+        {"then_branch": on, "else_branch": off},
         dtype=old.dtype,
         shape=old.shape,
-        name=names.fresh(f"{old.name}_Where"),
+        name=names.fresh(f"{old.name}_If"),
     )
-    scope.insert_after(dequantize, where)
-    edit.rewire(uses, where.outputs[0])
+    scope.insert_before(quantize, switched)
+    edit.rewire(uses, switched.outputs[0])
     if old.is_graph_output():
-        edit.replace_output(scope, old, where.outputs[0])
-        edit.take_over_name(names, old, where.outputs[0], "paired")
+        edit.replace_output(scope, old, switched.outputs[0])
+        edit.take_over_name(names, old, switched.outputs[0], "paired")
+    scope.remove(pair)
+    on.extend(pair)
+    on.outputs.append(old)
