@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import onnx_ir as ir
 
@@ -30,15 +30,21 @@ class Ratios:
     is found all the same: 1 + exp(x) spans orders of magnitude. Normalizations that are written out are found by
     themselves (:mod:`onnxqat.analysis.normalizations`).
 
+    Args:
+        graph: that is read.
+        chosen: operators that were asked for in integers (``--integer``): what they read is no reason against a grid.
+
     Attributes:
         values: those tensors, each with the operator that reads it.
         reasons: nodes that make or divide by such a tensor, with the reason to leave them in float.
     """
 
-    def __init__(self, graph: ir.Graph) -> None:
+    def __init__(self, graph: ir.Graph, chosen: Collection[str] = ()) -> None:
         self.values: dict[ir.Value, str] = {}
         self.reasons: dict[ir.Node, str] = {}
         for node in dataflow.in_order(graph):
+            if node.op_type in chosen:
+                continue
             for value in _read_relatively(node):
                 if _is_computed(value):
                     self.reasons[node] = f"{node.op_type} makes as much of a small value as of a large one"

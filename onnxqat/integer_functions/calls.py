@@ -12,7 +12,7 @@ To those who know pairs only, :func:`expand` shows it as an operator between two
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,19 +35,19 @@ class Place:
     Attributes:
         node: the call.
         function: what it calls.
-        source: node that gives the parameters of the codes that are read.
+        sources: nodes that give the parameters of the codes that are read, one for each operand.
         result: DequantizeLinear behind it.
     """
 
     node: ir.Node
     function: IntegerFunction
-    source: ir.Node
+    sources: tuple[ir.Node, ...]
     result: ir.Node
 
     @property
     def constants(self) -> dict[str, ir.Value]:
         """The inputs behind the codes by their names in the function."""
-        values = zip(self.function.bounds(), self.node.inputs[1:], strict=True)
+        values = zip(self.function.bounds(), self.node.inputs[self.function.operands :], strict=True)
         return {name: value for name, value in values if value is not None}
 
     def call(self, parameters: Mapping[str, npt.NDArray[np.float64]] | None = None) -> Call:
@@ -73,13 +73,15 @@ def places(model: ir.Model) -> Iterator[Place]:
 def place(node: ir.Node) -> Place | None:
     """Return the call that `node` is; None where it does not stand between quantizers."""
     function = library.named(node.op_type)
-    codes = node.inputs[0] if node.inputs else None
-    source = None if codes is None else quantize_of(codes)
+    if function is None or len(node.inputs) != function.operands + len(function.bounds()):
+        return None
+    found = [None if codes is None else quantize_of(codes) for codes in node.inputs[: function.operands]]
+    sources = tuple(source for source in found if source is not None)
     behind = through_clip(node.outputs[0])
     result = next((user for user in behind.consumers() if qdq.is_dequantize(user)), None)
-    if function is None or source is None or result is None or len(node.inputs) != 1 + len(function.bounds()):
+    if len(sources) < len(found) or result is None:
         return None
-    return Place(node, function, source, result)
+    return Place(node, function, sources, result)
 
 
 def through_clip(codes: ir.Value) -> ir.Value:
@@ -103,16 +105,16 @@ def grid_of(qparams: QParams) -> CodeGrid:
 
 
 def constants(
-    here: Place, x: QParams, y: QParams, parameters: Mapping[str, npt.NDArray[np.float64]] | None = None
+    here: Place, x: Sequence[QParams], y: QParams, parameters: Mapping[str, npt.NDArray[np.float64]] | None = None
 ) -> dict[str, npt.NDArray[Any]]:
     """Values of the constants of a call for these grids, by the names of its inputs."""
-    found = here.function.constants(grid_of(x), grid_of(y), here.call(parameters))
+    found = here.function.constants_of([grid_of(one) for one in x], grid_of(y), here.call(parameters))
     return {str(value.name): found[name] for name, value in here.constants.items()}
 
 
-def grids(here: Place) -> tuple[QParams, QParams]:
-    """Parameters of input and result as the file states them."""
-    return read_qparams.read(here.source, None), read_qparams.read(here.result, None)
+def grids(here: Place) -> tuple[tuple[QParams, ...], QParams]:
+    """Parameters of operands and result as the file states them."""
+    return tuple(read_qparams.read(source, None) for source in here.sources), read_qparams.read(here.result, None)
 
 
 def operators(model: ir.Model) -> tuple[str, ...]:
@@ -156,12 +158,15 @@ def expand(model: ir.Model, *, as_float: bool = False) -> int:
 def _expand(here: Place, names: build.Names, *, as_float: bool) -> None:
     node, scope = here.node, walk.scope_of(here.node)
     given = node.outputs[0]
-    source = _dequantized(here, names)
+    operands = [_dequantized(here, index, names) for index in range(here.function.operands)]
+    # ONNX has no operator for a sum of parts; its weights are factors inside of a kernel, and carry no pair.
+    weights = [] if as_float and here.function.parts else _weights(here, scope, names)
+    attributes = {name: query.attribute(node, name, None) for name in node.attributes}
     twin = build.node(
         here.function.operator if as_float else node.op_type,
-        [source, *_weights(here, scope, names)],
+        [*operands, *weights],
         [_float_name(given, names)],
-        _float_attributes(here) if as_float else {name: query.attribute(node, name, None) for name in node.attributes},
+        _float_attributes(here) if as_float else attributes,
         domain=here.function.domain if as_float else DOMAIN,
         dtype=ir.DataType.FLOAT,
         shape=given.shape,
@@ -180,21 +185,23 @@ def _expand(here: Place, names: build.Names, *, as_float: bool) -> None:
     scope.insert_before(node, [twin, quantized])
     given.replace_all_uses_with(quantized.outputs[0])
     scope.remove(node, safe=True)
-    if not query.reads(here.source.outputs[0]):
-        scope.remove(here.source, safe=True)
+    for source in dict.fromkeys(here.sources):
+        if not query.reads(source.outputs[0]):
+            scope.remove(source, safe=True)
 
 
-def _dequantized(here: Place, names: build.Names) -> ir.Value:
-    """Return the dequantized input of a call: what was quantized again for it, or a new DequantizeLinear."""
-    read, before = here.node.inputs[0], here.source.inputs[0]
+def _dequantized(here: Place, index: int, names: build.Names) -> ir.Value:
+    """Return a dequantized operand of a call: what was quantized again for it, or a new DequantizeLinear."""
+    source = here.sources[index]
+    read, before = here.node.inputs[index], source.inputs[0]
     assert read is not None
     assert before is not None
     maker = before.producer()
-    if maker is not None and qdq.is_dequantize(maker) and list(maker.inputs[1:]) == list(here.source.inputs[1:]):
+    if maker is not None and qdq.is_dequantize(maker) and list(maker.inputs[1:]) == list(source.inputs[1:]):
         return before
     made = build.node(
         qdq.DEQUANTIZE,
-        [read, *here.source.inputs[1:]],
+        [read, *source.inputs[1:]],
         [names.fresh(f"{str(read.name).removesuffix(f'_{qdq.CODES}')}_{qdq.DEQUANTIZED}")],
         dtype=ir.DataType.FLOAT,
         shape=read.shape,
@@ -232,7 +239,8 @@ def _weights(here: Place, scope: walk.Scope, names: build.Names) -> list[ir.Valu
 def parameters(here: Place) -> dict[str, npt.NDArray[np.float64]]:
     """Return the float weights of a call, as its constants hold them."""
     held = {name: np.asarray(query.constant_array(value), np.int64) for name, value in here.constants.items()}
-    return here.function.parameters(held, grid_of(grids(here)[1]))
+    x, y = grids(here)
+    return here.function.parameters(held, [grid_of(one) for one in x], grid_of(y))
 
 
 def weight_name(here: Place, name: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -61,24 +61,29 @@ class Call:
         length: elements of a row; 1 for functions of single elements.
         parameters: float weights of the operator, such as gamma and beta.
         attributes: of the float operator, such as ``epsilon``.
+        others: grids of the operands behind the first, of a function of several.
     """
 
     axes: tuple[int, ...] = (-1,)
     length: int = 1
     parameters: Mapping[str, npt.NDArray[np.float64]] = dataclasses.field(default_factory=dict)
     attributes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    others: tuple[CodeGrid, ...] = ()
 
 
 class IntegerFunction(abc.ABC):
     """An operator of codes, as one formula that numpy and torch compute and that is written down in ONNX.
 
     Args:
-        x: ONNX type of the codes that it reads.
+        x: ONNX type of the codes that it reads, the same for all operands.
         y: ONNX type of the codes that it gives.
 
     Attributes:
         operator: name of the float operator, by which the function is called in a file.
         domain: of the float operator.
+        parts: operators that a float graph has in its place, where there is none of its name.
+        operands: how many tensors of codes it reads.
+        is_variadic: whether a call may have any number of operands, which is then part of the function's name.
         rows: whether it works on rows along axes.
         weights: float parameters of the operator, which become integer inputs of the function.
         attributes: those of the operator that change its numbers, which a call keeps.
@@ -88,8 +93,11 @@ class IntegerFunction(abc.ABC):
 
     operator: ClassVar[str]
     domain: ClassVar[str] = ""
+    parts: ClassVar[tuple[str, ...]] = ()
+    operands: int = 1
+    is_variadic: ClassVar[bool] = False
     rows: ClassVar[bool] = False
-    weights: ClassVar[tuple[str, ...]] = ()
+    weights: tuple[str, ...] = ()
     attributes: ClassVar[tuple[str, ...]] = ()
     has_axis: ClassVar[bool] = True
     has_tables: ClassVar[bool] = False
@@ -99,8 +107,18 @@ class IntegerFunction(abc.ABC):
 
     @property
     def name(self) -> str:
-        """Name of the function in a file: one for each pair of types."""
-        return f"{self.operator}_{self.x}_{self.y}"
+        """Name of the function in a file: one for each pair of types, and each number of operands."""
+        return f"{self.operator}{self.operands if self.is_variadic else ''}_{self.x}_{self.y}"
+
+    @property
+    def takes_tuple(self) -> bool:
+        """Check whether :meth:`formula` takes a tuple of codes."""
+        return self.is_variadic or self.operands > 1
+
+    @property
+    def operand_names(self) -> tuple[str, ...]:
+        """Names of the inputs that are codes."""
+        return ("x", *(f"x_{index}" for index in range(2, self.operands + 1)))
 
     @property
     def reads_wide(self) -> bool:
@@ -126,18 +144,24 @@ class IntegerFunction(abc.ABC):
     def constants(self, x: CodeGrid, y: CodeGrid, call: Call) -> Constants:
         """Integer inputs of the function for these grids: scalars, or one-dimensional arrays."""
 
-    def parameters(self, constants: Constants, y: CodeGrid) -> dict[str, npt.NDArray[np.float64]]:
+    def constants_of(self, grids: Sequence[CodeGrid], y: CodeGrid, call: Call) -> Constants:
+        """Return :meth:`constants` for the grids of all operands."""
+        return self.constants(grids[0], y, dataclasses.replace(call, others=tuple(grids[1:])))
+
+    def parameters(
+        self, constants: Constants, grids: Sequence[CodeGrid], y: CodeGrid
+    ) -> dict[str, npt.NDArray[np.float64]]:
         """Return the float weights that `constants` were made from, as near as these hold them."""
-        del constants, y
+        del constants, grids, y
         return {}
 
     @abc.abstractmethod
     def formula(self, do: Operations, q: Integers, c: Mapping[str, Integers]) -> Integers:
-        """Codes of the result, saturated, for codes `q` and constants `c`."""
+        """Codes of the result, saturated, for codes `q` (a tuple of those of several operands) and constants `c`."""
 
     @abc.abstractmethod
-    def reference(self, values: npt.NDArray[np.float64], call: Call) -> npt.NDArray[np.float64]:
-        """The float operator."""
+    def reference(self, values: Any, call: Call) -> npt.NDArray[np.float64]:
+        """The float operator, of float64 (of a tuple where there are several operands)."""
 
     @abc.abstractmethod
     def error_bound(self, x: CodeGrid, y: CodeGrid, call: Call) -> float:
@@ -163,7 +187,7 @@ class IntegerFunction(abc.ABC):
         return helper.make_function(
             DOMAIN,
             self.name,
-            ["x", *self.bounds()],
+            [*self.operand_names, *self.bounds()],
             ["y"],
             tracer.nodes,
             [helper.make_opsetid("", opset)],
@@ -173,7 +197,8 @@ class IntegerFunction(abc.ABC):
 
     def _trace(self, tracer: Tracer) -> None:
         constants = {name: tracer.parameter(name, *ends) for name, ends in self.bounds().items()}
-        result = self.formula(tracer, tracer.codes("x", self.x), constants)
+        codes = tuple(tracer.codes(name, self.x) for name in self.operand_names)
+        result = self.formula(tracer, codes if self.takes_tuple else codes[0], constants)
         tracer.give(result, "y", self.y)
 
     def dtypes(self) -> dict[str, int]:

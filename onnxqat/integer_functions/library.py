@@ -19,7 +19,9 @@ WIDEST_TABLE = 255
 """Largest distance of codes that have a table of one entry each."""
 
 _TYPES = "|".join(STORAGES)
-_NAME = re.compile(rf"(?P<operator>\w+?)_(?P<x>{_TYPES})_(?P<y>{_TYPES})(_lut(?P<lut>[0-9]|1[0-5]))?")
+_NAME = re.compile(
+    rf"(?P<operator>[A-Za-z]+)(?P<operands>[0-9]{{1,3}})?_(?P<x>{_TYPES})_(?P<y>{_TYPES})(_lut(?P<lut>[0-9]|1[0-5]))?"
+)
 
 
 @functools.cache
@@ -36,6 +38,10 @@ def named(name: str) -> IntegerFunction | None:
     kind = kinds().get(found["operator"]) if found else None
     if found is None or kind is None or kind.has_tables != (found["lut"] is not None):
         return None
+    if kind.is_variadic != (found["operands"] is not None) or found["operands"] == "0":
+        return None
+    if kind.is_variadic:
+        return variadic(kind, found["x"], found["y"], int(found["operands"]))
     return made(kind, found["x"], found["y"], None if found["lut"] is None else int(found["lut"]))
 
 
@@ -44,6 +50,11 @@ def made(kind: type[IntegerFunction], x: str, y: str, lut: int | None = None) ->
     if not kind.has_tables or (lut is not None and STORAGE[x][1] - STORAGE[x][0] <= WIDEST_TABLE):
         return kind(x, y)
     return cast("Callable[..., IntegerFunction]", kind)(x, y, lut)
+
+
+def variadic(kind: type[IntegerFunction], x: str, y: str, operands: int) -> IntegerFunction:
+    """Make the function of `kind` for so many operands."""
+    return cast("Callable[..., IntegerFunction]", kind)(x, y, operands)
 
 
 def chosen(text: str) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ def reasons(graph: ir.Graph, backend: Backend) -> dict[ir.Node, str]:
     streaming = dict.fromkeys(residual_streams.parts(graph, kernels, written), residual_streams.REASON)
     numbers = dict.fromkeys(indices.parts(graph), indices.REASON)
     for those in (
-        Ratios(graph).reasons,
+        Ratios(graph, backend.integer).reasons,
         activations.parts(graph, kernels),
         numbers,
         network_tails.parts(graph),

@@ -42,6 +42,12 @@ def test_a_summand_that_is_no_epsilon_ends_the_way() -> None:
     assert "d" not in found
 
 
+def test_what_a_chosen_operator_reads_lies_on_a_grid() -> None:
+    text = '<ir_version: 8, opset_import: ["" : 17]> ' + HEAD % WRITTEN["length"]
+    found = set(edges(plan(text, "onnxruntime-cpu", integer="div,sqrt")))
+    assert {"h", "s", "d", "a"} <= found
+
+
 def test_filters_of_energies_stay_float_in_front_of_a_log() -> None:
     text = HEAD.replace("y = MatMul(a, v)", "y = Identity(a)")
     found = set(edges(plan(text % "e = Mul(h, h) m = MatMul(e, bank) d = Max(m, tiny) a = Log(d)", "qnn-htp")))

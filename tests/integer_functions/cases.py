@@ -18,6 +18,7 @@ from onnxqat.runtime.session import Session
 
 RANGES: dict[str, tuple[tuple[float, float], tuple[float, float]]] = {
     "Abs": ((-4.0, 4.0), (0.0, 4.0)),
+    "Div": ((0.0, 4.0), (0.0, 8.0)),
     "Cos": ((-4.0, 4.0), (-1.0, 1.0)),
     "Elu": ((-4.0, 4.0), (-1.0, 4.0)),
     "Erf": ((-4.0, 4.0), (-1.0, 1.0)),
@@ -37,6 +38,7 @@ RANGES: dict[str, tuple[tuple[float, float], tuple[float, float]]] = {
     "Softplus": ((-4.0, 4.0), (0.0, 4.1)),
     "Sqrt": ((0.0, 4.0), (0.0, 2.0)),
     "Swish": ((-4.0, 4.0), (-0.3, 4.0)),
+    "WeightedSum": ((-4.0, 4.0), (-4.0, 4.0)),
     "Tanh": ((-4.0, 4.0), (-1.0, 1.0)),
 }
 """Range of the input and of the result of each operator."""
@@ -56,39 +58,46 @@ class Case:
     x: CodeGrid
     y: CodeGrid
     call: Call
-    codes: np.ndarray
+    codes: tuple[np.ndarray, ...]
     constants: Constants
 
     @property
     def errors(self) -> np.ndarray:
         """Distances from the float operator, of results inside the range of the output's grid."""
-        wanted = self.function.reference(self.x.values(self.codes), self.call)
+        wanted = self.function.reference(self._given([self.x.values(codes) for codes in self.codes]), self.call)
         found = self.y.values(self.in_numpy())
         inside = (wanted >= self.y.values(np.array(self.y.low))) & (wanted <= self.y.values(np.array(self.y.high)))
         return np.abs(found - wanted)[inside]
 
+    def _given(self, operands: list[Any]) -> Any:
+        return tuple(operands) if self.function.takes_tuple else operands[0]
+
     def in_numpy(self) -> np.ndarray:
         """Codes of the result."""
-        return np.asarray(self.function.compute(self.codes.astype(np.int64), self.constants, self.call.axes))
+        codes = self._given([codes.astype(np.int64) for codes in self.codes])
+        return np.asarray(self.function.compute(codes, self.constants, self.call.axes))
 
     def in_torch(self) -> np.ndarray:
         """Codes of the result."""
         constants = {name: torch.from_numpy(value) for name, value in self.constants.items()}
-        result = self.function.compute(torch.from_numpy(self.codes.astype(np.int64)), constants, self.call.axes)
+        codes = self._given([torch.from_numpy(codes.astype(np.int64)) for codes in self.codes])
+        result = self.function.compute(codes, constants, self.call.axes)
         return np.asarray(result.numpy())
 
     def in_onnxruntime(self, opset: int) -> np.ndarray:
         """Codes of the result."""
-        return np.asarray(
-            Session(io.load(self.model(opset)), optimize=True, what="the function").run({"x": self.codes})["y"]
-        )
+        given = dict(zip(self.function.operand_names, self.codes, strict=True))
+        return np.asarray(Session(io.load(self.model(opset)), optimize=True, what="the function").run(given)["y"])
 
     def model(self, opset: int) -> onnx.ModelProto:
         """A model that calls the function."""
-        kinds = [helper.np_dtype_to_tensor_dtype(np.dtype(name)) for name in (self.function.x, self.function.y)]
+        names, types = (
+            (*self.function.operand_names, "y"),
+            (*[self.function.x] * self.function.operands, self.function.y),
+        )
         values = [
-            helper.make_tensor_value_info(name, kind, array.shape)
-            for name, kind, array in zip("xy", kinds, (self.codes, self.in_numpy()), strict=True)
+            helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(kind)), array.shape)
+            for name, kind, array in zip(names, types, (*self.codes, self.in_numpy()), strict=True)
         ]
         dtypes = self.function.dtypes()
         initializers = [
@@ -96,8 +105,8 @@ class Case:
             for name, array in self.constants.items()
         ]
         attributes: dict[str, Any] = {"axes": list(self.call.axes)} if self.function.rows else {}
-        node = helper.make_node(self.function.name, ["x", *self.constants], ["y"], domain=DOMAIN, **attributes)
-        graph = helper.make_graph([node], "g", values[:1], values[1:], initializers)
+        node = helper.make_node(self.function.name, [*names[:-1], *self.constants], ["y"], domain=DOMAIN, **attributes)
+        graph = helper.make_graph([node], "g", values[:-1], values[-1:], initializers)
         imports = [helper.make_opsetid("", opset), helper.make_opsetid(DOMAIN, VERSION)]
         function = self.function.to_onnx(opset)
         made = helper.make_model(graph, functions=[function], opset_imports=imports, ir_version=8)
@@ -114,14 +123,19 @@ def grid(low: float, high: float, storage: str) -> CodeGrid:
 
 def case(operator: str, x: str, y: str, *, rows: int = ROWS) -> Case:
     """Random rows, rows around one end, and rows of all codes' ends; all codes of functions of single elements."""
-    function = library.kinds()[operator](x, y)
+    kind = library.kinds()[operator]
+    function = library.variadic(kind, x, y, 3) if kind.is_variadic else kind(x, y)
     ranges = RANGES[operator]
     of_x, of_y = grid(*ranges[0], x), grid(*ranges[1], y)
     random = np.random.default_rng(0)
-    weights = {name: random.normal(1.0, 0.3, ROW) for name in function.weights}
-    call = Call((-1,), ROW if function.rows else 1, weights, {"epsilon": 1e-5} if function.weights else {})
-    codes = _rows(of_x, rows) if function.rows else np.arange(of_x.low, of_x.high + 1)
-    return Case(function, of_x, of_y, call, codes.astype(x), function.constants(of_x, of_y, call))
+    weights = {name: random.normal(1.0, 0.3, ROW if function.rows else ()) for name in function.weights}
+    attributes = {"epsilon": 1e-5} if function.rows and function.weights else {}
+    others = (of_x,) * (function.operands - 1)
+    call = Call((-1,), ROW if function.rows else 1, weights, attributes, others)
+    first = _rows(of_x, rows) if function.rows else np.arange(of_x.low, of_x.high + 1)
+    # The other operands have all codes too, in another order each.
+    codes = [first, *(random.permutation(first) for _ in others)]
+    return Case(function, of_x, of_y, call, tuple(c.astype(x) for c in codes), function.constants(of_x, of_y, call))
 
 
 def _rows(x: CodeGrid, count: int) -> np.ndarray:

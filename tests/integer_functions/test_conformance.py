@@ -46,7 +46,7 @@ def test_a_body_has_no_float(operator: str) -> None:
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_stages_hold_what_is_reached(operator: str) -> None:
     """The widths are proofs, so no code may lead out of them; onnxruntime would wrap around there."""
-    for stage in library.kinds()[operator]("uint8", "uint8").stages():
+    for stage in cases.case(operator, "uint8", "uint8", rows=8).function.stages():
         assert stage.low <= stage.high
         assert stage.bits <= 64
 
@@ -109,3 +109,34 @@ def test_the_page_of_bounds_is_current() -> None:
     assert integer_operators.PAGE.read_text(encoding="utf-8") == integer_operators.page(), (
         "run tools/integer_operators.py"
     )
+
+
+@pytest.mark.parametrize("storage", ["int8", "uint16"])
+def test_quotients_of_zero_and_of_both_signs(storage: str) -> None:
+    function = library.kinds()["Div"](storage, storage)
+    x, y = cases.grid(-4, 4, storage), cases.grid(-8, 8, storage)
+    steps = np.array([-100, -7, 0, 7, 100])
+    dividend, divisor = (part.reshape(-1) + x.zero_point for part in np.meshgrid(steps, steps))
+    constants = function.constants_of([x, x], y, cases.Call())
+    found = function.compute((dividend, divisor), constants) - y.zero_point
+    wanted = np.sign(dividend - x.zero_point) * np.sign(divisor - x.zero_point)
+    zero = divisor == x.zero_point
+    np.testing.assert_array_equal(np.sign(found)[~zero], wanted[~zero])
+    ends = {-1: y.low, 0: y.zero_point, 1: y.high}
+    expected = [ends[int(sign)] for sign in np.sign(dividend - x.zero_point)[zero]]
+    np.testing.assert_array_equal(found[zero] + y.zero_point, expected)
+
+
+def test_names_of_functions_of_several_operands() -> None:
+    found = library.named("WeightedSum12_uint8_int8")
+    assert found is not None
+    assert (found.operands, found.name) == (12, "WeightedSum12_uint8_int8")
+    assert list(found.operand_names[:2]) == ["x", "x_2"]
+    for unknown in ("WeightedSum_uint8_int8", "WeightedSum0_uint8_int8", "Div2_uint8_uint8", "Softmax3_uint8_uint8"):
+        assert library.named(unknown) is None
+
+
+def test_sums_of_many_operands_stay_in_int32() -> None:
+    for count in (1, 2, 7, 64):
+        stages = library.variadic(library.kinds()["WeightedSum"], "uint8", "int8", count).stages()
+        assert max(stage.bits for stage in stages) <= 32

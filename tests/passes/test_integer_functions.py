@@ -130,3 +130,101 @@ def test_long_codes_have_as_many_segments_as_asked_for() -> None:
     x = np.random.default_rng(0).uniform(-8, 8, (40, 5, 16)).astype(np.float32)
     error = np.abs(outputs(result.model, x) - outputs(before, x)).max()
     assert 1e-5 < error <= 0.0963 * 0.25**2 / 8 + 2 / 65536  # a segment is a quarter wide
+
+
+SUMMED = """<ir_version: 8, opset_import: ["" : 17]> g (float[N, 5, 16] x, float[N, 5, 16] w) => (float[N, 5, 16] y)
+<float s = {0.0625}, uint8 z = {128}, float t = {0.03125}, uint8 u = {0}, float h = {0.5}, float hs = {0.001953125},
+ uint8 hz = {0}, float[5, 1] b = {0.1, 0.2, 0.3, 0.4, 0.5}>
+{
+    q = QuantizeLinear (x, s, z)
+    d = DequantizeLinear (q, s, z)
+    k = QuantizeLinear (w, s, z)
+    e = DequantizeLinear (k, s, z)
+    hq = QuantizeLinear (h, hs, hz)
+    hd = DequantizeLinear (hq, hs, hz)
+    m = Mul (hd, d)
+    mq = QuantizeLinear (m, s, z)
+    md = DequantizeLinear (mq, s, z)
+    n = Sub (e, md)
+    nq = QuantizeLinear (n, s, z)
+    nd = DequantizeLinear (nq, s, z)
+    o = Add (nd, b)
+    f = Relu (o)
+    c = QuantizeLinear (f, t, u)
+    y = DequantizeLinear (c, t, u)
+}"""
+"""``relu(w - x / 2 + b)``, with pairs between all operators."""
+
+
+def summed(text: str) -> tuple[np.ndarray, np.ndarray, onnx.ModelProto, bool]:
+    """Results before and behind the pass, which is asked for weighted sums, the model, and whether it changed."""
+    before = onnx.parser.parse_model(text)
+    result = IntegerFunctions(("WeightedSum",)).run(before)
+    random = np.random.default_rng(0)
+    given = {name: random.uniform(-4, 4, (40, 5, 16)).astype(np.float32) for name in "xw"}
+    first, second = (
+        np.asarray(Session(io.load(made), optimize=False, what="the model").run(given)["y"])
+        for made in (before, result.model)
+    )
+    exact = np.maximum(given["w"] - given["x"] / 2 + np.array([[0.1], [0.2], [0.3], [0.4], [0.5]]), 0)
+    return np.abs(first - exact), np.abs(second - exact), result.model, result.changed
+
+
+def test_a_weighted_sum_is_one_call_with_one_rounding() -> None:
+    before, after, made, _ = summed(SUMMED)
+    onnx.checker.check_model(made, full_check=True)
+    kinds = [node.op_type for node in made.graph.node]
+    assert kinds == ["QuantizeLinear"] * 2 + ["WeightedSum2_uint8_uint8", "DequantizeLinear"]
+    constants = {i.name: list(i.dims) for i in made.graph.initializer}
+    # The bias has the name of the constant that it is; a weight of -h is none of the file's.
+    assert (constants["c_weight_2_quantized"], constants["b_quantized"]) == ([], [5, 1])
+    # Half a step of each operand and of the result; with the pairs between, half a step of each of these on top.
+    bound = 0.0625 / 2 * 1.5 + 0.03125 / 2
+    assert after.max() <= bound * 1.001
+    assert before.max() > bound * 1.3
+    called = io.load(made)
+    (here,) = calls.places(called)
+    values = {name: v.const_value.numpy() for name, v in called.graph.initializers.items() if v.const_value is not None}
+    as_float32 = {name: v.astype(np.float32).astype(np.float64) for name, v in calls.parameters(here).items()}
+    for name, value in calls.constants(here, *calls.grids(here), as_float32).items():
+        np.testing.assert_array_equal(value, values[name])
+    calls.expand(called, as_float=True)
+    (shown,) = [node for node in called.graph if node.op_type == "WeightedSum"]
+    assert [str(v.name) for v in shown.inputs] == ["k_DequantizeLinear_Output", "q_DequantizeLinear_Output"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        SUMMED.replace("uint8 u = {0}", "uint8 u = {9}"),
+        SUMMED.replace("float[N, 5, 16] y)", "float[N, 5, 16] y, float[N, 5, 16] o)"),
+    ],
+    ids=["a Relu inside of the grid", "a sum that is an output"],
+)
+def test_the_last_operator_of_a_sum_stays_where_it_has_to(text: str) -> None:
+    kinds = [node.op_type for node in summed(text)[2].graph.node]
+    assert kinds.count("Add") == kinds.count("WeightedSum2_uint8_uint8") == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        SUMMED.replace("m = Mul (hd, d)", "m = Mul (e, d)").replace("o = Add (nd, b)", "o = Identity (nd)"),
+        SUMMED.replace("float[5, 1] b = {0.1", "float[5, 1] b = {3e38"),
+    ],
+    ids=["a product of two tensors", "a bias that is too large"],
+)
+def test_sums_left_alone(text: str) -> None:
+    assert not summed(text)[3]
+
+
+def test_a_sum_of_two_stays_an_operator_that_targets_have() -> None:
+    text = SUMMED.replace("m = Mul (hd, d)", "m = Identity (d)").replace("o = Add (nd, b)", "o = Identity (nd)")
+    assert not summed(text)[3]
+
+
+def test_a_part_that_something_else_reads_is_an_operand() -> None:
+    text = SUMMED.replace("float[N, 5, 16] y)", "float[N, 5, 16] y, float[N, 5, 16] md)")
+    made = summed(text)[2]
+    assert [n.op_type for n in made.graph.node if n.domain] == ["WeightedSum2_uint8_uint8"]
+    assert "Mul" in [n.op_type for n in made.graph.node]

@@ -46,9 +46,9 @@ class FunctionConstants:
                 for name in here.function.weights
                 if calls.weight_name(here, name) in tensors
             }
-            x = _grid(here.source, here.function.x, current)
+            x = [_grid(source, here.function.x, current) for source in here.sources]
             y = _grid(here.result, here.function.y, current)
-            made = here.function.constants(x, y, here.call(weights))
+            made = here.function.constants_of(x, y, here.call(weights))
             found |= {str(value.name): made[name] for name, value in here.constants.items()}
         return found
 

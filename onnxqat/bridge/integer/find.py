@@ -146,12 +146,13 @@ def _function(module: OnnxModule, node: fx.Node, grids: dict[fx.Node, FakeQuanti
     held = module.get_submodule(str(node.target)) if node.op == "call_module" else None
     users = list(node.users)
     quantizer = _quantizer(module, users[0]) if len(users) == 1 else None
-    source = node.args[0] if node.args else None
-    if not isinstance(held, FloatTwin) or quantizer is None or not isinstance(source, fx.Node) or source not in grids:
+    if not isinstance(held, FloatTwin) or quantizer is None:
         return None
-    if not _is_output_grid(grids[source]) or not _is_output_grid(quantizer):
+    operands = node.args[: held.function.operands]
+    sources = [grids[source] for source in operands if isinstance(source, fx.Node) and source in grids]
+    if len(sources) < held.function.operands or not all(map(_is_output_grid, (*sources, quantizer))):
         return None
-    return _Match(node, held, FunctionUnit, [grids[source]], [], users[0], quantizer)
+    return _Match(node, held, FunctionUnit, sources, [], users[0], quantizer)
 
 
 def _match(

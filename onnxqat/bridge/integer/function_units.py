@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch.nn import functional
 from onnxqat.arithmetic import Grid
 from onnxqat.arithmetic._arrays import Array
 from onnxqat.bridge.integer.unit import Formula
+from onnxqat.errors import CheckError
 from onnxqat.integer_functions.definition import Call, CodeGrid, IntegerFunction
 
 Operation = Callable[..., Tensor]
@@ -49,6 +51,19 @@ def _normalize_power(x: Tensor, call: Call, gamma: Tensor) -> Tensor:
     return x * torch.rsqrt(power + _number(call, "epsilon", 1e-5)) * gamma
 
 
+def _quotient(x: Tensor, call: Call, divisor: Tensor) -> Tensor:
+    return x / divisor
+
+
+def _weighted_sum(x: Tensor, call: Call, *rest: Tensor) -> Tensor:
+    count = (len(rest) + 1) // 2
+    operands, weights, bias = (x, *rest[: count - 1]), rest[count - 1 : -1], rest[-1]
+    total = bias
+    for operand, weight in zip(operands, weights, strict=True):
+        total = total + operand * weight
+    return total
+
+
 def _of_elements(function: Callable[[Tensor], Tensor]) -> Operation:
     return lambda x, call: function(x)
 
@@ -59,6 +74,7 @@ def _number(call: Call, name: str, default: float) -> float:
 
 
 OPERATIONS: dict[str, Operation] = {
+    "Div": _quotient,
     "Elu": _elu,
     "Gelu": _gelu,
     "GlobalAveragePool": _mean,
@@ -66,6 +82,7 @@ OPERATIONS: dict[str, Operation] = {
     "LayerNormalization": _normalize,
     "RMSNormalization": _normalize_power,
     "Softmax": _softmax,
+    "WeightedSum": _weighted_sum,
     "Abs": _of_elements(torch.abs),
     "Cos": _of_elements(torch.cos),
     "Erf": _of_elements(torch.erf),
@@ -96,9 +113,9 @@ class FloatTwin(nn.Module):
         super().__init__()
         self.function, self.call = function, call
 
-    def forward(self, x: Tensor, *weights: Tensor) -> Tensor:
-        """Compute the operator on dequantized values."""
-        return OPERATIONS[self.function.operator](x, self.call, *weights)
+    def forward(self, x: Tensor, *rest: Tensor) -> Tensor:
+        """Compute the operator on dequantized values: those of `x` and further operands, and weights behind them."""
+        return OPERATIONS[self.function.operator](x, self.call, *rest)
 
 
 class FunctionUnit(Formula):
@@ -114,22 +131,36 @@ class FunctionUnit(Formula):
     def values(self, grids: tuple[Grid, ...], output: Grid | None, *args: Any) -> Array:
         """See the base class."""
         assert output is not None
-        x, *weights = args
-        twin, grid = self.operation, grids[0]
+        twin = self.operation
         function = twin.function
+        operands, weights = args[: function.operands], args[function.operands :]
         held = dict(zip(function.weights, map(_doubles, weights), strict=True))
+        diverged = not all(np.isfinite(weight).all() for weight in held.values())
+        if diverged:  # there are no codes of NaN: the result is NaN below, so that the module does not look alive
+            held = {name: np.nan_to_num(weight, posinf=0.0, neginf=0.0) for name, weight in held.items()}
         call = dataclasses.replace(twin.call, parameters=held)
-        constants = function.constants(_code_grid(grid, function.x), _code_grid(output, function.y), call)
-        # A tensor that is on a grid has no code outside of it, and NaN has the code of zero.
-        codes = (x / grid.scale).round() + grid.zero_point
-        if isinstance(x, Tensor):
-            whole = codes.nan_to_num(grid.zero_point).clip(grid.low, grid.high).to(torch.int64)
-            here = {name: torch.from_numpy(value).to(x.device) for name, value in constants.items()}
-            found = function.compute(whole, here, call.axes).to(torch.float32)
-        else:
-            whole = np.nan_to_num(codes, nan=float(grid.zero_point)).clip(grid.low, grid.high).astype(np.int64)
-            found = function.compute(whole, constants, call.axes).astype(np.float32)
-        return output.saturated(found) * output.scale
+        of_operands = [_code_grid(grid, function.x) for grid in grids]
+        try:
+            constants: dict[str, Any] = function.constants_of(of_operands, _code_grid(output, function.y), call)
+        except ValueError as reason:  # the file's fit: training moved them
+            hint = "lower the learning rate, or make the file without this integer function"
+            raise CheckError("accumulator-overflow", f"{self.tensor}: {function.name}: {reason}", hint=hint) from None
+        if isinstance(operands[0], Tensor):
+            device = operands[0].device
+            constants = {name: torch.from_numpy(value).to(device) for name, value in constants.items()}
+        codes = tuple(map(_codes, operands, grids))
+        found = function.compute(codes if function.takes_tuple else codes[0], constants, call.axes)
+        exact = found.to(torch.float32) if isinstance(found, Tensor) else found.astype(np.float32)
+        result = output.saturated(exact) * output.scale
+        return result * math.nan if diverged else result
+
+
+def _codes(x: Array, grid: Grid) -> Array:
+    """Return the codes of `x`, int64: a tensor on a grid has none outside of it, and NaN has the code of zero."""
+    codes = (x / grid.scale).round() + grid.zero_point
+    if isinstance(codes, Tensor):
+        return codes.nan_to_num(float(grid.zero_point)).clip(grid.low, grid.high).to(torch.int64)
+    return np.nan_to_num(codes, nan=float(grid.zero_point)).clip(grid.low, grid.high).astype(np.int64)
 
 
 def _doubles(weight: Array) -> np.ndarray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -94,7 +94,9 @@ class Normalization(IntegerFunction, abc.ABC):
             "y_zero_point": np.asarray(y.zero_point, np.int64),
         }
 
-    def parameters(self, constants: Constants, y: CodeGrid) -> dict[str, npt.NDArray[np.float64]]:
+    def parameters(
+        self, constants: Constants, grids: Sequence[CodeGrid], y: CodeGrid
+    ) -> dict[str, npt.NDArray[np.float64]]:
         """See the base class."""
         shift = int(constants["y_shift"])
         gamma = constants["gamma"].astype(np.float64) * y.scale * 2.0 ** (QUOTIENT - shift)

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import onnxqat
+from onnxqat.errors import CheckError
 from onnxqat.graph import io
 from onnxqat.placement.table_overrides import Overrides
 from onnxqat.runtime.session import Session
@@ -131,3 +132,70 @@ def test_means_of_images_of_any_size(arithmetic: str) -> None:
         if arithmetic == "onnxruntime":
             wanted = Session(io.load(model), optimize=True, what="the model").run(feeds)["out"]
             np.testing.assert_array_equal(first.outputs["out"], wanted)
+
+
+MIXED = """
+<ir_version: 10, opset_import: ["" : 21]>
+g (float[N, 3, 8, 8] image) => (float[N, 4, 6, 6] out)
+<float[4, 3, 3, 3] w, float[4, 3, 3, 3] v, float half = {0.5}, float rest = {0.375}, float[4, 1, 1] scale, float[4, 1, 1] b, float one = {1.0}>
+{
+    p = Conv (image, w)
+    o = Conv (image, v)
+    pw = Mul (p, half)
+    ow = Mul (rest, o)
+    s = Add (pw, ow)
+    r = Add (s, p)
+    t = Tanh (r)
+    n = Mul (t, scale)
+    m = Add (n, b)
+    a = Abs (o)
+    d = Add (a, one)
+    out = Div (m, d)
+}"""
+"""A MixedOp with a residual, a BatchNormalization that stands alone, and a quotient."""
+
+
+def test_sums_and_quotients_on_codes(tmp_path: Path) -> None:
+    data = {"image": np.random.default_rng(0).standard_normal((32, 3, 8, 8)).astype(np.float32)}
+    onnx.save(with_weights(MIXED), tmp_path / "model.onnx")
+    chosen = Overrides(integer="all", reduce_range=True)
+    path = onnxqat.insert_qdq(tmp_path / "model.onnx", calibration=data, overrides=chosen, fast=True, guard=False).model
+    kinds = [node.op_type.partition("_")[0] for node in onnx.load(path).graph.node if node.domain]
+    assert kinds == ["WeightedSum3", "Tanh", "WeightedSum1", "Abs", "Div"]
+    model = onnxqat.to_integer(path)
+    assert model.float_operators() == []
+    np.testing.assert_array_equal(model.run(data).outputs["out"], session(path, data))
+    module = onnxqat.to_torch(path, arithmetic="onnxruntime")
+    onnxqat.write_back(module, path, tmp_path / "same.onnx")
+    assert (tmp_path / "same.onnx").read_bytes() == path.read_bytes()
+    optimizer = torch.optim.AdamW(module.train().parameters(), lr=1e-2)
+    images = torch.from_numpy(data["image"])
+    for _ in range(3):
+        optimizer.zero_grad()
+        module(images).square().mean().backward()
+        optimizer.step()
+    gradients = {name for name, p in module.named_parameters() if p.grad is not None and p.grad.abs().max() > 0}
+    assert {"scale_DequantizeLinear_Output", "b_DequantizeLinear_Output", "w", "v"} <= gradients
+    written = onnxqat.write_back(module, path, tmp_path / "tuned.onnx")
+    with torch.no_grad():
+        expected = module.eval()(images).numpy()
+    np.testing.assert_array_equal(session(written, data), expected)
+    report = onnxqat.lint(written, backend="onnxruntime-cpu")
+    assert [finding.code for finding in report.findings if finding.severity == "error"] == []
+    assert onnxqat.explain(written, backend="onnxruntime-cpu").float_nodes == ()
+
+
+def test_weights_that_diverged_are_nan_and_those_that_outgrew_the_sum_are_named(tmp_path: Path) -> None:
+    data = {"image": np.random.default_rng(0).standard_normal((8, 3, 8, 8)).astype(np.float32)}
+    onnx.save(with_weights(MIXED), tmp_path / "model.onnx")
+    chosen = Overrides(integer="weightedsum", reduce_range=True)
+    made = onnxqat.insert_qdq(tmp_path / "model.onnx", calibration=data, overrides=chosen, fast=True, guard=False).model
+    module = onnxqat.to_torch(made)
+    images = torch.from_numpy(data["image"])
+    bias = module.get_parameter("r_QuantizeLinear_Output_bias")
+    with torch.no_grad():
+        bias.fill_(torch.nan)
+        assert module(images).isnan().all()
+        bias.fill_(1e30)
+        with pytest.raises(CheckError, match=r"r: WeightedSum3_uint8_uint8: its weights reach .* and its bias"):
+            module(images)

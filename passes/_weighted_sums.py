@@ -1,0 +1,163 @@
+"""Weighted sums between pairs: products with constants and the Adds that join them, as one group."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from onnxqat import numerics
+from onnxqat.graph import qdq, query, read_qparams
+from onnxqat.integer_functions import calls
+
+Constant = npt.NDArray[np.float64]
+
+MOST = 64
+"""Operands of one sum: multipliers of 8-bit codes keep 16 bits and more."""
+
+
+@dataclasses.dataclass
+class WeightedSum:
+    """The operators of ``w_1 * x_1 + ... + w_n * x_n + bias`` and the pairs between them.
+
+    Attributes:
+        operands: dequantized tensors, in the order of the sum.
+        weights: factor of each operand.
+        named: constant of the file that each weight is, where it is one alone.
+        bias: the constants that are added.
+        bias_named: constant of the file that the bias is, where it is one alone.
+        nodes: operators and inner pairs, from the last to the first.
+        constants: how many constants are added.
+    """
+
+    operands: list[ir.Value] = dataclasses.field(default_factory=list)
+    weights: list[Constant] = dataclasses.field(default_factory=list)
+    named: list[ir.Value | None] = dataclasses.field(default_factory=list)
+    bias: Constant = dataclasses.field(default_factory=lambda: np.zeros((), np.float64))
+    bias_named: ir.Value | None = None
+    nodes: list[ir.Node] = dataclasses.field(default_factory=list)
+    constants: int = 0
+
+
+_OPERATORS = ("Add", "Mul", "Sub", "Sum")
+
+
+def ending_in(node: ir.Node) -> WeightedSum | str:
+    """Return the weighted sum whose last operator is `node`, or the reason why there is none."""
+    found = WeightedSum()
+    reason = _collect(node, np.ones((), np.float64), None, found)
+    if reason:
+        return reason
+    if not found.operands:
+        return "all that it reads is constant"
+    return found if len(found.operands) <= MOST else f"more than {MOST} tensors are added"
+
+
+def _collect(node: ir.Node, factor: Constant, named: ir.Value | None, found: WeightedSum) -> str:
+    """Add the terms of `node`, each times `factor`; returns a reason why that can't be, or nothing."""
+    found.nodes.append(node)
+    if node.op_type == "Mul":
+        values = [(v, _constant(v)) for v in node.inputs]
+        constants = [(v, c) for v, c in values if c is not None]
+        others = [v for v, c in values if c is None]
+        if len(constants) != 1 or len(others) != 1:
+            return "a product of two tensors is none of a weighted sum"
+        value, constant = constants[0]
+        if not _keeps_shape(constant, others[0]):
+            return "a factor makes a tensor larger"
+        alone = value if factor.size == 1 and factor == 1 and named is None else None
+        return _term(others[0], factor * constant, alone, found)
+    signs = [1.0, -1.0] if node.op_type == "Sub" else [1.0] * len(node.inputs)
+    for value, sign in zip(node.inputs, signs, strict=True):
+        reason = _term(value, factor * sign, None, found)
+        if reason:
+            return reason
+    return ""
+
+
+def _term(value: ir.Value | None, factor: Constant, named: ir.Value | None, found: WeightedSum) -> str:
+    constant = _constant(value)
+    if value is None:
+        return "an input is left out"
+    if constant is not None:
+        found.bias = found.bias + factor * constant
+        found.constants += 1
+        found.bias_named = value if found.constants == 1 and np.all(factor == 1) else None
+        return ""
+    inner = _inner(value)
+    if inner is not None:
+        pair, node = inner
+        found.nodes.extend(pair)
+        return _collect(node, factor, named, found)
+    maker = value.producer()
+    if maker is None or not qdq.is_dequantize(maker):
+        return "no pair is in front of it"
+    found.operands.append(value)
+    found.weights.append(factor)
+    found.named.append(named)
+    return ""
+
+
+def _inner(value: ir.Value) -> tuple[list[ir.Node], ir.Node] | None:
+    """Return the pair in front of `value` and the operator of the sum in front of that, where nothing else reads them."""
+    pair: list[ir.Node] = []
+    here: ir.Value | None = value
+    maker = value.producer()
+    if maker is not None and qdq.is_dequantize(maker):
+        quantize = None if maker.inputs[0] is None else calls.quantize_of(maker.inputs[0])
+        while maker is not None and quantize is not None and maker is not quantize and _reads_once(here):
+            pair.append(maker)
+            here = maker.inputs[0]
+            maker = None if here is None else here.producer()
+        if quantize is None or maker is not quantize or not _reads_once(here):
+            return None
+        pair.append(quantize)
+        here = quantize.inputs[0]
+        maker = None if here is None else here.producer()
+    if here is None or maker is None or maker.domain or not _reads_once(here):
+        return None
+    if maker.op_type == "Mul" and sum(_constant(v) is not None for v in maker.inputs) != 1:
+        return None
+    return (pair, maker) if maker.op_type in _OPERATORS else None
+
+
+def _reads_once(value: ir.Value | None) -> bool:
+    return value is not None and query.reads(value) == 1 and not value.is_graph_output()
+
+
+def _constant(value: ir.Value | None) -> Constant | None:
+    """Numbers of a constant, behind its pair where it has one."""
+    if value is None:
+        return None
+    array = query.constant_array(value)
+    if array is not None:
+        return np.asarray(array, np.float64) if array.dtype.kind == "f" else None
+    maker = value.producer()
+    if maker is None or not qdq.is_dequantize(maker):
+        return None
+    return _dequantized(maker)
+
+
+def _dequantized(node: ir.Node) -> Constant | None:
+    codes = query.constant_array(node.inputs[0])
+    source = None if node.inputs[0] is None else calls.quantize_of(node.inputs[0])
+    values = None if source is None else query.constant_array(source.inputs[0])
+    try:
+        qparams = read_qparams.read(node, None)
+    except read_qparams.NotAQuantizerError:
+        return None
+    if codes is not None:
+        return np.asarray(numerics.dequantize(codes, qparams), np.float64)
+    return None if values is None else np.asarray(numerics.fake_quantize(values, qparams), np.float64)
+
+
+def _keeps_shape(constant: Constant, value: ir.Value | None) -> bool:
+    """Check whether the product with `constant` has the shape of `value`."""
+    if constant.ndim == 0:
+        return True
+    if value is None or value.shape is None or constant.ndim > value.shape.rank():
+        return False
+    sizes = list(value.shape)[value.shape.rank() - constant.ndim :]
+    return all(size in (1, known) for size, known in zip(constant.shape, sizes, strict=True))
