@@ -175,6 +175,6 @@ def with_inline_attributes(model: ir.Model) -> ir.Model:
 
 def _external_attributes(model: ir.Model) -> Iterator[tuple[ir.Node, ir.Attr]]:
     for node in walk.nodes(model):
-        for attribute in node.attributes.values():
+        for attribute in node.attributes.data.values():  # the dict inside: every session asks for all of them
             if isinstance(attribute.value, ir.ExternalTensor):
                 yield node, attribute

@@ -91,7 +91,7 @@ class TriedSession:
         self._loops = any(node.op_type == "Loop" for node in walk.nodes(model))
         self._number: int | None = next(_NUMBERS)
         with contextlib.ExitStack() as stack:
-            self._source: bytes | str = _serialized(model, stack)
+            self._source: bytes | str = _serialized(model, self._weights, stack)
             self._try_to_open()
             self.session = onnxruntime.InferenceSession(**session_arguments(self._source, settings.plain()))
         self._dimensions = [(i.name, i.shape) for i in self.session.get_inputs()]
@@ -190,10 +190,9 @@ def _fed(feeds: Mapping[str, Array], inputs: Sequence[tuple[str, Any]]) -> dict[
     return {dimension: size for dimension, size in axes if isinstance(dimension, str)}
 
 
-def _serialized(model: ir.Model, stack: contextlib.ExitStack) -> bytes | str:
-    """The model as bytes; a large one through a temporary folder, since a protobuf ends at 2 GB."""
-    held = (v.const_value for graph in model.graphs() for v in graph.initializers.values())
-    if sum(t.nbytes for t in held if t is not None) <= _IN_MEMORY:
+def _serialized(model: ir.Model, weights: int, stack: contextlib.ExitStack) -> bytes | str:
+    """The model as bytes; one with many bytes of `weights` through a temporary folder, since a protobuf ends at 2 GB."""
+    if weights <= _IN_MEMORY:
         return bytes(io.to_proto(model).SerializeToString())
     path = stack.enter_context(scratch()) / "model.onnx"
     ir.save(with_inline_attributes(model), path, external_data="model.data", size_threshold_bytes=1024)

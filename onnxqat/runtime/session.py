@@ -77,6 +77,7 @@ class Session:
         settings = Settings(optimize, entries, (*custom_ops, *user_ops.libraries()), threads=threads)
         extended, self._outputs = _with_outputs(model, tensors)
         if precise:
+            extended = extended.clone() if extended is model else extended
             unshared.unshare(extended)
         plain = _without_bfloat16(extended)
         self.converted = plain is not extended
@@ -140,15 +141,21 @@ def main_values(graph: ir.Graph) -> dict[str, ir.Value]:
 
 
 def _with_outputs(model: ir.Model, names: Iterable[str]) -> tuple[ir.Model, dict[str, str]]:
-    """A copy with more outputs, and the output of each tensor that lies in a branch of If."""
-    copy, renamed = omitted.drop(model.clone()), dict[str, str]()
+    """`model` with more outputs, and the output of each tensor that lies in a branch of If.
+
+    A copy, where anything is to be changed.
+    """
+    renamed: dict[str, str] = {}
+    outputs = {v.name for v in model.graph.outputs}
+    wanted = [name for name in names if name not in outputs]
+    if not wanted and not _is_misread(model):
+        return model, renamed
+    copy = omitted.drop(model.clone())
     seen: set[str] = set()
     for node in walk.nodes(copy):
         if node.name in seen:  # which onnxruntime refuses, and ONNX allows
             node.name = None
         seen.update([node.name] if node.name else [])
-    outputs = {v.name for v in copy.graph.outputs}
-    wanted = [name for name in names if name not in outputs]
     if not wanted:
         return copy, renamed
     values, fresh = branch_tensors.observable(copy), build.Names(copy)
@@ -164,6 +171,16 @@ def _with_outputs(model: ir.Model, names: Iterable[str]) -> tuple[ir.Model, dict
         copy.graph.outputs.append(value)
         outputs.add(name)
     return copy, renamed
+
+
+def _is_misread(model: ir.Model) -> bool:
+    """Check whether onnxruntime refuses or misreads what ONNX allows: a repeated name, an empty name as last input."""
+    names: set[str] = set()
+    for node in walk.nodes(model):
+        if node.name in names or (node.inputs and node.inputs[-1] is None):
+            return True
+        names.update([node.name] if node.name else [])
+    return False
 
 
 def _without_bfloat16(model: ir.Model) -> ir.Model:
