@@ -1,20 +1,28 @@
 """insert_qdq runs a few calibration samples through what it made."""
 
+import math
+import re
 from pathlib import Path
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from onnx import helper, numpy_helper
+from onnx import helper, numpy_helper, parser
 
 import onnxqat
+from onnxqat.calibration import noise
+from onnxqat.data.data import open_data
+from onnxqat.data.inputs import of_graph
 from onnxqat.errors import CheckError
+from onnxqat.insertion import trial
 from onnxqat.placement.table_overrides import Overrides
 from onnxqat.report import build, terminal
 from onnxqat.runtime import non_finite, session
 from onnxqat.runtime.isolated_session import TriedSession
 from onnxqat.runtime.session import Session
+from onnxqat.types import Remark
+from onnxqat.verdict import AMBER_SQNR
 from tests.insertion import culprits
 from tests.insertion.culprits import Made
 from tests.validation import tiny
@@ -154,3 +162,38 @@ def test_nothing_is_run_on_random_data_and_on_data_that_are_read_once() -> None:
     assert onnxqat.insert_qdq(model, random_data=True).trial is None
     once = iter([{"image": tiny.images(4)}])
     assert onnxqat.insert_qdq(model, calibration=once, equalize=False).trial is None
+
+
+def test_noise_of_few_values_is_told_from_noise_of_all() -> None:
+    """An argmax of near ties ruins the values that it chooses, and no more calibration mends that."""
+    rng = np.random.default_rng(0)
+    text = """<ir_version: 8, opset_import: ["" : 17]> g (float[N, 32, 4] x) => (float[N, 32] y)
+    <float[4] table = {10, 20, 40, 80}> { scaled = Mul(x, factor) best = ArgMax <axis = 2, keepdims = 0> (scaled)
+    taken = Gather(table, best) least = ReduceMean <axes = [2], keepdims = 0> (x) y = Add(taken, least) }"""
+
+    def model(*factor: float) -> ir.Model:
+        made = parser.parse_model(text)
+        made.graph.initializer.append(numpy_helper.from_array(np.array([factor], np.float32), "factor"))
+        return ir.from_proto(onnx.shape_inference.infer_shapes(made))
+
+    original = model(1, 1, 1, 1)
+    data = open_data({"x": rng.uniform(size=(8, 32, 4)).astype(np.float32)}, of_graph(original.graph), batch_size=8)
+    remarks: list[Remark] = []
+    found = trial.run(original, model(1, 1, 1, 1.2), data, remarks)
+    assert found is not None
+    assert found.worst < AMBER_SQNR
+    ((message, concern),) = [(r.message, r.concern) for r in remarks]
+    assert re.search(r"9.% of the noise of output 'y' is in [\d.]+% of its values, and the others have 2...", message)
+    assert concern == "result"
+
+
+def test_even_noise_is_in_no_few_values() -> None:
+    rng = np.random.default_rng(0)
+    signal = rng.normal(size=10_000)
+    assert noise.concentration(signal + 0.1 * rng.normal(size=signal.shape), signal, 30) is None
+    assert noise.concentration(signal, signal, 30) is None
+    flipped = signal.copy()
+    flipped[:100] = 9
+    found = noise.concentration(flipped, signal, 30)
+    assert found is not None
+    assert found == noise.Concentration(0.01, 1.0, math.inf)

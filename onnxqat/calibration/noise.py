@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+MOST, FEW = 0.9, 0.2
+"""Share of the noise that few values have where a choice came out otherwise, and share of the values that are few. Of
+noise that is spread like a normal distribution, so many have 65 %."""
 
 
 def squares(value: npt.NDArray[Any], reference: npt.NDArray[Any]) -> tuple[float, float]:
@@ -20,3 +26,40 @@ def squares(value: npt.NDArray[Any], reference: npt.NDArray[Any]) -> tuple[float
     finite = np.isfinite(x) & np.isfinite(wanted)
     x, wanted = x[finite], wanted[finite]
     return float(np.square(x - wanted).sum()), float(np.square(wanted).sum())
+
+
+@dataclasses.dataclass(frozen=True)
+class Concentration:
+    """Noise that nearly all lies in few values.
+
+    Attributes:
+        values: share of the values.
+        noise: share of the noise that they have.
+        rest_db: signal to noise of the other values; infinite where they are equal.
+    """
+
+    values: float
+    noise: float
+    rest_db: float
+
+
+def concentration(value: npt.NDArray[Any], reference: npt.NDArray[Any], floor: float) -> Concentration | None:
+    """The fewest values without which the others are above a floor, where those few have most of the noise.
+
+    Args:
+        value: numbers of any type and shape.
+        reference: of the same shape.
+        floor: signal to noise, in dB.
+    """
+    x, wanted = np.asarray(value, np.float64).ravel(), np.asarray(reference, np.float64).ravel()
+    finite = np.isfinite(x) & np.isfinite(wanted)
+    noise, signal = np.square(x - wanted)[finite], np.square(wanted)[finite]
+    order = np.argsort(-noise, kind="stable")
+    all_noise, noise, signal = noise.sum(), noise[order], signal[order]
+    # Of the values from each on, the noisiest first.
+    rest, power = (np.append(np.cumsum(part[::-1])[::-1], 0.0) for part in (noise, signal))
+    count = int(np.argmax(power >= rest * 10 ** (floor / 10)))
+    if not count or count > FEW * noise.size or rest[count] > (1 - MOST) * all_noise:
+        return None
+    rest_db = 10 * math.log10(power[count] / rest[count]) if rest[count] else math.inf
+    return Concentration(count / noise.size, float(1 - rest[count] / all_noise), rest_db)

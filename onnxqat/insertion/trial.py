@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from onnxqat import numerics
-from onnxqat.calibration.noise import squares
+from onnxqat.calibration.noise import concentration, squares
 from onnxqat.data.data import Data
 from onnxqat.data.inputs import Feeds, samples_of, static_batch
 from onnxqat.errors import CheckError, ModelError
@@ -100,6 +100,9 @@ def attempt(
         wanted = joined_runs.run(Session(original, optimize=False, what="the float model"), batches)
         origin = None if watched.finite else non_finite.origin(quantized, original, batches)
         noise = {n: sqnr(found[n], w) for n, w in wanted.items() if w.dtype.kind == "f" and w.shape == found[n].shape}
+        remarks.extend(
+            _in_few_values({name: (found[name], wanted[name]) for name, db in noise.items() if db < AMBER_SQNR})
+        )
         costly = _costly(quantized, batches) if min(noise.values(), default=math.inf) < AMBER_SQNR else ()
     except ModelError as error:
         remarks.append(Remark(f"the quantized model was not run: {error.message}", source="insert"))
@@ -107,6 +110,23 @@ def attempt(
     if origin is not None:
         return origin
     return Trial(sum(map(samples_of, batches)), noise, costly)
+
+
+def _in_few_values(noisy: Mapping[str, tuple[Array, Array]]) -> Iterator[Remark]:
+    """Say where the noise of an output comes from few of its values, the others being above the floor.
+
+    Args:
+        noisy: by output, quantized and float values.
+    """
+    for name, (found, wanted) in noisy.items():
+        few = concentration(found, wanted, AMBER_SQNR)
+        if few is not None:
+            rest = "are equal" if few.rest_db == math.inf else f"have {few.rest_db:.1f} dB"
+            text = (
+                f"{few.noise:.0%} of the noise of output {name!r} is in {few.values:.1%} of its values, and the others "
+                f"{rest}: so it is where an index or a threshold that is nearly a tie comes out otherwise"
+            )
+            yield Remark(text, (), "insert", "result")
 
 
 def samples(data: Data) -> list[Feeds]:
