@@ -83,7 +83,8 @@ def test_positions_that_are_no_numbers_do_not_crash() -> None:
 @pytest.mark.parametrize("mode", ["linear", "cubic"])
 @pytest.mark.parametrize("rank", [2, 3])
 def test_grid_sample_has_the_gradient_of_its_positions(mode, rank) -> None:
-    inputs = {name: array.astype(np.float64) for name, array in images(rank, points=4).items()}
+    inputs = {name: array[:1].astype(np.float64) for name, array in images(rank, points=4).items()}
+    inputs["x"] = inputs["x"][:, :, :3, :3, ...]  # each element is moved twice, for each derivative
     inputs["grid"] *= 0.2
     model = one_node.make("GridSample", inputs, outputs={"y": TensorProto.DOUBLE}, opset=20, mode=mode)
     leaves = [t.requires_grad_() for t in lowering_checks.tensors(model, inputs)]
