@@ -26,7 +26,7 @@ def test_real_network_gives_the_same_bits_everywhere(shared: Path, tmp_path: Pat
     x = np.random.default_rng(0).standard_normal((16, 3, 32, 32)).astype(np.float32)
     path = tmp_path / "exact.onnx"
     onnxqat.insert_qdq(
-        source, "onnxruntime-cpu", calibration={"input": x}, output=path, overrides=Overrides(exact=True)
+        source, "onnxruntime-cpu", calibration={"input": x[:4]}, output=path, overrides=Overrides(exact=True)
     )
     reference = outputs(path, x, optimize=False)
     with torch.no_grad():
@@ -41,7 +41,7 @@ def test_short_scales_give_the_same_bits_in_torch(backend: str, shared: Path, tm
     x = np.random.default_rng(0).standard_normal((16, 3, 32, 32)).astype(np.float32)
     path = tmp_path / "short.onnx"
     short = Overrides(scale_bits=(4, 2), reduce_range=True)
-    onnxqat.insert_qdq(source, backend, calibration={"input": x}, output=path, overrides=short, fast=True)
+    onnxqat.insert_qdq(source, backend, calibration={"input": x[:4]}, output=path, overrides=short, fast=True)
     with torch.no_grad():
         bridge = onnxqat.to_torch(path)(torch.from_numpy(x)).numpy()
     np.testing.assert_array_equal(bridge, outputs(path, x, optimize=False))

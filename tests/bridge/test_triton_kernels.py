@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from onnxqat.bridge.kernels import fastest
 from onnxqat.bridge.quantizers.fake_quantize import FakeQuantize
 from onnxqat.types import QParams, QType
+from tests import once
 from tests.bridge.kernel_cases import RAISED, cases
 from tests.torch_releases import since_2_7
 
@@ -27,11 +28,15 @@ dynamo = pytest.mark.filterwarnings(
 
 
 @pytest.fixture(scope="module")
-def interpreted() -> dict[str, str]:
-    command = [sys.executable, "-W", "ignore", "-m", "tests.bridge.interpreted_kernels"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    found: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
+def interpreted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    def make(folder: Path) -> None:
+        command = [sys.executable, "-W", "ignore", "-m", "tests.bridge.interpreted_kernels"]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        (folder / "found.json").write_text(done.stdout.splitlines()[-1], encoding="utf-8")
+
+    folder = once.folder(tmp_path_factory, "interpreted_kernels", make)
+    found: dict[str, str] = json.loads((folder / "found.json").read_text(encoding="utf-8"))
     return found
 
 
