@@ -41,7 +41,7 @@ class WatchedSession:
         self.finite = "" in model.opset_imports
         self._outputs = [str(v.name) for v in model.graph.outputs]
         self._fetched = _watched(watched) if self.finite else []
-        self._session = Session(watched, optimize=False, tensors=self._fetched, what=what)
+        self._session = Session(watched, optimize=False, what=what)
 
     def run(self, feeds: Feeds) -> dict[str, Array]:
         """The graph's outputs by name.
@@ -61,13 +61,14 @@ def _watched(model: ir.Model) -> list[str]:
     so adds up a tensor once it is there instead of holding all of them.
 
     Returns:
-        Names of the sums and of those tensors.
+        Names of the sums and of those tensors, which are outputs of `model` now.
     """
-    names, found = build.Names(model), list[str]()
+    names, found = build.Names(model), list[ir.Value]()
     nodes: list[ir.Node] = []
     for value in main_values(model.graph).values():
-        if value.type is None:
-            found.append(str(value.name))
+        if value.type is None and not value.is_graph_output():
+            value.shape = None  # a stale one does no harm before it is that of an output
+            found.append(value)
         if not isinstance(value.type, ir.TensorType) or value.dtype not in (ir.DataType.FLOAT16, *SUMMED):
             continue
         made, source = list[ir.Node](), value
@@ -79,6 +80,7 @@ def _watched(model: ir.Model) -> list[str]:
         name = names.fresh(f"{value.name}_sum")
         made.append(build.node("ReduceSum", [source], [name], {"keepdims": 0}, dtype=source.dtype, shape=ir.Shape(())))
         nodes[:0] = made
-        found.append(name)
+        found.append(made[-1].outputs[0])
     model.graph.extend(nodes)
-    return found
+    model.graph.outputs.extend(found)
+    return [str(value.name) for value in found]
