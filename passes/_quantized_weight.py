@@ -67,10 +67,9 @@ def _is_private(layer: ir.Node, weight: Quantizer) -> bool:
     readers = [(node, index) for value in weight.outputs for node, index in value.uses()]
     if readers != [(layer, 1)] or any(value.is_graph_output() for value in weight.outputs):
         return False
-    return all(
-        not value.is_graph_output() and all(node in weight.nodes for node, _ in value.uses())
-        for value in (weight.input, *weight.scales)
-    )
+    constants = (weight.input, *weight.scales)
+    users = [node for value in constants for node, _ in value.uses()]
+    return not any(value.is_graph_output() for value in constants) and all(node in weight.nodes for node in users)
 
 
 def overwrite(value: ir.Value, array: np.ndarray, names: build.Names) -> None:

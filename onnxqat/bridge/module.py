@@ -152,17 +152,12 @@ def _flatten(graph: fx.Graph) -> _Spec:
     def encode(node: fx.Node) -> Any:
         return _Ref(node.name)
 
-    return [
-        (
-            node.op,
-            node.name,
-            node.target,
-            fx.node.map_arg(node.args, encode),
-            fx.node.map_arg(node.kwargs, encode),
-            {key: node.meta[key] for key in ("onnx_name", "onnx_node") if key in node.meta},
-        )
-        for node in graph.nodes
-    ]
+    found: _Spec = []
+    for node in graph.nodes:
+        meta = {key: node.meta[key] for key in ("onnx_name", "onnx_node") if key in node.meta}
+        arguments = (fx.node.map_arg(node.args, encode), fx.node.map_arg(node.kwargs, encode))
+        found.append((node.op, node.name, node.target, *arguments, meta))
+    return found
 
 
 def _decode(value: Any, nodes: dict[str, fx.Node]) -> Any:

@@ -86,17 +86,11 @@ def check_outputs(
         tolerance_lsb: what counts as beyond.
     """
     single = len(reference[0]) == 1
-    return tuple(
-        _check(
-            name,
-            [batch[name] for batch in found],
-            [batch[name] for batch in reference],
-            quantizers.get(name),
-            tolerance_lsb,
-            single,
-        )
-        for name in reference[0]
-    )
+    checks: list[OutputCheck] = []
+    for name in reference[0]:
+        values, wanted = [batch[name] for batch in found], [batch[name] for batch in reference]
+        checks.append(_check(name, values, wanted, quantizers.get(name), tolerance_lsb, single))
+    return tuple(checks)
 
 
 def _check(

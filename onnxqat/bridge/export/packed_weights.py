@@ -114,15 +114,19 @@ def _is_own(node: ir.Node, value: ir.Value, index: int) -> bool:
     """Check whether `value` is an initializer that only layers like `node` read."""
     if value.producer() is not None or value.is_graph_input() or value.is_graph_output():
         return False
-    names = ("N", "K", "block_size", "bits")
-    form = [query.attribute(node, name, 0) for name in names]
+    form = _form(node)
     return all(
         place == index
         and other.op_type == "MatMulNBits"
         and other.inputs[1:5] == node.inputs[1:5]
-        and [query.attribute(other, name, 0) for name in names] == form
+        and _form(other) == form
         for other, place in value.uses()
     )
+
+
+def _form(node: ir.Node) -> list[Any]:
+    """Sizes and widths that say how the weights of a MatMulNBits are packed."""
+    return [query.attribute(node, name, 0) for name in ("N", "K", "block_size", "bits")]
 
 
 def _dequantized(node: ir.Node, layout: Packing, block: int) -> ir.Value:

@@ -97,10 +97,10 @@ def sample_positions(
         # A cubic beyond the border still sees elements inside: torch and onnxruntime repeat the outermost element.
         # (ONNX's reference clamps the position instead.)
         positions = [_moved_inside(p, s, padding, align_corners) for p, s in zip(positions, sizes, strict=True)]
-    axes = [
-        [(*_resolved(place, size, padding, align_corners), weight) for place, weight in _neighbours(position, mode)]
-        for position, size in zip(positions, sizes, strict=True)
-    ]
+    axes = []
+    for position, size in zip(positions, sizes, strict=True):
+        near = _neighbours(position, mode)
+        axes.append([(*_resolved(place, size, padding, align_corners), weight) for place, weight in near])
     total: torch.Tensor | None = None
     for taps in itertools.product(*axes):
         index = torch.zeros_like(taps[0][0])

@@ -302,17 +302,19 @@ def _read_seen(path: Path) -> tuple[list[Seen], Finding]:
     try:
         document = documents.parse(documents.SeenBatches, text)
         for index, value in enumerate(document.seen):
-            held = {key.partition("/")[2]: t for key, t in tensors.items() if key.startswith(f"{index}/")}
-            inputs, targets, drawn = (
-                {key.partition("/")[2]: t for key, t in held.items() if key.startswith(f"{kind}/")}
-                for kind in ("input", "target", "random")
-            )
+            held = _below(str(index), tensors)
+            inputs, targets, drawn = (_below(kind, held) for kind in ("input", "target", "random"))
             target = [targets[str(i)] for i in range(len(targets))] if targets else None
             batch = Batch(inputs, held.get("labels"), value.weight, value.samples)
             seen.append(Seen(batch, target, RandomState.read(drawn, value.random.model_dump(exclude_none=True))))
     except (KeyError, ValueError) as error:
         raise _damaged(path, f"it is damaged: {error}") from None
     return seen, Finding(**document.found.model_dump())
+
+
+def _below(name: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors whose key begins with `name` and a slash, by the rest of it."""
+    return {key.partition("/")[2]: t for key, t in tensors.items() if key.startswith(f"{name}/")}
 
 
 def _damaged(path: Path, message: str) -> InputError:

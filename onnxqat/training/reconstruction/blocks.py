@@ -127,11 +127,9 @@ def _region_ends(runner: GraphRunner, weighted: dict[fx.Node, list[FakeQuantize]
 def _cuts(runner: GraphRunner) -> set[fx.Node]:
     """Nodes whose value is the only one that is needed once it is known; outputs of the network are never needed."""
     place = {node: i for i, node in enumerate(runner.nodes)}
-    last = {
-        node: max((place[u] for u in node.users if runner.is_data(u)), default=-1)
-        for node in runner.nodes
-        if runner.is_data(node)
-    }
+    last: dict[fx.Node, int] = {}
+    for node in filter(runner.is_data, runner.nodes):
+        last[node] = max((place[user] for user in node.users if runner.is_data(user)), default=-1)
     cuts = set()
     reach = -1  # how far the values known before the node are needed
     for node, end in last.items():
