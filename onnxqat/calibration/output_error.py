@@ -29,15 +29,10 @@ from onnxqat.types import QParams
 if TYPE_CHECKING:
     from onnxqat.calibration.range_group import Group
 
-VALUES = 320
-"""Output values that candidates are compared on at least; with fewer, chance decides between those that are alike."""
-
 SAMPLES = (4, 32)
-"""Least and largest number of samples for that: each costs a run of the network for each candidate."""
-
-MORE = 16
-"""Samples at least on which ranges of all tensors together are compared: a range that cuts what a few samples in a hundred
-reach looks best on those that do not."""
+"""Least and largest number of samples that candidates are compared on: each costs a run of the network for each candidate.
+On 4 or 8, ranges that were chosen one by one do worse than one observer for all tensors; values of one sample go together,
+so that large outputs need as many."""
 
 MORE_RUNS = 16
 """Comparisons of ranges of all tensors together, about."""
@@ -133,17 +128,16 @@ class Network:
         runs = len(groups) + sum(len(group.candidates) for group in groups) / 2
         most = max(SAMPLES[0], SECONDS / (self._work * runs))
         more = max(SAMPLES[0], SECONDS / (self._work * MORE_RUNS))
-        samples = size = 0
+        samples = 0
         for feeds in data.few(SAMPLES[1], batch_size=SAMPLES[0]):
             wanted = self._run(feeds, fed_grids.off(self._count))
-            if samples < SAMPLES[0] or (size < VALUES and samples < most):
+            if samples < most:
                 self._feeds.append(feeds)
                 self._shares.expect(feeds, wanted)
             self._more.append(feeds)
             self._shares_of_more.expect(feeds, wanted)
             samples += samples_of(feeds)
-            size += sum(array.size for array in wanted.values())
-            if samples >= more or (samples >= MORE and size >= VALUES):
+            if samples >= more:
                 break
 
     @property
@@ -162,19 +156,19 @@ class Network:
         return max(count, 1)
 
     def error(self, on: Mapping[int, QParams], batches: int | None = None) -> float:
-        """Relative squared error, summed over the outputs, with the tensors of the groups `on`, by number, on grids.
+        """Relative squared error to be expected of other samples at most, summed over the outputs, with some tensors on grids.
 
         Args:
-            on: number of group to its parameters.
+            on: number of group, whose tensors lie on a grid, to its parameters.
             batches: run on so many of the first batches.
         """
         grids = self._grids(on)
-        return self._shares.of(self._run(feeds, grids) for feeds in self._feeds[:batches])
+        return self._shares.at_most(self._run(feeds, grids) for feeds in self._feeds[:batches])
 
     def error_on_more(self, on: Mapping[int, QParams]) -> float:
-        """The same on at least :data:`MORE` samples, where there are so many."""
+        """The same on as many samples as there is time for in few comparisons."""
         grids = self._grids(on)
-        return self._shares_of_more.of(self._run(feeds, grids) for feeds in self._more)
+        return self._shares_of_more.at_most(self._run(feeds, grids) for feeds in self._more)
 
     def _grids(self, on: Mapping[int, QParams]) -> npt.NDArray[np.float32]:
         grids = fed_grids.off(self._count)

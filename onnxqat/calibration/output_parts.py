@@ -22,6 +22,9 @@ Array = npt.NDArray[Any]
 TINY = 1e-30
 """Stands for no signal at all, so that a share is a number."""
 
+ERRORS = 2.0
+"""Standard errors of the noise of a few samples that are added to it."""
+
 MOST = 256
 """Tensors of an output, or kinds of them at one Concat, beyond which it counts as a whole: no head has so many, and looking
 at each pair of them would take minutes."""
@@ -96,16 +99,35 @@ class Shares:
 
         Where other values were selected than expected (NonMaxSuppression, Compress), all of them are noise.
         """
-        noise, power = ({name: np.zeros(self._parts.count[name]) for name in self.names} for _ in range(2))
+        return float(self._of_each(found).sum())
+
+    def at_most(self, found: Iterable[Mapping[str, Array]]) -> float:
+        """The share that is noise, :data:`ERRORS` standard errors above that in `found`.
+
+        What cuts values does so in few samples, which have most of its noise. How much the samples differ tells how much
+        more of that others may have; with one batch of them nothing does.
+        """
+        shares = self._of_each(found)
+        total = float(shares.sum())
+        if shares.size < 2 or not np.isfinite(total):
+            return total
+        return total + ERRORS * float(np.sqrt(shares.size * shares.var(ddof=1)))
+
+    def _of_each(self, found: Iterable[Mapping[str, Array]]) -> npt.NDArray[np.float64]:
+        """Noise in each of `found` as a share of the signal in all of them."""
+        noise: list[dict[str, npt.NDArray[np.float64]]] = []
+        power = {name: np.zeros(self._parts.count[name]) for name in self.names}
         for values, wanted, labels in zip(found, self._wanted, self._labels, strict=False):
+            noise.append({name: np.zeros(count.size) for name, count in power.items()})
             for name, reference in wanted.items():
                 x = np.asarray(values[name], np.float64)
                 x = x if x.shape == reference.shape else np.zeros_like(reference)
                 numbers = labels.get(name, np.zeros(reference.shape, np.int64))
                 finite = np.isfinite(x) & np.isfinite(reference)  # masks of -inf are in both, and are no noise
-                for total, part in ((noise, reference - x), (power, reference)):
+                for total, part in ((noise[-1], reference - x), (power, reference)):
                     total[name] += np.bincount(numbers[finite], np.square(part[finite]), len(total[name]))
-        return float(sum((noise[name] / np.maximum(power[name], TINY)).sum() for name in self.names))
+        shares = (sum((n[name] / np.maximum(power[name], TINY)).sum() for name in self.names) for n in noise)
+        return np.fromiter(shares, np.float64, len(noise))
 
 
 def _kinds(output: ir.Value) -> tuple[_Kind, ...]:

@@ -105,3 +105,18 @@ def test_ranges_of_small_scores_are_chosen_beside_large_boxes() -> None:
     result = onnxqat.insert_qdq(model, calibration=data, guard=False)
     found = {q.tensor: q.qparams for q in qdq.quantizers(io.load(result.model))}["t"]
     assert float(found.scale * (found.qtype.quant_max - found.zero_point)) < 10
+
+
+def test_noise_of_one_sample_counts_for_more_than_as_much_in_all() -> None:
+    """Others may have such samples too; where all are alike, or there is one batch, nothing is added."""
+    model = parsed('<ir_version: 8, opset_import: ["": 17]> g (float[N, 4] x) => (float[N, 4] y) { y = Neg(x) }')
+    wanted = {"y": np.ones((1, 4))}
+    shares = Shares(model)
+    for _ in range(4):
+        shares.expect({"x": -wanted["y"]}, wanted)
+    alike, single = [0.1] * 4, [0.2, 0.0, 0.0, 0.0]
+    spread, rare = ([{"y": 1 + np.full((1, 4), noise)} for noise in found] for found in (alike, single))
+    assert shares.of(spread) == pytest.approx(shares.of(rare)) == pytest.approx(0.01)
+    assert shares.at_most(spread) == pytest.approx(0.01)
+    assert shares.at_most(rare) == pytest.approx(0.01 + 2 * 0.01)  # one value of four: its standard error is their mean
+    assert shares.at_most(rare[:1]) == pytest.approx(0.04)

@@ -87,7 +87,17 @@ def test_what_the_first_samples_do_not_reach_is_not_cut(monkeypatch: pytest.Monk
     x[[5, 9], 0, 0, 0] = 60
     monkeypatch.setattr(output_error, "errors", lambda network, groups: -widest(network, groups))
     assert highest(insert(network(1.0), {"x": x})) > 55
-    monkeypatch.setattr(output_error, "MORE", 4)
+    monkeypatch.setattr(output_error, "SAMPLES", (4, 4))
+    assert highest(insert(network(1.0), {"x": x})) < 55
+
+
+def test_large_outputs_need_as_many_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What samples behind the first four reach is not cut, though these have many values, and cutting looks far better there."""
+    x = np.random.default_rng(0).standard_normal((32, 8, 6, 6)).astype(np.float32)
+    x[[5, 9], 0, 0, 0] = 60
+    monkeypatch.setattr(range_choice, "_take_one_for_all", lambda groups, network: None)
+    assert highest(insert(network(1.0), {"x": x})) > 55
+    monkeypatch.setattr(output_error, "SAMPLES", (4, 4))
     assert highest(insert(network(1.0), {"x": x})) < 55
 
 
