@@ -15,6 +15,7 @@ from onnxqat.calibration import noise
 from onnxqat.data.data import open_data
 from onnxqat.data.inputs import of_graph
 from onnxqat.errors import CheckError
+from onnxqat.graph import qdq
 from onnxqat.insertion import trial
 from onnxqat.placement.table_overrides import Overrides
 from onnxqat.report import build, terminal
@@ -197,3 +198,15 @@ def test_even_noise_is_in_no_few_values() -> None:
     found = noise.concentration(flipped, signal, 30)
     assert found is not None
     assert found == noise.Concentration(0.01, 1.0, math.inf)
+
+
+@pytest.mark.parametrize(("most", "samples"), [(2**29, 8), (1, 2)])
+def test_quantizers_are_measured_on_samples_that_fit_into_memory(
+    most: int, samples: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trial, "MOST_BYTES", most)
+    made = onnxqat.insert_qdq(ir.from_proto(tiny.pair()[0]), calibration={"image": tiny.images()}, fast=True)
+    batches = [{"image": tiny.images(8)}]
+    activations = {q.tensor for q in qdq.quantizers(made.model) if q.role == "activation"}
+    sizes = {len(x) for tensor, x, _ in trial.rounded(made.model, batches) if tensor in activations - {"image"}}
+    assert sizes == {samples}

@@ -18,7 +18,7 @@ import onnx_ir as ir
 from onnxqat import numerics
 from onnxqat.calibration.noise import concentration, squares
 from onnxqat.data.data import Data
-from onnxqat.data.inputs import Feeds, samples_of, static_batch
+from onnxqat.data.inputs import Feeds, of_graph, samples_of, static_batch
 from onnxqat.errors import CheckError, ModelError
 from onnxqat.graph import qdq
 from onnxqat.graph.quantizer import Quantizer
@@ -32,6 +32,9 @@ Array = npt.NDArray[Any]
 
 SAMPLES = 8
 """Samples that are run."""
+
+MOST_BYTES = 2**29
+"""Tensors that are held at once to measure quantizers at their own; onnxruntime holds them a second time."""
 
 NAMED = 3
 """Tensors that are named where the output is noisy."""
@@ -131,15 +134,15 @@ def _in_few_values(noisy: Mapping[str, tuple[Array, Array]]) -> Iterator[Remark]
 
 def samples(data: Data) -> list[Feeds]:
     """A few samples from all over `data`, in one batch where the model takes them together."""
-    return _first(data.few(SAMPLES), SAMPLES, data)
+    return _first(data.few(SAMPLES), SAMPLES, dynamic=static_batch(data.inputs) is None)
 
 
-def _first(batches: Iterable[Feeds], count: int, data: Data) -> list[Feeds]:
+def _first(batches: Iterable[Feeds], count: int, *, dynamic: bool) -> list[Feeds]:
     """At least `count` samples of `batches`, no more where the model does not prescribe the size of a batch."""
     found: list[Feeds] = []
     left = count
     for feeds in batches:
-        found.append(non_finite.few(feeds, left, dynamic=static_batch(data.inputs) is None))
+        found.append(non_finite.few(feeds, left, dynamic=dynamic))
         left -= samples_of(found[-1])
         if left <= 0:
             break
@@ -170,7 +173,10 @@ def _costly(quantized: ir.Model, batches: Sequence[Feeds]) -> tuple[tuple[str, f
 
 
 def rounded(quantized: ir.Model, batches: Sequence[Feeds]) -> Iterator[tuple[str, Array, Array]]:
-    """Yield (tensor name, input, fake-quantized input), in float32, for each quantizer of the main graph."""
+    """Yield (tensor name, input, fake-quantized input), in float32, for each quantizer of the main graph.
+
+    Of `batches` it takes as many samples as :data:`MOST_BYTES` hold, two at least.
+    """
     known = {**main_values(quantized.graph), **{str(v.name): v for v in quantized.graph.inputs}}
     activations: list[Quantizer] = []
     for quantizer in qdq.quantizers(quantized):
@@ -182,6 +188,12 @@ def rounded(quantized: ir.Model, batches: Sequence[Feeds]) -> Iterator[tuple[str
             activations.append(quantizer)
     names = [str(q.input.name) for q in activations if q.input.name not in batches[0]]
     session = Session(quantized, optimize=False, tensors=names, what="the quantized model")
+    # Not one sample: a Squeeze without axes takes a batch of one for an axis to drop.
+    dynamic = static_batch(of_graph(quantized.graph)) is None
+    two = _first(batches, 2, dynamic=dynamic)
+    held = sum(value.nbytes for value in joined_runs.run(session, two, names).values())
+    fitting = MOST_BYTES * sum(map(samples_of, two)) // max(held, 1)
+    batches = _first(batches, max(fitting, 2), dynamic=dynamic)
     values = joined_runs.joined(batches) | joined_runs.run(session, batches, names)
     for quantizer in activations:
         x = np.asarray(values[str(quantizer.input.name)], np.float32)
