@@ -41,7 +41,9 @@ class WeightedSum:
     constants: int = 0
 
 
-_OPERATORS = ("Add", "Mul", "Sub", "Sum")
+_OPERATORS = ("Add", "Mul", "Neg", "Sub", "Sum")
+_ALONE = ("Neg", "Sub")
+"""Those that are worth a call by themselves: targets have kernels for a sum and a product of two."""
 
 
 def ending_in(node: ir.Node) -> WeightedSum | str:
@@ -52,6 +54,8 @@ def ending_in(node: ir.Node) -> WeightedSum | str:
         return reason
     if not found.operands:
         return "all that it reads is constant"
+    if len(found.nodes) == 1 and node.op_type not in _ALONE and len(found.operands) < 3:
+        return "targets have a kernel for it"
     return found if len(found.operands) <= MOST else f"more than {MOST} tensors are added"
 
 
@@ -69,7 +73,7 @@ def _collect(node: ir.Node, factor: Constant, named: ir.Value | None, found: Wei
             return "a factor makes a tensor larger"
         alone = value if factor.size == 1 and factor == 1 and named is None else None
         return _term(others[0], factor * constant, alone, found)
-    signs = [1.0, -1.0] if node.op_type == "Sub" else [1.0] * len(node.inputs)
+    signs = {"Sub": [1.0, -1.0], "Neg": [-1.0]}.get(node.op_type, [1.0] * len(node.inputs))
     for value, sign in zip(node.inputs, signs, strict=True):
         reason = _term(value, factor * sign, None, found)
         if reason:

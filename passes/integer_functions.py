@@ -95,8 +95,8 @@ def _sums(model: ir.Model, kind: type[IntegerFunction]) -> list[Candidate]:
         if node.domain or node.op_type not in kind.parts or id(node) in taken:
             continue
         here = found_at(node, kind, None)
-        if isinstance(here, str) or not here.inner:
-            continue  # a sum or a product alone, which targets have kernels for, or none that is weighted
+        if isinstance(here, str):
+            continue  # most sums of a network are none of these, and what they are is seen in the file
         found.append(here)
         taken |= {id(inner) for inner in here.inner}
     return found[::-1]

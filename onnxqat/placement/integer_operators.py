@@ -33,7 +33,10 @@ def with_functions(backend: Backend, integer: str | None) -> Backend:
     kind = _activation(backend)
     ops = dict(backend.ops)
     for operator in chosen:
-        ops.setdefault(operator, _row(operator, kind))
+        # A Sum becomes Adds where a table has no row for it, and these are parts as well.
+        for name in (operator, *library.kinds()[operator].parts):
+            if name != "Sum":
+                ops.setdefault(name, _row(name, kind))
     passthrough = tuple(op for op in backend.passthrough if op not in chosen)
     probabilities = backend.io.probabilities if "Softmax" not in chosen and "Sigmoid" not in chosen else "quantize"
     return backend.model_copy(

@@ -28,6 +28,8 @@ RANGES: dict[str, tuple[tuple[float, float], tuple[float, float]]] = {
     "HardSigmoid": ((-4.0, 4.0), (0.0, 1.0)),
     "HardSwish": ((-6.0, 6.0), (-0.4, 6.0)),
     "LayerNormalization": ((-4.0, 4.0), (-8.0, 8.0)),
+    "LeakyRelu": ((-4.0, 4.0), (-1.0, 4.0)),
+    "PRelu": ((-4.0, 4.0), (-4.0, 4.0)),
     "Log": ((0.0, 8.0), (-4.0, 2.1)),
     "Mish": ((-4.0, 4.0), (-0.4, 4.0)),
     "RMSNormalization": ((-4.0, 4.0), (-8.0, 8.0)),

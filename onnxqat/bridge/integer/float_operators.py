@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from typing import Any, cast
 
 import torch
 from torch import fx
@@ -10,6 +11,7 @@ from torch.nn import functional
 
 from onnxqat.bridge.integer.find import MOVES
 from onnxqat.bridge.integer.unit import Unit
+from onnxqat.bridge.lowering import pooling, reduction, resize, shape
 from onnxqat.bridge.module import OnnxModule
 from onnxqat.bridge.quantizers.fake_quantize import FakeQuantize
 
@@ -21,7 +23,17 @@ _EXACT = (
     functional.relu,
     torch.clamp,
     torch.amax,
+    torch.amin,
     torch.index_select,
+    torch.tile,
+    shape.expand_to,
+    shape.depth_to_space_columns,
+    shape.space_to_depth_columns,
+    functional.pixel_shuffle,
+    functional.pixel_unshuffle,
+    reduction.reduced_maximum,
+    reduction.reduced_minimum,
+    pooling.maximum_of_space,
     getattr,
 )
 """Functions of codes whose results are codes of the same grid, or ends of it."""
@@ -42,6 +54,8 @@ def _is_float(module: OnnxModule, node: fx.Node) -> bool:
     if node.op == "call_module":
         return not isinstance(module.get_submodule(str(node.target)), (Unit, FakeQuantize))
     if node.op != "call_function" or node.target in (*_EXACT, *_WHOLE):
+        return False
+    if node.target is resize.resample and "nearest" in cast("tuple[Any, ...]", node.args[4]):
         return False
     return any(
         source.op in ("call_module", "placeholder") or _is_float(module, source) for source in node.all_input_nodes

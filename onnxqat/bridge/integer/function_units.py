@@ -55,6 +55,14 @@ def _quotient(x: Tensor, call: Call, divisor: Tensor) -> Tensor:
     return x / divisor
 
 
+def _leaky_relu(x: Tensor, call: Call) -> Tensor:
+    return functional.leaky_relu(x, _number(call, "alpha", 0.01))
+
+
+def _prelu(x: Tensor, call: Call, slope: Tensor) -> Tensor:
+    return torch.where(x < 0, x * slope, x)
+
+
 def _weighted_sum(x: Tensor, call: Call, *rest: Tensor) -> Tensor:
     count = (len(rest) + 1) // 2
     operands, weights, bias = (x, *rest[: count - 1]), rest[count - 1 : -1], rest[-1]
@@ -80,6 +88,8 @@ OPERATIONS: dict[str, Operation] = {
     "GlobalAveragePool": _mean,
     "HardSigmoid": _hard_sigmoid,
     "LayerNormalization": _normalize,
+    "LeakyRelu": _leaky_relu,
+    "PRelu": _prelu,
     "RMSNormalization": _normalize_power,
     "Softmax": _softmax,
     "WeightedSum": _weighted_sum,

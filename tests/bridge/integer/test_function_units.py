@@ -185,6 +185,34 @@ def test_sums_and_quotients_on_codes(tmp_path: Path) -> None:
     assert onnxqat.explain(written, backend="onnxruntime-cpu").float_nodes == ()
 
 
+BEHIND = {
+    "PRelu": "out = PRelu (c, slope)",
+    "LeakyRelu": "out = LeakyRelu <alpha = 0.3> (c)",
+    "Neg": "out = Neg (c)",
+    "Sub": "s = Sigmoid (c) out = Sub (s, c)",
+    "DepthToSpace": "out = DepthToSpace <blocksize = 2> (c)",
+    "Tile": "out = Tile (c, repeats)",
+    "Resize": 'out = Resize <mode = "nearest"> (c, , scales)',
+}
+
+
+@pytest.mark.parametrize("operator", BEHIND)
+def test_operators_without_a_kernel_of_their_own(operator: str, tmp_path: Path) -> None:
+    text = """<ir_version: 10, opset_import: ["" : 21]>
+    g (float[N, 3, 8, 8] image) => (float[] out)
+    <float[4, 3, 3, 3] w, float[4, 1, 1] slope, int64[4] repeats = {1, 1, 2, 2}, float[4] scales = {1, 1, 2, 2}>
+    { c = Conv (image, w) %s }"""
+    onnx.save(with_weights(text % BEHIND[operator]), tmp_path / "model.onnx")
+    data = {"image": np.random.default_rng(0).standard_normal((16, 3, 8, 8)).astype(np.float32)}
+    chosen = Overrides(integer="all", reduce_range=True)
+    path = onnxqat.insert_qdq(tmp_path / "model.onnx", calibration=data, overrides=chosen, fast=True, guard=False).model
+    model = onnxqat.to_integer(path)
+    assert model.float_operators() == []
+    np.testing.assert_array_equal(model.run(data).outputs["out"], session(path, data))
+    onnxqat.write_back(onnxqat.to_torch(path), path, tmp_path / "same.onnx")
+    assert (tmp_path / "same.onnx").read_bytes() == path.read_bytes()
+
+
 def test_weights_that_diverged_are_nan_and_those_that_outgrew_the_sum_are_named(tmp_path: Path) -> None:
     data = {"image": np.random.default_rng(0).standard_normal((8, 3, 8, 8)).astype(np.float32)}
     onnx.save(with_weights(MIXED), tmp_path / "model.onnx")
