@@ -81,7 +81,23 @@ def place(node: ir.Node) -> Place | None:
     result = next((user for user in behind.consumers() if qdq.is_dequantize(user)), None)
     if len(sources) < len(found) or result is None:
         return None
-    return Place(node, function, sources, result)
+    here = Place(node, function, sources, result)
+    return here if _has_sound_constants(here) else None
+
+
+def _has_sound_constants(here: Place) -> bool:
+    """Check whether the constants of a call are whole numbers within their bounds, each shift a single one.
+
+    A call of a stranger's file may have others; it is a function like any other then.
+    """
+    held = {name: query.constant_array(value) for name, value in here.constants.items()}
+    for name, (low, high) in here.function.bounds().items():
+        numbers = held.get(name)
+        if numbers is None or numbers.dtype.kind not in "iu" or not numbers.size:
+            return False
+        if numbers.min() < low or numbers.max() > high or (name.endswith("shift") and numbers.ndim):
+            return False
+    return True
 
 
 def through_clip(codes: ir.Value) -> ir.Value:

@@ -20,7 +20,7 @@ WIDEST_TABLE = 255
 
 _TYPES = "|".join(STORAGES)
 _NAME = re.compile(
-    rf"(?P<operator>[A-Za-z]+)(?P<operands>[0-9]{{1,3}})?_(?P<x>{_TYPES})_(?P<y>{_TYPES})(_lut(?P<lut>[0-9]|1[0-5]))?"
+    rf"(?P<operator>[A-Za-z]+)(?P<operands>[1-9][0-9]{{0,2}})?_(?P<x>{_TYPES})_(?P<y>{_TYPES})(_lut(?P<lut>[0-9]|1[0-5]))?"
 )
 
 
@@ -38,7 +38,7 @@ def named(name: str) -> IntegerFunction | None:
     kind = kinds().get(found["operator"]) if found else None
     if found is None or kind is None or kind.has_tables != (found["lut"] is not None):
         return None
-    if kind.is_variadic != (found["operands"] is not None) or found["operands"] == "0":
+    if kind.is_variadic != (found["operands"] is not None):
         return None
     if kind.is_variadic:
         return variadic(kind, found["x"], found["y"], int(found["operands"]))

@@ -132,7 +132,13 @@ def test_names_of_functions_of_several_operands() -> None:
     assert found is not None
     assert (found.operands, found.name) == (12, "WeightedSum12_uint8_int8")
     assert list(found.operand_names[:2]) == ["x", "x_2"]
-    for unknown in ("WeightedSum_uint8_int8", "WeightedSum0_uint8_int8", "Div2_uint8_uint8", "Softmax3_uint8_uint8"):
+    for unknown in (
+        "WeightedSum_uint8_int8",
+        "WeightedSum0_uint8_int8",
+        "WeightedSum00_uint8_int8",
+        "Div2_uint8_uint8",
+        "Softmax3_uint8_uint8",
+    ):
         assert library.named(unknown) is None
 
 

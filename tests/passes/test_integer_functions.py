@@ -193,6 +193,16 @@ def test_a_weighted_sum_is_one_call_with_one_rounding() -> None:
     assert [str(v.name) for v in shown.inputs] == ["k_DequantizeLinear_Output", "q_DequantizeLinear_Output"]
 
 
+@pytest.mark.parametrize("shift", [[2**30], [3, 3], [-1]])
+def test_a_call_with_other_constants_is_a_function_like_any_other(shift: list[int]) -> None:
+    made = summed(SUMMED)[2]
+    (held,) = [i for i in made.graph.initializer if i.name.endswith("y_shift")]
+    shape = () if len(shift) == 1 else (len(shift),)
+    held.CopyFrom(onnx.helper.make_tensor(held.name, held.data_type, shape, shift))
+    assert list(calls.places(io.load(made))) == []
+    assert list(calls.places(io.load(summed(SUMMED)[2])))
+
+
 @pytest.mark.parametrize(
     "text",
     [
