@@ -58,12 +58,11 @@ class IntegerFunctions(Pass):
         log, scopes = Log(), scope_map(model)
         chosen = [kind for kind in library.kinds().values() if kind.operator in self.operators]
         found = [one for kind in chosen if kind.parts for one in _sums(model, kind)]
-        taken = {id(node) for here in found for node in (here.node, *here.inner)}
         kinds = {(kind.domain, kind.operator): kind for kind in chosen if not kind.parts}
         order = list(walk.nodes(model))
         for node in order:
             single = kinds.get((node.domain, node.op_type))
-            if single is None or id(node) in taken:
+            if single is None:
                 continue
             here = found_at(node, single, self.lut)
             if isinstance(here, str):

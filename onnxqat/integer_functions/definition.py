@@ -70,6 +70,11 @@ class Call:
     attributes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     others: tuple[CodeGrid, ...] = ()
 
+    def number(self, name: str, default: float) -> float:
+        """Return a float attribute of the operator."""
+        value = self.attributes.get(name)
+        return default if value is None else float(value)
+
 
 class IntegerFunction(abc.ABC):
     """An operator of codes, as one formula that numpy and torch compute and that is written down in ONNX.

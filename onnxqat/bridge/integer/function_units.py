@@ -34,21 +34,21 @@ def _gelu(x: Tensor, call: Call) -> Tensor:
 
 
 def _elu(x: Tensor, call: Call) -> Tensor:
-    return functional.elu(x, _number(call, "alpha", 1.0))
+    return functional.elu(x, call.number("alpha", 1.0))
 
 
 def _hard_sigmoid(x: Tensor, call: Call) -> Tensor:
-    return (x * _number(call, "alpha", 0.2) + _number(call, "beta", 0.5)).clamp(0.0, 1.0)
+    return (x * call.number("alpha", 0.2) + call.number("beta", 0.5)).clamp(0.0, 1.0)
 
 
 def _normalize(x: Tensor, call: Call, gamma: Tensor, beta: Tensor) -> Tensor:
     shape = [x.shape[axis] for axis in call.axes]
-    return functional.layer_norm(x, shape, gamma.expand(shape), beta.expand(shape), _number(call, "epsilon", 1e-5))
+    return functional.layer_norm(x, shape, gamma.expand(shape), beta.expand(shape), call.number("epsilon", 1e-5))
 
 
 def _normalize_power(x: Tensor, call: Call, gamma: Tensor) -> Tensor:
     power = x.square().mean(call.axes, keepdim=True)
-    return x * torch.rsqrt(power + _number(call, "epsilon", 1e-5)) * gamma
+    return x * torch.rsqrt(power + call.number("epsilon", 1e-5)) * gamma
 
 
 def _quotient(x: Tensor, call: Call, divisor: Tensor) -> Tensor:
@@ -56,7 +56,7 @@ def _quotient(x: Tensor, call: Call, divisor: Tensor) -> Tensor:
 
 
 def _leaky_relu(x: Tensor, call: Call) -> Tensor:
-    return functional.leaky_relu(x, _number(call, "alpha", 0.01))
+    return functional.leaky_relu(x, call.number("alpha", 0.01))
 
 
 def _prelu(x: Tensor, call: Call, slope: Tensor) -> Tensor:
@@ -74,11 +74,6 @@ def _weighted_sum(x: Tensor, call: Call, *rest: Tensor) -> Tensor:
 
 def _of_elements(function: Callable[[Tensor], Tensor]) -> Operation:
     return lambda x, call: function(x)
-
-
-def _number(call: Call, name: str, default: float) -> float:
-    value = call.attributes.get(name)
-    return default if value is None else float(value)
 
 
 OPERATIONS: dict[str, Operation] = {

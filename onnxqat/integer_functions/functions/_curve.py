@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -96,9 +96,3 @@ class Curve(IntegerFunction, abc.ABC):
             return 0.5 * y.scale * (1 + 1e-9)  # float64 rounds once more
         width = x.scale * 2.0**self._segment
         return self.interpolation_error(width, x) + y.scale * (0.5 + 2.0**-FRACTION)
-
-
-def number(call: Call, name: str, default: float) -> float:
-    """Return a float attribute of the operator."""
-    value: Any = call.attributes.get(name)
-    return default if value is None else float(value)

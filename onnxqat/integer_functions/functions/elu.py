@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from onnxqat.integer_functions.definition import Call, CodeGrid
-from onnxqat.integer_functions.functions._curve import Curve, number
+from onnxqat.integer_functions.functions._curve import Curve
 
 
 class Function(Curve):
@@ -22,4 +22,4 @@ class Function(Curve):
 
     def reference(self, values: npt.NDArray[np.float64], call: Call) -> npt.NDArray[np.float64]:
         """See the base class."""
-        return np.where(values > 0, values, number(call, "alpha", 1.0) * np.expm1(np.minimum(values, 0)))
+        return np.where(values > 0, values, call.number("alpha", 1.0) * np.expm1(np.minimum(values, 0)))

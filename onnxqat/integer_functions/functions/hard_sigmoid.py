@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from onnxqat.integer_functions.definition import Call, CodeGrid
-from onnxqat.integer_functions.functions._curve import Curve, number
+from onnxqat.integer_functions.functions._curve import Curve
 
 STEEPEST = 0.25
 """Largest slope for which the bound on segments is stated; exporters write 1/5 and 1/6."""
@@ -25,4 +25,4 @@ class Function(Curve):
 
     def reference(self, values: npt.NDArray[np.float64], call: Call) -> npt.NDArray[np.float64]:
         """See the base class."""
-        return np.clip(number(call, "alpha", 0.2) * values + number(call, "beta", 0.5), 0, 1)
+        return np.clip(call.number("alpha", 0.2) * values + call.number("beta", 0.5), 0, 1)

@@ -6,7 +6,6 @@ import numpy as np
 import numpy.typing as npt
 
 from onnxqat.integer_functions.definition import Call
-from onnxqat.integer_functions.functions._curve import number
 from onnxqat.integer_functions.functions._sloped import Sloped
 
 
@@ -18,4 +17,4 @@ class Function(Sloped):
 
     def slopes(self, call: Call) -> npt.NDArray[np.float64]:
         """See the base class."""
-        return np.asarray(number(call, "alpha", 0.01), np.float64)
+        return np.asarray(call.number("alpha", 0.01), np.float64)
