@@ -41,6 +41,10 @@ class _Group:
     def identities(self) -> frozenset[Identity]:
         return frozenset(filter(None, map(_identity, self.paths)))
 
+    def has(self, identity: Identity) -> bool:
+        """Tell if a file of the group is this one, and still there: the system gives the number of one that is gone anew."""
+        return identity in self.identities and any(_identity(path) == identity for path in self.paths)
+
 
 @dataclasses.dataclass
 class _Command:
@@ -155,7 +159,7 @@ def note_all(paths: Iterable[str | os.PathLike[str]], what: str) -> None:
     if len(new) <= _WATCHED:
         found = {os.path.abspath(path): _state(path) for path in new}
         command.states.update({path: state for path, state in found.items() if not staging.holds(path)})
-    group = _Group(tuple(new), what)
+    group = _Group(tuple(map(os.path.abspath, new)), what)
     command.groups.append(group)
     for real, (output, name) in command.planned.items():
         if real not in own:
@@ -216,7 +220,7 @@ def check(path: str | os.PathLike[str]) -> None:
 def _refuse(output: str, name: str, groups: Iterable[_Group]) -> None:
     found = _identity(output)
     for group in groups:
-        if found is not None and found in group.identities:
+        if found is not None and group.has(found):
             raise UsageError(
                 "option-invalid",
                 f"{name} and {group.what} are the same file: {output}",

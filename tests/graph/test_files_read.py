@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import onnxqat
-from onnxqat.errors import InputError, ModelError
+from onnxqat.errors import InputError, ModelError, UsageError
 from onnxqat.graph import files_read, staging
 from tests.graph.test_external import external_model
 
@@ -65,3 +65,19 @@ def test_weights_of_a_model_in_memory_are_looked_for(tmp_path: Path) -> None:
         with pytest.raises(ModelError, match=r"w\.bin") as caught:
             command(model)
         assert caught.value.code == "model-external-data"
+
+
+@files_read.guard
+def writing_where_a_read_file_was(first: Path, second: Path) -> None:
+    """A command that gives a file's number to another one, as file systems do when the first is gone."""
+    files_read.note(first, "the model")
+    with pytest.raises(UsageError, match="same file"):
+        files_read.check(first)
+    first.replace(second)
+    files_read.check(second)
+
+
+def test_the_number_of_a_file_that_is_gone_is_given_again(tmp_path: Path) -> None:
+    first = tmp_path / "attempt.onnx"
+    first.write_bytes(b"12")
+    writing_where_a_read_file_was(first, tmp_path / "bundle.onnx")
