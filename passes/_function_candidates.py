@@ -133,7 +133,7 @@ def found_at(node: ir.Node, kind: type[IntegerFunction], lut: int | None) -> Can
     group = _weighted_sums.ending_in(node) if kind.parts else None
     if isinstance(group, str):
         return group
-    values: Sequence[ir.Value | None] = node.inputs[: kind.operands] if group is None else group.operands
+    values: Sequence[ir.Value | None] = group.operands if group else _operands(node, kind)
     operands = tuple(v for v in values if v is not None and _dequantize(v) is not None)
     if len(operands) < len(values):
         return "no pair is in front of it"
@@ -147,7 +147,13 @@ def found_at(node: ir.Node, kind: type[IntegerFunction], lut: int | None) -> Can
         return reason
     if group is not None:
         return _of_sum(node, group, quantize, x, y, kind)
-    return _of_operator(node, operands, quantize, x, y, library.made(kind, x[0].qtype.storage, y.qtype.storage, lut))
+    types = x[0].qtype.storage, y.qtype.storage
+    function = library.variadic(kind, *types, len(x)) if kind.is_variadic else library.made(kind, *types, lut)
+    return _of_operator(node, operands, quantize, x, y, function)
+
+
+def _operands(node: ir.Node, kind: type[IntegerFunction]) -> Sequence[ir.Value | None]:
+    return node.inputs if kind.is_variadic else node.inputs[: kind.operands]
 
 
 def _of_operator(
@@ -161,8 +167,15 @@ def _of_operator(
     """The candidate of a single operator."""
     shape = operands[0].shape
     attributes = {name: query.attribute(node, name, None) for name in node.attributes}
+    if function.reduces:
+        reduced = _reduced(node, attributes)
+        if isinstance(reduced, str) or shape is None:
+            return reduced if isinstance(reduced, str) else "the rank of its operand is unknown"
+        attributes = reduced
     axes = function.axes_of(attributes, 0 if shape is None else shape.rank()) if function.rows else (-1,)
     length = _length(shape, axes) if function.rows else 1
+    groups, channels = attributes.get("num_groups"), None if shape is None or shape.rank() < 2 else shape[1]
+    length *= channels // groups if groups and isinstance(channels, int) else 1
     behind = node.inputs[function.operands :]
     named = {name: v for name, v in zip(function.weights, behind, strict=False) if v is not None}
     weights: dict[str, npt.NDArray[np.float64]] = {}
@@ -172,6 +185,23 @@ def _of_operator(
             return "its weights are not constant"
         weights[name] = np.asarray(array, np.float64)
     return Candidate(node, operands, quantize, x, y, function, Call(axes, length, weights, attributes), named)
+
+
+def _reduced(node: ir.Node, attributes: dict[str, Any]) -> dict[str, Any] | str:
+    """Attributes of a reduction with its axes, which are an input from opset 13 or 18 on, or a reason against a call."""
+    given = node.inputs[1] if len(node.inputs) > 1 else None
+    axes = attributes.get("axes")
+    if given is not None:
+        array = query.constant_array(given)
+        if array is None:
+            return "its axes are not constant"
+        axes = [int(axis) for axis in array.reshape(-1)]
+    if not axes and attributes.get("noop_with_empty_axes"):
+        return "it reduces nothing"
+    return {
+        "keepdims": int(attributes.get("keepdims") is None or attributes["keepdims"] == 1),
+        "axes": list(axes or ()),
+    }
 
 
 def _of_sum(

@@ -64,7 +64,9 @@ class IntegerFunctions(Pass):
             single = kinds.get((node.domain, node.op_type))
             if single is None:
                 continue
-            here = found_at(node, single, self.lut)
+            here: Candidate | str = f"its form is that of opset {single.since}"
+            if query.opset(model, walk.scope_of(node)) >= single.since:
+                here = found_at(node, single, self.lut)
             if isinstance(here, str):
                 log.left(f"{single.operator} stays in float: {here}", node)
             else:

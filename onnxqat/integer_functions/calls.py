@@ -177,6 +177,8 @@ def _expand(here: Place, names: build.Names, *, as_float: bool) -> None:
     operands = [_dequantized(here, index, names) for index in range(here.function.operands)]
     # ONNX has no operator for a sum of parts; its weights are factors inside of a kernel, and carry no pair.
     weights = [] if as_float and here.function.parts else _weights(here, scope, names)
+    if as_float and here.function.reduces:
+        weights = [_axes_input(here, scope, names)]
     attributes = {name: query.attribute(node, name, None) for name in node.attributes}
     twin = build.node(
         here.function.operator if as_float else node.op_type,
@@ -239,6 +241,12 @@ def _float_attributes(here: Place) -> dict[str, Any]:
     found = {name: query.attribute(here.node, name, None) for name in here.node.attributes}
     axes = found.pop("axes", None)
     return {**({} if axes is None or not here.function.has_axis else {"axis": axes[0]}), **found}
+
+
+def _axes_input(here: Place, scope: walk.Scope, names: build.Names) -> ir.Value:
+    """Axes of a reduction as an input, as opset 18 has them; what only reads a file takes them so in every opset."""
+    axes = np.asarray(query.attribute(here.node, "axes", [-1]), np.int64)
+    return build.constant(scope, names.fresh(f"{here.node.outputs[0].name}_axes"), axes, before=here.node)
 
 
 def _weights(here: Place, scope: walk.Scope, names: build.Names) -> list[ir.Value]:

@@ -70,6 +70,11 @@ class Call:
     attributes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     others: tuple[CodeGrid, ...] = ()
 
+    @property
+    def keeps_axes(self) -> bool:
+        """Check whether a reduction keeps its axes with length 1."""
+        return bool(self.attributes.get("keepdims", 1))
+
     def number(self, name: str, default: float) -> float:
         """Return a float attribute of the operator."""
         value = self.attributes.get(name)
@@ -93,6 +98,8 @@ class IntegerFunction(abc.ABC):
         weights: float parameters of the operator, which become integer inputs of the function.
         attributes: those of the operator that change its numbers, which a call keeps.
         has_axis: whether the float operator says in its attribute ``axis`` along which axis rows lie.
+        reduces: whether it is a reduction, which says its axes in an attribute or an input, and may drop them.
+        since: first opset whose float operator has the form that is computed.
         has_tables: whether the class takes the size of a table, ``lut``.
     """
 
@@ -105,6 +112,8 @@ class IntegerFunction(abc.ABC):
     weights: tuple[str, ...] = ()
     attributes: ClassVar[tuple[str, ...]] = ()
     has_axis: ClassVar[bool] = True
+    reduces: ClassVar[bool] = False
+    since: ClassVar[int] = 1
     has_tables: ClassVar[bool] = False
 
     def __init__(self, x: str, y: str) -> None:
@@ -175,9 +184,11 @@ class IntegerFunction(abc.ABC):
         Of results inside the range of `y`; half a step of `y` is part of it.
         """
 
-    def compute(self, codes: Any, constants: Mapping[str, Any], axes: tuple[int, ...] = (-1,)) -> Any:
-        """Codes of the result, int64, of numpy or torch as `codes` and `constants` are."""
-        return self.formula(ArrayOperations(axes), codes, constants)
+    def compute(self, codes: Any, constants: Mapping[str, Any], call: Call | None = None) -> Any:
+        """Codes of the result, int64, of numpy or torch as `codes` and `constants` are; `call` says where rows lie."""
+        call = call or Call()
+        groups = int(call.attributes.get("num_groups") or 1)
+        return self.formula(ArrayOperations(call.axes, keeps_axes=call.keeps_axes, groups=groups), codes, constants)
 
     def stages(self) -> tuple[Stage, ...]:
         """The intermediate results with their proven bounds."""

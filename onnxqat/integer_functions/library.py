@@ -35,13 +35,16 @@ def kinds() -> dict[str, type[IntegerFunction]]:
 def named(name: str) -> IntegerFunction | None:
     """Return the function that a file calls `name`; None where it is none of ours."""
     found = _NAME.fullmatch(name)
-    kind = kinds().get(found["operator"]) if found else None
-    if found is None or kind is None or kind.has_tables != (found["lut"] is not None):
+    if found is None:
         return None
-    if kind.is_variadic != (found["operands"] is not None):
+    operator, operands = found["operator"], found["operands"]
+    if operands is not None and f"{operator}{operands}" in kinds():  # an operator whose own name ends so, as ReduceL2
+        operator, operands = f"{operator}{operands}", None
+    kind = kinds().get(operator)
+    if kind is None or kind.has_tables != (found["lut"] is not None) or kind.is_variadic != (operands is not None):
         return None
-    if kind.is_variadic:
-        return variadic(kind, found["x"], found["y"], int(found["operands"]))
+    if operands is not None:
+        return variadic(kind, found["x"], found["y"], int(operands))
     return made(kind, found["x"], found["y"], None if found["lut"] is None else int(found["lut"]))
 
 

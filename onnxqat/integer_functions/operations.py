@@ -23,10 +23,12 @@ class Operations(abc.ABC):
 
     Args:
         axes: the axes along which rows lie.
+        keeps_axes: keep them with length 1 in a result of rows; otherwise they are dropped.
+        groups: of channels that are a row together, for those that divide into groups.
     """
 
-    def __init__(self, axes: Sequence[int] = (-1,)) -> None:
-        self.axes = tuple(axes)
+    def __init__(self, axes: Sequence[int] = (-1,), *, keeps_axes: bool = True, groups: int = 1) -> None:
+        self.axes, self.keeps_axes, self.groups = tuple(axes), keeps_axes, groups
 
     @abc.abstractmethod
     def shifted(self, x: Integers, by: Integers) -> Integers:
@@ -51,6 +53,10 @@ class Operations(abc.ABC):
     @abc.abstractmethod
     def smaller(self, x: Integers, y: Integers) -> Integers:
         """The smaller of two numbers."""
+
+    @abc.abstractmethod
+    def larger(self, x: Integers, y: Integers) -> Integers:
+        """The larger of two numbers."""
 
     @abc.abstractmethod
     def magnitude(self, x: Integers) -> Integers:
@@ -87,6 +93,18 @@ class Operations(abc.ABC):
     @abc.abstractmethod
     def row_sum(self, x: Integers, longest: int) -> Integers:
         """The sum along the axes, which are kept with length 1; rows have at most `longest` elements."""
+
+    @abc.abstractmethod
+    def reduced_sum(self, x: Integers, longest: int) -> Integers:
+        """The sum of :meth:`row_sum`, with the axes kept or dropped as the call says."""
+
+    @abc.abstractmethod
+    def grouped(self, x: Integers) -> Integers:
+        """`x` with a group in place of its channels, and all of a group along the first of the axes behind."""
+
+    @abc.abstractmethod
+    def shaped_like(self, x: Integers, y: Integers) -> Integers:
+        """`x` in the shape of `y`."""
 
     def stage(self, name: str, x: Integers) -> Integers:
         """Note that `x` is an intermediate result called `name`; gives `x`."""
@@ -125,6 +143,10 @@ class ArrayOperations(Operations):
     def smaller(self, x: Integers, y: Integers) -> Integers:
         """See the base class."""
         return self.where(x < y, x, y)
+
+    def larger(self, x: Integers, y: Integers) -> Integers:
+        """See the base class."""
+        return self.where(x < y, y, x)
 
     def magnitude(self, x: Integers) -> Integers:
         """See the base class."""
@@ -168,6 +190,18 @@ class ArrayOperations(Operations):
         """See the base class."""
         del longest
         return x.sum(axis=self.axes, keepdims=True)
+
+    def reduced_sum(self, x: Integers, longest: int) -> Integers:
+        """See the base class."""
+        return x.sum(axis=self.axes, keepdims=self.keeps_axes)
+
+    def grouped(self, x: Integers) -> Integers:
+        """See the base class."""
+        return x.reshape(x.shape[0], self.groups, -1, *(1 for _ in self.axes[1:]))
+
+    def shaped_like(self, x: Integers, y: Integers) -> Integers:
+        """See the base class."""
+        return x.reshape(y.shape)
 
 
 def _library(x: Integers) -> Any:

@@ -172,6 +172,11 @@ class Tracer(Operations):
         (a, b), (c, d) = _ends(x), _ends(y)
         return self._result("Min", [x, y], min(a, c), min(b, d))
 
+    def larger(self, x: Integers, y: Integers) -> Symbol:
+        """See the base class."""
+        (a, b), (c, d) = _ends(x), _ends(y)
+        return self._result("Max", [x, y], max(a, c), max(b, d))
+
     def magnitude(self, x: Integers) -> Symbol:
         """See the base class."""
         low, high = _ends(x)
@@ -219,7 +224,7 @@ class Tracer(Operations):
         """See the base class."""
         if self.opset < AXES_INPUT:
             node = helper.make_node("ReduceMax", [x.name], [self._fresh()], keepdims=1)
-            node.attribute.append(_axes_of_call("axes"))
+            node.attribute.append(_of_call("axes", "axes", onnx.AttributeProto.INTS))
             self.nodes.append(node)
             return Symbol(self, node.output[0], x.low, x.high, x.kind)
         return Symbol(self, self._made("ReduceMax", [x.name, self._axes_input()], keepdims=1), x.low, x.high, x.kind)
@@ -230,6 +235,32 @@ class Tracer(Operations):
         kind = kind_of(low, high)
         name = self._made("ReduceSum", [self._named(x, kind), self._axes_input()], keepdims=1)
         return Symbol(self, name, low, high, kind)
+
+    def reduced_sum(self, x: Integers, longest: int) -> Symbol:
+        """See the base class."""
+        low, high = min(x.low, x.low * longest), max(x.high, x.high * longest)
+        kind = kind_of(low, high)
+        node = helper.make_node("ReduceSum", [self._named(x, kind), self._axes_input()], [self._fresh()])
+        node.attribute.append(_of_call("keepdims", "keepdims", onnx.AttributeProto.INT))
+        self.nodes.append(node)
+        return Symbol(self, node.output[0], low, high, kind)
+
+    def grouped(self, x: Integers) -> Symbol:
+        """See the base class."""
+        count = helper.make_node("Constant", [], [self._fresh()])
+        count.attribute.append(_of_call("value_int", "num_groups", onnx.AttributeProto.INT))
+        self.nodes.append(count)
+        one = self._constant(np.asarray([1]), INT64)
+        groups = self._made("Reshape", [count.output[0], one])
+        others = self._made("Sub", [self._made("Shape", [self._axes_input()]), one])
+        ones = self._made("ConstantOfShape", [others], value=numpy_helper.from_array(np.ones(1, np.int64)))
+        same, rest = (self._constant(np.asarray([number]), INT64) for number in (0, -1))
+        shape = self._made("Concat", [same, groups, rest, ones], axis=0)
+        return Symbol(self, self._made("Reshape", [x.name, shape]), x.low, x.high, x.kind)
+
+    def shaped_like(self, x: Integers, y: Integers) -> Symbol:
+        """See the base class."""
+        return Symbol(self, self._made("Reshape", [x.name, self._made("Shape", [y.name])]), x.low, x.high, x.kind)
 
     def stage(self, name: str, x: Integers) -> Integers:
         """See the base class."""
@@ -286,7 +317,7 @@ class Tracer(Operations):
     def _axes_input(self) -> str:
         if not self._axes:
             node = helper.make_node("Constant", [], [self._fresh()])
-            node.attribute.append(_axes_of_call("value_ints"))
+            node.attribute.append(_of_call("value_ints", "axes", onnx.AttributeProto.INTS))
             self.nodes.append(node)
             self._axes = node.output[0]
         return self._axes
@@ -314,9 +345,9 @@ def _ends(x: Integers) -> tuple[int, int]:
     return (x, x) if isinstance(x, int) else (x.low, x.high)
 
 
-def _axes_of_call(name: str) -> onnx.AttributeProto:
-    """The attribute `name` of a node of a function, which takes the value of the call's ``axes``."""
-    return onnx.AttributeProto(name=name, ref_attr_name="axes", type=onnx.AttributeProto.INTS)
+def _of_call(name: str, given: str, kind: onnx.AttributeProto.AttributeType) -> onnx.AttributeProto:
+    """The attribute `name` of a node of a function, which takes the value of the call's attribute `given`."""
+    return onnx.AttributeProto(name=name, ref_attr_name=given, type=kind)
 
 
 def _overflow(name: str, low: int, high: int, kind: str) -> CheckError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from onnxqat.backends.group_rules import OPERATORS, GroupRule
 from onnxqat.backends.schema import Backend, FixedValue, OpRow, Slot
 from onnxqat.errors import UsageError
 from onnxqat.integer_functions import library
@@ -43,10 +44,16 @@ def with_functions(backend: Backend, integer: str | None) -> Backend:
         update={
             "ops": ops,
             "integer": tuple(chosen),
+            "groups": {kind: _group_rule(kind, rule, chosen) for kind, rule in backend.groups.items()},
             "passthrough": passthrough,
             "io": backend.io.model_copy(update={"probabilities": probabilities}),
         }
     )
+
+
+def _group_rule(kind: str, rule: GroupRule, chosen: Sequence[str]) -> GroupRule:
+    """Rule of a kind of groups: what would stay in float as a whole is fused where its operator becomes a function."""
+    return "fused" if rule == "float" and kind in OPERATORS and OPERATORS[kind][0] in chosen else rule
 
 
 def of_file(backend: Backend | None, operators: Sequence[str]) -> Backend | None:

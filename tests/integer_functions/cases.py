@@ -25,15 +25,23 @@ RANGES: dict[str, tuple[tuple[float, float], tuple[float, float]]] = {
     "Exp": ((-4.0, 4.0), (0.0, 55.0)),
     "Gelu": ((-4.0, 4.0), (-0.2, 4.0)),
     "GlobalAveragePool": ((-4.0, 4.0), (-1.0, 1.0)),
+    "GroupNormalization": ((-4.0, 4.0), (-8.0, 8.0)),
     "HardSigmoid": ((-4.0, 4.0), (0.0, 1.0)),
     "HardSwish": ((-6.0, 6.0), (-0.4, 6.0)),
+    "InstanceNormalization": ((-4.0, 4.0), (-8.0, 8.0)),
     "LayerNormalization": ((-4.0, 4.0), (-8.0, 8.0)),
     "LeakyRelu": ((-4.0, 4.0), (-1.0, 4.0)),
     "PRelu": ((-4.0, 4.0), (-4.0, 4.0)),
     "Log": ((0.0, 8.0), (-4.0, 2.1)),
+    "LogSoftmax": ((-8.0, 8.0), (-20.0, 0.0)),
+    "Max": ((-4.0, 4.0), (-4.0, 4.0)),
+    "Min": ((-4.0, 4.0), (-4.0, 4.0)),
     "Mish": ((-4.0, 4.0), (-0.4, 4.0)),
     "RMSNormalization": ((-4.0, 4.0), (-8.0, 8.0)),
     "Reciprocal": ((0.0, 8.0), (0.0, 8.0)),
+    "ReduceL2": ((-4.0, 4.0), (0.0, 24.0)),
+    "ReduceMean": ((-4.0, 4.0), (-1.0, 1.0)),
+    "ReduceSum": ((-4.0, 4.0), (-64.0, 64.0)),
     "Sigmoid": ((-8.0, 8.0), (0.0, 1.0)),
     "Sin": ((-4.0, 4.0), (-1.0, 1.0)),
     "Softmax": ((-8.0, 8.0), (0.0, 1.0)),
@@ -50,6 +58,7 @@ TYPES = (("int8", "int8"), ("uint8", "uint8"), ("int16", "int16"), ("uint16", "u
 
 ROW = 64
 ROWS = 400
+CHANNELS = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,13 +86,13 @@ class Case:
     def in_numpy(self) -> np.ndarray:
         """Codes of the result."""
         codes = self._given([codes.astype(np.int64) for codes in self.codes])
-        return np.asarray(self.function.compute(codes, self.constants, self.call.axes))
+        return np.asarray(self.function.compute(codes, self.constants, self.call))
 
     def in_torch(self) -> np.ndarray:
         """Codes of the result."""
         constants = {name: torch.from_numpy(value) for name, value in self.constants.items()}
         codes = self._given([torch.from_numpy(codes.astype(np.int64)) for codes in self.codes])
-        result = self.function.compute(codes, constants, self.call.axes)
+        result = self.function.compute(codes, constants, self.call)
         return np.asarray(result.numpy())
 
     def in_onnxruntime(self, opset: int) -> np.ndarray:
@@ -107,6 +116,9 @@ class Case:
             for name, array in self.constants.items()
         ]
         attributes: dict[str, Any] = {"axes": list(self.call.axes)} if self.function.rows else {}
+        attributes |= {
+            name: self.call.attributes[name] for name in self.function.attributes if name in self.call.attributes
+        }
         node = helper.make_node(self.function.name, [*names[:-1], *self.constants], ["y"], domain=DOMAIN, **attributes)
         graph = helper.make_graph([node], "g", values[:-1], values[-1:], initializers)
         imports = [helper.make_opsetid("", opset), helper.make_opsetid(DOMAIN, VERSION)]
@@ -123,18 +135,27 @@ def grid(low: float, high: float, storage: str) -> CodeGrid:
     return CodeGrid(scale, min(max(round(made.low - low / scale), made.low), made.high), storage)
 
 
-def case(operator: str, x: str, y: str, *, rows: int = ROWS) -> Case:
+def case(operator: str, x: str, y: str, *, rows: int = ROWS, keepdims: int = 1) -> Case:
     """Random rows, rows around one end, and rows of all codes' ends; all codes of functions of single elements."""
     kind = library.kinds()[operator]
     function = library.variadic(kind, x, y, 3) if kind.is_variadic else kind(x, y)
     ranges = RANGES[operator]
     of_x, of_y = grid(*ranges[0], x), grid(*ranges[1], y)
     random = np.random.default_rng(0)
-    weights = {name: random.normal(1.0, 0.3, ROW if function.rows else ()) for name in function.weights}
-    attributes = {"epsilon": 1e-5} if function.rows and function.weights else {}
+    by_channel = operator in ("GroupNormalization", "InstanceNormalization")
+    weights = {
+        name: random.normal(1.0, 0.3, CHANNELS if by_channel else ROW if function.rows else ())
+        for name in function.weights
+    }
+    attributes: dict[str, Any] = {"epsilon": 1e-5} if function.rows and function.weights else {}
+    attributes |= {"keepdims": keepdims} if function.reduces else {}
+    attributes |= {"num_groups": 2} if operator == "GroupNormalization" else {}
     others = (of_x,) * (function.operands - 1)
-    call = Call((-1,), ROW if function.rows else 1, weights, attributes, others)
+    length = (CHANNELS // 2 if operator == "GroupNormalization" else 1) * (ROW if function.rows else 1)
+    call = Call((-1,), length, weights, attributes, others)
     first = _rows(of_x, rows) if function.rows else np.arange(of_x.low, of_x.high + 1)
+    if by_channel:
+        first = first[: len(first) // CHANNELS * CHANNELS].reshape(-1, CHANNELS, ROW)
     # The other operands have all codes too, in another order each.
     codes = [first, *(random.permutation(first) for _ in others)]
     return Case(function, of_x, of_y, call, tuple(c.astype(x) for c in codes), function.constants(of_x, of_y, call))

@@ -93,6 +93,13 @@ def test_a_row_that_is_too_long_is_refused() -> None:
         )
 
 
+@pytest.mark.parametrize("operator", ["ReduceL2", "ReduceMean", "ReduceSum"])
+def test_reductions_that_drop_their_axes(operator: str) -> None:
+    case = cases.case(operator, "uint8", "int8", rows=8, keepdims=0)
+    assert case.in_numpy().ndim == 1
+    np.testing.assert_array_equal(case.in_onnxruntime(21), case.in_numpy())
+
+
 def test_names() -> None:
     assert library.chosen("all") == OPERATORS
     assert library.chosen("soft-max, Exp") == ("Softmax", "Exp")
@@ -103,6 +110,9 @@ def test_names() -> None:
     assert (found.x, found.y) == ("int8", "uint8")
     assert library.named("Softmax_float_uint8") is None
     assert library.named("Nothing_int8_int8") is None
+    named = library.named("ReduceL2_int8_int8")
+    assert named is not None
+    assert named.operator == "ReduceL2"
 
 
 def test_the_page_of_bounds_is_current() -> None:

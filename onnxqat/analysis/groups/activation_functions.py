@@ -68,8 +68,8 @@ _COMPUTE: dict[str, Callable[..., Any]] = {
     "Mul": np.multiply,
     "Div": np.divide,
     "Pow": np.power,
-    "Max": np.maximum,
-    "Min": np.minimum,
+    "Max": lambda *x: np.maximum.reduce(np.broadcast_arrays(*x)),
+    "Min": lambda *x: np.minimum.reduce(np.broadcast_arrays(*x)),
     "Neg": np.negative,
     "Reciprocal": np.reciprocal,
     "Sqrt": np.sqrt,
@@ -155,7 +155,7 @@ def _evaluated(node: ir.Node, samples: dict[ir.Value, Array]) -> Array | None:
         return np.asarray(arguments[0] * np.clip(arguments[0] / 6 + 0.5, 0, 1))
     try:
         return np.asarray(_COMPUTE[node.op_type](*arguments), np.float64)
-    except TypeError:  # a Max of one or three
+    except TypeError:  # other operands than the operator has
         return None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -25,8 +26,29 @@ def _softmax(x: Tensor, call: Call) -> Tensor:
     return torch.softmax(x, call.axes[0])
 
 
+def _log_softmax(x: Tensor, call: Call) -> Tensor:
+    return torch.log_softmax(x, call.axes[0])
+
+
 def _mean(x: Tensor, call: Call) -> Tensor:
-    return x.mean(call.axes, keepdim=True)
+    return x.mean(call.axes, keepdim=call.keeps_axes)
+
+
+def _sum(x: Tensor, call: Call) -> Tensor:
+    return x.sum(call.axes, keepdim=call.keeps_axes)
+
+
+def _norm(x: Tensor, call: Call) -> Tensor:
+    norm: Tensor = torch.linalg.vector_norm(x, 2, call.axes, keepdim=call.keeps_axes)
+    return norm
+
+
+def _largest(x: Tensor, call: Call, *others: Tensor) -> Tensor:
+    return functools.reduce(torch.maximum, others, x)
+
+
+def _smallest(x: Tensor, call: Call, *others: Tensor) -> Tensor:
+    return functools.reduce(torch.minimum, others, x)
 
 
 def _gelu(x: Tensor, call: Call) -> Tensor:
@@ -44,6 +66,17 @@ def _hard_sigmoid(x: Tensor, call: Call) -> Tensor:
 def _normalize(x: Tensor, call: Call, gamma: Tensor, beta: Tensor) -> Tensor:
     shape = [x.shape[axis] for axis in call.axes]
     return functional.layer_norm(x, shape, gamma.expand(shape), beta.expand(shape), call.number("epsilon", 1e-5))
+
+
+def _normalize_instance(x: Tensor, call: Call, gamma: Tensor, beta: Tensor) -> Tensor:
+    centered = x - x.mean(call.axes, keepdim=True)
+    power = centered.square().mean(call.axes, keepdim=True)
+    shape = (-1, *(1 for _ in call.axes))
+    return centered * torch.rsqrt(power + call.number("epsilon", 1e-5)) * gamma.reshape(shape) + beta.reshape(shape)
+
+
+def _normalize_groups(x: Tensor, call: Call, gamma: Tensor, beta: Tensor) -> Tensor:
+    return functional.group_norm(x, int(call.number("num_groups", 1)), gamma, beta, call.number("epsilon", 1e-5))
 
 
 def _normalize_power(x: Tensor, call: Call, gamma: Tensor) -> Tensor:
@@ -81,11 +114,19 @@ OPERATIONS: dict[str, Operation] = {
     "Elu": _elu,
     "Gelu": _gelu,
     "GlobalAveragePool": _mean,
+    "GroupNormalization": _normalize_groups,
     "HardSigmoid": _hard_sigmoid,
+    "InstanceNormalization": _normalize_instance,
     "LayerNormalization": _normalize,
     "LeakyRelu": _leaky_relu,
+    "LogSoftmax": _log_softmax,
+    "Max": _largest,
+    "Min": _smallest,
     "PRelu": _prelu,
     "RMSNormalization": _normalize_power,
+    "ReduceL2": _norm,
+    "ReduceMean": _mean,
+    "ReduceSum": _sum,
     "Softmax": _softmax,
     "WeightedSum": _weighted_sum,
     "Abs": _of_elements(torch.abs),
@@ -154,7 +195,7 @@ class FunctionUnit(Formula):
             device = operands[0].device
             constants = {name: torch.from_numpy(value).to(device) for name, value in constants.items()}
         codes = tuple(map(_codes, operands, grids))
-        found = function.compute(codes if function.takes_tuple else codes[0], constants, call.axes)
+        found = function.compute(codes if function.takes_tuple else codes[0], constants, call)
         exact = found.to(torch.float32) if isinstance(found, Tensor) else found.astype(np.float32)
         result = output.saturated(exact) * output.scale
         return result * math.nan if diverged else result

@@ -44,7 +44,7 @@ class Normalization(IntegerFunction, abc.ABC):
     """
 
     rows = True
-    attributes = ("axis", "epsilon")
+    attributes: ClassVar[tuple[str, ...]] = ("axis", "epsilon")
     centered: ClassVar[bool]
 
     @classmethod
@@ -109,8 +109,9 @@ class Normalization(IntegerFunction, abc.ABC):
 
     def formula(self, do: Operations, q: Integers, c: Mapping[str, Integers]) -> Integers:
         """See the base class."""
-        count = do.elements_of_row(q, LONGEST_ROW)
-        distance = self._distance(do, q, c, count)
+        rows = self._rows(do, q)
+        count = do.elements_of_row(rows, LONGEST_ROW)
+        distance = self._distance(do, rows, c, count)
         square = do.row_sum(distance * distance, LONGEST_ROW)
         mean = do.limited(do.divided(do.stage("sum of squares", square), count), 0, 1 << 2 * SPREAD)
         power = do.limited(mean + c["epsilon"], 1, 1 << 2 * SPREAD + 1)  # a row of zeros has no mean square
@@ -118,8 +119,18 @@ class Normalization(IntegerFunction, abc.ABC):
         raised = do.scaled_up(do.magnitude(distance), ROOT // 2 + QUOTIENT)
         size = do.limited(do.divided(raised + do.shifted(root, 1), root), 0, 1 << QUOTIENT + 7)
         signed = do.where(do.is_less(distance, 0), -size, size)
-        total = do.stage("scaled", signed * c["gamma"] + c["beta"])
+        total = do.stage("scaled", self._of_rows(do, signed, q) * c["gamma"] + c["beta"])
         return do.limited(do.rounded(total, c["y_shift"]) + c["y_zero_point"], *self.range_of_result)
+
+    def _rows(self, do: Operations, q: Integers) -> Integers:
+        """`q` in the shape in which rows lie along the axes."""
+        del do
+        return q
+
+    def _of_rows(self, do: Operations, x: Integers, q: Integers) -> Integers:
+        """`x` in the shape of `q` again."""
+        del do, q
+        return x
 
     def _distance(self, do: Operations, q: Integers, c: Mapping[str, Integers], count: Integers) -> Integers:
         """Elements with a fraction, from the mean or from zero."""
