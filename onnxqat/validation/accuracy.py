@@ -97,8 +97,8 @@ class Loss:
 
     @property
     def lost(self) -> float:
-        """The drop in units of the limits."""
-        return self.drop / self.limits.size
+        """The drop in units of the limits, without the last bits: 5 of 500 samples are one point, and not above it."""
+        return float(f"{self.drop / self.limits.size:.10g}")
 
     @property
     def slack(self) -> float:
@@ -204,11 +204,17 @@ def _words(loss: Loss, noise: Noise | None, limit: float | None) -> str:
     else:
         unit, change = loss.limits.unit, "won" if loss.lost < 0 else "lost"
         before, after = (f"{value:.2%}" if shares else f"{value:.4g}" for value in (loss.before, loss.after))
-        text = f"{name} {before} in float, {after} quantized ({loss.run}){where}; {abs(loss.lost):.4g} {unit} {change}"
+        text = f"{name} {before} in float, {after} quantized ({loss.run}){where}; {_amount(abs(loss.lost), unit)} {change}"
     if limit is not None:
-        text += f", above {limit:.4g} {unit}"
+        text += f", above {_amount(limit, unit)}"
     beside = noise is not None and math.isfinite(noise.decibels)
     return f"{text}; {noise.decibels:.1f} dB beside it" if beside and noise is not None else text
+
+
+def _amount(value: float, unit: str) -> str:
+    """Return a number with its unit, as in ``1 point`` and ``0.5 points``."""
+    shown = f"{value:.4g}"
+    return f"{shown} {unit.removesuffix('s') if shown == '1' else unit}"
 
 
 def judge_noise(decibels: float, limits: AccuracyLimits, where: str) -> Found:

@@ -36,6 +36,7 @@ def join(report: schema.ModelReport, results: Iterable[Result]) -> None:
             _target(report, places, result)
         elif result.kind == "handoff_matrix":
             join_matrix(report, result)
+    _drop_what_was_compiled(report)
     if places.unknown:
         some = ", ".join(sorted(places.unknown)[:4])
         report.remarks.append(
@@ -79,6 +80,14 @@ def _judgements(report: schema.ModelReport, result: Result) -> None:
                 source=result.kind,
             )
             report.judgements.append(said)
+
+
+def _drop_what_was_compiled(report: schema.ModelReport) -> None:
+    """Leave out that a file is not compiled, which ``validate`` says, where a hand-off compiled it."""
+    if any(said.name == "deployment" and said.source == "handoff" for said in report.judgements):
+        report.judgements = [
+            said for said in report.judgements if said.name != "deployment" or said.source != "validate"
+        ]
 
 
 def _profile(report: schema.ModelReport, places: _Places, result: Result) -> None:

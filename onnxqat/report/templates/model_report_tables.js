@@ -37,8 +37,8 @@ function table(name, rows, columns, pick, hint) {
   }
   function cell(column, row) {
     const shown = printable(column.show(row));
-    const inner = column.pick ? h("button", { type: "button", class: "link", on: { click: () => select(pick, row.i, "table") } }, shown) : shown;
-    return h("td", { class: column.number ? "number" : column.pick ? "name" : shown.length < 24 ? "short" : false }, inner, column.bar && column.bar(row) !== null ? meter(column.bar(row), column.cost) : null);
+    const inner = column.pick ? h("button", { type: "button", class: "link", on: { click: () => select(pick, row.i, "table") } }, breakable(shown)) : shown;
+    return h("td", { class: column.number ? "number" : column.pick ? "name" : shown.length < 24 ? "short" : "words" }, inner, column.bar && column.bar(row) !== null ? meter(column.bar(row), column.cost) : null);
   }
   function sortBy(k) {
     state.down = state.by === k ? !state.down : Boolean(columns[k].number);
@@ -65,6 +65,11 @@ function table(name, rows, columns, pick, hint) {
   window.addEventListener("beforeprint", () => { state.shown = Math.max(state.shown, 1000); draw(); });
   draw();
   return { made, tools: rows.length > 8 ? [status, filter, copy] : [copy] };
+}
+
+/** Let a name break behind its separators, before it breaks within a word. */
+function breakable(name) {
+  return name.split(/(?<=[/._:])/).flatMap((part) => [part, h("wbr")]).slice(0, -1);
 }
 
 function compare(a, b, sign) {
