@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ import click
 from onnxqat.cli import _options
 
 if TYPE_CHECKING:
+    from onnxqat.deployment.result import HandoffReport
     from onnxqat.graph.own_files import OwnFiles
     from onnxqat.validation.result import ValidationReport
 
@@ -20,6 +22,8 @@ BACKEND = "onnxruntime-cpu"
 FEW_BITS = 2
 """Bits at which calibration alone loses points on the digits, and training wins them back, whatever the processor."""
 EPOCHS, BATCH = 12, 64
+SHOWN = 64
+"""Test images whose histograms and noise are on the page, as `onnxqat report` takes by itself."""
 PICTURES = 320
 """Training images that are also written as files: enough to calibrate, and to train on for a try."""
 FILES = {
@@ -32,7 +36,8 @@ FILES = {
 BUNDLES = {"w8a8": "bundle", "w2a2": "bundle_w2a2", "w2a2_tuned": "bundle_tuned"}
 DATA, TEST, IMAGES = "data.npz", "test.npz", "images"
 REPORT = "report.html"
-WRITTEN = (*FILES.values(), DATA, IMAGES, TEST, *BUNDLES.values(), REPORT)
+LOGS = "logs"
+WRITTEN = (*FILES.values(), DATA, IMAGES, TEST, LOGS, *BUNDLES.values(), REPORT)
 """Files and folders that the demo writes; what was changed or made under these names by others, it does not replace."""
 
 
@@ -69,7 +74,7 @@ def _run(output: Path, *, as_json: bool) -> None:
     from onnxqat.cli import _output
     from onnxqat.graph import atomic
     from onnxqat.graph.own_files import OwnFiles
-    from onnxqat.report import build, html
+    from onnxqat.report import build
     from onnxqat.training import digits
 
     files = {name: output / file for name, file in FILES.items()}
@@ -90,19 +95,20 @@ def _run(output: Path, *, as_json: bool) -> None:
             with own.writing(FILES[name]):
                 _insert(files["float"], files[name], images["train"], bits=bits)
         phase("fine-tune 2 bits")
-        with own.writing(FILES["w2a2_tuned"]):
-            _finetune(files, images["train"], labels["train"])
+        with own.writing(FILES["w2a2_tuned"], LOGS):
+            _finetune(files, images["train"], labels["train"], output / LOGS)
         phase("validate")
         proofs = {name: _prove(files, name, test) for name in BUNDLES}
         phase("hand off")
-        rows = [_float_row(proofs["w8a8"]), *(_row(files, name, proofs[name], test, own) for name in proofs)]
+        bundles = {name: _hand_off(files, name, test, own) for name in BUNDLES}
+        page = output / REPORT
+        phase("report")
+        with own.writing(REPORT):
+            _page(files, proofs["w2a2_tuned"], bundles["w2a2_tuned"], data, output / LOGS, page)
+    rows = [_float_row(proofs["w8a8"]), *(_row(name, proofs[name], bundles[name]) for name in BUNDLES)]
     following = f"onnxqat validate {files['float']} {files['w2a2_tuned']} --data {data}"
-    written = [str(output / name) for name in WRITTEN if name != REPORT]
-    report = build.from_demo(rows, files=written, next_command=following)
-    page = output / REPORT
-    with own.writing(REPORT):
-        html.write_html(report, page)
-    _output.show(build.with_files(report, str(page)), as_json=as_json)
+    written = [str(output / name) for name in WRITTEN]
+    _output.show(build.from_demo(rows, files=written, next_command=following), as_json=as_json)
 
 
 def _insert(source: Path, target: Path, images: Any, *, bits: int) -> None:
@@ -115,7 +121,8 @@ def _insert(source: Path, target: Path, images: Any, *, bits: int) -> None:
     insert_qdq(source, BACKEND, calibration={"image": images[:256]}, output=target, overrides=overrides)
 
 
-def _finetune(files: dict[str, Path], images: Any, labels: Any) -> None:
+def _finetune(files: dict[str, Path], images: Any, labels: Any, folder: Path) -> None:
+    from onnxqat.training.callbacks.logs import logs
     from onnxqat.training.finetune import finetune
 
     finetune(
@@ -126,6 +133,7 @@ def _finetune(files: dict[str, Path], images: Any, labels: Any) -> None:
         epochs=EPOCHS,
         batch_size=BATCH,
         output=files["w2a2_tuned"],
+        callbacks=logs(folder),
     )
 
 
@@ -135,12 +143,42 @@ def _prove(files: dict[str, Path], name: str, data: Any) -> ValidationReport:
     return validate(files["float"], files[name], data, batch_size=128)
 
 
-def _row(files: dict[str, Path], name: str, proof: ValidationReport, data: Any, own: OwnFiles) -> dict[str, Any]:
+def _hand_off(files: dict[str, Path], name: str, data: Any, own: OwnFiles) -> HandoffReport:
     from onnxqat.deployment.handoff import handoff
-    from onnxqat.validation.result import DEFAULT, PLAIN
 
     with own.writing(BUNDLES[name]):
-        bundle = handoff(files[name], BACKEND, own.folder / BUNDLES[name], data={"image": data["image"]})
+        return handoff(files[name], BACKEND, own.folder / BUNDLES[name], data={"image": data["image"]})
+
+
+def _page(
+    files: dict[str, Path], proof: ValidationReport, bundle: HandoffReport, data: Path, folder: Path, page: Path
+) -> None:
+    """Write the interactive page about the tuned file, with all that the demo measured."""
+    from onnxqat.report import build_handoff, build_profile, build_validation, json
+    from onnxqat.report.model_report.build import model_report
+    from onnxqat.validation.profile import profile
+
+    measured = profile(files["float"], files["w2a2_tuned"], data, limit=SHOWN)
+    found = {
+        "validate": build_validation.from_validation(proof),
+        "handoff": build_handoff.from_handoff(bundle),
+        "profile": build_profile.from_profile(measured),
+    }
+    with tempfile.TemporaryDirectory() as scratch:
+        results = [Path(scratch, f"{name}.json") for name in found]
+        for path, report in zip(results, found.values(), strict=True):
+            path.write_text(json.dumps(report), encoding="utf-8")
+        options: dict[str, Any] = {"float_model": files["float"], "before": files["w2a2"]}
+        variants = {"8 bits": files["w8a8"]}
+        shown = model_report(
+            files["w2a2_tuned"], data, variants=variants, results=[*results, folder], limit=SHOWN, **options
+        )
+        shown.save(page)
+
+
+def _row(name: str, proof: ValidationReport, bundle: HandoffReport) -> dict[str, Any]:
+    from onnxqat.validation.result import DEFAULT, PLAIN
+
     covered = [c for c in bundle.coverage if c.total]
     return {
         "model": name.replace("_", " "),
