@@ -204,7 +204,9 @@ def _words(loss: Loss, noise: Noise | None, limit: float | None) -> str:
     else:
         unit, change = loss.limits.unit, "won" if loss.lost < 0 else "lost"
         before, after = (f"{value:.2%}" if shares else f"{value:.4g}" for value in (loss.before, loss.after))
-        text = f"{name} {before} in float, {after} quantized ({loss.run}){where}; {_amount(abs(loss.lost), unit)} {change}"
+        text = (
+            f"{name} {before} in float, {after} quantized ({loss.run}){where}; {_amount(abs(loss.lost), unit)} {change}"
+        )
     if limit is not None:
         text += f", above {_amount(limit, unit)}"
     beside = noise is not None and math.isfinite(noise.decibels)

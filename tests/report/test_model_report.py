@@ -169,7 +169,8 @@ def test_results_of_commands_stand_beside_nodes(folder: Path, tmp_path: Path) ->
             assert runs[node.name] == words[node.kind]
     assert "integers" in runs.values()
     assert {j.name for j in found.judgements} == {"parity", "accuracy", "deployment"}
-    assert [j.source for j in found.judgements if j.name == "deployment"] == ["handoff"]  # validate knows of no compiler
+    judged = [j.source for j in found.judgements if j.name == "deployment"]
+    assert judged == ["handoff"]  # validate knows of no compiler
     assert found.variants[0].scores["top1"] == pytest.approx(
         json.loads((folder / "validate.json").read_text())["figures"]["top1_ort-default"]
     )
