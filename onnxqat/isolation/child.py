@@ -60,11 +60,8 @@ def _handlers() -> dict[str, Any]:
     sessions: dict[int, Any] = {}
 
     def open_session(number: int, model: bytes | str, options: dict[str, Any], need: int) -> None:
-        arguments = session_arguments(model, options)
-        # Its threads would wait for work in a loop, which costs as much processor time again as the work that is tried.
-        arguments["sess_options"].add_session_config_entry("session.intra_op.allow_spinning", "0")
         with _limited(need):
-            sessions[number] = onnxruntime.InferenceSession(**arguments)
+            sessions[number] = onnxruntime.InferenceSession(**session_arguments(model, options))
 
     def run_session(number: int, names: list[str], feeds: dict[str, Any], need: int) -> bool:
         if number not in sessions:
@@ -93,6 +90,8 @@ def session_arguments(model: bytes | str, options: dict[str, Any]) -> dict[str, 
     made.log_severity_level = FATAL_ONLY
     made.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, options["level"])
     made.intra_op_num_threads = options["threads"]
+    # Between two runs threads would wait for work in a loop, and take the cores from numpy, torch and other sessions.
+    made.add_session_config_entry("session.intra_op.allow_spinning", "0")
     for key, value in options["entries"].items():
         made.add_session_config_entry(key, value)
     for library in options["libraries"]:
