@@ -24,8 +24,9 @@ def lineage(table: schema.Backend) -> list[str]:
 
 def tables_of(compiler: str) -> list[str]:
     """Names of the built-in tables that belong to `compiler`, those that extend no other one first."""
+    known = base_compiler.names()
     tables = [schema.load(name) for name in schema.names()]
-    mine = [t for t in tables if next((n for n in lineage(t) if n in base_compiler.names()), None) == compiler]
+    mine = [t for t in tables if next((n for n in lineage(t) if n in known), None) == compiler]
     return [t.backend for t in sorted(mine, key=lambda t: (t.extends is not None, t.backend))]
 
 
