@@ -30,9 +30,9 @@ from onnxqat.deployment.finite import broken
 from onnxqat.deployment.fold_batchnorm import bias_of, folded
 from onnxqat.deployment.forms import _base as forms
 from onnxqat.deployment.integer_comparison import against_integers
+from onnxqat.deployment.layer_ranges import model_ranges
 from onnxqat.deployment.matched_rows import matched, selected
 from onnxqat.deployment.outputs import ROUNDING_STEPS, OutputCheck, check_outputs, output_quantizers
-from onnxqat.deployment.ranges import tensor_ranges
 from onnxqat.deployment.reference import references
 from onnxqat.deployment.result import Coverage, HandoffReport, coverage
 from onnxqat.deployment.run.environment_compiler import EnvironmentCompiler
@@ -269,8 +269,9 @@ def _traced(job: _Job, compiler: BaseCompiler, folder: Path, nodes: tuple[NodeRe
 
 def _write_forms(job: _Job, folder: Path) -> list[str]:
     """The float model and vendors' files of ranges; their names."""
-    ranges = tensor_ranges(job.train)
-    io.save(float_form(job.train), folder / FLOAT)
+    plain = float_form(job.train)
+    ranges = model_ranges(job.train, plain)
+    io.save(plain, folder / FLOAT)
     written = [FLOAT]
     names = {*choice.lineage(job.table), *([job.compiler.name] if job.compiler else [])}
     for form in forms.forms_for(names):

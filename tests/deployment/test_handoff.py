@@ -27,7 +27,7 @@ from tests import hanging
 from tests.validation import tiny
 
 DATA = {"image": tiny.images(6)}
-FILES = {"model.onnx", "float.onnx", "encodings.json", "report.json", "manifest.json"}
+FILES = {"model.onnx", "float.onnx", "encodings.json", "ranges.json", "report.json", "manifest.json"}
 
 
 @pytest.fixture(scope="module")

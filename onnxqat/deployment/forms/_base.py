@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 
 from onnxqat import discover
-from onnxqat.deployment.ranges import TensorRange
+from onnxqat.deployment.layer_ranges import ModelRanges
 
 _PACKAGE = __name__.rpartition(".")[0]
 
@@ -23,10 +23,10 @@ class BaseForm(abc.ABC):
     compilers: frozenset[str] = frozenset()
 
     @abc.abstractmethod
-    def text(self, ranges: Sequence[TensorRange]) -> str:
+    def text(self, ranges: ModelRanges) -> str:
         """Content of the file."""
 
-    def accepts(self, ranges: Sequence[TensorRange]) -> str:
+    def accepts(self, ranges: ModelRanges) -> str:
         """Why the form cannot say these ranges; empty where it can."""
         return ""
 

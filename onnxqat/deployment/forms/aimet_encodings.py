@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from typing import Any
 
 from onnxqat.deployment.forms import _base
+from onnxqat.deployment.layer_ranges import ModelRanges
 from onnxqat.deployment.ranges import TensorRange
 
 
@@ -18,12 +18,12 @@ class Form(_base.BaseForm):
 
     file = "encodings.json"
 
-    def text(self, ranges: Sequence[TensorRange]) -> str:
+    def text(self, ranges: ModelRanges) -> str:
         """Activations and parameters; see the class."""
         content = {
             "version": "1.0.0",
-            "activation_encodings": [_encoding(r) for r in ranges if r.role == "activation"],
-            "param_encodings": [_encoding(r) for r in ranges if r.role == "weight"],
+            "activation_encodings": [_encoding(r) for r in ranges.activations],
+            "param_encodings": [_encoding(r) for r in ranges.weights],
         }
         return json.dumps(content, indent=1) + "\n"
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import yaml
 
 from onnxqat.deployment.forms import _base
+from onnxqat.deployment.layer_ranges import ModelRanges
 from onnxqat.deployment.ranges import TensorRange
 
 
@@ -20,16 +20,16 @@ class Form(_base.BaseForm):
     file = "rknn.quantization.cfg"
     compilers = frozenset({"rknn", "rknn-toolkit2"})
 
-    def accepts(self, ranges: Sequence[TensorRange]) -> str:
+    def accepts(self, ranges: ModelRanges) -> str:
         """Only 8 bits, one scale an activation; see the class."""
-        wrong = [r.name for r in ranges if r.role == "activation" and (r.bits != 8 or len(r.scales) > 1)]
+        wrong = [r.name for r in ranges.activations if (r.bits != 8 or len(r.scales) > 1)]
         return f"it has 8-bit activations with one scale only, and {wrong[0]!r} is none" if wrong else ""
 
-    def text(self, ranges: Sequence[TensorRange]) -> str:
+    def text(self, ranges: ModelRanges) -> str:
         """``quantize_parameters`` by tensor; see the class."""
         content = {
             "custom_quantize_layers": {},
-            "quantize_parameters": {r.name: _parameters(r) for r in ranges if r.role == "activation"},
+            "quantize_parameters": {r.name: _parameters(r) for r in ranges.activations},
         }
         return yaml.safe_dump(content, sort_keys=False, default_flow_style=False)
 

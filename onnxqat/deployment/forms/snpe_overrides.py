@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from typing import Any
 
 from onnxqat.deployment.forms import _base
+from onnxqat.deployment.layer_ranges import ModelRanges
 from onnxqat.deployment.ranges import TensorRange
 
 
@@ -16,12 +16,12 @@ class Form(_base.BaseForm):
     file = "snpe_overrides.json"
     compilers = frozenset({"snpe", "qnn-htp", "onnxruntime-qnn"})
 
-    def text(self, ranges: Sequence[TensorRange]) -> str:
+    def text(self, ranges: ModelRanges) -> str:
         """Return the JSON text: one list per tensor, with one entry per channel; see the class."""
         content = {
             "version": "0.6.1",
-            "activation_encodings": {r.name: _entries(r) for r in ranges if r.role == "activation"},
-            "param_encodings": {r.name: _entries(r) for r in ranges if r.role == "weight"},
+            "activation_encodings": {r.name: _entries(r) for r in ranges.activations},
+            "param_encodings": {r.name: _entries(r) for r in ranges.weights},
         }
         return json.dumps(content, indent=1) + "\n"
 

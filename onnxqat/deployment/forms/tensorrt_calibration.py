@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
 
 from onnxqat.deployment.forms import _base
-from onnxqat.deployment.ranges import TensorRange
+from onnxqat.deployment.layer_ranges import ModelRanges
 
 HEADER = "TRT-8601-EntropyCalibration2"
 
@@ -21,14 +20,12 @@ class Form(_base.BaseForm):
     file = "tensorrt_calibration.cache"
     compilers = frozenset({"tensorrt", "tensorrt-rtx"})
 
-    def accepts(self, ranges: Sequence[TensorRange]) -> str:
+    def accepts(self, ranges: ModelRanges) -> str:
         """Only 8-bit symmetric activations; see the class."""
-        wrong = [
-            r.name for r in ranges if r.role == "activation" and (r.bits != 8 or r.zero_points.any() or not r.signed)
-        ]
+        wrong = [r.name for r in ranges.activations if (r.bits != 8 or r.zero_points.any() or not r.signed)]
         return f"its scales are for symmetric int8, and {wrong[0]!r} is quantized otherwise" if wrong else ""
 
-    def text(self, ranges: Sequence[TensorRange]) -> str:
+    def text(self, ranges: ModelRanges) -> str:
         """One line a tensor; see the class."""
-        lines = [f"{r.name}: {struct.pack('>f', r.scales[0]).hex()}" for r in ranges if r.role == "activation"]
+        lines = [f"{r.name}: {struct.pack('>f', r.scales[0]).hex()}" for r in ranges.activations]
         return "\n".join([HEADER, *lines]) + "\n"
