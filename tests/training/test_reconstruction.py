@@ -90,7 +90,7 @@ def test_a_block_with_an_output_inside_is_learned_by_layers() -> None:
     assert sorted(found[1]) == [("c2", 1), ("c3", 1), ("r1", 1), ("z", 1)]
 
 
-@pytest.mark.parametrize("recipe", ["adaround", "brecq", "qdrop"])
+@pytest.mark.parametrize("recipe", ["adaround", "brecq", "qdrop", "lsq"])
 def test_the_error_falls_and_the_file_has_it(recipe: Any, tmp_path: Path) -> None:
     float_model = network()
     model = quantized(float_model)
@@ -108,13 +108,40 @@ def test_the_error_falls_and_the_file_has_it(recipe: Any, tmp_path: Path) -> Non
     assert [(n.op_type, list(n.input)) for n in result.model.graph.node] == [
         (n.op_type, list(n.input)) for n in model.graph.node
     ]
-    # Every weight stays between the two codes that are next to it.
-    old, new = ({i.name: onnx.numpy_helper.to_array(i) for i in m.graph.initializer} for m in (model, result.model))
+    if recipe != "lsq":
+        assert_roundings_alone_moved(model, result.model)
+
+
+def assert_roundings_alone_moved(before: onnx.ModelProto, after: onnx.ModelProto) -> None:
+    """Every weight stays between the two codes that are next to it, and every scale of weights what it was."""
+    old, new = ({i.name: onnx.numpy_helper.to_array(i) for i in m.graph.initializer} for m in (before, after))
     for name in ("w1", "w2", "w3"):
         step = new[f"{name}_scale"].reshape(-1, *[1] * (new[name].ndim - 1))
         limit = np.clip(old[name], -2 * step, step)
         assert (np.abs(new[name] - limit) <= step * 1.001).all()
         assert np.array_equal(old[f"{name}_scale"], new[f"{name}_scale"])
+
+
+def test_weights_learn_with_their_steps() -> None:
+    """At 2 bits weights that move freely come closer than those that are rounded up or down."""
+    model = quantized(network())
+    options: dict[str, Any] = {"iterations": 200, "batch_size": 16}
+    rounded, moved = (reconstruct(model, {"x": DATA}, recipe=recipe, **options) for recipe in ("brecq", "lsq"))
+    assert moved.blocks[1].after < 0.9 * rounded.blocks[1].after
+    old, new = ({i.name: onnx.numpy_helper.to_array(i) for i in m.graph.initializer} for m in (model, moved.model))
+    for name in ("w1", "w1_scale"):
+        assert not np.array_equal(old[name], new[name])
+    # A bias of small codes moves by less than one, and by some of it.
+    biases = [dict(m.named_parameters())["b1_DequantizeLinear_Output"] for m in (to_torch(model), moved.module)]
+    assert not torch.equal(*biases)
+
+
+def test_worst_blocks_alone_learn() -> None:
+    model = quantized(network())
+    whole = reconstruct(model, {"x": DATA}, recipe="brecq", iterations=1, batch_size=16)
+    worst = reconstruct(model, {"x": DATA}, recipe="brecq", iterations=1, batch_size=16, worst_blocks=1)
+    assert [block.tensor for block in whole.blocks] == ["a", "f", "y"]
+    assert [block.tensor for block in worst.blocks] == ["f"]
 
 
 def test_the_same_seed_gives_the_same_file_and_what_is_no_better_is_not_kept() -> None:

@@ -33,17 +33,23 @@ from onnxqat.cli import _headings, _options
     ),
     click.option(
         "--recipe",
-        type=click.Choice(["adaround", "brecq", "qdrop"]),
+        type=click.Choice(["adaround", "brecq", "qdrop", "lsq"]),
         default="qdrop",
-        help="Method: adaround, layer by layer; brecq, block by block; qdrop, as brecq with some activations in float.",
+        help="Method: adaround, roundings layer by layer; brecq, block by block; qdrop, as brecq with some activations in "
+        "float; lsq, weights and all scales block by block.",
+    ),
+    click.option(
+        "--worst-blocks", type=_options.COUNT, help="Number of blocks to learn, those that add most error [all]."
     ),
     click.option("--iterations", type=_options.COUNT, default=1000, help="Number of training steps for each block."),
-    click.option("--learning-rate", "--lr", type=_options.POSITIVE, default=0.01, help="Learning rate of roundings."),
+    click.option(
+        "--learning-rate", "--lr", type=_options.POSITIVE, default=0.01, help="Learning rate of roundings or weights."
+    ),
     click.option(
         "--scale-learning-rate",
         type=_options.NOT_NEGATIVE,
         default=0.001,
-        help="Learning rate of scales of activations, relative to each scale.",
+        help="Learning rate of scales, relative to each.",
     ),
     click.option("--seed", type=_options.SEED, default=0, help="Random seed of the choice of samples and torch."),
     _options.device,
@@ -61,6 +67,7 @@ def run(
     teacher: Path | None,
     output: Path | None,
     recipe: str,
+    worst_blocks: int | None,
     limit: int,
     batch_size: int,
     iterations: int,
@@ -90,6 +97,7 @@ def run(
             preprocess=preprocess,
             teacher=teacher,
             recipe=cast(Any, recipe),  # reconstruct refuses others by name
+            worst_blocks=worst_blocks,
             limit=limit,
             batch_size=batch_size,
             iterations=iterations,

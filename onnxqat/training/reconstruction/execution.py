@@ -49,6 +49,11 @@ class GraphRunner:
         """The submodule that `node` calls."""
         return self._children[str(node.target)] if node.op == "call_module" else None
 
+    def parameter(self, node: fx.Node) -> nn.Parameter | None:
+        """The parameter of the module that `node` gives."""
+        found = self._attribute(node) if node.op == "get_attr" else None
+        return found if isinstance(found, nn.Parameter) else None
+
     def between(self, entries: Iterable[fx.Node], exits: Iterable[fx.Node]) -> list[fx.Node]:
         """The nodes that compute `exits` from `entries`, in order, those of parameters among them.
 
@@ -88,10 +93,7 @@ class GraphRunner:
 
     def _call(self, node: fx.Node, values: dict[fx.Node, Any]) -> Any:
         if node.op == "get_attr":
-            found: Any = self.module
-            for name in str(node.target).split("."):
-                found = getattr(found, name)
-            return found
+            return self._attribute(node)
         args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda n: values[n])
         if node.op == "call_module":
             return self._children[str(node.target)](*args, **kwargs)
@@ -99,6 +101,12 @@ class GraphRunner:
             return getattr(args[0], str(node.target))(*args[1:], **kwargs)
         assert callable(node.target)
         return node.target(*args, **kwargs)
+
+    def _attribute(self, node: fx.Node) -> Any:
+        found: Any = self.module
+        for name in str(node.target).split("."):
+            found = getattr(found, name)
+        return found
 
 
 def _holds_tensor(value: Any) -> bool:

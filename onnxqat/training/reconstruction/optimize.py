@@ -1,4 +1,4 @@
-"""Learn the rounding of one block's weights, and the scales of its activations, from what goes in and should come out."""
+"""Learn a block's weights or their rounding, and its scales, from what goes in and should come out."""
 
 from __future__ import annotations
 
@@ -28,11 +28,12 @@ class Settings:
 
     Attributes:
         iterations: steps of Adam.
-        learning_rate: learning rate of the roundings.
-        scale_learning_rate: learning rate of the scales of activations, as a share of the scale; 0 leaves them.
+        learning_rate: learning rate of the roundings, or of the weights in quantization steps of theirs.
+        scale_learning_rate: learning rate of scales, as a share of the scale; 0 leaves those of activations.
         drop: probability with which an element of an activation, or of the block's input, is taken from the float
             network (Wei et al., "QDrop", ICLR 2022).
         seed: of the choice of samples.
+        weights: whether weights, their scales and biases learn, in place of the roundings.
     """
 
     iterations: int
@@ -40,6 +41,7 @@ class Settings:
     scale_learning_rate: float
     drop: float
     seed: int
+    weights: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,12 +80,15 @@ def learn(
     used = np.asarray([i for i in range(len(samples.target)) if i not in held])
     quantizers = (*block.layers, *(block.activations if settings.scale_learning_rate else ()))
     kept = [copy.deepcopy(q.state_dict()) for q in quantizers]
+    values = {p: p.detach().clone() for p in _weights_and_biases(runner, block)} if settings.weights else {}
     before = error(runner, block, samples, judged, device)
     _train(runner, block, samples, settings, used, device)
     after = error(runner, block, samples, judged, device)
     if not after < before:
         for quantizer, state in zip(quantizers, kept, strict=True):
             quantizer.load_state_dict(state)
+        for parameter, value in values.items():
+            parameter.data.copy_(value)
     return before, after
 
 
@@ -110,9 +115,10 @@ def _train(
     random = np.random.default_rng(settings.seed)
     nodes = runner.between(block.entries, [block.exit])
     inside = [q for n in nodes if isinstance(q := runner.submodule(n), FakeQuantize)]
-    optimizer = torch.optim.Adam(_groups(block, settings))
+    groups = _groups(block, settings) + (_groups_of_weights(runner, block, settings) if settings.weights else [])
+    optimizer = torch.optim.Adam(groups)
     schedule = CosineAnnealingLR(optimizer, settings.iterations)
-    guard = ScaleGuard(nn.ModuleList(block.activations))
+    guard = ScaleGuard(nn.ModuleList([*block.layers, *block.activations]))
     for quantizer in inside:
         quantizer.train()
     for step in range(settings.iterations):
@@ -134,13 +140,44 @@ def _train(
 
 def _groups(block: Block, settings: Settings) -> list[dict[str, object]]:
     # A weight that two layers share has one quantizer for both, and activations that share parameters have one scale.
-    roundings = list(dict.fromkeys(p for q in block.layers for _, p in q.named_parameters() if p.requires_grad))
-    groups: list[dict[str, object]] = [{"params": roundings, "lr": settings.learning_rate}]
+    groups: list[dict[str, object]] = []
+    if not settings.weights:
+        roundings = list(dict.fromkeys(p for q in block.layers for _, p in q.named_parameters() if p.requires_grad))
+        groups.append({"params": roundings, "lr": settings.learning_rate})
     if settings.scale_learning_rate:
-        for scale in dict.fromkeys(q.scale for q in block.activations if q.scale.requires_grad):
+        learned = (*block.activations, *(block.layers if settings.weights else ()))
+        for scale in dict.fromkeys(q.scale for q in learned if q.scale.requires_grad):
             rate = settings.scale_learning_rate * float(scale.detach().abs().mean())
             groups.append({"params": [scale], "lr": rate})
     return groups
+
+
+def _groups_of_weights(runner: GraphRunner, block: Block, settings: Settings) -> list[dict[str, object]]:
+    """Groups of weights, at `learning_rate` of their quantization steps, and of biases, relative to their size as scales.
+
+    Adam moves a value by about its rate at each step, so what `learning_rate` says is how far a weight gets.
+    """
+    groups: list[dict[str, object]] = []
+    for parameter, quantizer in _weights_and_biases(runner, block).items():
+        if quantizer is None:
+            rate = settings.scale_learning_rate * float(parameter.detach().square().mean().sqrt())
+        else:
+            rate = settings.learning_rate * float(quantizer.effective_scale().detach().abs().mean())
+        groups.append({"params": [parameter], "lr": rate})
+    return groups
+
+
+def _weights_and_biases(runner: GraphRunner, block: Block) -> dict[nn.Parameter, FakeQuantize | None]:
+    """Parameters that the block reads and that learn, each with the quantizer of the block's weights that reads it."""
+    found: dict[nn.Parameter, FakeQuantize | None] = {}
+    for node in runner.between(block.entries, [block.exit]):
+        parameter = runner.parameter(node)
+        if parameter is not None and parameter.requires_grad and parameter.is_floating_point():
+            readers = [q for user in node.users if isinstance(q := runner.submodule(user), FakeQuantize)]
+            weights = [q for q in readers if q.role == "weight"]
+            if all(q in block.layers for q in weights):  # others are learned with a block of theirs
+                found[parameter] = next(iter(weights), None)
+    return found
 
 
 def _draw(

@@ -6,13 +6,14 @@ import copy
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar, Concatenate, Generic, Literal, ParamSpec, Protocol, TypeVar, cast, get_args, overload
 
 import numpy as np
 import torch
-from torch import Tensor, fx
+from torch import Tensor, fx, nn
 
 from onnxqat import former_names, notebook_progress
 from onnxqat.bridge.export.write_back import put_back
@@ -42,7 +43,7 @@ from onnxqat.types import Remark
 MadeT = TypeVar("MadeT")
 P = ParamSpec("P")
 
-Recipe = Literal["adaround", "brecq", "qdrop"]
+Recipe = Literal["adaround", "brecq", "qdrop", "lsq"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,12 +51,14 @@ class _Recipe:
     order: Order
     drop: float
     scales: bool
+    weights: bool = False
 
 
 RECIPES: dict[str, _Recipe] = {
     "adaround": _Recipe("layer", 0.0, scales=False),
     "brecq": _Recipe("block", 0.0, scales=True),
     "qdrop": _Recipe("block", 0.5, scales=True),
+    "lsq": _Recipe("block", 0.0, scales=True, weights=True),
 }
 
 
@@ -131,6 +134,7 @@ def reconstruct(
     recipe: Recipe = "qdrop",
     limit: int = 512,
     batch_size: int = 32,
+    worst_blocks: int | None = None,
     iterations: int = 1000,
     learning_rate: float = 0.01,
     scale_learning_rate: float = 0.001,
@@ -142,8 +146,8 @@ def reconstruct(
     """Round the weights of a calibrated QDQ model so that each block gives what it gives in float; no labels.
 
     Blocks are learned in the order of the graph, each from what the quantized ones in front of it give it and what the
-    float network gives at its end. The better of before and after is kept for each. Nothing else is trained; weights
-    stay within a step of what they were.
+    float network gives at its end. The better of before and after is kept for each. Weights stay within a quantization
+    step of what they were, but for ``"lsq"``.
 
     Args:
         model: QDQ model with float weights: path, onnx.ModelProto, onnx_ir.Model or onnx_graphsurgeon.Graph; it is not
@@ -154,12 +158,16 @@ def reconstruct(
             the file was made from where it is found, else the file with its quantizers off.
         recipe: ``"adaround"``: layer by layer, activations as calibrated (Nagel et al., ICML 2020); ``"brecq"``: block
             by block, scales of activations learn too (Li et al., ICLR 2021); ``"qdrop"``: so that half of the
-            activations stay float at random (Wei et al., ICLR 2022).
+            activations stay float at random (Wei et al., ICLR 2022); ``"lsq"``: block by block, weights, biases and all
+            scales learn, with straight-through gradients (Esser et al., ICLR 2020; block-wise as in Chen et al.,
+            "EfficientQAT", 2024).
         limit: largest number of samples to use.
         batch_size: samples per step, where the model does not prescribe it.
+        worst_blocks: number of blocks to learn, those that add most error to what they give, relative to its power; None:
+            all.
         iterations: steps for each block.
-        learning_rate: of the roundings, for Adam.
-        scale_learning_rate: of the scales of activations, relative to their size.
+        learning_rate: of the roundings, for Adam; with ``"lsq"`` of the weights, in quantization steps.
+        scale_learning_rate: of the scales that learn, and of biases, relative to their size.
         seed: of the choice of samples and of torch's random generator, which is as before afterwards.
         device: None: CUDA where there is one.
         output: where to write the model; needed when `model` is a path.
@@ -170,12 +178,14 @@ def reconstruct(
         UsageError: ``option-invalid``: an option, or weights that are stored as integers.
         DataError: what is wrong with the data.
     """
-    _check(model, recipe, limit, iterations, seed, output)
+    counts = {"limit": limit, "iterations": iterations, "worst_blocks": worst_blocks}
+    _check(model, recipe, counts, seed, output)
     start = time.perf_counter()
     file = Source(model)
     graph = file.graph
     chosen = RECIPES[recipe]
-    factory = methods.factory("qdrop" if chosen.drop else "lsq", weights="adaround", limit_steps=False)
+    weights = None if chosen.weights else "adaround"
+    factory = methods.factory("qdrop" if chosen.drop else "lsq", weights=weights, limit_steps=False)
     module = to_torch(graph, quantizer_factory=factory)
     _check_quantizers(module)
     place = devices.place(device)
@@ -197,10 +207,11 @@ def reconstruct(
         scale_learning_rate=scale_learning_rate if chosen.scales else 0.0,
         drop=chosen.drop,
         seed=seed,
+        weights=chosen.weights,
     )
     with devices.seeded(seed, place), scratch() as folder:
         run = _Run(module, held, settings, place, folder, original.module)
-        reports = run.all(chosen.order, progress)
+        reports = run.all(chosen.order, worst_blocks, progress)
         remarks.extend(run.remarks)
     tuned = put_back(module.cpu(), file.target, output, metadata={"onnxqat.method": recipe})
     tuned = file.like_given(tuned, output)
@@ -209,13 +220,13 @@ def reconstruct(
     return ReconstructResult(tuned, module, tuple(reports), count, seconds, (*file.remarks, *remarks))
 
 
-def _check(model: io.ModelSource, recipe: str, limit: int, iterations: int, seed: int, output: Any) -> None:
+def _check(model: io.ModelSource, recipe: str, counts: dict[str, int | None], seed: int, output: Any) -> None:
     if isinstance(model, (str, os.PathLike)) and output is None:
         raise UsageError("option-invalid", f"no output path for the reconstructed {os.fspath(model)!r}")
     if recipe not in get_args(Recipe):
         raise UsageError("option-invalid", f"there is no recipe {recipe!r}", hint=", ".join(get_args(Recipe)))
-    for name, value in (("limit", limit), ("iterations", iterations)):
-        if value < 1:
+    for name, value in counts.items():
+        if value is not None and value < 1:
             raise UsageError("option-invalid", f"{name} is {value}; it must be at least 1")
     devices.check_seed(seed)
 
@@ -255,6 +266,19 @@ def _size(batch: Sequence[Tensor]) -> int:
     return int(batch[0].shape[0]) if batch and batch[0].ndim else 1
 
 
+@contextmanager
+def _exchanged(values: dict[nn.Parameter, Tensor]) -> Iterator[None]:
+    """Give parameters other values for a while: the float network is that of the weights before they learned."""
+    learned = {parameter: parameter.data for parameter in values}
+    for parameter, value in values.items():
+        parameter.data = value
+    try:
+        yield
+    finally:
+        for parameter, value in learned.items():
+            parameter.data = value
+
+
 class _Run:
     """One reconstruction: what every batch is at the cut that has been reached, quantized and in float."""
 
@@ -275,10 +299,13 @@ class _Run:
         for index, batch in enumerate(held):
             for node, value in zip(self.runner.inputs, batch, strict=True):
                 self.quantized[node].store(index, value)
+        self.given = {p: p.detach().clone() for p in module.parameters()} if settings.weights else {}
         self.theirs = None if teacher is None else FloatValues(teacher.to(device), self.runner, held)
         self.remarks: list[Remark] = []
 
-    def all(self, order: Order, progress: Callable[[int, int | None], None] | None) -> list[BlockReport]:
+    def all(
+        self, order: Order, worst: int | None, progress: Callable[[int, int | None], None] | None
+    ) -> list[BlockReport]:
         """Learn every block and move on; leave the module as it was where its outputs are no better for it.
 
         What a block gains can be lost behind it: a layer that made up for the error of those in front does so no more.
@@ -287,7 +314,7 @@ class _Run:
         whole = Region(tuple(self.runner.inputs), tuple(filter(self.runner.is_float, self.runner.outputs)), ())
         wanted = self._in_float(whole, whole.exits)
         before = self._error(whole, wanted)
-        reports = self._learn_all(order, progress)
+        reports = self._learn_all(order, worst, progress)
         after = self._error(whole, wanted)
         if after > before:
             self.module.load_state_dict(kept)
@@ -302,8 +329,12 @@ class _Run:
     def _error(self, whole: Region, wanted: dict[fx.Node, Cache]) -> float:
         """Squared error at the outputs of the quantized module, relative to the power of each, on all samples."""
         start = {node: self.inputs[node] for node in whole.entries}
+        return self._error_of(self._values(whole, whole.exits, start), wanted)
+
+    def _error_of(self, found: dict[fx.Node, Cache], wanted: dict[fx.Node, Cache]) -> float:
+        """Squared error of some values, relative to the power of each wanted one, summed over the nodes."""
         total = 0.0
-        for node, cache in self._values(whole, whole.exits, start).items():
+        for node, cache in found.items():
             noise, power = 0.0, float(np.finfo(np.float64).tiny)
             for index in range(self.count):
                 target = wanted[node].batch(index, self.device).double()
@@ -312,8 +343,12 @@ class _Run:
             total += noise / power
         return total
 
-    def _learn_all(self, order: Order, progress: Callable[[int, int | None], None] | None) -> list[BlockReport]:
+    def _learn_all(
+        self, order: Order, worst: int | None, progress: Callable[[int, int | None], None] | None
+    ) -> list[BlockReport]:
         cut = regions(self.runner, order)
+        if worst is not None:
+            cut = self._worst(cut, worst)
         total = sum(len(region.blocks) for region in cut)
         reports: list[BlockReport] = []
         done: set[int] = set()
@@ -328,6 +363,21 @@ class _Run:
             if region is not cut[-1]:
                 self._advance(region)
         return reports
+
+    def _worst(self, cut: Sequence[Region], count: int) -> list[Region]:
+        """The regions of `cut` with those `count` blocks of all alone that add most error, from float inputs."""
+        added: dict[int, float] = {}
+        for region in cut:
+            for block in region.blocks:
+                part = dataclasses.replace(region, entries=block.entries)
+                start = self.floating if block.entries == region.entries else self._in_float(region, block.entries)
+                wanted = self._in_float(region, (block.exit,))
+                added[id(block)] = self._error_of(self._values(part, (block.exit,), start), wanted)
+            if region is not cut[-1]:
+                self.floating = self._in_float(region, region.exits)
+        self.floating = self.inputs
+        chosen = set(sorted(added, key=added.__getitem__, reverse=True)[:count])
+        return [dataclasses.replace(r, blocks=tuple(b for b in r.blocks if id(b) in chosen)) for r in cut]
 
     def _cache(self) -> Cache:
         return Cache(self.count, self.folder)
@@ -360,7 +410,8 @@ class _Run:
         """The values of `nodes` for each batch, from those at the entries of `region`."""
         needed = self.runner.between(region.entries, nodes)
         caches = {node: self._cache() for node in nodes}
-        with state(self.module, "float" if as_float else "quantize"):
+        before = _exchanged(self.given) if as_float else nullcontext()
+        with before, state(self.module, "float" if as_float else "quantize"):
             for index in range(self.count):
                 inputs = {node: known[node].batch(index, self.device) for node in region.entries}
                 for node, value in zip(nodes, self.runner.run(needed, inputs, nodes), strict=True):
