@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,8 +35,8 @@ def rebuild(
     budget: Budget,
     *,
     reserve: float,
-    seed: int,
-    device: str | None,
+    options: dict[str, Any],
+    seconds: float = math.inf,
 ) -> int:
     """Reconstruct `start` into `output`, unless that leaves less than `reserve` seconds of `budget`.
 
@@ -46,8 +47,8 @@ def rebuild(
         teacher: the float model.
         budget: of the whole search.
         reserve: seconds that are needed afterwards.
-        seed: of :func:`onnxqat.reconstruct`.
-        device: of the same.
+        options: others of :func:`onnxqat.reconstruct`.
+        seconds: largest time that it takes.
 
     Returns:
         Steps for each block; 0 where `output` was not written.
@@ -57,19 +58,22 @@ def rebuild(
     """
     from onnxqat.training.reconstruction.reconstruct import reconstruct
 
+    began = time.monotonic()
+
+    def left() -> float:
+        return min(budget.left - reserve, seconds - (time.monotonic() - began))
+
     def watch(_done: int, _blocks: int | None) -> None:
-        if budget.left < reserve:
+        if left() < 0:
             raise _TimeIsOverError
 
     def run(iterations: int) -> None:
-        steps: dict[str, Any] = {"iterations": iterations, "seed": seed, "device": device}
-        reconstruct(start, data, teacher=teacher, output=output, progress=watch, **steps)
+        reconstruct(start, data, teacher=teacher, output=output, progress=watch, iterations=iterations, **options)
 
-    began = time.monotonic()
     try:
         run(PROBE)
         each = (time.monotonic() - began) / PROBE  # too high by what comes before the first step, which is safe
-        iterations = min(MOST, int((budget.left - reserve) / each))
+        iterations = min(MOST, int(left() / each))
         if iterations < FEWEST:
             return 0
         run(iterations)

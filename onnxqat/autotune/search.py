@@ -117,6 +117,13 @@ class Search:
         return min((t for t in self.tried if t.variant is not None), key=lambda made: made.drop, default=None)
 
     @property
+    def start_of_training(self) -> Tried:
+        """The attempt to fine-tune: the best, or the best calibrated one where that can keep BatchNormalization."""
+        calibrated = self.calibrated
+        assert calibrated is not None
+        return calibrated if self.bits(calibrated.path) <= FEW_BITS else self.best
+
+    @property
     def met(self) -> bool:
         """Check whether the best meets the target."""
         return bool(self.tried) and self.best.drop <= self.target_drop

@@ -11,6 +11,7 @@ ORDER = (
     "equalize",
     "compensate",
     "sensitive_layers",
+    "reconstruct_worst",
     "finetune",
     "reconstruct",
     "finetune_again",

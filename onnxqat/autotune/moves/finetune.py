@@ -1,4 +1,4 @@
-"""Fine-tuning of the best of the calibrated files, against the float model and with the labels where there are some."""
+"""Fine-tuning of the best file so far, against the float model and with the labels where there are some."""
 
 from __future__ import annotations
 
@@ -19,6 +19,4 @@ class Move(Learning):
 
     def run(self, search: Search, name: str) -> None:
         """See the base class."""
-        calibrated = search.calibrated
-        assert calibrated is not None
-        search.train(name, calibrated, seed=search.task.seed)
+        search.train(name, search.start_of_training, seed=search.task.seed)
