@@ -71,6 +71,24 @@ def test_tensorboard_gets_curves_and_histograms(tmp_path: Path) -> None:
     assert [e.step for e in events.Histograms("scale/w0")] == [8, 16]
 
 
+def test_tensorboard_gets_the_graph_under_its_own_names(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    x, _ = images(80)
+    finetune(convolutional(), x, tensorboard=True, **options(tmp_path))
+    events = EventAccumulator(str(tmp_path / "logs"))
+    events.Reload()
+    graph = events.Graph()
+    nodes = {node.name: node for node in graph.node}
+    assert len(nodes) == len(graph.node)
+    assert all(name in nodes for node in graph.node for name in node.input)
+    assert nodes["image"].op == "Input"
+    (quantizer,) = (node for node in graph.node if list(node.input) == ["image"])
+    assert quantizer.op == "FakeQuantize"
+    assert quantizer.attr["type"].s.startswith((b"int8 ", b"uint8 "))
+
+
 def test_what_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="no folder for TensorBoard"):
         logs(None, tensorboard=True)

@@ -3,11 +3,15 @@
 Two layers with RMSNorm, rotary positions, grouped-query attention, SwiGLU and tied embeddings are trained on the text of
 Python's own standard library, byte by byte, and exported with a cache of keys and values, as optimum names it.
 
-python tools/bench/small_decoder.py FOLDER [STEPS]
+python tools/bench/small_decoder.py FOLDER [--steps N] [--only KIND]
+
+`--only small-llm` is the recipe of that name, with weights alone in blocks: one model, a minute of one core.
 """
 
 from __future__ import annotations
 
+import argparse
+import subprocess
 import sys
 import sysconfig
 from pathlib import Path
@@ -18,10 +22,11 @@ from torch import Tensor, nn
 
 import onnxqat
 from onnxqat.extend import Overrides
-from onnxqat.generation.generate import generate
+from onnxqat.generation.generate import Comparison, generate
 
 VOCABULARY, WIDTH, HEADS, SHARED, LAYERS, LENGTH = 128, 96, 4, 2, 2, 96
 HEAD = WIDTH // HEADS
+RECIPE = "small-llm"
 
 
 class RMSNorm(nn.Module):
@@ -144,14 +149,29 @@ def export(net: Decoder, path: Path) -> None:
     )
 
 
+def report(name: str, found: Comparison) -> None:
+    assert found.perplexity[1] is not None
+    alike = sum(same == 100 for same in found.same)
+    print(
+        f"{name:22} perplexity {found.perplexity[0]:.3f} -> {found.perplexity[1]:.3f}; 100 greedy tokens equal in "
+        f"{alike} of {len(found.same)}, median of equal tokens {np.median(found.same):.0f}",
+        flush=True,
+    )
+
+
 def main() -> None:
-    folder = Path(sys.argv[1])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--steps", type=int, default=1500, help="Steps of training.")
+    parser.add_argument("--only", action="append", help="Kind to measure [all of them]; repeat it.")
+    asked = parser.parse_args()
+    folder = asked.folder
     folder.mkdir(parents=True, exist_ok=True)
     model = folder / "decoder.onnx"
     tokens = text()
     part = len(tokens) * 9 // 10
     if not model.exists():
-        export(trained(tokens[:part], int(sys.argv[2]) if len(sys.argv) > 2 else 1500), model)
+        export(trained(tokens[:part], asked.steps), model)
     rows = lambda first, count: tokens[first : first + count * 64].view(count, 64).numpy()  # noqa: E731
     test = {"input_ids": rows(part, 32)}
     steps = folder / "steps"
@@ -163,17 +183,16 @@ def main() -> None:
         "4-bit weights": {"overrides": Overrides(weight_only="int4")},
         "4-bit weights, gptq": {"overrides": Overrides(weight_only="int4"), "calibration": steps, "rounding": "gptq"},
     }
-    for name, options in kinds.items():
-        made = onnxqat.insert_qdq(model, output=folder / f"{name.replace(' ', '_').replace(',', '')}.onnx", **options)
-        found = generate(model, test, made.model, tokens=100, batch_size=32)
-        assert found.perplexity[1] is not None
-        alike = sum(same == 100 for same in found.same)
-        print(
-            f"{name:22} perplexity {found.perplexity[0]:.3f} -> {found.perplexity[1]:.3f}; 100 greedy tokens equal in "
-            f"{alike} of {len(found.same)}, median of equal tokens {np.median(found.same):.0f}, "
-            f"quantizers {made.quantizers}",
-            flush=True,
-        )
+    for name in asked.only or [RECIPE, *kinds]:
+        written = folder / f"{name.replace(' ', '_').replace(',', '')}.onnx"
+        if name == RECIPE:
+            command = [sys.executable, "-m", "onnxqat", "recipes", "run", name, str(model), "-o", str(written)]
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+            report(name, generate(model, test, written, tokens=100, batch_size=32))
+            continue
+        made = onnxqat.insert_qdq(model, output=written, **kinds[name])
+        report(name, generate(model, test, made.model, tokens=100, batch_size=32))
+        print("    quantizers:", made.quantizers)
         if made.trial is not None:
             print("    SQNR in dB:", {name: round(value, 1) for name, value in made.trial.sqnr_db.items()})
         for remark in made.remarks[:6]:

@@ -1,4 +1,4 @@
-"""The log of a run for TensorBoard: curves, and how the scales are spread."""
+"""The log of a run for TensorBoard: its graph, curves, and how the scales are spread."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ import torch
 from onnxqat.bridge.quantizers.state import quantizers
 from onnxqat.errors import UsageError
 from onnxqat.training.callbacks.callback import Callback, Run, StepRecord
+from onnxqat.training.callbacks.tensorboard_graph import graph_of
 from onnxqat.training.distributed.tensors import whole
 
 
 class TensorBoardLog(Callback):
-    """Writes event files: loss, norm of gradients and rates by step; score, and each scale, by epoch.
+    """Writes event files: the graph at the start; loss, norm of gradients and rates by step; score, and each scale, by epoch.
 
     A scale per tensor is a curve, scales per channel are a histogram; ``scales/log2`` is the histogram of all of them.
 
@@ -48,6 +49,9 @@ class TensorBoardLog(Callback):
 
             step = run.standing.step
             self._writer = SummaryWriter(str(self._folder), purge_step=step + 1 if step else None)
+            graph = graph_of(run.module)
+            if graph is not None:
+                self._writer.file_writer.add_onnx_graph(graph)
 
     def checked(self, records: Sequence[StepRecord]) -> None:
         """See the base class."""
