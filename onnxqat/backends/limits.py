@@ -26,6 +26,7 @@ class Limit:
         why: what was seen, in the compiler's own words where there are any.
         form: whether that is so between pairs, in float, or in either case.
         when: attribute values that it is for; any where it says nothing.
+        behind: operators, with ``|`` between them, whose result the node reads where it is so; any where it says nothing.
     """
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
@@ -35,11 +36,17 @@ class Limit:
     why: str
     form: Form = "any"
     when: dict[str, Any] = dataclasses.field(default_factory=dict)
+    behind: str = ""
 
     @property
     def ops(self) -> tuple[str, ...]:
         """The operators."""
         return tuple(self.op.split("|"))
+
+    @property
+    def producers(self) -> tuple[str, ...]:
+        """The operators in front; none where the limit is for the node whatever it reads."""
+        return tuple(self.behind.split("|")) if self.behind else ()
 
     @property
     def stops(self) -> bool:

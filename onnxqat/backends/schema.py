@@ -408,6 +408,7 @@ class Backend(_Row):
             raise ValueError(f"equalize: {error.message}; {error.hint}") from None
         chained = {o for c in self.fused for step in c.chain for o in step}
         checked = {o for row in (self.checks, self.limits) for check in row for o in check.ops}
+        checked |= {o for limit in self.limits for o in limit.producers}
         for op in {
             *self.ops,
             *self.passthrough,

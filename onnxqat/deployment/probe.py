@@ -129,11 +129,7 @@ def probe(
     for name in only:
         if name not in known:
             raise discover.unknown("probe", name, known)
-    table = _table(compiler, backend)
-    chosen = base_compiler.load(compiler, table.session)
-    version = chosen.version()
-    if version is None:
-        raise chosen.missing()
+    chosen, table = chosen_compiler(compiler, backend)
     cases = [case for case in CASES if not only or case.name in only]
     rows = []
     for done, case in enumerate(cases, 1):
@@ -143,7 +139,21 @@ def probe(
         rows.append(learned)
         if progress is not None:
             progress(done, len(cases))
-    return ProbeReport(chosen.name, version, table.backend, tuple(rows))
+    return ProbeReport(chosen.name, str(chosen.version()), table.backend, tuple(rows))
+
+
+def chosen_compiler(compiler: str, backend: str | None) -> tuple[BaseCompiler, schema.Backend]:
+    """The compiler, installed, and the table to compare with: `backend`, or the first that belongs to it.
+
+    Raises:
+        UsageError: ``name-unknown``, ``dependency-missing``; ``option-invalid``: no table belongs to the compiler.
+        BackendError: ``backend-unknown``.
+    """
+    table = _table(compiler, backend)
+    chosen = base_compiler.load(compiler, table.session)
+    if chosen.version() is None:
+        raise chosen.missing()
+    return chosen, table
 
 
 def _table(compiler: str, backend: str | None) -> schema.Backend:
@@ -163,7 +173,7 @@ def _learn(compiler: BaseCompiler, table: schema.Backend, case: Case, timeout: f
         try:
             result = compile_in_process(compiler, path, [feeds], timeout=timeout)
         except CheckError as error:
-            return Learned(case.name, said(table, case), _stop(error), error.message, None)
+            return Learned(case.name, said(table, case), stop_of(error), error.message, None)
         steps = _steps(result, path, feeds)
     # Of two operators with nothing between, the question is whether that makes the first one float.
     node = next(n for n in result.nodes if n.name == "probed")
@@ -171,7 +181,8 @@ def _learn(compiler: BaseCompiler, table: schema.Backend, case: Case, timeout: f
     return Learned(case.name, said(table, case), node.kind, detail, steps)
 
 
-def _stop(error: CheckError) -> Stopped:
+def stop_of(error: CheckError) -> Stopped:
+    """Stop of a compiler that made nothing of a model."""
     return error.outcome if isinstance(error, CompilerStopError) else "refused"
 
 
@@ -184,7 +195,7 @@ def _also_in_float(
         try:
             compile_in_process(compiler, path, [probe_models.feeds_beside(case)], timeout=timeout)
         except CheckError as error:
-            return dataclasses.replace(learned, in_float=_stop(error), float_detail=error.message)
+            return dataclasses.replace(learned, in_float=stop_of(error), float_detail=error.message)
     return learned
 
 

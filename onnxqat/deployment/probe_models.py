@@ -259,15 +259,15 @@ def _ranges(case: Case) -> dict[str, tuple[float, float]]:
     """Ranges of the inputs and outputs, measured in onnxruntime."""
     import onnxruntime
 
-    values, graph = feeds(case), _float_graph(case)
+    values, graph = feeds(case), float_graph(case)
     session = onnxruntime.InferenceSession(_model(graph, case.opset).SerializeToString())
     outputs = [value.name for value in graph.output]
     values |= dict(zip(outputs, session.run(outputs, values), strict=True))
     return {n: (float(v.min()), float(v.max())) for n, v in values.items()}
 
 
-def _float_graph(case: Case) -> onnx.GraphProto:
-    """Graph of `case` without pairs."""
+def float_graph(case: Case) -> onnx.GraphProto:
+    """Graph of `case` without pairs: inputs ``x0``, ``x1``, outputs ``y0``, ``y1``, the node ``probed``."""
     constants = {f"c{i}": np.asarray(v) for i, v in case.constants.items()}
     constants |= {f"w{i}": _weights(shape) for i, (shape, _) in case.weights.items()}
     values = feeds(case)
@@ -298,11 +298,11 @@ def in_float(case: Case, act: TypeRow, weight: TypeRow, bias: TypeRow | None = N
         weight: type of its weights.
         bias: type of its bias.
     """
-    graph = _float_graph(case)
+    graph = float_graph(case)
     beside = onnx.compose.add_prefix_graph(quantized(BESIDE, act, weight, bias).graph, _BESIDE)
     for field in ("node", "initializer", "input", "output"):
         getattr(graph, field).extend(getattr(beside, field))
-    return _inferred(graph, case)
+    return inferred(graph, case.opset, case.shapes[0])
 
 
 def feeds_beside(case: Case) -> dict[str, Array]:
@@ -314,11 +314,12 @@ def _model(graph: onnx.GraphProto, opset: int) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=IR_VERSION)
 
 
-def _inferred(graph: onnx.GraphProto, case: Case) -> onnx.ModelProto:
-    found = inference.infer_shapes(_model(graph, case.opset))
+def inferred(graph: onnx.GraphProto, opset: int, shape: tuple[int, ...] = IMAGE) -> onnx.ModelProto:
+    """Model of `graph` with inferred shapes; outputs of which nothing is inferred have `shape`."""
+    found = inference.infer_shapes(_model(graph, opset))
     for value in found.graph.output:
         if not value.type.tensor_type.HasField("shape"):  # of an operator that onnx infers nothing for
-            value.CopyFrom(helper.make_tensor_value_info(value.name, TensorProto.FLOAT, case.shapes[0]))
+            value.CopyFrom(helper.make_tensor_value_info(value.name, TensorProto.FLOAT, shape))
     return found
 
 
@@ -399,4 +400,4 @@ class _Writer:
         inputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, v.shape) for n, v in feeds(self.case).items()]
         made = [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in outputs]
         graph = helper.make_graph(self.nodes, "probe", inputs, made, self.constants)
-        return _inferred(graph, self.case)
+        return inferred(graph, self.case.opset, self.case.shapes[0])

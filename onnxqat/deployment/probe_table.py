@@ -42,9 +42,9 @@ def draft(report: ProbeReport, extends: str | None = None) -> str:
         stated["limits"] = [*former.get("limits", ()), *limits]
     source = f"backends probe, {report.compiler} {report.version}"
     by_name = {row.name: row for row in report.rows}
-    facts = {
-        f"ops.{name}": {"source": f"{source}: {_short(by_name[name].detail)}", "status": "run"} for name in ops
-    } | {key: {"source": source, "status": "run"} for key in ("passthrough", "fused", "limits") if key in stated}
+    facts = {f"ops.{name}": {"source": f"{source}: {short(by_name[name].detail)}", "status": "run"} for name in ops} | {
+        key: {"source": source, "status": "run"} for key in ("passthrough", "fused", "limits") if key in stated
+    }
     content = {
         "schema": 1,
         "backend": f"{table.backend}-probed",
@@ -121,9 +121,9 @@ def _limits(rows: Sequence[Learned], table: Backend) -> list[dict[str, Any]]:
         stops, leaves = row.outcome in STOPS, row.outcome == "rejected"
         if stops or leaves:
             form: Form = "any" if row.in_float is not None or leaves else "quantized"
-            found.setdefault((row.outcome if stops else "cpu", _short(row.detail), form), []).append(row.name)
+            found.setdefault((row.outcome if stops else "cpu", short(row.detail), form), []).append(row.name)
         elif row.in_float is not None:
-            found.setdefault((row.in_float, _short(row.float_detail), "float"), []).append(row.name)
+            found.setdefault((row.in_float, short(row.float_detail), "float"), []).append(row.name)
     return [
         {"op": "|".join(names), "outcome": outcome, "why": why} | ({} if form == "any" else {"form": form})
         for (outcome, why, form), names in found.items()
@@ -135,9 +135,9 @@ def _comments(rows: Sequence[Learned]) -> Iterator[str]:
         if _is_off(row):
             yield f"{row.name}: {row.difference}"
         elif row.difference and not _is_key(row.name) and row.table != "float":
-            yield f"{row.name}: {row.difference} ({_short(row.detail)})"
+            yield f"{row.name}: {row.difference} ({short(row.detail)})"
 
 
-def _short(detail: str) -> str:
+def short(detail: str) -> str:
     """The first words of a compiler, on one line."""
     return " ".join(detail.split())[:200]

@@ -33,9 +33,16 @@ def met(model: ir.Model, table: Backend, is_quantized: Callable[[ir.Node], bool]
             continue
         for limit in table.limits:
             fits = limit.form == "any" or (limit.form == "quantized") == is_quantized(node)
-            if node.op_type in limit.ops and fits and not any(conditions.unmet(node, limit.when)):
+            if node.op_type not in limit.ops or not fits or any(conditions.unmet(node, limit.when)):
+                continue
+            if _reads(node, limit.producers):
                 yield node, limit
                 break
+
+
+def _reads(node: ir.Node, producers: tuple[str, ...]) -> bool:
+    made = (value.producer() for value in node.inputs if value is not None)
+    return not producers or any(n is not None and not n.domain and n.op_type in producers for n in made)
 
 
 def planned(plan: QuantPlan) -> Callable[[ir.Node], bool]:
@@ -87,4 +94,7 @@ def sentence(node: ir.Node, limit: Limit, table: Backend) -> str:
     """Say what the compiler does about `node`, and why."""
     form = {"any": "", "float": " in float", "quantized": " between pairs"}[limit.form]
     conditioned = "".join(f" {conditions.spelled(key, value)}" for key, value in limit.when.items())
-    return f"the compiler of {table.backend} {SAID[limit.outcome]}: {node.op_type}{form}{conditioned}: {limit.why}"
+    behind = f" behind {' or '.join(limit.producers)}" if limit.producers else ""
+    return (
+        f"the compiler of {table.backend} {SAID[limit.outcome]}: {node.op_type}{behind}{form}{conditioned}: {limit.why}"
+    )

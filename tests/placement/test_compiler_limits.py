@@ -52,3 +52,18 @@ def test_the_cpu_is_a_remark(tmp_path: Path) -> None:
 def test_a_table_is_checked(tmp_path: Path) -> None:
     with pytest.raises(BackendError, match="limits"):
         made(tmp_path, "y = Erf(h)", form="sometimes")
+
+
+def test_what_the_node_reads_counts(tmp_path: Path) -> None:
+    rows = ROWS.replace("FORM", "any") + '  - {op: Relu, behind: Softmax|Tanh, outcome: refused, why: "not there"}\n'
+    table = table_file(tmp_path, rows)
+    insert_qdq(proto(LAYER.replace("BODY", "t = Tanh(h) s = Sigmoid(t) y = Relu(s)")), table, random_data=True)
+    with pytest.raises(ModelError, match="Relu behind Softmax or Tanh: not there"):
+        insert_qdq(proto(LAYER.replace("BODY", "t = Tanh(h) y = Relu(t)")), table, random_data=True)
+    (tmp_path / "wrong").mkdir()
+    with pytest.raises(BackendError, match="Rellu"):
+        insert_qdq(
+            proto(LAYER.replace("BODY", "y = Tanh(h)")),
+            table_file(tmp_path / "wrong", rows.replace("Softmax|Tanh", "Rellu")),
+            random_data=True,
+        )

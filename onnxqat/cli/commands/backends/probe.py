@@ -14,7 +14,10 @@ from onnxqat.cli import _options
 @click.option(
     "--backend", help="Backend table to compare with: a name, or a YAML file [the first that names the compiler]."
 )
-@click.option("--only", multiple=True, metavar="OPERATOR", help="Probe this operator alone; repeat it.")
+@click.option("--only", multiple=True, metavar="OPERATOR", help="Probe this operator or pair alone; repeat it.")
+@click.option(
+    "--pairs", is_flag=True, help="Probe two operators behind one another, as the table places them, in place of one."
+)
 @click.option(
     "--timeout", type=_options.POSITIVE, default=120.0, help="Seconds after which one model's compilation is stopped."
 )
@@ -30,6 +33,7 @@ def run(
     compiler: str,
     backend: str | None,
     only: tuple[str, ...],
+    pairs: bool,
     timeout: float,
     write: Path | None,
     html: Path | None,
@@ -42,15 +46,20 @@ def run(
     Example: onnxqat backends probe onnxruntime-cpu --only Conv --only Sub
     """
     from onnxqat.cli import _output
-    from onnxqat.deployment import probe_table
+    from onnxqat.deployment import probe_pairs_table, probe_table
     from onnxqat.deployment.probe import probe
+    from onnxqat.deployment.probe_pairs import probe_pairs
     from onnxqat.graph import atomic
     from onnxqat.report import build, build_probe
 
     with _options.progress("probe", quiet=as_json) as progress:
-        report = probe(compiler, backend, only=only, in_float=write is not None, timeout=timeout, progress=progress)
-    shown = build_probe.from_probe(report)
+        if pairs:
+            learned = probe_pairs(compiler, backend, only=only, timeout=timeout, progress=progress)
+            shown, text = build_probe.from_pairs(learned), probe_pairs_table.draft(learned, backend)
+        else:
+            report = probe(compiler, backend, only=only, in_float=write is not None, timeout=timeout, progress=progress)
+            shown, text = build_probe.from_probe(report), probe_table.draft(report, backend)
     if write is not None:
-        atomic.write_atomic(write, probe_table.draft(report, backend).encode())
+        atomic.write_atomic(write, text.encode())
         shown = build.with_files(shown, str(write))
     _output.show(shown, as_json=as_json, html_path=html)
