@@ -72,6 +72,8 @@ def from_profile(report: ProfileReport) -> Report:
         backend=report.backend,
         calibration=report.source or DATA,
         preprocess=report.preprocess,
+        bits=report.widths[0],
+        first_last_bits=report.widths[1],
     )
     tables = [
         _table("tensors", "Quantizers", _TENSORS, report.tensors, _NOTE),

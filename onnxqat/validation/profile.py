@@ -24,7 +24,7 @@ from onnxqat.graph import io, qdq, quantized_forms
 from onnxqat.runtime import broken_model
 from onnxqat.runtime.session import Session, main_values
 from onnxqat.types import Remark
-from onnxqat.validation import relief_lists, remedies
+from onnxqat.validation import recorded_widths, relief_lists, remedies
 from onnxqat.validation.check_inputs import check_alike, name_of, open_data
 from onnxqat.validation.profile_meters import Outputs, TensorMeter, Unit, layers_of, point, sensitivity
 from onnxqat.validation.profile_result import By, CurvePoint, LayerProfile, Measure, ProfileReport, TensorProfile, Way
@@ -138,6 +138,7 @@ def profile(
         bits_of=relief_lists.bits_of(exclude, layers, backend),
         score=scored,
         backend=backend,
+        widths=recorded_widths.widths(quantized.metadata_props, work.weight_bits()),
         source=os.fspath(remedies.calibration_of(recorded) or remedies.data_of(data, recorded) or ""),
         preprocess="" if opened.transform is None else lines.line(opened.transform.steps),
     )
@@ -179,6 +180,10 @@ class _Work:
         self.session = Session(original, optimize=False, tensors=self.shared, what="the float model")
         self.outputs = Outputs()
         self.samples = 0
+
+    def weight_bits(self) -> list[int]:
+        """Bits of the quantized weights, in graph order."""
+        return [quantizer.qparams.qtype.bits for quantizer, _ in self.switched.found if quantizer.role == "weight"]
 
     def choose_ways(
         self, ways: Sequence[Way] | None, opened: Data, limit: int | None, batch_size: int

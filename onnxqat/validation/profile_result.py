@@ -140,6 +140,7 @@ class ProfileReport(Displayed):
         bits_of: the same nodes as values of ``--bits-of``, with activations of 16 bits; empty where the backend has none.
         score: of the float model and of the model with all quantizers on; None where none was asked for.
         backend: the table that the quantized model was made with, where its file says so.
+        widths: values of ``--bits`` and ``--first-last-bits`` that it was made with; empty and None: those of the table.
         source: data that the file was calibrated on, else those on the command line, for the next one; empty: none is known.
         preprocess: preprocessing line of images.
     """
@@ -163,5 +164,6 @@ class ProfileReport(Displayed):
     bits_of: tuple[str, ...] = ()
     score: metrics.Scored | None = None
     backend: str | None = None
+    widths: tuple[str, int | None] = ("", None)
     source: str = ""
     preprocess: str = ""

@@ -118,7 +118,7 @@ def test_weights_are_measured_in_their_own_steps(report: ProfileReport) -> None:
 def test_views(report: ProfileReport) -> None:
     shown = build_profile.from_profile(report)
     assert as_json.to_dict(shown)["tables"]["tensors"][0]["tensor"] == report.tensors[0].tensor
-    assert "--exclude" in shown.next_command
+    assert "--bits 4,8 --exclude" in shown.next_command  # made again without its widths, it would have 8
     told = dataclasses.replace(report, backend="tensorrt", source="my data/", preprocess="scale=1/255")
     following = build_profile.from_profile(told).next_command
     assert "--backend tensorrt --calibration 'my data/' --preprocess scale=1/255" in following
