@@ -14,7 +14,7 @@ import onnx_ir as ir
 from onnxqat.graph import build, qdq, query, read_qparams, walk
 from onnxqat.integer_functions import calls, library
 from onnxqat.integer_functions.definition import Call, IntegerFunction
-from onnxqat.passes import _weighted_sums
+from onnxqat.passes import _masked_softmaxes, _weighted_sums
 from onnxqat.passes._edits import drop_unused
 from onnxqat.types import QParams
 
@@ -150,6 +150,40 @@ def found_at(node: ir.Node, kind: type[IntegerFunction], lut: int | None) -> Can
     types = x[0].qtype.storage, y.qtype.storage
     function = library.variadic(kind, *types, len(x)) if kind.is_variadic else library.made(kind, *types, lut)
     return _of_operator(node, operands, quantize, x, y, function)
+
+
+def masked_at(node: ir.Node, kind: type[IntegerFunction], masks: _masked_softmaxes.Masks) -> Candidate | str | None:
+    """Return the candidate that a Softmax behind a mask is, or the reason why it is none; None without a mask.
+
+    Args:
+        node: a Softmax.
+        kind: of functions.
+        masks: pairs of masks of the model, to which one that is missing is added.
+    """
+    found = _masked_softmaxes.scores_of(node)
+    if found is None:
+        return None
+    quantize = _quantize_behind(node)
+    if isinstance(quantize, str):
+        return quantize
+    try:
+        makers = (found[1].producer(),)
+        x = tuple(read_qparams.read(maker, None) for maker in makers if maker is not None)
+        y = read_qparams.read(quantize, None)
+    except read_qparams.NotAQuantizerError as error:
+        return str(error)
+    reason = _unfit(x, y)
+    if reason:
+        return reason
+    operands = masks.operands(node, x[0].qtype.storage)
+    maker = None if operands is None else operands[2].producer()
+    if operands is None or maker is None:
+        return _masked_softmaxes.LEFT
+    added, scores, kept = operands
+    both = (*x, read_qparams.read(maker, None))
+    function = library.made(kind, x[0].qtype.storage, y.qtype.storage)
+    made = _of_operator(node, (scores, kept), quantize, both, y, function)
+    return made if isinstance(made, str) else dataclasses.replace(made, inner=(added,))
 
 
 def _operands(node: ir.Node, kind: type[IntegerFunction]) -> Sequence[ir.Value | None]:

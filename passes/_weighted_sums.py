@@ -41,8 +41,8 @@ class WeightedSum:
     constants: int = 0
 
 
-_OPERATORS = ("Add", "Mul", "Neg", "Sub", "Sum")
-_ALONE = ("Neg", "Sub")
+_OPERATORS = ("Add", "Div", "Mul", "Neg", "Sub", "Sum")
+_ALONE = ("Div", "Neg", "Sub")
 """Those that are worth a call by themselves: targets have kernels for a sum and a product of two."""
 
 
@@ -73,6 +73,11 @@ def _collect(node: ir.Node, factor: Constant, named: ir.Value | None, found: Wei
             return "a factor makes a tensor larger"
         alone = value if factor.size == 1 and factor == 1 and named is None else None
         return _term(others[0], factor * constant, alone, found)
+    if node.op_type == "Div":
+        divisor = _constant(node.inputs[1])
+        if divisor is None or not divisor.all() or not _keeps_shape(divisor, node.inputs[0]):
+            return "a quotient by a tensor, or by zero, is none of a weighted sum"
+        return _term(node.inputs[0], factor / divisor, None, found)
     signs = {"Sub": [1.0, -1.0], "Neg": [-1.0]}.get(node.op_type, [1.0] * len(node.inputs))
     for value, sign in zip(node.inputs, signs, strict=True):
         reason = _term(value, factor * sign, None, found)
@@ -123,6 +128,8 @@ def _inner(value: ir.Value) -> tuple[list[ir.Node], ir.Node] | None:
     if here is None or maker is None or maker.domain or not _reads_once(here):
         return None
     if maker.op_type == "Mul" and sum(_constant(v) is not None for v in maker.inputs) != 1:
+        return None
+    if maker.op_type == "Div" and _constant(maker.inputs[1]) is None:
         return None
     return (pair, maker) if maker.op_type in _OPERATORS else None
 

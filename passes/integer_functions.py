@@ -11,7 +11,8 @@ from onnxqat.integer_functions import calls, library
 from onnxqat.integer_functions.definition import DOMAIN, VERSION, Constants, IntegerFunction
 from onnxqat.passes._base import Context, Pass, Rewrite
 from onnxqat.passes._edits import Log, scope_map
-from onnxqat.passes._function_candidates import Candidate, found_at
+from onnxqat.passes._function_candidates import Candidate, found_at, masked_at
+from onnxqat.passes._masked_softmaxes import Masks
 from onnxqat.passes._setting import Setting
 
 OLDEST = 13
@@ -30,8 +31,10 @@ class IntegerFunctions(Pass):
     2. A weighted sum, which is products with constants and the Adds that join them, is one call with one rounding: the
        pairs between its operators go. So is a BatchNormalization that became Mul and Add. A sum or a product of two alone
        stays, since targets have kernels for it.
-    3. The DequantizeLinear in front goes where nothing else reads it.
-    4. Left alone, with the reason: one scale for each channel, types without a function, a result that something reads
+    3. A Softmax of scores to which a mask is added is a call that reads the mask's own pair, 1 for kept places and 0 for
+       others, where the mask is made of whole numbers or conditions: what makes large negative numbers of them goes.
+    4. The DequantizeLinear in front goes where nothing else reads it.
+    5. Left alone, with the reason: one scale for each channel, types without a function, a result that something reads
        in float, rows that are too long or steps that are too small for the function.
 
     Tolerance: the bound that the function states; codes differ from those of the float operator by it. ::
@@ -57,16 +60,20 @@ class IntegerFunctions(Pass):
         """Put calls in; see the class."""
         log, scopes = Log(), scope_map(model)
         chosen = [kind for kind in library.kinds().values() if kind.operator in self.operators]
-        found = [one for kind in chosen if kind.parts for one in _sums(model, kind)]
+        found = [one for kind in chosen if kind.is_variadic and kind.parts for one in _sums(model, kind)]
+        taken = {id(node) for one in found for node in (one.node, *one.inner)}
+        masked = next((kind for kind in chosen if kind.parts == ("Softmax",)), None)
+        masks = Masks(context.names)
         kinds = {(kind.domain, kind.operator): kind for kind in chosen if not kind.parts}
         order = list(walk.nodes(model))
         for node in order:
             single = kinds.get((node.domain, node.op_type))
-            if single is None:
+            if single is None or id(node) in taken:
                 continue
             here: Candidate | str = f"its form is that of opset {single.since}"
             if query.opset(model, walk.scope_of(node)) >= single.since:
-                here = found_at(node, single, self.lut)
+                behind_mask = masked_at(node, masked, masks) if masked and (single.operator,) == masked.parts else None
+                here = found_at(node, single, self.lut) if behind_mask is None else behind_mask
             if isinstance(here, str):
                 log.left(f"{single.operator} stays in float: {here}", node)
             else:
@@ -85,6 +92,7 @@ class IntegerFunctions(Pass):
                 continue
             _replace(model, here, constants, scopes[id(here.node.graph)], context.names)
             log.did(f"{operator} is a call of an integer function", here.label)
+        masks.remove_unread()
         return log.result()
 
 

@@ -73,4 +73,8 @@ def chosen(text: str) -> tuple[str, ...]:
     for name in names:
         if name not in known:
             raise discover.unknown("integer function", name, ["all", *known])
-    return tuple(dict.fromkeys(known[name] for name in names))
+    found = dict.fromkeys(known[name] for name in names)
+    # What an operator becomes in one of its places goes with it, as MaskedSoftmax with Softmax.
+    return tuple(
+        found | dict.fromkeys(n for n, kind in kinds().items() if len(kind.parts) == 1 and {*kind.parts} <= {*found})
+    )

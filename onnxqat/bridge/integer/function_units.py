@@ -26,6 +26,12 @@ def _softmax(x: Tensor, call: Call) -> Tensor:
     return torch.softmax(x, call.axes[0])
 
 
+def _masked_softmax(x: Tensor, call: Call, mask: Tensor) -> Tensor:
+    kept = mask != 0
+    scores = x.masked_fill(~kept, torch.finfo(x.dtype).min)
+    return torch.softmax(scores, call.axes[0]) * kept  # a row that keeps nothing has no shares
+
+
 def _log_softmax(x: Tensor, call: Call) -> Tensor:
     return torch.log_softmax(x, call.axes[0])
 
@@ -120,6 +126,7 @@ OPERATIONS: dict[str, Operation] = {
     "LayerNormalization": _normalize,
     "LeakyRelu": _leaky_relu,
     "LogSoftmax": _log_softmax,
+    "MaskedSoftmax": _masked_softmax,
     "Max": _largest,
     "Min": _smallest,
     "PRelu": _prelu,

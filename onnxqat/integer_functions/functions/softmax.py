@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -60,13 +61,16 @@ class Function(IntegerFunction):
     def formula(self, do: Operations, q: Integers, c: Mapping[str, Integers]) -> Integers:
         """See the base class."""
         distance = do.limited(do.largest_of_row(q) - q, 0, self.span_of_codes)
-        powers = self.exponential.of_distances(do, distance, c)
+        return self.shares(do, self.exponential.of_distances(do, distance, c), c)
+
+    def shares(self, do: Operations, powers: Integers, c: Mapping[str, Integers]) -> Integers:
+        """Codes of the shares of `powers` in the sums of their rows."""
         total = do.stage("denominator", do.row_sum(powers, LONGEST_ROW))
         total = do.limited(total, 1, LONGEST_ROW << self.exponential.unit)  # the largest has a power near 1: never 0
         share = do.stage("quotient", do.divided(powers * c["share_multiplier"], total))
         return do.limited(do.rounded(share, c["share_shift"]) + c["y_zero_point"], *self.range_of_result)
 
-    def reference(self, values: npt.NDArray[np.float64], call: Call) -> npt.NDArray[np.float64]:
+    def reference(self, values: Any, call: Call) -> npt.NDArray[np.float64]:
         """See the base class."""
         powers = np.exp(values - values.max(axis=call.axes, keepdims=True))
         return np.asarray(powers / powers.sum(axis=call.axes, keepdims=True))

@@ -34,7 +34,7 @@ class Function(IntegerFunction):
     """
 
     operator = "WeightedSum"
-    parts = ("Add", "Mul", "Neg", "Sub", "Sum")
+    parts = ("Add", "Div", "Mul", "Neg", "Sub", "Sum")
     is_variadic = True
 
     def __init__(self, x: str, y: str, operands: int) -> None:

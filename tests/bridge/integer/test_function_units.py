@@ -239,6 +239,73 @@ def test_operators_without_a_kernel_of_their_own(operator: str, tmp_path: Path) 
         np.testing.assert_array_equal(session(written, data), module.eval()(images).numpy())
 
 
+ATTENTION = """
+<ir_version: 10, opset_import: ["" : 21]>
+g (float[N, 6, 16] image, int64[N, 6] mask) => (float[N, 6, 16] out)
+<float[16, 16] w, float root = {4.0}, float one = {1.0}, float least = {-3.4e38}, int64[1] first = {1}>
+{
+    q = MatMul (image, w)
+    k = Transpose <perm = [0, 2, 1]> (image)
+    s = MatMul (q, k)
+    scaled = Div (s, root)
+    kept = Cast <to = 1> (mask)
+    left = Sub (one, kept)
+    row = Unsqueeze (left, first)
+    far = Mul (row, least)
+    masked = Add (scaled, far)
+    p = Softmax <axis = -1> (masked)
+    out = MatMul (p, image)
+}"""
+"""Attention with the mask that exporters write for tokens to keep."""
+
+
+@pytest.mark.parametrize("written", ["products", "conditions"])
+def test_softmax_behind_a_mask_of_whole_numbers(written: str, tmp_path: Path) -> None:
+    text = ATTENTION
+    if written == "conditions":
+        text = text.replace("kept = Cast <to = 1> (mask)", "kept = Cast <to = 9> (mask)")
+        text = text.replace("left = Sub (one, kept)", "left = Where (kept, zero, least)").replace(
+            "float one = {1.0}", "float zero = {0.0}"
+        )
+        text = text.replace("row = Unsqueeze (left, first)", "far = Unsqueeze (left, first)").replace(
+            "    far = Mul (row, least)\n", ""
+        )
+    onnx.save(with_weights(text), tmp_path / "model.onnx")
+    random = np.random.default_rng(0)
+    mask = (np.arange(6) < random.integers(1, 7, (32, 1))).astype(np.int64)
+    data = {"image": random.standard_normal((32, 6, 16)).astype(np.float32), "mask": mask}
+    chosen = Overrides(integer="softmax,weightedsum", reduce_range=True)
+    path = onnxqat.insert_qdq(tmp_path / "model.onnx", calibration=data, overrides=chosen, fast=True, guard=False).model
+    operators = [node.op_type for node in onnx.load(path).graph.node]
+    assert {"WeightedSum1_uint8_uint8", "MaskedSoftmax_uint8_uint8"} <= set(operators)
+    assert not {"Sub", "Where", "Add", "Div", "Mul", "Softmax"} & set(operators)
+    for engine in ("torch", "numpy"):
+        model = onnxqat.to_integer(path, engine=engine)  # type: ignore[arg-type]
+        assert model.float_operators() == []
+        np.testing.assert_array_equal(model.run(data).outputs["out"], session(path, data))
+    floating = Session(io.load(tmp_path / "model.onnx"), optimize=True, what="the model").run(data)["out"]
+    assert np.abs(session(path, data) - floating).max() < 0.05 * np.abs(floating).max()
+    module = onnxqat.to_torch(path, arithmetic="onnxruntime")
+    onnxqat.write_back(module, path, tmp_path / "same.onnx")
+    assert (tmp_path / "same.onnx").read_bytes() == path.read_bytes()
+    module.train()(*(torch.from_numpy(data[name]) for name in ("image", "mask"))).square().mean().backward()
+    gradient = module.get_parameter("w").grad
+    assert gradient is not None
+    assert gradient.abs().max() > 0
+    assert [f.code for f in onnxqat.lint(path, backend="onnxruntime-cpu").findings if f.severity == "error"] == []
+
+
+def test_a_mask_of_other_numbers_stays_in_float(tmp_path: Path) -> None:
+    """A bias of positions is data, whatever it is computed from."""
+    text = ATTENTION.replace("least = {-3.4e38}", "least = {-0.5}")
+    random = np.random.default_rng(0)
+    data = {"image": random.standard_normal((32, 6, 16)).astype(np.float32), "mask": np.ones((32, 6), np.int64)}
+    chosen = Overrides(integer="softmax", reduce_range=True)
+    made = onnxqat.insert_qdq(with_weights(text), calibration=data, overrides=chosen, fast=True, guard=False).model
+    assert isinstance(made, onnx.ModelProto)
+    assert not any(node.op_type.startswith("Masked") for node in made.graph.node)
+
+
 def test_arithmetic_behind_data_movement_is_float(tmp_path: Path) -> None:
     """A Sqrt of reshaped codes, which no function takes here, is one of the operators in float."""
     text = """<ir_version: 10, opset_import: ["" : 21]>
