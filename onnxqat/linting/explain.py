@@ -17,6 +17,7 @@ from onnxqat.displayed import Displayed
 from onnxqat.graph import build, io, qdq, query
 from onnxqat.graph.quantizer import Quantizer
 from onnxqat.integer_functions import calls
+from onnxqat.linting import joins
 from onnxqat.linting.comparison import compared
 from onnxqat.linting.context import LintContext, tensor_of
 from onnxqat.linting.lint import opened
@@ -73,6 +74,7 @@ class Explanation(Displayed):
         opset: of the main graph.
         pairs: all quantizers, or those around one node, in graph order.
         float_nodes: nodes that compute in float, or the one asked for.
+        joins: branches of Concats, with the cost of one grid for all of them and of a requantization of each.
     """
 
     displayed_by: ClassVar[str] = "onnxqat.report.build_explain:from_explain"
@@ -82,6 +84,7 @@ class Explanation(Displayed):
     opset: int
     pairs: tuple[Pair, ...]
     float_nodes: tuple[FloatNode, ...]
+    joins: tuple[joins.Branch, ...] = ()
 
 
 @broken_model.guard("model")
@@ -101,14 +104,15 @@ def explain(model: io.ModelSource, backend: str | None = None, *, node: str | No
     """
     table = schema.load(backend) if backend is not None else None
     file = opened(calls.as_pairs(io.load(model)), table)
-    pairs, floats = list(_pairs(file)), list(_float_nodes(file))
+    pairs, floats, joined = list(_pairs(file)), list(_float_nodes(file)), list(joins.of_file(file))
     if node is not None:
         _check_name(file, node)
         pairs = [p for p in pairs if node in (p.tensor, p.maker, *p.readers)]
         floats = [f for f in floats if f.node == node]
+        joined = [j for j in joined if node in (j.node, j.tensor)]
     name = os.fspath(model) if isinstance(model, (str, os.PathLike)) else "the model"
     backend_name = table.backend if table is not None else None
-    return Explanation(name, backend_name, query.opset(file.model), tuple(pairs), tuple(floats))
+    return Explanation(name, backend_name, query.opset(file.model), tuple(pairs), tuple(floats), tuple(joined))
 
 
 def _check_name(file: LintContext, name: str) -> None:

@@ -28,7 +28,10 @@ def from_explain(explanation: Explanation) -> Report:
         kind="explain",
         title=explanation.model,
         figures=tuple(figures),
-        tables=(_pairs(explanation),) if explanation.pairs else (),
+        tables=(
+            *((_pairs(explanation),) if explanation.pairs else ()),
+            *((_joins(explanation),) if explanation.joins else ()),
+        ),
         left_float=tuple(LeftFloat(f"{f.node} ({f.op_type})", f.reason) for f in explanation.float_nodes),
     )
 
@@ -50,6 +53,24 @@ def _pairs(explanation: Explanation) -> Table:
     columns += [Column("wanted", f"{explanation.backend} wants it for")] if wanted else []
     rows = tuple((*_row(pair), pair.wanted or "-") if wanted else _row(pair) for pair in explanation.pairs)
     return Table("pairs", "Quantizers", tuple(columns), rows, shown=max(len(rows), 1))
+
+
+def _joins(explanation: Explanation) -> Table:
+    columns = (
+        Column("node", "Concat"),
+        Column("tensor", "branch"),
+        Column("scale", "scale", "number"),
+        Column("shared_scale", "on one grid", "number"),
+        Column("bits_lost", "bits lost there", "number"),
+        Column("requantized", "numbers requantized otherwise", "count"),
+    )
+    rows = tuple(
+        (j.node, j.tensor, j.scale, j.shared_scale, round(j.bits_lost, 2) + 0.0, j.requantized)
+        for j in explanation.joins
+    )
+    return Table(
+        "joins", "Concats: one grid for all branches, or a requantization of each", columns, rows, shown=len(rows)
+    )
 
 
 def _row(pair: Pair) -> tuple[Cell, ...]:

@@ -18,6 +18,7 @@ from onnxqat.deployment.litert.convert import Converted
 from onnxqat.deployment.litert.values import reshaped_layout
 from onnxqat.deployment.run.process import compile_in_process
 from onnxqat.errors import CheckError
+from tools.bench import litert_operators
 
 NO_SCHEMA = importlib.util.find_spec("tflite") is None
 NO_INTERPRETER = NO_SCHEMA or litert.Compiler.environment.version() is None
@@ -233,6 +234,25 @@ def test_the_interpreter_gives_the_codes_of_execution_in_integers(name: str, tmp
     executed = to_integer(model, arithmetic="litert")
     for feeds, found in zip(batches, result.outputs, strict=True):
         np.testing.assert_array_equal(found["y"], executed.run(feeds).outputs["y"])
+
+
+@interpreter
+@pytest.mark.parametrize(("name", "steps"), [("fully connected", 0), ("mul", 0), ("softmax", 0), ("concat", 1)])
+def test_single_operators_between_drawn_grids(name: str, steps: int) -> None:
+    row = litert_operators.compared(name, draws=2, samples=2)
+    assert row.codes > 100
+    assert row.steps["litert"] <= steps
+
+
+@pytest.mark.parametrize("name", litert_operators.CASES)
+def test_models_of_single_operators_run_on_codes_that_they_are_fed(name: str) -> None:
+    network = litert_operators.Network(litert_operators.CASES[name], 2, 0)
+    feeds = network.feeds()
+    executed = to_integer(network.model, arithmetic="litert").run(feeds)
+    for tensor, value in feeds.items():
+        scale, zero = network.grids[tensor]
+        np.testing.assert_array_equal(executed.codes[tensor], np.rint(value / scale) + zero)
+    assert all(np.unique(executed.codes[f"y{place}"]).size > 3 for place in range(2))
 
 
 def test_what_vela_leaves_to_the_cpu_is_rejected() -> None:

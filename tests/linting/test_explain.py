@@ -71,3 +71,25 @@ def test_an_unknown_node() -> None:
     with pytest.raises(UsageError, match="no node named 'Conv->u'") as caught:
         explain(model(), node="Conv->u")
     assert "Conv->t" in caught.value.hint
+
+
+JOINED = """<ir_version: 8, opset_import: ["" : 17]> g (float[N,2,4] x, float[N,3,4] v) => (float[N,5,4] y)
+<float s = {0.5}, uint8 z = {0}, float t = {0.125}, uint8 u = {128}> {
+    xq = QuantizeLinear (x, s, z)  a = DequantizeLinear (xq, s, z)
+    vq = QuantizeLinear (v, t, u)  b = DequantizeLinear (vq, t, u)
+    ["join"] c = Concat <axis = 1> (a, b)
+    cq = QuantizeLinear (c, s, z)  y = DequantizeLinear (cq, s, z) }"""
+
+
+def test_both_ways_to_run_a_concat_have_their_cost() -> None:
+    """Branches of 0..127.5 and -16..15.875 share steps of 143.5 / 255; the second alone is on another grid than the result."""
+    first, second = explain(proto(JOINED)).joins
+    assert (first.node, first.tensor, second.tensor) == ("join", "x", "v")
+    assert first.shared_scale == second.shared_scale == pytest.approx(143.5 / 255)
+    assert first.bits_lost == pytest.approx(np.log2(143.5 / 127.5))
+    assert second.bits_lost == pytest.approx(np.log2(143.5 / 255 / 0.125))
+    assert (first.requantized, second.requantized) == (0, 12)
+    alike = JOINED.replace("(v, t, u)", "(v, s, z)").replace("(vq, t, u)", "(vq, s, z)")
+    assert [(j.bits_lost, j.requantized) for j in explain(proto(alike)).joins] == [(pytest.approx(0), 0)] * 2
+    assert explain(proto(JOINED), node="v").joins == (second,)
+    assert "joins (2 rows)" in str(explain(proto(JOINED)))
