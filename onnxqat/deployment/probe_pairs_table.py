@@ -9,8 +9,8 @@ import yaml
 
 from onnxqat.backends import schema, table_text
 from onnxqat.backends.schema import Backend
-from onnxqat.deployment.probe import LIMIT, STOPS
-from onnxqat.deployment.probe_pairs import LearnedPair, PairReport
+from onnxqat.deployment.probe import STOPS
+from onnxqat.deployment.probe_pairs import STEEP_LIMIT, LearnedPair, PairReport
 from onnxqat.deployment.probe_table import short
 
 
@@ -79,7 +79,7 @@ def _comments(rows: Sequence[LearnedPair], ops: dict[str, dict[str, Any]]) -> It
     for row in rows:
         second = row.name.split("->")[1]
         stated = second in ops or _operator(second) in ops
-        off = row.steps is not None and not row.steps <= LIMIT
+        off = row.steps is not None and not row.steps <= STEEP_LIMIT
         if off or _in_float(row, 0) or (_in_float(row, 1) and not stated):
             yield f"{row.name}: {row.difference} ({short(row.detail)})"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import onnx
@@ -94,4 +95,10 @@ def test_a_draft_states_the_pairs_that_part(tmp_path: Path) -> None:
 def test_a_pair_that_is_off_as_its_parts_are_is_no_difference() -> None:
     off = LearnedPair("Conv->Add", BOTH, BOTH, "", steps=9.0, steps_alone=9.0)
     assert off.difference == ""
-    assert module.LIMIT < 9.0
+    assert module.STEEP_LIMIT < 9.0
+
+
+def test_one_code_that_a_steep_operator_stretches_is_no_difference() -> None:
+    steep = LearnedPair("MatMul/computed->Softmax", BOTH, BOTH, "", steps=4.0, steps_alone=1.0)
+    assert steep.difference == ""
+    assert dataclasses.replace(steep, steps=9.0).difference == "its numbers are 9 steps off"
