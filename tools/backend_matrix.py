@@ -6,13 +6,15 @@
 
 Each cell: insert-qdq with the backend's table (calibration data alone, no tuning), as it is and with ``--exact``, the
 hand-off, and the score with the compiler's own numbers. It is kept in runs/backend_matrix.json as soon as it is known, so that the tool may be stopped
-and started again. The data and the scorer are found by ONNXQAT_SHARED.
+and started again. Rows that the state file does not have are taken over from the page with the date that stands there.
+The data and the scorer are found by ONNXQAT_SHARED.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import datetime
 import json
 import sys
 import tempfile
@@ -79,6 +81,9 @@ INTRODUCTION = """# Compiler results
 Written by `tools/backend_matrix.py`: every scored network, quantized for each backend by calibration alone (8 bits, no \
 tuning), handed to the backend's compiler.
 
+- **measured**: the day, with the defaults of that day's `insert-qdq`; *earlier defaults* are short scales, weights of 7 \
+bits for x86 and ranges of the extremes, without rounding on data and without the guard. Free scales, today's, give \
+other differences without `--exact`. In the summary † stands behind figures of earlier defaults.
 - **heavy on integers**: of the nodes of {heavy} for which the compiler has an integer kernel at all, how many run on \
 integers. What is without one, or stays float for another reason, is listed below the table.
 - **LSB**: largest difference of an output from onnxruntime with optimizations off, in LSB of the output's \
@@ -90,6 +95,7 @@ node had in the compiler, on two samples. Where this is 1 or 2, larger differenc
 runs no numbers without a GPU.
 - **exact**: the same with `insert-qdq --exact`, see [Equal numbers](backends.md#equal-numbers).
 """
+EARLIER = "earlier defaults"
 SAMPLES = 8
 LIMIT = 2.0
 SUMMARY = """
@@ -197,6 +203,7 @@ def cell(
                 found["score"] = scores(scorer, network, bundle / "model.onnx", compiler, timeout)
         except QatError as error:
             found |= {"accepted": found.get("accepted", False), "error": error.message}
+    found["date"] = datetime.datetime.now(datetime.UTC).date().isoformat()
     return found | {"seconds": round(time.monotonic() - started)}
 
 
@@ -219,33 +226,81 @@ def judged(report: HandoffReport, compiler: BaseCompiler) -> dict[str, Any]:
     }
 
 
-def page(state: dict[str, dict[str, Any]]) -> str:
-    """The page of all cells that are known."""
-    lines = [INTRODUCTION.format(heavy=", ".join(HEAVY), samples=SAMPLES), *summary(state)]
+@dataclasses.dataclass(frozen=True)
+class Former:
+    """What a page that was written before says: for each backend its compiler, rows by network and reasons; a summary."""
+
+    compilers: dict[str, str]
+    rows: dict[str, dict[str, str]]
+    reasons: dict[str, list[str]]
+    summary: dict[str, list[str]]
+
+
+def former(text: str) -> Former:
+    """Read `text`, a page of this tool; rows without a date are of earlier defaults."""
+    found, place = Former({}, {}, {}, {}), "summary"
+    for line in text.splitlines():
+        cells = [part.strip() for part in line.strip("|").split("|")]
+        if line.startswith("## "):
+            place = line[3:] if line[3:] in BACKENDS else "summary"
+        elif line.startswith("Compiler: "):
+            found.compilers[place] = line.removeprefix("Compiler: ").rstrip(".")
+        elif line.startswith("| ") and cells[0] in {n.model for n in NETWORKS} and place == "summary":
+            found.summary[cells[0]] = [cell.removesuffix(" †") for cell in cells[1:]]
+        elif line.startswith("| ") and cells[0] in {n.model for n in NETWORKS}:
+            if cells[1] == "yes" or cells[1].startswith("no"):
+                cells.insert(1, EARLIER)
+            found.rows.setdefault(place, {})[cells[0]] = f"| {' | '.join(cells)} |"
+        elif line.startswith("- ") and place in BACKENDS:
+            found.reasons.setdefault(place, []).append(line)
+    return found
+
+
+def page(state: dict[str, dict[str, Any]], text: str = "") -> str:
+    """The page of all cells that are known, and of the rows of `text`, the former page, for the others."""
+    before = former(text)
+    lines = [INTRODUCTION.format(heavy=", ".join(HEAVY), samples=SAMPLES), *summary(state, before)]
     for backend in BACKENDS:
         cells, exact = (
             {n.model: state[key] for n in NETWORKS if (key := key_of(n, backend, scales)) in state} for scales in SCALES
         )
-        if not cells and not exact:
+        kept = {m: line for m, line in before.rows.get(backend, {}).items() if m not in cells and m not in exact}
+        if not cells and not exact and not kept:
             continue
         known = [*cells.values(), *exact.values()]
-        compiler = next((c["compiler"] for c in known if "compiler" in c), "not installed")
+        missing = before.compilers.get(backend, "not installed")
+        compiler = next((c["compiler"] for c in known if "compiler" in c), missing)
         lines += [f"\n## {backend}\n", f"Compiler: {compiler}.\n"]
-        heads = ("network", "accepted", "heavy on integers", "LSB", "by itself", "score", "in onnxruntime", "samples")
+        heads = (
+            "network",
+            "measured",
+            "accepted",
+            "heavy on integers",
+            "LSB",
+            "by itself",
+            "score",
+            "in onnxruntime",
+            "samples",
+        )
         heads += ("exact: LSB", "exact: by itself", "exact: score", "exact: in onnxruntime", "exact: samples")
         lines += [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
-        names = [n.model for n in NETWORKS if n.model in cells or n.model in exact]
-        lines += [row(name, cells.get(name), exact.get(name)) for name in names]
-        lines += reasons(cells)
+        names = [n.model for n in NETWORKS if n.model in cells or n.model in exact or n.model in kept]
+        lines += [kept.get(name) or row(name, cells.get(name), exact.get(name)) for name in names]
+        lines += reasons(cells, [line for line in before.reasons.get(backend, []) if any(m in line for m in kept)])
     return "\n".join(lines) + "\n"
 
 
-def summary(state: dict[str, dict[str, Any]]) -> list[str]:
+def summary(state: dict[str, dict[str, Any]], before: Former) -> list[str]:
     """Differences in LSB of every network through every compiler, with both kinds of scales."""
     lines = [SUMMARY, f"| network | {' | '.join(BACKENDS)} |", "|---" * (len(BACKENDS) + 1) + "|"]
     for network in NETWORKS:
         found = [[state.get(key_of(network, b, s), {}).get("steps") for s in SCALES] for b in BACKENDS]
         cells = [" → ".join(map(_bold, pair)) if any(v is not None for v in pair) else "-" for pair in found]
+        for i, (cell, backend) in enumerate(zip(cells, BACKENDS, strict=True)):
+            stated = before.summary.get(network.model, [])
+            if cell == "-" and i < len(stated) and stated[i] != "-":
+                old = EARLIER in before.rows.get(backend, {}).get(network.model, "")
+                cells[i] = f"{stated[i]} †" if old else stated[i]
         lines.append(f"| {network.model} | {' | '.join(cells)} |")
     return [*lines, WHY]
 
@@ -259,9 +314,15 @@ def _bold(steps: float | None) -> str:
 def row(name: str, found: dict[str, Any] | None, exact: dict[str, Any] | None) -> str:
     """One network of a backend's table."""
     if found is not None and not found.get("accepted"):
-        return f"| {name} | no: {found.get('error', '')[:200]} |{' - |' * 11}".replace("\n", " ")
+        date = found.get("date", "-")
+        return f"| {name} | {date} | no: {found.get('error', '')[:200]} |{' - |' * 11}".replace("\n", " ")
     either = found or exact or {}
-    columns = [name, "yes", f"{either['integer']} of {either['able']}" if either.get("accepted") else "-"]
+    columns = [
+        name,
+        either.get("date", "-"),
+        "yes",
+        f"{either['integer']} of {either['able']}" if either.get("accepted") else "-",
+    ]
     for known in (found, exact):
         columns += _figures(known) if known is not None and known.get("accepted") else ["-"] * 5
     return f"| {' | '.join(columns)} |"
@@ -276,8 +337,8 @@ def _figures(found: dict[str, Any]) -> list[str]:
     return [steps, own, f"{score['found']:g}", f"{score['reference']:g}", str(score["samples"])]
 
 
-def reasons(cells: dict[str, dict[str, Any]]) -> list[str]:
-    """Heavy nodes that are not on integers, gathered by operator and reason."""
+def reasons(cells: dict[str, dict[str, Any]], kept: list[str]) -> list[str]:
+    """Heavy nodes that are not on integers, gathered by operator and reason; and `kept`, lines of the former page."""
     groups: Counter[tuple[str, str]] = Counter()
     places: dict[tuple[str, str], set[str]] = {}
     for name, found in cells.items():
@@ -285,12 +346,12 @@ def reasons(cells: dict[str, dict[str, Any]]) -> list[str]:
             key = (op_type, _without_names(why, node))
             groups[key] += 1
             places.setdefault(key, set()).add(name)
-    if not groups:
+    if not groups and not kept:
         return ["\nEvery heavy node runs on integers."]
     lines = ["\nNot on integers:\n"]
     for (op_type, why), count in groups.most_common():
         lines.append(f"- {op_type}, {count} in {', '.join(sorted(places[op_type, why]))}: {why or 'no reason known'}")
-    return lines
+    return [*lines, *(line for line in kept if line not in lines)]
 
 
 def _without_names(why: str, node: str) -> str:
@@ -333,8 +394,8 @@ def main() -> None:
             staged = STATE.with_suffix(".part")
             staged.write_text(json.dumps(state, indent=1) + "\n")
             staged.replace(STATE)
-            PAGE.write_text(page(state), encoding="utf-8")
-    PAGE.write_text(page(state), encoding="utf-8")
+            PAGE.write_text(page(state, PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    PAGE.write_text(page(state, PAGE.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 if __name__ == "__main__":

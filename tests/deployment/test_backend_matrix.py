@@ -30,6 +30,7 @@ def matrix() -> ModuleType:
 def test_cells_become_rows(matrix: ModuleType) -> None:
     known = {
         "compiler": "onnxruntime-qnn 2.7.0",
+        "date": "2026-12-01",
         "accepted": True,
         "integer": 13,
         "able": 14,
@@ -50,15 +51,50 @@ def test_cells_become_rows(matrix: ModuleType) -> None:
             "dscnn_kws rknn": refused,
         }
     )
-    row = (
-        "| resnet8_cifar10 | yes | 13 of 14 | 2.5 (12.5%) | 1.0 | 88.25 | 89 | 400 | 1.0 (0.0%) | 0.5 | 88 | 88 | 400 |"
-    )
+    row = "| resnet8_cifar10 | 2026-12-01 | yes | 13 of 14 | 2.5 (12.5%) | 1.0 | 88.25 | 89 | 400 | 1.0 (0.0%) | 0.5 | 88 | 88 | 400 |"
     assert row in text
     assert "| resnet8_cifar10 | - | - | - | 2.5 → **1.0** | - |" in text
     assert "| dscnn_kws | - | - | - | 2.5 → - | - |" in text
     assert "- Gemm, 2 in dscnn_kws, resnet8_cifar10: its output '…' leaves the graph without Q/DQ" in text
-    assert "| dscnn_kws | no: rknn-toolkit2 refused the model |" in text
+    assert "| dscnn_kws | - | no: rknn-toolkit2 refused the model |" in text
     assert "## tensorrt" not in text
+
+
+FORMER = """# Compiler results
+
+| network | onnxruntime-cpu | openvino-cpu | tensorrt | qnn-htp | rknn |
+|---|---|---|---|---|---|
+| resnet8_cifar10 | 2.1 → **0.0** | - | - | 7.0 → **0.0** | - |
+| dscnn_kws | **0.0** → **0.0** | - | - | - | - |
+
+## onnxruntime-cpu
+
+Compiler: onnxruntime-cpu 1.31.0.
+
+| network | accepted | heavy on integers |
+|---|---|---|
+| resnet8_cifar10 | yes | 14 of 14 |
+| dscnn_kws | yes | 11 of 11 |
+
+Not on integers:
+
+- Concat, 4 in resnet8_cifar10: placement left it in float
+- Mul, 1 in dscnn_kws: no kernel
+"""
+
+
+def test_rows_that_were_not_measured_again_stay_and_say_so(matrix: ModuleType) -> None:
+    measured = {"compiler": "onnxruntime-cpu 1.32.0", "date": "2026-12-01", "accepted": True, "integer": 9, "able": 9}
+    measured |= {"steps": 0.5, "beyond": 0.0, "own": 1.0, "score": None, "float": []}
+    text = matrix.page({"dscnn_kws onnxruntime-cpu": measured}, FORMER)
+    assert "| dscnn_kws | 2026-12-01 | yes | 9 of 9 | 0.5 (0.0%) |" in text
+    assert "| resnet8_cifar10 | earlier defaults | yes | 14 of 14 |" in text
+    assert "Compiler: onnxruntime-cpu 1.32.0." in text
+    assert "| resnet8_cifar10 | 2.1 → **0.0** † | - | - | - | - |" in text.replace("7.0 → **0.0** |", "- |")
+    assert "| dscnn_kws | **0.5** → - | - |" in text
+    assert "- Concat, 4 in resnet8_cifar10" in text
+    assert "- Mul, 1 in dscnn_kws" not in text
+    assert matrix.page({}, text) == matrix.page({}, matrix.page({}, text))
 
 
 def test_what_has_no_integer_kernel_is_listed_and_not_counted(matrix: ModuleType) -> None:
