@@ -39,6 +39,8 @@ def test_every_folder_with_code_is_a_package(repository: Path) -> None:
 
 def test_link_resolves_to_passes(repository: Path) -> None:
     link = repository / "onnxqat" / "passes"
+    if (repository / "PKG-INFO").is_file():
+        pytest.skip("a source distribution, whose archive leaves out links to folders")
     if link.is_file():  # git and archives write a link that they cannot make as a file with its target
         pytest.skip("a checkout without symbolic links; the package-dir map of pyproject.toml does the work")
     assert link.is_symlink()

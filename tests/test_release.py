@@ -18,6 +18,10 @@ def test_generated_pages_are_those_of_the_sources(tool: str) -> None:
     assert done.returncode == 0, f"run python tools/{tool}.py"
 
 
+HIDDEN = {".ci", ".dockerignore", ".github", ".pre-commit-config.yaml"}
+"""Files and folders that setuptools takes into a source distribution by name alone."""
+
+
 def read(name: str) -> str:
     return (REPOSITORY / name).read_text(encoding="utf-8")
 
@@ -43,6 +47,14 @@ def test_the_workflow_runs_what_continuous_integration_runs() -> None:
     assert [step["run"] for step in job["steps"] if "run" in step] == [".ci/run"]
     lowest = re.findall(r'requires-python = ">=([\d.]+)"', read("pyproject.toml"))
     assert job["strategy"]["matrix"]["python"][0] == lowest[0]
+
+
+def test_the_source_distribution_has_what_its_tests_and_its_container_read() -> None:
+    kept = [line.split()[1:] for line in read("MANIFEST.in").splitlines() if line.split()[0] in ("include", "graft")]
+    names = {name for line in kept for name in line}
+    hidden = {path.name for path in REPOSITORY.glob(".*") if path.name in HIDDEN}
+    assert hidden == HIDDEN
+    assert HIDDEN - names == set()
 
 
 def test_hooks_and_container_name_what_exists() -> None:
