@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import onnx_ir as ir
@@ -104,10 +104,25 @@ def resolve(
     return Resolved(
         tuple(placements),
         biases,
-        tuple(remarks + clip_remarks + range_remarks + bias_remarks + shift_remarks),
+        (*_together(remarks), *clip_remarks, *range_remarks, *_together(bias_remarks), *shift_remarks),
         largest,
         frozenset(given or ()),
     )
+
+
+def _together(remarks: Iterable[Remark]) -> list[Remark]:
+    """Remarks of the form "what: of what", those with the same "what" as one."""
+    found: dict[str, list[Remark]] = {}
+    for remark in remarks:
+        found.setdefault(remark.message.partition(": ")[0], []).append(remark)
+    return [
+        dataclasses.replace(
+            same[0],
+            message=f"{what}: {', '.join(r.message.partition(': ')[2] for r in same)}",
+            nodes=tuple(name for r in same for name in r.nodes),
+        )
+        for what, same in found.items()
+    ]
 
 
 def _as_given(plan: QuantPlan, placements: list[Placement], given: Given) -> list[Placement]:
@@ -172,7 +187,7 @@ def _group_parameters(
 def _checked(tensor: str, observer: BaseObserver, remarks: list[Remark]) -> QParams:
     low, high = observer.range()
     if not np.any(low) and not np.any(high):
-        remarks.append(Remark(f"tensor {tensor!r} is always zero: scale 1", (), "calibrate"))
+        remarks.append(Remark(f"always zero, so that the scale is 1: {tensor!r}", (tensor,), "calibrate"))
     return observer.qparams()
 
 
@@ -210,7 +225,9 @@ def _weight(tensor: str, values: np.ndarray, spec: TensorSpec, remarks: list[Rem
         return qparams
     middle = numerics.shorten(np.asarray(np.median(qparams.scale[~dead])), spec.scale_bits)
     scale = np.where(dead, np.float32(middle), qparams.scale)
-    remarks.append(Remark(f"{int(dead.sum())} output channels of {tensor!r} are all zero", (), "calibrate"))
+    remarks.append(
+        Remark(f"output channels that are all zero: {int(dead.sum())} of {tensor!r}", (tensor,), "calibrate")
+    )
     return dataclasses.replace(qparams, scale=np.asarray(scale, np.float32))
 
 
@@ -333,13 +350,8 @@ def _keep_bias_in_range(
             scale = np.maximum(weight.scale, smallest.astype(np.float32))
             scale = numerics.shorten(scale, weight.scale_bits).astype(np.float32)
             placements[w] = dataclasses.replace(placements[w], qparams=dataclasses.replace(weight, scale=scale))
-            remarks.append(
-                Remark(
-                    f"weight scales of {node!r} were raised so that its bias fits {_bias_type(edge.decision)}",
-                    (node,),
-                    "resolve",
-                )
-            )
+            text = f"weight scales were raised so that the bias fits {_bias_type(edge.decision)}: {node!r}"
+            remarks.append(Remark(text, (node,), "resolve"))
     return placements, remarks
 
 

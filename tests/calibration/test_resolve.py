@@ -98,7 +98,7 @@ def test_a_root_that_another_reader_wants_finer() -> None:
 def test_always_zero() -> None:
     found = resolved([Edge("x", ACT, "r")], {"x": (0, 0)})
     assert float(qparams(found, "x").scale) == 1
-    assert [r.message for r in found.remarks] == ["tensor 'x' is always zero: scale 1"]
+    assert [r.message for r in found.remarks] == ["always zero, so that the scale is 1: 'x'"]
 
 
 # ------------------------------------------------------------------ redundant clips
@@ -182,14 +182,21 @@ def test_an_overflowing_bias_raises_its_weight_scale(spec: TensorSpec, storage: 
     assert codes.max() > 2**30
     if spec.axis is not None:
         np.testing.assert_array_equal(scale[[0, 2]], qparams(plain, "w").scale[[0, 2]])
-    assert [r.message for r in found.remarks] == ["weight scales of 'n' were raised so that its bias fits int32"]
+    assert [r.message for r in found.remarks] == ["weight scales were raised so that the bias fits int32: 'n'"]
 
 
 def test_a_dead_channel_takes_the_middle_scale() -> None:
     found = resolved(layer(), {"x": (-1, 1)}, text=MODEL.replace("{1, 2, 4}", "{1, 0, 4}"))
     scale = qparams(found, "w").scale
     assert scale[1] == np.median(scale[[0, 2]])
-    assert [r.message for r in found.remarks] == ["1 output channels of 'w' are all zero"]
+    assert [r.message for r in found.remarks] == ["output channels that are all zero: 1 of 'w'"]
+
+
+def test_what_holds_for_several_tensors_is_said_once() -> None:
+    edges = [Edge("x", ACT, "r"), Edge("y", ACT, "r")]
+    found = resolved(edges, {"x": (0, 0), "y": (0, 0)})
+    assert [r.message for r in found.remarks] == ["always zero, so that the scale is 1: 'x', 'y'"]
+    assert found.remarks[0].nodes == ("x", "y")
 
 
 def test_a_dead_weight() -> None:

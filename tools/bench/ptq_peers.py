@@ -211,6 +211,7 @@ def float_outputs(task: str, source: Path, limit: int | None) -> tuple[list[np.n
     """:func:`outputs` of the float file, which all rows of a network are held against: run once and kept."""
     path = RUNS / f"{source.stem}.{task}.{limit or 'all'}.float.npz"
     if not path.exists():
+        RUNS.mkdir(parents=True, exist_ok=True)
         found, metric = outputs(task, source, limit)
         np.savez(path, metric, *found)
     with np.load(path) as archive:
