@@ -22,7 +22,7 @@ from onnxqat.deployment import base_compiler
 from onnxqat.errors import QatError
 from onnxqat.report import build_handoff, build_model_report, build_profile, build_validation
 from onnxqat.report import json as as_json
-from onnxqat.report.model_report import blocks, fronts, meters, page, schema, training_log
+from onnxqat.report.model_report import blocks, fronts, meters, network, page, schema, training_log
 from onnxqat.report.model_report.result import ModelReport
 from onnxqat.report.model_report.results_read import Result, read_results
 from tests.source_tree import REPOSITORY
@@ -132,6 +132,27 @@ def test_costs_follow_widths(report: ModelReport) -> None:
     assert original.output_db is None  # the reference itself
 
 
+@pytest.mark.parametrize(
+    ("made", "expected"),
+    [
+        # A float layer in front, a second reader of the layer, a reader without a pair: nothing to be fused with.
+        ([("Conv", "W8A8", -1), ("BatchNormalization", "float", -1), ("Relu", "float", 7)], ["fused", "fused"]),
+        ([("Conv", "float", -1), ("BatchNormalization", "float", -1), ("Relu", "float", 7)], ["float", "float"]),
+        ([("Conv", "W8A8", -1), ("BatchNormalization", "float", -1), ("Relu", "float", -1)], ["float", "float"]),
+        ([("Conv", "W8A8", -1), ("Softmax", "float", -1), ("Relu", "float", 7)], ["float", "float"]),
+    ],
+)
+def test_fused_is_what_stands_between_a_layer_and_a_pair(made: list[tuple[str, str, int]], expected: list[str]) -> None:
+    made = [*made, ("Conv", "W8A8", 8)]
+    nodes = [
+        schema.Node(name=f"n{i}", op=op, block="", tensor=f"t{i}", shape=None, arithmetic=arithmetic, reads=[])
+        for i, (op, arithmetic, _) in enumerate(made)
+    ]
+    edges = [(i, i + 1, made[i][2]) for i in range(len(made) - 1)]
+    network._name_fused(network.Network(nodes, edges, {}, {}))
+    assert [node.arithmetic for node in nodes[1:3]] == expected
+
+
 def test_the_graph_is_that_of_the_operators(report: ModelReport) -> None:
     nodes = {node.name: i for i, node in enumerate(report.content.nodes)}
     assert [n.op for n in report.content.nodes] == [
@@ -140,6 +161,7 @@ def test_the_graph_is_that_of_the_operators(report: ModelReport) -> None:
     second = report.content.nodes[nodes["/body/second/Conv"]]
     assert (second.block, second.arithmetic, second.macs) == ("body/second", "W8A8", 4 * 8 * 64)
     relu = nodes["/stem/act/Relu"]
+    assert report.content.nodes[relu].arithmetic == "fused"
     through = {q for a, b, q in report.content.edges if (a, b) == (relu, nodes["/body/second/Conv"])}
     assert [report.content.quantizers[q].tensor for q in through] == ["b"]
     assert nodes["/body/second/Conv"] in of_tensor(report, "b").readers

@@ -18,7 +18,9 @@ from onnxqat.report.model_report.blocks import blocks
 
 FLOAT_BITS = 32
 _NO_WEIGHTS = (ir.DataType.INT64, ir.DataType.INT32, ir.DataType.BOOL)  # shapes, indices and masks
-DATA = "data"
+DATA, FLOAT, FUSED = "data", "float", "fused"
+_BEHIND_LAYERS = frozenset(("BatchNormalization", "Clip", "HardSwish", "LeakyRelu", "PRelu", "Relu"))
+"""Operators that compilers compute in the kernel of the layer in front of them."""
 
 
 @dataclasses.dataclass
@@ -61,10 +63,36 @@ def network(file: LintContext) -> Network:
         if number is not None:
             found.edges.append((number, len(found.nodes), _position(positions, quantizer)))
         found.nodes.append(_port("Output", value))
+    _name_fused(found)
     links = [(source, target) for source, target, _ in found.edges]
     for entry, block in zip(found.nodes, blocks([n.name for n in found.nodes], links), strict=True):
         entry.block = block
     return found
+
+
+def _name_fused(found: Network) -> None:
+    """Name what stands between a quantized operator and the pair behind it, and so is computed in one kernel with it.
+
+    It reads that operator alone, without a pair; what reads it does so through a pair, or is of the same kind.
+    """
+    before: dict[int, list[tuple[int, int]]] = {}
+    behind: dict[int, list[tuple[int, int]]] = {}
+    for source, target, quantizer in found.edges:
+        before.setdefault(target, []).append((source, quantizer))
+        behind.setdefault(source, []).append((target, quantizer))
+    for number in reversed(range(len(found.nodes))):  # the last of a chain first: graph order is topological
+        entry = found.nodes[number]
+        if entry.arithmetic != FLOAT or entry.op not in _BEHIND_LAYERS or not behind.get(number):
+            continue
+        if all(found.nodes[target].arithmetic == FUSED for target, quantizer in behind[number] if quantizer < 0):
+            entry.arithmetic = FUSED
+    for number, entry in enumerate(found.nodes):
+        if entry.arithmetic != FUSED:
+            continue
+        sources = before.get(number, [])
+        alone = len(sources) == 1 and sources[0][1] < 0 and len(behind[sources[0][0]]) == 1
+        if not alone or found.nodes[sources[0][0]].arithmetic in (FLOAT, DATA):
+            entry.arithmetic = FLOAT
 
 
 def _is_around(file: LintContext, node: ir.Node) -> bool:
@@ -150,11 +178,11 @@ def _arithmetic(node: ir.Node, read: list[Quantizer], weight: int, activation: i
         return DATA
     if macs(node) is not None or node.op_type in LAYERS:
         if weight == activation == FLOAT_BITS:
-            return "float"
+            return FLOAT
         names = ["float" if bits == FLOAT_BITS else str(bits) for bits in (weight, activation)]
         return f"W{names[0]}A{names[1]}"
     inner = [q.qparams.qtype.bits for q in read if q.role == "activation"]
-    return f"A{min(inner)}" if inner else "float"
+    return f"A{min(inner)}" if inner else FLOAT
 
 
 def weight_bytes(file: LintContext, node: ir.Node) -> int | None:

@@ -162,7 +162,7 @@ class Node(Part):
         block: the block that it lies in, from outer to inner with ``/`` between them.
         tensor: its first output.
         shape: of that, where it is known.
-        arithmetic: widths of weight and activations, such as W8A8; ``float``, or ``data`` for shapes and indices.
+        arithmetic: widths of weight and activations, such as W8A8; ``float``; ``fused`` with the quantized layer in front; or ``data`` for shapes and indices.
         reads: numbers of the quantizers of its inputs.
         macs: multiplications of one sample.
         multiply_bits: the same times the widths of both factors.

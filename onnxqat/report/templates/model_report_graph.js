@@ -46,6 +46,7 @@ function regroup() {
 // What boxes can be coloured by. `of` gives a class or a number 0..1, where 1 is bad; null is unknown.
 const arithmeticColors = (name) => {
   if (name === "float") return ["#d98a1f", "#e2a13f"];
+  if (name === "fused") return ["#bfe0da", "#35605a"];
   if (name === "data" || name === "several") return ["#c9ced8", "#3d4450"];
   const bits = Math.min(...name.replace(/float/g, "32").match(/\d+/g).map(Number));
   // Without a weight the same hue, paler.
