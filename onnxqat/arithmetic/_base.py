@@ -16,13 +16,16 @@ Overflow: TypeAlias = Literal["wrap", "saturate", "error"]
 WIDTHS = (16, 24, 32)
 """Bits that accumulators have."""
 
+WIDE = 48
+"""Bits of an accumulator for activations of 16 bits: TensorFlow Lite keeps their sums in int64, of which 48 are used."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Accumulator:
     """Accumulator of a layer's sums.
 
     Attributes:
-        bits: 16, 24 or 32.
+        bits: 16, 24 or 32; 48 for activations of 16 bits.
         overflow: treatment of a sum that needs more: ``wrap`` around, as two's complement does whatever the order of
             additions; ``saturate`` the whole sum, since saturated partial sums depend on their order; ``error``.
     """
@@ -31,8 +34,8 @@ class Accumulator:
     overflow: Overflow = "wrap"
 
     def __post_init__(self) -> None:
-        if self.bits not in WIDTHS:
-            raise UsageError("option-invalid", f"an accumulator of {self.bits} bits", hint="one of: 16, 24, 32")
+        if self.bits not in (*WIDTHS, WIDE):
+            raise UsageError("option-invalid", f"an accumulator of {self.bits} bits", hint="one of: 16, 24, 32, 48")
         if self.overflow not in get_args(Overflow):
             raise UsageError(
                 "option-invalid",

@@ -17,8 +17,9 @@ from onnxqat.arithmetic._base import Accumulator
 from onnxqat.arithmetic._grid import Grid
 from onnxqat.arithmetic._rounding import Rounding, shift_right
 
-_ADD_SHIFT = 20
-"""Bits by which the operands of a sum are shifted to the left before they are scaled (``add.cc``, for 8 bits)."""
+_ADD_SHIFT, _WIDE_ADD_SHIFT = 20, 15
+"""Bits by which the operands of a sum are shifted to the left before they are scaled (``add.cc``), with codes of 8 and of
+16 bits."""
 
 
 class Arithmetic(_base.Arithmetic):
@@ -41,20 +42,34 @@ class Arithmetic(_base.Arithmetic):
     def requantize(self, total: Array, activation: Array, weight: Array, output: Grid) -> Array:
         """See the base class."""
         ratio = double(activation) * double(weight) / double(output.scale)
+        if self.accumulator.bits > 32:
+            return output.limited(self._scaled_wide(whole(total), ratio))
         return output.limited(self._scaled(whole(total), ratio))
+
+    def _scaled_wide(self, x: Array, ratio: Array) -> Array:
+        """``x * ratio`` of sums of up to 48 bits: the multiplier keeps 15 bits, and one shift rounds half up.
+
+        Source: ``MultiplyByQuantizedMultiplier`` of int64 in ``common.cc``, for activations of 16 bits.
+        """
+        multiplier, exponent = self._factor(ratio)
+        reduced = where(multiplier < 0x7FFF0000, (multiplier + (1 << 15)) >> 16, multiplier * 0 + 0x7FFF)
+        return single(shift_right(x * reduced, (15 - exponent).clip(0, 62), "half-up"))
 
     def add(self, a: Array, b: Array, grid_a: Grid, grid_b: Grid, output: Grid) -> Array:
         """See the base class."""
         of_a, of_b = double(grid_a.scale), double(grid_b.scale)
         twice = 2.0 * where(of_a > of_b, of_a, of_b)
-        parts = (self._scaled(whole(x) << _ADD_SHIFT, s / twice, wide=True) for x, s in ((a, of_a), (b, of_b)))
+        # With the shift of 8 bits a code of 16 bits times the multiplier would leave int64.
+        bits = _WIDE_ADD_SHIFT if _is_wide(grid_a) or _is_wide(grid_b) else _ADD_SHIFT
+        parts = (self._scaled(whole(x) << bits, s / twice, wide=True) for x, s in ((a, of_a), (b, of_b)))
         total = whole(functools.reduce(operator.add, parts))
-        return output.limited(self._scaled(total, twice / (double(output.scale) * 2.0**_ADD_SHIFT)))
+        return output.limited(self._scaled(total, twice / (double(output.scale) * 2.0**bits)))
 
     def multiply(self, a: Array, b: Array, grid_a: Grid, grid_b: Grid, output: Grid) -> Array:
         """See the base class; ``mul.cc`` takes the product and the quotient of the scales in float32."""
         ratio = grid_a.scale * grid_b.scale / output.scale
-        return output.limited(self._scaled(whole(a * b), double(ratio)))
+        product = double(a) * double(b) if _is_wide(grid_a) or _is_wide(grid_b) else a * b  # float32 holds 24 bits
+        return output.limited(self._scaled(whole(product), double(ratio)))
 
     def global_average(self, total: Array, count: Array | int, grid: Grid, output: Grid) -> Array:
         """See the base class; as TFLite's Mean, whose multiplier has ``1 / count`` in it, without its fraction."""
@@ -107,3 +122,8 @@ class Arithmetic(_base.Arithmetic):
         left = where(exponent > 0, exponent, exponent * 0)
         high = shift_right((x << left) * multiplier, left * 0 + 31, "half-up")
         return shift_right(high, left - exponent, "half-away")
+
+
+def _is_wide(grid: Grid) -> bool:
+    """Check whether a grid has more codes than 8 bits hold."""
+    return grid.high - grid.low > 255

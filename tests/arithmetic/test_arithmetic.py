@@ -211,3 +211,38 @@ def test_an_arithmetic_without_a_softmax_says_so() -> None:
     without = next(each for each in made if "softmax" not in each.has)
     with pytest.raises(UsageError, match="has no softmax"):
         without.softmax(np.zeros((1, 2), np.float32), grid(1.0, 0), grid(1.0, 0))
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_sums_and_products_of_16_bit_codes_stay_in_int64(library: str) -> None:
+    """With the shifts of 8-bit codes, 16-bit ones leave int64, and float32 holds no product of two of them."""
+    random = np.random.default_rng(0)
+    steps = [
+        np.concatenate([[65535.0, -65535.0], random.integers(-65535, 65536, 2000)]).astype(np.float32) for _ in "ab"
+    ]
+    scales = [np.float32(0.0007), np.float32(0.0003)]
+    held = np.asarray if library == "numpy" else torch.tensor
+    grids = [Grid(held(scale), 0.0, -65535, 65535) for scale in scales]
+    output, of_product = (Grid(held(np.float32(scale)), 0.0, -65535, 65535) for scale in (0.002, 0.05))
+    made = arithmetic.create("fixed-point")
+    given = [held(s) for s in steps]
+    a, b = (s.astype(np.float64) * scale for s, scale in zip(steps, scales, strict=True))
+    added = np.asarray(made.add(*given, *grids, output))
+    assert np.abs(added - (a + b) / 0.002).max() < 1
+    product = np.asarray(made.multiply(*given, *grids, of_product))
+    assert np.abs(product - np.clip(a * b / 0.05, -65535, 65535)).max() < 1
+
+
+def test_sums_of_48_bits_have_a_multiplier_of_15() -> None:
+    """``MultiplyByQuantizedMultiplier`` of int64 in whole numbers of Python."""
+    made = arithmetic.create("fixed-point", accumulator=Accumulator(48))
+    totals = np.array([0.0, 1.0, -1.0, 2.0**46, -(2.0**46), 123456789012.0, -98765432109.0])
+    for ratio in (0.37, 2.0**-20 * 0.7, 3e-9, 0.99999):
+        output = Grid(np.float32(1.0), 0.0, -(1 << 60), 1 << 60)
+        found = np.asarray(made.requantize(totals, np.float64(ratio), np.float64(1.0), output), np.float64)
+        mantissa, exponent = np.frexp(ratio)
+        multiplier = round(mantissa * 2**31)
+        reduced = (multiplier + (1 << 15)) >> 16 if multiplier < 0x7FFF0000 else 0x7FFF
+        shift = 15 - int(exponent)
+        wanted = [(int(total) * reduced + (1 << (shift - 1))) >> shift for total in totals]
+        np.testing.assert_array_equal(found, np.array(wanted, np.float32))

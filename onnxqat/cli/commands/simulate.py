@@ -21,7 +21,10 @@ from onnxqat.cli import _headings, _options
         help="Arithmetic of the kernels: onnxruntime, fixed-point, litert or shift.",
     ),
     click.option(
-        "--accumulator", type=_options.COUNT, default=32, help="Bit width of the accumulators of layers: 16, 24 or 32."
+        "--accumulator",
+        type=_options.COUNT,
+        default=32,
+        help="Bit width of the accumulators of layers: 16, 24 or 32; 48 for 16-bit activations.",
     ),
     click.option(
         "--overflow",
