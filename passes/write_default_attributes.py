@@ -14,13 +14,13 @@ from onnxqat.passes._setting import Setting
 
 
 class WriteDefaultAttributes(Pass):
-    """Each attribute of the named operators for which ai.onnx has a default is on the node.
+    """Each attribute for which ai.onnx has a default is on the node, quantized or not.
 
-    RKNN-Toolkit2 2.5 fails on a HardSigmoid without `alpha`, imx500-converter 3.19 on such a LeakyRelu: they do not
-    know the defaults.
+    RKNN-Toolkit2 2.5 fails on a HardSigmoid without `alpha` and on a LayerNormalization without `epsilon`, which it
+    computes in float, imx500-converter 3.19 on a LeakyRelu without `alpha`: they do not know the defaults.
 
     1. The default is that of the operator's version in the model's opset.
-    2. Left alone: other operators and domains, attributes without a default, and those that are there.
+    2. Left alone: other domains, operators that were not asked for, attributes without a default, and those that are there.
 
     Tolerance: none. ::
 
@@ -28,18 +28,16 @@ class WriteDefaultAttributes(Pass):
         y = LeakyRelu<alpha = 0.01>(x)
 
     Args:
-        op_types: operators to look at.
+        op_types: operators to look at; all without.
     """
 
-    def __init__(self, op_types: Iterable[str]) -> None:
-        self.op_types = frozenset(op_types)
+    def __init__(self, op_types: Iterable[str] | None = None) -> None:
+        self.op_types = None if op_types is None else frozenset(op_types)
 
     @classmethod
     def for_backend(cls, setting: Setting) -> Pass | None:
-        """Run where the table wants attributes written out, on its operators."""
-        if not setting.table.written_attributes:
-            return None
-        return cls(setting.operators | {op.partition("/")[0] for op in setting.table.passthrough})
+        """Run where the table wants attributes written out, on all operators: the compiler reads those in float too."""
+        return cls() if setting.table.written_attributes else None
 
     def rewrite(self, model: ir.Model, context: Context) -> Rewrite:
         """Add what is missing; see the class."""
@@ -47,7 +45,8 @@ class WriteDefaultAttributes(Pass):
         for scope in walk.scopes(model):
             opset = query.opset(model, scope)
             for node in scope:
-                if node.domain == "" and node.op_type in self.op_types and self._complete(node, opset):
+                asked = self.op_types is None or node.op_type in self.op_types
+                if node.domain == "" and asked and self._complete(node, opset):
                     log.did("attributes were written out, at their defaults", node)
         return log.result()
 

@@ -1,8 +1,11 @@
 """write-default-attributes: what a node leaves at its default is written out."""
 
+import onnx
 import pytest
 
+from onnxqat.insertion.insert import insert_qdq
 from onnxqat.passes.write_default_attributes import WriteDefaultAttributes
+from tests.backends.planning import weight
 from tests.passes.checks import check_pass
 
 
@@ -30,3 +33,13 @@ def test_the_default_is_that_of_the_opset() -> None:
     text = '<ir_version: 4, opset_import: ["" : %d]> g (float[2,3] x) => (float[2,3] y) { y = Softmax%s(x) }'
     for opset, axis in ((9, 1), (13, -1)):
         check_pass(WriteDefaultAttributes(["Softmax"]), text % (opset, ""), text % (opset, f"<axis = {axis}>"))
+
+
+def test_operators_that_the_table_leaves_in_float_have_theirs() -> None:
+    """RKNN-Toolkit2 ends with a KeyError at a LayerNormalization without `epsilon`, which it computes in float."""
+    text = f"""<ir_version: 8, opset_import: ["" : 17]> g (float[1,4,8] x) => (float[1,4,8] y)
+        <float[8,8] w = {weight(8, 8)}, float[8] s = {{1, 1, 1, 1, 1, 1, 1, 1}}> {{
+        h = MatMul(x, w) y = LayerNormalization(h, s) }}"""
+    made = insert_qdq(onnx.parser.parse_model(text), "rknn", random_data=True, fast=True).model
+    (normalization,) = (n for n in made.graph.node if n.op_type == "LayerNormalization")
+    assert {a.name for a in normalization.attribute} == {"axis", "epsilon", "stash_type"}
