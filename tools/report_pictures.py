@@ -54,7 +54,7 @@ def main() -> None:
         names = [one["tensor"] for one in json.loads(content)["quantizers"]]
         which = next(i for i, one in enumerate(names) if one.startswith(tensor))
         browser.open(page, f"#quantizer={which}")
-        browser.run("document.getElementById('graph').scrollIntoView()")
+        browser.run("document.getElementById('graph').scrollIntoView({behavior: 'instant'})")
         save(browser, folder / "report_selection.png", None)
 
 

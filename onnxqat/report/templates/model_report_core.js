@@ -46,7 +46,7 @@ const none = "–";
 const count = (value) => (value === null || value === undefined ? none : plain.format(value));
 const decibel = (value) => (value === null || value === undefined ? none : value === "exact" ? "exact" : value.toFixed(1) + " dB");
 const share = (value) => (value === null || value === undefined ? none
-  : value === 0 ? "0 %" : value < 0.0001 ? value.toExponential(1) : (100 * value).toFixed(value < 0.1 ? 2 : 1) + " %");
+  : value === 0 ? "0 %" : value < 0.0001 ? "< 0.01 %" : (100 * value).toFixed(value < 0.1 ? 2 : 1) + " %");
 const number = (value) => (value === null || value === undefined ? none : Number(value.toPrecision(4)).toString());
 function bytes(value) {
   if (value === null || value === undefined) return none;

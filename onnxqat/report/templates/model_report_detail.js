@@ -19,9 +19,9 @@ function buildDetail() {
 function nodeDetail(node) {
   const cost = node.cost;
   return [
-    h("p", { class: "name" }, printable(node.name)),
+    h("p", { class: "name" }, breakable(printable(node.name))),
     h("p", null, node.op, " ", h("span", { class: "tag" + (node.arithmetic === "float" ? " float" : "") }, node.arithmetic), node.block ? h("span", { class: "dim" }, " in " + printable(node.block.split("/").join(" / "))) : null),
-    node.reason ? h("p", { class: "note" }, "In float: " + printable(node.reason)) : null,
+    node.reason ? h("p", { class: "note" }, (node.arithmetic === "fused" ? "Without a pair: " : "In float: ") + printable(node.reason)) : null,
     facts(fact("output", printable(node.tensor)), fact("shape", node.shape && node.shape.length ? node.shape.map(printable).join(" × ") : node.shape ? "scalar" : null),
       fact("against float", node.float_db === null ? null : decibel(node.float_db)), fact("share of the noise", cost && share(cost.share)),
       fact("alone, output", cost && decibel(cost.alone_db)), fact("all others, output", cost && cost.off_db !== null && cost.off_db !== undefined ? decibel(cost.off_db) : null),
@@ -44,7 +44,7 @@ function quantizerDetail(q) {
   const scale = (p) => p.total > 1 ? `${number(p.scale_low)} to ${number(p.scale_high)}` : number(p.scale[0]);
   const moved = before && before.total === now.total ? (now.scale_high / before.scale_high - 1) : null;
   return [
-    h("p", { class: "name" }, printable(q.tensor)),
+    h("p", { class: "name" }, breakable(printable(q.tensor))),
     h("p", null, q.role, " ", h("span", { class: "tag" }, q.grid), h("span", { class: "dim" }, " per " + q.granularity)),
     facts(fact("rule", q.rule ? printable(q.rule) : "not recorded"), fact("scale", scale(now)), before ? fact("scale before", [scale(before), Math.abs(moved || 0) >= 0.0005 ? h("span", { class: "dim" }, ` (now ${moved > 0 ? "+" : "−"}${(100 * Math.abs(moved)).toFixed(1)} %)`) : null]) : null,
       fact("zero point", zero(now)), before && zero(before) !== zero(now) ? fact("zero point before", zero(before)) : null, fact("grid", `${number(now.clip_low)} to ${number(now.clip_high)}`),
