@@ -8,7 +8,7 @@ import onnx
 import onnx_ir as ir
 
 from onnxqat.graph import query, walk
-from onnxqat.passes.raise_opset import ir_version_of
+from onnxqat.passes.raise_opset import OLDEST, ir_version_of
 from onnxqat.types import Remark
 
 PER_CHANNEL = 13
@@ -61,7 +61,8 @@ def lowest_ir_version(model: ir.Model, opset: int) -> int:
 def lower(model: ir.Model) -> bool:
     """Set both to the lowest; never raises one. A model with functions keeps its opset, which they import too."""
     opset = query.opset(model)
-    target = opset if model.functions else min(opset, lowest_opset(model))
+    # a LeakyRelu in float alone is of opset 6, from which no step behind this one can raise it again
+    target = opset if model.functions else min(opset, max(OLDEST, lowest_opset(model)))
     version = lowest_ir_version(model, target)
     changed = (target, version) != (opset, model.ir_version)
     model.opset_imports["" if "" in model.opset_imports else "ai.onnx"] = target
