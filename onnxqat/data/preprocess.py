@@ -9,11 +9,13 @@ import dataclasses
 import difflib
 from collections.abc import Callable, Sequence
 from fractions import Fraction
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args
 
 import numpy as np
 import numpy.typing as npt
 
+from onnxqat.data import processor_config
 from onnxqat.errors import UsageError
 
 if TYPE_CHECKING:
@@ -70,11 +72,13 @@ class Preprocess:
 
 
 def parse(line: str) -> Preprocess:
-    """The preprocessing that a `line` of comma-separated steps describes.
+    """The preprocessing that a `line` of comma-separated steps describes, or a file that ends in ``.json``.
 
     Raises:
         UsageError: ``option-invalid``, naming the key at fault and the legal ones.
     """
+    if line.endswith(".json"):
+        return Preprocess(**processor_config.read(Path(line)))
     fields: dict[str, object] = {}
     for item in filter(None, (part.strip() for part in line.split(","))):
         key, equals, value = (part.strip() for part in item.partition("="))
