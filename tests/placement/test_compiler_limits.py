@@ -16,6 +16,7 @@ limits:
   - {op: Gelu|Softplus, outcome: hang, form: FORM, why: "it went on for ever"}
   - {op: Erf, outcome: cpu, why: "no kernel"}
   - {op: Softmax, outcome: refused, when: {axis: 0}, why: "another axis than the last"}
+  - {op: Conv, outcome: crash, when: {"strides>=": 8}, why: "it ended"}
 """
 
 
@@ -67,3 +68,15 @@ def test_what_the_node_reads_counts(tmp_path: Path) -> None:
             table_file(tmp_path / "wrong", rows.replace("Softmax|Tanh", "Rellu")),
             random_data=True,
         )
+
+
+def strided(stride: int) -> str:
+    return f"""g (float[1,1,16,16] x) => (float[1,1,H,W] y) <float[1,1,1,1] w = {{1}}> {{
+        y = Conv <strides = [1, {stride}]> (x, w) }}"""
+
+
+def test_a_number_at_least_so_large(tmp_path: Path) -> None:
+    table = table_file(tmp_path, ROWS.replace("FORM", "float"))
+    insert_qdq(proto(strided(7)), table, random_data=True)
+    with pytest.raises(ModelError, match=r"crashes: Conv .*with strides of 8 and more: it ended"):
+        insert_qdq(proto(strided(8)), table, random_data=True)
