@@ -16,6 +16,7 @@ import onnxqat
 from onnxqat.compat import qparams as own
 from onnxqat.deployment import ranges
 from onnxqat.deployment.forms import aimet_encodings, snpe_overrides, tensorrt_calibration
+from onnxqat.deployment.layer_ranges import ModelRanges
 from onnxqat.errors import UsageError
 from onnxqat.graph import qdq
 from onnxqat.placement import given_encodings
@@ -59,10 +60,15 @@ def of_ort(model: ir.Model) -> str:
     return json.dumps(document)
 
 
+def written(model: ir.Model) -> ModelRanges:
+    """What the forms write; none of these has a word about layers."""
+    return ModelRanges(tuple(ranges.tensor_ranges(model)), ())
+
+
 WRITERS: dict[str, tuple[str, Callable[[ir.Model], str], tuple[str, ...]]] = {
-    "aimet": ("qnn-htp", lambda m: aimet_encodings.Form().text(ranges.tensor_ranges(m)), ("activation", "weight")),
-    "snpe": ("qnn-htp", lambda m: snpe_overrides.Form().text(ranges.tensor_ranges(m)), ("activation", "weight")),
-    "tensorrt": ("tensorrt", lambda m: tensorrt_calibration.Form().text(ranges.tensor_ranges(m)), ("activation",)),
+    "aimet": ("qnn-htp", lambda m: aimet_encodings.Form().text(written(m)), ("activation", "weight")),
+    "snpe": ("qnn-htp", lambda m: snpe_overrides.Form().text(written(m)), ("activation", "weight")),
+    "tensorrt": ("tensorrt", lambda m: tensorrt_calibration.Form().text(written(m)), ("activation",)),
     "own": ("onnxruntime-cpu", lambda m: json.dumps(own.split(m)[1]), ("activation", "weight")),
     "onnxruntime": ("onnxruntime-cpu", of_ort, ("activation", "weight")),
 }
