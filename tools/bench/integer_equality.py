@@ -82,7 +82,8 @@ class Kernels:
         session(str(path), optimized_model_filepath=str(optimized))
         model = onnx.load(optimized)
         quantizers = [q for q in qdq.quantizers(io.load(path)) if q.role == "activation" and not q.stored]
-        stated = {str(q.nodes[0].outputs[0].name): q.tensor for q in quantizers}
+        # What DequantizeLinear reads: the codes of a grid of fewer bits are cut by a Clip behind QuantizeLinear.
+        stated = {str(q.nodes[-1].inputs[0].name): q.tensor for q in quantizers}
         made = {name for node in model.graph.node for name in node.output}
         self.tensors = {name: tensor for name, tensor in stated.items() if name in made}
         outputs = {value.name for value in model.graph.output}
