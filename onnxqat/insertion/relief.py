@@ -29,6 +29,10 @@ SEARCH, RANGES = 0.65, 0.8
 """Shares of the runs after which no more culprits are looked for, and no more ranges tried; the rest shows what can be
 taken back."""
 
+EXPECTED, FEWEST = 60.0, 2
+"""Seconds that all runs may be expected to take on one core, and the samples that a run has at least: where 8 samples would
+take longer, as those of a detector on large images, runs have fewer."""
+
 LAST = 2
 """Runs that are kept for what all changes come to."""
 
@@ -54,6 +58,12 @@ with more of them is none for this table: that is a question of widths or of tra
 
 LITTLE = 1.26
 """Changes without which, all together, noise grows by no more than this factor, 1 dB, are taken back."""
+
+
+def affordable(work: float, runs: int) -> int:
+    """Number of samples in each of so many `runs`, of which one of a sample is expected to take `work` seconds."""
+    most = EXPECTED / max(work * runs, EXPECTED / trial.SAMPLES)
+    return max(FEWEST, int(most))
 
 
 class Relief:
@@ -112,7 +122,9 @@ class Relief:
         Raises:
             ModelError: onnxruntime does not run the model with switches.
         """
-        batches = trial.samples(self._data)
+        # Values that are not finite may be in any sample of the trial.
+        count = trial.SAMPLES if isinstance(tried, Origin) else affordable(self._calibrated.work, limit)
+        batches = trial.samples(self._data, count)
         watched = [tried.tensor] if isinstance(tried, Origin) else []
         model, table = self._calibrated.model, self._calibrated.table
         board = Switchboard(model, self._effects.placements, table.pairs, batches, watched)

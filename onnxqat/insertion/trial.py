@@ -132,9 +132,9 @@ def _in_few_values(noisy: Mapping[str, tuple[Array, Array]]) -> Iterator[Remark]
             yield Remark(text, (), "insert", "result")
 
 
-def samples(data: Data) -> list[Feeds]:
-    """A few samples from all over `data`, in one batch where the model takes them together."""
-    return _first(data.few(SAMPLES), SAMPLES, dynamic=static_batch(data.inputs) is None)
+def samples(data: Data, count: int = SAMPLES) -> list[Feeds]:
+    """`count` samples from all over `data`, in one batch where the model takes them together."""
+    return _first(data.few(count), count, dynamic=static_batch(data.inputs) is None)
 
 
 def _first(batches: Iterable[Feeds], count: int, *, dynamic: bool) -> list[Feeds]:

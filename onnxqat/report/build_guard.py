@@ -24,7 +24,7 @@ def figures(guarded: Guarded | None) -> list[Figure]:
     """Signal to noise before, and how much was looked at."""
     if guarded is None:
         return []
-    found = [Figure("guard_runs", "runs of the guard", guarded.runs, "count", "of the samples of the trial")]
+    found = [Figure("guard_runs", "runs of the guard", guarded.runs, "count", "of a few samples each")]
     if guarded.before is not None and guarded.changes:
         note = "of the worst output, as table and calibration gave it"
         found.append(Figure("sqnr_before", "signal to noise before", guarded.before.worst, "decibel", note))

@@ -12,6 +12,7 @@ import onnxqat
 from onnxqat.errors import CheckError
 from onnxqat.graph import qdq
 from onnxqat.insertion import guard as guarding
+from onnxqat.insertion import relief
 from onnxqat.insertion.change import Change
 from onnxqat.insertion.insert import InsertResult
 from onnxqat.insertion.relief import Relief
@@ -60,6 +61,19 @@ def test_a_culprit_goes_float_with_its_reason_and_cost(made: Callable[[], culpri
     assert len([r for r in result.remarks if "weight scales" in r.message]) == 1  # of the file that is written
     reasons = dict(result.plan.float_nodes)
     assert "measured" in reasons[change.nodes[0]]
+
+
+def test_runs_of_heavy_networks_have_fewer_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [relief.affordable(work, 48) for work in (0.0, 0.1, 0.2, 0.5, 10.0)] == [8, 8, 6, 2, 2]
+    usual = insert(culprits.outlier_channel())
+    monkeypatch.setattr(relief, "EXPECTED", 1e-9)
+    fewer = insert(culprits.outlier_channel())
+    assert [c.tensor for c in changes(fewer)] == [c.tensor for c in changes(usual)] == ["scaled"]
+
+
+def changes(result: InsertResult) -> tuple[Change, ...]:
+    assert result.guard is not None
+    return result.guard.changes
 
 
 def test_a_weight_of_unlike_channels_goes_float_alone() -> None:
