@@ -12,7 +12,7 @@ from torch.nn import functional
 from onnxqat.bridge.functional import shape_math
 from onnxqat.bridge.integer.find import MOVES
 from onnxqat.bridge.integer.unit import Unit
-from onnxqat.bridge.lowering import pooling, reduction, resize, shape
+from onnxqat.bridge.lowering import indexing, pooling, reduction, resize, shape
 from onnxqat.bridge.module import OnnxModule
 from onnxqat.bridge.quantizers.fake_quantize import FakeQuantize
 
@@ -28,6 +28,15 @@ _EXACT = (
     torch.index_select,
     torch.tile,
     torch.Tensor.to,
+    indexing.compressed,
+    indexing.equal_parts,
+    indexing.gather_along,
+    indexing.gather_each,
+    indexing.gather_points,
+    indexing.reversed_sequences,
+    indexing.slice_axes,
+    indexing.top_k_of,
+    indexing.triangle,
     shape.expand_to,
     shape.reshape_to,
     shape.flatten_at,

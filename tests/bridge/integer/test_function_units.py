@@ -202,6 +202,9 @@ BEHIND = {
     "LogSoftmax": "out = LogSoftmax <axis = 1> (c)",
     "InstanceNormalization": "out = InstanceNormalization (c, gamma, beta)",
     "GroupNormalization": "out = GroupNormalization <num_groups = 2> (c, gamma, beta)",
+    "Slice": "a = Relu (c) out = Slice (a, starts, ends, axes, steps)",
+    "Gather": "a = Relu (c) out = Gather <axis = 1> (a, some)",
+    "GatherND": "a = Relu (c) out = GatherND (a, points)",
     "GroupNormalization in parts": """r = Reshape (c, rows) i = InstanceNormalization (r, ones, zeros) b = Reshape (i, back)
         m = Mul (b, slope) out = Add (m, slope)""",
 }
@@ -213,7 +216,8 @@ def test_operators_without_a_kernel_of_their_own(operator: str, tmp_path: Path) 
     g (float[N, 3, 8, 8] image) => (float[] out)
     <float[4, 3, 3, 3] w, float[4, 1, 1] slope, int64[4] repeats = {1, 1, 2, 2}, float[4] scales = {1, 1, 2, 2},
      int64[1] channels = {1}, float[4] gamma, float[4] beta, int64[3] rows = {0, 2, -1}, int64[4] back = {-1, 4, 6, 6},
-     float[2] ones = {1, 1}, float[2] zeros = {0, 0}>
+     float[2] ones = {1, 1}, float[2] zeros = {0, 0}, int64[1] starts = {-1}, int64[1] ends = {-9},
+     int64[1] axes = {2}, int64[1] steps = {-1}, int64[2] some = {2, 0}, int64[2, 1] points = {1, 0}>
     { c = Conv (image, w) %s }"""
     onnx.save(with_weights(text % BEHIND[operator]), tmp_path / "model.onnx")
     data = {"image": np.random.default_rng(0).standard_normal((16, 3, 8, 8)).astype(np.float32)}
