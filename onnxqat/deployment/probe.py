@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 import onnx
 
@@ -72,25 +72,33 @@ class Learned:
         return "" if self.integer else f"the table has it {self.table}, {found}"
 
 
+class _Row(Protocol):
+    @property
+    def difference(self) -> str: ...
+
+
+RowT = TypeVar("RowT", bound=_Row)
+
+
 @dataclasses.dataclass(frozen=True)
-class ProbeReport:
-    """Result of :func:`probe`.
+class Compared(Generic[RowT]):
+    """Result of a probe, in rows that say where a compiler does otherwise than expected.
 
     Attributes:
         compiler: its name.
         version: of its package.
-        backend: the table that it was compared with.
-        rows: one per operator.
+        backend: the table that models were placed by or compared with.
+        rows: one per model.
     """
 
     compiler: str
     version: str
     backend: str
-    rows: tuple[Learned, ...]
+    rows: tuple[RowT, ...]
 
     @property
-    def differences(self) -> tuple[Learned, ...]:
-        """Rows in which table and compiler part."""
+    def differences(self) -> tuple[RowT, ...]:
+        """Rows with a difference."""
         return tuple(row for row in self.rows if row.difference)
 
     def to_dict(self) -> dict[str, Any]:
@@ -99,6 +107,10 @@ class ProbeReport:
         for row, learned in zip(found["rows"], self.rows, strict=True):
             row["difference"] = learned.difference
         return found
+
+
+class ProbeReport(Compared[Learned]):
+    """Result of :func:`probe`, a row per operator; it differs where table and compiler part."""
 
 
 def probe(

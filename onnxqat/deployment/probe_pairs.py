@@ -15,7 +15,7 @@ from onnxqat.deployment import probe_models
 from onnxqat.deployment.base_compiler import Array, BaseCompiler
 from onnxqat.deployment.deploy import deploy_form
 from onnxqat.deployment.outputs import check_outputs, output_quantizers
-from onnxqat.deployment.probe import LIMIT, Outcome, Stopped, chosen_compiler, stop_of
+from onnxqat.deployment.probe import LIMIT, Compared, Outcome, Stopped, chosen_compiler, stop_of
 from onnxqat.deployment.probe_models import SEQUENCE, Case
 from onnxqat.deployment.run.process import compile_in_process
 from onnxqat.errors import CheckError, ModelError, UnsupportedError
@@ -23,7 +23,6 @@ from onnxqat.graph import io
 from onnxqat.graph.staging import scratch
 from onnxqat.insertion.insert import insert_qdq
 from onnxqat.runtime.session import Session
-from onnxqat.validation.compare import plain
 
 FIRST, SECOND = "first_", "second_"
 STEEP_LIMIT = 8.0  # one code of the first operator is several behind a steep second one, such as Softmax
@@ -132,33 +131,8 @@ class LearnedPair:
         return "; ".join(words)
 
 
-@dataclasses.dataclass(frozen=True)
-class PairReport:
-    """Result of :func:`probe_pairs`.
-
-    Attributes:
-        compiler: its name.
-        version: of its package.
-        backend: the table that the pairs were placed by.
-        rows: one per pair.
-    """
-
-    compiler: str
-    version: str
-    backend: str
-    rows: tuple[LearnedPair, ...]
-
-    @property
-    def differences(self) -> tuple[LearnedPair, ...]:
-        """Rows in which a pair runs otherwise than its parts."""
-        return tuple(row for row in self.rows if row.difference)
-
-    def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        found: dict[str, Any] = plain(self)
-        for row, learned in zip(found["rows"], self.rows, strict=True):
-            row["difference"] = learned.difference
-        return found
+class PairReport(Compared[LearnedPair]):
+    """Result of :func:`probe_pairs`, a row per pair; it differs where a pair runs otherwise than its parts."""
 
 
 def float_model(cases: Sequence[Case]) -> onnx.ModelProto:

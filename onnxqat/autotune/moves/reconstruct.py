@@ -50,7 +50,7 @@ class Move(Learning):
                 seconds=self.share * search.clock.seconds,
             )
         except QatError as error:
-            search.remark(f"nothing was {name}: {error.message}")
+            search.remark(f"{name}: {error.message}")
             return
         if not iterations:
             search.leave_out([name])
