@@ -106,6 +106,9 @@ class Browser:
         while not self.run("document.documentElement?.dataset.ready ?? ''"):
             assert time.monotonic() < end, f"the page is not ready: {self.problems()}"
             time.sleep(0.05)
+        # Observers of sizes are called behind the first frame's own callbacks, on a busy machine after the script's end:
+        # a timer that a frame starts runs when they have.
+        self.run("new Promise((done) => requestAnimationFrame(() => setTimeout(done, 0)))")
 
     def run(self, script: str) -> Any:
         """Value of a JavaScript expression, awaited."""
