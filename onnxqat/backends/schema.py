@@ -193,7 +193,7 @@ class Slot(_Row):
     """Quantization of an operator's input or output: a type, its channel axis, or fixed parameters.
 
     In a table ``act``, ``act...`` (every input from here on), ``wt@0``, ``wt@N`` (the output channel, whatever
-    transposition), ``wt@K`` (the axis that is summed over), ``-`` (not quantized), or a mapping.
+    transposition), ``wt@K`` (the axis that is summed over), ``-`` (not quantized), or a mapping. `constants`: as in a row.
     """
 
     use: str | None = None
@@ -204,6 +204,7 @@ class Slot(_Row):
     symmetric: bool | None = None
     unsigned: bool | None = None
     granularity: Literal["tensor", "channel"] | None = None
+    constants: Literal["pair", "float"] = "pair"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,6 +8,7 @@ from onnxqat.backends.group_rules import OPERATORS, GroupRule
 from onnxqat.backends.schema import Backend, FixedValue, OpRow, Slot
 from onnxqat.errors import UsageError
 from onnxqat.integer_functions import library
+from onnxqat.integer_functions.definition import IntegerFunction
 
 RANGES: dict[str, tuple[float, float]] = {
     "Cos": (-1.0, 1.0),
@@ -35,9 +36,10 @@ def with_functions(backend: Backend, integer: str | None) -> Backend:
     ops = dict(backend.ops)
     for operator in chosen:
         # A Sum becomes Adds where a table has no row for it, and these are parts as well.
-        for name in (operator, *library.kinds()[operator].parts):
+        function = library.kinds()[operator]
+        for name in (operator, *function.parts):
             if name != "Sum":
-                ops.setdefault(name, _row(name, kind))
+                ops.setdefault(name, _row(name, kind, function))
     passthrough = tuple(op for op in backend.passthrough if op not in chosen)
     probabilities = backend.io.probabilities if "Softmax" not in chosen and "Sigmoid" not in chosen else "quantize"
     return backend.model_copy(
@@ -63,10 +65,15 @@ def of_file(backend: Backend | None, operators: Sequence[str]) -> Backend | None
     return with_functions(backend, ",".join(operators))
 
 
-def _row(operator: str, kind: str) -> OpRow:
+def _row(operator: str, kind: str, function: type[IntegerFunction]) -> OpRow:
     ends = RANGES.get(operator)
     fixed = None if ends is None else FixedValue(range=ends)
-    return OpRow(inputs=(Slot(use=kind),), outputs=(Slot(use=kind, fixed=fixed),))
+    # A constant becomes a number of a sum or a limit, and needs no grid; that of a first operand alone is codes.
+    first = Slot(use=kind, constants="float" if function.is_variadic else "pair")
+    # What is read behind the first tensor lies on a grid too, whatever else reads it.
+    several = function.is_variadic or function.operands > 1
+    rest = (Slot(use=kind, variadic=True, constants="float"),) if several else ()
+    return OpRow(inputs=(first, *rest), outputs=(Slot(use=kind, fixed=fixed),))
 
 
 def _activation(backend: Backend) -> str:

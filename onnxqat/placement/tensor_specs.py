@@ -21,7 +21,7 @@ def of_input(draft: PlanBuilder, node: ir.Node, row: OpRow, index: int) -> Decis
     if slot is None or slot.use is None or value is None or not draft.backend.types[slot.use].observed:
         return None
     constant = query.constant_tensor(value) is not None
-    if row.constants == "float" and draft.is_constant(value):
+    if "float" in (row.constants, slot.constants) and draft.is_constant(value):
         return None
     if slot.axis is not None and not constant:
         slot = next((s for s in row.inputs if s.use and s.axis is None and s is not slot), slot)

@@ -243,6 +243,26 @@ def test_operators_without_a_kernel_of_their_own(operator: str, tmp_path: Path) 
         np.testing.assert_array_equal(session(written, data), module.eval()(images).numpy())
 
 
+@pytest.mark.parametrize("operator", ["Div", "Max", "Min", "Sub"])
+def test_operands_that_nothing_else_quantizes(operator: str) -> None:
+    """The second one is a graph input, which no other operator puts on a grid."""
+    text = """<ir_version: 10, opset_import: ["" : 21]>
+    g (float[N, 3, 8, 8] image, float[N, 4, 6, 6] other) => (float[N, 4, 6, 6] out) <float[4, 3, 3, 3] w>
+    { c = Conv (image, w) out = %s (c, other) }"""
+    random = np.random.default_rng(0)
+    data = {"image": random.standard_normal((16, 3, 8, 8)).astype(np.float32)}
+    data["other"] = random.uniform(0.5, 1.5, (16, 4, 6, 6)).astype(np.float32)
+    chosen = Overrides(integer="all", reduce_range=True)
+    made = onnxqat.insert_qdq(
+        with_weights(text % operator), calibration=data, overrides=chosen, fast=True, guard=False
+    ).model
+    assert isinstance(made, onnx.ModelProto)
+    model = onnxqat.to_integer(made)
+    assert model.float_operators() == []
+    wanted = Session(io.load(made), optimize=True, what="the model").run(data)["out"]
+    np.testing.assert_array_equal(model.run(data).outputs["out"], wanted)
+
+
 ATTENTION = """
 <ir_version: 10, opset_import: ["" : 21]>
 g (float[N, 6, 16] image, int64[N, 6] mask) => (float[N, 6, 16] out)
