@@ -16,6 +16,7 @@ from onnxqat.integer_functions import calls, library
 from onnxqat.integer_functions.definition import Call, IntegerFunction
 from onnxqat.passes import _masked_softmaxes, _weighted_sums
 from onnxqat.passes._edits import drop_unused
+from onnxqat.passes._paired_constants import numbers
 from onnxqat.types import QParams
 
 
@@ -137,14 +138,10 @@ def found_at(node: ir.Node, kind: type[IntegerFunction], lut: int | None) -> Can
     operands = tuple(v for v in values if v is not None and _dequantize(v) is not None)
     if len(operands) < len(values):
         return "no pair is in front of it"
-    try:
-        x = tuple(read_qparams.read(made, None) for v in operands if (made := v.producer()) is not None)
-        y = read_qparams.read(quantize, None)
-    except read_qparams.NotAQuantizerError as error:
-        return str(error)
-    reason = _unfit(x, y)
-    if reason:
-        return reason
+    grids = _grids(operands, quantize)
+    if isinstance(grids, str):
+        return grids
+    x, y = grids
     if group is not None:
         return _of_sum(node, group, quantize, x, y, kind)
     types = x[0].qtype.storage, y.qtype.storage
@@ -166,15 +163,10 @@ def masked_at(node: ir.Node, kind: type[IntegerFunction], masks: _masked_softmax
     quantize = _quantize_behind(node)
     if isinstance(quantize, str):
         return quantize
-    try:
-        makers = (found[1].producer(),)
-        x = tuple(read_qparams.read(maker, None) for maker in makers if maker is not None)
-        y = read_qparams.read(quantize, None)
-    except read_qparams.NotAQuantizerError as error:
-        return str(error)
-    reason = _unfit(x, y)
-    if reason:
-        return reason
+    grids = _grids((found[1],), quantize)
+    if isinstance(grids, str):
+        return grids
+    x, y = grids
     operands = masks.operands(node, x[0].qtype.storage)
     maker = None if operands is None else operands[2].producer()
     if operands is None or maker is None:
@@ -184,6 +176,35 @@ def masked_at(node: ir.Node, kind: type[IntegerFunction], masks: _masked_softmax
     function = library.made(kind, x[0].qtype.storage, y.qtype.storage)
     made = _of_operator(node, (scores, kept), quantize, both, y, function)
     return made if isinstance(made, str) else dataclasses.replace(made, inner=(added,))
+
+
+def limited_at(node: ir.Node, kind: type[IntegerFunction]) -> Candidate | str | None:
+    """Return the candidate that a Max or Min with constants is, or the reason why it is none; None without a constant.
+
+    Args:
+        node: a Max or Min.
+        kind: of functions.
+    """
+    constants = {value: array for value in node.inputs if value is not None and (array := numbers(value)) is not None}
+    if not constants:
+        return None
+    operands = tuple(value for value in node.inputs if value is not None and value not in constants)
+    if not operands:
+        return "all that it reads is constant"
+    quantize = _quantize_behind(node)
+    if isinstance(quantize, str):
+        return quantize
+    if any(_dequantize(operand) is None for operand in operands):
+        return "no pair is in front of it"
+    grids = _grids(operands, quantize)
+    if isinstance(grids, str):
+        return grids
+    x, y = grids
+    function = library.variadic(kind, x[0].qtype.storage, y.qtype.storage, len(operands))
+    (weight,) = function.weights
+    limit = (np.maximum if node.op_type == "Max" else np.minimum).reduce(np.broadcast_arrays(*constants.values()))
+    named = {weight: next(iter(constants))} if len(constants) == 1 else {}
+    return Candidate(node, operands, quantize, x, y, function, Call(parameters={weight: limit}), named)
 
 
 def _operands(node: ir.Node, kind: type[IntegerFunction]) -> Sequence[ir.Value | None]:
@@ -285,6 +306,16 @@ def _behind_relu(node: ir.Node) -> ir.Node | str:
 def _dequantize(value: ir.Value) -> ir.Node | None:
     producer = value.producer()
     return producer if producer is not None and qdq.is_dequantize(producer) else None
+
+
+def _grids(operands: Sequence[ir.Value], quantize: ir.Node) -> tuple[tuple[QParams, ...], QParams] | str:
+    """Return the parameters of dequantized operands and of the result, or the reason why there is no function of them."""
+    try:
+        x = tuple(read_qparams.read(made, None) for value in operands if (made := value.producer()) is not None)
+        y = read_qparams.read(quantize, None)
+    except read_qparams.NotAQuantizerError as error:
+        return str(error)
+    return _unfit(x, y) or (x, y)
 
 
 def _unfit(x: Sequence[QParams], y: QParams) -> str:

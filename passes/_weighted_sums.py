@@ -5,14 +5,11 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
-from onnxqat import numerics
-from onnxqat.graph import qdq, query, read_qparams
+from onnxqat.graph import qdq, query
 from onnxqat.integer_functions import calls
-
-Constant = npt.NDArray[np.float64]
+from onnxqat.passes._paired_constants import Constant, numbers
 
 MOST = 64
 """Operands of one sum: multipliers of 8-bit codes keep 16 bits and more."""
@@ -63,7 +60,7 @@ def _collect(node: ir.Node, factor: Constant, named: ir.Value | None, found: Wei
     """Add the terms of `node`, each times `factor`; returns a reason why that can't be, or nothing."""
     found.nodes.append(node)
     if node.op_type == "Mul":
-        values = [(v, _constant(v)) for v in node.inputs]
+        values = [(v, numbers(v)) for v in node.inputs]
         constants = [(v, c) for v, c in values if c is not None]
         others = [v for v, c in values if c is None]
         if len(constants) != 1 or len(others) != 1:
@@ -74,7 +71,7 @@ def _collect(node: ir.Node, factor: Constant, named: ir.Value | None, found: Wei
         alone = value if factor.size == 1 and factor == 1 and named is None else None
         return _term(others[0], factor * constant, alone, found)
     if node.op_type == "Div":
-        divisor = _constant(node.inputs[1])
+        divisor = numbers(node.inputs[1])
         if divisor is None or not divisor.all() or not _keeps_shape(divisor, node.inputs[0]):
             return "a quotient by a tensor, or by zero, is none of a weighted sum"
         return _term(node.inputs[0], factor / divisor, None, found)
@@ -87,7 +84,7 @@ def _collect(node: ir.Node, factor: Constant, named: ir.Value | None, found: Wei
 
 
 def _term(value: ir.Value | None, factor: Constant, named: ir.Value | None, found: WeightedSum) -> str:
-    constant = _constant(value)
+    constant = numbers(value)
     if value is None:
         return "an input is left out"
     if constant is not None:
@@ -127,41 +124,15 @@ def _inner(value: ir.Value) -> tuple[list[ir.Node], ir.Node] | None:
         maker = None if here is None else here.producer()
     if here is None or maker is None or maker.domain or not _reads_once(here):
         return None
-    if maker.op_type == "Mul" and sum(_constant(v) is not None for v in maker.inputs) != 1:
+    if maker.op_type == "Mul" and sum(numbers(v) is not None for v in maker.inputs) != 1:
         return None
-    if maker.op_type == "Div" and _constant(maker.inputs[1]) is None:
+    if maker.op_type == "Div" and numbers(maker.inputs[1]) is None:
         return None
     return (pair, maker) if maker.op_type in _OPERATORS else None
 
 
 def _reads_once(value: ir.Value | None) -> bool:
     return value is not None and query.reads(value) == 1 and not value.is_graph_output()
-
-
-def _constant(value: ir.Value | None) -> Constant | None:
-    """Numbers of a constant, behind its pair where it has one."""
-    if value is None:
-        return None
-    array = query.constant_array(value)
-    if array is not None:
-        return np.asarray(array, np.float64) if array.dtype.kind == "f" else None
-    maker = value.producer()
-    if maker is None or not qdq.is_dequantize(maker):
-        return None
-    return _dequantized(maker)
-
-
-def _dequantized(node: ir.Node) -> Constant | None:
-    codes = query.constant_array(node.inputs[0])
-    source = None if node.inputs[0] is None else calls.quantize_of(node.inputs[0])
-    values = None if source is None else query.constant_array(source.inputs[0])
-    try:
-        qparams = read_qparams.read(node, None)
-    except read_qparams.NotAQuantizerError:
-        return None
-    if codes is not None:
-        return np.asarray(numerics.dequantize(codes, qparams), np.float64)
-    return None if values is None else np.asarray(numerics.fake_quantize(values, qparams), np.float64)
 
 
 def _keeps_shape(constant: Constant, value: ir.Value | None) -> bool:

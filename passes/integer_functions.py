@@ -11,7 +11,7 @@ from onnxqat.integer_functions import calls, library
 from onnxqat.integer_functions.definition import DOMAIN, VERSION, Constants, IntegerFunction
 from onnxqat.passes._base import Context, Pass, Rewrite
 from onnxqat.passes._edits import Log, scope_map
-from onnxqat.passes._function_candidates import Candidate, found_at, masked_at
+from onnxqat.passes._function_candidates import Candidate, found_at, limited_at, masked_at
 from onnxqat.passes._masked_softmaxes import Masks
 from onnxqat.passes._setting import Setting
 
@@ -33,8 +33,9 @@ class IntegerFunctions(Pass):
        stays, since targets have kernels for it.
     3. A Softmax of scores to which a mask is added is a call that reads the mask's own pair, 1 for kept places and 0 for
        others, where the mask is made of whole numbers or conditions: what makes large negative numbers of them goes.
-    4. The DequantizeLinear in front goes where nothing else reads it.
-    5. Left alone, with the reason: one scale for each channel, types without a function, a result that something reads
+    4. A Max or Min with constants is a call that holds them as codes of the result.
+    5. The DequantizeLinear in front goes where nothing else reads it.
+    6. Left alone, with the reason: one scale for each channel, types without a function, a result that something reads
        in float, rows that are too long or steps that are too small for the function.
 
     Tolerance: the bound that the function states; codes differ from those of the float operator by it. ::
@@ -60,9 +61,9 @@ class IntegerFunctions(Pass):
         """Put calls in; see the class."""
         log, scopes = Log(), scope_map(model)
         chosen = [kind for kind in library.kinds().values() if kind.operator in self.operators]
-        found = [one for kind in chosen if kind.is_variadic and kind.parts for one in _sums(model, kind)]
+        found = [one for kind in chosen if len(kind.parts) > 1 for one in _sums(model, kind)]
         taken = {id(node) for one in found for node in (one.node, *one.inner)}
-        masked = next((kind for kind in chosen if kind.parts == ("Softmax",)), None)
+        variants = {kind.parts[0]: kind for kind in chosen if len(kind.parts) == 1}
         masks = Masks(context.names)
         kinds = {(kind.domain, kind.operator): kind for kind in chosen if not kind.parts}
         order = list(walk.nodes(model))
@@ -72,8 +73,8 @@ class IntegerFunctions(Pass):
                 continue
             here: Candidate | str = f"its form is that of opset {single.since}"
             if query.opset(model, walk.scope_of(node)) >= single.since:
-                behind_mask = masked_at(node, masked, masks) if masked and (single.operator,) == masked.parts else None
-                here = found_at(node, single, self.lut) if behind_mask is None else behind_mask
+                other = _variant_at(node, variants.get(node.op_type), masks)
+                here = found_at(node, single, self.lut) if other is None else other
             if isinstance(here, str):
                 log.left(f"{single.operator} stays in float: {here}", node)
             else:
@@ -94,6 +95,13 @@ class IntegerFunctions(Pass):
             log.did(f"{operator} is a call of an integer function", here.label)
         masks.remove_unread()
         return log.result()
+
+
+def _variant_at(node: ir.Node, kind: type[IntegerFunction] | None, masks: Masks) -> Candidate | str | None:
+    """The candidate for the function that an operator has in some of its places, or a reason; None in other places."""
+    if kind is None or node.domain:
+        return None
+    return masked_at(node, kind, masks) if node.op_type == "Softmax" else limited_at(node, kind)
 
 
 def _sums(model: ir.Model, kind: type[IntegerFunction]) -> list[Candidate]:

@@ -100,6 +100,20 @@ def test_reductions_that_drop_their_axes(operator: str) -> None:
     np.testing.assert_array_equal(case.in_onnxruntime(21), case.in_numpy())
 
 
+@pytest.mark.parametrize("operator", ["MaxWithConstant", "MinWithConstant"])
+def test_limits_outside_of_the_grid_and_without_end(operator: str) -> None:
+    function = library.variadic(library.kinds()[operator], "uint8", "uint8", 1)
+    grid = cases.grid(-1, 1, "uint8")
+    codes = np.arange(256)
+    limits = np.array([[-np.inf], [-7.0], [grid.scale * 3], [7.0], [np.inf]])
+    constants = function.constants(grid, grid, cases.Call(parameters={"limit": limits}))
+    found = function.compute((codes,), constants)
+    chosen = np.maximum if operator.startswith("Max") else np.minimum
+    np.testing.assert_array_equal(found, chosen(codes, np.array([[0], [0], [grid.zero_point + 3], [255], [255]])))
+    with pytest.raises(ValueError, match="its constant is not a number"):
+        function.constants(grid, grid, cases.Call(parameters={"limit": np.array(np.nan)}))
+
+
 def test_names() -> None:
     assert library.chosen("all") == OPERATORS
     assert library.chosen("soft-max, Exp") == ("Softmax", "Exp", "MaskedSoftmax")

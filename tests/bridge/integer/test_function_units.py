@@ -199,6 +199,9 @@ BEHIND = {
     "ReduceL2": "out = ReduceL2 (c)",
     "Max": "s = Sigmoid (c) t = Tanh (c) out = Max (c, s, t)",
     "Min": "s = Sigmoid (c) out = Min (s, c)",
+    "Max with a constant": "out = Max (c, half)",
+    "Max with a constant for each channel": "s = Sigmoid (c) out = Max (slope, s, c)",
+    "Min with two constants": "out = Min (half, c, slope)",
     "LogSoftmax": "out = LogSoftmax <axis = 1> (c)",
     "InstanceNormalization": "out = InstanceNormalization (c, gamma, beta)",
     "GroupNormalization": "out = GroupNormalization <num_groups = 2> (c, gamma, beta)",
@@ -215,7 +218,7 @@ def test_operators_without_a_kernel_of_their_own(operator: str, tmp_path: Path) 
     text = """<ir_version: 10, opset_import: ["" : 21]>
     g (float[N, 3, 8, 8] image) => (float[] out)
     <float[4, 3, 3, 3] w, float[4, 1, 1] slope, int64[4] repeats = {1, 1, 2, 2}, float[4] scales = {1, 1, 2, 2},
-     int64[1] channels = {1}, float[4] gamma, float[4] beta, int64[3] rows = {0, 2, -1}, int64[4] back = {-1, 4, 6, 6},
+     int64[1] channels = {1}, float half = {0.5}, float[4] gamma, float[4] beta, int64[3] rows = {0, 2, -1}, int64[4] back = {-1, 4, 6, 6},
      float[2] ones = {1, 1}, float[2] zeros = {0, 0}, int64[1] starts = {-1}, int64[1] ends = {-9},
      int64[1] axes = {2}, int64[1] steps = {-1}, int64[2] some = {2, 0}, int64[2, 1] points = {1, 0}>
     { c = Conv (image, w) %s }"""
