@@ -26,6 +26,8 @@ class Limit:
         why: what was seen, in the compiler's own words where there are any.
         form: whether that is so between pairs, in float, or in either case.
         when: attribute values that it is for; any where it says nothing.
+        rank: number of axes of its first input that it is for; any where it is 0.
+        computed: it is for nodes whose second input, a layer's weight, is computed.
         behind: operators, with ``|`` between them, whose result the node reads where it is so; any where it says nothing.
     """
 
@@ -36,6 +38,8 @@ class Limit:
     why: str
     form: Form = "any"
     when: dict[str, Any] = dataclasses.field(default_factory=dict)
+    rank: int = 0
+    computed: bool = False
     behind: str = ""
 
     @property

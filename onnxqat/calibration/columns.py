@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from onnxqat.graph import query
 from onnxqat.graph.layers import CONVOLUTIONS
+from onnxqat.graph.windows import padding_of
 
 LAYERS = ("Conv", "Gemm", "MatMul")
 """Layers with kernels on 8-bit codes; :func:`columns_of` knows ConvTranspose as well."""
@@ -78,7 +79,7 @@ def columns_of(x: Array, node: ir.Node, shape: Sequence[int], places: int = POSI
     if node.op_type == "ConvTranspose":  # a convolution over inputs with zeros between them, with turned kernels
         padded, strides = _upsampled(x, node, spans, strides), [1] * rank
     else:
-        padded = np.pad(x, [(0, 0), (0, 0), *_pads(node, x.shape[2:], spans, strides)])
+        padded = np.pad(x, [(0, 0), (0, 0), *padding_of(node, x.shape[2:], spans, strides)])
     view: Any = np.lib.stride_tricks.sliding_window_view
     windows: Any = view(padded, spans, axis=tuple(range(2, 2 + rank)))
     windows = windows[(slice(None), slice(None), *(slice(None, None, s) for s in strides))]
@@ -91,20 +92,6 @@ def columns_of(x: Array, node: ir.Node, shape: Sequence[int], places: int = POSI
     count = taken.shape[0] * taken.shape[2]
     columns = np.moveaxis(taken, 1, 2).reshape(count, groups, -1)
     return np.ascontiguousarray(columns.transpose(1, 0, 2), np.float32)
-
-
-def _pads(node: ir.Node, sizes: Sequence[int], spans: Sequence[int], strides: Sequence[int]) -> list[tuple[int, int]]:
-    mode = query.attribute(node, "auto_pad", "NOTSET")
-    if mode in ("SAME_UPPER", "SAME_LOWER"):
-        pads = []
-        for size, span, stride in zip(sizes, spans, strides, strict=True):
-            both = max((-(-size // stride) - 1) * stride + span - size, 0)
-            small, large = both // 2, both - both // 2
-            pads.append((small, large) if mode == "SAME_UPPER" else (large, small))
-        return pads
-    rank = len(sizes)
-    flat = [0] * (2 * rank) if mode == "VALID" else [int(p) for p in query.attribute(node, "pads", [0] * (2 * rank))]
-    return list(zip(flat[:rank], flat[rank:], strict=True))
 
 
 def _upsampled(x: Array, node: ir.Node, spans: Sequence[int], strides: Sequence[int]) -> Array:
@@ -128,7 +115,7 @@ def _cropped(
     """The margin that a ConvTranspose takes off both ends of each axis of its `whole` result (ONNX, ConvTranspose 22)."""
     mode, wanted = query.attribute(node, "auto_pad", "NOTSET"), query.attribute(node, "output_shape", None)
     if wanted is None and mode not in ("SAME_UPPER", "SAME_LOWER"):
-        return _pads(node, sizes, [], strides)
+        return padding_of(node, sizes, [], strides)
     given = [s * stride for s, stride in zip(sizes, strides, strict=True)] if wanted is None else list(wanted)
     both = [max(w - int(g), 0) for w, g in zip(whole, given[-len(whole) :], strict=True)]
     return [(b // 2, b - b // 2) if mode == "SAME_UPPER" else (b - b // 2, b // 2) for b in both]

@@ -35,7 +35,7 @@ def met(model: ir.Model, table: Backend, is_quantized: Callable[[ir.Node], bool]
             fits = limit.form == "any" or (limit.form == "quantized") == is_quantized(node)
             if node.op_type not in limit.ops or not fits or any(conditions.unmet(node, limit.when)):
                 continue
-            if _reads(node, limit.producers):
+            if _reads(node, limit.producers) and _has_form(node, limit):
                 yield node, limit
                 break
 
@@ -43,6 +43,13 @@ def met(model: ir.Model, table: Backend, is_quantized: Callable[[ir.Node], bool]
 def _reads(node: ir.Node, producers: tuple[str, ...]) -> bool:
     made = (value.producer() for value in node.inputs if value is not None)
     return not producers or any(n is not None and not n.domain and n.op_type in producers for n in made)
+
+
+def _has_form(node: ir.Node, limit: Limit) -> bool:
+    """Check the number of axes and the weight of `node`; axes that are not known are none."""
+    if limit.rank and query.rank(node.inputs[0]) != limit.rank:
+        return False
+    return not limit.computed or (len(node.inputs) > 1 and query.constant_tensor(node.inputs[1]) is None)
 
 
 def planned(plan: QuantPlan) -> Callable[[ir.Node], bool]:
@@ -94,6 +101,8 @@ def sentence(node: ir.Node, limit: Limit, table: Backend) -> str:
     """Say what the compiler does about `node`, and why."""
     form = {"any": "", "float": " in float", "quantized": " between pairs"}[limit.form]
     conditioned = "".join(f" {conditions.spelled(key, value)}" for key, value in limit.when.items())
+    conditioned += f" over {limit.rank} axes" if limit.rank else ""
+    conditioned += " with a computed weight" if limit.computed else ""
     behind = f" behind {' or '.join(limit.producers)}" if limit.producers else ""
     return (
         f"the compiler of {table.backend} {SAID[limit.outcome]}: {node.op_type}{behind}{form}{conditioned}: {limit.why}"

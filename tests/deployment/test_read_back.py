@@ -123,3 +123,14 @@ def test_imx500_takes_powers_of_two(tmp_path: Path) -> None:
     assert covered(result.nodes) == ALL
     assert result.files == ("imx500/packerOut.zip", "imx500/model.onnx")
     assert np.array_equal(result.outputs[0]["logits"], Session(io.load(path), optimize=False).run(FEEDS)["logits"])
+
+
+def test_rknn_names_the_parts_of_a_convolution() -> None:
+    rows = [
+        "D RKNN: [00:50:45.353] 3    Conv   FLOAT16  NPU  (1,4,64,64),(1,4,8,8)  (1,4,15,15)  2934/15360/15360  64  Conv:conv_split",
+        "D RKNN: [00:50:45.353] 4    Conv   FLOAT16  NPU  (1,4,15,15),(1,4,1,1)  (1,4,8,8)  196/64/196  3  Conv:conv_select",
+    ]
+    conv = onnx.helper.make_node("Conv", ["x", "w"], ["y"], name="conv", strides=[8, 8], group=4)
+    graph = onnx.helper.make_graph([conv], "g", [], [])
+    (found,) = loaded("rknn-toolkit2").read_back(onnx.helper.make_model(graph), {"table": rows})
+    assert (found.name, found.kind, found.why) == ("conv", "float", "the compiler chose FLOAT16")

@@ -80,3 +80,30 @@ def test_a_number_at_least_so_large(tmp_path: Path) -> None:
     insert_qdq(proto(strided(7)), table, random_data=True)
     with pytest.raises(ModelError, match=r"crashes: Conv .*with strides of 8 and more: it ended"):
         insert_qdq(proto(strided(8)), table, random_data=True)
+
+
+VOLUME = """g (float[1,1,4,4,16] x) => (float[1,1,4,4,2] y) <float[1,1,1,1,1] w = {1}> {
+    y = Conv <strides = [1, 1, 8]> (x, w) }"""
+COMPUTED = """g (float[1,1,16,16] x, float[1,1,1,1] v) => (float[1,1,H,W] y) {
+    w = Neg(v) y = Conv <strides = [8, 8]> (x, w) }"""
+
+
+@pytest.mark.parametrize(
+    ("condition", "met", "said"),
+    [("rank: 5", VOLUME, "over 5 axes"), ("computed: true", COMPUTED, "with a computed weight")],
+)
+def test_axes_and_a_computed_weight(tmp_path: Path, condition: str, met: str, said: str) -> None:
+    rows = ROWS.replace("FORM", "float").replace("op: Conv,", f"op: Conv, {condition},")
+    table = table_file(tmp_path, rows)
+    insert_qdq(proto(strided(8)), table, random_data=True)
+    with pytest.raises(ModelError, match=f"with strides of 8 and more {said}: it ended"):
+        insert_qdq(proto(met), table, random_data=True)
+
+
+@pytest.mark.parametrize(("text", "refused"), [(VOLUME, "over 5 axes"), (COMPUTED, "computed"), (strided(16), "")])
+def test_rknn_refuses_what_no_workaround_mends(text: str, refused: str) -> None:
+    if not refused:
+        insert_qdq(proto(text), "rknn", random_data=True)
+        return
+    with pytest.raises(ModelError, match=refused):
+        insert_qdq(proto(text), "rknn", random_data=True)

@@ -15,6 +15,7 @@ from onnxqat.deployment.run.environment import Environment
 from onnxqat.deployment.workarounds.rknn_average_pools import RknnAveragePools
 from onnxqat.deployment.workarounds.rknn_four_axes import RknnFourAxes
 from onnxqat.deployment.workarounds.rknn_linear_layers import RknnLinearLayers
+from onnxqat.deployment.workarounds.rknn_long_strides import RknnLongStrides
 from onnxqat.deployment.workarounds.rknn_max_pools import RknnMaxPools
 from onnxqat.deployment.workarounds.rknn_resize_pairs import RknnResizePairs
 from onnxqat.deployment.workarounds.rknn_zero_points import with_kept_grids
@@ -24,7 +25,7 @@ from onnxqat.graph.qdq import DEQUANTIZE, QUANTIZE
 from onnxqat.passes._base import run_passes
 
 _ROW = re.compile(r"D RKNN: \[[\d:.]+\] (\d+)\s+(\w+)\s+(INT8|INT16|INT4|FLOAT16|FLOAT|FLOAT32)\s+(NPU|CPU|GPU)\s(.*)")
-_ADDED = re.compile(r"(#\d+|_2[a-z]+\w*|_[A-Z]\w*|_\d+)$")
+_ADDED = re.compile(r"(#\d+|_split|_select|_2[a-z]+\w*|_[A-Z]\w*|_\d+)$")
 
 
 class Compiler(environment_compiler.EnvironmentCompiler):
@@ -66,12 +67,13 @@ class Compiler(environment_compiler.EnvironmentCompiler):
     )
 
     def prepare(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """Rows as convolutions, pools cut to what their windows reach, SiLUs with a pair inside, grids that it keeps; see the base class."""
+        """Rows and long strides as convolutions of stride 1, pools cut to what their windows reach, SiLUs with a pair inside, grids that it keeps; see the base class."""
         passes = (
             RknnResizePairs(),
             RknnMaxPools(),
             RknnAveragePools(),
             SiluPairs(),
+            RknnLongStrides(),
             RknnLinearLayers(),
             RknnFourAxes(),
         )

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import onnx_ir as ir
 
-from onnxqat.deployment.workarounds import pair
+from onnxqat.deployment.workarounds import pair, stored_weight
 from onnxqat.graph import build, edit, query, walk
 from onnxqat.graph.qdq import DEQUANTIZE, QUANTIZE
 from onnxqat.passes._base import Context, Pass, Rewrite
@@ -63,36 +63,14 @@ def _rows(node: ir.Node) -> tuple[int, ...] | None:
 
 def _kernel(scope: walk.Scope, node: ir.Node, names: build.Names) -> ir.Value | None:
     """The matrix of `node` as weight of a Conv, (outputs, inputs, 1, 1); None where it is not stored with two axes."""
-    weight = node.inputs[1]
-    quantizer = pair.dequantize_of(weight)
-    stored = weight if quantizer is None else quantizer.inputs[0]
-    array = query.constant_array(stored)
-    if weight is None or stored is None or array is None or array.ndim != 2:
+    weight = stored_weight.of(node.inputs[1])
+    if weight is None or weight.array.ndim != 2:
         return None
     turned = not query.attribute(node, "transB", 0)
-    kernel = (array.T if turned else array)[:, :, np.newaxis, np.newaxis]
-    made = build.constant(scope, names.fresh(f"{stored.name}_kernel"), kernel, stored.dtype, before=node)
-    if quantizer is None:
-        return made
-    scale = query.constant_tensor(quantizer.inputs[1])
-    if scale is None or query.attribute(quantizer, "block_size", 0):
-        return None
-    attributes = {}
-    if scale.size > 1:
-        if (query.attribute(quantizer, "axis", 1) % 2 == 1) != turned:
-            return None  # a scale for each input, which a convolution has not
-        attributes["axis"] = 0
-    again = build.node(
-        DEQUANTIZE,
-        [made, *quantizer.inputs[1:]],
-        [names.fresh(f"{weight.name}_kernel")],
-        attributes,
-        dtype=weight.dtype,
-        shape=made.shape,
-        name=names.fresh(f"{quantizer.name or weight.name}_kernel"),
-    )
-    scope.insert_before(node, again)
-    return again.outputs[0]
+    if weight.axis is not None and (weight.axis == 1) != turned:
+        return None  # a scale for each input, which a convolution has not
+    kernel = (weight.array.T if turned else weight.array)[:, :, np.newaxis, np.newaxis]
+    return stored_weight.arranged(scope, node, weight, kernel, None if weight.axis is None else 0, names)
 
 
 def _convolve(scope: walk.Scope, node: ir.Node, shape: tuple[int, ...], kernel: ir.Value, names: build.Names) -> None:
