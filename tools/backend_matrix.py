@@ -1,12 +1,13 @@
-"""Write docs/backend_matrix.md: every scored network through every compiler that is installed.
+"""Write docs/backend_matrix.md: scored networks and structures of today through every compiler that is installed.
 
     python tools/backend_matrix.py                       # what is not in the state file yet, then the page
     python tools/backend_matrix.py --models resnet8_cifar10 --backends qnn-htp --scales exact --again
     python tools/backend_matrix.py --page                # only the page, from the state file
 
+Networks without a task are structures with random weights: faults/compilers/nets.py beside the benchmark data makes them.
 Each cell: insert-qdq with the backend's table (calibration data alone, no tuning), as it is and with ``--exact``, the
-hand-off, and the score with the compiler's own numbers. It is kept in runs/backend_matrix.json as soon as it is known, so that the tool may be stopped
-and started again. Rows that the state file does not have are taken over from the page with the date that stands there.
+hand-off, and the score with the compiler's own numbers. It is kept in runs/backend_matrix.json as soon as it is known,
+so that the tool may be stopped and started again. Rows that the state file does not have are taken over from the page with the date that stands there.
 The data and the scorer are found by ONNXQAT_SHARED.
 """
 
@@ -15,6 +16,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import datetime
+import importlib.util
 import json
 import sys
 import tempfile
@@ -49,7 +51,10 @@ SIMULATORS = ("onnxruntime-qnn", "rknn-toolkit2")
 
 @dataclasses.dataclass(frozen=True)
 class Network:
-    """A scored network: its file, the scorer's task, its float score, and samples for simulators and for processors."""
+    """A network: its file, the scorer's task, its float score, and samples for simulators and for processors.
+
+    Without a task it is a structure, which has random weights and no score.
+    """
 
     model: str
     task: str
@@ -57,6 +62,8 @@ class Network:
     simulated: int = 100
     calibration: int = 128
     limit: int = 1000
+    fewer: bool = False
+    """Calibrated on fewer samples than the tool's own."""
 
 
 NETWORKS = (
@@ -74,14 +81,20 @@ NETWORKS = (
     Network("efficientnet_lite0_imagenet", "imagenet-lite", 88.22, 20, 64, 100),
     Network("nanodet_coco_320", "nanodet", 0.284, 8, 32, 32),
     Network("yolox_nano_coco_416", "yolox", 0.343, 8, 32, 32),
+    *(
+        Network(name, "", 0.0, calibration=48)
+        for name in ("espcn", "gru", "vit", "convnext", "unet", "llm", "detr", "rtdetr", "mnv4", "yolov8")
+    ),
 )
 
 INTRODUCTION = """# Compiler results
 
 Written by `tools/backend_matrix.py`: every scored network, quantized for each backend by calibration alone (8 bits, no \
-tuning), handed to the backend's compiler.
+tuning), handed to the backend's compiler. Networks without a score are structures of today in a small size, with random \
+weights.
 
-- **measured**: the day, with the defaults of that day's `insert-qdq`; *earlier defaults* are short scales, weights of 7 \
+- **measured**: the day, with the defaults of that day's `insert-qdq`, and in brackets the number of samples it \
+calibrated on where it was asked for fewer than the tool's own; *earlier defaults* are short scales, weights of 7 \
 bits for x86 and ranges of the extremes, without rounding on data and without the guard. Free scales, today's, give \
 other differences without `--exact`. In the summary † stands behind figures of earlier defaults.
 - **heavy on integers**: of the nodes of {heavy} for which the compiler has an integer kernel at all, how many run on \
@@ -116,6 +129,32 @@ lies on the grid of its input.
 A cell with one number was measured with one kind of scales. Pairs at input and output run on the CPU, as HTP's \
 provider has it by default.
 """
+
+
+def exported(name: str, folder: Path) -> tuple[Path, np.ndarray]:
+    """The structure called `name` as an ONNX file in `folder`, and inputs for it."""
+    import torch
+
+    path = _shared.SHARED / "faults" / "compilers" / "nets.py"
+    spec = importlib.util.spec_from_file_location("nets", path)
+    if spec is None or spec.loader is None or not path.exists():
+        sys.exit(f"{path} is missing; set ONNXQAT_SHARED to the folder with the benchmark data")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.D = str(_shared.SHARED / "data")
+    network, data = module.get(name)
+    (key, inputs), target = next(iter(data.items())), folder / f"{name}.onnx"
+    example = (torch.from_numpy(inputs[:1]),)
+    torch.onnx.export(network, example, str(target), dynamo=False, opset_version=17, input_names=[key])
+    return target, inputs
+
+
+def source(scorer: ModuleType, network: Network, folder: Path) -> tuple[Path, np.ndarray]:
+    """The file of a network, exported to `folder` where it is a structure, and inputs to calibrate on."""
+    if not network.task:
+        path, inputs = exported(network.model, folder)
+        return path, inputs[: network.calibration]
+    return _shared.MODELS / f"{network.model}.onnx", calibration(scorer, network)
 
 
 def calibration(scorer: ModuleType, network: Network) -> np.ndarray:
@@ -181,11 +220,11 @@ def key_of(network: Network, backend: str, scales: str) -> str:
 
 
 def cell(
-    scorer: ModuleType, network: Network, backend: str, scales: str, inputs: np.ndarray, timeout: float
+    scorer: ModuleType, network: Network, backend: str, scales: str, given: tuple[Path, np.ndarray], timeout: float
 ) -> dict[str, Any]:
-    """One network through one compiler, with the table's own scales or with ``--exact``."""
-    source = _shared.MODELS / f"{network.model}.onnx"
-    name = io.load(source).graph.inputs[0].name
+    """One network, its file and inputs, through one compiler, with the table's own scales or with ``--exact``."""
+    path, inputs = given
+    name = io.load(path).graph.inputs[0].name
     data = {str(name): inputs}
     compiler = choice.compiler_of(schema.load(backend), [])
     if compiler is None:
@@ -196,14 +235,16 @@ def cell(
         found: dict[str, Any] = {"compiler": f"{compiler.name} {compiler.version()}"}
         try:
             overrides = Overrides(exact=scales == "exact")
-            insert_qdq(source, backend=backend, calibration=data, output=quantized, overrides=overrides)
+            insert_qdq(path, backend=backend, calibration=data, output=quantized, overrides=overrides)
             report = handoff(quantized, backend, bundle, data=data, limit=SAMPLES, timeout=timeout)
             found |= judged(report, compiler)
-            if compiler.runs_numbers:
+            if compiler.runs_numbers and network.task:
                 found["score"] = scores(scorer, network, bundle / "model.onnx", compiler, timeout)
         except QatError as error:
             found |= {"accepted": found.get("accepted", False), "error": error.message}
     found["date"] = datetime.datetime.now(datetime.UTC).date().isoformat()
+    if network.fewer:
+        found["date"] += f" ({len(inputs)})"
     return found | {"seconds": round(time.monotonic() - started)}
 
 
@@ -367,6 +408,7 @@ def main() -> None:
     parser.add_argument("--backends", nargs="*", default=list(BACKENDS))
     parser.add_argument("--scales", nargs="*", default=list(SCALES), choices=SCALES)
     parser.add_argument("--again", action="store_true", help="also cells that are known")
+    parser.add_argument("--calibration", type=int, help="calibrate on no more samples than this")
     parser.add_argument("--limit", type=int, help="score no more samples than this")
     parser.add_argument("--page", action="store_true", help="only write the page")
     parser.add_argument("--timeout", type=float, default=900.0, help="seconds for each run of a compiler")
@@ -382,19 +424,21 @@ def main() -> None:
         if chosen.limit is not None:
             limits = (min(chosen.limit, network.simulated), min(chosen.limit, network.limit))
             network = dataclasses.replace(network, simulated=limits[0], limit=limits[1])
-        inputs = calibration(scorer, network)
-        for backend, scales in wanted:
-            found = cell(scorer, network, backend, scales, inputs, chosen.timeout)
-            print(
-                network.model, backend, scales, json.dumps({k: v for k, v in found.items() if k != "float"}), flush=True
-            )
-            state = json.loads(STATE.read_text()) if STATE.exists() else state
-            state[key_of(network, backend, scales)] = found
-            STATE.parent.mkdir(exist_ok=True)
-            staged = STATE.with_suffix(".part")
-            staged.write_text(json.dumps(state, indent=1) + "\n")
-            staged.replace(STATE)
-            PAGE.write_text(page(state, PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+        if chosen.calibration is not None and chosen.calibration < network.calibration:
+            network = dataclasses.replace(network, calibration=chosen.calibration, fewer=True)
+        with tempfile.TemporaryDirectory(prefix="matrix-") as folder:
+            given = source(scorer, network, Path(folder))
+            for backend, scales in wanted:
+                found = cell(scorer, network, backend, scales, given, chosen.timeout)
+                said = {k: v for k, v in found.items() if k != "float"}
+                print(network.model, backend, scales, json.dumps(said), flush=True)
+                state = json.loads(STATE.read_text()) if STATE.exists() else state
+                state[key_of(network, backend, scales)] = found
+                STATE.parent.mkdir(exist_ok=True)
+                staged = STATE.with_suffix(".part")
+                staged.write_text(json.dumps(state, indent=1) + "\n")
+                staged.replace(STATE)
+                PAGE.write_text(page(state, PAGE.read_text(encoding="utf-8")), encoding="utf-8")
     PAGE.write_text(page(state, PAGE.read_text(encoding="utf-8")), encoding="utf-8")
 
 

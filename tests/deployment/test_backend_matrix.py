@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
+import onnx
 import pytest
 
 from onnxqat.backends import schema
@@ -129,3 +130,27 @@ def test_its_backends_have_compilers(matrix: ModuleType) -> None:
     for name in matrix.BACKENDS:
         assert any(n in base_compiler.names() for n in choice.lineage(schema.load(name))), name
     assert len({n.model for n in matrix.NETWORKS}) == len(matrix.NETWORKS)
+
+
+def test_fewer_samples_to_calibrate_on_are_stated(matrix: ModuleType) -> None:
+    measured = {"compiler": "rknn-toolkit2 2.5.0", "date": "2026-12-02 (16)", "accepted": True, "integer": 9, "able": 9}
+    measured |= {"steps": 0.5, "beyond": 0.0, "own": 1.0, "float": []}  # a structure: no score
+    text = matrix.page({"vit rknn": measured})
+    assert "| vit | 2026-12-02 (16) | yes | 9 of 9 | 0.5 (0.0%) | 1.0 | - | - | - | - | - | - | - | - |" in text
+    assert matrix.page({}, matrix.page({}, text)) == matrix.page({}, text)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch, about its own exporter
+def test_structures_are_cut_to_the_samples_asked_for(
+    matrix: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "faults" / "compilers"
+    folder.mkdir(parents=True)
+    (folder / "nets.py").write_text(
+        "import numpy as np\nfrom torch import nn\n"
+        "def get(name):\n    return nn.ReLU(), {name: np.ones((9, 4), np.float32)}\n"
+    )
+    monkeypatch.setattr(matrix._shared, "SHARED", tmp_path)
+    path, inputs = matrix.source(None, matrix.Network("vit", "", 0.0, calibration=5), tmp_path)
+    assert inputs.shape == (5, 4)
+    assert [v.name for v in onnx.load(path).graph.input] == ["vit"]
