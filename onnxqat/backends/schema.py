@@ -219,8 +219,8 @@ class OpRow(_Row):
     `not_behind`: the row is not for a node that reads the result of one of these operators.
     `convert`: equal parameters are a must, so that an input with prescribed ones, or of another type, gets a second
     pair onto the common grid.
-    `meets_ties`: the results, means or products, may lie half-way between two codes; with tie-free sums they lie on a grid of
-    their own, see :mod:`onnxqat.calibration.exact.tie_free_means`, whatever `share` says.
+    `meets_ties`: the results, means or products, may lie half-way between two codes, see :mod:`onnxqat.passes.divide_averages`;
+    with tie-free sums they get a grid of their own, whatever `share` says (:mod:`onnxqat.calibration.exact.tie_free_means`).
     """
 
     inputs: tuple[Slot, ...] = ()

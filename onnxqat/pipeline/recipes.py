@@ -34,6 +34,7 @@ FOLD = (
     "gemm-to-matmul",
     "pad-counted-pools",
     "floor-average-pools",
+    "divide-averages",
     "write-default-attributes",
 )
 """The layers that the target runs; types and shapes are inferred in front of it, and BatchNormalization kept or not."""
