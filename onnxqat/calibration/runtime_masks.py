@@ -38,7 +38,7 @@ def find(
         observers: of the tensors that were to be quantized.
         infinite: names of those that held -inf.
     """
-    found = {name for name, seen in observers.items() if span(seen) >= masks.BEYOND_DATA} | infinite
+    found = {name for name, seen in observers.items() if _covers(seen, masks.BEYOND_DATA)} | infinite
     for graph in dataflow.reached_graphs(model.graph):
         for node in graph:
             if node.op_type in RANKED and not node.domain and node.inputs[0] is not None:
@@ -48,6 +48,12 @@ def find(
     names = tuple(sorted(found))
     text = f"masks stay float, and so does what reads numbers through them: {', '.join(names)}"
     return frozenset(found), [Remark(text, names, "calibrate")]
+
+
+def _covers(observer: BaseObserver, magnitude: float) -> bool:
+    """Check whether the range of `observer` reaches to `magnitude`; its search is left out where no value does."""
+    seen = max(np.abs(observer.low).max(initial=0.0), np.abs(observer.high).max(initial=0.0))
+    return bool(seen >= magnitude) and span(observer) >= magnitude
 
 
 def _drowning(ranked: ir.Value, observers: Mapping[str, BaseObserver]) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import pickle
+from collections import OrderedDict
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from onnxqat import discover, numerics
 from onnxqat.analysis.groups.activation_functions import FORMULAS
 from onnxqat.calibration import observers
-from onnxqat.calibration.observers import create
+from onnxqat.calibration.observers import _searched, create
 from onnxqat.calibration.observers._base import BaseObserver, NonFiniteError
 from onnxqat.calibration.observers._histogram import HistogramObserver
 from onnxqat.calibration.observers.auto import BEHIND
@@ -335,6 +336,7 @@ def test_a_range_is_searched_once_until_values_come(name: str, monkeypatch: pyte
         return search(self)
 
     monkeypatch.setattr(Mse, "_error", counted)
+    monkeypatch.setattr(_searched, "KEPT", OrderedDict())
     made = observe(spec(name), gauss(500))
     first, again = made.qparams(), made.qparams()
     assert first.same(again)

@@ -1,9 +1,11 @@
 """Candidates of the search for a range are tried many at a time, with the result of one at a time."""
 
+from collections import OrderedDict
+
 import numpy as np
 import pytest
 
-from onnxqat.calibration.observers import _search, create
+from onnxqat.calibration.observers import _search, _searched, create
 from onnxqat.calibration.weights import weight_qparams
 from onnxqat.types import QType, TensorSpec
 
@@ -30,6 +32,7 @@ def test_the_same_range(monkeypatch: pytest.MonkeyPatch, bits: int, symmetric: b
 
     together = found()
     monkeypatch.setattr(_search, "_NUMBERS", 1)
+    monkeypatch.setattr(_searched, "KEPT", OrderedDict())
     assert found() == together
 
 

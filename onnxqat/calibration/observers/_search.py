@@ -60,6 +60,8 @@ class _Search:
 
     def __init__(self, low: FloatArray, high: FloatArray, spec: TensorSpec, error: ErrorOf, together: int) -> None:
         self._low, self._high, self._spec, self._error, self._together = low, high, spec, error, together
+        self._scheme = spec.but(axis=0, block_size=None)
+        self._tried = set[tuple[bytes, bytes]]()
         self.low_factor: _Floats = np.ones(low.shape)
         self.high_factor: _Floats = np.ones(low.shape)
         self.least = self._errors(self.low_factor[None], self.high_factor[None])[0]
@@ -101,6 +103,11 @@ class _Search:
 
     def _try(self, low_factors: _Floats, high_factors: _Floats) -> None:
         """Take what is better of candidates (K, C), one after another."""
+        if self._low.size == 1:  # all of many channels hardly repeat
+            key = low_factors.tobytes(), high_factors.tobytes()
+            if key in self._tried:  # the least error has only fallen since, so none of them is better now
+                return
+            self._tried.add(key)
         errors = self._errors(low_factors, high_factors)
         # The least error only falls, so that what does not improve on it now does not later.
         for index in np.flatnonzero(self._improves(errors).any(axis=1)):
@@ -115,10 +122,13 @@ class _Search:
 
     def _errors(self, low_factors: _Floats, high_factors: _Floats) -> _Floats:
         """Errors of candidates, shape (K, C) like their factors."""
-        scheme, found = self._spec.but(axis=0, block_size=None), list[_Floats]()
-        for start in range(0, len(low_factors), self._together):
-            part = slice(start, start + self._together)
-            low, high = self.range_of(low_factors[part], high_factors[part])
-            qparams = numerics.from_range(low.reshape(-1), high.reshape(-1), scheme)
-            found.append(self._error(qparams).reshape(low.shape))
-        return np.concatenate(found)
+        found = list[_Floats]()
+        many = max(self._together, tried_together(self._low.size))
+        step = self._together * self._low.size
+        for first in range(0, len(low_factors), many):
+            low, high = self.range_of(low_factors[first : first + many], high_factors[first : first + many])
+            qparams = numerics.from_range(low.reshape(-1), high.reshape(-1), self._scheme)
+            for start in range(0, low.size, step):
+                part = slice(start, start + step)
+                found.append(self._error(QParams.of(qparams.scale[part], qparams.zero_point[part], self._scheme)))
+        return np.concatenate(found).reshape(low_factors.shape)

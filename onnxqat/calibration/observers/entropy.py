@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from onnxqat.calibration.observers._histogram import BINS, HistogramObserver
+from onnxqat.calibration.observers._searched import once
 from onnxqat.types import FloatArray, IntArray
 
 _JOINT = np.linspace(1, 0, 129)[:-1]
@@ -28,6 +29,9 @@ class Observer(HistogramObserver):
     """
 
     def _clipped(self) -> tuple[FloatArray, FloatArray]:
+        return once(self, (Observer, self.spec.but()), self._search)
+
+    def _search(self) -> tuple[FloatArray, FloatArray]:
         qtype = self.spec.qtype
         low, high = self.low.copy(), self.high.copy()
         width = self.width
@@ -58,10 +62,13 @@ def _window(counts: IntArray, levels: int) -> tuple[int, int]:
         starts, stops = _snap(counts, BINS - joint[0], BINS + joint[1])
         start, stop = _best(counts, starts, stops, levels, (start, stop))
     for _ in range(_ROUNDS):
+        before = start
         if stop > BINS:
             stop = _stop(counts, start, levels, first=BINS)
         if start < BINS:
             start = 2 * BINS - _stop(counts[::-1], 2 * BINS - stop, levels, first=BINS)
+        if start == before:  # each end follows from the other, so all further rounds give the same
+            break
     return start, stop
 
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from onnxqat.analysis.read_curves import Curve
 from onnxqat.calibration.observers._histogram import BINS, HistogramObserver
 from onnxqat.calibration.observers._search import ErrorOf, least_error_range
+from onnxqat.calibration.observers._searched import once
 from onnxqat.types import QParams
 
 _Floats = npt.NDArray[Any]
@@ -37,7 +38,8 @@ class Observer(HistogramObserver):
     def _clipped(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         if not self.counts.any():
             return self.low, self.high
-        return least_error_range(self.low, self.high, self.spec, *self._error())
+        rule = (Observer, self.spec.but(), self.curve)
+        return once(self, rule, lambda: least_error_range(self.low, self.high, self.spec, *self._error()))
 
     def _error(self) -> tuple[ErrorOf, int]:
         """The expected squared error of each channel as a function of its parameters, and the bins that it looks at."""
@@ -56,11 +58,18 @@ class Observer(HistogramObserver):
             ends = (qparams.qtype.quant_min - zero_point, qparams.qtype.quant_max - zero_point)
             steps = edges * (width / scale)
             nearest = np.rint(steps)
-            np.clip(nearest, *ends, out=nearest)
-            # Antiderivative of (x - x')**2 in steps: 1/12 for each whole cell, and a cube for the rest of this one.
+            np.maximum(nearest, ends[0], out=nearest)
+            np.minimum(nearest, ends[1], out=nearest)
+            # Antiderivative of (x - x')**2 in steps: 1/12 for each whole cell, and a cube for the rest of this one. In
+            # place, since a search spends its time here.
             steps -= nearest
-            integral = nearest / 12 + steps * steps * steps / 3
-            errors = np.diff(integral, axis=-1) * counts
+            cubes = steps * steps
+            cubes *= steps
+            cubes /= 3
+            nearest /= 12
+            nearest += cubes
+            errors = np.subtract(nearest[..., 1:], nearest[..., :-1], out=steps[..., 1:])
+            errors *= counts
             if slopes is not None:
                 errors *= slopes(ends[0] * scale, ends[1] * scale)
             sums = errors.sum(axis=-1)
