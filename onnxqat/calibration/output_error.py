@@ -122,7 +122,7 @@ class Network:
         graph.sort()
         if not self.parts:
             return
-        self._session = Session(grids.model, optimize=True, what="the float model with candidate ranges")
+        self._session = Session(grids.model, optimize=True, what="the float model with candidate ranges", sized=model)
         self._feeds: list[Feeds] = []
         self._more, self._shares_of_more = list[Feeds](), Shares(model)
         runs = len(groups) + sum(len(group.candidates) for group in groups) / 2

@@ -60,7 +60,8 @@ class Parts:
         if joined:
             labelled = model.clone()
             _label(labelled, tensors, list(joined))
-            self._session = Session(labelled, optimize=False, what="the model with the parts of its outputs")
+            what = "the model with the parts of its outputs"
+            self._session = Session(labelled, optimize=False, what=what, sized=model)
 
     def labels(self, feeds: Feeds) -> dict[str, npt.NDArray[np.int64]]:
         """The number of the part that each value belongs to, by output, for outputs of several parts."""
@@ -86,13 +87,13 @@ class Shares:
         self.names = [str(v.name) for v in tensors]
         self._parts = Parts(model)
         self.count = sum(self._parts.count[name] for name in self.names)
-        self._wanted: list[dict[str, Array]] = []
-        self._labels: list[dict[str, npt.NDArray[np.int64]]] = []
+        self._wanted: list[dict[str, _Wanted]] = []
 
     def expect(self, feeds: Feeds, wanted: Mapping[str, Array]) -> None:
         """Take `wanted` for the outputs that the next `feeds` should lead to."""
-        self._wanted.append({name: np.asarray(wanted[name], np.float64) for name in self.names})
-        self._labels.append(self._parts.labels(feeds))
+        labels = self._parts.labels(feeds)
+        counts = self._parts.count
+        self._wanted.append({name: _Wanted(wanted[name], labels.get(name), counts[name]) for name in self.names})
 
     def of(self, found: Iterable[Mapping[str, Array]]) -> float:
         """The share that is noise in `found`, outputs for the feeds in turn, or for the first of them.
@@ -117,17 +118,48 @@ class Shares:
         """Noise in each of `found` as a share of the signal in all of them."""
         noise: list[dict[str, npt.NDArray[np.float64]]] = []
         power = {name: np.zeros(self._parts.count[name]) for name in self.names}
-        for values, wanted, labels in zip(found, self._wanted, self._labels, strict=False):
-            noise.append({name: np.zeros(count.size) for name, count in power.items()})
+        for values, wanted in zip(found, self._wanted, strict=False):
+            noise.append({})
             for name, reference in wanted.items():
-                x = np.asarray(values[name], np.float64)
-                x = x if x.shape == reference.shape else np.zeros_like(reference)
-                numbers = labels.get(name, np.zeros(reference.shape, np.int64))
-                finite = np.isfinite(x) & np.isfinite(reference)  # masks of -inf are in both, and are no noise
-                for total, part in ((noise[-1], reference - x), (power, reference)):
-                    total[name] += np.bincount(numbers[finite], np.square(part[finite]), len(total[name]))
+                noise[-1][name], signal = reference.compared(values[name])
+                power[name] += signal
         shares = (sum((n[name] / np.maximum(power[name], TINY)).sum() for name in self.names) for n in noise)
         return np.fromiter(shares, np.float64, len(noise))
+
+
+class _Wanted:
+    """Values that an output should have, with the part that each belongs to.
+
+    Args:
+        values: of any float type and shape.
+        numbers: int64 of that shape, of their parts; None: all belong to the first.
+        count: of parts.
+    """
+
+    def __init__(self, values: Array, numbers: npt.NDArray[np.int64] | None, count: int) -> None:
+        self._values, self._numbers, self._count = np.asarray(values, np.float64), numbers, count
+        self._finite = int(np.count_nonzero(np.isfinite(self._values)))
+        # Kept, as hundreds of candidates are held against the same values.
+        self._power = self._sums(np.isfinite(self._values))
+
+    def compared(self, found: Array) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """Squared sums, float64 (parts,), of the noise in `found` and of the signal, where both are finite."""
+        x = np.asarray(found, np.float64)
+        x = x if x.shape == self._values.shape else np.zeros_like(self._values)
+        finite = np.isfinite(x)
+        if self._finite < self._values.size:  # masks of -inf are in both, and are no noise
+            finite &= np.isfinite(self._values)
+        whole = np.count_nonzero(finite) == self._finite
+        return self._sums(finite, x), self._power if whole else self._sums(finite)
+
+    def _sums(self, chosen: npt.NDArray[np.bool_], less: Array | None = None) -> npt.NDArray[np.float64]:
+        """Squares of the `chosen` values, or of what they are beyond `less`, added up by part."""
+        values = self._values
+        numbers = np.zeros(values.shape, np.int64) if self._numbers is None else self._numbers
+        if not chosen.all():
+            numbers, values, less = numbers[chosen], values[chosen], None if less is None else less[chosen]
+        squares = np.square(values if less is None else values - less)
+        return np.asarray(np.bincount(numbers.reshape(-1), squares.reshape(-1), self._count), np.float64)
 
 
 def _kinds(output: ir.Value) -> tuple[_Kind, ...]:

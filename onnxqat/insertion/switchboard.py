@@ -75,7 +75,9 @@ class Switchboard:
         names = {str(v.name) for scope in walk.scopes(model) for v in walk.values(scope)}
         outputs = [str(v.name) for v in model.graph.outputs]
         self._watched = [name for name in watched if name in names and name not in outputs]
-        self._session = Session(switched, optimize=False, tensors=self._watched, what="the model with switches")
+        self._session = Session(
+            switched, optimize=False, tensors=self._watched, what="the model with switches", sized=model
+        )
         self._names = [*outputs, *self._watched]
         found = self._run(())
         self._reference = {n: v for n, v in found.items() if v.dtype.kind == "f"}

@@ -43,6 +43,8 @@ class Session:
         what: what messages call the model.
         custom_ops: shared libraries with custom operators.
         threads: that share the work of an operator; 0 is one a core.
+        sized: the model that `model` was made from, where all large tensors are tensors of that: the sizes of its tensors
+            are checked instead, since its shapes are known and those of new nodes would have to be inferred.
 
     Attributes:
         inputs: what must be fed.
@@ -69,10 +71,11 @@ class Session:
         what: str = "the model",
         custom_ops: Sequence[str] = (),
         threads: int = 0,
+        sized: ir.Model | None = None,
     ) -> None:
         self.what = what
         self.output_names = tuple(str(v.name) for v in model.graph.outputs)
-        sizes.check(model, what)
+        sizes.check(model if sized is None else sized, what)
         entries = {"session.x64quantprecision": "1"} if precise else {}
         settings = Settings(optimize, entries, (*custom_ops, *user_ops.libraries()), threads=threads)
         extended, self._outputs = _with_outputs(model, tensors)
