@@ -9,6 +9,7 @@ import onnx_ir as ir
 from onnxqat.graph import build, query, walk
 from onnxqat.integer_functions import calls, library
 from onnxqat.integer_functions.definition import DOMAIN, VERSION, Constants, IntegerFunction
+from onnxqat.passes import _whole_sums
 from onnxqat.passes._base import Context, Pass, Rewrite
 from onnxqat.passes._edits import Log, scope_map
 from onnxqat.passes._function_candidates import Candidate, found_at, limited_at, masked_at
@@ -34,8 +35,9 @@ class IntegerFunctions(Pass):
     3. A Softmax of scores to which a mask is added is a call that reads the mask's own pair, 1 for kept places and 0 for
        others, where the mask is made of whole numbers or conditions: what makes large negative numbers of them goes.
     4. A Max or Min with constants is a call that holds them as codes of the result.
-    5. The DequantizeLinear in front goes where nothing else reads it.
-    6. Left alone, with the reason: one scale for each channel, types without a function, a result that something reads
+    5. A ReduceSum of whole numbers that a Cast made float, as the count of a mask's tokens, adds them in front of the Cast.
+    6. The DequantizeLinear in front goes where nothing else reads it.
+    7. Left alone, with the reason: one scale for each channel, types without a function, a result that something reads
        in float, rows that are too long or steps that are too small for the function.
 
     Tolerance: the bound that the function states; codes differ from those of the float operator by it. ::
@@ -65,11 +67,15 @@ class IntegerFunctions(Pass):
         taken = {id(node) for one in found for node in (one.node, *one.inner)}
         variants = {kind.parts[0]: kind for kind in chosen if len(kind.parts) == 1}
         masks = Masks(context.names)
+        if "ReduceSum" in self.operators:
+            for node in [node for node in walk.nodes(model) if node.op_type == "ReduceSum" and not node.domain]:
+                if query.opset(model, walk.scope_of(node)) >= OLDEST and _whole_sums.replaced(node, context.names):
+                    log.did("a sum of whole numbers is computed before they are cast", node)
         kinds = {(kind.domain, kind.operator): kind for kind in chosen if not kind.parts}
         order = list(walk.nodes(model))
         for node in order:
             single = kinds.get((node.domain, node.op_type))
-            if single is None or id(node) in taken:
+            if single is None or id(node) in taken or _is_whole(node.outputs[0]):
                 continue
             here: Candidate | str = f"its form is that of opset {single.since}"
             if query.opset(model, walk.scope_of(node)) >= single.since:
@@ -95,6 +101,10 @@ class IntegerFunctions(Pass):
             log.did(f"{operator} is a call of an integer function", here.label)
         masks.remove_unread()
         return log.result()
+
+
+def _is_whole(value: ir.Value) -> bool:
+    return value.dtype is not None and not query.is_float(value)
 
 
 def _variant_at(node: ir.Node, kind: type[IntegerFunction] | None, masks: Masks) -> Candidate | str | None:

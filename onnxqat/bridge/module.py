@@ -154,7 +154,7 @@ def _flatten(graph: fx.Graph) -> _Spec:
 
     found: _Spec = []
     for node in graph.nodes:
-        meta = {key: node.meta[key] for key in ("onnx_name", "onnx_node") if key in node.meta}
+        meta = {key: node.meta[key] for key in ("onnx_name", "onnx_node", "onnx_dtype") if key in node.meta}
         arguments = (fx.node.map_arg(node.args, encode), fx.node.map_arg(node.kwargs, encode))
         found.append((node.op, node.name, node.target, *arguments, meta))
     return found

@@ -3,8 +3,8 @@
     python tools/bench/integer_minilm.py --minilm model.safetensors [--pairs N] [--activation-bits 16]
 
 The file has ``--integer all``, weights of 8 bits and activations of 16, calibrated on 32 sentences of the training set;
-``onnxruntime`` and ``fixed-point`` execute it with accumulators of 48 bits. The score pools the token states of the output
-``hidden``, outside of the network; ``in_float`` lists the operators behind it, of its own pooling, that stay in float.
+``onnxruntime`` and ``fixed-point`` execute it with accumulators of 48 bits. Scored is the file's own output ``sentence``,
+behind its pooling over the tokens that the mask keeps; ``in_float`` lists the operators that stay in float.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import integer_equality
 
 RUNS = _shared.ROOT / "runs" / "integer_minilm"
 BATCH = 16
-Hidden = Callable[[dict[str, np.ndarray]], np.ndarray]
+Sentences = Callable[[dict[str, np.ndarray]], np.ndarray]
 
 
 def feeds(ids: np.ndarray) -> dict[str, np.ndarray]:
@@ -37,17 +37,13 @@ def ranks(values: np.ndarray) -> np.ndarray:
     return np.asarray((np.cumsum(counts) - (counts - 1) / 2)[places])
 
 
-def spearman(hidden: Hidden, ids: np.ndarray, gold: np.ndarray) -> float:
+def spearman(sentences: Sentences, ids: np.ndarray, gold: np.ndarray) -> float:
     """Correlation of the ranks of cosines and of the scores that people gave."""
     sides = []
     for side in (0, 1):
-        rows = []
-        for start in range(0, len(ids), BATCH):
-            given = feeds(ids[start : start + BATCH, side])
-            mask = given["attention_mask"][..., None]
-            rows.append((hidden(given) * mask).sum(1) / mask.sum(1))
-        pooled = np.concatenate(rows)
-        sides.append(pooled / np.linalg.norm(pooled, axis=1, keepdims=True))
+        batches = range(0, len(ids), BATCH)
+        found = np.concatenate([sentences(feeds(ids[start : start + BATCH, side])) for start in batches])
+        sides.append(found / np.linalg.norm(found, axis=1, keepdims=True))
     return round(float(np.corrcoef(ranks((sides[0] * sides[1]).sum(1)), ranks(gold))[0, 1]), 4)
 
 
@@ -82,11 +78,11 @@ def main() -> None:
     row: dict[str, object] = {"pairs": len(ids)}
     for name, path in (("float", source), ("qdq", made)):
         session = integer_equality.session(str(path))
-        row[name] = spearman(lambda given, run=session.run: np.asarray(run(["hidden"], given)[0]), ids, gold)  # type: ignore[misc]
+        row[name] = spearman(lambda given, run=session.run: np.asarray(run(["sentence"], given)[0]), ids, gold)  # type: ignore[misc]
     print(json.dumps(row), flush=True)
     for arithmetic in ("onnxruntime", "fixed-point"):
         model = onnxqat.to_integer(made, arithmetic=arithmetic, accumulator=Accumulator(48))  # type: ignore[arg-type]
-        row[arithmetic] = spearman(lambda given, run=model.run: np.asarray(run(given).outputs["hidden"]), ids, gold)  # type: ignore[misc]
+        row[arithmetic] = spearman(lambda given, run=model.run: np.asarray(run(given).outputs["sentence"]), ids, gold)  # type: ignore[misc]
         row["in_float"] = model.float_operators()
         print(json.dumps(row), flush=True)
 

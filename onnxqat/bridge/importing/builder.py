@@ -103,6 +103,7 @@ class Builder:
         if isinstance(result, fx.Node) and value.name:
             result.meta.setdefault("onnx_name", value.name)
             result.meta.setdefault(values.SHAPE, value.shape)
+            result.meta.setdefault(values.DTYPE, value.dtype)
             self.tensor_nodes.setdefault(value.name, result.name)
 
     def known_shape(self, node: fx.Node) -> tuple[int | str | None, ...] | None:

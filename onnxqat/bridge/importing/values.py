@@ -69,6 +69,9 @@ CONTAINERS: dict[ir.DataType, torch.dtype] = {
 SHAPE = "onnx_shape"
 """Key in an fx node's meta: what inference knows of its dimensions."""
 
+DTYPE = "onnx_dtype"
+"""Key in an fx node's meta: its element type, as far as inference knows it."""
+
 
 @dataclasses.dataclass(eq=False)
 class Const:

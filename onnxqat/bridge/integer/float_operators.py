@@ -10,6 +10,7 @@ from torch import fx
 from torch.nn import functional
 
 from onnxqat.bridge.functional import shape_math
+from onnxqat.bridge.importing import values
 from onnxqat.bridge.integer.find import MOVES
 from onnxqat.bridge.integer.unit import Unit
 from onnxqat.bridge.lowering import indexing, pooling, reduction, resize, shape
@@ -78,6 +79,12 @@ def of(module: OnnxModule) -> list[str]:
     ]
 
 
+def _is_whole(node: fx.Node) -> bool:
+    """Check whether `node` is known to be whole numbers or conditions."""
+    kind = node.meta.get(values.DTYPE)
+    return kind is not None and kind not in values.FLOATS
+
+
 def _carries(node: fx.Node) -> bool:
     """Check whether the result of `node` depends on the numbers that it reads, and not on a shape or a constant alone."""
     if node.op == "call_function":
@@ -89,5 +96,7 @@ def _is_float(module: OnnxModule, node: fx.Node, carrying: set[fx.Node]) -> bool
     if node.op == "call_module":
         return not isinstance(module.get_submodule(str(node.target)), (Unit, FakeQuantize))
     if node not in carrying or node.op != "call_function" or node.target in (*_EXACT, *_WHOLE):
+        return False
+    if all(_is_whole(one) for one in (node, *node.all_input_nodes)):
         return False
     return not (node.target is resize.resample and "nearest" in cast("tuple[Any, ...]", node.args[4]))

@@ -322,6 +322,44 @@ def test_softmax_behind_a_mask_of_whole_numbers(written: str, tmp_path: Path) ->
     assert [f.code for f in onnxqat.lint(path, backend="onnxruntime-cpu").findings if f.severity == "error"] == []
 
 
+POOLED = """
+<ir_version: 10, opset_import: ["" : 21]>
+g (float[N, 6, 16] image, int64[N, 6] mask) => (float[N, 16] out)
+<float[16, 16] w, int64[1] tokens = {1}, int64[1] last = {2}, float least = {1e-9}, int64[2] dims = {1, 2}>
+{
+    x = MatMul (image, w)
+    kept = Cast <to = 1> (mask)
+    wide = Unsqueeze (kept, last)
+    inside = Mul (x, wide)
+    total = ReduceSum <keepdims = 0> (inside, tokens)
+    count = ReduceSum <keepdims = 0> (COUNTED, tokens)
+    some = Clip (count, least)
+    out = Div (total, some)
+}"""
+"""The mean over the tokens that a mask keeps, as sentence embeddings have it; the count in its two forms."""
+
+
+@pytest.mark.parametrize("counted", ["wide", "kept"])
+def test_the_mean_over_tokens_that_a_mask_keeps(counted: str) -> None:
+    text = POOLED.replace("COUNTED", counted)
+    if counted == "kept":
+        text = text.replace("some = Clip (count, least)", "one = Clip (count, least) some = Unsqueeze (one, tokens)")
+    random = np.random.default_rng(0)
+    mask = (np.arange(6) < random.integers(1, 7, (32, 1))).astype(np.int64)
+    data = {"image": random.standard_normal((32, 6, 16)).astype(np.float32), "mask": mask}
+    chosen = Overrides(integer="all", reduce_range=True)
+    made = onnxqat.insert_qdq(with_weights(text), calibration=data, overrides=chosen, fast=True, guard=False).model
+    assert isinstance(made, onnx.ModelProto)
+    onnx.checker.check_model(made, full_check=True)
+    session = Session(io.load(made), optimize=True, what="the model")
+    for engine in ("torch", "numpy"):
+        model = onnxqat.to_integer(made, engine=engine)  # type: ignore[arg-type]
+        assert model.float_operators() == []
+        np.testing.assert_array_equal(model.run(data).outputs["out"], session.run(data)["out"])
+    floating = Session(io.load(with_weights(text)), optimize=True, what="the model").run(data)["out"]
+    assert np.abs(session.run(data)["out"] - floating).max() < 0.05 * np.abs(floating).max()
+
+
 def test_a_mask_of_other_numbers_stays_in_float(tmp_path: Path) -> None:
     """A bias of positions is data, whatever it is computed from."""
     text = ATTENTION.replace("least = {-3.4e38}", "least = {-0.5}")
