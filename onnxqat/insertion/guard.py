@@ -90,13 +90,23 @@ class Guard:
         overrides: user choices.
         place: inserts the quantizers of a plan into a prepared model, in place.
         mends: whether anything is done about what the trial shows.
+        finished: returns a model as it is written, where that differs; see :func:`onnxqat.insertion.trial.attempt`.
     """
 
     def __init__(
-        self, original: ir.Model, calibrated: Calibrated, data: Data, overrides: Overrides, place: Place, *, mends: bool
+        self,
+        original: ir.Model,
+        calibrated: Calibrated,
+        data: Data,
+        overrides: Overrides,
+        place: Place,
+        *,
+        mends: bool,
+        finished: trial.Finished | None = None,
     ) -> None:
         self._original, self._calibrated, self._data, self._place = original, calibrated, data, place
         self._allowed = allowed.of(overrides, calibrated.chosen, calibrated.model)
+        self._finished = finished
         self._mends, self._runs, self._why = mends, 0, "the guard could not look at it"
 
     def make(self, remarks: list[Remark], *, tries: bool) -> Made:
@@ -120,7 +130,7 @@ class Guard:
         if self._mends and not mends:
             text = "no output was looked at, since the calibration data can be read only once"
             own.append(Remark(text, source="guard", concern="result"))
-        tried = trial.attempt(self._original, model, self._data, own)
+        tried = trial.attempt(self._original, model, self._data, own, self._finished)
         first = _File(model, plan, resolved, tried, tuple(own))
         if not mends or _is_well(first.tried):
             remarks.extend(own)
@@ -196,7 +206,7 @@ class Guard:
         if choices.widths:
             _base.rewrite(model, [RaiseOpset(21)])  # the first with codes of 16 bits
         self._place(model, plan, resolved, remarks)
-        tried = trial.attempt(self._original, model, self._data, remarks)
+        tried = trial.attempt(self._original, model, self._data, remarks, self._finished)
         return _File(model, plan, resolved, tried, (*plan.remarks, *resolved.remarks, *remarks))
 
 

@@ -216,7 +216,8 @@ def insert_qdq(
         remarks.extend(calibrated.choose_ranges(data))
     has_file = bool(origin.float_model)
     placing = functools.partial(_round_and_place, table=table, data=data, choice=choice, has_file=has_file)
-    watch = guarding.Guard(original, calibrated, data, overrides, placing, mends=guard)
+    finished = functools.partial(_finished, table=table, overrides=overrides) if table.integer else None
+    watch = guarding.Guard(original, calibrated, data, overrides, placing, mends=guard, finished=finished)
     made = watch.make(remarks, tries=calibration is not None)
     ranges = "none" if calibration is None else "data"
     ranges = "random" if random_data else ranges
@@ -398,6 +399,13 @@ def _finish_operators(model: ir.Model, table: schema.Backend, overrides: Overrid
     found = run.rewrite(model, recipes.FINISH, Setting(table, overrides)).remarks
     edit.remove_unused(model)
     return found
+
+
+def _finished(model: ir.Model, table: schema.Backend, overrides: Overrides) -> ir.Model:
+    """A copy of `model` with its integer functions."""
+    copy = model.clone()
+    _finish_operators(copy, table, overrides)
+    return copy
 
 
 def _note(model: ir.Model, plan: QuantPlan, resolved: Resolved) -> None:

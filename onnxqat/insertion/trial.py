@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,7 @@ from onnxqat.types import Remark
 from onnxqat.verdict import AMBER_SQNR, MIN_SQNR, Status
 
 Array = npt.NDArray[Any]
+Finished: TypeAlias = Callable[[ir.Model], ir.Model]
 
 SAMPLES = 8
 """Samples that are run."""
@@ -91,9 +92,18 @@ def run(original: ir.Model, quantized: ir.Model, data: Data, remarks: list[Remar
 
 
 def attempt(
-    original: ir.Model, quantized: ir.Model, data: Data, remarks: list[Remark]
+    original: ir.Model, quantized: ir.Model, data: Data, remarks: list[Remark], finished: Finished | None = None
 ) -> Trial | non_finite.Origin | None:
-    """Run like :func:`run`, but return the origin of NaN or infinities instead of raising an error."""
+    """Run like :func:`run`, but return the origin of NaN or infinities instead of raising an error.
+
+    Args:
+        original: as there.
+        quantized: as there.
+        data: as there.
+        remarks: as there.
+        finished: returns a model as it is written, with integer functions, whose results are always finite: a quotient
+            by the code of zero is the end of its grid. It is what is run where `quantized` is not finite.
+    """
     if not data.repeatable:
         return None
     batches = samples(data)
@@ -102,6 +112,11 @@ def attempt(
         found = joined_runs.joined([watched.run(feeds) for feeds in batches])
         wanted = joined_runs.run(Session(original, optimize=False, what="the float model"), batches)
         origin = None if watched.finite else non_finite.origin(quantized, original, batches)
+        if origin is not None and finished is not None:
+            written = finished(quantized)
+            watched = WatchedSession(written, "the quantized model")
+            found = joined_runs.joined([watched.run(feeds) for feeds in batches])
+            origin = None if watched.finite else non_finite.origin(written, original, batches)
         noise = {n: sqnr(found[n], w) for n, w in wanted.items() if w.dtype.kind == "f" and w.shape == found[n].shape}
         remarks.extend(
             _in_few_values({name: (found[name], wanted[name]) for name, db in noise.items() if db < AMBER_SQNR})

@@ -91,7 +91,27 @@ def _normalize_power(x: Tensor, call: Call, gamma: Tensor) -> Tensor:
 
 
 def _quotient(x: Tensor, call: Call, divisor: Tensor) -> Tensor:
-    return x / divisor
+    return _where(divisor != 0, lambda d: x / d, divisor, (x / divisor).nan_to_num(0.0, math.inf, -math.inf))
+
+
+def _reciprocal(x: Tensor, call: Call) -> Tensor:
+    return _quotient(torch.ones_like(x), call, x)
+
+
+def _log(x: Tensor, call: Call) -> Tensor:
+    return _where(x > 0, torch.log, x, torch.full_like(x, -math.inf))
+
+
+def _sqrt(x: Tensor, call: Call) -> Tensor:
+    return _where(x > 0, torch.sqrt, x, torch.zeros_like(x))
+
+
+def _where(defined: Tensor, function: Callable[[Tensor], Tensor], x: Tensor, otherwise: Tensor) -> Tensor:
+    """`function` where it is `defined`, and a constant elsewhere: codes at a pole are an end of the grid, with slope 0.
+
+    The infinite slope of the float operator there would be NaN as soon as it meets a factor of 0.
+    """
+    return torch.where(defined, function(torch.where(defined, x, 1.0)), otherwise.detach())
 
 
 def _leaky_relu(x: Tensor, call: Call) -> Tensor:
@@ -143,13 +163,13 @@ OPERATIONS: dict[str, Operation] = {
     "Erf": _of_elements(torch.erf),
     "Exp": _of_elements(torch.exp),
     "HardSwish": _of_elements(functional.hardswish),
-    "Log": _of_elements(torch.log),
+    "Log": _log,
     "Mish": _of_elements(functional.mish),
-    "Reciprocal": _of_elements(torch.reciprocal),
+    "Reciprocal": _reciprocal,
     "Sigmoid": _of_elements(torch.sigmoid),
     "Sin": _of_elements(torch.sin),
     "Softplus": _of_elements(functional.softplus),
-    "Sqrt": _of_elements(torch.sqrt),
+    "Sqrt": _sqrt,
     "Swish": _of_elements(functional.silu),
     "Tanh": _of_elements(torch.tanh),
 }

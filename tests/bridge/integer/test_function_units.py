@@ -322,6 +322,33 @@ def test_softmax_behind_a_mask_of_whole_numbers(written: str, tmp_path: Path) ->
     assert [f.code for f in onnxqat.lint(path, backend="onnxruntime-cpu").findings if f.severity == "error"] == []
 
 
+POLES = ("out = Div (c, other)", "out = Reciprocal (other)", "e = Exp (c) out = Log (e)", "out = Sqrt (other)")
+
+
+@pytest.mark.parametrize("body", POLES)
+def test_codes_of_zero_where_the_float_operator_has_a_pole(body: str) -> None:
+    """In float the code of zero, which stands for small numbers, would make infinities and NaN, and such slopes."""
+    text = """<ir_version: 10, opset_import: ["" : 21]>
+    g (float[N, 3, 8, 8] image, float[N, 4, 6, 6] other) => (float[N, 4, 6, 6] out) <float[4, 3, 3, 3] w>
+    { c = Conv (image, w) %s }"""
+    random = np.random.default_rng(0)
+    data = {"image": 4 * random.standard_normal((16, 3, 8, 8)).astype(np.float32)}
+    data["other"] = np.where(random.random((16, 4, 6, 6)) < 0.5, 1e-4, 1.0).astype(np.float32)
+    chosen = Overrides(integer="all", reduce_range=True)
+    made = onnxqat.insert_qdq(
+        with_weights(text % body), calibration=data, overrides=chosen, fast=True, guard=False
+    ).model
+    assert isinstance(made, onnx.ModelProto)
+    model = onnxqat.to_integer(made)
+    assert model.float_operators() == []
+    found = Session(io.load(made), optimize=True, what="the model").run(data)["out"]
+    assert np.isfinite(found).all()
+    np.testing.assert_array_equal(model.run(data).outputs["out"], found)
+    module = onnxqat.to_torch(made, arithmetic="onnxruntime").train()
+    module(*(torch.from_numpy(data[name]) for name in module.input_names)).square().sum().backward()
+    assert all(p.grad.isfinite().all() for p in module.parameters() if p.grad is not None)
+
+
 POOLED = """
 <ir_version: 10, opset_import: ["" : 21]>
 g (float[N, 6, 16] image, int64[N, 6] mask) => (float[N, 16] out)
