@@ -21,6 +21,8 @@ class WriteDefaultAttributes(Pass):
 
     1. The default is that of the operator's version in the model's opset.
     2. Left alone: other domains, operators that were not asked for, attributes without a default, and those that are there.
+    3. Left out: what the operator did not have at the opset `oldest`, such as `layout` of a GRU (14): the parts of a compiler
+       that read older opsets know no such attribute. RKNN-Toolkit2 refuses the model.
 
     Tolerance: none. ::
 
@@ -29,15 +31,17 @@ class WriteDefaultAttributes(Pass):
 
     Args:
         op_types: operators to look at; all without.
+        oldest: opset from which on attributes are known; 0: all are.
     """
 
-    def __init__(self, op_types: Iterable[str] | None = None) -> None:
+    def __init__(self, op_types: Iterable[str] | None = None, oldest: int = 0) -> None:
         self.op_types = None if op_types is None else frozenset(op_types)
+        self.oldest = oldest
 
     @classmethod
     def for_backend(cls, setting: Setting) -> Pass | None:
         """Run where the table wants attributes written out, on all operators: the compiler reads those in float too."""
-        return cls() if setting.table.written_attributes else None
+        return cls(oldest=setting.table.opset[0]) if setting.table.written_attributes else None
 
     def rewrite(self, model: ir.Model, context: Context) -> Rewrite:
         """Add what is missing; see the class."""
@@ -50,10 +54,13 @@ class WriteDefaultAttributes(Pass):
                     log.did("attributes were written out, at their defaults", node)
         return log.result()
 
-    @staticmethod
-    def _complete(node: ir.Node, opset: int) -> bool:
+    def _complete(self, node: ir.Node, opset: int) -> bool:
         schema = onnx.defs.get_schema(node.op_type, opset, "")
-        missing = [a for name, a in schema.attributes.items() if name not in node.attributes and a.default_value.name]
+        known = set(schema.attributes)
+        if self.oldest and onnx.defs.has(node.op_type, self.oldest, ""):
+            known &= set(onnx.defs.get_schema(node.op_type, self.oldest, "").attributes)
+        missing = [a for name, a in schema.attributes.items() if name in known and name not in node.attributes]
+        missing = [a for a in missing if a.default_value.name]
         for attribute in missing:
             node.attributes[attribute.name] = ir.serde.deserialize_attribute(attribute.default_value)
         return bool(missing)

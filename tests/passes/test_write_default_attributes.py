@@ -43,3 +43,19 @@ def test_operators_that_the_table_leaves_in_float_have_theirs() -> None:
     made = insert_qdq(onnx.parser.parse_model(text), "rknn", random_data=True, fast=True).model
     (normalization,) = (n for n in made.graph.node if n.op_type == "LayerNormalization")
     assert {a.name for a in normalization.attribute} == {"axis", "epsilon", "stash_type"}
+
+
+def test_attributes_younger_than_what_the_compiler_reads() -> None:
+    """RKNN-Toolkit2 refuses a GRU with `layout`, which it has from opset 14 on."""
+    text = """<ir_version: 8, opset_import: ["" : 17]> g (float[3,1,2] x, float[1,6,2] w, float[1,6,2] r) => (float[3,1,1,2] y)
+        { y = GRU%s(x, w, r) }"""
+    before, after = (
+        text % f"<hidden_size = 2{more}>" for more in ("", ', linear_before_reset = 0, direction = "forward"')
+    )
+    check_pass(WriteDefaultAttributes(oldest=13), before, after)
+    younger = '<ir_version: 8, opset_import: ["" : 17]> g (float[1,4] x, float[4] s) => (float[1,4] y) { %s }'
+    before, after = (
+        younger % f"y = LayerNormalization{more}(x, s)"
+        for more in ("", "<axis = -1, epsilon = 1e-05, stash_type = 1>")  # an operator that opset 13 has not
+    )
+    check_pass(WriteDefaultAttributes(oldest=13), before, after)
