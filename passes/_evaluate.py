@@ -13,7 +13,7 @@ import onnx_ir as ir
 from onnxqat.graph import query
 
 SHAPES = frozenset({"Identity", "Unsqueeze", "Squeeze", "Transpose", "Reshape", "Flatten", "Slice", "Shape"})
-BROADCASTS = frozenset({"Add", "Sub", "Mul", "Div", "Neg", "Sqrt", "Reciprocal"})
+BROADCASTS = frozenset({"Add", "Sub", "Mul", "Div", "Mod", "Neg", "Sqrt", "Reciprocal"})
 _Direct: TypeAlias = "Callable[[ir.Node, list[np.ndarray | None]], np.ndarray | None]"
 FOLDABLE = SHAPES | BROADCASTS | {"Cast", "Concat", "Gather", "ConstantOfShape", "Expand", "Split", "Tile"}
 _COMPARISONS = frozenset({"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Not", "Where", "And", "Or"})

@@ -86,6 +86,8 @@ class _Walk:
         if node.op_type in ("Shape", "Size"):
             length = max((length for length, _ in given), default=1)
             return [(_RANK if node.op_type == "Shape" else 1, length)]
+        if node.op_type in ("Slice", "Gather", "Expand"):
+            return [_moved(node.op_type, [bounds.get(name) for name in node.input])]
         return [_combined(node.op_type, given)] * len(node.output) if given else []
 
     def _call(self, key: tuple[str, str, str], given: list[_Bound | None]) -> list[_Bound | None]:
@@ -106,6 +108,15 @@ class _Walk:
         return self.known[call][0]
 
 
+def _moved(operator: str, given: list[_Bound | None]) -> _Bound | None:
+    """The bound of what `operator` moves of its first input: places and sizes, as an open end of a Slice, are not in it."""
+    if not given or given[0] is None:
+        return None
+    others = [bound for bound in given[1:] if bound is not None]
+    within = {"Slice": [], "Gather": [length for length, _ in others], "Expand": [number for _, number in others]}
+    return max(given[0][0], *within[operator], 0), given[0][1]
+
+
 def _combined(operator: str, given: list[_Bound]) -> _Bound:
     """The bound of what `operator` makes of vectors; of those that onnx does not propagate it is not asked."""
     lengths, numbers = [length for length, _ in given], [number for _, number in given]
@@ -115,7 +126,7 @@ def _combined(operator: str, given: list[_Bound]) -> _Bound:
         return max(lengths), sum(numbers)
     if operator in ("Mul", "Pow", "ReduceProd"):
         return max(lengths), math.prod(max(1, number) for number in numbers)
-    if operator in ("Range", "ConstantOfShape", "Expand"):
+    if operator in ("Range", "ConstantOfShape"):
         return min(max(*numbers, *lengths), _CEILING), max(numbers)
     if operator == "Tile":
         return lengths[0] * max(1, numbers[-1]), max(numbers)

@@ -73,6 +73,9 @@ def prepare(
     if batch_norm == "keep":
         kept_batchnorm.keep(model, table, chosen, remarks, exact=overrides.exact, compute=compute, asked=asked)
     folding = dataclasses.replace(setting, selection=chosen, batch_norm=batch_norm)
+    while (sizes := run.rewrite(model, recipes.SIZES, folding)).changed:
+        remarks.extend(sizes.remarks)
+        shapes.infer(model)  # a size that is a constant now may tell a Reshape's, and that the next Shape's
     remarks.extend(run.rewrite(model, recipes.FOLD, folding, added).remarks)
     if table.sums == "tie_free":
         from onnxqat.calibration.exact import tie_free_sums

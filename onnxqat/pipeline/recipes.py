@@ -18,10 +18,15 @@ NORMALIZE = (
 )
 """One form of the same graph: constants that are none to the caller, one operator set, no calls, float32."""
 
-FOLD = (
+SIZES = (
     "fold-known-shapes",
     "tie-transposed-weights",
     "lift-constants",
+)
+"""Sizes that are computed; in front of :data:`FOLD` as often as there are new ones, with shapes inferred behind each."""
+
+FOLD = (
+    *SIZES,
     "fuse-groups",
     "split-hard-swish",
     "split-sum",

@@ -40,6 +40,15 @@ def test_ends_of_a_slice_are_no_sizes() -> None:
     assert propagation.is_safe(onnx.parser.parse_model(text))
 
 
+def test_what_is_moved_does_not_count_as_a_place_or_a_size() -> None:
+    """Queries are picked by indices behind layers with large numbers and expanded to sizes up to an open end."""
+    text = """<ir_version: 8, opset_import: ["": 17]> g (float[1,N,4] x) => (float[A,B,C] y)
+        <int64[1] zero = {0}, int64[1] one = {1}, int64[1] end = {9223372036854775807}, int64[1] many = {1000}> {
+        s = Shape(x) k = Slice(s, one, end) z = Slice(s, zero, one) t = Concat <axis = 0> (z, k)
+        a = Mul(many, many) b = Mul(a, a) f = Cast <to = 1> (b) y = Expand(f, t) }"""
+    assert propagation.is_safe(onnx.parser.parse_model(text))
+
+
 GROWING = {
     "concat": ("k{i} = Concat <axis = 0> (k{b}, k{b})", "r = Identity(k{n})"),
     "floats": ("f{i} = Concat <axis = 0> (f{b}, f{b})", "r = Cast <to = 7> (f{n})"),

@@ -1,11 +1,15 @@
 """fold-known-shapes: sizes are constants where the file states them."""
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 
+from onnxqat.backends import schema
 from onnxqat.graph import io, shapes
+from onnxqat.insertion.prepare import prepare
 from onnxqat.passes.fold_known_shapes import FoldKnownShapes
 from onnxqat.passes.lift_constants import LiftConstants
+from onnxqat.placement.table_overrides import Overrides
 from tests.passes.checks import check_pass, compare_outputs, parse
 
 
@@ -52,3 +56,15 @@ def test_the_factor_of_attention_is_a_constant() -> None:
     result = LiftConstants().run(FoldKnownShapes().run(model).model)
     (factor,) = result.model.graph.initializers.values()
     np.testing.assert_allclose(factor.const_value.numpy(), [16**-0.25], rtol=1e-6)
+
+
+def test_sizes_that_follow_from_folded_ones() -> None:
+    """Modules for attention reshape to sizes that they compute with Mod, which shape inference does not carry on."""
+    text = """g (float[1,32] x) => (float[16,2] y) <int64 one = {1}, int64 five = {5}, int64[1] zero = {0}, int64[1] rest = {-1}> {
+        s = Shape(x) k = Gather(s, one) m = Mod(k, five) u = Unsqueeze(m, zero) t = Concat <axis = 0> (u, rest)
+        r = Reshape(x, t) z = Shape(r) n = Gather(z, one) v = Unsqueeze(n, zero) w = Concat <axis = 0> (v, rest)
+        y = Reshape(r, w) }"""
+    model, table = ir.from_proto(parse(text)), schema.load("rknn")
+    prepare(model, table, Overrides(), [])
+    assert [node.op_type for node in model.graph] == ["Reshape", "Reshape"]
+    assert model.graph.node(0).outputs[0].shape == ir.Shape([2, 16])
