@@ -7,11 +7,15 @@ from typing import Any
 
 import onnx
 
+_ALIKE = frozenset({"GroupNormalization", "MeanVarianceNormalization"})
+"""Operators about which onnx infers nothing, and whose result has the type and the shape of the first input."""
+
 
 def infer_shapes(proto: onnx.ModelProto, **options: bool) -> onnx.ModelProto:
     """``onnx.shape_inference.infer_shapes``, for which a stated dimension below 0 is an unknown one, as in onnxruntime.
 
-    Exporters write -1 for a dynamic dimension; inference that computes with one, as of a Slice, ends the process.
+    Exporters write -1 for a dynamic dimension; inference that computes with one, as of a Slice, ends the process. Two
+    normalizations, behind which onnx knows no type, are to inference what they are to types: the identity.
 
     Args:
         proto: it is not changed.
@@ -20,14 +24,39 @@ def infer_shapes(proto: onnx.ModelProto, **options: bool) -> onnx.ModelProto:
     Raises:
         onnx.shape_inference.InferenceError: what onnx raises.
     """
-    if any(dimension.dim_value < 0 for dimension in _dimensions(proto)):
+    alike = {place: node for place, node in enumerate(_nodes(proto)) if not node.domain and node.op_type in _ALIKE}
+    if alike or any(dimension.dim_value < 0 for dimension in _dimensions(proto)):
         copy = onnx.ModelProto()
         copy.CopyFrom(proto)
         for dimension in _dimensions(copy):
             if dimension.dim_value < 0:
                 dimension.ClearField("dim_value")
-        proto = copy
+        for place, node in enumerate(_nodes(copy) if alike else ()):
+            if place in alike:
+                node.CopyFrom(onnx.helper.make_node("Identity", node.input[:1], node.output[:1]))
+        found = onnx.shape_inference.infer_shapes(copy, **options)
+        for place, node in enumerate(_nodes(found) if alike else ()):
+            if place in alike:
+                node.CopyFrom(alike[place])
+        return found
     return onnx.shape_inference.infer_shapes(proto, **options)
+
+
+def _nodes(proto: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
+    """All nodes, those of subgraphs behind the one that holds them; not those of functions."""
+    yield from _below(proto.graph.node)
+
+
+def _below(nodes: Any) -> Iterator[onnx.NodeProto]:
+    for node in nodes:
+        yield node
+        for graph in _bodies(node):
+            yield from _below(graph.node)
+
+
+def _bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    for attribute in node.attribute:
+        yield from (attribute.g, *attribute.graphs) if attribute.HasField("g") else attribute.graphs
 
 
 def _dimensions(message: Any) -> Iterator[onnx.TensorShapeProto.Dimension]:
@@ -57,6 +86,5 @@ def _of_values(values: Any) -> Iterator[onnx.TensorShapeProto.Dimension]:
 
 def _of_nodes(nodes: Any) -> Iterator[onnx.TensorShapeProto.Dimension]:
     for node in nodes:
-        for attribute in node.attribute:
-            for graph in (attribute.g, *attribute.graphs) if attribute.HasField("g") else attribute.graphs:
-                yield from _dimensions(graph)
+        for graph in _bodies(node):
+            yield from _dimensions(graph)

@@ -56,3 +56,25 @@ def test_inference_sees_through_branches_and_kinds() -> None:
     assert all(d.dim_value >= 0 for d in inference._dimensions(found))
     assert model.SerializeToString() == before
     assert inference.infer_shapes(sliced(4)).graph.output[0].type.tensor_type.shape.dim[1].dim_value == 2
+
+
+@pytest.mark.parametrize("operator", ["GroupNormalization <num_groups = 2> (r, a, a)", "MeanVarianceNormalization (r)"])
+def test_types_behind_operators_that_onnx_does_not_infer(operator: str) -> None:
+    """In the main graph and in a branch; the nodes stay what they are."""
+    model = onnx.parser.parse_model(f"""<ir_version: 10, opset_import: ["" : 21]>
+        g (float[N,4,6,6] x, bool c) => (y) <float[4] a> {{
+            r = Relu (x)
+            n = {operator}
+            t = Transpose <perm = [0, 2, 3, 1]> (n)
+            y = If (c) <then_branch = f () => (u) {{ m = {operator} u = Identity (m) }},
+                        else_branch = g () => (v) {{ v = Identity (n) }}> }}""")
+    found = inference.infer_shapes(model)
+    assert [node.op_type for node in found.graph.node] == [node.op_type for node in model.graph.node]
+    assert found.graph.node[1] == model.graph.node[1]
+    sizes = {v.name: [d.dim_value or d.dim_param for d in v.type.tensor_type.shape.dim] for v in found.graph.value_info}
+    assert sizes["n"] == ["N", 4, 6, 6]
+    assert sizes["t"] == ["N", 6, 6, 4]
+    (result,) = found.graph.output
+    assert [d.dim_value or d.dim_param for d in result.type.tensor_type.shape.dim] == ["N", 4, 6, 6]
+    branch = found.graph.node[3].attribute[0].g.node[0]
+    assert branch == model.graph.node[3].attribute[0].g.node[0]
