@@ -5,7 +5,7 @@ import pytest
 
 from onnxqat.errors import UsageError
 from onnxqat.integer_functions import library
-from onnxqat.integer_functions.functions import softmax
+from onnxqat.integer_functions.functions import softmax, weighted_sum
 from tests.integer_functions import cases
 from tools import integer_operators
 
@@ -170,3 +170,25 @@ def test_sums_of_many_operands_stay_in_int32() -> None:
     for count in (1, 2, 7, 64):
         stages = library.variadic(library.kinds()["WeightedSum"], "uint8", "int8", count).stages()
         assert max(stage.bits for stage in stages) <= 32
+
+
+@pytest.mark.parametrize(
+    ("storage", "operands"), [("int8", 1), ("uint8", 1), ("int8", 3), ("uint8", 7), ("int16", 1), ("uint16", 5)]
+)
+def test_weights_that_are_read_back_give_the_same_multipliers(storage: str, operands: int) -> None:
+    """Around the largest multiplier, where a weight next to it could take the next shift; float32 holds what is read."""
+    function = library.variadic(library.kinds()["WeightedSum"], storage, storage, operands)
+    assert isinstance(function, weighted_sum.Function)
+    grid = cases.CodeGrid(0.1, 0, storage)
+    end = function.bounds()["weight_1"][1]
+    shift = end.bit_length() - 1
+    for step in range(-12, 13):
+        weight = (end + step / 4 * 2.0 ** max(shift - 21, 0)) / 2.0**shift
+        given = {name: np.asarray(weight) for name in function.weights[:-1]}
+        others = (grid,) * (operands - 1)
+        made = [function.constants(grid, grid, cases.Call(parameters=given, others=others))]
+        for _ in range(3):
+            read = function.parameters(made[-1], [grid] * operands, grid)
+            held = {name: np.asarray(np.float32(value), np.float64) for name, value in read.items()}
+            made.append(function.constants(grid, grid, cases.Call(parameters=held, others=others)))
+        assert all(one == made[0] for one in made)

@@ -52,6 +52,19 @@ class Function(IntegerFunction):
         largest_code = max(map(abs, self.range_of_codes))
         return (1 << self._total) // (self.operands * largest_code)
 
+    @property
+    def _end(self) -> float:
+        """Largest product of a weight with a power of two that is a multiplier; a larger one takes the next shift.
+
+        It lies between the numbers that are next to it with either shift, above the largest multiplier. A weight that
+        is read back, next to the one that was given, then has the shift that it had: where one tensor is scaled, as by a
+        Neg, the weight is next to 1, and that is next to the largest multiplier of int8.
+        """
+        most = _whole(self._largest)
+        step = max(2, 1 << max(most.bit_length() - HELD, 0))  # of multipliers with the next shift, in units of this one
+        end = most // step * step + step / 2
+        return end if end > most else most + step / 4
+
     def bounds(self) -> Bounds:
         """See the base class."""
         factors = dict.fromkeys(self.weights[:-1], (-self._largest, self._largest))
@@ -69,13 +82,14 @@ class Function(IntegerFunction):
         addend = self._bias(call) / y.scale + y.zero_point
         addend = addend - sum(factor * grid.zero_point for factor, grid in zip(factors, grids, strict=True))
         largest = max(float(np.abs(factor).max()) for factor in factors)
-        room = [math.log2(self._largest / largest)] if largest else []
+        room = [math.log2(self._end / largest)] if largest else []
         furthest = float(np.abs(addend).max())
         room += [math.log2(((1 << self._total) - 1) / (furthest + self.operands * 0.5))] if furthest else []
         shift = min([self._total, *(math.floor(bits) for bits in room)])
         if shift < 1:
             raise ValueError(f"its weights reach {largest:g} steps of the result, and its bias {furthest:g}")
-        numbers = [_held(factor * 2.0**shift) for factor in factors]
+        most = _whole(self._largest)
+        numbers = [np.asarray(np.clip(_held(factor * 2.0**shift), -most, most)) for factor in factors]
         # With the multipliers as they are rounded, so that zeros of all operands give the bias and no rounding of theirs.
         moved = sum(number * grid.zero_point for number, grid in zip(numbers, grids, strict=True))
         whole = _held(self._bias(call) / y.scale * 2.0**shift) + (y.zero_point << shift) - moved
@@ -122,6 +136,12 @@ class Function(IntegerFunction):
         ]
         largest = sum(products) + float(np.abs(self._bias(call)).max())
         return y.scale * (0.5 + 2.0**-shift * (1.0 + self.operands * self.span_of_codes)) + 2.0**-HELD * largest
+
+
+def _whole(number: int) -> int:
+    """The largest whole number of :data:`HELD` significant bits that is not above `number`."""
+    unused = max(number.bit_length() - HELD, 0)
+    return number >> unused << unused
 
 
 def _held(numbers: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
