@@ -18,6 +18,7 @@ from onnxqat.deployment.workarounds.rknn_linear_layers import RknnLinearLayers
 from onnxqat.deployment.workarounds.rknn_long_strides import RknnLongStrides
 from onnxqat.deployment.workarounds.rknn_max_pools import RknnMaxPools
 from onnxqat.deployment.workarounds.rknn_resize_pairs import RknnResizePairs
+from onnxqat.deployment.workarounds.rknn_six_axes import RknnSixAxes
 from onnxqat.deployment.workarounds.rknn_zero_points import with_kept_grids
 from onnxqat.deployment.workarounds.silu_pairs import SiluPairs
 from onnxqat.graph import inference
@@ -76,6 +77,7 @@ class Compiler(environment_compiler.EnvironmentCompiler):
             RknnLongStrides(),
             RknnLinearLayers(),
             RknnFourAxes(),
+            RknnSixAxes(),
         )
         return with_kept_grids(run_passes(inference.infer_shapes(model), passes).model)
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
 import onnx_ir as ir
 
-from onnxqat.deployment.workarounds import pair
+from onnxqat.deployment.workarounds import pair, reshape
 from onnxqat.graph import build, query, walk
 from onnxqat.passes._base import Context, Pass, Rewrite
 from onnxqat.passes._edits import Log
@@ -55,7 +54,7 @@ def _widen(scope: walk.Scope, node: ir.Node, names: build.Names) -> None:
         assert value is not None
         assert shape is not None
         like = pair.dequantize_of(value)
-        made = _reshape(scope, node, value, (1, *shape), names, f"{base}_wide_{index}")
+        made = reshape.insert(scope, node, value, (1, *shape), names, f"{base}_wide_{index}")
         node.replace_input_with(
             index, made if like is None else pair.insert(scope, node, made, like, names, str(made.name))
         )
@@ -70,17 +69,7 @@ def _widen(scope: walk.Scope, node: ir.Node, names: build.Names) -> None:
     )
     moved.attributes.update(node.attributes)
     scope.insert_before(node, moved)
-    back = _reshape(scope, node, moved.outputs[0], shape, names, base)
+    back = reshape.insert(scope, node, moved.outputs[0], shape, names, base)
     output.replace_all_uses_with(back, replace_graph_outputs=True)
     scope.remove(node, safe=True)
     output.name, back.name = None, base
-
-
-def _reshape(
-    scope: walk.Scope, before: ir.Node, value: ir.Value, sizes: tuple[int, ...], names: build.Names, name: str
-) -> ir.Value:
-    made = names.fresh(f"{name}_reshaped")
-    shape = build.constant(scope, names.fresh(f"{made}_sizes"), np.asarray(sizes, np.int64), before=before)
-    node = build.node("Reshape", [value, shape], [made], dtype=value.dtype, shape=ir.Shape(sizes), name=made)
-    scope.insert_before(before, node)
-    return node.outputs[0]
