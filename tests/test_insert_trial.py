@@ -149,10 +149,11 @@ def test_a_start_for_training_is_red_and_names_what_costs_most(tmp_path: Path) -
     assert result.trial is not None
     assert result.trial.status == "red"
     assert len(result.trial.costly) == 3
+    assert result.trial.costly_at == "outputs"
     report = build.from_insert(result, source="model.onnx", data=str(data), preprocess=None)
     (verdict,) = report.verdicts
     assert "a start for training, not for deployment" in verdict.reason
-    assert result.trial.costly[0][0] in verdict.reason
+    assert f"most noise comes from the quantizers of {result.trial.costly[0][0]} (" in verdict.reason
     assert verdict.remedy.startswith("onnxqat finetune ")
     assert f"--data '{data}'" in verdict.remedy
     assert report.passed is None  # the work was done
@@ -180,7 +181,7 @@ def test_noise_of_few_values_is_told_from_noise_of_all() -> None:
     original = model(1, 1, 1, 1)
     data = open_data({"x": rng.uniform(size=(8, 32, 4)).astype(np.float32)}, of_graph(original.graph), batch_size=8)
     remarks: list[Remark] = []
-    found = trial.run(original, model(1, 1, 1, 1.2), data, remarks)
+    found = trial.attempt(original, model(1, 1, 1, 1.2), data, remarks)
     assert found is not None
     assert found.worst < AMBER_SQNR
     ((message, concern),) = [(r.message, r.concern) for r in remarks]

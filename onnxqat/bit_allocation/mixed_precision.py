@@ -18,6 +18,7 @@ from onnxqat.bit_allocation.measuring import Measure, Measured
 from onnxqat.bit_allocation.result import ChosenLayer, FrontPoint, MixedPrecision, Option
 from onnxqat.bit_allocation.sensitivity import Method, Noise
 from onnxqat.bit_allocation.solver import Choice, Front
+from onnxqat.bridge.switched_module import SwitchedModule
 from onnxqat.data import data as sources
 from onnxqat.data import inputs as model_inputs
 from onnxqat.data import preprocess as lines
@@ -36,7 +37,6 @@ from onnxqat.placement.table_overrides import Overrides
 from onnxqat.runtime import broken_model
 from onnxqat.shell import command
 from onnxqat.types import Remark
-from onnxqat.validation.switched_module import SwitchedModule
 
 if TYPE_CHECKING:
     from onnxqat.data.preprocess import Preprocess

@@ -19,11 +19,10 @@ import numpy.typing as npt
 
 from onnxqat import numerics
 from onnxqat.bit_allocation.candidates import Layer, Widths
+from onnxqat.bridge.switched_module import SwitchedModule
 from onnxqat.calibration.weights import weight_qparams
 from onnxqat.data.data import Data
 from onnxqat.validation.profile_meters import Outputs
-from onnxqat.validation.switched_module import SwitchedModule
-from onnxqat.validation.torch_run import as_input
 
 if TYPE_CHECKING:
     import torch
@@ -134,9 +133,11 @@ class _Layers:
         """One forward and one backward pass for all."""
         import torch
 
+        from onnxqat.bridge.quantizer_noise import Probe
+
         found: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         watched = {id(m): m for modules in ([*self.weights], *self.inputs) for m in modules}
-        handles = [module.register_forward_hook(_Probe(found, key)) for key, module in watched.items()]
+        handles = [module.register_forward_hook(Probe(found, key)) for key, module in watched.items()]
         try:
             self._backward(feeds)
         finally:
@@ -162,10 +163,8 @@ class _Layers:
         import torch
 
         module = self.switched.module
-        for quantizer in self.switched.every:
-            quantizer.state = "float"
-        pairs = zip(module.input_names, module.input_types, strict=True)
-        result = module(*(as_input(torch.tensor(feeds[name]), kind) for name, kind in pairs))
+        self.switched.switch(())
+        result = module(*self.switched.arguments(feeds))
         outputs = result if isinstance(result, tuple) else (result,)
         total: Any = 0.0
         for output in outputs:
@@ -191,20 +190,6 @@ class _Layers:
             activation = sum(noise * self.shares[key] for key, noise in inputs.items())
             found.append(Noise(weights, activation, layer.default.activation))
         return found
-
-
-class _Probe:
-    """A hook that adds a tensor of zeros to what a module gives, whose gradient is that of the result."""
-
-    def __init__(self, found: dict[int, tuple[torch.Tensor, torch.Tensor]], key: int) -> None:
-        self._found, self._key = found, key
-
-    def __call__(self, module: object, inputs: object, output: torch.Tensor) -> torch.Tensor:
-        import torch
-
-        probe = torch.zeros_like(output, requires_grad=True)
-        self._found[self._key] = (probe, output.detach())
-        return output + probe
 
 
 def _inputs(switched: SwitchedModule, layer: Layer) -> list[FakeQuantize]:

@@ -30,6 +30,8 @@ class Change:
         with_db: with all changes. Both are measured with switches, and in the files with and without it for a sole change
             and where switches do not show that it helps.
         cost: integer nodes that become float.
+        alone_db: signal to noise of the output with this quantizer alone, where weights that were rounded on data for the
+            file as it was do not show what it is without each change; NaN elsewhere.
     """
 
     tensor: str
@@ -40,16 +42,19 @@ class Change:
     without_db: float = -math.inf
     with_db: float = math.inf
     cost: int = 0
+    alone_db: float = math.nan
 
     @property
     def is_doubtful(self) -> bool:
-        """True unless switches show that the output is better with it."""
-        return not self.with_db > self.without_db
+        """True unless switches show that the output is better with it, or bad with its quantizer alone."""
+        return not self.with_db > self.without_db and math.isnan(self.alone_db)
 
     def remark(self, total: int) -> Remark:
         """The change in a sentence; `total` is the number of integer nodes without any change."""
         if self.without_db == -math.inf:
             effect = f"without this, {self.output!r} is not finite where that of the float model is"
+        elif math.isnan(self.without_db) and not math.isnan(self.alone_db):
+            effect = f"quantized alone, it leaves {self.output!r} {self.alone_db:.1f} dB; with all changes that has {self.with_db:.1f} dB"
         elif math.isnan(self.without_db):
             effect = f"{self.output!r} has {self.with_db:.1f} dB with all changes"
         else:

@@ -1,10 +1,11 @@
-"""The quantizers that cost an output its accuracy, found by the noise that groups of them bring alone."""
+"""The quantizers that cost an output its accuracy, found by the noise that they bring alone, in groups or one by one."""
 
 from __future__ import annotations
 
 import heapq
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Protocol
 
 Unit = tuple[int, ...]
 """Numbers of the placements that are one quantizer: those of a tie group, or of one tensor."""
@@ -12,13 +13,73 @@ Unit = tuple[int, ...]
 EVEN = 0.5
 """Share of the expectation that all units have alike, since the noise of a tensor itself says little of its effect."""
 
+DOUBT = 4.0
+"""Factor by which the noise of a quantizer differs from what gradients expect, at most, but for few."""
+
 ADDS_UP = 0.5
 """A half with up to this share of a group's noise leaves the difference to the other half. Above it the difference says
 nothing: errors of neighbours cancel in part, and an output does not follow them for long."""
 
 
-class Search:
-    """Bisection of groups of quantizers, the noisiest first.
+class Suspects(Protocol):
+    """Quantizers that cost an output its accuracy, as they are found."""
+
+    def more(self, may_measure: Callable[[], bool]) -> Iterator[tuple[Unit, float]]:
+        """Units that bring at least what is of interest, each with its noise; the search goes on where it stopped.
+
+        Args:
+            may_measure: whether another two measurements are affordable.
+        """
+
+    @property
+    def rest(self) -> float:
+        """Noise of all that was not looked into."""
+
+    @property
+    def ended(self) -> bool:
+        """True if nothing is left that is worth a look."""
+
+
+class Ranked:
+    """Measurements one by one, in an order that is known to be nearly right: that of gradients.
+
+    Args:
+        expected: noise that each unit is expected to bring, in any unit.
+        noise: what a set of units brings alone to the worst of the outputs in question; 1 is what the floor allows.
+        least: units that bring less are of no interest.
+    """
+
+    def __init__(self, expected: Mapping[Unit, float], noise: Callable[[Sequence[Unit]], float], least: float) -> None:
+        self._noise, self._least, self._expected = noise, least, expected
+        self._queue = sorted(expected, key=lambda unit: (-expected[unit], unit))
+        self._seen = self._measured = 0.0
+
+    def more(self, may_measure: Callable[[], bool]) -> Iterator[tuple[Unit, float]]:
+        """Units that bring at least `least`, those first of which most is expected; see :class:`Suspects`."""
+        while not self.ended and may_measure():
+            unit = self._queue.pop(0)
+            found = self._noise([unit])
+            self._seen += self._expected[unit]
+            self._measured += found
+            if found >= self._least:
+                yield unit, found
+
+    @property
+    def rest(self) -> float:
+        """Noise expected of those that were not measured, in proportion to those that were."""
+        return self._scaled(sum(self._expected[unit] for unit in self._queue))
+
+    @property
+    def ended(self) -> bool:
+        """True if less is expected of the next than is of interest, by a factor that says that order is no measure."""
+        return not self._queue or self._scaled(self._expected[self._queue[0]]) < self._least / DOUBT
+
+    def _scaled(self, expected: float) -> float:
+        return expected * self._measured / self._seen if self._seen else math.inf
+
+
+class Bisection:
+    """Bisection of groups of quantizers, the noisiest first, where little is known of what each of them does.
 
     A group is split where both halves are expected to bring the same noise, so that what is suspicious from the start
     is reached in few runs: with the share p of the expectation, in about ``log2(1 / p)``.

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
@@ -71,6 +72,15 @@ class Effects:
     def values(self, unit: Unit) -> npt.NDArray[Any] | None:
         """The constant that a unit quantizes; None for an activation."""
         return query.constant_array(self._constants.get(self.tensors[unit][0]))
+
+    def rounded(self, quantized: ir.Model) -> dict[str, npt.NDArray[Any]]:
+        """Values of the main graph's constants that the file holds otherwise, since they were rounded on data, by name."""
+        before, found = self._calibrated.model.graph.initializers, dict[str, npt.NDArray[Any]]()
+        for name in {tensor for tensors in self.tensors.values() for tensor in tensors} & before.keys():
+            old, new = (query.constant_array(g.get(name)) for g in (before, quantized.graph.initializers))
+            if old is not None and new is not None and new.dtype == np.float32 and not np.array_equal(old, new):
+                found[name] = new
+        return found
 
     def of(self, choices: Choices) -> Effect:
         """The effect of `choices`; weights are looked at only where they have another range."""

@@ -7,6 +7,7 @@ file on every machine. All its runs go through one session (:mod:`onnxqat.insert
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 
 import onnx_ir as ir
@@ -14,7 +15,7 @@ import onnx_ir as ir
 from onnxqat.calibration.resolve import Resolved
 from onnxqat.data.data import Data
 from onnxqat.errors import ModelError
-from onnxqat.insertion import allowed, trial
+from onnxqat.insertion import allowed, suspicion, trial
 from onnxqat.insertion.change import Change
 from onnxqat.insertion.choices import NONE, Choices
 from onnxqat.insertion.placing import Calibrated
@@ -134,7 +135,7 @@ class Guard:
         first = _File(model, plan, resolved, tried, tuple(own))
         if not mends or _is_well(first.tried):
             remarks.extend(own)
-            return Made(model, plan, _trial(first.tried))
+            return Made(model, plan, self._named(first))
         noticed: list[Remark] = []
         best, changes, total = self._repaired(first, noticed)
         changes = _as_files_show(changes, first, best)
@@ -145,7 +146,15 @@ class Guard:
                 Remark(f"the worst output is left at {best.tried.worst:.1f} dB: {self._why}", (), "guard", "result")
             )
         before = None if isinstance(first.tried, Origin) else first.tried
-        return Made(best.model, best.plan, _trial(best.tried), Guarded(before, tuple(changes), self._runs, total))
+        return Made(best.model, best.plan, self._named(best), Guarded(before, tuple(changes), self._runs, total))
+
+    def _named(self, file: _File) -> Trial | None:
+        """The trial of the file to write, with what costs most where an output is noisy; raise if values are not finite."""
+        if isinstance(file.tried, Origin):
+            raise trial.refusal(file.tried)
+        if file.tried is None or not file.tried.noisy:
+            return file.tried
+        return suspicion.named(file.tried, file.model, self._calibrated.model, self._data)
 
     def _repaired(self, first: _File, remarks: list[Remark]) -> tuple[_File, Sequence[Change], int]:
         """The best file that was found, the changes that led to it, and the integer nodes of the first."""
@@ -213,28 +222,27 @@ class Guard:
 def _as_files_show(changes: Sequence[Change], first: _File, best: _File) -> Sequence[Change]:
     """Give a sole change the effect that the files before and after it show.
 
-    Switches leave out biases and weights rounded on data: they can show a loss where the file gains.
+    Switches leave out biases, and weights are rounded on data for all that is in front of them: they can show a loss where
+    the file gains. Of several changes, the file shows what all of them lead to.
     """
-    if len(changes) != 1 or not isinstance(first.tried, Trial) or not isinstance(best.tried, Trial):
+    if not isinstance(best.tried, Trial):
         return changes
-    return [_between(changes[0], first.tried, best.tried)]
+    if len(changes) == 1 and isinstance(first.tried, Trial):
+        return [_between(changes[0], first.tried, best.tried)]
+    after = best.tried.sqnr_db
+    return [
+        dataclasses.replace(c, with_db=after.get(c.output, c.with_db)) if math.isnan(c.with_db) else c for c in changes
+    ]
 
 
 def _between(change: Change, without: Trial, with_it: Trial) -> Change:
     """`change` with the effect on its output that two files show, or on the worst output of the first."""
     before, after, output = without.sqnr_db, with_it.sqnr_db, change.output
-    if change.is_doubtful:
+    if not change.with_db > change.without_db:
         output = min(before, key=before.__getitem__, default=output)
     if output not in before or output not in after:
         return change
     return dataclasses.replace(change, output=output, without_db=before[output], with_db=after[output])
-
-
-def _trial(tried: Trial | Origin | None) -> Trial | None:
-    """Return the trial for the result; raise an error if values were not finite."""
-    if isinstance(tried, Origin):
-        raise trial.refusal(tried)
-    return tried
 
 
 def _is_well(tried: Trial | Origin | None) -> bool:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import statistics
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import numpy.typing as npt
 import onnx_ir as ir
 
 from onnxqat.calibration.resolve import Resolved
 from onnxqat.data.data import Data
+from onnxqat.data.inputs import Feeds
 from onnxqat.insertion import suspicion, trial
 from onnxqat.insertion.allowed import Allowed
 from onnxqat.insertion.change import NAMED, Change, floated
 from onnxqat.insertion.choices import Choices, merged
-from onnxqat.insertion.culprits import Search, Unit
+from onnxqat.insertion.culprits import Bisection, Ranked, Suspects, Unit
 from onnxqat.insertion.effects import Effects
 from onnxqat.insertion.meter import Excess, Meter
 from onnxqat.insertion.placing import Calibrated
@@ -55,6 +59,10 @@ HALVED = 0.5
 SHARE, FEW = 0.25, 2
 """Share of the integer nodes that may go float, and their number in a small model. A file that keeps its accuracy only
 with more of them is none for this table: that is a question of widths or of training, and a person's to answer."""
+
+WORTH = 0.1
+"""Share of the noise that all changes relieve of, each quantizer alone, for which a file is made and its weights are rounded
+anew: of less than half a decibel nothing is left there."""
 
 LITTLE = 1.26
 """Changes without which, all together, noise grows by no more than this factor, 1 dB, are taken back."""
@@ -100,6 +108,9 @@ class Relief:
         self._remedies = Remedies(calibrated, plan, self._effects, data, allowed)
         self._float_before = {name for name, _ in calibrated.plan().float_nodes}
         self._parts: dict[Unit, Remedy] = {}
+        self._alone: dict[Unit, Excess] = {}
+        self._gained: dict[Unit, float] = {}
+        self._rounded: dict[str, npt.NDArray[Any]] = {}
         self.integer_nodes = self._effects.integer_nodes if total is None else total
         self.runs, self.remarks, self.why = 0, list[Remark](), "its quantizers alone do not show what the file does"
 
@@ -127,17 +138,37 @@ class Relief:
         batches = trial.samples(self._data, count)
         watched = [tried.tensor] if isinstance(tried, Origin) else []
         model, table = self._calibrated.model, self._calibrated.table
-        board = Switchboard(model, self._effects.placements, table.pairs, batches, watched)
+        self._rounded = self._effects.rounded(quantized)
+        board = Switchboard(model, self._effects.placements, table.pairs, batches, watched, self._rounded)
         meter = Meter(board, tried, limit)
         if meter.start.value > 1:
-            self._relieve(meter, suspicion.expected(quantized, batches, self._effects), limit)
+            self._relieve(meter, functools.partial(self._suspects, quantized, batches, tried), limit)
             if isinstance(tried, Origin) and not self._parts:
                 self._leave(meter, tried)
         changes = self._needed(meter)
         self.runs = board.runs
         return changes
 
-    def _relieve(self, meter: Meter, expected: Mapping[Unit, float], limit: int) -> None:
+    def _suspects(
+        self,
+        quantized: ir.Model,
+        batches: Sequence[Feeds],
+        tried: Trial | Origin | None,
+        noise: Callable[[Sequence[Unit]], float],
+        least: float,
+    ) -> Suspects:
+        """The search for culprits: in the order of gradients, or by bisection where those cannot be had."""
+        noisy = tried.noisy if isinstance(tried, Trial) else []
+        few, tensors = trial.samples(self._data, suspicion.DIFFERENTIATED), self._effects.tensors
+        known = suspicion.at_outputs(quantized, self._calibrated.model, few, noisy) if noisy else {}
+        if all(tensor in known for of in tensors.values() for tensor in of):
+            return Ranked({unit: sum(known[tensor] for tensor in of) for unit, of in tensors.items()}, noise, least)
+        known = suspicion.at_tensors(quantized, batches)
+        middle = statistics.median(known.values()) if known else 0.0  # of those in branches of If nothing is known
+        expected = {unit: max(known.get(tensor, middle) for tensor in of) for unit, of in tensors.items()}
+        return Bisection(self._effects.units, expected, noise, least)
+
+    def _relieve(self, meter: Meter, suspects: Callable[..., Suspects], limit: int) -> None:
         """Look for culprits and relieve them, until the floor is reached or runs or culprits are used up."""
         known: dict[Unit, Excess] = {}
 
@@ -148,13 +179,13 @@ class Relief:
             return found.value
 
         least = max(LEAST, min(meter.start.value, 1 / LEAST) / EVEN)
-        search = Search(self._effects.units, expected, noise, least)
+        search = suspects(noise, least)
         culprits: list[Unit] = []
         now = meter.start
         while now.value > 1:
             batch: dict[Unit, Excess] = {}
             for unit, _ in search.more(lambda: meter.left > limit * (1 - SEARCH)):
-                batch[unit] = known[unit]
+                batch[unit] = self._alone[unit] = known[unit]
                 if search.rest <= REST or len(batch) == BATCH:
                     break
             if not batch:
@@ -180,6 +211,7 @@ class Relief:
                     best = found, name, choices
             if best is None or best[0].value > HALVED * alone.value:
                 continue
+            self._gained[unit] = alone.value - best[0].value
             culprits[unit] = best[0]
             tensor = self._effects.tensors[unit][0]
             what = f"{tensor!r} has the range that {best[1]} finds"
@@ -209,6 +241,7 @@ class Relief:
             remedy = self._other_type(unit, alone)  # beside what was changed since
             if remedy is not None and self._is_cheap(remedy, self._without(unit), alone):
                 self._parts[unit], looked = remedy, False
+                self._gained[unit] = self._alone[unit].value
                 culprits[unit] = dataclasses.replace(alone, value=0.0)
         return now if looked or meter.left < LAST else self._excess(meter, None)
 
@@ -254,9 +287,18 @@ class Relief:
 
     # ---------------------------------------------------------------- what is needed
     def _needed(self, meter: Meter) -> list[Change]:
-        """Take back changes without a notable effect, and return the others with their effects."""
+        """Take back changes without a notable effect, and return the others with their effects.
+
+        Where weights were rounded on data, in turn, to make up for the noise in front of them, the switches cannot leave out
+        one: the others are rounded for it. What each brings alone has to do.
+        """
         if not self._parts:
             return []
+        if self._rounded:
+            if sum(self._gained.values()) < WORTH * meter.start.value < math.inf:
+                self.why = "nothing more helps"
+                return []
+            return [self._apart(unit) for unit in self._parts]
         reached = self._excess(meter, None)
         enough = max(1 if reached.value <= 1 else 0, LITTLE * reached.value)
         without: dict[Unit, Excess] = {}
@@ -291,6 +333,17 @@ class Relief:
         found: dict[str, Any] = {"output": reached.output, "without_db": math.nan, "with_db": reached.decibels}
         if without is not None:
             found |= {"output": without.output, "without_db": without.decibels}
+        return self._costed(unit, change, found)
+
+    def _apart(self, unit: Unit) -> Change:
+        """Return the change for `unit` with what it relieves of alone, and its cost beside the others."""
+        change, alone = self._parts[unit][0], self._alone.get(unit)
+        found: dict[str, Any] = {"without_db": math.nan, "with_db": math.nan}
+        if alone is not None:
+            found |= {"output": alone.output, "alone_db": alone.decibels}
+        return self._costed(unit, change, found)
+
+    def _costed(self, unit: Unit, change: Change, found: dict[str, Any]) -> Change:
         if change.kind != "float":
             return dataclasses.replace(change, **found)
         known = self._effects.of(self._without(unit)).float_nodes

@@ -1,8 +1,10 @@
-"""Order in which a search for culprits looks at quantizers: by the noise that each adds to its own tensor."""
+"""The noise that is expected of each quantizer: at the outputs by gradients, or at its own tensor."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+import math
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,30 +12,66 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from onnxqat.calibration.noise import squares
+from onnxqat.data.data import Data
 from onnxqat.data.inputs import Feeds
+from onnxqat.errors import QatError
+from onnxqat.graph import query
 from onnxqat.insertion import trial
-from onnxqat.insertion.culprits import Unit
-from onnxqat.insertion.effects import Effects
+from onnxqat.insertion.trial import Trial
 
 Array = npt.NDArray[Any]
+DIFFERENTIATED = 2
+"""Samples whose gradients tell what costs most: activations and gradients of both are in memory at once."""
+
+NAMED = 3
+"""Tensors that are named where an output is noisy."""
+
 BULK = 99.0
 """Percentile of the magnitudes up to which values are looked at by themselves: beside an outlier, what its range does to
 all others is no noise to speak of."""
 
 
-def expected(quantized: ir.Model, batches: Sequence[Feeds], effects: Effects) -> dict[Unit, float]:
-    """Noise of each quantizer as a share of its tensor, or of the bulk of its values where that is more.
-
-    Those of which nothing is known, in branches of If, are taken for the middle of the others.
+def at_outputs(
+    quantized: ir.Model, original: ir.Model, batches: Sequence[Feeds], outputs: Collection[str]
+) -> dict[str, float]:
+    """Noise that each quantizer alone brings to the `outputs`, as a share of their signal, from gradients.
 
     Args:
         quantized: the file.
-        batches: samples.
-        effects: the quantizers.
+        original: the model that its quantizers were put into, whose weights no data have rounded.
+        batches: samples; activations and gradients of each of them are in memory at once.
+        outputs: those that have too much noise.
+
+    Returns:
+        The noise by tensor; empty where torch is missing or cannot run the model, or no gradient reaches a quantizer.
     """
-    known = {tensor: _share(x, codes) for tensor, x, codes in trial.rounded(quantized, batches)}
-    middle = float(np.median(list(known.values()))) if known else 0.0
-    return {unit: max(known.get(tensor, middle) for tensor in tensors) for unit, tensors in effects.tensors.items()}
+    try:
+        from onnxqat.bridge import quantizer_noise
+        from onnxqat.bridge.switched_module import SwitchedModule
+
+        constants = {name: query.constant_array(value) for name, value in original.graph.initializers.items()}
+        weights = {name: values for name, values in constants.items() if values is not None}
+        found = quantizer_noise.of_each(SwitchedModule(quantized), batches, outputs=outputs, weights=weights)
+    except (ImportError, QatError, RuntimeError, ValueError):
+        return {}
+    return found if sum(found.values()) > 0 else {}
+
+
+def at_tensors(quantized: ir.Model, batches: Sequence[Feeds]) -> dict[str, float]:
+    """Noise of each quantizer of the main graph as a share of its tensor, or of the bulk of its values where that is more."""
+    return {tensor: _share(x, codes) for tensor, x, codes in trial.rounded(quantized, batches)}
+
+
+def named(tried: Trial, quantized: ir.Model, original: ir.Model, data: Data) -> Trial:
+    """`tried`, with the quantizers that cost its outputs most; see :func:`at_outputs` for the arguments."""
+    noise = at_outputs(quantized, original, trial.samples(data, DIFFERENTIATED), tried.noisy)
+    if noise:
+        measured = {tensor: -10 * math.log10(share) for tensor, share in noise.items() if share > 0}
+    else:
+        rounded = trial.rounded(quantized, trial.samples(data))
+        measured = {tensor: trial.sqnr(codes, x) for tensor, x, codes in rounded}
+    costly = tuple(sorted(measured.items(), key=lambda entry: entry[1])[:NAMED])
+    return dataclasses.replace(tried, costly=costly, costly_at="outputs" if noise else "tensors")
 
 
 def _share(x: Array, codes: Array) -> float:

@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from onnxqat.calibration.noise import squares
 from onnxqat.data.inputs import Feeds
-from onnxqat.graph import build, edit, qdq, walk
+from onnxqat.graph import build, edit, qdq, query, walk
 from onnxqat.passes import _base
 from onnxqat.passes.place_qdq import PlaceQdq
 from onnxqat.runtime import joined_runs
@@ -32,12 +32,16 @@ LOUD = 1e6
 
 @dataclasses.dataclass(frozen=True)
 class _Wire:
-    """Names of the constants that a run may replace; those of the parameters are None where numpy lacks their type."""
+    """Names of the constants that a run may replace; those of the parameters are None where numpy lacks their type.
+
+    That of the values is of a constant that was rounded on data.
+    """
 
     switch: str
     scale: str | None
     zero_point: str | None
     dtype: str
+    values: str | None = None
 
 
 class Switchboard:
@@ -53,6 +57,8 @@ class Switchboard:
         pairs: as of the backend table.
         batches: samples.
         watched: tensors that are to be finite, besides the outputs.
+        rounded: constants by name as they are in front of their quantizers, where that is not as in `model`: rounded on
+            data. On other parameters they are as in `model`.
 
     Attributes:
         runs: runs so far, that of the reference among them.
@@ -68,10 +74,13 @@ class Switchboard:
         pairs: Any,
         batches: Sequence[Feeds],
         watched: Iterable[str] = (),
+        rounded: Mapping[str, Array] | None = None,
     ) -> None:
         self.placements, self.runs = tuple(placements), 0
         self._batches = list(batches)
-        switched, self._wires = _switched(model, self.placements, pairs)
+        switched, self._wires = _switched(model, self.placements, pairs, rounded or {})
+        constants = {name: query.constant_array(model.graph.initializers[name]) for name in rounded or {}}
+        self._before = {name: values for name, values in constants.items() if values is not None}
         names = {str(v.name) for scope in walk.scopes(model) for v in walk.values(scope)}
         outputs = [str(v.name) for v in model.graph.outputs]
         self._watched = [name for name in watched if name in names and name not in outputs]
@@ -127,10 +136,14 @@ class Switchboard:
             if wire is not None and wire.scale is not None and wire.zero_point is not None:
                 feeds[wire.scale] = qparams.scale
                 feeds[wire.zero_point] = qparams.zero_point.astype(wire.dtype)
+            if wire is not None and wire.values is not None:
+                feeds[wire.values] = self._before[self.placements[number].tensor]
         return joined_runs.run(self._session, [{**batch, **feeds} for batch in self._batches], self._names)
 
 
-def _switched(model: ir.Model, placements: Sequence[Placement], pairs: Any) -> tuple[ir.Model, dict[int, _Wire]]:
+def _switched(
+    model: ir.Model, placements: Sequence[Placement], pairs: Any, rounded: Mapping[str, Array]
+) -> tuple[ir.Model, dict[int, _Wire]]:
     """A copy of `model` with the quantizers of `placements` behind switches, and the wires of each by its number."""
     copy = model.clone()
     # The rule of a pair is what tells which placement it came from.
@@ -148,13 +161,15 @@ def _switched(model: ir.Model, placements: Sequence[Placement], pairs: Any) -> t
                 continue
             placement = placements[int(number)]
             if int(number) not in wires:
-                wires[int(number)] = _wire(copy, names, placement)
+                wires[int(number)] = _wire(copy, names, placement, rounded.get(placement.tensor))
             _put_switch(scope, node, names, wires[int(number)][1])
     return copy, {number: wire for number, (wire, _) in wires.items()}
 
 
-def _wire(model: ir.Model, names: build.Names, placement: Placement) -> tuple[_Wire, list[ir.Value | None]]:
-    """Constants of `placement` in the main graph that are inputs too: switch, scale and zero point."""
+def _wire(
+    model: ir.Model, names: build.Names, placement: Placement, rounded: Array | None
+) -> tuple[_Wire, list[ir.Value | None]]:
+    """Constants of `placement` in the main graph that are inputs too: switch, scale, zero point, and `rounded` values."""
     storage, base = placement.qparams.qtype.storage, placement.tensor
     made: list[ir.Value | None] = [build.constant(model.graph, names.fresh(f"{base}_switch"), np.asarray(True))]
     if storage in FED:
@@ -164,9 +179,10 @@ def _wire(model: ir.Model, names: build.Names, placement: Placement) -> tuple[_W
         made.append(build.constant(model.graph, names.fresh(f"{base}_fed_zero_point"), qparams.zero_point, dtype))
     else:
         made += [None, None]
+    made.append(None if rounded is None else build.constant(model.graph, names.fresh(f"{base}_rounded"), rounded))
     model.graph.inputs.extend(v for v in made if v is not None)
-    switch, scale, zero_point = (None if v is None else str(v.name) for v in made)
-    return _Wire(str(switch), scale, zero_point, storage), made
+    switch, scale, zero_point, values = (None if v is None else str(v.name) for v in made)
+    return _Wire(str(switch), scale, zero_point, storage, values), made
 
 
 def _put_switch(scope: walk.Scope, quantize: ir.Node, names: build.Names, wires: list[ir.Value | None]) -> None:
@@ -174,10 +190,13 @@ def _put_switch(scope: walk.Scope, quantize: ir.Node, names: build.Names, wires:
     source, pair = quantize.inputs[0], [quantize]
     while not qdq.is_dequantize(pair[-1]):
         pair.append(pair[-1].outputs[0].consumers()[0])
+    switch, scale, zero_point, rounded = wires
     for node in (quantize, pair[-1]):
-        for index, value in enumerate(wires[1:], start=1):
+        for index, value in enumerate((scale, zero_point), start=1):
             if value is not None:
                 node.replace_input_with(index, value)
+    if rounded is not None:
+        quantize.replace_input_with(0, rounded)
     old = pair[-1].outputs[0]
     uses = list(old.uses())
     on = ir.Graph([], [], nodes=[], name=names.fresh(f"{old.name}_on"))
@@ -185,7 +204,7 @@ def _put_switch(scope: walk.Scope, quantize: ir.Node, names: build.Names, wires:
     off = ir.Graph([], plain.outputs, nodes=[plain], name=names.fresh(f"{old.name}_off"))
     switched = build.node(
         "If",
-        [wires[0]],
+        [switch],
         [names.fresh(f"{old.name}_switched")],
         {"then_branch": on, "else_branch": off},
         dtype=old.dtype,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -37,9 +37,6 @@ SAMPLES = 8
 MOST_BYTES = 2**29
 """Tensors that are held at once to measure quantizers at their own; onnxruntime holds them a second time."""
 
-NAMED = 3
-"""Tensors that are named where the output is noisy."""
-
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
@@ -49,18 +46,26 @@ class Trial:
         samples: calibration samples that were run.
         sqnr_db: of each float output by name, as ``10 log10(sum(float²) / sum((float - quantized)²))``; infinite where
             the two are equal.
-        costly: below :data:`onnxqat.verdict.AMBER_SQNR`, the tensors whose quantizers add most noise of their own, each
-            with the signal to noise of the tensor behind its quantizer against that in front of it.
+        costly: below :data:`onnxqat.verdict.AMBER_SQNR`, the tensors whose quantizers cost most, the worst first, each
+            with a signal to noise in dB.
+        costly_at: where that is: at the noisy outputs with this quantizer alone, as gradients tell, or, without torch, at
+            the tensor itself.
     """
 
     samples: int
     sqnr_db: dict[str, float]
     costly: tuple[tuple[str, float], ...] = ()
+    costly_at: Literal["outputs", "tensors"] = "outputs"
 
     @property
     def worst(self) -> float:
         """The lowest signal to noise of all outputs."""
         return min(self.sqnr_db.values(), default=math.inf)
+
+    @property
+    def noisy(self) -> list[str]:
+        """The outputs below :data:`onnxqat.verdict.AMBER_SQNR`."""
+        return [name for name, decibels in self.sqnr_db.items() if decibels < AMBER_SQNR]
 
     @property
     def status(self) -> Status:
@@ -70,7 +75,9 @@ class Trial:
         return "amber" if self.worst < AMBER_SQNR else "green"
 
 
-def run(original: ir.Model, quantized: ir.Model, data: Data, remarks: list[Remark]) -> Trial | None:
+def attempt(
+    original: ir.Model, quantized: ir.Model, data: Data, remarks: list[Remark], finished: Finished | None = None
+) -> Trial | non_finite.Origin | None:
     """Run a few samples of `data` through both models in onnxruntime, optimizations off.
 
     Args:
@@ -78,31 +85,12 @@ def run(original: ir.Model, quantized: ir.Model, data: Data, remarks: list[Remar
         quantized: the same with quantizers.
         data: calibration data.
         remarks: why nothing was run, where onnxruntime does not run one of them.
-
-    Returns:
-        The trial; None where nothing was run.
-
-    Raises:
-        CheckError: ``quantized-not-finite``: a value is NaN or infinite where that of the float model is finite.
-    """
-    found = attempt(original, quantized, data, remarks)
-    if isinstance(found, non_finite.Origin):
-        raise refusal(found)
-    return found
-
-
-def attempt(
-    original: ir.Model, quantized: ir.Model, data: Data, remarks: list[Remark], finished: Finished | None = None
-) -> Trial | non_finite.Origin | None:
-    """Run like :func:`run`, but return the origin of NaN or infinities instead of raising an error.
-
-    Args:
-        original: as there.
-        quantized: as there.
-        data: as there.
-        remarks: as there.
         finished: returns a model as it is written, with integer functions, whose results are always finite: a quotient
             by the code of zero is the end of its grid. It is what is run where `quantized` is not finite.
+
+    Returns:
+        The trial; the origin where a value is NaN or infinite and that of the float model is not; None where nothing
+        was run.
     """
     if not data.repeatable:
         return None
@@ -121,13 +109,12 @@ def attempt(
         remarks.extend(
             _in_few_values({name: (found[name], wanted[name]) for name, db in noise.items() if db < AMBER_SQNR})
         )
-        costly = _costly(quantized, batches) if min(noise.values(), default=math.inf) < AMBER_SQNR else ()
     except ModelError as error:
         remarks.append(Remark(f"the quantized model was not run: {error.message}", source="insert"))
         return None
     if origin is not None:
         return origin
-    return Trial(sum(map(samples_of, batches)), noise, costly)
+    return Trial(sum(map(samples_of, batches)), noise)
 
 
 def _in_few_values(noisy: Mapping[str, tuple[Array, Array]]) -> Iterator[Remark]:
@@ -179,12 +166,6 @@ def sqnr(value: Array, reference: Array) -> float:
     if not noise:
         return math.inf
     return 10 * math.log10(signal / noise) if signal else -math.inf
-
-
-def _costly(quantized: ir.Model, batches: Sequence[Feeds]) -> tuple[tuple[str, float], ...]:
-    """The quantizers of the main graph with most noise of their own, the worst first."""
-    found = {tensor: sqnr(codes, x) for tensor, x, codes in rounded(quantized, batches)}
-    return tuple(sorted(found.items(), key=lambda entry: entry[1])[:NAMED])
 
 
 def rounded(quantized: ir.Model, batches: Sequence[Feeds]) -> Iterator[tuple[str, Array, Array]]:

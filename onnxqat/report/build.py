@@ -82,7 +82,10 @@ def _trial_verdict(trial: Trial, training: str) -> Verdict:
     if trial.status == "green":
         return Verdict("accuracy", "green", reason)
     costly = ", ".join(f"{name} ({shown(noise, 'decibel')})" for name, noise in trial.costly)
-    named = f"; most noise of their own have {costly}" if costly else ""
+    where = (
+        "most noise comes from the quantizers of" if trial.costly_at == "outputs" else "most noise of their own have"
+    )
+    named = f"; {where} {costly}" if costly else ""
     if trial.status == "red":
         return Verdict("accuracy", "red", f"{reason}: a start for training, not for deployment{named}", training)
     return Verdict("accuracy", "amber", reason + named, training)

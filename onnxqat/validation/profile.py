@@ -15,6 +15,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from onnxqat import metrics, notebook_progress
+from onnxqat.bridge.switched_module import SwitchedModule
 from onnxqat.data import non_finite_data
 from onnxqat.data import preprocess as lines
 from onnxqat.data.data import Data
@@ -28,7 +29,6 @@ from onnxqat.validation import recorded_widths, relief_lists, remedies
 from onnxqat.validation.check_inputs import check_alike, name_of, open_data
 from onnxqat.validation.profile_meters import Outputs, TensorMeter, Unit, layers_of, point, sensitivity
 from onnxqat.validation.profile_result import By, CurvePoint, LayerProfile, Measure, ProfileReport, TensorProfile, Way
-from onnxqat.validation.switched_module import SwitchedModule
 
 if TYPE_CHECKING:
     from onnxqat.bridge.quantizers.fake_quantize import FakeQuantize

@@ -10,12 +10,12 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from onnxqat.bridge.switched_module import target_of
 from onnxqat.graph import qdq, query
 from onnxqat.graph.data_movement import MOVES
 from onnxqat.graph.quantizer import Quantizer
 from onnxqat.metrics._closeness import Closeness
 from onnxqat.validation.profile_result import Cost, CurvePoint, LayerProfile, Measure, TensorProfile
-from onnxqat.validation.switched_module import target_of
 from onnxqat.validation.tensor_statistics import StatisticsMeter
 
 if TYPE_CHECKING:

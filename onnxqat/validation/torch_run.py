@@ -14,8 +14,6 @@ from onnxqat.graph.quantizer import Quantizer
 from onnxqat.types import Remark
 
 if TYPE_CHECKING:
-    import torch
-
     from onnxqat.bridge.module import OnnxModule
 
 Array = npt.NDArray[Any]
@@ -38,6 +36,7 @@ class TorchRun:
         import torch
 
         from onnxqat.bridge.importing.importer import capture
+        from onnxqat.bridge.importing.values import as_input
 
         pairs = zip(self._module.input_names, self._module.input_types, strict=True)
         arguments = [as_input(torch.tensor(feeds[name]), kind) for name, kind in pairs]
@@ -74,15 +73,6 @@ class TorchRun:
                 return as_array(module(torch.tensor(x)))
 
         return apply
-
-
-def as_input(value: torch.Tensor, kind: str) -> torch.Tensor:
-    """`value` in the type of the input, where both are floats."""
-    from onnxqat.bridge.importing.values import TORCH_DTYPES
-
-    wanted = TORCH_DTYPES.get(ir.DataType.__members__.get(kind, ir.DataType.UNDEFINED))
-    fits = wanted is None or not (wanted.is_floating_point and value.is_floating_point())
-    return value if fits else value.to(wanted)
 
 
 def open_torch(model: ir.Model, remarks: list[Remark]) -> TorchRun | None:

@@ -152,3 +152,18 @@ def in_branch() -> Made:
     whole = helper.make_model(graph, opset_imports=list(model.opset_import), ir_version=8)
     onnx.checker.check_model(whole, full_check=True)
     return whole, data
+
+
+def offset() -> Made:
+    """``level`` is rounded finely against its size, and ``differences`` tell of nothing but what is lost thereby.
+
+    Sixteen quantizers with noise of their own, which does no harm, stand in front of it.
+    """
+    w = Writer()
+    x = w.layers("x", count=8)
+    level = w.node("Add", [w.node("Mul", [x, w.constant("small", 0.02)], "little"), w.constant("far", 5.0)], "level")
+    kernel = np.zeros((8, 1, 1, 2))
+    kernel[..., 0], kernel[..., 1] = 1, -1
+    differences = w.node("Conv", [level, w.constant("kernel", kernel)], "differences", group=8)
+    w.node("Conv", [differences, w.constant("last", w.random.standard_normal((8, 8, 1, 1)) / 3)], "y")
+    return w.model([3, 8, 8], {"y": [8, 8, 7]}), {"x": images()}

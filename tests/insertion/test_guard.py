@@ -12,7 +12,7 @@ import onnxqat
 from onnxqat.errors import CheckError
 from onnxqat.graph import qdq
 from onnxqat.insertion import guard as guarding
-from onnxqat.insertion import relief
+from onnxqat.insertion import relief, suspicion
 from onnxqat.insertion.change import Change
 from onnxqat.insertion.insert import InsertResult
 from onnxqat.insertion.relief import Relief
@@ -252,3 +252,14 @@ def test_a_change_that_was_not_measured_is_proven_in_the_file(monkeypatch: pytes
         for r in (result, insert(culprits.outlier_channel(), guard=False))
     ]
     assert scales[0] == scales[1]
+
+
+def test_gradients_lead_to_a_culprit_that_is_quiet_at_its_own_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = insert(culprits.offset())
+    assert "level" in {change.tensor for change in changes(found)}
+    assert worst(found) > AMBER_SQNR
+    monkeypatch.setattr(suspicion, "at_outputs", lambda *a: {})  # as without torch
+    without = insert(culprits.offset())
+    assert found.guard is not None
+    assert without.guard is not None
+    assert found.guard.runs < without.guard.runs

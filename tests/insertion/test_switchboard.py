@@ -53,7 +53,7 @@ def test_a_quantizer_counts_while_it_is_on(qtype: QType) -> None:
 def test_a_quantizer_that_is_off_computes_nothing(text: str, tensors: tuple[str, ...]) -> None:
     """Hundreds of them would take longer than the network does."""
     model = ir.from_proto(onnx.shape_inference.infer_shapes(parser.parse_model(text)))
-    switched, wires = switchboard._switched(model, quantizers(*tensors), "tensor")
+    switched, wires = switchboard._switched(model, quantizers(*tensors), "tensor", {})
     assert len(wires) == len(tensors)
     pairs = {"QuantizeLinear", "DequantizeLinear"}
     found = [node for node in switched.graph.all_nodes() if node.op_type in pairs]
@@ -62,3 +62,21 @@ def test_a_quantizer_that_is_off_computes_nothing(text: str, tensors: tuple[str,
         assert node.graph is not None
         assert {n.op_type for n in node.graph} == pairs
     onnx.checker.check_model(ir.to_proto(switched), full_check=True)
+
+
+def test_a_constant_that_was_rounded_on_data_counts_as_the_file_has_it() -> None:
+    text = f"{HEADER} g (float[4] x) => (float[4] y) <float[4] w = {{0.1, 0.4, 0.8, 1.3}}> {{ y = Mul(x, w) }}"
+    x, w = np.float32([1, 2, 3, 4]), np.float32([0.1, 0.4, 0.8, 1.3])
+    moved = np.float32([0.0, 0.6, 0.6, 1.5])
+    placements = quantizers("w")
+    board = Switchboard(ir.from_proto(parser.parse_model(text)), placements, "tensor", [{"x": x}], (), {"w": moved})
+    finer = QParams(np.float32(0.1), np.int64(7), BYTES)
+
+    def share(weight: np.ndarray) -> float:
+        wanted = (x * w).astype(np.float64)
+        return float(((x * weight - wanted) ** 2).sum() / (wanted**2).sum())
+
+    assert board.noise(()) == {"y": 0.0}
+    on_its_grid = numerics.fake_quantize(moved, placements[0].qparams)
+    assert board.noise([0])["y"] == pytest.approx(share(on_its_grid), rel=1e-6)
+    assert board.noise([0], {0: finer})["y"] == pytest.approx(share(numerics.fake_quantize(w, finer)), rel=1e-6)

@@ -125,6 +125,13 @@ Number: TypeAlias = "int | float | bool | fx.Node"
 Argument: TypeAlias = Any
 
 
+def as_input(value: torch.Tensor, kind: str) -> torch.Tensor:
+    """Cast `value` to the element type named `kind`, where both are floats."""
+    wanted = TORCH_DTYPES.get(ir.DataType.__members__.get(kind, ir.DataType.UNDEFINED))
+    fits = wanted is None or not (wanted.is_floating_point and value.is_floating_point())
+    return value if fits else value.to(wanted)
+
+
 def tensor(array: np.ndarray, dtype: ir.DataType) -> torch.Tensor:
     """A torch tensor with the values of `array`; never shares memory with it.
 

@@ -14,9 +14,10 @@ from onnxqat.data.sources import as_array
 from onnxqat.graph import qdq
 from onnxqat.graph.quantizer import Quantizer
 from onnxqat.types import Remark
-from onnxqat.validation.torch_run import as_input
 
 if TYPE_CHECKING:
+    import torch
+
     from onnxqat.bridge.quantizers.fake_quantize import FakeQuantize
 
 Array = npt.NDArray[Any]
@@ -59,12 +60,8 @@ class SwitchedModule:
         """Outputs and, with `inner`, quantized tensors by name, with the quantizers `on` in effect and no others."""
         import torch
 
-        for quantizer in self.every:
-            quantizer.state = "float"
-        for quantizer in on:
-            quantizer.state = "quantize"
-        pairs = zip(self.module.input_names, self.module.input_types, strict=True)
-        arguments = [as_input(torch.tensor(feeds[name]), kind) for name, kind in pairs]
+        self.switch(on)
+        arguments = self.arguments(feeds)
         with torch.inference_mode():
             result, found = self._capture(*arguments) if inner else (self.module(*arguments), {})
         outputs = result if isinstance(result, tuple) else (result,)
@@ -73,6 +70,22 @@ class SwitchedModule:
             {name: as_array(value) for name, value in named.items()},
             {name: as_array(value) for name, value in found.items()},
         )
+
+    def switch(self, on: Iterable[FakeQuantize]) -> None:
+        """Put the quantizers `on` in effect and no others."""
+        for quantizer in self.every:
+            quantizer.state = "float"
+        for quantizer in on:
+            quantizer.state = "quantize"
+
+    def arguments(self, feeds: Mapping[str, Array]) -> list[torch.Tensor]:
+        """The inputs of the module, in its order."""
+        import torch
+
+        from onnxqat.bridge.importing.values import as_input
+
+        pairs = zip(self.module.input_names, self.module.input_types, strict=True)
+        return [as_input(torch.tensor(feeds[name]), kind) for name, kind in pairs]
 
     def without(self, off: Iterable[FakeQuantize]) -> list[FakeQuantize]:
         """All quantizers but those in `off`."""
