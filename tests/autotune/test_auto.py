@@ -267,6 +267,7 @@ def test_an_interruption_leaves_the_best_so_far(
     def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
+    monkeypatch.setattr(reconstruction, "MOST", 20)
     monkeypatch.setattr(tuning.Tuning, "run", interrupted)
     given = {"data": {"image": tiny.images(40)}, "overrides": BITS, "target_drop": 0.0}
     with pytest.raises(KeyboardInterrupt):
