@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
@@ -104,18 +105,15 @@ class OnnxModule(fx.GraphModule):
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_restore, (_flatten(self.graph), self._plain_state()))
+        return (_restore, (_flatten(self.graph), _plain(self)))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> OnnxModule:
-        copied = _restore(_flatten(self.graph), copy.deepcopy(self._plain_state(), memo))
+        copied = _restore(_flatten(self.graph), copy.deepcopy(_plain(self), memo))
         memo[id(self)] = copied
         return copied
 
     def __copy__(self) -> OnnxModule:
-        return _restore(_flatten(self.graph), dict(self._plain_state()))
-
-    def _plain_state(self) -> dict[str, Any]:
-        return {key: value for key, value in self.__dict__.items() if key not in ("_graph", "_code", "_lineno_map")}
+        return _restore(_flatten(self.graph), _plain(self))
 
 
 def make(root: nn.Module, graph: fx.Graph, attributes: dict[str, Any]) -> OnnxModule:
@@ -172,16 +170,29 @@ def _decode(value: Any, nodes: dict[str, fx.Node]) -> Any:
     return value
 
 
+def _plain(module: OnnxModule) -> dict[str, Any]:
+    """The attributes of `module` without its graph and what fx makes of that."""
+    return {key: value for key, value in vars(module).items() if key not in ("_graph", "_code", "_lineno_map")}
+
+
 def _restore(spec: _Spec, state: dict[str, Any]) -> OnnxModule:
     graph, nodes = fx.Graph(), dict[str, fx.Node]()
     for op, name, target, args, kwargs, meta in spec:
         arguments = tuple(_decode(list(args), nodes))
         nodes[name] = graph.create_node(op, target, arguments, _decode(dict(kwargs), nodes), name=name)
         nodes[name].meta.update(meta)
-    module = OnnxModule(nn.Module(), fx.Graph(), class_name="OnnxModule")
-    module.__dict__.update(state)
+    # Not by __init__, which compiles the code of a graph: that of one graph is enough.
+    module = OnnxModule.__new__(OnnxModule)
+    type(module).__name__ = OnnxModule.__name__  # each has a class of its own
+    module.__dict__.update({key: copy.copy(value) for key, value in _blank().items()} | state)
     module.graph = graph
     return module
+
+
+@functools.cache
+def _blank() -> dict[str, Any]:
+    """Attributes of a module without a graph, as fx makes them."""
+    return _plain(OnnxModule(nn.Module(), fx.Graph(), class_name=OnnxModule.__name__))
 
 
 class _TensorHooks(nn.Module):
