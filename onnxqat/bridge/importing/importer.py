@@ -79,7 +79,7 @@ def to_torch(
             ``model-too-large``; ``model-not-runnable`` where onnxruntime refuses what cannot be imported.
     """
     graph = io.load(model)
-    has_functions = calls.expand(graph) > 0
+    has_functions = _expand_calls(graph)
     graph = prepare(graph)
     quantizer_checks.check(graph)
     module = _Importer(graph, quantizer_factory or quantizer_modules.default_factory).run()
@@ -95,10 +95,7 @@ def to_torch(
 def prepare(model: ir.Model) -> ir.Model:
     """Inline model-local functions and infer shapes; the values that exist keep their names."""
     model, mixed = functions.inline(model)
-    results = {id(v) for graph in model.graphs() for v in graph.outputs}
-    for value in _inner_values(model):
-        rank = value.shape.rank() if value.shape is not None and id(value) in results else None
-        value.shape = None if rank is None else ir.Shape([None] * rank)
+    _forget_sizes(model)
     model = model if mixed else inference.infer(model)
     sizes.check(model, "the model", inferred=True)
     element_types.complete(model)
@@ -106,10 +103,30 @@ def prepare(model: ir.Model) -> ir.Model:
     return model
 
 
-def _inner_values(model: ir.Model) -> list[ir.Value]:
-    """List the values that nodes compute, graph outputs aside: their sizes in a file may be stale, so are inferred."""
+def _expand_calls(model: ir.Model) -> bool:
+    """Show calls of integer functions as operators; returns whether there are any.
+
+    Nothing infers the results of those operators, so they keep the shapes that follow from the functions' bodies.
+    """
+    if next(calls.places(model), None) is None:
+        return False
+    _forget_sizes(model)
+    inference.infer(model)
+    return calls.expand(model) > 0
+
+
+def _forget_sizes(model: ir.Model) -> None:
+    """Forget sizes of what nodes compute, graph outputs aside: those in a file may be stale, and are inferred."""
     outputs = {id(v) for v in model.graph.outputs}
-    return [v for node in walk.nodes(model) for v in node.outputs if id(v) not in outputs]
+    results = {id(v) for graph in model.graphs() for v in graph.outputs}
+    for value in (v for node in walk.nodes(model) if not _stands_for_call(node) for v in node.outputs):
+        if id(value) not in outputs:
+            rank = value.shape.rank() if value.shape is not None and id(value) in results else None
+            value.shape = None if rank is None else ir.Shape([None] * rank)
+
+
+def _stands_for_call(node: ir.Node) -> bool:
+    return calls.FUNCTION in node.metadata_props
 
 
 class _Importer:

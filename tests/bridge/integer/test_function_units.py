@@ -93,6 +93,21 @@ def test_training_moves_weights_scales_and_the_constants_of_calls(
     }
 
 
+def test_operators_behind_a_call_know_its_shape(data: dict[str, np.ndarray]) -> None:
+    """A LayerNormalization in float counts its axis from the first, of a tensor whose rank the bridge has to know."""
+    text = NETWORK.replace("(float[N, 6, 16] out)", "(float[] out)").replace("out = Softmax <axis = -1> (a)", "")
+    text = text.replace("n = LayerNormalization <axis = -1, epsilon = 1e-5> (h, gamma, beta)", "a = Gelu (h)")
+    text = text.replace("a = Gelu (n)", "out = LayerNormalization <axis = 2> (a, gamma, beta)")
+    chosen = Overrides(integer="gelu", reduce_range=True)
+    made = onnxqat.insert_qdq(with_weights(text), calibration=data, overrides=chosen, fast=True, guard=False).model
+    assert isinstance(made, onnx.ModelProto)
+    del made.graph.value_info[:]
+    model = onnxqat.to_integer(made)
+    assert [kernel for _, kernel in model.kernels] == ["Matrix", "Gelu"]
+    wanted = Session(io.load(made), optimize=True, what="the model").run(data)["out"]
+    np.testing.assert_allclose(model.run(data).outputs["out"], wanted, rtol=1e-5, atol=1e-5)  # last bits of a mean
+
+
 def test_reports_know_calls(path: Path) -> None:
     report = onnxqat.lint(path, backend="onnxruntime-cpu")
     assert [finding.code for finding in report.findings if finding.severity != "note"] == []
