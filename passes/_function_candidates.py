@@ -224,10 +224,12 @@ def _of_operator(
     attributes = {name: query.attribute(node, name, None) for name in node.attributes}
     if function.reduces:
         reduced = _reduced(node, attributes)
-        if isinstance(reduced, str) or shape is None:
-            return reduced if isinstance(reduced, str) else "the rank of its operand is unknown"
+        if isinstance(reduced, str):
+            return reduced
         attributes = reduced
-    axes = function.axes_of(attributes, 0 if shape is None else shape.rank()) if function.rows else (-1,)
+    axes = function.axes_of(attributes, None if shape is None else shape.rank()) if function.rows else (-1,)
+    if not axes:
+        return "the rank of its operand is unknown" if shape is None else "it has no axis"
     length = _length(shape, axes) if function.rows else 1
     groups, channels = attributes.get("num_groups"), None if shape is None or shape.rank() < 2 else shape[1]
     length *= channels // groups if groups and isinstance(channels, int) else 1

@@ -51,9 +51,18 @@ def ending_in(node: ir.Node) -> WeightedSum | str:
         return reason
     if not found.operands:
         return "all that it reads is constant"
-    if len(found.nodes) == 1 and node.op_type not in _ALONE and len(found.operands) < 3:
+    if len(found.nodes) == 1 and node.op_type not in _ALONE and len(found.operands) < 3 and _has_kernel(node):
         return "targets have a kernel for it"
     return found if len(found.operands) <= MOST else f"more than {MOST} tensors are added"
+
+
+def _has_kernel(node: ir.Node) -> bool:
+    """Check whether all that a sum or a product of two reads are codes, for which targets have a kernel."""
+    return all(
+        (maker := value.producer()) is not None and qdq.is_dequantize(maker)
+        for value in node.inputs
+        if value is not None
+    )
 
 
 def _collect(node: ir.Node, factor: Constant, named: ir.Value | None, found: WeightedSum) -> str:

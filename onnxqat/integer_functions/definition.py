@@ -145,8 +145,11 @@ class IntegerFunction(abc.ABC):
         return any(STORAGE[kind][1] - STORAGE[kind][0] > 255 for kind in (self.x, self.y))
 
     @classmethod
-    def axes_of(cls, attributes: Mapping[str, Any], rank: int) -> tuple[int, ...]:
-        """Return the axes of rows of a float operator with these attributes, on a tensor of `rank` dimensions."""
+    def axes_of(cls, attributes: Mapping[str, Any], rank: int | None) -> tuple[int, ...]:
+        """Return the axes of rows of a float operator with these attributes, on a tensor of `rank` dimensions.
+
+        Nothing where they hang on a rank that is unknown, or there are none.
+        """
         del rank
         return (int(attributes.get("axis", -1)),)
 

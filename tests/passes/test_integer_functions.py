@@ -92,6 +92,7 @@ def test_expanded_calls_become_the_same_calls(text: str) -> None:
         (PAIRED.replace("y = Deq", "w = Deq").replace("c = Q", "y = Identity (f) c = Q"), "read in float"),
         (PAIRED.replace("(d)", "(x)"), "no pair is in front of it"),
         (NORMALIZED.replace("(d, gamma)", "(d, other)").replace("f =", "other = Abs (gamma) f ="), "not constant"),
+        (NORMALIZED.replace("axis = -1", "axis = 2"), "the rank of its operand is unknown"),
         (
             PAIRED.replace("float s = {0.0625}, uint8 z = {128}", "float[5] s = {1,1,1,1,1}, uint8[5] z = {9,9,9,9,9}"),
             "one channel",
@@ -241,3 +242,18 @@ def test_a_part_that_something_else_reads_is_an_operand() -> None:
     made = summed(text)[2]
     assert [n.op_type for n in made.graph.node if n.domain] == ["WeightedSum2_uint8_uint8"]
     assert "Mul" in [n.op_type for n in made.graph.node]
+
+
+@pytest.mark.parametrize("paired", [False, True])
+def test_a_sum_with_a_constant_that_has_no_codes_is_a_call(paired: bool) -> None:
+    """Targets have a kernel for a sum of codes, and none where one operand is a float number."""
+    constant = "k = QuantizeLinear (v, s, z) e = DequantizeLinear (k, s, z)" if paired else "e = Identity (d)"
+    added = f"{constant} f = Add (d, {'e' if paired else 'v'})"
+    text = HEAD.replace("float[16] gamma", "float[16] v") + PAIRED[len(HEAD) :].replace(
+        '["the_softmax"] f = Softmax <axis = 1> (d)', added
+    )
+    before = model(text)
+    result = IntegerFunctions(("WeightedSum",)).run(before)
+    assert result.changed == (not paired)
+    x = np.random.default_rng(0).uniform(-4, 0, (40, 5, 16)).astype(np.float32)
+    assert np.abs(outputs(result.model, x) - outputs(before, x)).max() <= 1.01 * 0.00390625

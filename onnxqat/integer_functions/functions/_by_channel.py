@@ -20,10 +20,10 @@ class ByChannel(Normalization, abc.ABC):
     centered = True
 
     @classmethod
-    def axes_of(cls, attributes: Mapping[str, object], rank: int) -> tuple[int, ...]:
+    def axes_of(cls, attributes: Mapping[str, object], rank: int | None) -> tuple[int, ...]:
         """See the base class: all axes behind those of samples and channels."""
         del attributes
-        return tuple(range(2 - rank, 0)) or (-1,)
+        return () if rank is None else tuple(range(2 - rank, 0)) or (-1,)
 
     def _weights(self, call: Call) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         gamma, beta = super()._weights(call)

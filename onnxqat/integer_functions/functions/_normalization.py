@@ -48,10 +48,12 @@ class Normalization(IntegerFunction, abc.ABC):
     centered: ClassVar[bool]
 
     @classmethod
-    def axes_of(cls, attributes: Mapping[str, object], rank: int) -> tuple[int, ...]:
+    def axes_of(cls, attributes: Mapping[str, object], rank: int | None) -> tuple[int, ...]:
         """See the base class; rows go from the axis to the last."""
         axis = int(str(attributes.get("axis", -1)))
-        return tuple(range(axis, 0)) if axis < 0 else tuple(range(axis - rank, 0))
+        if axis >= 0 and rank is None:
+            return ()
+        return tuple(range(axis, 0)) if rank is None or axis < 0 else tuple(range(axis - rank, 0))
 
     @property
     def _fraction(self) -> int:

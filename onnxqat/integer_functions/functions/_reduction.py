@@ -26,8 +26,10 @@ class Reduction(IntegerFunction, abc.ABC):
     longest_row: int = 1 << 16
 
     @classmethod
-    def axes_of(cls, attributes: Mapping[str, object], rank: int) -> tuple[int, ...]:
+    def axes_of(cls, attributes: Mapping[str, object], rank: int | None) -> tuple[int, ...]:
         """See the base class: the axes of the float operator, counted from the last."""
+        if rank is None:
+            return ()
         named = attributes.get("axes")
         axes = list(named) if isinstance(named, list | tuple) and named else list(range(rank))
         return tuple(sorted(int(axis) - rank if axis >= 0 else int(axis) for axis in axes))

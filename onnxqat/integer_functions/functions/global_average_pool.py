@@ -15,7 +15,7 @@ class Function(Mean):
     reduces = False
 
     @classmethod
-    def axes_of(cls, attributes: Mapping[str, object], rank: int) -> tuple[int, ...]:
+    def axes_of(cls, attributes: Mapping[str, object], rank: int | None) -> tuple[int, ...]:
         """See the base class: all axes behind those of samples and channels."""
         del attributes
-        return tuple(range(2 - rank, 0)) or (-1,)
+        return () if rank is None else tuple(range(2 - rank, 0)) or (-1,)
