@@ -18,7 +18,7 @@ from onnxqat.deployment.outputs import check_outputs, output_quantizers
 from onnxqat.deployment.probe import LIMIT, Compared, Outcome, Stopped, chosen_compiler, stop_of
 from onnxqat.deployment.probe_models import SEQUENCE, Case
 from onnxqat.deployment.run.process import compile_in_process
-from onnxqat.errors import CheckError, ModelError, UnsupportedError
+from onnxqat.errors import BackendError, CheckError, ModelError, UnsupportedError
 from onnxqat.graph import io
 from onnxqat.graph.staging import scratch
 from onnxqat.insertion.insert import insert_qdq
@@ -243,7 +243,7 @@ def _run(target: _Target, cases: Sequence[Case]) -> _Run:
             )
             model = io.load(placed.model)
             io.save(deploy_form(model, target.table, []), path)
-        except (ModelError, UnsupportedError) as error:
+        except (ModelError, UnsupportedError, BackendError) as error:
             return _Run((stopped,) * len(cases), error.message, told=error.code == "target-refuses")
         try:
             result = compile_in_process(target.compiler, path, fed[:1], timeout=target.timeout)
