@@ -29,6 +29,7 @@ FOLD = (
     *SIZES,
     "fuse-groups",
     "split-hard-swish",
+    "split-gelu",
     "split-sum",
     "fold-batchnorm",
     "fold-gemm-scalars",
