@@ -37,6 +37,17 @@ class WeightedSum:
     nodes: list[ir.Node] = dataclasses.field(default_factory=list)
     constants: int = 0
 
+    def copy(self) -> WeightedSum:
+        """Return a sum to which terms can be added."""
+        return dataclasses.replace(
+            self, operands=[*self.operands], weights=[*self.weights], named=[*self.named], nodes=[*self.nodes]
+        )
+
+    def take(self, other: WeightedSum) -> None:
+        """Become `other`."""
+        for field in dataclasses.fields(self):
+            setattr(self, field.name, getattr(other, field.name))
+
 
 _OPERATORS = ("Add", "Div", "Mul", "Neg", "Sub", "Sum")
 _ALONE = ("Div", "Neg", "Sub")
@@ -101,14 +112,18 @@ def _term(value: ir.Value | None, factor: Constant, named: ir.Value | None, foun
         found.constants += 1
         found.bias_named = value if found.constants == 1 and np.all(factor == 1) else None
         return ""
-    inner = _inner(value)
+    inner, reason = _inner(value), "no pair is in front of it"
     if inner is not None:
         pair, node = inner
-        found.nodes.extend(pair)
-        return _collect(node, factor, named, found)
+        longer = found.copy()
+        longer.nodes.extend(pair)
+        reason = _collect(node, factor, named, longer)
+        if not reason:
+            found.take(longer)
+            return ""
     maker = value.producer()
-    if maker is None or not qdq.is_dequantize(maker):
-        return "no pair is in front of it"
+    if maker is None or not qdq.is_dequantize(maker):  # else the sum begins behind the pair
+        return reason
     found.operands.append(value)
     found.weights.append(factor)
     found.named.append(named)

@@ -257,3 +257,16 @@ def test_a_sum_with_a_constant_that_has_no_codes_is_a_call(paired: bool) -> None
     assert result.changed == (not paired)
     x = np.random.default_rng(0).uniform(-4, 0, (40, 5, 16)).astype(np.float32)
     assert np.abs(outputs(result.model, x) - outputs(before, x)).max() <= 1.01 * 0.00390625
+
+
+def test_a_sum_begins_behind_what_is_none_of_it() -> None:
+    """A quotient by codes of zero in front of a Neg is no part of its sum; the Neg is a call by itself."""
+    text = HEAD.replace("float[16] gamma", "float v = {0.01}") + PAIRED[len(HEAD) :].replace(
+        '["the_softmax"] f = Softmax <axis = 1> (d)',
+        """k = QuantizeLinear (v, s, z) e = DequantizeLinear (k, s, z) r = Div (d, e)
+        rq = QuantizeLinear (r, s, z) rd = DequantizeLinear (rq, s, z) f = Neg (rd)""",
+    )
+    result = IntegerFunctions(("WeightedSum",)).run(onnx.parser.parse_model(text))
+    kinds = [node.op_type for node in result.model.graph.node]
+    assert "Div" in kinds
+    assert "Neg" not in kinds
