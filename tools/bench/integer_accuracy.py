@@ -1,7 +1,7 @@
 """Accuracy of the float file, its QDQ file, and the QDQ file executed in integers alone, by three ways to requantize.
 
     python tools/bench/integer_accuracy.py [--images N] [--steps N] [dscnn] [resnet8] [resnet20] [mobilenetv1] ...
-    python tools/bench/integer_accuracy.py --images 32 --steps 20 yolox nanodet
+    python tools/bench/integer_accuracy.py --images 16 --steps 0 --fast nanodet yolox
 
 ``qdq`` is onnxruntime's default session of the file of ``onnxruntime-cpu`` with ``--integer all``; ``onnxruntime`` and
 ``fixed-point`` execute it in integers, with the float multipliers of onnxruntime's kernels, and with multipliers of 31 bits
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import abc
 import argparse
+import functools
 import json
 import sys
 from collections.abc import Callable
@@ -122,8 +123,8 @@ class Detected(Scored):
         return round(100 * float(self.suite.mean_ap(found, self.truth)["mAP50_95"]), 2)
 
 
-def print_rows(network: str, images: int, steps: int) -> None:
-    """Print the two rows of a network."""
+def print_rows(network: str, images: int, steps: int, *, fast: bool) -> None:
+    """Print the two rows of a network; with no `steps` the first alone."""
     import onnxqat
     from onnxqat.placement.table_overrides import Overrides
 
@@ -133,21 +134,23 @@ def print_rows(network: str, images: int, steps: int) -> None:
     common = {"network": network, "n": len(scored.test), "float": scored.in_session(source)}
     data = {scored.name: scored.calibration}
     file, shifts, tuned = (RUNS / f"{network}_{kind}.onnx" for kind in ("free", "shift", "shift_tuned"))
-    onnxqat.insert_qdq(
+    made = functools.partial(
+        onnxqat.insert_qdq,
         source,
-        "onnxruntime-cpu",
         calibration=data,
-        output=file,
         overrides=Overrides(integer="all"),
         batch_size=scored.batch,
+        fast=fast,
+        guard=not fast,
     )
+    made("onnxruntime-cpu", output=file)
     free: dict[str, Any] = {"qdq": scored.in_session(file)}
     for arithmetic in ("onnxruntime", "fixed-point"):
         free[arithmetic], free["in_float"] = scored.in_integers(file, arithmetic)
     print(json.dumps(common | free), flush=True)
-    onnxqat.insert_qdq(
-        source, "tidl", calibration=data, output=shifts, overrides=Overrides(integer="all"), batch_size=scored.batch
-    )
+    if not steps:
+        return
+    made("tidl", output=shifts)
     powers: dict[str, Any] = {"qdq": scored.in_session(shifts)}
     powers["shift"], powers["in_float"] = scored.in_integers(shifts, "shift")
     onnxqat.finetune(shifts, data, teacher=source, max_steps=steps, batch_size=scored.batch, output=tuned)
@@ -161,7 +164,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("networks", nargs="*", choices=[*NETWORKS, []])
     parser.add_argument("--images", type=int, default=1000, help="test samples, as far as there are so many")
-    parser.add_argument("--steps", type=int, default=200, help="fine-tuning steps of the file of powers of two")
+    parser.add_argument(
+        "--steps", type=int, default=200, help="fine-tuning steps of the file of powers of two; 0: none"
+    )
+    parser.add_argument("--fast", action="store_true", help="insert quantizers with --fast --no-guard")
     arguments = parser.parse_args()
 
     import torch
@@ -170,7 +176,7 @@ def main() -> None:
     torch.set_num_threads(1)
     RUNS.mkdir(parents=True, exist_ok=True)
     for network in arguments.networks or NETWORKS:
-        print_rows(network, arguments.images, arguments.steps)
+        print_rows(network, arguments.images, arguments.steps, fast=arguments.fast)
 
 
 if __name__ == "__main__":
