@@ -192,3 +192,44 @@ def test_weights_that_are_read_back_give_the_same_multipliers(storage: str, oper
             held = {name: np.asarray(np.float32(value), np.float64) for name, value in read.items()}
             made.append(function.constants(grid, grid, cases.Call(parameters=held, others=others)))
         assert all(one == made[0] for one in made)
+
+
+@pytest.mark.parametrize(
+    ("operator", "attributes"),
+    [
+        ("HardSigmoid", {"alpha": 1.6, "beta": 0.24}),
+        ("HardSigmoid", {"alpha": 0.2, "beta": 0.5}),
+        ("Elu", {"alpha": 1.0}),
+        ("Elu", {"alpha": 2.4}),
+        ("Elu", {"alpha": 0.0}),
+    ],
+)
+def test_bounds_follow_attributes(operator: str, attributes: dict[str, float]) -> None:
+    function = library.kinds()[operator]("int16", "int16")
+    x, y = cases.grid(-17, 21, "int16"), cases.grid(-3, 3, "int16")
+    call = cases.Call(attributes=attributes)
+    codes = np.arange(x.low, x.high + 1)
+    found = y.values(function.compute(codes, function.constants(x, y, call)))
+    wanted = function.reference(x.values(codes), call)
+    inside = np.abs(wanted) < 3
+    error, bound = np.abs(found - wanted)[inside].max(), function.error_bound(x, y, call)
+    assert bound / 50 < error <= bound
+
+
+def test_exponentials_of_codes_far_beyond_the_result_are_refused() -> None:
+    """All are counted from the largest: those that the result holds would be zero."""
+    function = library.kinds()["Exp"]("uint8", "uint8")
+    y = cases.grid(0, 8, "uint8")
+    for scale in (0.1, 20.0):  # exp(25.5) is 2**33 times the range of the result, and exp(5100) beyond float64
+        x = cases.CodeGrid(scale, 0, "uint8")
+        with pytest.raises(ValueError, match="far beyond the range of the result"):
+            function.constants(x, y, cases.Call())
+        assert np.isfinite(function.error_bound(x, y, cases.Call()))
+
+
+def test_an_epsilon_beyond_the_range_of_the_input_is_refused() -> None:
+    """It was cut to what the sum of squares holds, and the result was many steps off."""
+    function = library.kinds()["LayerNormalization"]("uint8", "uint8")
+    x, y = cases.CodeGrid(3e-4, 128, "uint8"), cases.grid(-1, 1, "uint8")
+    with pytest.raises(ValueError, match="its epsilon is larger"):
+        function.constants(x, y, cases.Call(length=64, attributes={"epsilon": 0.02}))

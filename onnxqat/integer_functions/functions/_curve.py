@@ -85,9 +85,9 @@ class Curve(IntegerFunction, abc.ABC):
         line = do.stage("line", start * (1 << self._segment) + (end - start) * rest)
         return do.limited(do.rounded(line, self._segment + FRACTION), *self.range_of_result)
 
-    def interpolation_error(self, width: float, x: CodeGrid) -> float:
+    def interpolation_error(self, width: float, x: CodeGrid, call: Call) -> float:
         """Largest distance of a line over a segment of this width from the curve."""
-        del x
+        del x, call
         return self.curvature * width**2 / 8
 
     def error_bound(self, x: CodeGrid, y: CodeGrid, call: Call) -> float:
@@ -95,4 +95,4 @@ class Curve(IntegerFunction, abc.ABC):
         if not self.reads_wide:
             return 0.5 * y.scale * (1 + 1e-9)  # float64 rounds once more
         width = x.scale * 2.0**self._segment
-        return self.interpolation_error(width, x) + y.scale * (0.5 + 2.0**-FRACTION)
+        return self.interpolation_error(width, x, call) + y.scale * (0.5 + 2.0**-FRACTION)

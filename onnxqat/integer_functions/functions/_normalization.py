@@ -75,7 +75,7 @@ class Normalization(IntegerFunction, abc.ABC):
         """See the base class.
 
         Raises:
-            ValueError: a row is too long.
+            ValueError: a row is too long, or epsilon larger than any mean square.
         """
         if call.length > LONGEST_ROW:
             raise ValueError(f"a row has {call.length} elements, and at most {LONGEST_ROW} are summed in integers")
@@ -86,10 +86,12 @@ class Normalization(IntegerFunction, abc.ABC):
         room = BETA - 1 - math.frexp(float(np.abs(beta).max()))[1]
         left = min(max(min(GAMMA - exponent, room - QUOTIENT), 1 - QUOTIENT), LONGEST - QUOTIENT)
         epsilon = float(call.attributes.get("epsilon") or 0.0) * (2.0**self._fraction / x.scale) ** 2
+        if epsilon > LARGEST_EPSILON:
+            raise ValueError("its epsilon is larger than the square of the range of its input")
         scaled = np.clip(np.rint(beta * 2.0 ** (left + QUOTIENT)), -(1 << BETA), (1 << BETA))
         return {
             "x_zero_point": np.asarray(x.zero_point, np.int64),
-            "epsilon": np.asarray(min(round(epsilon), LARGEST_EPSILON), np.int64),
+            "epsilon": np.asarray(round(epsilon), np.int64),
             "gamma": np.asarray(np.clip(np.rint(gamma * 2.0**left), -(1 << GAMMA), 1 << GAMMA), np.int64),
             "beta": np.asarray(scaled, np.int64),
             "y_shift": np.asarray(left + QUOTIENT, np.int64),

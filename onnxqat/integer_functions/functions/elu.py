@@ -16,9 +16,10 @@ class Function(Curve):
     attributes = ("alpha",)
     curvature = 1.0
 
-    def interpolation_error(self, width: float, x: CodeGrid) -> float:
-        """See the base class; of an alpha from 0 to 1, which bends the curve at zero by a slope of 1 at most."""
-        return super().interpolation_error(width, x) + width / 4
+    def interpolation_error(self, width: float, x: CodeGrid, call: Call) -> float:
+        """See the base class; alpha bends the curve at zero by its distance from 1, and what lies below by its size."""
+        alpha = call.number("alpha", 1.0)
+        return max(1.0, abs(alpha)) * super().interpolation_error(width, x, call) + abs(1.0 - alpha) * width / 4
 
     def reference(self, values: npt.NDArray[np.float64], call: Call) -> npt.NDArray[np.float64]:
         """See the base class."""

@@ -33,11 +33,14 @@ class Function(IntegerFunction):
         return {**self.exponential.bounds(), **factor_bounds(self._bits), "y_zero_point": self.range_of_result}
 
     def constants(self, x: CodeGrid, y: CodeGrid, call: Call) -> Constants:
-        """See the base class."""
-        largest = math.exp(
-            min((x.high - x.zero_point) * x.scale, 700.0)
-        )  # more is infinite, and saturates all the same
-        factor = factor_constants(largest / y.scale * 2.0**-self.exponential.unit, self._bits)
+        """See the base class.
+
+        Raises:
+            ValueError: the largest input is so far above those whose exponentials the result holds that these are zero.
+        """
+        if _largest(x) * 2.0**-self.exponential.unit > max((y.high - y.zero_point) * y.scale, y.scale):
+            raise ValueError("the exponential of its largest code is far beyond the range of the result")
+        factor = factor_constants(_largest(x) / y.scale * 2.0**-self.exponential.unit, self._bits)
         found = {**self.exponential.constants(x.scale), **factor, "y_zero_point": y.zero_point}
         return {name: np.asarray(v, np.int64) for name, v in found.items()}
 
@@ -52,7 +55,12 @@ class Function(IntegerFunction):
 
     def error_bound(self, x: CodeGrid, y: CodeGrid, call: Call) -> float:
         """See the base class: an error by size, and half a step of powers of the largest input."""
-        largest = math.exp((x.high - x.zero_point) * x.scale)
+        largest = _largest(x)
         reached = min(largest, (y.high - y.zero_point) * y.scale)
         relative = self.exponential.relative_error() + 2.0 ** (1 - self._bits)
         return relative * reached + 0.5 * 2.0**-self.exponential.unit * largest + 0.5 * y.scale
+
+
+def _largest(x: CodeGrid) -> float:
+    """The exponential of the largest code, as far as float64 holds it divided by any scale; more saturates all the same."""
+    return math.exp(min((x.high - x.zero_point) * x.scale, 600.0))

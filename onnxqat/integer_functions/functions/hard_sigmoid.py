@@ -8,9 +8,6 @@ import numpy.typing as npt
 from onnxqat.integer_functions.definition import Call, CodeGrid
 from onnxqat.integer_functions.functions._curve import Curve
 
-STEEPEST = 0.25
-"""Largest slope for which the bound on segments is stated; exporters write 1/5 and 1/6."""
-
 
 class Function(Curve):
     """``clip(alpha * x + beta, 0, 1)``."""
@@ -19,9 +16,9 @@ class Function(Curve):
     attributes = ("alpha", "beta")
     curvature = 0.0
 
-    def interpolation_error(self, width: float, x: CodeGrid) -> float:
+    def interpolation_error(self, width: float, x: CodeGrid, call: Call) -> float:
         """See the base class; a bend costs at most a quarter of the slope times the width."""
-        return STEEPEST * width / 4
+        return abs(call.number("alpha", 0.2)) * width / 4
 
     def reference(self, values: npt.NDArray[np.float64], call: Call) -> npt.NDArray[np.float64]:
         """See the base class."""

@@ -15,9 +15,9 @@ class Function(Curve):
     operator = "HardSwish"
     curvature = 1 / 3
 
-    def interpolation_error(self, width: float, x: CodeGrid) -> float:
+    def interpolation_error(self, width: float, x: CodeGrid, call: Call) -> float:
         """See the base class; a bend by a slope of a half costs at most an eighth of the width."""
-        return super().interpolation_error(width, x) + width / 8
+        return super().interpolation_error(width, x, call) + width / 8
 
     def reference(self, values: npt.NDArray[np.float64], call: Call) -> npt.NDArray[np.float64]:
         """See the base class."""
