@@ -162,7 +162,9 @@ def _of_metric(
     name: str, data: Data | None, reference: Predictor | None, labels: str | os.PathLike[str] | None
 ) -> Score:
     key = extension.key_of(name).replace("_", "-")
-    if not extension.is_file(name) and key not in names():
+    # Those of other packages are read from files of all that are installed, for each score.
+    own = discover.holds(KIND.package, key.replace("-", "_"))
+    if not own and not extension.is_file(name) and key not in names():
         hint = discover.suggestion(name, names())
         raise UsageError(
             "name-unknown", f"there is no metric named {name!r}", hint=f"{hint} A function is written module:function"
