@@ -233,3 +233,12 @@ def test_an_epsilon_beyond_the_range_of_the_input_is_refused() -> None:
     x, y = cases.CodeGrid(3e-4, 128, "uint8"), cases.grid(-1, 1, "uint8")
     with pytest.raises(ValueError, match="its epsilon is larger"):
         function.constants(x, y, cases.Call(length=64, attributes={"epsilon": 0.02}))
+
+
+@pytest.mark.parametrize("operator", ["Tanh", "Sin"])
+def test_curves_that_cross_the_result_in_a_part_of_a_segment_are_refused(operator: str) -> None:
+    """Their lines would have ends beyond what a table holds, and other slopes."""
+    function = library.kinds()[operator]("int16", "int16")
+    x, y = cases.grid(-134, 134, "int16"), cases.grid(-0.01, 0.01, "int16")
+    with pytest.raises(ValueError, match="too steep"):
+        function.constants(x, y, cases.Call())

@@ -64,14 +64,24 @@ class Curve(IntegerFunction, abc.ABC):
         return {"table": (-LARGEST_END, LARGEST_END) if self.reads_wide else self.range_of_result}
 
     def constants(self, x: CodeGrid, y: CodeGrid, call: Call) -> Constants:
-        """See the base class."""
+        """See the base class.
+
+        Raises:
+            ValueError: a line between two ends crosses the range of the result so steeply that an end has no room.
+        """
         step = 1 << self._segment if self.reads_wide else 1
         codes = np.arange(x.low, x.high + 1 + (step if self.reads_wide else 0), step)
         with np.errstate(all="ignore"):  # a curve has poles, which saturate
             found = self.reference(x.values(codes), call) / y.scale
         found = np.nan_to_num(found, nan=0.0, posinf=2.0**40, neginf=-(2.0**40))
         if self.reads_wide:
-            ends = np.clip(np.rint((found + y.zero_point) * 2.0**FRACTION), -LARGEST_END, LARGEST_END)
+            wanted = np.rint((found + y.zero_point) * 2.0**FRACTION)
+            ends = np.clip(wanted, -LARGEST_END, LARGEST_END)
+            low, high = (np.minimum(ends[:-1], ends[1:]), np.maximum(ends[:-1], ends[1:]))
+            crosses = (low < y.high * 2.0**FRACTION) & (high > y.low * 2.0**FRACTION)
+            cut = ends != wanted
+            if np.any(crosses & (cut[:-1] | cut[1:])):
+                raise ValueError("its curve is too steep for the range of the result")
             return {"table": ends.astype(np.int64)}
         return {"table": np.clip(np.rint(found) + y.zero_point, y.low, y.high).astype(np.int64)}
 
