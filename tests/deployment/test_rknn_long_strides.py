@@ -1,18 +1,22 @@
 """Convolutions with long strides work on blocks, with the same codes."""
 
+from pathlib import Path
+
 import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
 
 from onnxqat.backends import schema
+from onnxqat.deployment import base_compiler
 from onnxqat.deployment.deploy import deploy_form
+from onnxqat.deployment.run.process import compile_in_process
 from onnxqat.deployment.workarounds.rknn_long_strides import RknnLongStrides
 from onnxqat.graph import io
 from onnxqat.insertion.insert import insert_qdq
 from onnxqat.passes._base import run_passes
 from tests.backends.planning import weight
-from tests.passes.checks import in_function, in_if, run_checked
+from tests.passes.checks import in_function, in_if, ort_run, run_checked
 
 HEADER = '<ir_version: 8, opset_import: ["" : 17]>'
 FORMS = {
@@ -34,7 +38,8 @@ FORMS = {
 """Sizes of the map, of the kernel, attributes, and what stands in front of the blocks."""
 ROUNDING = 2e-5
 """Of sums of up to 250 products, each of 1 to 2, in another order."""
-BLOCKS = ["Reshape", "Transpose", "Reshape"]
+ONE_AXIS = ["Reshape", "Transpose", "Reshape"]
+TWO_AXES = ["Reshape", "Transpose", *ONE_AXIS]
 LEFT = {
     "stride of 7": "g (float[1,3,32,24] x) => (float[1,5,A,B] y) <float[5,3,8,8] w = W> { y = Conv <strides = [7, 7]> (x, w) }",
     "three axes": "g (float[1,2,8,8,16] x) => (float[1,5,A,B,C] y) <float[5,2,1,1,8] w = W> { y = Conv <strides = [1, 1, 8]> (x, w) }",
@@ -63,6 +68,11 @@ def operators(found: onnx.ModelProto, *, besides: tuple[str, ...] = ("Conv",)) -
     return [node.op_type for node in found.graph.node if node.op_type not in besides]
 
 
+def blocks(name: str) -> list[str]:
+    """Operators in front of the convolution."""
+    return [*FORMS[name][3], *(ONE_AXIS if name == "one axis" else TWO_AXES)]
+
+
 def strides(found: onnx.ModelProto) -> list[int]:
     return [s for node in found.graph.node for a in node.attribute if a.name == "strides" for s in a.ints]
 
@@ -70,7 +80,7 @@ def strides(found: onnx.ModelProto) -> list[int]:
 @pytest.mark.parametrize("name", FORMS)
 def test_the_same_numbers(name: str) -> None:
     result = run_checked(RknnLongStrides(), model(name), atol=ROUNDING)
-    assert operators(result.model) == [*FORMS[name][3], *BLOCKS]
+    assert operators(result.model) == blocks(name)
     assert strides(result.model) == []
     assert run_checked(RknnLongStrides(), in_if(model(name)), atol=ROUNDING).changed
     run_checked(RknnLongStrides(), in_function(model(name)), atol=ROUNDING)
@@ -95,7 +105,7 @@ def quantized(given: onnx.ModelProto) -> onnx.ModelProto:
 @pytest.mark.parametrize("name", ["patches", "pads", "groups", "one axis"])
 def test_no_code_changes(name: str) -> None:
     result = run_checked(RknnLongStrides(), quantized(model(name)), atol=1e-6)  # a step is 10,000 times as much
-    assert operators(result.model, besides=("Conv", "QuantizeLinear", "DequantizeLinear")) == [*FORMS[name][3], *BLOCKS]
+    assert operators(result.model, besides=("Conv", "QuantizeLinear", "DequantizeLinear")) == blocks(name)
     makers = {output: node.op_type for node in result.model.graph.node for output in node.output}
     moves = [n for n in result.model.graph.node if n.op_type in ("Reshape", "Transpose", "Pad", "Slice", "Conv")]
     assert {makers[n.input[0]] for n in moves} == {"DequantizeLinear"}
@@ -113,3 +123,19 @@ def test_a_scale_for_each_input_channel() -> None:
         <int8[3,2,8,8] q = {{{",".join(str(i % 100) for i in range(384))}}}, float[2] s = {{0.5, 0.25}}, int8[2] z = {{0, 0}}>
         {{ w = DequantizeLinear <axis = 1> (q, s, z) y = Conv <strides = [8, 8]> (x, w) }}"""
     assert not run_checked(RknnLongStrides(), sized(text), atol=0).changed
+
+
+@pytest.mark.parametrize("name", ["patches", "pads", "groups"])
+def test_the_toolkit_runs_them_on_integers(name: str, tmp_path: Path) -> None:
+    compiler = base_compiler.load("rknn-toolkit2")
+    if compiler.version() is None:
+        pytest.skip("not installed: onnxqat handoff --install rknn-toolkit2")
+    path, given = tmp_path / "model.onnx", quantized(model(name))
+    (convolution,) = (node for node in given.graph.node if node.op_type == "Conv")
+    convolution.name = "patches"
+    onnx.save(given, path)
+    shape = tuple(d.dim_value for d in given.graph.input[0].type.tensor_type.shape.dim)
+    x = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
+    result = compile_in_process(compiler, path, [{"x": x}])
+    assert {node.kind for node in result.nodes if node.name == "patches"} == {"integer"}
+    assert np.array_equal(result.outputs[0]["y"], ort_run(given, {"x": x})["y"])

@@ -26,7 +26,8 @@ class RknnLongStrides(Pass):
     pairs, and one that picks every second place, or is ended by SIGSEGV.
 
     1. The map is padded with zeros or cut at its ends to what the windows reach, in whole blocks of the strides; each block
-       becomes channels: a Reshape, a Transpose and a Reshape, which the toolkit makes one ``exWindow`` of the NPU.
+       becomes channels, for one axis behind the other: with one Transpose of six axes the toolkit makes one ``exWindow`` of
+       it, a rule that fails where as many channels as blocks stand beside one another, and leaves it to the CPU without.
     2. The kernel gets zeros behind its last row and column up to whole blocks, and the same arrangement. That of a
        patch embedding, as large as the stride, becomes one of 1 x 1.
     3. Each of the new nodes has a pair of the parameters of what it reads. Codes, sums and scales are the same.
@@ -36,8 +37,9 @@ class RknnLongStrides(Pass):
     Tolerance: float rounding of sums in another order, 1e-6 of the output's range; between pairs none. ::
 
         y = Conv <strides = [16,16]> (x, w)                             # x (1, 3, 64, 64), w (32, 3, 16, 16)
-        r = Reshape(x, (1, 3, 4, 16, 4, 16))  t = Transpose <perm = [0,1,3,5,2,4]> (r)
-        b = Reshape(t, (1, 768, 4, 4))  y = Conv(b, w')                 # w' (32, 768, 1, 1)
+        r = Reshape(x, (3, 4, 16, 64))  t = Transpose <perm = [0,2,1,3]> (r)
+        s = Reshape(t, (48, 4, 4, 16))  u = Transpose <perm = [0,3,1,2]> (s)
+        b = Reshape(u, (1, 768, 4, 4))  y = Conv(b, w')                 # w' (32, 768, 1, 1)
     """
 
     def rewrite(self, model: ir.Model, context: Context) -> Rewrite:
@@ -104,17 +106,21 @@ def _on_blocks(
     assert source is not None
     like = pair.dequantize_of(source)
     batch, channels = (query.static_shape(source) or ())[:2]
-    spread = [number for both in zip(places.counts, places.strides, strict=True) for number in both]
-    order = [0, 1, *range(3, 2 * rank + 2, 2), *range(2, 2 * rank + 2, 2)]
     wide = channels * math.prod(places.strides)
     base = str(node.outputs[0].name)
     padding = [0, 0, *(max(p, 0) for p in places.front), 0, 0, *(max(p, 0) for p in places.behind)]
     ends = [count * stride for count, stride in zip(places.counts, places.strides, strict=True)]
-    steps: list[tuple[str, list[list[int]], dict[str, list[int]], list[int]]] = [
-        ("Reshape", [[batch, channels, *spread]], {}, [batch, channels, *spread]),
-        ("Transpose", [], {"perm": order}, [batch, channels, *places.strides, *places.counts]),
-        ("Reshape", [[batch, wide, *places.counts]], {}, [batch, wide, *places.counts]),
-    ]
+    steps: list[tuple[str, list[list[int]], dict[str, list[int]], list[int]]] = []
+    moved = batch * channels
+    for axis, (count, stride) in enumerate(zip(places.counts, places.strides, strict=True)):
+        if axis == 0:  # rows of blocks in front of the columns, if there are any
+            shape, order = [moved, count, stride, math.prod(ends[1:])], [0, 2, 1, 3]
+        else:
+            shape, order = [moved, places.counts[0], count, stride], [0, 3, 1, 2]
+        steps.append(("Reshape", [shape], {}, shape))
+        steps.append(("Transpose", [], {"perm": order}, [shape[k] for k in order]))
+        moved *= stride
+    steps.append(("Reshape", [[batch, wide, *places.counts]], {}, [batch, wide, *places.counts]))
     if min(places.behind) < 0:
         steps.insert(0, ("Slice", [[0] * rank, ends, [*range(2, rank + 2)]], {}, [batch, channels, *ends]))
     if any(padding):
