@@ -55,8 +55,15 @@ class Exponential:
         return {"exp_multiplier": (0, (1 << self.wide) - 1), "exp_shift": (1, 62)}
 
     def constants(self, scale: float) -> dict[str, int]:
-        """Factor from distances in steps of `scale` to arguments."""
-        number, shift = multiplier(scale / LN2 * 2.0**self.argument, self.wide)
+        """Factor from distances in steps of `scale` to arguments.
+
+        Raises:
+            ValueError: a step is so large that the factor has no room, though its exponential is not yet 0.
+        """
+        factor, most = scale / LN2 * 2.0**self.argument, ((1 << self.wide) - 1) / 2  # its shift is 1 or more
+        if factor > most and most < self.longest << self.argument:
+            raise ValueError("a step of its input is too large for its exponentials")
+        number, shift = multiplier(factor, self.wide)
         return {"exp_multiplier": number, "exp_shift": shift}
 
     def of_distances(self, do: Operations, distance: Integers, c: Mapping[str, Integers]) -> Integers:

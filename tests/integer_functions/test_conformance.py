@@ -242,3 +242,13 @@ def test_curves_that_cross_the_result_in_a_part_of_a_segment_are_refused(operato
     x, y = cases.grid(-134, 134, "int16"), cases.grid(-0.01, 0.01, "int16")
     with pytest.raises(ValueError, match="too steep"):
         function.constants(x, y, cases.Call())
+
+
+@pytest.mark.parametrize("operator", ["Exp", "LogSoftmax", "Softmax"])
+def test_steps_that_are_too_large_for_exponentials_of_16_bits_are_refused(operator: str) -> None:
+    """Their factor was cut, so that two neighbouring codes were nearer to each other than they are."""
+    x, call = cases.CodeGrid(17.0, 127, "int8"), cases.Call(length=7)
+    wide, narrow = (library.kinds()[operator]("int8", storage) for storage in ("uint16", "uint8"))
+    with pytest.raises(ValueError, match="too large for its exponentials"):
+        wide.constants(x, cases.grid(0, 1, "uint16"), call)
+    assert narrow.constants(x, cases.grid(0, 1, "uint8"), call)
