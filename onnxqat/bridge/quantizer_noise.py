@@ -59,6 +59,7 @@ def _of_batch(
     weights: Mapping[str, Array],
     draw: np.random.Generator,
 ) -> dict[str, float]:
+    """Noise by tensor on one batch: one forward pass, and one backward pass for each draw; see :func:`of_each`."""
     tensors = {id(module): _named(quantizer) for quantizer, module in switched.found}
     modules = {id(module): module for _, module in switched.found}
     found: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
@@ -70,16 +71,15 @@ def _of_batch(
             handle.remove()
     named = zip(switched.module.output_names, result if isinstance(result, tuple) else (result,), strict=True)
     counted = [_normalized(value) for name, value in named if _counts(value) and (not outputs or name in outputs)]
-    errors = {key: _error(modules[key], values, weights.get(tensors[key])) for key, (_, values) in found.items()}
+    keys, probes = list(found), [probe for probe, _ in found.values()]
+    errors = [_error(modules[key], found.pop(key)[1], weights.get(tensors[key])) for key in keys]
     noise = dict.fromkeys(tensors.values(), 0.0)
     for _ in range(DRAWS if counted else 0):
         total = torch.stack([(value * _signs(draw, value)).sum() for value in counted]).sum()
-        gradients = torch.autograd.grad(
-            total, [probe for probe, _ in found.values()], retain_graph=True, allow_unused=True
-        )
-        for key, gradient in zip(found, gradients, strict=True):
+        gradients = torch.autograd.grad(total, probes, retain_graph=True, allow_unused=True)
+        for key, error, gradient in zip(keys, errors, gradients, strict=True):
             if gradient is not None:
-                change = float((gradient.double() * errors[key]).nan_to_num().sum())
+                change = float((gradient * error).nan_to_num().sum(dtype=torch.float64))
                 noise[tensors[key]] += change**2 / DRAWS
     return noise
 
@@ -103,16 +103,16 @@ def _signs(draw: np.random.Generator, value: torch.Tensor) -> torch.Tensor:
 
 
 def _error(module: FakeQuantize, values: torch.Tensor, before: Array | None) -> torch.Tensor:
-    """Error of what a quantizer gives, float64: against the `values` that it reads, or against those `before`."""
+    """Error of what a quantizer gives, float32: against the `values` that it reads, or against those `before`."""
     module.state = "quantize"
     try:
         with torch.no_grad():
-            given: torch.Tensor = module(values).double()
+            given: torch.Tensor = module(values).float()
     finally:
         module.state = "float"
     if before is None or before.size != values.numel():
-        return given - values.double()
-    return given - torch.from_numpy(np.array(before, np.float64)).reshape(given.shape)
+        return given - values.float()
+    return given - torch.from_numpy(np.array(before, np.float32)).reshape(given.shape)
 
 
 class Probe:

@@ -159,8 +159,8 @@ class Relief:
     ) -> Suspects:
         """The search for culprits: in the order of gradients, or by bisection where those cannot be had."""
         noisy = tried.noisy if isinstance(tried, Trial) else []
-        few, tensors = trial.samples(self._data, suspicion.DIFFERENTIATED), self._effects.tensors
-        known = suspicion.at_outputs(quantized, self._calibrated.model, few, noisy) if noisy else {}
+        tensors = self._effects.tensors
+        known = suspicion.at_outputs(quantized, self._calibrated.model, self._data, noisy) if noisy else {}
         if all(tensor in known for of in tensors.values() for tensor in of):
             return Ranked({unit: sum(known[tensor] for tensor in of) for unit, of in tensors.items()}, noise, least)
         known = suspicion.at_tensors(quantized, batches)

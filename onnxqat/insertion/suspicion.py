@@ -21,7 +21,7 @@ from onnxqat.insertion.trial import Trial
 
 Array = npt.NDArray[Any]
 DIFFERENTIATED = 2
-"""Samples whose gradients tell what costs most: activations and gradients of both are in memory at once."""
+"""Samples whose gradients tell what costs most; noise of one comes from the same quantizers as that of others."""
 
 NAMED = 3
 """Tensors that are named where an output is noisy."""
@@ -31,15 +31,13 @@ BULK = 99.0
 all others is no noise to speak of."""
 
 
-def at_outputs(
-    quantized: ir.Model, original: ir.Model, batches: Sequence[Feeds], outputs: Collection[str]
-) -> dict[str, float]:
+def at_outputs(quantized: ir.Model, original: ir.Model, data: Data, outputs: Collection[str]) -> dict[str, float]:
     """Noise that each quantizer alone brings to the `outputs`, as a share of their signal, from gradients.
 
     Args:
         quantized: the file.
         original: the model that its quantizers were put into, whose weights no data have rounded.
-        batches: samples; activations and gradients of each of them are in memory at once.
+        data: calibration data, of which the gradients of :data:`DIFFERENTIATED` samples are taken.
         outputs: those that have too much noise.
 
     Returns:
@@ -51,6 +49,8 @@ def at_outputs(
 
         constants = {name: query.constant_array(value) for name, value in original.graph.initializers.items()}
         weights = {name: values for name, values in constants.items() if values is not None}
+        # One by one: all activations of a batch are in memory at once, with their gradients and errors.
+        batches = list(data.few(DIFFERENTIATED, batch_size=1))
         found = quantizer_noise.of_each(SwitchedModule(quantized), batches, outputs=outputs, weights=weights)
     except (ImportError, QatError, RuntimeError, ValueError):
         return {}
@@ -64,7 +64,7 @@ def at_tensors(quantized: ir.Model, batches: Sequence[Feeds]) -> dict[str, float
 
 def named(tried: Trial, quantized: ir.Model, original: ir.Model, data: Data) -> Trial:
     """`tried`, with the quantizers that cost its outputs most; see :func:`at_outputs` for the arguments."""
-    noise = at_outputs(quantized, original, trial.samples(data, DIFFERENTIATED), tried.noisy)
+    noise = at_outputs(quantized, original, data, tried.noisy)
     if noise:
         measured = {tensor: -10 * math.log10(share) for tensor, share in noise.items() if share > 0}
     else:
