@@ -158,9 +158,9 @@ class Relief:
         least: float,
     ) -> Suspects:
         """The search for culprits: in the order of gradients, or by bisection where those cannot be had."""
-        noisy = tried.noisy if isinstance(tried, Trial) else []
-        tensors = self._effects.tensors
-        known = suspicion.at_outputs(quantized, self._calibrated.model, self._data, noisy) if noisy else {}
+        tensors, known = self._effects.tensors, dict[str, float]()
+        if isinstance(tried, Trial):
+            known = suspicion.at_outputs(quantized, self._calibrated.model, self._data, tried)
         if all(tensor in known for of in tensors.values() for tensor in of):
             return Ranked({unit: sum(known[tensor] for tensor in of) for unit, of in tensors.items()}, noise, least)
         known = suspicion.at_tensors(quantized, batches)

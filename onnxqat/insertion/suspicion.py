@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,10 @@ Array = npt.NDArray[Any]
 DIFFERENTIATED = 2
 """Samples whose gradients tell what costs most; noise of one comes from the same quantizers as that of others."""
 
+EXPLAINED = 0.1
+"""Share of the noise of the file that gradients have to expect: what they expect of each adds up to twice that of a file
+where errors are small, and to next to nothing where they flip the result of a TopK."""
+
 NAMED = 3
 """Tensors that are named where an output is noisy."""
 
@@ -31,17 +35,18 @@ BULK = 99.0
 all others is no noise to speak of."""
 
 
-def at_outputs(quantized: ir.Model, original: ir.Model, data: Data, outputs: Collection[str]) -> dict[str, float]:
-    """Noise that each quantizer alone brings to the `outputs`, as a share of their signal, from gradients.
+def at_outputs(quantized: ir.Model, original: ir.Model, data: Data, tried: Trial) -> dict[str, float]:
+    """Noise that each quantizer alone brings to the noisy outputs, as a share of their signal, from gradients.
 
     Args:
         quantized: the file.
         original: the model that its quantizers were put into, whose weights no data have rounded.
         data: calibration data, of which the gradients of :data:`DIFFERENTIATED` samples are taken.
-        outputs: those that have too much noise.
+        tried: what the file gave.
 
     Returns:
-        The noise by tensor; empty where torch is missing or cannot run the model, or no gradient reaches a quantizer.
+        The noise by tensor; empty where torch is missing or cannot run the model, and where all of it explains little of
+        the noise that the file has, as behind an index that comes out otherwise.
     """
     try:
         from onnxqat.bridge import quantizer_noise
@@ -51,10 +56,11 @@ def at_outputs(quantized: ir.Model, original: ir.Model, data: Data, outputs: Col
         weights = {name: values for name, values in constants.items() if values is not None}
         # One by one: all activations of a batch are in memory at once, with their gradients and errors.
         batches = list(data.few(DIFFERENTIATED, batch_size=1))
-        found = quantizer_noise.of_each(SwitchedModule(quantized), batches, outputs=outputs, weights=weights)
+        found = quantizer_noise.of_each(SwitchedModule(quantized), batches, outputs=tried.noisy, weights=weights)
     except (ImportError, QatError, RuntimeError, ValueError):
         return {}
-    return found if sum(found.values()) > 0 else {}
+    noise = sum(min(10 ** (-tried.sqnr_db[name] / 10), 1.0) for name in tried.noisy)
+    return found if sum(found.values()) > EXPLAINED * noise else {}
 
 
 def at_tensors(quantized: ir.Model, batches: Sequence[Feeds]) -> dict[str, float]:
@@ -64,7 +70,7 @@ def at_tensors(quantized: ir.Model, batches: Sequence[Feeds]) -> dict[str, float
 
 def named(tried: Trial, quantized: ir.Model, original: ir.Model, data: Data) -> Trial:
     """`tried`, with the quantizers that cost its outputs most; see :func:`at_outputs` for the arguments."""
-    noise = at_outputs(quantized, original, data, tried.noisy)
+    noise = at_outputs(quantized, original, data, tried)
     if noise:
         measured = {tensor: -10 * math.log10(share) for tensor, share in noise.items() if share > 0}
     else:

@@ -167,3 +167,14 @@ def offset() -> Made:
     differences = w.node("Conv", [level, w.constant("kernel", kernel)], "differences", group=8)
     w.node("Conv", [differences, w.constant("last", w.random.standard_normal((8, 8, 1, 1)) / 3)], "y")
     return w.model([3, 8, 8], {"y": [8, 8, 7]}), {"x": images()}
+
+
+def flipped() -> Made:
+    """``y`` is a number from a table, by an index that rounding flips, beside a little of what gradients reach."""
+    w = Writer()
+    x = w.layers("x")
+    near = 1 + w.random.standard_normal((8, 8, 1, 1)) / 1000
+    index = w.node("ArgMax", [w.node("Conv", [x, w.constant("near", near)], "scores")], "index", axis=1, keepdims=1)
+    picked = w.node("Gather", [w.constant("table", 10 * w.random.standard_normal(8)), index], "picked")
+    w.node("Add", [picked, w.node("Mul", [x, w.constant("little", 0.01)], "small")], "y")
+    return w.model([3, 8, 8], {"y": [8, 8, 8]}), {"x": images()}

@@ -263,3 +263,10 @@ def test_gradients_lead_to_a_culprit_that_is_quiet_at_its_own_tensor(monkeypatch
     assert found.guard is not None
     assert without.guard is not None
     assert found.guard.runs < without.guard.runs
+
+
+def test_gradients_that_explain_little_of_the_noise_say_nothing() -> None:
+    """Behind an index that comes out otherwise, what they expect is next to nothing, and no order to look in."""
+    found = [insert(made(), guard=False).trial for made in (culprits.flipped, culprits.offset)]
+    assert all(trial is not None and trial.worst < AMBER_SQNR for trial in found)
+    assert [trial.costly_at for trial in found if trial is not None] == ["tensors", "outputs"]
