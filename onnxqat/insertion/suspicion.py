@@ -14,7 +14,7 @@ import onnx_ir as ir
 from onnxqat.calibration.noise import squares
 from onnxqat.data.data import Data
 from onnxqat.data.inputs import Feeds
-from onnxqat.errors import QatError
+from onnxqat.errors import ModelError, QatError
 from onnxqat.graph import query
 from onnxqat.insertion import trial
 from onnxqat.insertion.trial import Trial
@@ -69,13 +69,16 @@ def at_tensors(quantized: ir.Model, batches: Sequence[Feeds]) -> dict[str, float
 
 
 def named(tried: Trial, quantized: ir.Model, original: ir.Model, data: Data) -> Trial:
-    """`tried`, with the quantizers that cost its outputs most; see :func:`at_outputs` for the arguments."""
+    """`tried`, with the quantizers that cost its outputs most, if those can be measured; see :func:`at_outputs`."""
     noise = at_outputs(quantized, original, data, tried)
     if noise:
         measured = {tensor: -10 * math.log10(share) for tensor, share in noise.items() if share > 0}
     else:
-        rounded = trial.rounded(quantized, trial.samples(data))
-        measured = {tensor: trial.sqnr(codes, x) for tensor, x, codes in rounded}
+        try:
+            rounded = trial.rounded(quantized, trial.samples(data))
+            measured = {tensor: trial.sqnr(codes, x) for tensor, x, codes in rounded}
+        except ModelError:
+            return tried  # the file runs, and not with all of these tensors as outputs
     costly = tuple(sorted(measured.items(), key=lambda entry: entry[1])[:NAMED])
     return dataclasses.replace(tried, costly=costly, costly_at="outputs" if noise else "tensors")
 

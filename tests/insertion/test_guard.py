@@ -9,10 +9,10 @@ import onnx_ir as ir
 import pytest
 
 import onnxqat
-from onnxqat.errors import CheckError
+from onnxqat.errors import CheckError, ModelError
 from onnxqat.graph import qdq
 from onnxqat.insertion import guard as guarding
-from onnxqat.insertion import relief, suspicion
+from onnxqat.insertion import relief, suspicion, trial
 from onnxqat.insertion.change import Change
 from onnxqat.insertion.insert import InsertResult
 from onnxqat.insertion.relief import Relief
@@ -270,3 +270,16 @@ def test_gradients_that_explain_little_of_the_noise_say_nothing() -> None:
     found = [insert(made(), guard=False).trial for made in (culprits.flipped, culprits.offset)]
     assert all(trial is not None and trial.worst < AMBER_SQNR for trial in found)
     assert [trial.costly_at for trial in found if trial is not None] == ["tensors", "outputs"]
+
+
+def test_a_file_is_made_although_what_costs_most_cannot_be_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its tensors as outputs can be more than onnxruntime holds."""
+
+    def refuses(*_: object) -> None:
+        raise ModelError("model-not-runnable", "no memory for these outputs")
+
+    monkeypatch.setattr(trial, "rounded", refuses)
+    made = insert(culprits.flipped(), guard=False)
+    assert made.trial is not None
+    assert made.trial.worst < AMBER_SQNR
+    assert made.trial.costly == ()
