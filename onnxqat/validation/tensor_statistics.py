@@ -81,9 +81,12 @@ class StatisticsMeter:
         self._histogram.update(values[np.isfinite(values)])
         alive = _nonzero_channels(values, self._axis(values.ndim))
         self._alive = alive | self._alive if self._alive.size == alive.size else alive
-        # Only a grid of one scale can be cut along the first axis.
-        parts = -(-values.size // _CHUNK) if self._qparams.scale.size == 1 and self._qparams.axis is None else 1
-        for part in np.array_split(values.reshape(-1) if parts > 1 else values, parts):
+        # Only a grid of one scale can be cut, and a scalar has no axis to cut along.
+        one_scale = self._qparams.scale.size == 1 and self._qparams.axis is None
+        parts = [values]
+        if one_scale and values.size > _CHUNK:
+            parts = np.array_split(values.reshape(-1), -(-values.size // _CHUNK))
+        for part in parts:
             self._count_codes(part)
 
     def result(self) -> TensorStatistics | None:

@@ -82,3 +82,8 @@ def test_a_large_tensor_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("onnxqat.validation.tensor_statistics._CHUNK", 7)
     assert statistics([values], parameters(2.0)) == whole
     assert math.isclose(whole.saturated, float((np.abs(np.rint(values / 2) + 0.5) > 128).mean()))
+
+
+def test_a_scalar_is_one_value() -> None:
+    found = statistics([np.asarray(0.5, np.float32)], parameters(0.25))
+    assert (found.values, found.low, found.channels, found.unused_codes) == (1, 0.5, 1, 255)
