@@ -195,16 +195,28 @@ def unsaturated(node: ir.Node, weight: np.ndarray, qparams: QParams, largest: La
         worst = worst_pairs(node, numerics.quantize(weight, qparams), largest)
         if worst is None or (worst <= LIMIT).all():
             return qparams
-        qparams = _raised(qparams, worst)
+        qparams = _raised(qparams, worst, by_row=qparams.axis == _channel_axis(node, weight) and not qparams.block_size)
     return qparams
 
 
-def _raised(qparams: QParams, worst: Array) -> QParams:
+def _channel_axis(node: ir.Node, weight: np.ndarray) -> int:
+    """Axis of `weight` along which the output channels of `node` lie."""
+    if node.op_type == "Conv":
+        return 0
+    return weight.ndim - (2 if _is_transposed(node) else 1)
+
+
+def _raised(qparams: QParams, worst: Array, *, by_row: bool) -> QParams:
+    """`qparams` with larger scales.
+
+    Args:
+        qparams: of the weight.
+        worst: largest sum in each row of :func:`products`.
+        by_row: each scale is that of a row, or of the same row of each matrix in a stack. Otherwise, as for a weight
+            that another layer reads along the other axis, a row has values of every scale.
+    """
     factor = np.where(worst > LIMIT, np.maximum(worst / LIMIT, _STEP), 1.0)
-    if qparams.axis is None:
-        factor = factor.max()
-    elif factor.shape != qparams.scale.shape:  # rows of a stack of matrices
-        factor = factor.reshape(-1, len(qparams.scale)).max(0)
+    factor = factor.reshape(-1, len(qparams.scale)).max(0) if by_row else factor.max()
     larger = np.where(factor > 1.0, np.nextafter(qparams.scale * factor, np.inf), qparams.scale).astype(np.float32)
     scale = numerics.shorten(larger, qparams.scale_bits).astype(np.float32)
     return dataclasses.replace(qparams, scale=scale)

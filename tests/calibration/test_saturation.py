@@ -13,6 +13,7 @@ from onnxqat.calibration import saturation
 from onnxqat.calibration.largest_codes import LargestCodes
 from onnxqat.graph import io, qdq
 from onnxqat.placement.table_overrides import Overrides
+from onnxqat.types import QParams, QType
 from onnxqat.validation import machine
 from tests.bridge.integer import networks
 from tests.passes.checks import parse
@@ -160,3 +161,14 @@ def test_the_remark_of_a_machine_counts_the_channels(
     assert len(remark.nodes) == 3
     for safe in ({"safe_range": True}, {"reduce_range": True}):
         assert machine.saturation(io.load(quantized(float_model, **safe).model)) == []
+
+
+@pytest.mark.parametrize("rows", [12, 16])
+def test_layers_that_read_a_weight_along_different_axes(rows: int) -> None:
+    """A tied embedding: scales lie along the channels of the one layer, and rows of the other have values of all."""
+    rng = np.random.default_rng(0)
+    weight = rng.choice([-1.0, 1.0], (rows, 16)).astype(np.float32) * np.linspace(0.1, 1, 16, dtype=np.float32)
+    qparams = QParams(np.abs(weight).max(0) / np.float32(127), np.zeros(16, np.int64), QType.of(8, signed=True), axis=1)
+    for node in (ir.Node("", "MatMul", []), ir.Node("", "Gemm", [], [ir.AttrInt64("transB", 1)])):
+        qparams = saturation.unsaturated(node, weight, qparams)
+        assert saturation.saturating(node, numerics.quantize(weight, qparams)) == 0
