@@ -124,6 +124,8 @@ class PlanBuilder:
 
     def may_carry_pair(self, value: ir.Value) -> bool:
         """Check whether a pair behind the producer of `value` is possible and wanted by the backend."""
+        if not value.name:  # an output that is left out, as Dropout's mask
+            return False
         if value.dtype not in (None, ir.DataType.FLOAT) or any(map(qdq.is_quantize, value.consumers())):
             return False
         if value.name in self.masked or value in self.unpaired:

@@ -34,6 +34,13 @@ def test_pairs_on_both_sides() -> None:
     assert reasons(found) == {"out_Neg": "onnxruntime-cpu has no row for Neg"}
 
 
+def test_an_output_that_is_left_out_carries_no_pair() -> None:
+    text = f"g (float[1,2,4,4] x) => (float[1,2,4,4] out) <{W}> {{ y = Conv(x, w, bias) out, _m = Dropout(y) }}"
+    model = proto(text)
+    model.graph.node[1].output[1] = ""
+    assert "" not in edges(plan(model))
+
+
 def test_pairs_on_inputs_only() -> None:
     found = plan(CONV_RELU, "tensorrt")
     assert set(edges(found)) == {"x", "w", "bias"}
