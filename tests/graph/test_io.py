@@ -10,7 +10,7 @@ import onnx_graphsurgeon as gs
 import onnx_ir as ir
 import onnxruntime as ort
 import pytest
-from onnx import numpy_helper
+from onnx import helper, numpy_helper
 
 from onnxqat.errors import ModelError
 from onnxqat.graph import io
@@ -352,3 +352,16 @@ def test_an_output_declared_with_two_types_is_refused() -> None:
     with pytest.raises(ModelError, match="output 'y' is declared twice, as float and as int8") as caught:
         io.load(proto)
     assert caught.value.code == "model-invalid"
+
+
+def test_a_map_is_refused_with_the_way_to_export_without() -> None:
+    """Classifiers of scikit-learn end in ZipMap by default: a sequence of maps from classes to probabilities."""
+    kind = helper.make_map_type_proto(onnx.TensorProto.INT64, helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, []))
+    maps = helper.make_value_info("probabilities", helper.make_sequence_type_proto(kind))
+    zipped = helper.make_node("ZipMap", ["x"], ["probabilities"], domain="ai.onnx.ml", classlabels_int64s=[0, 1])
+    x = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["N", 2])
+    domains = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
+    model = helper.make_model(helper.make_graph([zipped], "classifier", [x], [maps]), opset_imports=domains)
+    with pytest.raises(ModelError, match="'probabilities' is a map") as caught:
+        io.load(model)
+    assert "zipmap" in (caught.value.hint or "")
