@@ -8,6 +8,7 @@ from torch import Tensor
 
 from onnxqat.training.objective import relevance
 from onnxqat.training.objective.losses import Loss, relative_error
+from onnxqat.training.objective.output_weights import Moments
 from onnxqat.training.objective.relevance import DifferenceWeights, Relevance
 from tests.training.test_output_weights import SAMPLES, measured, normal
 
@@ -88,3 +89,19 @@ def test_weights_come_back_from_json() -> None:
     assert torch.equal(again.of(teacher), weights.of(teacher))
     with pytest.raises(KeyError):
         DifferenceWeights.made({})
+
+
+def test_an_output_without_samples_is_one() -> None:
+    """An output whose first axis is not that of samples was measured as a whole, with an axis in front."""
+    teacher, _ = detector(objectness=True)
+    made = found(teacher)
+    weights = DifferenceWeights(torch.ones(1, PLACES, teacher.shape[2]), made)
+    assert torch.equal(weights.of(teacher[0]), weights.of(teacher[:1])[0])
+
+
+def test_an_output_that_is_a_parameter_leaves_no_gradient() -> None:
+    teacher, _ = detector(objectness=True)
+    moments = Moments(teacher.shape[1:], teacher.device, lambda x: x)
+    moments.add((teacher + 0.01).requires_grad_(), teacher)
+    weights, _ = moments.weights()
+    assert not weights.by_channel.requires_grad

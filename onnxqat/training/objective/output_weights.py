@@ -70,6 +70,7 @@ class Moments:
 
     def add(self, student: Tensor, teacher: Tensor) -> None:
         """Take in samples (N, ...)."""
+        student, teacher = student.detach(), teacher.detach()  # an output can be a parameter itself
         self.count += len(teacher)
         self.outside += ((teacher < 0) | (teacher > 1)).double().sum(0)
         self.sums += _sums(student, teacher, None)

@@ -115,6 +115,8 @@ class DifferenceWeights:
 
     def of(self, teacher: Tensor) -> Tensor:
         """Return the weights for the `teacher`'s output; they broadcast to its shape."""
+        if teacher.ndim < self.by_channel.ndim:  # its first axis is not that of samples: all of it is one
+            return self.of(teacher.unsqueeze(0)).squeeze(0)
         weights = self.by_channel.to(teacher.device)
         return weights if self.relevance is None else weights * self.relevance.of(teacher)
 
