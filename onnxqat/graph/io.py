@@ -210,7 +210,7 @@ def _is_map(kind: onnx.TypeProto) -> bool:
     inner = kind.WhichOneof("value")
     if inner in ("sequence_type", "optional_type"):
         return _is_map(getattr(kind, inner).elem_type)
-    return inner == "map_type"
+    return bool(inner == "map_type")
 
 
 def _check_proto(proto: onnx.ModelProto, name: str, path: Path | None) -> None:
