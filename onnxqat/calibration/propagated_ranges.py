@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 import onnx_ir as ir
 
-from onnxqat.calibration.observers import create
+from onnxqat.calibration.observers import create, joined
 from onnxqat.calibration.observers._base import BaseObserver
 from onnxqat.graph import data_movement, walk
 from onnxqat.ops import operators as ops
@@ -33,11 +33,8 @@ def complete(
     for name, spec in wanted.items():
         if name not in result and name in values:
             parts = _sources(values[name], result, spec)
-            for part in parts:
-                if name in result:
-                    result[name].merge(part.for_spec(spec))
-                else:
-                    result[name] = part.for_spec(spec, own=True)
+            if parts:
+                result[name] = joined(parts[0].for_spec(spec), parts[1:]).for_spec(spec, own=True)
     return result
 
 

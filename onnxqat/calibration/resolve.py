@@ -13,6 +13,7 @@ from onnxqat.calibration import saturation
 from onnxqat.calibration.channel_peaks import Peaks
 from onnxqat.calibration.exact import shift_limits, tie_free_means, tie_free_sums
 from onnxqat.calibration.largest_codes import ByNode
+from onnxqat.calibration.observers import joined
 from onnxqat.calibration.observers._base import BaseObserver
 from onnxqat.calibration.weights import weight_qparams
 from onnxqat.graph import query, walk
@@ -179,7 +180,7 @@ def _group_parameters(
     for root, others in members.items():
         if root not in observers:
             continue
-        merged = observers[root].joined([observers[other] for other in others if other in observers])
+        merged = joined(observers[root], [observers[other] for other in others if other in observers])
         result[root] = _checked(root, merged, remarks)
     return result
 

@@ -1,9 +1,12 @@
 """Ranges of what was only moved follow from those of its sources."""
 
+import dataclasses
+
 import numpy as np
 import onnx
 import onnx_ir as ir
 
+from onnxqat.calibration.observers import joined
 from onnxqat.calibration.observers._base import BaseObserver
 from onnxqat.calibration.propagated_ranges import complete
 from onnxqat.calibration.runner import calibrate
@@ -41,3 +44,17 @@ def test_an_operator_that_states_its_range_needs_no_data() -> None:
     )
     found = complete({}, {"p": SPEC, "y": SPEC}, ir.from_proto(proto))
     assert [[float(v) for v in found[name].range()] for name in "py"] == [[0.0, 1.0]] * 2
+
+
+def test_a_stated_range_beside_one_of_data() -> None:
+    """Sin of a timestep beside features: what Sin can give has no values to compare ranges on."""
+    proto = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 17]>
+        g (float[N] x, float[N] z) => (float[M] y) { s = Sin(x) a = Relu(z) c = Concat<axis = 0>(a, s) y = Abs(c) }"""
+    )
+    auto = dataclasses.replace(SPEC, observer="auto")
+    observers = dict(calibrate(proto, {"a": auto}, [{"x": np.zeros(2, np.float32), "z": np.float32([0, 3])}]))
+    found = complete(observers, {"s": auto, "c": auto}, ir.from_proto(proto))
+    assert [float(v) for v in found["c"].range()] == [-1.0, 3.0]
+    assert [float(v) for v in joined(found["a"], [found["s"]]).range()] == [-1.0, 3.0]
+    assert [float(v) for v in joined(found["s"], [found["a"]]).range()] == [-1.0, 3.0]

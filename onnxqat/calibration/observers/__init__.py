@@ -5,7 +5,11 @@ Each module has a class ``Observer``, made with a :class:`~onnxqat.types.TensorS
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
 from typing import cast
+
+import numpy as np
 
 from onnxqat import extension
 from onnxqat.calibration.observers._base import BaseObserver
@@ -36,6 +40,23 @@ def create(spec: TensorSpec) -> BaseObserver:
         return cast(BaseObserver, observer(spec, float(share)))
     except (TypeError, ValueError) as error:
         raise UsageError("option-invalid", f"there is no observer {spec.observer!r}: {error}") from None
+
+
+def joined(observer: BaseObserver, others: Sequence[BaseObserver]) -> BaseObserver:
+    """An observer of the streams of `observer` and of `others`, for its spec; none of them is changed.
+
+    A range that an operator states beside ranges of data, as of Sin in front of a Concat, has no values to join with
+    theirs: then the ends of all ranges are covered.
+    """
+    if all(type(other) is type(observer) for other in others):
+        return observer.joined(others)
+    spec = observer.spec
+    whole = create(dataclasses.replace(spec, observer="minmax"))
+    for each in (observer, *others):
+        if each.count:
+            ends = np.stack(each.for_spec(spec).range(), -1)  # (2,), or (C, 2) along the channel axis
+            whole.update(ends if spec.axis is None else ends.reshape(*(1,) * spec.axis, *ends.shape))
+    return whole
 
 
 def _with_share(observer: str) -> tuple[str, str]:
