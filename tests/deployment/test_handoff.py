@@ -24,6 +24,7 @@ from onnxqat.insertion.insert import insert_qdq
 from onnxqat.numerics import from_range
 from onnxqat.types import QType, Scheme
 from tests import hanging
+from tests.bridge.integer import networks
 from tests.validation import tiny
 
 DATA = {"image": tiny.images(6)}
@@ -306,3 +307,21 @@ def test_without_a_compiler_the_table_says_what_is_refused(quantized: onnx.Model
 def test_nothing_is_no_number(option: str, quantized: onnx.ModelProto, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=f"{option} is 0"):
         handoff(quantized, "onnxruntime-cpu", tmp_path / "bundle", **{option: 0})  # type: ignore[arg-type]
+
+
+def test_steps_of_time_are_no_samples_to_score_one_by_one(tmp_path: Path, quick: None) -> None:
+    """A Scan over a free first axis: cut into ones, each step would start without what came before."""
+    text = """
+    <ir_version: 8, opset_import: ["" : 17]>
+    g (float[T, 4] x) => (float[T, 4] y) <float[4] start = {0, 0, 0, 0}, float[4, 4] w> {
+        last, sums = Scan <num_scan_inputs = 1, body = add (float[4] s, float[4] v) => (float[4] t, float[4] r)
+            { t = Add (s, v)
+              r = Identity (t) }> (start, x)
+        y = MatMul (sums, w)
+    }"""
+    data = [{"x": np.random.default_rng(n).normal(size=(6, 4)).astype(np.float32)} for n in range(4)]
+    source = networks.with_weights(text)
+    quantized = insert_qdq(source, calibration=data).model
+    found = handoff(quantized, "onnxruntime-cpu", tmp_path / "bundle", data=data, float_model=source)
+    (score,) = [s for s in found.scores if s.name == "sqnr"]
+    assert score.values["compiled"] > 20
