@@ -205,6 +205,16 @@ def _title(node: onnx.NodeProto) -> str:
     return f"node {node.name!r} ({node.op_type})" if node.name else f"the {node.op_type} that makes {made}"
 
 
+def _refuse_maps(graph: onnx.GraphProto, name: str) -> None:
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        if _is_map(value.type):
+            raise ModelError(
+                "model-invalid",
+                f"{name}: {value.name!r} is a map from classes to numbers, and only tensors are supported",
+                hint="export it without: skl2onnx.convert_sklearn(..., options={'zipmap': False}) gives a tensor",
+            )
+
+
 def _is_map(kind: onnx.TypeProto) -> bool:
     """Check whether a value is a map, or a sequence or optional of maps, as ai.onnx.ml.ZipMap makes."""
     inner = kind.WhichOneof("value")
@@ -239,13 +249,7 @@ def _check_proto(proto: onnx.ModelProto, name: str, path: Path | None) -> None:
             hint="runtimes take either of them: leave the one that it was exported with in `opset_import`",
         )
     for graph in _graph_protos(proto):
-        for value in (*graph.input, *graph.output, *graph.value_info):
-            if _is_map(value.type):
-                raise ModelError(
-                    "model-invalid",
-                    f"{name}: {value.name!r} is a map from classes to numbers, and only tensors are supported",
-                    hint="export it without: skl2onnx.convert_sklearn(..., options={'zipmap': False}) gives a tensor",
-                )
+        _refuse_maps(graph, name)
         if graph.sparse_initializer:
             raise ModelError(
                 "model-sparse-initializer",
