@@ -189,3 +189,16 @@ def test_a_teacher_with_a_softmax(distance: str) -> None:
     assert by_teacher([logits], None, [p]).item() == pytest.approx(0, abs=1e-6)
     assert by_student([p], None, [logits]).item() == pytest.approx(0, abs=1e-6)
     assert by_teacher([other], None, [p]).item() > 0.01
+
+
+def test_chosen_indices_are_not_compared_with_the_teachers() -> None:
+    """NonMaxSuppression may select another number of rows, and indices say nothing of how near the networks are."""
+    scores, rows = torch.rand(6, 3), torch.zeros(5, 3, dtype=torch.int64)
+    loss = Loss(distance="mse")
+    assert loss([scores, rows], None, [scores + 1, rows[:4]]) == loss([scores], None, [scores + 1])
+    with pytest.raises(UsageError, match="differ") as caught:
+        loss([scores], None, [scores[:4]])
+    assert "onnxqat cut" in (caught.value.hint or "")
+    with pytest.raises(UsageError, match="no floating-point output") as caught:
+        loss([rows], None, [rows])
+    assert "onnxqat cut" in (caught.value.hint or "")

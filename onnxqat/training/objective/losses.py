@@ -27,6 +27,7 @@ IGNORED = -100
 PROBABILITY_TOLERANCE = 1e-3
 """Largest distance of the sum of a sample's probabilities from 1: half floats, rounded to four digits."""
 
+_CUT = "cut off what only chooses among results, with `onnxqat cut MODEL --outputs TENSOR`"
 _SMALLEST_PROBABILITY = 1e-12
 _SMALLEST_POWER = 1e-12
 
@@ -153,15 +154,23 @@ class Loss:
                 )
 
     def _teacher(self, outputs: Sequence[Tensor], teacher: Sequence[Tensor], axis: int) -> Tensor:
-        if len(outputs) != len(teacher) or any(s.shape != t.shape for s, t in zip(outputs, teacher, strict=True)):
+        held = self.weights or (None,) * len(outputs)
+        paired = len(outputs) == len(teacher)
+        # What chooses rows, as NonMaxSuppression, may give other numbers of them; their indices are not compared.
+        found = [(s, t, w) for s, t, w in zip(outputs, teacher, held, strict=False) if paired and s.is_floating_point()]
+        if not paired or any(s.shape != t.shape for s, t, _ in found):
             shapes = [[tuple(o.shape) for o in side] for side in (outputs, teacher)]
             raise UsageError(
-                "option-invalid", f"outputs {shapes[0]} of the model and {shapes[1]} of the teacher differ"
+                "option-invalid",
+                f"outputs {shapes[0]} of the model and {shapes[1]} of the teacher differ",
+                hint=f"give a teacher with the same outputs; of both, {_CUT}, such as NonMaxSuppression",
             )
-        held = self.weights or (None,) * len(outputs)
-        found = [(s, t, w) for s, t, w in zip(outputs, teacher, held, strict=True) if s.is_floating_point()]
         if not found:
-            raise UsageError("option-invalid", "the model has no floating-point output to compare with the teacher's")
+            raise UsageError(
+                "option-invalid",
+                "the model has no floating-point output to compare with the teacher's",
+                hint=f"{_CUT}, such as ArgMax",
+            )
         found = [(s, t, w) for s, t, w in found if s.numel()] or found[:1]  # one without values says nothing
         student, target, _ = found[0]
         if self.diverges(outputs):
