@@ -9,6 +9,7 @@ import onnx_ir as ir
 import torch
 from torch import Tensor
 
+from onnxqat.analysis.random_draws import DRAWS
 from onnxqat.errors import CheckError
 from onnxqat.graph import query, walk
 from onnxqat.runtime.session import Session
@@ -19,9 +20,6 @@ TOLERANCE = {torch.float16: 2.0**-6, torch.bfloat16: 2.0**-4}
 FLOAT_TOLERANCE = 2.0**-12
 """Largest difference of an output, relative to its largest magnitude: float32 sums in another order, through a deep net."""
 
-_RANDOM = frozenset(
-    {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"}
-)
 _RUN_BY_ONNXRUNTIME = frozenset({"", "ai.onnx", "ai.onnx.ml", "com.microsoft"})
 
 
@@ -45,7 +43,7 @@ class Checker:
         foreign = _nodes(
             model, lambda n: n.domain not in _RUN_BY_ONNXRUNTIME and n.op_identifier() not in model.functions
         )
-        random = _nodes(model, lambda n: n.op_type in _RANDOM)
+        random = _nodes(model, lambda n: n.op_type in DRAWS)
         self._compare_values = not random
         self._session = None if foreign else Session(model, optimize=False, what="the exported model")
         if foreign:

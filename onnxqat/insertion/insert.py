@@ -25,6 +25,7 @@ from typing import (
 import onnx_ir as ir
 
 from onnxqat import notebook_progress
+from onnxqat.analysis import random_draws
 from onnxqat.backends import equalizations, schema
 from onnxqat.displayed import Displayed
 from onnxqat.errors import UsageError
@@ -183,6 +184,7 @@ def insert_qdq(
     origin = records.origin(model, graph)
     settle_quantizers(graph, model, remarks, replace=replace, keep=keep)
     original = graph.clone()
+    remarks.extend(random_draws.remarks(original))
     chosen = prepare(
         graph,
         table,

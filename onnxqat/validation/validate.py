@@ -12,6 +12,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from onnxqat import metrics, notebook_progress
+from onnxqat.analysis import random_draws
 from onnxqat.data import inputs as model_inputs
 from onnxqat.data import non_finite_data
 from onnxqat.data import preprocess as lines
@@ -130,6 +131,7 @@ def validate(
     recorded = Recorded.of(quantized, qdq_model)
     opened = open_data(original, data, preprocess, batch_size, limit, random_data=random_data, recorded=recorded)
     remarks = [*_first_remarks(quantized, random_data=random_data), *remarks_on_float(quantized, float_model, original)]
+    remarks.extend(random_draws.remarks(original))
     work = _Work(original, quantized, remarks, use_torch=use_torch, tensor_samples=tensor_samples)
     reference = work.predictors(float_model, qdq_model)[FLOAT]
     chosen = [metrics.resolve(each, data=opened, reference=reference, labels=labels) for each in metrics.listed(score)]
