@@ -259,8 +259,10 @@ class Relief:
         around = self._remedies.around(origin.node)
         if around and self._allowed.types:
             reason = f"its result {origin.tensor!r} is not finite between quantizers"
-            self._parts[()] = self._remedies.leave(around, self._base, reason, origin.tensor)
-            if self._excess(meter, None).value > 1:
+            remedy = self._remedies.leave(around, self._base, reason, origin.tensor)
+            if remedy is not None:
+                self._parts[()] = remedy
+            if remedy is not None and self._excess(meter, None).value > 1:
                 del self._parts[()]
 
     def _is_cheap(self, remedy: Remedy, current: Choices, alone: Excess) -> bool:

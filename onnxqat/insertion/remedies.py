@@ -16,6 +16,7 @@ from onnxqat.insertion.culprits import Unit
 from onnxqat.insertion.effects import Effect, Effects
 from onnxqat.insertion.neighbours import Neighbours
 from onnxqat.insertion.placing import Calibrated
+from onnxqat.placement import compiler_limits
 from onnxqat.runtime import vendor_operators
 from onnxqat.types import QParams, QuantPlan, TensorSpec
 
@@ -42,6 +43,7 @@ class Remedies:
     def __init__(self, calibrated: Calibrated, plan: QuantPlan, effects: Effects, data: Data, allowed: Allowed) -> None:
         self._calibrated, self._effects, self._data, self._allowed = calibrated, effects, data, allowed
         self._neighbours = Neighbours(calibrated.model, calibrated.table)
+        self._stopped = compiler_limits.stopped(calibrated.model, calibrated.table, plan)
         self._wanted = resolve.tensors_to_observe(plan)
         self._observed: ranges.Observers = {}
         self._late: dict[str, BaseObserver] = {}
@@ -98,14 +100,14 @@ class Remedies:
             choices = Choices(widths=widths)
             effect = self.effect(current, choices)
             before = self._effects.of(current).float_nodes
-            if not effect.on.isdisjoint(unit) or effect.float_nodes - before:
+            if not effect.on.isdisjoint(unit) or effect.float_nodes - before or self._stops(effect):
                 continue
             tensor = self._effects.tensors[unit][0]
             return Change(tensor, "16 bits", f"{tensor!r} has 16 bits", names), self.observed(effect, choices)
         return None
 
     def float_(self, unit: Unit, current: Choices, reason: str) -> Remedy | None:
-        """Nodes left in float so that the quantizer goes, the fewest that do."""
+        """Nodes left in float so that the quantizer goes, the fewest that do and that the compiler takes in float."""
         if not self._allowed.types or self._bits_of(unit) < FEWEST_BITS:
             return None
         before = self._effects.of(current).float_nodes
@@ -114,14 +116,18 @@ class Remedies:
             choices = Choices(left_out=dict.fromkeys(names, reason))
             effect = self.effect(current, choices)
             change = floated(self._effects.tensors[unit][0], effect.float_nodes - before)
-            if effect.on.isdisjoint(unit) and (best is None or change.cost < best[0].cost):
+            if not effect.on.isdisjoint(unit) or (best is not None and change.cost >= best[0].cost):
+                continue
+            if not self._stops(effect):
                 best = change, self.observed(effect, choices)
         return best
 
-    def leave(self, names: Sequence[str], current: Choices, reason: str, tensor: str) -> Remedy:
-        """The nodes `names` in float, with what that does to their neighbours as cost."""
+    def leave(self, names: Sequence[str], current: Choices, reason: str, tensor: str) -> Remedy | None:
+        """The nodes `names` in float, with what that does to their neighbours as cost; None where the compiler stops at it."""
         choices = Choices(left_out=dict.fromkeys(names, reason))
         effect = self.effect(current, choices)
+        if self._stops(effect):
+            return None
         new = effect.float_nodes - self._effects.of(current).float_nodes
         return floated(tensor, new), self.observed(effect, choices)
 
@@ -133,6 +139,11 @@ class Remedies:
     def effect(self, current: Choices, more: Choices) -> Effect:
         """Effect of `more` on top of `current`."""
         return self._effects.of(merged([current, more]))
+
+    def _stops(self, effect: Effect) -> bool:
+        """Check whether the target's compiler stops at a node for `effect` that it takes without."""
+        model, table = self._calibrated.model, self._calibrated.table
+        return not compiler_limits.stopped(model, table, effect.plan) <= self._stopped
 
     def _options(self, unit: Unit) -> list[tuple[str, ...]]:
         """Sets of nodes around a quantizer, without those whose types the user chose."""

@@ -64,6 +64,11 @@ def planned(plan: QuantPlan) -> Callable[[ir.Node], bool]:
     return is_quantized
 
 
+def stopped(model: ir.Model, table: Backend, plan: QuantPlan) -> frozenset[str]:
+    """Names of the nodes that the compiler stops at where `plan` is carried out."""
+    return frozenset(query.label(node) for node, limit in met(model, table, planned(plan)) if limit.stops)
+
+
 def check(model: ir.Model, table: Backend, chosen: NodeSelection) -> list[Remark]:
     """Raise an error for nodes that the compiler stops at, and return remarks on those that it leaves to the CPU.
 

@@ -109,7 +109,19 @@ def test_16_bits_come_before_float_where_the_compiler_has_them() -> None:
     assert {c.kind for c in result.guard.changes} == {"16 bits"}
     assert (quantized(plain)["wide"], quantized(result)["wide"]) == (8, 16)
     assert result.plan.float_nodes == plain.plan.float_nodes
+    assert [f for f in onnxqat.lint(result.model, "qnn-htp").findings if f.severity == "error"] == []
     assert insert(culprits.cancelled(), "rknn").guard.changes[0].kind == "float"  # type: ignore[union-attr]
+
+
+def test_nothing_goes_float_that_the_compiler_refuses_in_float(tmp_path: Path) -> None:
+    table = tmp_path / "refuses.yaml"
+    rows = "limits: [{op: Conv, form: float, outcome: refused, why: no float on this chip}]\n"
+    table.write_text(f"extends: rknn\n{rows}", encoding="utf-8")
+    assert [c.kind for c in changes(insert(culprits.cancelled(), "rknn"))] == ["float"]
+    result = insert(culprits.cancelled(), str(table))
+    assert result.guard is None or not result.guard.changes
+    assert not [name for name, _ in result.plan.float_nodes]
+    assert worst(result) < AMBER_SQNR
 
 
 def test_what_is_not_finite_goes_float() -> None:

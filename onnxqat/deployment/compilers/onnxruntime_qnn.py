@@ -12,8 +12,10 @@ from onnxqat.deployment.base_compiler import MOVES, Kind, NodeResult
 from onnxqat.deployment.graph_nodes import Nodes
 from onnxqat.deployment.run import environment_compiler
 from onnxqat.deployment.run.environment import Environment
+from onnxqat.deployment.workarounds.htp_float_rows import HtpFloatRows
 from onnxqat.deployment.workarounds.htp_resize_scales import HtpResizeScales
 from onnxqat.deployment.workarounds.silu_pairs import SiluPairs
+from onnxqat.graph import inference
 from onnxqat.passes._base import run_passes
 
 TYPES = {
@@ -54,8 +56,9 @@ class Compiler(environment_compiler.EnvironmentCompiler):
     )
 
     def prepare(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """Pairs inside SiLUs, and steps of 1 around interpolations; see the base class."""
-        prepared: onnx.ModelProto = run_passes(model, [SiluPairs(), HtpResizeScales()]).model
+        """Pairs inside SiLUs, steps of 1 around interpolations, float rows without a Gemm; see the base class."""
+        passes = (SiluPairs(), HtpResizeScales(), HtpFloatRows())
+        prepared: onnx.ModelProto = run_passes(inference.infer_shapes(model), passes).model
         return prepared
 
     def read_back(self, original: onnx.ModelProto, facts: Mapping[str, Any]) -> tuple[NodeResult, ...]:

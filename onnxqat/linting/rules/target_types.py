@@ -9,11 +9,13 @@ import numpy as np
 from onnxqat import numerics
 from onnxqat.calibration import saturation
 from onnxqat.graph import query
+from onnxqat.graph.qdq import DEQUANTIZE, QUANTIZE
 from onnxqat.graph.quantizer import Quantizer
 from onnxqat.linting.comparison import Compared, compared
 from onnxqat.linting.context import LintContext, constant_values
 from onnxqat.linting.rule import Found, Rule
-from onnxqat.types import Fixed, TensorSpec
+from onnxqat.placement import table_widths
+from onnxqat.types import Fixed, QType, TensorSpec
 
 SEVEN_BITS = (-64, 63)
 """Codes of which no two products saturate, as a table's `reduce_range` has them."""
@@ -37,9 +39,19 @@ def _storage(file: LintContext, *, weights: bool) -> Iterator[Found]:
         have, want = quantizer.qparams.qtype, spec.qtype
         # a narrower grid may lie in a type of its own width or in its 8-bit carrier
         carrier = want.storage.rstrip("0123456789") == have.storage.rstrip("0123456789") and have.bits == want.bits
-        if have.storage != want.storage and not carrier:
+        if have.storage != want.storage and not carrier and (weights or not _is_wide(file, place, quantizer, want)):
             text = f"{have.storage}; {_name(file)} takes {want.storage} for {place.edge.rule}"
             yield Found(text, place.node, quantizer.tensor)
+
+
+def _is_wide(file: LintContext, place: Compared, quantizer: Quantizer, want: QType) -> bool:
+    """Check for 16 bits in place of 8 where the target has both, as the guard of `insert-qdq` gives single tensors."""
+    have = quantizer.qparams.qtype
+    if file.table is None or have.bits != table_widths.WIDE or have.storage != want.storage.replace("8", "16"):
+        return False
+    around = (place.node, quantizer.input.producer())
+    kinds = [n.op_type for n in around if n is not None and n.op_type not in (QUANTIZE, DEQUANTIZE)]
+    return table_widths.may_be_wide(file.table, kinds)
 
 
 def _name(file: LintContext) -> str:

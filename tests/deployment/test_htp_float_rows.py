@@ -1,0 +1,73 @@
+"""Float linear layers on rows are a MatMul and an Add of all axes in what QNN reads, with the same numbers."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import onnx
+import pytest
+
+from onnxqat.deployment.compilers.onnxruntime_qnn import Compiler
+from onnxqat.deployment.workarounds.htp_float_rows import HtpFloatRows
+from tests.backends.planning import proto, weight
+from tests.passes.checks import check_pass, in_function, in_if, run_checked
+
+HEAD = f"""g (float[1,5,4] x) => (float[5,1,6] y) <float[4,6] w = {weight(4, 6)}, float[6] b = {weight(6)},
+    float s = {{0.05}}, uint8 z = {{128}}, int64[2] rows = {{-1, 4}}, int64[3] all = {{5, 1, 6}}> {{ BODY
+    q = QuantizeLinear(t, s, z) y = DequantizeLinear(q, s, z) }}"""
+BODIES = {
+    "Gemm between Reshapes": "r = Reshape(x, rows) h = Gemm(r, w, b) t = Reshape(h, all)",
+    "Gemm without a bias": "r = Reshape(x, rows) h = Gemm(r, w) t = Reshape(h, all)",
+    "MatMul and Add": "p = MatMul(x, w) h = Add(p, b) t = Reshape(h, all)",
+    "Add with the bias in front": "p = MatMul(x, w) h = Add(b, p) t = Reshape(h, all)",
+}
+FLOAT = 1e-6
+"""Sums of four products in another order."""
+
+
+def model(body: str) -> onnx.ModelProto:
+    return onnx.shape_inference.infer_shapes(proto(HEAD.replace("BODY", body)))
+
+
+@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
+def test_the_bias_has_all_axes(body: str) -> None:
+    made = run_checked(HtpFloatRows(), model(body), atol=FLOAT).model
+    for wrap in (in_if, in_function):
+        run_checked(HtpFloatRows(), wrap(model(body)), atol=FLOAT)
+    kinds = [node.op_type for node in made.graph.node]
+    assert "Gemm" not in kinds
+    held = {t.name: tuple(t.dims) for t in made.graph.initializer}
+    (product,) = (n for n in made.graph.node if n.op_type == "MatMul")
+    assert product.input[0] == "x"
+    for node in made.graph.node:
+        if node.op_type == "Add":
+            assert held[next(name for name in node.input if name in held)] == (1, 1, 6)
+    assert kinds.count("Add") == (body != BODIES["Gemm without a bias"])
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "c = QuantizeLinear(x, s, z) d = DequantizeLinear(c, s, z) r = Reshape(d, rows) h = Gemm(r, w, b) t = Reshape(h, all)",
+        "r = Reshape(x, rows) h = Gemm <alpha = 2.0> (r, w, b) t = Reshape(h, all)",
+        "c = QuantizeLinear(x, s, z) d = DequantizeLinear(c, s, z) p = MatMul(d, w) h = Add(p, b) t = Reshape(h, all)",
+    ],
+    ids=["reads a pair", "another factor", "product of a pair"],
+)
+def test_others_are_left_alone(body: str) -> None:
+    check_pass(HtpFloatRows(), model(body), None)
+
+
+@pytest.mark.skipif(Compiler().version() is None, reason="needs the environment of onnxruntime-qnn")
+@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
+def test_qnn_takes_it(body: str, tmp_path: os.PathLike[str]) -> None:
+    from pathlib import Path
+
+    from onnxqat.deployment.run.process import compile_in_process
+
+    path = Path(tmp_path) / "m.onnx"
+    onnx.save(model(body), path)
+    feeds = {"x": np.random.default_rng(0).standard_normal((1, 5, 4)).astype(np.float32)}
+    (found,) = compile_in_process(Compiler(), path, [feeds], timeout=300).outputs
+    assert found["y"].shape == (5, 1, 6)
