@@ -2,6 +2,9 @@
 
 Everything between them, which moves numbers or computes in float, is torch's on the CPU. It is slower than torch
 throughout, and needs no bound on sums, parts, tables or tiles: that both give the same bits shows that these are right.
+
+NaN, which a float operator may give, has no code that a formula could take in. Torch's modules pass it on, so that what
+went wrong shows at the outputs, and they compute whatever reads it.
 """
 
 from __future__ import annotations
@@ -26,6 +29,8 @@ def execute(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -
         args: CPU tensors and settings.
         kwargs: the same by name.
     """
+    if any(isinstance(a, torch.Tensor) and bool(torch.isnan(a).any()) for a in args):
+        return module(*args, **kwargs)
     arrays = [a.detach().numpy() if isinstance(a, torch.Tensor) else a for a in args]
     if isinstance(module, Unit) and module.active():
         return torch.from_numpy(np.asarray(module.in_numpy(*arrays)))

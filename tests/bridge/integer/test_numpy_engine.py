@@ -68,3 +68,15 @@ def test_convolutions(size: tuple[int, ...], settings: tuple[object, ...]) -> No
 def test_there_are_two_engines() -> None:
     with pytest.raises(UsageError, match="no engine 'jax'"):
         onnxqat.to_integer(networks.kinds(), engine="jax")  # type: ignore[arg-type]
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+def test_nan_of_a_float_operator_stays_nan() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]> logarithms (float[N, 12] x) => (float[N, 12] y, float[N, 12] p)
+    <float[12, 12] w> { l = Log(x) m = MatMul(l, w) r = Relu(l) s = Add(l, r) c = Sigmoid(m) d = Add(c, s) p = Softmax(d) y = Relu(m) }"""
+    x = np.random.default_rng(2).uniform(0.5, 2, (6, 12)).astype(np.float32)
+    model = networks.quantized(networks.with_weights(text), x)
+    x[::2, 3] = -1.0
+    same(model, x, "onnxruntime")
+    found = onnxqat.to_integer(model, engine="numpy").run({"x": x}).outputs["y"]
+    np.testing.assert_array_equal(np.isnan(found).any(1), x[:, 3] < 0)
