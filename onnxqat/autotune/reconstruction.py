@@ -1,4 +1,4 @@
-"""Block-wise reconstruction within what is left of a budget: its length follows from the time of a short run."""
+"""Block-wise reconstruction within what is left of a budget: a short run, and a longer one where there is time."""
 
 from __future__ import annotations
 
@@ -13,11 +13,8 @@ from onnxqat.graph import io
 if TYPE_CHECKING:
     from onnxqat.data.data import Data
 
-PROBE = 20
-"""Steps for each block of the run that is timed."""
-
 FEWEST = 100
-"""With fewer steps for each block, roundings hardly move."""
+"""Steps for each block of the first run, which times the second: with fewer, roundings hardly move."""
 
 MOST = 1000
 """Steps for each block, the default of :func:`onnxqat.reconstruct`."""
@@ -70,13 +67,18 @@ def rebuild(
     def run(iterations: int) -> None:
         reconstruct(start, data, teacher=teacher, output=output, progress=watch, iterations=iterations, **options)
 
+    if left() < 0:
+        return 0
     try:
-        run(PROBE)
-        each = (time.monotonic() - began) / PROBE  # too high by what comes before the first step, which is safe
-        iterations = min(MOST, int(left() / each))
-        if iterations < FEWEST:
-            return 0
-        run(iterations)
+        run(FEWEST)
     except _TimeIsOverError:
         return 0
-    return iterations
+    # What comes before the first step counts too, so that this is a little too few.
+    longer = min(MOST, int(FEWEST * left() / (time.monotonic() - began)))
+    if longer < 2 * FEWEST:
+        return FEWEST
+    try:
+        run(longer)
+    except _TimeIsOverError:
+        return FEWEST  # whose file is still there
+    return longer

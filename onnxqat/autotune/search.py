@@ -36,6 +36,10 @@ FEW_BITS = 4
 PASSES = 30
 """Passes of the float model over the calibration data that a calibration takes, about, until one was timed."""
 
+RESERVE = 0.1
+"""Share of the budget that is kept for the proofs at most: they run the files on held-out samples, which takes a part of what a
+calibration does."""
+
 FOLDED = "model.qdq.onnx"
 """Name of what the last command writes where BatchNormalization was kept for training."""
 
@@ -142,8 +146,9 @@ class Search:
 
     @property
     def reserve(self) -> float:
-        """Seconds that the proofs need at the end."""
-        return 2 * max((tried.attempt.seconds for tried in self.tried if tried.variant is not None), default=0.0)
+        """Seconds that the proofs need at the end, of which a long calibration says little."""
+        longest = max((tried.attempt.seconds for tried in self.tried if tried.variant is not None), default=0.0)
+        return min(2 * longest, RESERVE * self.clock.seconds)
 
     def has(self, name: str) -> bool:
         """Check whether the attempt `name` was made, or found impossible."""

@@ -44,7 +44,7 @@ def of_each(
         weights: values that constants had before they were rounded into the model, which is where their error is.
     """
     switched.switch(())
-    noise = {_named(quantizer): 0.0 for quantizer, _ in switched.found}
+    noise = {name_of(quantizer): 0.0 for quantizer, _ in switched.found}
     draw = np.random.default_rng(0)
     for feeds in batches:
         for tensor, squared in _of_batch(switched, feeds, outputs, weights or {}, draw).items():
@@ -60,7 +60,7 @@ def _of_batch(
     draw: np.random.Generator,
 ) -> dict[str, float]:
     """Noise by tensor on one batch: one forward pass, and one backward pass for each draw; see :func:`of_each`."""
-    tensors = {id(module): _named(quantizer) for quantizer, module in switched.found}
+    tensors = {id(module): name_of(quantizer) for quantizer, module in switched.found}
     modules = {id(module): module for _, module in switched.found}
     found: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
     handles = [module.register_forward_hook(Probe(found, key)) for key, module in modules.items()]
@@ -84,7 +84,8 @@ def _of_batch(
     return noise
 
 
-def _named(quantizer: Quantizer) -> str:
+def name_of(quantizer: Quantizer) -> str:
+    """Return the name of the tensor of `quantizer`, that of the output where it is one of the graph."""
     return next((str(v.name) for v in quantizer.outputs if v.is_graph_output()), quantizer.tensor)
 
 

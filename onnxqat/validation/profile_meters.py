@@ -143,12 +143,13 @@ def layers_of(meters: Sequence[TensorMeter]) -> list[LayerMeter]:
     """
     found: dict[int, tuple[ir.Node, list[TensorMeter]]] = {}
     for meter in meters:
-        for node in _readers(meter.quantizer):
+        for node in readers(meter.quantizer):
             found.setdefault(id(node), (node, []))[1].append(meter)
     return [LayerMeter(node, read) for node, read in found.values()]
 
 
-def _readers(quantizer: Quantizer) -> list[ir.Node]:
+def readers(quantizer: Quantizer) -> list[ir.Node]:
+    """Return the nodes that work on the values of `quantizer`, behind those that move them alone."""
     waiting, found = list(quantizer.outputs), dict[int, ir.Node]()
     for value in waiting:
         for node, _ in value.uses():

@@ -19,7 +19,7 @@ from onnx import helper, numpy_helper
 
 import onnxqat
 from onnxqat.autotune import budget as budgets
-from onnxqat.autotune import moves, reconstruction, tuning
+from onnxqat.autotune import moves, reconstruction, sensitivity, tuning
 from onnxqat.autotune.attempt import Attempt, Tried
 from onnxqat.autotune.budget import Budget
 from onnxqat.autotune.journal import Journal
@@ -340,9 +340,8 @@ def test_commands_make_the_same_file(model: onnx.ModelProto, tmp_path: Path, mon
     assert found == wanted
 
 
-def test_the_most_sensitive_layers_are_relieved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten layers, of which one may be in 16 bits or float, and one reads a tensor with an outlier channel."""
-    monkeypatch.setattr(moves, "ORDER", ("calibrate", "sensitive_layers"))
+def ten_layers() -> tuple[onnx.ModelProto, np.ndarray]:
+    """Ten layers, of which `conv5` reads a tensor with an outlier channel, and samples for them."""
     rng = np.random.default_rng(0)
     weights = [rng.standard_normal((8, 8, 1, 1)).astype(np.float32) * np.float32(0.5) for _ in range(10)]
     weights[4][0] *= np.float32(100.0)  # one channel of x5 is large, and counts for little
@@ -359,11 +358,31 @@ def test_the_most_sensitive_layers_are_relieved(tmp_path: Path, monkeypatch: pyt
         ir_version=10,
     )
     x = rng.standard_normal((40, 8, 6, 6)).astype(np.float32)
+    return proto, x
+
+
+def test_the_most_sensitive_layers_are_relieved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of ten layers may be in 16 bits or float."""
+    monkeypatch.setattr(moves, "ORDER", ("calibrate", "sensitive_layers"))
+    proto, x = ten_layers()
     result = onnxqat.auto(proto, data={"x0": x}, output=tmp_path, target_drop=-1.0, budget=3600.0)
     assert [a.name for a in result.attempts] == ["calibrated", "most sensitive layers: 1"]
     assert result.chosen == "most sensitive layers: 1"
     (line,) = result.commands
     assert re.search(r"--(bits-of conv\d=8,16|exclude conv\d) ", line)
+
+
+def test_gradients_name_the_layer_that_switching_names() -> None:
+    """Gradients of a few samples say what a run for each quantizer says: the layer with codes of 5 bits."""
+    proto, x = ten_layers()
+    narrow = Overrides(node_bits=(("conv6", 5, 8),))
+    options: dict[str, Any] = {"fast": True, "guard": False, "rounding": "nearest", "overrides": narrow}
+    quantized = onnxqat.insert_qdq(proto, "tensorrt", calibration={"x0": x}, **options).model
+    data = open_data({"x0": x}, model_inputs.of_graph(ir.from_proto(proto).graph))
+    found = sensitivity.ranked(proto, ir.from_proto(quantized), data)
+    switched = onnxqat.profile(proto, quantized, {"x0": x}, ways=("alone",))
+    assert found[0] == switched.layers[0].node == "conv6"
+    assert set(found) == {layer.node for layer in switched.layers}
 
 
 def test_several_backends_share_the_time(
@@ -436,11 +455,24 @@ def test_a_reconstruction_for_which_there_is_no_time_is_named(
     model: onnx.ModelProto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(moves, "ORDER", ("calibrate", "reconstruct"))
-    monkeypatch.setattr(reconstruction, "PROBE", 1)
-    monkeypatch.setattr(reconstruction, "FEWEST", reconstruction.MOST + 1)  # as where a step takes too long
+    monkeypatch.setattr(Budget, "left", property(lambda _: -1.0))  # as where a step takes too long
     result = onnxqat.auto(model, data={"image": tiny.images(40)}, output=tmp_path, target_drop=-1.0, budget=3600.0)
     assert [a.name for a in result.attempts] == ["calibrated"]
     assert any(remark.message == "no time for: reconstructed" for remark in result.remarks)
+
+
+@pytest.mark.parametrize(("most", "steps"), [(5, 5), (3, 2)])
+def test_a_short_reconstruction_times_a_longer_one(
+    model: onnx.ModelProto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, steps: int
+) -> None:
+    """What was learned to take the time is a result, and is kept unless twice as much fits in."""
+    monkeypatch.setattr(moves, "ORDER", ("calibrate", "reconstruct"))
+    monkeypatch.setattr(reconstruction, "FEWEST", 2)
+    monkeypatch.setattr(reconstruction, "MOST", most)
+    result = onnxqat.auto(model, data={"image": tiny.images(40)}, output=tmp_path, target_drop=-1.0, budget=3600.0)
+    learned = result.attempts[-1]
+    assert learned.name == "reconstructed"
+    assert f"--iterations {steps} " in learned.commands[-1]
 
 
 def test_without_torch_nothing_is_trained(

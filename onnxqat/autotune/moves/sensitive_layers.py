@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
+from onnxqat.autotune import sensitivity
 from onnxqat.autotune.moves._base import Move as Base
 from onnxqat.autotune.variants import Variant
 from onnxqat.errors import QatError
 from onnxqat.graph import io, qdq
-from onnxqat.validation.profile import profile
 
 if TYPE_CHECKING:
     from onnxqat.autotune.search import Search
@@ -19,9 +19,6 @@ COUNTS = (1, 2, 4, 8)
 
 SHARE = 10
 """At most one layer in so many is relieved: an integer file is what was asked for."""
-
-SAMPLES = 16
-"""Samples of the sensitivity analysis, which runs the network once for each quantizer and batch."""
 
 WIDE = 16
 PREFIX = "most sensitive layers: "
@@ -64,14 +61,12 @@ def most_sensitive(search: Search) -> list[str]:
     """Nodes by the noise that their quantizers add alone, the largest first; none where that cannot be measured."""
     best = search.calibrated
     assert best is not None
+    search.task.tell("sensitivity of layers")
     try:
-        report = profile(
-            search.task.original, io.load(best.path), search.parts.calibration, ways=("alone",), limit=SAMPLES
-        )
+        return sensitivity.ranked(search.task.original, io.load(best.path), search.parts.calibration)
     except QatError as error:
         search.remark(f"sensitivity was not measured: {error.message}")
         return []
-    return [layer.node for layer in report.layers]
 
 
 def _wide(base: Variant, name: str, nodes: tuple[str, ...]) -> Variant:
