@@ -221,6 +221,7 @@ def _limits(search: Search) -> tuple[float | None, float | None]:
 def _prove(search: Search, planned: tuple[Planned, ...], output: Path, record: Journal) -> AutoResult:
     best, task, held = search.best, search.task, search.parts.held
     written = record.save(best.path, MODEL)
+    search.say_what_to_expect(best)
     task.tell("validate")
     max_drop, min_sqnr = _limits(search)
     proof = validate(task.original, written, held.first(LARGEST_SAMPLES), max_drop=max_drop, min_sqnr=min_sqnr)

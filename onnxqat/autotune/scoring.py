@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from onnxqat.autotune import expected_answers
 from onnxqat.data.data import Data
 from onnxqat.metrics._accuracy import class_numbers
 from onnxqat.runtime.session import Session
@@ -62,6 +63,7 @@ class Judge:
         measure: which of them.
         float_accuracy: top-1 of the float model as a share, where there are labels.
         samples: their number.
+        has_classes: whether the model has one output (N, C), C > 1.
         why_unlabelled: why top-1 against labels is not what is measured; None where it is.
 
     Raises:
@@ -76,9 +78,8 @@ class Judge:
             numbered = batch.labels is not None and batch.labels.shape == (batch.count,)
             if batch.labels is not None and numbered and len(batch.wanted) == 1 and _is_logits(first):
                 class_numbers(batch.labels, batch.count, first.shape[1])  # which validation asks for in the end
-        classifies = self.samples >= FEWEST_TOP1 and all(
-            len(b.wanted) == 1 and _is_logits(next(iter(b.wanted.values()))) for b in self._batches
-        )
+        self.has_classes = all(len(b.wanted) == 1 and _is_logits(next(iter(b.wanted.values()))) for b in self._batches)
+        classifies = self.samples >= FEWEST_TOP1 and self.has_classes
         labelled = all(b.labels is not None and b.labels.shape == (b.count,) for b in self._batches)
         self.measure: Measure = "noise"
         if classifies:
@@ -110,6 +111,17 @@ class Judge:
             right.append(found == (batch.labels if self.measure == "accuracy" else _top1(batch.wanted)))
         share = float(np.concatenate(right).mean())
         return 100.0 * ((1.0 if self.float_accuracy is None else self.float_accuracy) - share)
+
+    def expected_changes(self, run: Run, known: Sequence[Array]) -> float:
+        """Return how many answers in 100 `run` is expected to change; see :func:`onnxqat.autotune.expected_answers.changed`.
+
+        Args:
+            run: of a quantized model with one output (N, C).
+            known: batches of the float model's output for samples that are not held out.
+        """
+        wanted = np.concatenate([next(iter(b.wanted.values())) for b in self._batches])
+        found = np.concatenate([next(iter(run(b.feeds).values())) for b in self._batches])
+        return expected_answers.changed(np.concatenate([*known, wanted]), wanted, found)
 
     def _noise(self, run: Run) -> float:
         noise: dict[str, float] = {}

@@ -17,7 +17,7 @@ from onnxqat.autotune.attempt import Attempt, Tried
 from onnxqat.autotune.budget import Budget
 from onnxqat.autotune.journal import Journal
 from onnxqat.autotune.reproduce import CALIBRATED
-from onnxqat.autotune.scoring import TARGETS, Judge, Measure
+from onnxqat.autotune.scoring import LARGEST_SAMPLES, TARGETS, Judge, Measure
 from onnxqat.autotune.task import CALIBRATION_SAMPLES, Parts, Task
 from onnxqat.autotune.tuning import Tuning
 from onnxqat.autotune.variants import Variant
@@ -281,6 +281,19 @@ class Search:
             value = self._score(metrics.Predictor.of(path))
             return self._score.drop(self.float_score, value), value
         return self.held_judge.drop(Session(io.load(path), optimize=False, what="the quantized model").run), None
+
+    def say_what_to_expect(self, best: Tried) -> None:
+        """Say in answers what noise means, where a classifier was judged by noise since its held-out samples are few."""
+        if self.measure != "noise" or not self.held_judge.has_classes:
+            return
+        session = Session(self.original, optimize=True, what="the float model")
+        known = [next(iter(session.run(feeds).values())) for feeds in self._parts.training.few(LARGEST_SAMPLES)]
+        run = Session(io.load(best.path), optimize=False, what="the quantized model").run
+        changed = self.held_judge.expected_changes(run, known)
+        self.remark(
+            f"of 100 samples like these, about {changed:.2g} would get another answer than the float model's: "
+            f"errors of {self.held_judge.samples} held-out samples at the outputs of all"
+        )
 
     def scored(self, best: Tried) -> metrics.Scored | None:
         """Scores of the float model and of `best`; None where there is none."""
