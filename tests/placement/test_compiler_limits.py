@@ -6,6 +6,7 @@ import pytest
 
 from onnxqat.errors import BackendError, ModelError
 from onnxqat.insertion.insert import insert_qdq
+from onnxqat.placement.table_overrides import Overrides
 from tests.backends.planning import proto, table_file, weight
 
 LAYER = f"""g (float[1,4] x) => (float[1,4] y) <float[4,4] w = {weight(4, 4)}> {{ h = MatMul(x, w) BODY }}"""
@@ -107,3 +108,12 @@ def test_rknn_refuses_what_no_workaround_mends(text: str, refused: str) -> None:
         return
     with pytest.raises(ModelError, match=refused):
         insert_qdq(proto(text), "rknn", random_data=True)
+
+
+def test_chips_without_float16_are_told_apart() -> None:
+    head = f"g (float[1,4] x) => (float[1,4] y) <float[4,4] w = {weight(4, 4)}, float c = {{0.5}}> {{ h = MatMul(x, w)"
+    boxes = proto(f"{head} d = Sub(c, h) y = Mul(d, c) }}")
+    chosen = Overrides(exclude_ops=("Sub", "Mul"))
+    assert insert_qdq(boxes, "qnn-htp", random_data=True, overrides=chosen).remarks
+    with pytest.raises(ModelError, match="qnn-htp-v68 refuses the model: Mul behind Sub"):
+        insert_qdq(boxes, "qnn-htp-v68", random_data=True, overrides=chosen)
