@@ -30,6 +30,7 @@ FOLD = (
     "fuse-groups",
     "split-hard-swish",
     "split-gelu",
+    "split-rms-normalization",
     "split-sum",
     "fold-batchnorm",
     "fold-gemm-scalars",
