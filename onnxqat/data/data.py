@@ -196,6 +196,14 @@ class Data:
         count, size = max(min(limit, self._limit or limit), self._static or 1), batch_size or self._size
         return Data(subset.evenly(self._source, count, size, self._limit), self.inputs, size, count)
 
+    def in_batches(self, most: int) -> Data:
+        """The same samples with at most so many in a batch, where neither source nor model prescribes the batches."""
+        if self._size <= most:
+            return self
+        other = Data(self._source, self.inputs, most, self._limit)
+        other.remarks = self.remarks
+        return other
+
     def annotated(self, read: Annotator) -> Data | None:
         """The same samples with labels that `read` finds beside image files; None where they are no such files.
 

@@ -82,6 +82,13 @@ def static_batch(inputs: Sequence[InputInfo]) -> int | None:
     return size if isinstance(size, int) else None
 
 
+def dimensions(feeds: Mapping[str, npt.NDArray[Any]], inputs: Sequence[InputInfo]) -> dict[str, int]:
+    """Sizes that the symbolic dimensions of `inputs` have in `feeds`, by name."""
+    fed = [info for info in inputs if info.name in feeds]
+    axes = [axis for info in fed for axis in zip(info.shape or (), feeds[info.name].shape, strict=False)]
+    return {dimension: size for dimension, size in axes if isinstance(dimension, str)}
+
+
 def samples_of(feeds: Mapping[str, npt.NDArray[Any]]) -> int:
     """Number of samples of a batch: the first axis that its inputs have in common but for scalars; 1 where there is none.
 

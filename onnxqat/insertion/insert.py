@@ -133,7 +133,8 @@ def insert_qdq(
         output: file to write; for a path, ``<name>.qdq.onnx`` beside it by default.
         overrides: user choices that win over the table.
         preprocess: preprocessing line for image folders.
-        batch_size: samples a calibration batch.
+        batch_size: largest number of samples in a calibration batch, 32 by default; fewer where their tensors would take
+            over 512 MB (:mod:`onnxqat.calibration.batch_size`).
         limit: largest number of calibration samples.
         random_data: calibrate on random numbers; the file is marked as such.
         replace: strip the quantizers of an already quantized model first.
@@ -248,6 +249,7 @@ def _check_choices(batch_norm: str, *, replace: bool, keep: bool) -> None:
 def _open(
     model: ir.Model, calibration: Any, preprocess: str | Preprocess | None, batch_size: int | None, limit: int | None
 ) -> Data:
+    from onnxqat.calibration.batch_size import fitted
     from onnxqat.data import data, inputs
     from onnxqat.data import preprocess as lines
 
@@ -255,9 +257,8 @@ def _open(
     if calibration is None:
         return data.random_data(infos, RANDOM_BATCHES)
     line = lines.parse(preprocess) if isinstance(preprocess, str) else preprocess
-    return data.open_data(
-        calibration, infos, preprocess=line, batch_size=32 if batch_size is None else batch_size, limit=limit
-    )
+    size = 32 if batch_size is None else batch_size
+    return fitted(data.open_data(calibration, infos, preprocess=line, batch_size=size, limit=limit), model)
 
 
 def _reachable(model: ir.Model, table: schema.Backend, chosen: NodeSelection, remarks: list[Remark]) -> NodeSelection:

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from onnxqat.data import inputs
 from onnxqat.errors import ModelError, QatError
 from onnxqat.graph import io, sizes, walk
 from onnxqat.graph.saving import with_inline_attributes
@@ -94,7 +95,7 @@ class TriedSession:
             self._source: bytes | str = _serialized(model, self._weights, stack)
             self._try_to_open()
             self.session = onnxruntime.InferenceSession(**session_arguments(self._source, settings.plain()))
-        self._dimensions = [(i.name, i.shape) for i in self.session.get_inputs()]
+        self._inputs = inputs.of_session(self.session)
 
     def run(self, names: Sequence[str], feeds: Mapping[str, Array], where: str = "") -> list[Any]:
         """``session.run``, tried on one sample of `feeds` first where it is the first run.
@@ -122,8 +123,8 @@ class TriedSession:
 
     def _try_to_run(self, names: list[str], feeds: Mapping[str, Array], where: str) -> None:
         number = self._number
-        one = _one_sample(feeds, self._dimensions)
-        need = self._need(_fed(one, self._dimensions))
+        one = _one_sample(feeds, self._inputs)
+        need = self._need(inputs.dimensions(one, self._inputs))
         request = {"do": "run", "number": number, "names": names, "feeds": one, "need": need}
         seconds = limits.seconds() if self._loops else None
         # What a single sample makes onnxruntime refuse, the batch may not: the run in this process tells.
@@ -172,22 +173,13 @@ class TriedSession:
         )
 
 
-def _one_sample(feeds: Mapping[str, Array], inputs: Sequence[tuple[str, Any]]) -> dict[str, Array]:
+def _one_sample(feeds: Mapping[str, Array], fed: Sequence[inputs.InputInfo]) -> dict[str, Array]:
     """The first sample of `feeds` where every input has a dynamic first axis, all of one length; else the whole batch."""
-    shapes = [shape for _, shape in inputs]
-    dynamic = bool(shapes) and all(shape and not isinstance(shape[0], int) for shape in shapes)
+    dynamic = bool(fed) and all(info.shape and not isinstance(info.shape[0], int) for info in fed)
     lengths = {value.shape[0] if value.ndim else 0 for value in feeds.values()}
     if not dynamic or len(lengths) != 1 or 0 in lengths:
         return dict(feeds)
     return {name: np.ascontiguousarray(value[:1]) for name, value in feeds.items()}
-
-
-def _fed(feeds: Mapping[str, Array], inputs: Sequence[tuple[str, Any]]) -> dict[str, int]:
-    """Sizes of symbolic dimensions by name."""
-    axes = [
-        pair for name, shape in inputs if name in feeds for pair in zip(shape or (), feeds[name].shape, strict=False)
-    ]
-    return {dimension: size for dimension, size in axes if isinstance(dimension, str)}
 
 
 def _serialized(model: ir.Model, weights: int, stack: contextlib.ExitStack) -> bytes | str:
