@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from onnxqat import metrics, notebook_progress
 from onnxqat.backends import schema
-from onnxqat.bit_allocation import candidates, costs, layer_times, sensitivity
+from onnxqat.bit_allocation import candidates, costs, layer_times, rounding_errors, sensitivity
 from onnxqat.bit_allocation.budget import Budget
 from onnxqat.bit_allocation.candidates import BYTE, Layer, Widths
 from onnxqat.bit_allocation.measuring import Measure, Measured
@@ -19,6 +19,7 @@ from onnxqat.bit_allocation.result import ChosenLayer, FrontPoint, MixedPrecisio
 from onnxqat.bit_allocation.sensitivity import Method, Noise
 from onnxqat.bit_allocation.solver import Choice, Front
 from onnxqat.bridge.switched_module import SwitchedModule
+from onnxqat.calibration import held_samples
 from onnxqat.data import data as sources
 from onnxqat.data import inputs as model_inputs
 from onnxqat.data import preprocess as lines
@@ -26,6 +27,7 @@ from onnxqat.data.data import Data
 from onnxqat.deployment import deploy
 from onnxqat.errors import DataError, ModelError, UsageError
 from onnxqat.graph import io, qdq, walk
+from onnxqat.insertion import rounding_choice
 from onnxqat.insertion.insert import InsertResult, insert_qdq
 from onnxqat.insertion.prepare import prepare
 from onnxqat.insertion.weight_choice import Rounding
@@ -43,6 +45,9 @@ if TYPE_CHECKING:
 
 SAMPLES = 32
 """Samples on which layers are compared: their noises differ by orders of magnitude, which few samples show."""
+HELD = 4
+"""One sample in so many is kept from the rounding that noise is predicted for. Layers of 1,280 inputs learn 100 samples by
+heart: 17.4 dB were predicted for a MobileNetV2 on these and 14.2 on others, where the file has 14.9."""
 MEASURED = 64
 """Samples of the calibration data that a file is measured on, where no others are given."""
 TRIES = 3
@@ -233,10 +238,11 @@ class _Search:
         )
         prepared = self._graph.clone()
         chosen = prepare(prepared, self._table, self._overrides, [], batch_norm="fold")
-        found, _, remarks = candidates.find(
+        found, plan, remarks = candidates.find(
             prepared, self._table, chosen, names, widths, wide=wide, allow_float=allow_float
         )
         self.remarks += remarks
+        self._prepared, self._are_scales_free = prepared, rounding_choice.are_scales_free(plan)
         if not found:
             text = f"{self._table.backend} quantizes no layer with constant weights whose width could be chosen"
             raise ModelError("model-not-quantized", text, hint="`onnxqat lint` says what stays in float, and why")
@@ -253,8 +259,26 @@ class _Search:
         switched = SwitchedModule(self._base.model)
         how = sensitivity.choose(method, layers, samples)
         size = sensitivity.BATCH if how == "gradient" else None
-        found = sensitivity.noises(switched, layers, self._data.few(samples, batch_size=size), how, progress)
-        return found, how
+        rest, others = self._parts()
+        data = others.few(samples, batch_size=size)
+        return sensitivity.noises(switched, layers, data, how, self._errors(layers, rest), progress), how
+
+    def _parts(self) -> tuple[Data | None, Data]:
+        """Samples to round weights on, None where there are too few for that, and others to measure the noise on."""
+        if self._rounding == "nearest":
+            return None, self._data
+        rest, held = self._data.split(HELD)
+        try:
+            enough = held_samples.can_tell(list(held.few(held_samples.FEWEST)))
+        except DataError:  # it has no batch
+            enough = False
+        return (rest, held) if enough else (None, self._data)
+
+    def _errors(self, layers: Sequence[Layer], rest: Data | None) -> rounding_errors.Errors:
+        """Errors of the weights by width, rounded as the file's will be, as far as layers can be looked at alone."""
+        if rest is None:
+            return rounding_errors.nearest(self._prepared, layers)
+        return rounding_errors.compensated(self._prepared, layers, rest, scales=self._are_scales_free)
 
     @functools.cached_property
     def _base(self) -> InsertResult[Any]:

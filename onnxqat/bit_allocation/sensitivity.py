@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from onnxqat import numerics
 from onnxqat.bit_allocation.candidates import Layer, Widths
+from onnxqat.bit_allocation.rounding_errors import Errors
 from onnxqat.bridge.switched_module import SwitchedModule
-from onnxqat.calibration.weights import weight_qparams
 from onnxqat.data.data import Data
 from onnxqat.validation.profile_meters import Outputs
 
@@ -74,6 +73,7 @@ def noises(
     layers: Sequence[Layer],
     data: Data,
     method: Literal["measured", "gradient"],
+    errors: Errors,
     progress: Callable[[int, int | None], None] | None = None,
 ) -> list[Noise]:
     """Noise of each of `layers` on `data`.
@@ -83,9 +83,10 @@ def noises(
         layers: with the specs of their weights by width.
         data: samples.
         method: how.
+        errors: of the weights of `layers`.
         progress: called with batches done and their number, when known.
     """
-    work = _Layers(switched, layers)
+    work = _Layers(switched, layers, errors)
     step = work.measure if method == "measured" else work.differentiate
     for done, feeds in enumerate(data, start=1):
         step(feeds)
@@ -97,11 +98,11 @@ def noises(
 class _Layers:
     """The quantizers of layers by role, errors of their weights by width, and the sums."""
 
-    def __init__(self, switched: SwitchedModule, layers: Sequence[Layer]) -> None:
+    def __init__(self, switched: SwitchedModule, layers: Sequence[Layer], errors: Errors) -> None:
         self.switched, self.layers = switched, layers
         by_tensor = {str(q.tensor): (q, module) for q, module in switched.found if q.role == "weight"}
         self.weights = [by_tensor[layer.tensor][1] for layer in layers]
-        self.errors = [_errors(switched, layer) for layer in layers]
+        self.errors = [errors[layer.tensor] for layer in layers]
         self.inputs = [_inputs(switched, layer) for layer in layers]
         shared = [id(module) for modules in self.inputs for module in modules]
         self.shares = {key: 1 / shared.count(key) for key in shared}
@@ -200,15 +201,6 @@ def _inputs(switched: SwitchedModule, layer: Layer) -> list[FakeQuantize]:
         if quantizer.role == "activation" and any(str(node.name) == layer.placed for node in readers):
             found[id(module)] = module
     return list(found.values())
-
-
-def _errors(switched: SwitchedModule, layer: Layer) -> dict[int, Array]:
-    """The error of the weight at each width, float32, in the shape that the module has it in."""
-    quantizer = next(q for q, _ in switched.found if q.role == "weight" and str(q.tensor) == layer.tensor)
-    constant = quantizer.input.const_value
-    assert constant is not None  # the candidates are constants
-    values = np.asarray(constant.numpy(), np.float32)
-    return {w: numerics.fake_quantize(values, weight_qparams(values, spec)) - values for w, spec in layer.specs.items()}
 
 
 def _change(gradient: Array, error: Array, axis: int) -> float:

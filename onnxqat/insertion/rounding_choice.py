@@ -52,7 +52,7 @@ def round_weights(
     """
     remarks: tuple[Remark, ...] = ()
     codes = choice.rounding != "nearest"
-    wanted = Wanted(codes, choice.bias_correction is not False, codes and _are_scales_free(plan), resolved.given)
+    wanted = Wanted(codes, choice.bias_correction is not False, codes and are_scales_free(plan), resolved.given)
     if choice.rounding == "auto":
         may_help = not plan.tie_free_sums and (has_file or not batchnorm.trains_live(model))
         comparison = _Comparison.of(model, resolved, data, insert) if may_help else None
@@ -71,7 +71,7 @@ def round_weights(
     return (*remarks, *found), grids
 
 
-def _are_scales_free(plan: QuantPlan) -> bool:
+def are_scales_free(plan: QuantPlan) -> bool:
     """Check that no limit of shifts and of narrow accumulators, which calibration has kept, binds the scales of weights."""
     narrow = any(isinstance(edge.decision, Derived) and edge.decision.bits < 32 for edge in plan.edges)
     return not (plan.shift_limits or plan.tie_free_sums or narrow)
