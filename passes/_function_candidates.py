@@ -14,7 +14,7 @@ import onnx_ir as ir
 from onnxqat.graph import build, qdq, query, read_qparams, walk
 from onnxqat.integer_functions import calls, library
 from onnxqat.integer_functions.definition import Call, IntegerFunction
-from onnxqat.passes import _masked_softmaxes, _weighted_sums
+from onnxqat.passes import _masked_softmaxes, _resized_images, _weighted_sums
 from onnxqat.passes._edits import drop_unused
 from onnxqat.passes._paired_constants import numbers
 from onnxqat.types import QParams
@@ -227,6 +227,11 @@ def _of_operator(
         if isinstance(reduced, str):
             return reduced
         attributes = reduced
+    if node.op_type == "Resize" and not node.domain:
+        resized = _resized_images.attributes_of(node)
+        if isinstance(resized, str):
+            return resized
+        attributes = resized
     axes = function.axes_of(attributes, None if shape is None else shape.rank()) if function.rows else (-1,)
     if not axes:
         return "the rank of its operand is unknown" if shape is None else "it has no axis"

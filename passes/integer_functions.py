@@ -77,6 +77,8 @@ class IntegerFunctions(Pass):
             single = kinds.get((node.domain, node.op_type))
             if single is None or id(node) in taken or _is_whole(node.outputs[0]):
                 continue
+            if single.mode not in (None, query.mode(node)):
+                continue
             here: Candidate | str = f"its form is that of opset {single.since}"
             if query.opset(model, walk.scope_of(node)) >= single.since:
                 other = _variant_at(node, variants.get(node.op_type), masks)

@@ -176,15 +176,23 @@ def _expand(here: Place, names: build.Names, *, as_float: bool) -> None:
     given = node.outputs[0]
     operands = [_dequantized(here, index, names) for index in range(here.function.operands)]
     # ONNX has no operator for a sum of parts; its weights are factors inside of a kernel, and carry no pair.
-    weights = [] if as_float and here.function.parts else _weights(here, scope, names)
+    weights: list[ir.Value | None] = []
+    if not (as_float and here.function.parts):
+        weights += _weights(here, scope, names)
     if as_float and here.function.reduces:
         weights = [_axes_input(here, scope, names)]
     attributes = {name: query.attribute(node, name, None) for name in node.attributes}
+    if as_float:
+        attributes, further = here.function.float_form(_float_attributes(here))
+        weights += [
+            None if array is None else build.constant(scope, names.fresh(f"{given.name}_input"), array, before=node)
+            for array in further
+        ]
     twin = build.node(
         here.function.operator if as_float else node.op_type,
         [*operands, *weights],
         [_float_name(given, names)],
-        _float_attributes(here) if as_float else attributes,
+        attributes,
         domain=here.function.domain if as_float else DOMAIN,
         dtype=ir.DataType.FLOAT,
         shape=given.shape,

@@ -91,6 +91,7 @@ class IntegerFunction(abc.ABC):
     Attributes:
         operator: name of the float operator, by which the function is called in a file.
         domain: of the float operator.
+        mode: attribute ``mode`` of the float operator, where it is the function of one mode alone.
         parts: operators that a float graph has in its place, where there is none of its name.
         operands: how many tensors of codes it reads.
         is_variadic: whether a call may have any number of operands, which is then part of the function's name.
@@ -105,6 +106,7 @@ class IntegerFunction(abc.ABC):
 
     operator: ClassVar[str]
     domain: ClassVar[str] = ""
+    mode: ClassVar[str | None] = None
     parts: ClassVar[tuple[str, ...]] = ()
     operands: int = 1
     is_variadic: ClassVar[bool] = False
@@ -152,6 +154,10 @@ class IntegerFunction(abc.ABC):
         """
         del rank
         return (int(attributes.get("axis", -1)),)
+
+    def float_form(self, attributes: Mapping[str, Any]) -> tuple[dict[str, Any], list[npt.NDArray[Any] | None]]:
+        """Return attributes of the float operator for those of a call, and further inputs that it has in their place."""
+        return dict(attributes), []
 
     @abc.abstractmethod
     def bounds(self) -> Bounds:

@@ -75,6 +75,14 @@ class Operations(abc.ABC):
         """Elements of the one-dimensional `table` at `places`, which are inside of it."""
 
     @abc.abstractmethod
+    def gathered(self, x: Integers, places: Integers, axis: int) -> Integers:
+        """Elements of `x` at the one-dimensional `places` along `axis`, which is counted from the last."""
+
+    @abc.abstractmethod
+    def along(self, x: Integers, axis: int) -> Integers:
+        """The one-dimensional `x` as a tensor that broadcasts along `axis`, which is counted from the last."""
+
+    @abc.abstractmethod
     def constant_table(self, entries: Sequence[int], like: Integers) -> Integers:
         """A one-dimensional table that is part of the formula."""
 
@@ -163,6 +171,14 @@ class ArrayOperations(Operations):
     def looked_up(self, table: Integers, places: Integers) -> Integers:
         """See the base class."""
         return table[places]
+
+    def gathered(self, x: Integers, places: Integers, axis: int) -> Integers:
+        """See the base class."""
+        return x.take(places, axis) if _library(x) is np else x.index_select(axis, places)
+
+    def along(self, x: Integers, axis: int) -> Integers:
+        """See the base class."""
+        return x.reshape(-1, *(1 for _ in range(-1 - axis)))
 
     def constant_table(self, entries: Sequence[int], like: Integers) -> Integers:
         """See the base class."""

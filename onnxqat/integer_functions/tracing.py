@@ -200,6 +200,18 @@ class Tracer(Operations):
         name = self._made("Gather", [table.name, self._named(places, self._kind(places))])
         return Symbol(self, name, table.low, table.high, table.kind)
 
+    def gathered(self, x: Integers, places: Integers, axis: int) -> Symbol:
+        """See the base class."""
+        name = self._made("Gather", [x.name, places.name], axis=axis)
+        return Symbol(self, name, x.low, x.high, x.kind)
+
+    def along(self, x: Integers, axis: int) -> Symbol:
+        """See the base class."""
+        if axis == -1:
+            return Symbol(self, x.name, x.low, x.high, x.kind)
+        behind = self._constant(np.arange(1, -axis), INT64)
+        return Symbol(self, self._made("Unsqueeze", [x.name, behind]), x.low, x.high, x.kind)
+
     def constant_table(self, entries: Sequence[int], like: Integers) -> Symbol:
         """See the base class."""
         del like

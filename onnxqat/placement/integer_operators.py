@@ -39,8 +39,10 @@ def with_functions(backend: Backend, integer: str | None) -> Backend:
         function = library.kinds()[operator]
         for name in (operator, *function.parts):
             if name != "Sum":
-                ops.setdefault(name, _row(name, kind, function))
-    passthrough = tuple(op for op in backend.passthrough if op not in chosen)
+                key = name if function.mode is None else f"{name}/{function.mode}"
+                ops.setdefault(key, _row(name, kind, function))
+    whole = {operator for operator in chosen if library.kinds()[operator].mode is None}
+    passthrough = tuple(op for op in backend.passthrough if op not in whole)
     probabilities = backend.io.probabilities if "Softmax" not in chosen and "Sigmoid" not in chosen else "quantize"
     return backend.model_copy(
         update={

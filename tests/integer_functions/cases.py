@@ -45,6 +45,7 @@ RANGES: dict[str, tuple[tuple[float, float], tuple[float, float]]] = {
     "ReduceL2": ((-4.0, 4.0), (0.0, 24.0)),
     "ReduceMean": ((-4.0, 4.0), (-1.0, 1.0)),
     "ReduceSum": ((-4.0, 4.0), (-64.0, 64.0)),
+    "Resize": ((-4.0, 4.0), (-3.0, 3.0)),
     "Sigmoid": ((-8.0, 8.0), (0.0, 1.0)),
     "Sin": ((-4.0, 4.0), (-1.0, 1.0)),
     "Softmax": ((-8.0, 8.0), (0.0, 1.0)),
@@ -58,6 +59,14 @@ RANGES: dict[str, tuple[tuple[float, float], tuple[float, float]]] = {
 
 TYPES = (("int8", "int8"), ("uint8", "uint8"), ("int16", "int16"), ("uint16", "uint16"))
 """Types of codes of the input and of the result; those of 8 bits alone come first."""
+
+RESIZED: dict[str, Any] = {
+    "coordinate_transformation_mode": "half_pixel",
+    "lengths": [8, 8],
+    "sizes": [11, 5],
+    "scales": [11 / 8, 5 / 8],
+}
+"""Attributes of a Resize of a row as an image, up along one axis and down along the other."""
 
 ROW = 64
 ROWS = 400
@@ -153,12 +162,15 @@ def case(operator: str, x: str, y: str, *, rows: int = ROWS, keepdims: int = 1) 
     attributes: dict[str, Any] = {"epsilon": 1e-5} if function.rows and function.weights else {}
     attributes |= {"keepdims": keepdims} if function.reduces else {}
     attributes |= {"num_groups": 2} if operator == "GroupNormalization" else {}
+    attributes |= RESIZED if operator == "Resize" else {}
     others = (of_x,) * (function.operands - 1)
     length = (CHANNELS // 2 if operator == "GroupNormalization" else 1) * (ROW if function.rows else 1)
     call = Call((-1,), length, weights, attributes, others)
     first = _rows(of_x, rows) if function.rows else np.arange(of_x.low, of_x.high + 1)
     if by_channel:
         first = first[: len(first) // CHANNELS * CHANNELS].reshape(-1, CHANNELS, ROW)
+    if operator == "Resize":
+        first = first.reshape(-1, 1, 8, 8)
     # The other operands have all codes too, in another order each.
     codes = [first, *(random.permutation(first) for _ in others)]
     return Case(function, of_x, of_y, call, tuple(c.astype(x) for c in codes), function.constants(of_x, of_y, call))

@@ -27,6 +27,7 @@ _EXACT = (
     torch.amax,
     torch.amin,
     torch.index_select,
+    torch.select,
     torch.tile,
     torch.Tensor.to,
     indexing.compressed,
@@ -99,4 +100,6 @@ def _is_float(module: OnnxModule, node: fx.Node, carrying: set[fx.Node]) -> bool
         return False
     if all(_is_whole(one) for one in (node, *node.all_input_nodes)):
         return False
+    if node.target is functional.interpolate:
+        return node.kwargs.get("mode") != "nearest"
     return not (node.target is resize.resample and "nearest" in cast("tuple[Any, ...]", node.args[4]))

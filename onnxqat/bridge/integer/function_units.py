@@ -18,6 +18,7 @@ from onnxqat.arithmetic._arrays import Array
 from onnxqat.bridge.integer.unit import Formula
 from onnxqat.errors import CheckError
 from onnxqat.integer_functions.definition import Call, CodeGrid, IntegerFunction
+from onnxqat.integer_functions.functions import resize
 
 Operation = Callable[..., Tensor]
 
@@ -131,6 +132,14 @@ def _weighted_sum(x: Tensor, call: Call, *rest: Tensor) -> Tensor:
     return total
 
 
+def _resized(x: Tensor, call: Call) -> Tensor:
+    for axis, along in zip((-2, -1), resize.samples(call), strict=True):
+        first, second = (x.index_select(axis, torch.from_numpy(n).to(x.device)) for n in (along.first, along.second))
+        share = torch.from_numpy(along.share).to(x).reshape(-1, *(1 for _ in range(-1 - axis)))
+        x = first * (1 - share) + second * share
+    return x
+
+
 def _of_elements(function: Callable[[Tensor], Tensor]) -> Operation:
     return lambda x, call: function(x)
 
@@ -156,6 +165,7 @@ OPERATIONS: dict[str, Operation] = {
     "ReduceL2": _norm,
     "ReduceMean": _mean,
     "ReduceSum": _sum,
+    "Resize": _resized,
     "Softmax": _softmax,
     "WeightedSum": _weighted_sum,
     "Abs": _of_elements(torch.abs),
