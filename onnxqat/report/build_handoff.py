@@ -13,6 +13,8 @@ from onnxqat.shell import command
 
 _RUNS = {"float": "float model", "file": "file handed in", "compiled": "compiled"}
 
+_KINDS = {"integer": "integers", "moved": "integers, moved", "float": "float", "rejected": "rejected"}
+
 
 def from_handoff(report: HandoffReport) -> Report:
     """Build the report of ``handoff``.
@@ -95,6 +97,11 @@ def _steps(report: HandoffReport) -> Table:
     return Table("outputs", "Outputs", columns, rows_of(report.outputs, columns), note=note)
 
 
+def runs_on(kind: str, detail: str) -> str:
+    """Words for the numbers that a compiled node computes with, "-" for one that became part of another."""
+    return "-" if detail == ABSORBED else _KINDS.get(kind, kind)
+
+
 def _nodes(report: HandoffReport) -> Table:
     columns = (
         Column("name", "node"),
@@ -105,10 +112,8 @@ def _nodes(report: HandoffReport) -> Table:
         Column("own_steps", "by itself", "number"),
         Column("why", "why not on integers"),
     )
-    words = {"integer": "integers", "moved": "integers, moved", "float": "float", "rejected": "rejected"}
     rows = tuple(
-        (n.name, n.op_type, "-" if n.detail == ABSORBED else words[n.kind], n.detail, n.steps, n.own_steps, n.why)
-        for n in report.nodes
+        (n.name, n.op_type, runs_on(n.kind, n.detail), n.detail, n.steps, n.own_steps, n.why) for n in report.nodes
     )
     note = (
         "A step is that of the quantizer behind the node. The difference has in it what came before the node; by itself "

@@ -184,6 +184,10 @@ def test_results_of_commands_stand_beside_nodes(folder: Path, tmp_path: Path) ->
     assert worst.tensor == min(profiled.tensors, key=lambda t: t.alone_db or 0.0).tensor
     (target,) = found.targets
     assert target.total == sum(c.total for c in handed.coverage)
+    bundle = onnxqat.model_report(folder / "model.qdq.onnx", results=[tmp_path / "bundle"]).content
+    assert bundle.targets == found.targets
+    assert [node.kernels for node in bundle.nodes] == [node.kernels for node in found.nodes]
+    assert [j.source for j in bundle.judgements] == ["handoff"] * len(handed.verdicts)
     runs = {node.name: kernel.runs for node in found.nodes for kernel in node.kernels}
     words = {"integer": "integers", "moved": "moved", "float": "float", "rejected": "rejected"}
     for node in handed.nodes:

@@ -58,7 +58,7 @@ def _schema(context: click.Context, _: click.Parameter, asked: bool) -> None:
         "results",
         type=_options.PATH,
         multiple=True,
-        help="JSON of profile, validate, handoff, auto or mixed-precision, log.jsonl of finetune, search.json of auto, matrix.json of handoff, or a folder that holds one of these; repeat it.",
+        help="JSON of profile, validate, handoff, auto or mixed-precision, log.jsonl of finetune, search.json of auto, matrix.json of handoff, or a folder that holds one of these, such as a bundle; repeat it.",
     ),
 )
 @_headings.under(

@@ -60,7 +60,7 @@ def model_report(
         before: the same file before training, whose scales and histograms stand beside those of `model`.
         variants: other models by name, to be compared in size, cost and noise.
         results: JSON of ``profile``, ``validate``, ``handoff``, ``auto`` and ``mixed-precision``, ``log.jsonl`` of a
-            training run, ``search.json`` of ``auto``, or a folder that holds one of the last two.
+            training run, ``search.json`` of ``auto``, or a folder that holds one of the last two, or a bundle of ``handoff``.
         preprocess: preprocessing line of images.
         batch_size: samples per batch.
         limit: largest number of samples.

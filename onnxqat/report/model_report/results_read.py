@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from onnxqat.errors import DataError
-from onnxqat.graph import files_read
+from onnxqat.graph import bundles, files_read
+from onnxqat.report.build_handoff import runs_on
 
 KINDS = ("profile", "validate", "handoff", "handoff_matrix", "auto", "mixed-precision")
 LOG, SEARCH, MATRIX = "log.jsonl", "search.json", "matrix.json"
+BUNDLE = bundles.REPORT
 LARGEST = 2**28
 """Bytes of a result that is read: ``profile`` of a network of 5,000 layers writes a tenth."""
 
@@ -36,7 +38,7 @@ class Result:
 
 
 def read_results(given: Sequence[str | os.PathLike[str]]) -> list[Result]:
-    """Read files, and of folders the ``log.jsonl``, ``search.json`` or ``matrix.json`` in them.
+    """Read files, and of folders the ``log.jsonl``, ``search.json``, ``matrix.json`` or, of a bundle, ``report.json``.
 
     Raises:
         DataError: ``data-not-found``, ``data-format``.
@@ -48,8 +50,11 @@ def _files(path: Path) -> list[Path]:
     if not path.is_dir():
         return [path]
     found = [path / name for name in (LOG, SEARCH, f"search/{SEARCH}", MATRIX) if (path / name).is_file()]
+    if not found and (path / BUNDLE).is_file():
+        return [path / BUNDLE]
     if not found:
-        raise DataError("data-not-found", f"{path}: there is no {LOG}, {SEARCH} or {MATRIX} in the folder")
+        text = f"{path}: there is no {LOG}, {SEARCH}, {MATRIX} or {BUNDLE} in the folder"
+        raise DataError("data-not-found", text)
     return found
 
 
@@ -69,7 +74,30 @@ def _read(path: Path) -> Result:
         content = json.loads(text, parse_constant=lambda _: None)
     except (ValueError, RecursionError) as error:
         raise DataError("data-format", f"{path}: no JSON: {error}") from None
+    if path.name == BUNDLE and _is_of_bundle(content):
+        return Result("handoff", f"{path.parent.name}/{path.name}", _shown(content), path.parent)
     return Result(_kind(path, content), path.name, content, path.parent)
+
+
+def _is_of_bundle(content: Any) -> bool:
+    """Check whether an object is what ``handoff`` writes into its bundle, which is no print of a command."""
+    lists = ("nodes", "coverage", "outputs")
+    return isinstance(content, dict) and "backend" in content and all(isinstance(content.get(n), list) for n in lists)
+
+
+def _shown(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the report in a bundle in the form in which the command prints it."""
+    nodes = [
+        {**row, "kind": runs_on(str(row.get("kind")), str(row.get("detail")))}
+        for row in content["nodes"]
+        if isinstance(row, dict)
+    ]
+    compiler = " ".join(str(part) for part in (content.get("compiler"), content.get("version")) if part)
+    return {
+        "verdicts": content.get("verdicts"),
+        "figures": {"backend": content["backend"], "compiler": compiler},
+        "tables": {"nodes": nodes, "coverage": content["coverage"], "outputs": content["outputs"]},
+    }
 
 
 def _lines(path: Path, text: str) -> list[dict[str, Any]]:
