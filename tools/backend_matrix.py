@@ -101,7 +101,8 @@ other differences without `--exact`. In the summary † stands behind figures of
 integers. What is without one, or stays float for another reason, is listed below the table.
 - **LSB**: largest difference of an output from onnxruntime with optimizations off, in LSB of the output's \
 quantizer, or in 1/255 of its range where it has none, over {samples} samples; in brackets the share of values more \
-than 2 LSB off.
+than 2 LSB off. Where TopK or NonMaxSuppression chose rows, they are matched, and behind the comma stands the \
+difference in those that were chosen alike.
 - **by itself**: the largest of what any node adds: its result against what onnxruntime makes of the inputs that the \
 node had in the compiler, on two samples. Where this is 1 or 2, larger differences at the output are rounding that adds up.
 - **score**: the task's metric with the compiler's own numbers, and with onnxruntime's on the same samples. TensorRT \
@@ -262,6 +263,9 @@ def judged(report: HandoffReport, compiler: BaseCompiler) -> dict[str, Any]:
         "float": [[n.name, n.op_type, n.why] for n in heavy if n.kind in ("float", "rejected")],
         "steps": max((c.largest_steps for c in report.outputs), default=None),
         "beyond": max((c.beyond for c in report.outputs), default=None),
+        "rows": max((c.rows or 0 for c in report.outputs), default=0),
+        "others": max((c.other_rows or 0 for c in report.outputs), default=0),
+        "matched": max((c.matched_steps or 0.0 for c in report.outputs), default=0.0),
         "own": max((n.own_steps for n in report.nodes if n.own_steps is not None), default=None),
         "first_beyond": apart[0].name if apart else None,
     }
@@ -372,6 +376,8 @@ def row(name: str, found: dict[str, Any] | None, exact: dict[str, Any] | None) -
 def _figures(found: dict[str, Any]) -> list[str]:
     """Difference in LSB, that of one node by itself, both scores and the number of samples."""
     steps = "-" if found["steps"] is None else f"{found['steps']:.1f} ({found['beyond']:.1%})"
+    if found.get("others"):
+        steps += f", {found['matched']:.1f} in {found['rows'] - found['others']} of {found['rows']} rows"
     own, score = "-" if found.get("own") is None else f"{found['own']:.1f}", found.get("score")
     if not score:
         return [steps, own, *["-"] * 3]

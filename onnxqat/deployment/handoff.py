@@ -31,7 +31,7 @@ from onnxqat.deployment.fold_batchnorm import bias_of, folded
 from onnxqat.deployment.forms import _base as forms
 from onnxqat.deployment.integer_comparison import against_integers
 from onnxqat.deployment.layer_ranges import model_ranges
-from onnxqat.deployment.matched_rows import matched, selected
+from onnxqat.deployment.matched_rows import Matched, matched, selected
 from onnxqat.deployment.outputs import ROUNDING_STEPS, OutputCheck, check_outputs, output_quantizers
 from onnxqat.deployment.reference import references
 from onnxqat.deployment.result import Coverage, HandoffReport, coverage
@@ -202,9 +202,7 @@ def _make(job: _Job, target: Path, command: list[str], tick: Callable[[], None])
         tick()
         checks: tuple[OutputCheck, ...] = ()
         if result is not None and result.outputs:
-            found = _in_order(job, result.outputs, reference)
-            checks = check_outputs(found, reference, output_quantizers(job.train), job.limits.tolerance_lsb)
-            checks = against_integers(checks, result.outputs, job.train, job.compiler, job.batches)
+            checks = _checked(job, result.outputs, reference)
         judged = _judge(checks, reference, job)
         failures = [] if same else ["the deploy form does not give the bits of the file handed in, in onnxruntime"]
         failures += _refusals(deploy, job.table) if result is None else _wrong(judged, result, job)
@@ -366,18 +364,14 @@ def _refusals(deploy: ir.Model, table: schema.Backend) -> list[str]:
     ]
 
 
-def _in_order(job: _Job, found: Sequence[Batch], reference: Sequence[Batch]) -> Sequence[Batch]:
-    """`found` with rows that TopK or NonMaxSuppression chose in the order of `reference`."""
+def _checked(job: _Job, outputs: Sequence[Batch], reference: list[Batch]) -> tuple[OutputCheck, ...]:
+    """Compare outputs, with rows that TopK or NonMaxSuppression chose in the order of `reference`."""
     names = selected(job.train)
-    if not names:
-        return found
-    made, moved = matched(found, reference, names)
-    if moved:
-        text = (
-            f"{', '.join(map(repr, names))}: {moved} rows come in another order, as their scores tie; they were matched"
-        )
-        job.remarks.append(Remark(text, source="handoff"))
-    return made
+    rows = matched(outputs, reference, names) if names else Matched(outputs, outputs)
+    job.remarks.extend([rows.remark] if rows.remark else [])
+    quantizers, limit = output_quantizers(job.train), job.limits.tolerance_lsb
+    checks, paired = (check_outputs(found, reference, quantizers, limit) for found in (rows.found, rows.paired))
+    return against_integers(rows.counted(checks, paired), outputs, job.train, job.compiler, job.batches)
 
 
 def _judge(checks: tuple[OutputCheck, ...], reference: list[Batch], job: _Job) -> list[Judged]:

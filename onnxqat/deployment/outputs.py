@@ -39,6 +39,9 @@ class OutputCheck:
         samples: rows of the first axis over all batches.
         unlike_integers: values that are not those of execution in integers with the compiler's arithmetic; None where that
             is not known.
+        rows: rows that TopK or NonMaxSuppression chose; None for an output that has none.
+        other_rows: those that the compiler chose otherwise.
+        matched_steps: largest difference in LSB without them.
     """
 
     output: str
@@ -53,6 +56,9 @@ class OutputCheck:
     sqnr_db: float
     samples: int
     unlike_integers: int | None = None
+    rows: int | None = None
+    other_rows: int | None = None
+    matched_steps: float | None = None
 
     @property
     def only_ties(self) -> bool:

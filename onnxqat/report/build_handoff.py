@@ -80,7 +80,7 @@ def _coverage(report: HandoffReport) -> Table:
 
 
 def _steps(report: HandoffReport) -> Table:
-    columns = (
+    columns: tuple[Column, ...] = (
         Column("output", "output"),
         Column("unit", "a step is that of the"),
         Column("step", "step", "number"),
@@ -91,9 +91,13 @@ def _steps(report: HandoffReport) -> Table:
         Column("differing_top1", "top-1 differ", "count"),
         Column("unlike_integers", "unlike integers", "count"),
     )
+    if any(c.other_rows for c in report.outputs):
+        columns += (Column("other_rows", "other rows", "count"), Column("matched_steps", "without them, LSB", "number"))
     note = f"Against the file handed in, in onnxruntime with optimizations off, on {counted(report.samples, 'sample')}."
     if any(c.unlike_integers is not None for c in report.outputs):
         note += " Unlike integers: values that are not those of execution in integers."
+    if any(c.other_rows for c in report.outputs):
+        note += " Other rows: rows that TopK or NonMaxSuppression chose, and chose otherwise in the reference."
     return Table("outputs", "Outputs", columns, rows_of(report.outputs, columns), note=note)
 
 

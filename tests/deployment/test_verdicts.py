@@ -277,24 +277,41 @@ def test_rows_that_topk_chose_are_matched() -> None:
     boxes = np.random.default_rng(0).uniform(0, 9, (1, 4, 2)).astype(np.float32)
     scores = np.array([[0.9, 0.5, 0.5, 0.1]], np.float32)
     order = [0, 2, 1, 3]
-    found, moved = matched(
+    rows = matched(
         [{"boxes": boxes[:, order] + 0.01, "scores": scores[:, order], "all": scores}],
         [{"boxes": boxes, "scores": scores, "all": scores[:, ::-1]}],
         ["boxes", "scores"],
     )
-    assert moved == 2
-    np.testing.assert_array_equal(found[0]["boxes"], boxes + np.float32(0.01))
-    np.testing.assert_array_equal(found[0]["all"], scores)
+    assert (rows.moved, rows.rows, rows.others) == (2, 4, 0)
+    np.testing.assert_array_equal(rows.found[0]["boxes"], boxes + np.float32(0.01))
+    np.testing.assert_array_equal(rows.paired[0]["boxes"], boxes + np.float32(0.01))
+    np.testing.assert_array_equal(rows.found[0]["all"], scores)
     # Rows without an axis of samples, as NonMaxSuppression gives them.
-    found, moved = matched(
+    rows = matched(
         [{"boxes": boxes[0, order], "scores": scores[0, order]}],
         [{"boxes": boxes[0], "scores": scores[0]}],
         ["boxes", "scores"],
     )
-    assert moved == 2
-    np.testing.assert_array_equal(found[0]["boxes"], boxes[0])
+    assert rows.moved == 2
+    np.testing.assert_array_equal(rows.found[0]["boxes"], boxes[0])
     # Another number of rows is not matched, and stays a difference.
-    assert matched([{"scores": scores[:, :3]}], [{"scores": scores}], ["scores"])[1] == 0
+    assert matched([{"scores": scores[:, :3]}], [{"scores": scores}], ["scores"]).rows == 0
+
+
+def test_a_row_that_topk_chose_otherwise_is_counted_apart() -> None:
+    boxes = np.random.default_rng(0).uniform(0, 9, (1, 5, 2)).astype(np.float32)
+    reference = [{"boxes": boxes[:, :4]}]
+    rows = matched([{"boxes": boxes[:, [1, 0, 2, 4]] + np.float32(0.01)}], reference, ["boxes"])
+    assert (rows.moved, rows.rows, rows.others) == (2, 4, 1)
+    assert rows.remark is not None
+    assert "1 of 4 rows are others" in rows.remark.message
+    checks = [check_outputs(one, reference, {}, 2.0) for one in (rows.found, rows.paired)]
+    (check,) = rows.counted(*checks)
+    assert (check.rows, check.other_rows) == (4, 1)
+    step = float(np.ptp(boxes[:, :4])) / 255
+    assert check.largest_steps > 20
+    assert check.matched_steps is not None
+    assert abs(check.matched_steps - 0.01 / step) < 1e-3
 
 
 def test_validate_says_of_a_bundles_file_what_came_of_it(tmp_path: Path, quick: None) -> None:
