@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from pathlib import Path
@@ -16,12 +17,15 @@ if TYPE_CHECKING:
 FEWEST = 100
 """Steps for each block of the first run, which times the second: with fewer, roundings hardly move."""
 
+PROBE = 10
+"""Steps of the first block, the largest in most networks: where :data:`FEWEST` of it alone take too long, nothing is begun."""
+
 MOST = 1000
 """Steps for each block, the default of :func:`onnxqat.reconstruct`."""
 
 
 class _TimeIsOverError(Exception):
-    """Ends a run between two blocks."""
+    """Ends a run behind a block."""
 
 
 def rebuild(
@@ -55,20 +59,26 @@ def rebuild(
     """
     from onnxqat.training.reconstruction.reconstruct import reconstruct
 
-    began = time.monotonic()
+    began = started = time.monotonic()
 
     def left() -> float:
-        return min(budget.left - reserve, seconds - (time.monotonic() - began))
+        return min(budget.left - reserve, seconds - (time.monotonic() - started))
 
-    def watch(_done: int, _blocks: int | None) -> None:
-        if left() < 0:
-            raise _TimeIsOverError
+    def run(iterations: int, *, only_first: bool = False) -> None:
+        def watch(_done: int, _blocks: int | None) -> None:
+            if only_first or left() < 0:
+                raise _TimeIsOverError
 
-    def run(iterations: int) -> None:
         reconstruct(start, data, teacher=teacher, output=output, progress=watch, iterations=iterations, **options)
 
     if left() < 0:
         return 0
+    # Blocks end seconds or minutes apart, so that one too many would overdraw the budget by far.
+    with contextlib.suppress(_TimeIsOverError):
+        run(PROBE, only_first=True)
+    if (time.monotonic() - began) * FEWEST / PROBE > left():
+        return 0
+    began = time.monotonic()
     try:
         run(FEWEST)
     except _TimeIsOverError:
