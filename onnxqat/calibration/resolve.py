@@ -147,11 +147,10 @@ def _as_given(plan: QuantPlan, placements: list[Placement], given: Given) -> lis
 def tensors_to_observe(plan: QuantPlan) -> dict[str, TensorSpec]:
     """Activation tensors whose range the plan needs, with the spec that they are observed for."""
     # A tensor that two consumers want on two grids is observed for the first, which is the one that groups share.
-    specs: dict[str, TensorSpec] = {}
-    for edge in plan.edges:
-        if isinstance(edge.decision, TensorSpec):
-            specs.setdefault(edge.tensor, edge.decision)
-    wanted = {tensor: spec for tensor, spec in specs.items() if spec.role == "activation"}
+    wanted: dict[str, TensorSpec] = {}
+    for edge in plan.edges:  # a constant may be the weight of one node and an activation of another, such as Gather
+        if isinstance(edge.decision, TensorSpec) and edge.decision.role == "activation":
+            wanted.setdefault(edge.tensor, edge.decision)
     for edge in plan.edges:
         if isinstance(edge.decision, Shared) and edge.decision.root in wanted:
             wanted[edge.tensor] = wanted[edge.decision.root]

@@ -220,3 +220,11 @@ def test_a_group_keeps_its_range() -> None:
     observers = {t: seen(ACT, -96, 19) for t in "abcd"}
     found = resolve(plan, observers, ir.from_proto(proto(MODEL)))
     assert float(qparams(found, "a").scale) == pytest.approx(115 / 255)
+
+
+def test_a_constant_that_is_a_weight_and_an_activation() -> None:
+    """A tied embedding: the weight of a MatMul, and the data of a Gather in tables that have a row for it."""
+    edges = [Edge("w", WEIGHT, "r", (("n", 1),)), Edge("w", ACT, "r", (("g", 0),))]
+    assert tensors_to_observe(QuantPlan("test", tuple(edges), ())) == {"w": ACT}
+    found = resolved(edges, {"w": (-1, 4)})
+    assert [p.qparams.qtype for p in found.placements] == [I8, U8]
