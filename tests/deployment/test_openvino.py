@@ -91,3 +91,18 @@ def test_errors_are_translated(text: str, parts: tuple[str, str], tmp_path: Path
     assert error.code == "handoff-failed"
     assert parts[0] in error.message
     assert parts[1] in error.hint
+
+
+@pytest.mark.parametrize("operands", ["h, d", "d, h"])
+def test_a_generated_sum_is_float_whichever_operand_is_codes(operands: str, tmp_path: Path) -> None:
+    pytest.importorskip("openvino")
+    rows = LAYER.replace("float[N,8,4]", "float[1,8,4]")
+    text = rows.replace(
+        "y = Add(h, b) }",
+        f"k = Softmax(h) m = Add({operands.replace('h', 'k')}) e = QuantizeLinear(m, s, z)"
+        " y = DequantizeLinear(e, s, z) }",
+    )
+    result = base_compiler.load("openvino-cpu").compile_and_run(saved(text, tmp_path), [sample(1)])
+    (found,) = (node for node in result.nodes if node.name == "the_m")
+    assert found.detail.startswith(("Subgraph", "Eltwise"))
+    assert found.kind == "float"

@@ -35,6 +35,8 @@ CARRIERS = frozenset(
 class Compiler(base_compiler.BaseCompiler):
     """Judged by the kernel of each node of the runtime model: ``primitiveType`` ends in ``_i8``.
 
+    A generated kernel bears the type of the first tensor that it reads, and computes sums and the like in float32.
+
     The property ``runtimePrecision`` says i8 for kernels that in fact compute in float32, so it is not used. The
     precision hint is f32: on machines with AMX the default is bfloat16. Shapes are those of the samples where these
     agree: kernels, and so roundings, are others with dynamic shapes, as with another number of threads. The vendor's
@@ -153,12 +155,22 @@ def read_back(original: onnx.ModelProto, runtime: Any) -> tuple[base_compiler.No
             if layer in CARRIERS and node.op_type not in MOVES and node.op_type != layer:
                 carried.append((node, kind, detail))
                 continue
-            nodes.seen(node, kind, detail)
-            computed[node.output[0]] = (kind, detail)
+            own = _in_generated(node, layer, kind)
+            nodes.seen(node, own, detail)
+            computed[node.output[0]] = (own, detail)
     for node, kind, detail in carried:
         if node.output[0] not in computed:
             nodes.seen(node, *_of_bias(node, original, computed) or (kind, detail))
     return nodes.results()
+
+
+def _in_generated(node: onnx.NodeProto, layer: str, kind: Kind) -> Kind:
+    """Return how `node` runs in `layer`: a generated kernel (Subgraph) bears the type of the first tensor that it reads.
+
+    It computes in float32 what has no kernel for integers, such as the Add of a code and a float; attention, whose
+    products have one, is such a layer too.
+    """
+    return "float" if layer == "Subgraph" and node.op_type not in Compiler.integer_kernels.split() else kind
 
 
 def _precision(outputs: str) -> str:
