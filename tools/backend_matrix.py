@@ -104,7 +104,8 @@ quantizer, or in 1/255 of its range where it has none, over {samples} samples; i
 than 2 LSB off. Where TopK or NonMaxSuppression chose rows, they are matched, and behind the comma stands the \
 difference in those that were chosen alike.
 - **by itself**: the largest of what any node adds: its result against what onnxruntime makes of the inputs that the \
-node had in the compiler, on two samples. Where this is 1 or 2, larger differences at the output are rounding that adds up.
+node had in the compiler, on two samples. Where this is 1 or 2, larger differences at the output are rounding that adds up. \
+Behind a TopK it may be that of another row.
 - **score**: the task's metric with the compiler's own numbers, and with onnxruntime's on the same samples. TensorRT \
 runs no numbers without a GPU.
 - **exact**: the same with `insert-qdq --exact`, see [Equal numbers](backends.md#equal-numbers).
