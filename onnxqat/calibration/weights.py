@@ -12,7 +12,7 @@ from onnxqat import numerics
 from onnxqat.calibration.observers import create
 from onnxqat.calibration.observers._base import NonFiniteError, rows_of
 from onnxqat.calibration.observers._histogram import BINS
-from onnxqat.calibration.observers._search import least_error_range, tried_together
+from onnxqat.calibration.observers._search import ErrorOf, least_error_range, tried_together
 from onnxqat.types import FloatArray, QParams, TensorSpec
 
 _DIRECT = 2 * BINS
@@ -117,7 +117,9 @@ def _put_on_grid(rows: npt.NDArray[np.float32], qparams: QParams, out: npt.NDArr
     with np.errstate(over="ignore"):
         np.divide(rows, scale, out=out)
     np.rint(out, out=out)
-    np.clip(out, qparams.qtype.quant_min - zero_point, qparams.qtype.quant_max - zero_point, out=out)
+    # Half the time of numpy's clip.
+    np.maximum(out, qparams.qtype.quant_min - zero_point, out=out)
+    np.minimum(out, qparams.qtype.quant_max - zero_point, out=out)
     with np.errstate(over="ignore"):
         np.multiply(out, scale, out=out)
 
@@ -140,13 +142,22 @@ def _least_squares(values: npt.NDArray[Any], spec: TensorSpec) -> tuple[FloatArr
     low, high = rows.min(axis=1), rows.max(axis=1)
     if not (np.isfinite(low).all() and np.isfinite(high).all()):
         raise NonFiniteError("NaN or infinity among the weights")
-    grids = np.empty((tried_together(rows.size), *rows.shape), np.float32)
+    # What a range cuts off the ends of a row bounds its error from below: with 8 bits, all that cut more than a seventh of
+    # the largest of some thousand weights lose more by that weight alone than the full range does by its steps.
+    ends = np.stack([low, high], axis=1)[:, : rows.shape[1]]
+    return least_error_range(low, high, spec, _errors_of(rows), rows.size, least=_errors_of(ends))
 
-    def error(qparams: QParams) -> npt.NDArray[Any]:
-        found = grids[: qparams.scale.size // len(rows)]
-        _put_on_grid(rows, qparams, found)
-        np.subtract(found, rows, out=found)
+
+def _errors_of(rows: npt.NDArray[np.float32]) -> ErrorOf:
+    """Squared errors of `rows` (C, L) by parameters of one candidate or several, one behind the other."""
+    held = np.empty((tried_together(rows.size), *rows.shape), np.float32)
+
+    def errors(qparams: QParams) -> npt.NDArray[Any]:
+        count = qparams.scale.size // len(rows)
+        grids = held[:count] if count <= len(held) else np.empty((count, *rows.shape), np.float32)
+        _put_on_grid(rows, qparams, grids)
+        np.subtract(grids, rows, out=grids)
         # One by one: how einsum cuts its sums depends on the rows in front.
-        return np.concatenate([np.einsum("ij,ij->i", grid, grid, dtype=np.float64) for grid in found])
+        return np.concatenate([np.einsum("ij,ij->i", grid, grid, dtype=np.float64) for grid in grids])
 
-    return least_error_range(low, high, spec, error, rows.size)
+    return errors
