@@ -22,8 +22,8 @@ def against_integers(
 ) -> tuple[OutputCheck, ...]:
     """`checks` with the number of values that are not those of execution in integers.
 
-    They are returned as they are where the compiler's arithmetic is not known, torch is missing, or the bridge refuses
-    the model.
+    They are returned as they are where the compiler's arithmetic is not known, nothing of the model runs on integers, as
+    with weights alone, torch is missing, or the bridge refuses the model.
 
     Args:
         checks: of the outputs.
@@ -38,6 +38,8 @@ def against_integers(
         from onnxqat.bridge.integer.model import to_integer
 
         executed = to_integer(model, arithmetic=compiler.arithmetic)
+        if not executed.kernels:
+            return checks
         runs = [executed.run(feeds).outputs for feeds in batches]
     except ImportError as error:
         if (error.name or "").partition(".")[0] != "torch":

@@ -56,10 +56,10 @@ def judge_output(check: OutputCheck, own_db: float, tolerance_lsb: float, max_be
     if check.unlike_integers == 0 and check.differing:
         return Judged("green", f"{name}: each of {check.elements} values is that of execution in integers")
     if check.only_ties:
-        text = (
-            f"{name}: {check.differing} of {check.elements} values are one step off: it differs only by rounding ties"
-        )
-        return Judged("green", text)
+        text = f"{check.differing} of {check.elements} values are one step off: it differs only by rounding ties"
+        if check.unit == "range":  # floats, which differ in their last bits
+            text = f"values differ by at most {check.largest_steps:.2g} of 1/255 of its range"
+        return Judged("green", f"{name}: {text}")
     flips, samples = check.differing_top1 or 0, check.samples
     beyond = (
         f"{name}: {check.beyond:.1%} of the values of {compiler} are more than {tolerance_lsb:g} LSB from the reference "

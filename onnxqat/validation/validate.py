@@ -160,12 +160,16 @@ def _first_remarks(quantized: ir.Model, *, random_data: bool) -> list[Remark]:
     return remarks + machine.saturation(quantized, precise=machine.precise(quantized))
 
 
-def _float_nodes(graph: ir.Graph) -> Iterator[tuple[str, str]]:
-    """Weighted nodes of which an input does not come out of a DequantizeLinear, with that input."""
+def _float_nodes(graph: ir.Graph, *, weights_alone: bool) -> Iterator[tuple[str, str]]:
+    """Weighted nodes of which an input does not come out of a DequantizeLinear, with that input.
+
+    With `weights_alone` activations are floats everywhere, and only constants count.
+    """
     for node in graph:
         if node.op_type not in LAYERS or node.domain:
             continue
-        bare = [str(v.name) for v in node.inputs[:2] if v is not None and not qdq.is_dequantize(v.producer())]
+        operands = [v for v in node.inputs[:2] if v is not None and not qdq.is_dequantize(v.producer())]
+        bare = [str(v.name) for v in operands if not weights_alone or query.constant_tensor(v) is not None]
         if bare:
             yield query.label(node), " and ".join(bare)
 
@@ -380,7 +384,7 @@ class _Work:
             quantizers=quantizers,
             tensors=tuple(TensorNoise(n, d.sqnr_db, n in self.outputs) for n, d in noise.items()),
             first_parting=self.parting,
-            float_nodes=tuple(_float_nodes(self.quantized.graph)),
+            float_nodes=tuple(_float_nodes(self.quantized.graph, weights_alone=not self.meters)),
             scores=scores,
             failures=(),
             remarks=(*self.remarks, *self.sums.remarks(self.tensor_samples)),

@@ -14,6 +14,7 @@ from onnxqat.deployment.integer_comparison import against_integers
 from onnxqat.deployment.outputs import check_outputs
 from onnxqat.deployment.verdicts import judge_output
 from onnxqat.graph import io
+from onnxqat.insertion.insert import insert_qdq
 from onnxqat.report import build_handoff, terminal
 from tests.bridge.integer import networks
 
@@ -50,3 +51,10 @@ def test_other_compilers_are_judged_as_before() -> None:
     openvino = base_compiler.load("openvino-cpu")
     assert against_integers(checks, [], io.load(networks.kinds()), openvino, []) is checks
     assert against_integers(checks, [], io.load(networks.kinds()), None, []) is checks
+
+
+def test_weights_alone_run_on_no_integers() -> None:
+    weights = insert_qdq(networks.kinds(), "onnxruntime-int4").model
+    checks = check_outputs([{"y": np.ones((2, 3))}], [{"y": np.ones((2, 3))}], {}, 2)
+    session = base_compiler.load("onnxruntime-cpu")
+    assert against_integers(checks, [], io.load(weights), session, [{"x": networks.images(2)}]) is checks

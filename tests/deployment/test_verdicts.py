@@ -210,6 +210,8 @@ def test_what_decides() -> None:
     for status, own, given in cases:
         assert judge_output(check(**given), own, 2.0, 0.01, "it").status == status, given
     assert "only by rounding ties" in judge_output(check(largest_steps=1.0, beyond=0.0), 40.0, 2.0, 0.01, "it").words
+    floats = check(unit="range", largest_steps=0.0002, beyond=0.0)
+    assert judge_output(floats, 40.0, 2.0, 0.01, "it").words.endswith("differ by at most 0.0002 of 1/255 of its range")
     assert allowed(0.2, 4) < 3 < allowed(0.2, 16)
 
 

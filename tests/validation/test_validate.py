@@ -277,6 +277,19 @@ def test_weighted_nodes_in_float_are_listed(pair: Pair) -> None:
     assert report.float_nodes == (("Conv_conv2", "relu1"),)
 
 
+def test_inputs_are_no_news_where_weights_alone_are_quantized() -> None:
+    x = np.random.default_rng(0).standard_normal((4, 32)).astype(np.float32)
+    weights = ", ".join(map(str, np.random.default_rng(1).standard_normal(32 * 32)))
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["" : 17]> g (float[N,32] x) => (float[N,32] y)
+        <float[32,32] w = {{{weights}}}, float[32,32] v = {{{weights}}}> {{
+            a = MatMul(x, w) b = MatMul(a, v) y = Add(b, x) }}"""
+    )
+    made = insert_qdq(model, "onnxruntime-int4", overrides=Overrides(exclude=("b",))).model
+    report = validate(model, made, {"x": x}, use_torch=False)
+    assert [tensor for _, tensor in report.float_nodes] == ["v"]
+
+
 def test_bad_input_is_refused(pair: Pair) -> None:
     original, quantized = pair
     with pytest.raises(DataError) as missing:
