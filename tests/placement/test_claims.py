@@ -8,6 +8,7 @@ import onnxruntime
 import pytest
 
 import onnxqat
+from onnxqat.backends import schema
 from onnxqat.placement.table_overrides import Overrides
 from tests.backends.planning import edges, plan, proto, reasons, weight
 
@@ -67,6 +68,13 @@ def run(model: onnx.ModelProto, x: np.ndarray, *, optimize: bool) -> np.ndarray:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     return np.asarray(session.run(None, {"x": x})[0])
+
+
+@pytest.mark.parametrize("backend", [n for n in schema.names() if n.startswith(("onnxruntime", "qnn", "ryzen"))])
+def test_layers_in_float_stay_so_wherever_onnxruntime_reads_the_file(backend: str) -> None:
+    """It rounds their weights in front of its execution providers."""
+    found = plan(network('["mid"] m = Conv(r, k)'), backend, exclude=("mid",))
+    assert not {"r", "m"} <= set(edges(found))
 
 
 @pytest.mark.parametrize(
