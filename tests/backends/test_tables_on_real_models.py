@@ -9,11 +9,14 @@ import onnxruntime
 import pytest
 
 from onnxqat.backends import schema
+from onnxqat.errors import ModelError
 from onnxqat.insertion.insert import insert_qdq
 from tests.backends.conformance import violations
 from tests.repetitions import pairs
 
 MODELS = ("resnet20_cifar10", "dscnn_kws", "ultraface_rfb_320")
+REFUSED = {("qnn-htp-v68", "ultraface_rfb_320")}
+"""Models that the table's compiler refuses: boxes that a detector decodes in float, on a chip without float16."""
 SMALLEST_SNR = 15.0  # dB; of 4 bits calibrated on random numbers 5
 
 
@@ -39,6 +42,10 @@ def run(model: onnx.ModelProto) -> list[np.ndarray]:
 @pytest.mark.parametrize(("table", "name"), pairs(schema.names(), MODELS, pytest.mark.slow))
 def test_valid_conforming_and_close(table: str, name: str, shared: Path) -> None:
     model, rows = source(shared / "data" / "models" / f"{name}.onnx"), schema.load(table)
+    if (table, name) in REFUSED:
+        with pytest.raises(ModelError, match="MEM_ALLOC"):
+            insert_qdq(model, table, random_data=True, batch_size=1)
+        return
     result = insert_qdq(model, table, random_data=True, batch_size=1)
     onnx.checker.check_model(result.model, full_check=True)
     layers = {"Conv", "ConvTranspose", "Gemm", "MatMul"} & {n.op_type for n in model.graph.node}
