@@ -7,7 +7,7 @@ import onnx_ir as ir
 from onnxqat.data import inputs
 from onnxqat.data.data import Data
 from onnxqat.data.inputs import Feeds
-from onnxqat.errors import QatError
+from onnxqat.errors import DataError, QatError
 from onnxqat.graph import query, sizes
 from onnxqat.runtime import vendor_operators
 from onnxqat.runtime.session import Session
@@ -28,7 +28,10 @@ def fitted(data: Data, model: ir.Model) -> Data:
     """
     if not data.repeatable or data.sizes is None or data.prescribed is not None:
         return data
-    first = next(iter(data.few(1, batch_size=1)))
+    try:
+        first = next(iter(data.few(1, batch_size=1)))
+    except DataError:  # calibration reads all of them, and says what is wrong with which
+        return data
     return data.in_batches(max(BYTES // max(_held(model, first), 1), 1))
 
 
