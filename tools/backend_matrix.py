@@ -96,7 +96,8 @@ weights.
 - **measured**: the day, with the defaults of that day's `insert-qdq`, and in brackets the number of samples it \
 calibrated on where it was asked for fewer than the tool's own; *earlier defaults* are short scales, weights of 7 \
 bits for x86 and ranges of the extremes, without rounding on data and without the guard. Free scales, today's, give \
-other differences without `--exact`. In the summary † stands behind figures of earlier defaults.
+other differences without `--exact`. In the summary † stands behind figures of earlier defaults. \
+onnxruntime and OpenVINO choose kernels by the processor: days of December 2026 are of one with AVX-512 and VNNI.
 - **heavy on integers**: of the nodes of {heavy} for which the compiler has an integer kernel at all, how many run on \
 integers. What is without one, or stays float for another reason, is listed below the table.
 - **LSB**: largest difference of an output from onnxruntime with optimizations off, in LSB of the output's \
