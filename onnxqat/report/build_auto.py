@@ -115,7 +115,7 @@ def _next_command(result: AutoResult, given: Given, longer: str) -> str:
         return longer if longer and result.cut_short else given.look()
     red = {verdict.name for verdict in result.validation.verdicts if verdict.status == "red"}
     if "parity" in red:
-        return given.place(backend=given.target, exact=True)
+        return given.place(backend=given.target, kind="exact")
     return given.look() if red else command("lint", str(result.model), backend=given.target)
 
 

@@ -47,17 +47,20 @@ def precise(model: ir.Model) -> bool:
     """Check whether integer kernels must be kept from saturating, so that they compute as the compiler of `model` does.
 
     True on a processor that saturates, for a file whose table is that of a compiler for other processors: one that does
-    not keep products from saturating. False for a file without a table, or with one that is not here.
+    not keep products from saturating, or a user's own that is not here. False for a file that names no table.
     """
     return saturates() and not meant(model)
 
 
 def meant(model: ir.Model) -> bool:
-    """Check whether `model` may be for processors that saturate: its table says so, or it names none that is known."""
-    try:
-        table = schema.load(model.metadata_props.get("onnxqat.backend", ""))
-    except QatError:
+    """Check whether `model` may be for processors that saturate: its table says so, or it names none."""
+    name = model.metadata_props.get("onnxqat.backend")
+    if not name:
         return True
+    try:
+        table = schema.load(name)
+    except QatError:
+        return False  # a table of one's own describes a chip; for processors with AVX2 there is one here
     return any(kind.reduce_range or kind.saturates for kind in table.types.values())
 
 

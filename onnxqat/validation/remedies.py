@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from onnxqat.graph import bundles, provenance
 from onnxqat.shell import command
@@ -60,17 +60,18 @@ class Given:
         """The quantizers that cost most."""
         return command("profile", self.original, self.quantized, **self.options)
 
-    def place(self, *, backend: str | None, exact: bool = False) -> str:
+    def place(self, *, backend: str | None, kind: Literal["exact", "safe-range"] | None = None) -> str:
         """Another file of the float model.
 
         Args:
             backend: table of the target.
-            exact: with scales for which torch and onnxruntime give the same bits.
+            kind: with scales for which torch and onnxruntime give the same bits (``exact``), or for which products of
+                8 bits do not saturate (``safe-range``): the option of that name.
         """
         options = {"calibration": self._learned, "preprocess": self.preprocess}
-        written = named(self.quantized, "exact" if exact else backend or "placed")
+        written = named(self.quantized, kind or backend or "placed")
         text = command("insert-qdq", self.original, backend=backend, **options, o=written)
-        return f"{text} --exact" if exact else text
+        return f"{text} --{kind}" if kind else text
 
     def compile_it(self, backend: str | None) -> str:
         """The hand-off to a target."""

@@ -131,6 +131,11 @@ class Watched:
         """The tensors of codes that :meth:`update` wants besides the dequantized inputs, those that nodes make."""
         return [m.source.name for m in self.meters if m.source.grid is None]
 
+    @property
+    def hit(self) -> bool:
+        """A sum left 16 bits."""
+        return any(meter.count for meter in self.meters)
+
     def update(self, values: Mapping[str, Array]) -> None:
         """Let all meters see their tensor, those that have one among `values`."""
         for meter in self.meters:

@@ -360,7 +360,10 @@ class _Work:
         found = verdicts.judge_accuracy(report.outputs, report.accuracies, accuracy, own, samples=report.samples)
         if random_data and not own:
             found = ("amber", f"not judged on random data; {found[1]}")
-        answers = verdicts.verdicts(report, parity=parity, broken=broken, accuracy=found, given=given)
+        saturated = self.sums.hit and machine.saturates()
+        answers = verdicts.verdicts(
+            report, parity=parity, broken=broken, accuracy=found, given=given, saturated=saturated
+        )
         failures = [*broken, *parity, *([found[1]] if found[0] == "red" and not broken else [])]
         failures += [v.reason for v in answers if v.name == "deployment" and v.status == "red"]
         return dataclasses.replace(report, verdicts=answers, failures=tuple(failures))

@@ -106,6 +106,7 @@ def verdicts(
     broken: Sequence[str],
     accuracy: Found,
     given: Given,
+    saturated: bool = False,
 ) -> tuple[Verdict, Verdict, Verdict]:
     """The three verdicts of a comparison.
 
@@ -115,13 +116,20 @@ def verdicts(
         broken: reasons for which the numbers themselves mean nothing, such as NaN.
         accuracy: of :func:`judge_accuracy`.
         given: what the commands that are named take over.
+        saturated: sums of two products saturated in the default session of this machine.
     """
-    return _parity(report, parity, given), _accuracy(broken, accuracy, given), _deployment(report, given)
+    return (
+        _parity(report, parity, given, saturated=saturated),
+        _accuracy(broken, accuracy, given),
+        _deployment(report, given),
+    )
 
 
-def _parity(report: ValidationReport, failures: Sequence[str], given: Given) -> Verdict:
+def _parity(report: ValidationReport, failures: Sequence[str], given: Given, *, saturated: bool) -> Verdict:
     if failures:
-        return Verdict("parity", "red", _first_of(failures), given.place(backend=report.backend, exact=True))
+        # Exact scales do not keep 16 bits from overflowing, and no other difference is as large as that.
+        remedy = given.place(backend=report.backend, kind="safe-range" if saturated else "exact")
+        return Verdict("parity", "red", _first_of(failures), remedy)
     if not report.compared(TORCH, PLAIN):
         return Verdict("parity", "amber", "not compared with torch: only the sessions of onnxruntime agree")
     noise = min((c.sqnr_db for c in report.compared(TORCH, PLAIN)), default=math.inf)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 
+from onnxqat.graph import io
 from onnxqat.insertion.insert import insert_qdq
 from onnxqat.passes.floor_average_pools import FloorAveragePools
+from onnxqat.runtime.session import Session
 from tests.passes.checks import check_pass, ort_run, parse, run_checked
 
 NEWER = '<ir_version: 9, opset_import: ["" : 19]>\n'  # the first with dilations
@@ -58,6 +59,6 @@ def test_integers_count_as_the_file_says(backend: str, pads: str) -> None:
     model = insert_qdq(parse(NEWER + source), backend, calibration=x).model
     assert isinstance(model, onnx.ModelProto)
     written = ort_run(model, x)["y"]
-    default = onnxruntime.InferenceSession(model.SerializeToString()).run(None, x)[0]
+    default = Session(io.load(model), optimize=True, precise=True).run(x)["y"]  # these chips add products at 32 bits
     step = next(float(onnx.numpy_helper.to_array(t)) for t in model.graph.initializer if t.name == "y_scale")
     assert np.abs(written - default).max() <= 1.001 * step  # a tie of one of the kernels

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import subprocess
 import sys
 from collections.abc import Callable
@@ -328,7 +329,7 @@ def test_works_without_torch(pair: Pair, tmp_path: Path, repository: Path) -> No
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("backend", ["tensorrt", "onnxruntime-cpu"])
+@pytest.mark.parametrize("backend", ["tensorrt", "onnxruntime-cpu", "a-table-of-the-user"])
 def test_saturating_kernels_count_only_where_they_are_the_target(backend: str) -> None:
     x = np.full((4, 64), 2.55, np.float32)
     report = validate(*saturating(backend), {"x": x}, use_torch=False, min_sqnr_db=0.0)
@@ -337,6 +338,16 @@ def test_saturating_kernels_count_only_where_they_are_the_target(backend: str) -
     assert (difference > 0) == expected
     assert any("this processor has no VNNI" in r.message for r in report.remarks) == machine.saturates()
     assert any("leave 16 bits" in r.message for r in report.remarks) == (backend == "onnxruntime-cpu")
+
+
+@pytest.mark.parametrize("saturates", [True, False])
+def test_wide_scales_are_named_where_sums_saturated(saturates: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "saturates", lambda: saturates)
+    x = np.linspace(0, 2.55, 64, dtype=np.float32)[None].repeat(2, 0)
+    report = validate(*saturating("onnxruntime-cpu"), {"x": x}, min_sqnr_db=math.inf)
+    parity = next(v for v in report.verdicts if v.name == "parity")
+    assert parity.remedy is not None
+    assert parity.remedy.endswith("--safe-range" if saturates else "--exact")
 
 
 SHARED = """<ir_version: 8, opset_import: ["" : 13]> g (float[N,4,6,6] x) => (float[N,4,6,6] y) <float[4,4,1,1] w, float big = {30}> {
