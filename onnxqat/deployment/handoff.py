@@ -37,6 +37,7 @@ from onnxqat.deployment.reference import references
 from onnxqat.deployment.result import Coverage, HandoffReport, coverage
 from onnxqat.deployment.run.environment_compiler import EnvironmentCompiler
 from onnxqat.deployment.run.process import compile_in_process
+from onnxqat.deployment.sample_batches import one_by_one, sample_inputs
 from onnxqat.deployment.scores import Asked, Scoring
 from onnxqat.deployment.verdicts import RUNS, Computed, Judged, accuracy, deployment, judge_output
 from onnxqat.errors import CheckError, ModelError, UsageError
@@ -191,8 +192,10 @@ def _make(job: _Job, target: Path, command: list[str], tick: Callable[[], None])
     deploy = deploy_form(job.train, job.table, job.remarks)
     tick()
     session = Session(job.train, optimize=False, what="the file handed in")
+    inputs = sample_inputs(session, job.data)
+    job = dataclasses.replace(job, batches=one_by_one(job.batches, inputs, job.data))
     reference, same = references(session, deploy, job.batches, job.table)
-    scoring = Scoring(job.train, session, job.data, job.asked, job.remarks)
+    scoring = Scoring(job.train, session, inputs, job.data, job.asked, job.remarks)
     job.limits.accuracy.check(scoring.asked_for)
     tick()
     with writing(target) as folder:

@@ -18,20 +18,17 @@ import onnx_ir as ir
 
 from onnxqat import metrics
 from onnxqat.data.data import Data
-from onnxqat.data.inputs import InputInfo, static_batch
+from onnxqat.data.inputs import InputInfo
 from onnxqat.deployment.base_compiler import Array
 from onnxqat.deployment.matched_rows import selected
-from onnxqat.errors import DataError, QatError, UsageError
+from onnxqat.errors import QatError, UsageError
 from onnxqat.graph import io
 from onnxqat.metrics import Comparing, Predictor, Score, Scored
-from onnxqat.metrics._closeness import Difference
 from onnxqat.runtime.session import Session
 from onnxqat.types import Remark
 
 FLOAT, FILE, COMPILED = "float", "file", "compiled"
 Batch = Mapping[str, Array]
-_SAME_DB = 30.0
-"""Signal to noise of answers that are the same but for codes at ties; other ones of a recurrent network have less."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +55,13 @@ class Scoring:
     """
 
     def __init__(
-        self, train: ir.Model, session: Session, data: Data | None, asked: Asked, remarks: list[Remark]
+        self,
+        train: ir.Model,
+        session: Session,
+        inputs: Sequence[InputInfo],
+        data: Data | None,
+        asked: Asked,
+        remarks: list[Remark],
     ) -> None:
         self.why_not = _NO_FLOAT if asked.float_model is None else "no score fits the outputs"
         if data is None or not data.repeatable:
@@ -66,7 +69,7 @@ class Scoring:
         self.asked = len(metrics.listed(asked.score))
         self._remarks, self._chosen = remarks, list[Comparing]()
         self._fed: dict[str, Batch] = {}
-        self._session, self._inputs = session, _sample_inputs(session, data)
+        self._session, self._inputs = session, list(inputs)
         file = Predictor(
             self._recorded, self._inputs, session.output_names, name="the file handed in", file=_saving(train)
         )
@@ -148,43 +151,6 @@ _NO_FLOAT = "the float model is not known"
 
 def _saving(model: ir.Model) -> Any:
     return lambda path: io.save(model, path)
-
-
-def _sample_inputs(session: Session, data: Data | None) -> list[InputInfo]:
-    """The inputs with one sample a batch, as devices run them, where that changes no answer.
-
-    A first axis may be free and yet no batch: steps of a recurrent network, points of a cloud, nodes of a graph.
-    """
-    alone = _one_at_a_time(session.inputs)
-    if alone == list(session.inputs) or data is None or not data.repeatable:
-        return alone
-    several = (feeds for feeds in data if max((a.shape[0] for a in feeds.values() if a.ndim), default=1) > 1)
-    feeds = next(several, None)
-    if feeds is None:
-        return alone
-    try:
-        cut = Predictor(session.run, alone, session.output_names)(feeds)
-    except DataError:  # an output has no axis of samples
-        return list(session.inputs)
-    whole = session.run(feeds)
-    same = all(cut[name].shape == array.shape and _is_near(cut[name], array) for name, array in whole.items())
-    return alone if same else list(session.inputs)
-
-
-def _is_near(value: Array, reference: Array) -> bool:
-    found = Difference()
-    found.update(value, reference)
-    # Kernels for another number of samples may round to the neighbouring code here and there, which costs less.
-    return found.elements == 0 or found.sqnr_db > _SAME_DB or not found.max_abs
-
-
-def _one_at_a_time(inputs: Sequence[InputInfo]) -> list[InputInfo]:
-    """The inputs with one sample a batch, where every first axis is free."""
-    if static_batch(inputs) is not None or not all(
-        info.shape and not isinstance(info.shape[0], int) for info in inputs
-    ):
-        return list(inputs)
-    return [dataclasses.replace(info, shape=(1, *(info.shape or ())[1:])) for info in inputs]
 
 
 def _usual(train: ir.Model, data: Data | None, original: bool) -> list[str]:

@@ -61,6 +61,26 @@ def test_scores_without_a_float_model_name_the_file_as_their_reference(tmp_path:
     }
 
 
+def test_a_compiler_gets_batches_of_one_size_whatever_the_data_come_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It fixes the batch to that of the first; a score feeds one sample after the other."""
+    sizes = []
+
+    def compiled(compiler: Any, path: Path, batches: Any, **rest: Any) -> CompilerResult:
+        sizes.extend(len(batch["image"]) for batch in batches)
+        found: CompilerResult = compiler.compile_and_run(path, batches, rest.get("artefacts"))
+        return found
+
+    def batches() -> Any:
+        yield from ({"image": part} for part in np.split(IMAGES, [5]))
+
+    monkeypatch.setattr(module, "compile_in_process", compiled)
+    report = handoff(QUANTIZED, "onnxruntime-cpu", tmp_path / "bundle", data=batches, limit=8, float_model=PLAIN)
+    assert report.samples == 8
+    assert set(sizes) == {1}
+
+
 @pytest.mark.parametrize("labelled", [True, False])
 def test_scores_of_three_models_side_by_side(labelled: bool, tmp_path: Path, quick: None) -> None:
     data = {"image": IMAGES} | ({"labels": labels()} if labelled else {})
