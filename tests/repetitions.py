@@ -4,7 +4,7 @@ For tests that say the same of every pair of a model and a table, or of a mode a
 other does is rare, and hundreds of pairs take longer than all other tests.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import pytest
@@ -24,3 +24,14 @@ def pairs(first: Sequence[Any], second: Sequence[Any], *marks: pytest.MarkDecora
             default = i % len(second) == j if len(first) >= len(second) else j % len(first) == i
             found.append(pytest.param(one, other, marks=marks if default else (*marks, pytest.mark.repetition)))
     return found
+
+
+def some(values: Sequence[Any], *, default: Collection[Any]) -> list[Any]:
+    """All `values`, of which a default run takes `default`: one of each kind.
+
+    Args:
+        values: of a parameter.
+        default: those that show what the others of their kind do.
+    """
+    assert set(default) <= set(values)
+    return [pytest.param(value, marks=() if value in default else pytest.mark.repetition) for value in values]

@@ -11,13 +11,15 @@ from onnxqat.training import methods
 from onnxqat.training.config import ScoreConfig
 from onnxqat.training.finetune import finetune
 from onnxqat.training.methods import _check
+from tests.repetitions import some
 from tests.training.test_dorefa import network
 
 SCORES = iter(float(i) for i in range(100))
 
 
 @pytest.mark.parametrize("name", methods.names())
-def test_methods_of_the_package(name: str) -> None:
+def test_methods_of_the_package(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_check, "_compiles", lambda module: None)  # takes most of the time: the test below
     found = _check.check(name)
     assert [f"{f.name}: {f.message}" for f in found.findings if not f.passed] == []
     assert found.passed
@@ -30,6 +32,11 @@ def test_methods_of_the_package(name: str) -> None:
         "export",
         "export stored",
     ]
+
+
+@pytest.mark.parametrize("name", some(methods.names(), default=["lsq", "dsq"]))
+def test_methods_of_the_package_compile(name: str) -> None:
+    _check._compiles(methods.method(name))
 
 
 OWN = """
