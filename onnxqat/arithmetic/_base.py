@@ -85,7 +85,7 @@ class Arithmetic(abc.ABC):
 
     name: str
     has: frozenset[str] = frozenset()
-    """Kernels that not every target has on integers: ``softmax``, ``padded-average``."""
+    """Kernels that not every target has on integers: ``softmax``, ``padded-average``, ``conversion``."""
 
     def __init__(self, accumulator: Accumulator | None = None) -> None:
         self.accumulator = accumulator or Accumulator()
@@ -142,6 +142,14 @@ class Arithmetic(abc.ABC):
             grid: of the input.
             output: of the result.
         """
+
+    def convert(self, x: Array, grid: Grid, output: Grid) -> Array:
+        """Steps on another grid, of a tensor that two quantizers follow each other on.
+
+        Raises:
+            UsageError: ``option-invalid``: the arithmetic has none; those that do name ``conversion`` in `has`.
+        """
+        raise UsageError("option-invalid", f"the arithmetic {self.name!r} converts no codes")
 
     def softmax(self, x: Array, grid: Grid, output: Grid) -> Array:
         """Steps of ``softmax(x)`` along the last axis.

@@ -33,7 +33,7 @@ class Arithmetic(_base.Arithmetic):
     """
 
     name = "fixed-point"
-    has = frozenset({"padded-average"})
+    has = frozenset({"padded-average", "conversion"})
 
     def __init__(self, accumulator: Accumulator | None = None, rounding: Rounding = "half-away") -> None:
         super().__init__(accumulator)
@@ -92,6 +92,12 @@ class Arithmetic(_base.Arithmetic):
             whole_number(grid.low - grid.zero_point), whole_number(grid.high - grid.zero_point)
         )
         return output.limited(self._scaled(steps, double(grid.scale) / double(output.scale)))
+
+    def convert(self, x: Array, grid: Grid, output: Grid) -> Array:
+        """See the base class; ``Requantize`` in ``reference/requantize.h``."""
+        # A ratio above the number of codes takes every step but 0 to an end of the grid, and a larger one leaves int64.
+        ratio = (double(grid.scale) / double(output.scale)).clip(None, output.high - output.low + 1.0)
+        return output.limited(self._scaled(whole(x), ratio))
 
     def sigmoid(self, x: Array) -> Array:
         """See the base class; the kernel's table is made with the functions of the C library."""

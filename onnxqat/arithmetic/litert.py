@@ -23,7 +23,7 @@ class Arithmetic(fixed_point.Arithmetic):
     """Those of ``fixed-point``, Softmax, and FULLY_CONNECTED, which multiplies sums by a factor in float64."""
 
     name = "litert"
-    has = frozenset({"softmax", "padded-average"})
+    has = frozenset({"softmax", "padded-average", "conversion"})
 
     def requantize_matrix(self, total: Array, activation: Array, weight: Array, output: Grid) -> Array:
         """See the base class: rounded once, ties away from zero."""

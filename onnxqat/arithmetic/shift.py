@@ -29,6 +29,7 @@ class Arithmetic(_base.Arithmetic):
     """
 
     name = "shift"
+    has = frozenset({"conversion"})
 
     def __init__(self, accumulator: Accumulator | None = None, rounding: Rounding = "half-up") -> None:
         super().__init__(accumulator)
@@ -48,6 +49,12 @@ class Arithmetic(_base.Arithmetic):
     def multiply(self, a: Array, b: Array, grid_a: Grid, grid_b: Grid, output: Grid) -> Array:
         """See the base class."""
         return self._shifted(whole(a * b), _exponent(output) - _exponent(grid_a) - _exponent(grid_b), output)
+
+    def convert(self, x: Array, grid: Grid, output: Grid) -> Array:
+        """See the base class: to the left, which is exact, where the other grid is finer."""
+        by = _exponent(output) - _exponent(grid)
+        left = (-by).clip(0, LONGEST)  # further, every step but 0 is at an end of the grid
+        return self._shifted(whole(x) << left, by.clip(0, None), output)
 
     def global_average(self, total: Array, count: int, grid: Grid, output: Grid) -> Array:
         """See the base class: times ``1 / count`` in 15 bits, then one shift."""

@@ -5,16 +5,20 @@
 
 ``qdq`` is onnxruntime's default session of the file of ``onnxruntime-cpu`` with ``--integer all``; ``onnxruntime`` and
 ``fixed-point`` execute it in integers, with the float multipliers of onnxruntime's kernels, and with multipliers of 31 bits
-and shifts. The second row of a network is a file of ``tidl``, one scale that is a power of two for each tensor, before and
-after fine-tuning against the float file's outputs: ``shift`` executes it with shifts alone. ``in_float`` counts operators
+and shifts. The other rows of a network are a file of ``tidl``, one scale that is a power of two for each tensor, before and
+after fine-tuning against the float file's outputs: ``shift`` executes it with shifts alone. ``in_float`` names operators
 that are not executed in integers. Figures are top-1 in percent, of detectors mAP (0.50 to 0.95) in percent; detectors are
 calibrated on the last images of COCO's 128, and scored on the first.
+
+``decibels`` is how far the outputs are from the float file's: unlike a score it tells one rounding from another on few
+samples. ``against_qdq`` has the difference of scores and its standard error, over samples drawn anew with replacement.
 """
 
 from __future__ import annotations
 
 import abc
 import argparse
+import dataclasses
 import functools
 import json
 import sys
@@ -43,7 +47,25 @@ DETECTORS = integer_equality.DETECTORS
 BATCH = 25
 CALIBRATION = 16
 """Images of COCO that detectors are calibrated on."""
+RESAMPLED = 200
+"""Draws of the test samples behind a standard error."""
 Answers = list[np.ndarray]
+Run = Callable[[np.ndarray], Answers]
+
+
+@dataclasses.dataclass(frozen=True)
+class Score:
+    """What a file answers on the test samples.
+
+    Attributes:
+        percent: the score.
+        found: what is scored, one entry for each sample.
+        outputs: of the network, each over all samples.
+    """
+
+    percent: float
+    found: list[Any]
+    outputs: Answers
 
 
 class Scored(abc.ABC):
@@ -62,22 +84,41 @@ class Scored(abc.ABC):
     name = ""
 
     @abc.abstractmethod
-    def percent(self, run: Callable[[np.ndarray], Answers]) -> float:
-        """Score what `run` gives for batches of the test samples."""
+    def found(self, outputs: Answers, first: int) -> list[Any]:
+        """What is scored in the outputs of one batch, whose first sample is `first`."""
 
-    def in_session(self, path: Path) -> float:
+    @abc.abstractmethod
+    def percent(self, found: list[Any], samples: np.ndarray) -> float:
+        """Score of the samples with these numbers."""
+
+    def score(self, run: Run) -> Score:
+        """Score what `run` gives for batches of the test samples."""
+        found, outputs = [], []
+        for start in range(0, len(self.test), self.batch):
+            outputs.append(run(self.test[start : start + self.batch]))
+            found += self.found(outputs[-1], start)
+        joined = [np.concatenate(parts) for parts in zip(*outputs, strict=True)]
+        return Score(round(self.percent(found, np.arange(len(found))), 2), found, joined)
+
+    def difference(self, reference: Score, other: Score) -> tuple[float, float]:
+        """How much better `other` scores than `reference`, and the standard error of that."""
+        draws = np.random.default_rng(0).integers(0, len(self.test), (RESAMPLED, len(self.test)))
+        changes = [self.percent(other.found, each) - self.percent(reference.found, each) for each in draws]
+        return round(other.percent - reference.percent, 2), round(float(np.std(changes)), 2)
+
+    def in_session(self, path: Path) -> Score:
         """Score of onnxruntime's default session."""
         session = integer_equality.session(str(path))
         self.name = session.get_inputs()[0].name
-        return self.percent(lambda samples: session.run(None, {self.name: samples}))
+        return self.score(lambda samples: session.run(None, {self.name: samples}))
 
-    def in_integers(self, path: Path, arithmetic: str) -> tuple[float, int]:
-        """Score in integers, and how many operators compute in float."""
+    def in_integers(self, path: Path, arithmetic: str) -> tuple[Score, list[str]]:
+        """Score in integers, and the operators that compute in float."""
         import onnxqat
 
         model = onnxqat.to_integer(path, arithmetic=arithmetic)
-        found = self.percent(lambda samples: list(model.run({self.name: samples}).outputs.values()))
-        return found, len(model.float_operators())
+        found = self.score(lambda samples: list(model.run({self.name: samples}).outputs.values()))
+        return found, list(model.float_operators())
 
 
 class Classified(Scored):
@@ -92,11 +133,14 @@ class Classified(Scored):
         self.calibration = np.asarray(prepare(calibration[:256]))
         self.test, self.labels = np.asarray(prepare(test[:images])), np.asarray(labels[:images])
 
-    def percent(self, run: Callable[[np.ndarray], Answers]) -> float:
+    def found(self, outputs: Answers, first: int) -> list[Any]:
+        """Whether each answer is right."""
+        answers = outputs[0].argmax(1)
+        return list(answers == self.labels[first : first + len(answers)])
+
+    def percent(self, found: list[Any], samples: np.ndarray) -> float:
         """Top-1."""
-        starts = range(0, len(self.test), self.batch)
-        answers = [run(self.test[start : start + self.batch])[0].argmax(1) for start in starts]
-        return round(100 * float((np.concatenate(answers) == self.labels).mean()), 2)
+        return 100 * float(np.asarray(found)[samples].mean())
 
 
 class Detected(Scored):
@@ -114,24 +158,46 @@ class Detected(Scored):
         self.placed = [suite.detector_input(task, image)[1:] for image, *_ in scored]
         self.test = np.concatenate([suite.detector_input(task, image)[0] for image, *_ in scored])
 
-    def percent(self, run: Callable[[np.ndarray], Answers]) -> float:
+    def found(self, outputs: Answers, first: int) -> list[Any]:
+        """Boxes of one image."""
+        ratio, (left, top), size = self.placed[first]
+        boxes, scores = self.decode(outputs, size)
+        return [self.suite.nms((boxes - [left, top, left, top]) / ratio, scores)]
+
+    def percent(self, found: list[Any], samples: np.ndarray) -> float:
         """Mean average precision, 0.50 to 0.95."""
-        found = []
-        for sample, (ratio, (left, top), size) in zip(self.test, self.placed, strict=True):
-            boxes, scores = self.decode(run(sample[None]), size)
-            found.append(self.suite.nms((boxes - [left, top, left, top]) / ratio, scores))
-        return round(100 * float(self.suite.mean_ap(found, self.truth)["mAP50_95"]), 2)
+        measured = self.suite.mean_ap([found[each] for each in samples], [self.truth[each] for each in samples])
+        return 100 * float(measured["mAP50_95"])
+
+
+def decibels(reference: Score, other: Score) -> float:
+    """Power of the outputs of `reference` over that of what `other` changes, the least of all outputs."""
+    ratios = [
+        float(np.square(ours).sum() / np.maximum(np.square(ours - theirs).sum(), np.finfo(np.float32).tiny))
+        for ours, theirs in zip(reference.outputs, other.outputs, strict=True)
+    ]
+    return round(10 * float(np.log10(min(ratios))), 2)
+
+
+def row(scored: Scored, exact: Score, qdq: Score, files: dict[str, Score]) -> dict[str, Any]:
+    """Scores of several ways to execute a network, and what tells them apart from the float file and its QDQ file."""
+    return {
+        **{name: each.percent for name, each in files.items()},
+        "decibels": {name: decibels(exact, each) for name, each in files.items()},
+        "against_qdq": {name: scored.difference(qdq, each) for name, each in files.items() if each is not qdq},
+    }
 
 
 def print_rows(network: str, images: int, steps: int, *, fast: bool) -> None:
-    """Print the two rows of a network; with no `steps` the first alone."""
+    """Print the three rows of a network; with no `steps` the first alone."""
     import onnxqat
     from onnxqat.placement.table_overrides import Overrides
 
     model, task = NETWORKS[network]
     source = _shared.MODELS / f"{model}.onnx"
     scored = (Detected if network in DETECTORS else Classified)(task, images)
-    common = {"network": network, "n": len(scored.test), "float": scored.in_session(source)}
+    exact = scored.in_session(source)
+    common = {"network": network, "n": len(scored.test), "float": exact.percent}
     data = {scored.name: scored.calibration}
     file, shifts, tuned = (RUNS / f"{network}_{kind}.onnx" for kind in ("free", "shift", "shift_tuned"))
     made = functools.partial(
@@ -144,19 +210,19 @@ def print_rows(network: str, images: int, steps: int, *, fast: bool) -> None:
         guard=not fast,
     )
     made("onnxruntime-cpu", output=file)
-    free: dict[str, Any] = {"qdq": scored.in_session(file)}
+    free = {"qdq": scored.in_session(file)}
     for arithmetic in ("onnxruntime", "fixed-point"):
-        free[arithmetic], free["in_float"] = scored.in_integers(file, arithmetic)
-    print(json.dumps(common | free), flush=True)
+        free[arithmetic], in_float = scored.in_integers(file, arithmetic)
+    print(json.dumps(common | row(scored, exact, free["qdq"], free) | {"in_float": in_float}), flush=True)
     if not steps:
         return
     made("tidl", output=shifts)
-    powers: dict[str, Any] = {"qdq": scored.in_session(shifts)}
-    powers["shift"], powers["in_float"] = scored.in_integers(shifts, "shift")
     onnxqat.finetune(shifts, data, teacher=source, max_steps=steps, batch_size=scored.batch, output=tuned)
-    powers["tuned_qdq"] = scored.in_session(tuned)
-    powers["tuned_shift"], _ = scored.in_integers(tuned, "shift")
-    print(json.dumps(common | {"backend": "tidl"} | powers), flush=True)
+    for step, path in ((0, shifts), (steps, tuned)):
+        powers = {"qdq": scored.in_session(path)}
+        powers["shift"], in_float = scored.in_integers(path, "shift")
+        powers_row = {"backend": "tidl", "steps": step, "in_float": in_float}
+        print(json.dumps(common | powers_row | row(scored, exact, free["qdq"], powers)), flush=True)
 
 
 def main() -> None:

@@ -12,9 +12,10 @@ from torch.nn import functional
 
 from onnxqat.arithmetic import Arithmetic, create
 from onnxqat.bridge import module as modules
-from onnxqat.bridge.integer import layers, pointwise, pools, softmax
+from onnxqat.bridge.integer import conversion, layers, pointwise, pools, softmax
 from onnxqat.bridge.integer.function_units import FloatTwin, FunctionUnit
-from onnxqat.bridge.integer.unit import Step, Unit
+from onnxqat.bridge.integer.unit import LIMITS, Step, Unit
+from onnxqat.bridge.lowering import shape
 from onnxqat.bridge.module import OnnxModule
 from onnxqat.bridge.quantizers.fake_quantize import FakeQuantize
 
@@ -31,11 +32,9 @@ MOVES = (
     torch.functional.split,
     torch.squeeze,
     torch.unsqueeze,
+    shape.pad_any,
 )
 """Functions whose results are elements of their first argument, or 0."""
-
-_LIMITS = (torch.relu, functional.relu, torch.clamp)
-"""Functions that only move the ends of a grid, so that kernels leave them to the requantization."""
 
 _KINDS: dict[Any, tuple[type[Unit], int]] = {
     **dict.fromkeys(layers.CONVOLUTIONS, (layers.Convolution, 2)),
@@ -122,7 +121,7 @@ def _matches(module: OnnxModule, graph: fx.Graph, arithmetic: Arithmetic | None)
             grids[node] = grids[node.args[0]]
         match = _function(module, node, grids)
         if match is None and arithmetic is not None:
-            match = _match(module, node, grids, arithmetic)
+            match = _match(module, node, grids, arithmetic) or _conversion(module, node, grids, arithmetic)
         if match is not None:
             found.append(match)
     return found
@@ -131,6 +130,8 @@ def _matches(module: OnnxModule, graph: fx.Graph, arithmetic: Arithmetic | None)
 def _moves(node: fx.Node) -> bool:
     if node.op != "call_function" or node.target not in MOVES or not node.args:
         return False
+    if node.target is shape.pad_any:
+        return node.args[2] != "constant"
     return node.target is not functional.pad or (len(node.args) == 2 and not node.kwargs)  # with zeros
 
 
@@ -177,12 +178,50 @@ def _match(
         quantizer = _quantizer(module, user)
         if quantizer is not None:
             return _Match(node, *found, sources, activations, user, quantizer) if _is_output_grid(quantizer) else None
-        if user.op != "call_function" or user.target not in _LIMITS or user.kwargs or len(user.all_input_nodes) > 1:
+        if user.op != "call_function" or user.target not in LIMITS or user.kwargs or len(user.all_input_nodes) > 1:
             break
         function: Any = user.target
         activations.append((function, tuple(user.args[1:])))
         last = user
     return _Match(node, *found, sources, [], node, None) if sources and node.target in _FLOAT_RESULT else None
+
+
+def _conversion(
+    module: OnnxModule, node: fx.Node, grids: dict[fx.Node, FakeQuantize], arithmetic: Arithmetic
+) -> _Match | None:
+    """The unit of a quantizer that reads other grids, behind Relu, Clip and data movement, or where branches are joined."""
+    quantizer = _quantizer(module, node)
+    if quantizer is None or "conversion" not in arithmetic.has or not _is_output_grid(quantizer):
+        return None
+    chain: list[fx.Node] = []
+    source = node.args[0]
+    while isinstance(source, fx.Node) and source not in grids and source.op == "call_function" and not source.kwargs:
+        if len(source.users) > 1 or not source.args:
+            return None
+        chain.insert(0, source)
+        if conversion.is_join(source):
+            break
+        if source.target not in LIMITS and not _moves(source):
+            return None
+        source = source.args[0]
+    first = chain[0] if chain else node
+    function: Any = first.target if chain else conversion.unchanged
+    read = [first.args[place] for place in conversion.JOINS.get(function, (0,))]
+    tensors = [a for given in read for a in (given if isinstance(given, (list, tuple)) else (given,))]
+    sources = [grids[a] for a in tensors if isinstance(a, fx.Node) and a in grids]
+    if not sources or len(sources) < len(tensors) or not all(map(_is_output_grid, sources)):
+        return None
+    if all(q.role != "activation" or _same_grid(q, quantizer) for q in sources):
+        return None
+    behind: list[Any] = [(each.target, tuple(each.args[1:])) for each in chain[1:]]
+    return _Match(first, function, conversion.Requantization, sources, behind, node, quantizer)
+
+
+def _same_grid(a: FakeQuantize, b: FakeQuantize) -> bool:
+    """Check whether two quantizers have the same grid now: a conversion between them changes no code."""
+    with torch.no_grad():
+        of_a, of_b = ((q.effective_scale(), q.effective_zero_point(), q.quant_min, q.quant_max) for q in (a, b))
+        return bool(of_a[0] == of_b[0]) and bool(of_a[1] == of_b[1]) and of_a[2:] == of_b[2:]
 
 
 def _bias(module: OnnxModule, node: fx.Node) -> FakeQuantize | None:

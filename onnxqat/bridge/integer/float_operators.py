@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from onnxqat.bridge.functional import shape_math
 from onnxqat.bridge.importing import values
+from onnxqat.bridge.integer import conversion
 from onnxqat.bridge.integer.find import MOVES
 from onnxqat.bridge.integer.unit import Unit
 from onnxqat.bridge.lowering import indexing, pooling, reduction, resize, shape
@@ -19,8 +20,6 @@ from onnxqat.bridge.quantizers.fake_quantize import FakeQuantize
 
 _EXACT = (
     *MOVES,
-    torch.cat,
-    torch.stack,
     torch.relu,
     functional.relu,
     torch.clamp,
@@ -40,6 +39,8 @@ _EXACT = (
     indexing.top_k_of,
     indexing.triangle,
     shape.expand_to,
+    shape.pad_any,
+    shape.pad_axes,
     shape.reshape_to,
     shape.flatten_at,
     shape.squeeze_ones,
@@ -99,6 +100,8 @@ def _is_float(module: OnnxModule, node: fx.Node, carrying: set[fx.Node]) -> bool
     if node not in carrying or node.op != "call_function" or node.target in (*_EXACT, *_WHOLE):
         return False
     if all(_is_whole(one) for one in (node, *node.all_input_nodes)):
+        return False
+    if conversion.is_join(node):
         return False
     if node.target is functional.interpolate:
         return node.kwargs.get("mode") != "nearest"

@@ -29,7 +29,8 @@ def execute(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -
         args: CPU tensors and settings.
         kwargs: the same by name.
     """
-    if any(isinstance(a, torch.Tensor) and bool(torch.isnan(a).any()) for a in args):
+    held = [a for given in args for a in (given if isinstance(given, (list, tuple)) else (given,))]
+    if any(isinstance(a, torch.Tensor) and bool(torch.isnan(a).any()) for a in held):
         return module(*args, **kwargs)
     arrays = [a.detach().numpy() if isinstance(a, torch.Tensor) else a for a in args]
     if isinstance(module, Unit) and module.active():

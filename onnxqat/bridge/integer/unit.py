@@ -18,6 +18,9 @@ from onnxqat.bridge.kernels import reference
 from onnxqat.bridge.quantizers.fake_quantize import FakeQuantize, instead
 
 RELU = (torch.relu, nn.functional.relu)
+LIMITS = (*RELU, torch.clamp)
+"""Functions that only move the ends of a grid, so that kernels leave them to the requantization."""
+
 Step = tuple[Callable[..., Tensor], tuple[Any, ...]]
 """A function of one tensor and its other arguments."""
 
@@ -82,9 +85,10 @@ class Unit(nn.Module, abc.ABC):
 
     def forward(self, *args: Any) -> Tensor:
         """The dequantized result; of tensors of another type than float32, which does not hold all codes, in float."""
-        if not self.active() or any(isinstance(a, Tensor) and a.dtype is not torch.float32 for a in args):
+        operands = self.operands(args)
+        if not self.active() or any(a.dtype is not torch.float32 for a in operands):
             return self._activated(self.plain(*args))
-        device = args[0].device.type
+        device = operands[0].device.type
         if torch.is_autocast_enabled(device):  # sums of codes are no more exact in half precision
             with torch.autocast(device, enabled=False):
                 return self._on_codes(*args)
@@ -100,6 +104,10 @@ class Unit(nn.Module, abc.ABC):
         for function, rest in self.activations[:-1] if relu else self.activations:
             floating = function(floating, *rest)
         return self.quantizer.through(floating, result, relu=relu)
+
+    def operands(self, args: tuple[Any, ...]) -> list[Tensor]:
+        """The tensors among the arguments."""
+        return [a for a in args if isinstance(a, Tensor)]
 
     def plain(self, *args: Any) -> Tensor:
         """The operator of the float graph."""
