@@ -91,7 +91,7 @@ def results(node: ir.Node, inputs: list[np.ndarray | None], opset: int) -> list[
     """All results of a foldable `node`: the parts of a Split, one of any other."""
     direct = _DIRECT.get(node.op_type)
     found = None if direct is None else direct(node, inputs)
-    return _all_by_reference(node, inputs, opset) if found is None else [found]
+    return _by_reference(node, inputs, opset) if found is None else [found]
 
 
 def _constant_of_shape(node: ir.Node, inputs: list[np.ndarray | None]) -> np.ndarray | None:
@@ -182,11 +182,7 @@ _DIRECT: dict[str, _Direct] = {
 }
 
 
-def _by_reference(node: ir.Node, inputs: list[np.ndarray | None], opset: int) -> np.ndarray:
-    return _all_by_reference(node, inputs, opset)[0]
-
-
-def _all_by_reference(node: ir.Node, inputs: list[np.ndarray | None], opset: int) -> list[np.ndarray]:
+def _by_reference(node: ir.Node, inputs: list[np.ndarray | None], opset: int) -> list[np.ndarray]:
     from onnx.reference import ReferenceEvaluator
 
     feeds = {f"i{i}": a for i, a in enumerate(inputs) if a is not None}

@@ -40,6 +40,7 @@ class Masks:
         return added, scores, self._made[key]
 
     def _pair(self, kept: Kept, storage: str, before: ir.Node) -> ir.Value:
+        """Write the kept places as codes 0 and 1 of scale 1 before `before`, and return them dequantized."""
         scope, names, nodes = walk.scope_of(before), self.names, list[ir.Node]()
 
         def after(op_type: str, value: ir.Value, kind: ir.DataType, **attributes: int) -> ir.Value:

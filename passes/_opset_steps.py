@@ -117,6 +117,7 @@ def _batchnorm_outputs(at: Step) -> None:
 
 
 def _softmax(at: Step) -> None:
+    """Keep Softmax's meaning over opset 13, until which it normalized over all axes from `axis` on: flatten them."""
     source, output = at.node.inputs[0], at.node.outputs[0]
     attribute = at.take("axis")
     axis = 1 if attribute is None else int(attribute.value)

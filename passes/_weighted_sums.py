@@ -104,6 +104,7 @@ def _collect(node: ir.Node, factor: Constant, named: ir.Value | None, found: Wei
 
 
 def _term(value: ir.Value | None, factor: Constant, named: ir.Value | None, found: WeightedSum) -> str:
+    """Add one term, or the terms of the sum that it is, to `found`; return the reason where it cannot be."""
     constant = numbers(value)
     if value is None:
         return "an input is left out"

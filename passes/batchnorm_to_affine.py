@@ -46,6 +46,7 @@ class BatchnormToAffine(Pass):
         return log.result()
 
     def _replace(self, scope: walk.Scope, node: ir.Node, inferred: Inferred, names: build.Names) -> str | None:
+        """Write the normalization as Mul and Add per channel; return the reason where it cannot be."""
         function = affine(node)
         if isinstance(function, str):
             return function

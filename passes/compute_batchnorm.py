@@ -161,6 +161,10 @@ class ComputeBatchnorm(Pass):
 def _compute(
     scope: walk.Scope, layer: ir.Node, parts: Parts, readable: dict[int, Quantizer], names: build.Names
 ) -> str | None:
+    """Compute the folded weight and bias in the graph from the layer's own; return the reason where it cannot be.
+
+    They are compared with those that are stored: training of folded weights would be undone.
+    """
     weight = readable.get(id(layer.inputs[1]))
     bias = layer.inputs[2] if len(layer.inputs) > 2 else None
     if weight is None or bias is None or weight.quantize is None:
@@ -237,6 +241,10 @@ def _write(
     of_bias: Quantizer | None,
     readable: dict[int, Quantizer],
 ) -> None:
+    """Write the fold in front of the quantizers, with f = gamma / sqrt(var + eps).
+
+    weight' = weight f, bias' = beta - mean f.
+    """
     base, channels = layer.name or str(layer.outputs[0].name), parts.vectors[0].shape
     overwrite(weight.input, parts.weight, make.names)
     quantize = weight.nodes[0]

@@ -80,6 +80,7 @@ class DeployForm(Pass):
         return log.result()
 
     def _store(self, quantizer: Quantizer, scopes: dict[int, walk.Scope], names: build.Names) -> None:
+        """Store the codes in place of weight and QuantizeLinear; metadata keep its name and the codes' ends."""
         quantize, qparams = quantizer.quantize, quantizer.qparams
         assert quantize is not None
         source = quantizer.input

@@ -120,6 +120,7 @@ def _fold_gemm(
 def _fold_matmul(
     scope: walk.Scope, matmul: ir.Node, function: Affine, names: build.Names, stamp: dict[str, str]
 ) -> str | ir.Value:
+    """Fold into a MatMul's columns and a new Add. Return the output of the Add, or the reason."""
     weight = _matrix(matmul, function)
     if isinstance(weight, str):
         return weight
@@ -147,6 +148,7 @@ def _fold_matmul(
 def _fold_add(
     scope: walk.Scope, add: ir.Node, function: Affine, names: build.Names, stamp: dict[str, str]
 ) -> str | ir.Value:
+    """Fold into a MatMul and the Add of a row behind it. Return the output of the Add, or the reason."""
     for index in (0, 1):
         product, row = add.inputs[index], query.constant_array(add.inputs[1 - index])
         matmul = product.producer() if product is not None else None

@@ -41,6 +41,7 @@ class FoldGemmScalars(Pass):
 
 
 def _fold(scope: walk.Scope, node: ir.Node, scalar: str, index: int, names: build.Names, log: Log) -> None:
+    """Multiply the constant that `scalar` (alpha or beta) scales by it, and drop the attribute."""
     attribute = node.attributes.get(scalar)
     if attribute is None or (not attribute.is_ref() and float(attribute.value) == 1.0):
         return

@@ -44,6 +44,7 @@ class FoldPad(Pass):
         return log.result()
 
     def _fold(self, node: ir.Node, log: Log) -> None:
+        """Add the amounts of one Pad to the padding of its readers and drop it, where all of them can take it."""
         padded = node.outputs[0]
         uses = list(padded.uses())
         reader = next((use.node.op_type for use in uses if use.node.op_type in PADDING), None)

@@ -115,6 +115,11 @@ class _Change:
 def _change(
     layer: ir.Node, node: ir.Node, weight: Quantizer, readable: dict[int, Quantizer], *, fits_int32: bool
 ) -> _Change | str:
+    """Return the layer's new scale, codes, values and bias with the normalization folded in, or the reason for none.
+
+    weight' = weight f, bias' = bias f + offset with f = gamma / sqrt(var + eps): codes stay, scales take abs(f), and
+    codes of channels with a negative factor are mirrored at the zero point.
+    """
     function, old = affine(node), weight.qparams
     held = query.constant_array(weight.input)
     if isinstance(function, str):

@@ -69,6 +69,7 @@ def _refusal(quantizer: Quantizer, users: list[ir.Node]) -> str:
 
 
 def _fold(quantizer: Quantizer, users: list[ir.Node], names: build.Names) -> None:
+    """Store the weight transposed, with its quantizer's axis moved, and drop the Transposes behind it."""
     old, first = quantizer.input, quantizer.nodes[0]
     array, tensor = query.constant_array(old), query.constant_tensor(old)
     assert array is not None

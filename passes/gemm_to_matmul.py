@@ -57,6 +57,7 @@ def _refusal(node: ir.Node) -> str:
 
 
 def _split(scope: walk.Scope, node: ir.Node, names: build.Names, stamp: dict[str, str]) -> None:
+    """Replace Gemm by MatMul, which keeps its name, and an Add where there is a bias."""
     if query.attribute(node, "transB", 0):
         array = query.constant_array(node.inputs[1])
         assert array is not None

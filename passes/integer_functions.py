@@ -132,6 +132,7 @@ def _sums(model: ir.Model, kind: type[IntegerFunction]) -> list[Candidate]:
 
 
 def _replace(model: ir.Model, here: Candidate, constants: Constants, scope: walk.Scope, names: build.Names) -> None:
+    """Call the function in place of the candidate's nodes, and add its body to the model once."""
     function, opset = here.function, query.opset(model)
     output = here.quantize.outputs[0]
     dtypes = function.dtypes()

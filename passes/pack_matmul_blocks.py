@@ -88,6 +88,7 @@ class PackMatmulBlocks(Pass):
         return log.result()
 
     def _replace(self, scope: walk.Scope, node: ir.Node, packed: _Packed, values: list[ir.Value | None]) -> None:
+        """Replace the MatMul by onnxruntime's MatMulNBits over the packed codes; name and metadata stay."""
         bias = node.inputs[2] if len(node.inputs) > 2 else None
         inputs = [node.inputs[0], *values, None, bias]
         while inputs[-1] is None:

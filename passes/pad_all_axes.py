@@ -36,6 +36,7 @@ class PadAllAxes(Pass):
         return log.result()
 
     def _rewrite(self, scope: walk.Scope, node: ir.Node, names: build.Names, log: Log) -> None:
+        """Give one Pad amounts for all axes, 0 for those that it did not name, and drop its input `axes`."""
         rank, axes, pads = query.rank(node.inputs[0]), query.constant_array(node.inputs[3]), node.inputs[1]
         if rank is None or axes is None or pads is None:
             log.left("a Pad of unknown rank or axes keeps them", node)
@@ -62,6 +63,7 @@ class PadAllAxes(Pass):
     def _gathered(
         self, scope: walk.Scope, node: ir.Node, pads: ir.Value, indices: np.ndarray, name: str, names: build.Names
     ) -> ir.Value:
+        """Compute the amounts from computed ones: gather them, and a 0 behind the last, in the order of all axes."""
         stamp = {build.CREATED_BY: self.name}
         zero = build.constant(scope, names.fresh(f"{name}_zero"), np.zeros(1, np.int64), before=node)
         order = build.constant(scope, names.fresh(f"{name}_indices"), indices, before=node)

@@ -120,6 +120,7 @@ class _Placing:
         *,
         names_output: bool = True,
     ) -> None:
+        """Insert one pair behind `source` for `uses`; behind a graph output the pair's result takes over its name."""
         stamp = {build.CREATED_BY: self.stamp, build.RULE: placement.rule}
         if placement.qparams.scale_bits is not None:
             stamp[qdq.SCALE_BITS] = str(placement.qparams.scale_bits)

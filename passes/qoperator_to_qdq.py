@@ -103,6 +103,7 @@ class _Scope:
             self.held.append(codes)
 
     def _convert(self, node: ir.Node, form: Form | str) -> None:
+        """Replace an operator on codes by its float operator between pairs, or log the reason for which it stays."""
         reason = form if isinstance(form, str) else self._refusal(node, form)
         if reason is not None or isinstance(form, str):
             self.log.left(f"{node.op_type} stays as it is: {reason}", node)

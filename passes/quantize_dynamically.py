@@ -56,6 +56,7 @@ def _is_float(data: ir.Value) -> bool:
 
 
 def _insert(scope: walk.Scope, reader: ir.Node, data: ir.Value, names: build.Names) -> ir.Value:
+    """Insert DynamicQuantizeLinear and DequantizeLinear on `data` in front of `reader`, and return the result."""
     name, stamp = str(data.name), {build.CREATED_BY: QuantizeDynamically.name}
     codes, scale, zero = (names.fresh(f"{name}_{what}") for what in ("quantized", "scale", "zero_point"))
     quantize = build.node(

@@ -47,6 +47,7 @@ class SplitHardSwish(Pass):
 
 
 def _split(scope: walk.Scope, node: ir.Node, names: build.Names, stamp: dict[str, str]) -> None:
+    """Replace HardSwish by x HardSigmoid(x) with alpha 1/6 and beta 1/2, which is its definition in ONNX."""
     x, output = node.inputs[0], node.outputs[0]
     name, label = str(output.name), node.name or ""
     gate = build.node(

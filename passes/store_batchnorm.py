@@ -68,6 +68,7 @@ class StoreBatchnorm(Pass):
 
 
 def _store(fold: ComputedFold, weight: np.ndarray, bias: np.ndarray, names: build.Names) -> None:
+    """Store the folded weight and bias, and remove the arithmetic that computed them."""
     layer, constants = fold.layer, fold.constants()
     first = fold.arithmetic[0]
     scope, raw = walk.scope_of(first), fold.weight

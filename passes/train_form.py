@@ -69,6 +69,7 @@ class TrainForm(Pass):
     def _quantize(
         self, quantizer: Quantizer, qparams: QParams, scopes: dict[int, walk.Scope], names: build.Names
     ) -> ir.Value:
+        """Give a stored weight float values and a QuantizeLinear, and return the codes that its readers take."""
         node = quantizer.dequantize[0]
         scope = scopes[id(node.graph)]
         values = dequantized(quantizer)

@@ -8,6 +8,7 @@ from tests.source_tree import REPOSITORY, nodes, package_files, parse
 
 LONGEST_FILE = 500
 LONGEST_FUNCTION = 60
+LONGEST_UNDOCUMENTED = 20
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
@@ -82,6 +83,18 @@ def test_public_names_are_documented() -> None:
         f"{path.relative_to(REPOSITORY)}:{node.lineno} {node.name}"
         for path in package_files()
         for node in undocumented(parse(path).body)
+    ]
+    assert missing == []
+
+
+def test_long_private_functions_are_documented() -> None:
+    """A short one is read faster than a sentence about it; special methods do what Python says that they do."""
+    missing = [
+        f"{path.relative_to(REPOSITORY)}:{node.lineno} {node.name}"
+        for path in package_files()
+        for node in nodes(path)
+        if isinstance(node, Function) and node.name.startswith("_") and not node.name.startswith("__")
+        if (node.end_lineno or 0) - node.lineno >= LONGEST_UNDOCUMENTED and not ast.get_docstring(node)
     ]
     assert missing == []
 

@@ -50,6 +50,11 @@ def test_docstrings_begin_with_a_verb_or_a_noun() -> None:
     assert found == []
 
 
+def test_no_models_lie_in_the_repository() -> None:
+    """Some compilers dump models into the working folder; those that tests read are small and made by them."""
+    assert sorted(path.name for path in REPOSITORY.glob("*.onnx")) == []
+
+
 def test_first_commands_of_the_readme(repository: Path) -> None:
     commands = re.findall(r"^(make \w+)", (repository / "README.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
     assert commands[:2] == ["make demo", "make test"]

@@ -66,6 +66,10 @@ def of_mask(mask: ir.Value) -> Kept | None:
 
 
 def _traced(value: ir.Value | None, depth: int) -> _Traced | None:
+    """Trace a value of a mask back to the one tensor that it is computed from; None if there are several or none.
+
+    `ends` are the results for 0 and 1, the two values of a boolean root: they tell which of the two keeps a place.
+    """
     if value is None or depth > 32:  # masks are computed in a few steps
         return None
     constant = query.constant_array(value)

@@ -219,6 +219,7 @@ def _limits(search: Search) -> tuple[float | None, float | None]:
 
 
 def _prove(search: Search, planned: tuple[Planned, ...], output: Path, record: Journal) -> AutoResult:
+    """Save the best attempt, validate and hand it off on the held-out samples, and gather the result."""
     best, task, held = search.best, search.task, search.parts.held
     written = record.save(best.path, MODEL)
     search.say_what_to_expect(best)

@@ -198,6 +198,7 @@ def _placement_of(
     constants: Mapping[str, np.ndarray],
     remarks: list[Remark],
 ) -> Placement | None:
+    """Return an edge's placement, with qparams given, shared or from its observer; None where it is float."""
     decision = edge.decision
     if isinstance(decision, (Derived, Float)):
         return None
@@ -254,6 +255,11 @@ def _cut_saturated(
 
 
 def _tie_needed_clips(plan: QuantPlan, placements: list[Placement]) -> tuple[list[Placement], list[Remark]]:
+    """Keep each activation whose clipping the quantizer behind it does not repeat: quantize its input too.
+
+    Both then share qparams, so that a kernel that drops the activation gives the same codes. Where the range can be
+    fitted to end at the clip's bounds, no second pair is needed.
+    """
     by_tensor = {p.tensor: p for p in reversed(placements) if p.consumers is None}
     remarks: list[Remark] = []
     extra: list[Placement] = []

@@ -7,7 +7,7 @@ and as wrong, as any other.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -55,6 +55,11 @@ def normalized_layers(model: ir.Model) -> Iterator[tuple[ir.Node, ir.Value]]:
             for value in node.inputs[:2]:
                 if value is not None and query.constant_tensor(value) is None:
                     yield node, value
+
+
+def row_sizes(model: ir.Model, tensors: Collection[str]) -> dict[str, RowSizes]:
+    """Return an empty histogram for each of `tensors` that such a layer reads."""
+    return {str(v.name): RowSizes() for _, v in normalized_layers(model) if v.name in tensors}
 
 
 def _is_normalized(node: ir.Node, inside: frozenset[ir.Node]) -> bool:

@@ -108,6 +108,7 @@ def _check(given: Any, known: Iterable[str], where: str) -> None:
 
 # ---------------------------------------------------------------- extra_qconfig_dict
 def _qconfig(settings: Settings, given: Mapping[str, Any]) -> None:
+    """Apply `extra_qconfig_dict` to the table's types: observers, schemes and the training methods of both roles."""
     _check(given, (*QCONFIG, *SCHEMES), "extra_qconfig_dict")
     activations, weights = table_overrides.type_roles(settings.table)
     types = dict(settings.table.types)
@@ -138,6 +139,7 @@ def _observer(settings: Settings, name: str) -> dict[str, Any]:
 
 
 def _with_scheme(row: TypeRow, scheme: Mapping[str, Any], letter: str) -> TypeRow:
+    """Return `row` with the bits, symmetry, granularity and scales of an MQBench scheme."""
     if not scheme:
         return row
     if row.is_float:
@@ -185,6 +187,7 @@ def _method(name: Any) -> str:
 
 # ---------------------------------------------------------------- extra_quantizer_dict
 def _quantizers(settings: Settings, given: Mapping[str, Any], model: ir.Model) -> None:
+    """Apply `extra_quantizer_dict`: excluded modules, nodes and functions, and operators that it adds to the table."""
     _check(given, QUANTIZER, "extra_quantizer_dict")
     excluded: dict[str, None] = {}
     for path in _listed_values(given, "exclude_module_name"):

@@ -101,6 +101,7 @@ def _is_config(given: Any) -> bool:
 def _float_graph(
     model: nn.Module | io.ModelSource, example_inputs: Any, options: Mapping[str, Any], remarks: list[Remark]
 ) -> ir.Model:
+    """Return the float graph of a torch module, exported on example inputs, or of a file; names are unique."""
     if isinstance(model, nn.Module):
         if example_inputs is None:
             example_inputs = stated_inputs(model)

@@ -84,11 +84,7 @@ def draft(
     """The module for a prepared float `model`, with quantizers of activations that have no scale yet."""
     plan = planner.plan(model, table, chosen)
     specs = resolve.tensors_to_observe(plan)
-    watched = {
-        str(v.name): row_dynamic_range.RowSizes()
-        for _, v in row_dynamic_range.normalized_layers(model)
-        if v.name in specs
-    }
+    watched = row_dynamic_range.row_sizes(model, specs)
     groups = {edge.tensor: edge.decision.root for edge in plan.edges if isinstance(edge.decision, Shared)}
     float_model = io.to_proto(model)
     resolved = resolve.resolve(plan, _stand_ins(model, plan), model)

@@ -140,6 +140,7 @@ def _readers(quantizer: Quantizer) -> list[tuple[ir.Node, int]]:
 
 
 def _quantizer(quantizer: Quantizer, groups: dict[int, str]) -> dict[str, Any]:
+    """Return one quantizer as an entry of the qparams file; quantizers that share a scale name the same group."""
     qparams, stamp = quantizer.qparams, quantizer.nodes[0].metadata_props
     output = quantizer.outputs[0]
     tensor = float_name(quantizer) if quantizer.stored else quantizer.tensor

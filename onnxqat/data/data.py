@@ -235,6 +235,7 @@ class Data:
         return max(sizes.pop(), 1) if len(sizes) == 1 and self._source.batched else 1
 
     def _rebatched(self, stream: Iterable[tuple[Feeds, _Labels]], size: int) -> Iterator[tuple[Feeds, _Labels]]:
+        """Yield batches of exactly `size`, cut and joined from those of `stream`; a remark counts the rest."""
         pending: tuple[Feeds, _Labels] | None = None
         whole = False
         for batch in stream:
@@ -394,6 +395,7 @@ def _open_object(source: Any, inputs: Sequence[InputInfo]) -> Source:
 def _open_named(
     name: str, inputs: Sequence[InputInfo], preprocess: Preprocess | None, recorded: Preprocess | None
 ) -> tuple[Source, list[Remark]]:
+    """Open a path, or `package.module:function`, as a source; the remarks say which preprocessing was taken."""
     path = Path(name)
     if not name:  # as of a shell variable that is not set; Path takes it for the working folder
         raise DataError("data-missing", "the path of the data is empty")
@@ -424,6 +426,7 @@ def _open_named(
 def _open_folder(
     folder: Path, inputs: Sequence[InputInfo], preprocess: Preprocess | None, recorded: Preprocess | None
 ) -> tuple[Source, list[Remark]]:
+    """Open a folder of `.npz` files or of images; the remark names a preprocessing that was not given."""
     archives = sorted(folder.glob("*.npz"))
     images = sorted(p for p in folder.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES and p.is_file())
     if archives and images:

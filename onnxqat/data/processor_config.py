@@ -57,6 +57,7 @@ def _refused(path: Path, reason: str) -> UsageError:
 
 
 def _hugging_face(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keywords of `Preprocess` for a `preprocessor_config.json` of Hugging Face's image processors."""
     if found.get("do_pad") or found.get("do_thumbnail"):
         raise ValueError("do_pad and do_thumbnail have no form here; letterbox may be what is meant")
     resize: int | tuple[int, int] | None = None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-import importlib.metadata
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -13,6 +12,7 @@ import numpy.typing as npt
 import onnx
 
 from onnxqat import extension
+from onnxqat._version import installed
 from onnxqat.errors import UsageError
 
 Array: TypeAlias = "npt.NDArray[Any]"
@@ -156,12 +156,7 @@ class BaseCompiler(abc.ABC):
 
     def version(self) -> str | None:
         """Version of the installed package, None where it is not installed; empty where it needs none."""
-        if not self.package:
-            return ""
-        try:
-            return importlib.metadata.version(self.package)
-        except importlib.metadata.PackageNotFoundError:
-            return None
+        return installed(self.package) if self.package else ""
 
     def missing(self) -> UsageError:
         """The error for a compiler that is not installed."""

@@ -189,6 +189,7 @@ class _Job:
 
 
 def _make(job: _Job, target: Path, command: list[str], tick: Callable[[], None]) -> HandoffReport:
+    """Write the bundle, which appears by one rename: deploy form, compiled files, verdicts, report, manifest."""
     deploy = deploy_form(job.train, job.table, job.remarks)
     tick()
     session = Session(job.train, optimize=False, what="the file handed in")
@@ -401,6 +402,7 @@ def _wrong(judged: list[Judged], result: CompilerResult, job: _Job) -> list[str]
 def _verdicts(
     job: _Job, failures: list[str], judged: list[Judged], scoring: Scoring, lost: list[str]
 ) -> tuple[Verdict, ...]:
+    """Return the verdicts on deployment and accuracy, each with the command that comes next."""
     compiler = job.compiler
     given = _given_for_remedies(job)
     unknown = {"float": job.asked.float_model or given.original, "data": given.data or remedies.DATA}
@@ -448,6 +450,7 @@ def _report(
     *,
     same: bool,
 ) -> HandoffReport:
+    """Gather the report; scores and verdicts are added once they are known."""
     sizes = [next(iter(feeds.values())).shape[:1] for feeds in job.batches]
     nodes = () if result is None else result.nodes
     return HandoffReport(

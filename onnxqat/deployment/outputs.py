@@ -102,6 +102,7 @@ def check_outputs(
 def _check(
     name: str, found: list[Array], reference: list[Array], qparams: QParams | None, tolerance_lsb: float, single: bool
 ) -> OutputCheck:
+    """Compare one output with onnxruntime's over all batches, in LSB of its quantizer or in 1/255 of its range."""
     spans = [np.asarray(r, np.float64)[np.isfinite(np.asarray(r, np.float64))] for r in reference]
     values = np.concatenate([s.ravel() for s in spans])
     span = float(values.max() - values.min()) if values.size else 0.0

@@ -232,6 +232,7 @@ def _learned(pair: tuple[Case, Case], alone: Sequence[_Run], both: _Run) -> Lear
 
 
 def _run(target: _Target, cases: Sequence[Case]) -> _Run:
+    """Compile one or two operators in a small model, and read back how each runs and how exactly."""
     stopped: Stopped = "refused"
     fed = [feeds(cases, seed) for seed in range(_SAMPLES)]
     data = {name: np.concatenate([one[name] for one in fed]) for name in fed[0]}

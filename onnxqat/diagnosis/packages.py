@@ -7,6 +7,8 @@ import importlib.metadata
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
+from onnxqat._version import installed
+
 RUNTIMES = (
     "onnxruntime",
     "onnxruntime-gpu",
@@ -63,7 +65,7 @@ def needed() -> tuple[Package, ...]:
         bounds[name] = bounds.get(name) or bound
         extras.setdefault(name, []).append(extra)
     return tuple(
-        Package(name, () if "" in extras[name] else tuple(dict.fromkeys(extras[name])), bound, version(name))
+        Package(name, () if "" in extras[name] else tuple(dict.fromkeys(extras[name])), bound, installed(name))
         for name, bound in bounds.items()
     )
 
@@ -74,14 +76,6 @@ def _requirements(lines: Iterable[str]) -> Iterator[tuple[str, str, str]]:
         found = _REQUIREMENT.match(line)
         if found:
             yield found["name"], found["bounds"].strip("() "), found["extra"] or ""
-
-
-def version(name: str) -> str | None:
-    """Return the installed version of a distribution, None where it is not installed."""
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def _order(version: str) -> tuple[int, ...]:
@@ -113,4 +107,4 @@ def problems(packages: Iterable[Package], runtimes: Mapping[str, str]) -> Iterat
 
 def runtimes() -> dict[str, str]:
     """Return the version of each of ``RUNTIMES`` that is installed."""
-    return {name: found for name in RUNTIMES if (found := version(name))}
+    return {name: found for name in RUNTIMES if (found := installed(name))}

@@ -12,6 +12,7 @@ import onnx_ir as ir
 from onnxqat.backends.schema import Backend, TypeRow
 from onnxqat.equalization.channel_ranges import ChannelRanges
 from onnxqat.passes._base import Pass
+from onnxqat.passes._linked_layers import Link
 from onnxqat.placement.table_overrides import NodeSelection
 
 
@@ -47,6 +48,11 @@ class Situation:
         slot = row.input_slot(0) if row is not None else None
         found = None if slot is None or slot.use is None else self.table.types[slot.use]
         return found if found is not None and found.observed else None
+
+    def quantizes(self, link: Link) -> bool:
+        """Check whether the tensor of a link is quantized, with none of its ends taken out by the user."""
+        quantized = all(self.input_type(reader.op_type) is not None for reader in link.readers)
+        return quantized and not any(self.chosen.reason(node) for node in (link.source, *link.readers))
 
     def is_per_channel(self, op_type: str) -> bool:
         """Check whether weights of an operator have a scale for each output channel, or several."""

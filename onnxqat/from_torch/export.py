@@ -242,6 +242,7 @@ def _first_that_works(
     reads: tuple[DataRead, ...],
     remarks: list[Remark],
 ) -> tuple[ir.Model, str]:
+    """Export with the first exporter that does it, with a remark where that is not the first; else raise its error."""
     wanted = discover.names(EXPORTERS) if exporter is None else [exporter]
     tried: list[QatError] = []
     for name in wanted:
@@ -268,6 +269,10 @@ def _clearest(errors: Sequence[QatError]) -> QatError:
 def _export_with(
     exporter: ModuleType, call: Call, options: Options, runs: list[_Run], reads: tuple[DataRead, ...]
 ) -> tuple[ir.Model, list[Remark]]:
+    """Export with one exporter, and compare the file with the module on all runs.
+
+    Reads of data by value are refused where the exporter traces: the file would hold the example's numbers.
+    """
     exporter.check(options)
     frozen = [read for read in reads if not read.in_assert]
     if exporter.TRACES and frozen:

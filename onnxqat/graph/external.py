@@ -37,6 +37,11 @@ def has_external_data(proto: onnx.ModelProto) -> bool:
     return any(t.data_location == onnx.TensorProto.EXTERNAL for t in tensors(proto))
 
 
+def bytes_outside(proto: onnx.ModelProto) -> int:
+    """Size of all data that lie outside the protobuf."""
+    return sum(needed_bytes(t) for t in tensors(proto) if t.data_location == onnx.TensorProto.EXTERNAL)
+
+
 def check_external_data(proto: onnx.ModelProto, name: str, folder: Path | None) -> None:
     """Refuse external data that leaves `folder` or does not fit its file.
 
@@ -54,6 +59,8 @@ def check_external_data(proto: onnx.ModelProto, name: str, folder: Path | None) 
 
 
 def _check_tensor(tensor: onnx.TensorProto, name: str, folder: Path | None) -> None:
+    """Refuse external data outside the model's folder, behind links, or of another size than shape and type take."""
+
     def refuse(reason: str) -> ModelError:
         return ModelError(
             "model-external-data",

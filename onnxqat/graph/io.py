@@ -90,6 +90,7 @@ def load(source: ModelSource) -> ir.Model:
 
 
 def _load(source: ModelSource) -> ir.Model:
+    """Load a private copy of whatever kind of model is given, checked."""
     if isinstance(source, ir.Model):
         if not all(map(order.is_sorted, source.graphs())):
             raise ModelError(
@@ -224,6 +225,7 @@ def _is_map(kind: onnx.TypeProto) -> bool:
 
 
 def _check_proto(proto: onnx.ModelProto, name: str, path: Path | None) -> None:
+    """Refuse what onnxruntime would refuse or read in another way, each with an error that names the place."""
     if not proto.HasField("graph") or not (proto.graph.node or proto.graph.output):
         raise ModelError("model-not-onnx", f"{name}: there is no graph in it", hint="is this really an ONNX model?")
     if not proto.graph.output:

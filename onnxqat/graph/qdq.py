@@ -89,6 +89,7 @@ def _in_scope(scope: walk.Scope, opset: int) -> Iterator[Quantizer]:
 
 
 def _match_pair(quantize: ir.Node, opset: int) -> Quantizer | None:
+    """Return the quantizer that begins at `quantize`; None if its readers do not read codes by the same qparams."""
     codes = quantize.outputs[0]
     clip: ir.Node | None = None
     users = codes.consumers()

@@ -279,17 +279,14 @@ def _calibrate(
     *,
     watches_peaks: bool,
 ) -> Calibrated:
+    """Plan the table, run the float model over the data, and keep plan, observers and sizes of rows and channels."""
     from onnxqat.calibration import channel_peaks, resolve, row_dynamic_range, runner
     from onnxqat.insertion.placing import Calibrated
     from onnxqat.runtime import vendor_operators
 
     plan = planner.plan(model, table, chosen)
     wanted = resolve.tensors_to_observe(plan)
-    sizes = {
-        str(v.name): row_dynamic_range.RowSizes()
-        for _, v in row_dynamic_range.normalized_layers(model)
-        if v.name in wanted
-    }
+    sizes = row_dynamic_range.row_sizes(model, wanted)
     peaks = channel_peaks.of_plan(plan, model) if watches_peaks else {}
     watch = runner.watchers({name: seen for name, seen in peaks.items() if name in wanted}, sizes)
     observers = runner.calibrate(vendor_operators.runnable_part(model), wanted, data, progress=progress, watch=watch)

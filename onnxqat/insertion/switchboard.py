@@ -109,11 +109,6 @@ class Switchboard:
         found = self._run(on, parameters or {})
         return {name: self._share(name, found[name]) for name in self._reference}
 
-    def can_feed(self, number: int) -> bool:
-        """Check whether a run can be given other parameters for this placement."""
-        wire = self._wires.get(number)
-        return wire is not None and wire.scale is not None
-
     def _share(self, name: str, value: Array) -> float:
         reference = self._reference[name]
         if value.shape != reference.shape:

@@ -172,6 +172,7 @@ def expand(model: ir.Model, *, as_float: bool = False) -> int:
 
 
 def _expand(here: Place, names: build.Names, *, as_float: bool) -> None:
+    """Replace a call by itself between pairs, or by its float operator if `as_float`."""
     node, scope = here.node, walk.scope_of(here.node)
     given = node.outputs[0]
     operands = [_dequantized(here, index, names) for index in range(here.function.operands)]

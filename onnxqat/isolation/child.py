@@ -54,6 +54,7 @@ def _read(source: IO[bytes], requests: queue.SimpleQueue[dict[str, Any]]) -> Non
 
 
 def _handlers() -> dict[str, Any]:
+    """Return the requests that the child process serves: open, run and close sessions of onnxruntime."""
     import numpy  # noqa: F401  # loaded before the parent is told that this process is ready
     import onnxruntime
 

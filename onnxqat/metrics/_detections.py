@@ -181,6 +181,7 @@ def _suppressed(boxes: Array, scores: Array) -> list[Detections]:
 
 
 def _suppressed_sample(boxes: Array, scores: Array) -> Detections:
+    """Suppress overlapping boxes of one image greedily, class by class, from the highest score down."""
     rows, classes = np.nonzero(scores > LOWEST_SCORE)
     usable = np.isfinite(boxes[rows]).all(axis=1)
     rows, classes = rows[usable], classes[usable]

@@ -161,6 +161,7 @@ def resolve(
 def _of_metric(
     name: str, data: Data | None, reference: Predictor | None, labels: str | os.PathLike[str] | None
 ) -> Score:
+    """Return the score by a named metric, on labels where metric and data have them, else on the float model."""
     key = extension.key_of(name).replace("_", "-")
     # Those of other packages are read from files of all that are installed, for each score.
     own = discover.holds(KIND.package, key.replace("-", "_"))

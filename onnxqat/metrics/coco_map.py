@@ -82,6 +82,7 @@ def _sides(feeds: Mapping[str, Array]) -> tuple[int, int]:
 
 
 def _average_precision(wanted: list[Array], found: list[Detections]) -> float:
+    """Return COCO's mAP 50-95 over all classes with boxes in the labels, by pycocotools."""
     from pycocotools.coco import COCO
     from pycocotools.cocoeval import COCOeval
 

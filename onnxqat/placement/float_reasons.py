@@ -105,6 +105,7 @@ def _producer_text(value: ir.Value) -> str:
 
 
 def _of_input(draft: PlanBuilder, node: ir.Node, slot: Slot | None, index: int, value: ir.Value | None) -> str | None:
+    """Return the reason for which input `index` keeps its node in float; None if it can be quantized."""
     if slot is None or slot.use is None or value is None:
         return None
     if qdq.is_dequantize(value.producer()):

@@ -47,6 +47,7 @@ def behind(node: ir.Node, backend: Backend) -> Fusion:
 
 
 def _match_chain(node: ir.Node, chain: Chain) -> Fusion | None:
+    """Return the fusion that begins at `node` where all steps of `chain` follow and nothing else reads between them."""
     if node.op_type not in chain.chain[0]:
         return None
     start = alone(node)

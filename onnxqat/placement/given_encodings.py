@@ -33,6 +33,7 @@ def read(paths: Iterable[str | os.PathLike[str]]) -> dict[str, Encoding]:
 
 
 def _read(path: Path) -> dict[str, Encoding]:
+    """Read a file of encodings in the first format that knows it."""
     try:
         files_read.check_regular(path)
         files_read.note_all((path,), "the encodings")

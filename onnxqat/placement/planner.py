@@ -106,6 +106,7 @@ def plan(
 
 # ---------------------------------------------------------------- rows
 def _visit(draft: PlanBuilder, node: ir.Node) -> None:
+    """Plan one node: float with a reason, or the specs of inputs, outputs and bias, and what they share."""
     if node in draft.fused or existing_quantizers.is_of_quantizer(node) or batchnorm.is_kept(node):
         return
     row, key = draft.row(node)
@@ -172,6 +173,7 @@ def _leave_scope(draft: PlanBuilder, scope: walk.Scope) -> None:
 
 
 def _produce(draft: PlanBuilder, node: ir.Node, row: OpRow, key: str) -> fusion_chains.Fusion:
+    """Plan the outputs of `node`, behind the activation that is fused to it, and return that fusion."""
     fusion = fusion_chains.behind(node, draft.backend)
     for shorter in (fusion_chains.alone(node), fusion_chains.Fusion(node.outputs[0], node.outputs[0], ())):
         if any(draft.selection.reason(m) for m in fusion.members):

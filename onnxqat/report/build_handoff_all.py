@@ -44,6 +44,7 @@ def _next_command(matrix: HandoffMatrix, red: list[Target]) -> str:
 
 
 def _targets(matrix: HandoffMatrix) -> Table:
+    """Return the table of targets: verdict, compiler, share of integer layers, largest difference, scores, remedy."""
     metrics = list(dict.fromkeys(name for target in matrix.targets for name in target.scores))
     columns = [
         Column("backend", "target"),

@@ -50,6 +50,7 @@ def summary(content: schema.ModelReport) -> str:
 
 
 def _figures(content: schema.ModelReport) -> list[Figure]:
+    """Return the figures at the top: numbers of quantizers, bytes, multiply-bits, layers in float, noise, latency."""
     own = content.variants[0]
     roles = Counter(quantizer.role for quantizer in content.quantizers)
     original = next((variant for variant in content.variants if variant.form == "float"), None)

@@ -100,6 +100,7 @@ def _names_text(names: list[str]) -> str:
 
 
 def _show_rich(report: Report, file: IO[str], details: bool) -> None:
+    """Print the report in colour, in the width of the terminal."""
     # Names come from strangers' files: everything goes in as Text, so that no markup in them counts.
     from rich.console import Console
     from rich.text import Text

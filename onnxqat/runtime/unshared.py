@@ -48,6 +48,7 @@ def _zero_point(chain: list[ir.Node]) -> ir.Value | None:
 
 
 def _copy_chain(chain: list[ir.Node], root: ir.Value, tensor: ir.TensorProtocol, names: build.Names) -> ir.Value:
+    """Copy a constant with the nodes between it and one reader, and return the copy's result."""
     scope = chain[0].graph
     assert scope is not None
 

@@ -152,6 +152,7 @@ def _join_functions(part: ir.Model, whole: ir.Model) -> None:
 
 
 def _replace(part: ir.Model, whole: ir.Model, place: Subgraph) -> None:
+    """Put the nodes and constants of `part` in the place of `place`'s; names that collide are renamed in the part."""
     graph = whole.graph
     inside = {id(node) for node in place.nodes}
     ends = {id(v) for v in place.outputs}

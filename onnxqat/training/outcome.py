@@ -81,6 +81,7 @@ def _score_remarks(given: Options, data: TrainingData) -> Iterator[str]:
 
 
 def _course(given: Options, data: TrainingData, progress: Progress) -> Iterator[str]:
+    """Yield a remark for each way in which the run went wrong: collapsed, diverged, no better than its start."""
     is_loss = given.by_loss
     start, last, best = progress.start_score, progress.score, progress.best_score
     if progress.collapses:

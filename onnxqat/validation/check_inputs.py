@@ -13,7 +13,7 @@ from onnxqat.data import preprocess as lines
 from onnxqat.data.data import Data
 from onnxqat.data.recorded import Recorded
 from onnxqat.errors import DataError, ModelError, UsageError
-from onnxqat.graph import io, quantizer_checks
+from onnxqat.graph import io, qdq, quantized_forms, quantizer_checks
 from onnxqat.types import Remark
 
 if TYPE_CHECKING:
@@ -25,6 +25,21 @@ RANDOM_BATCHES = 16
 def name_of(source: io.ModelSource) -> str:
     """Name of a model in messages: its path, or ``the model``."""
     return os.fspath(source) if isinstance(source, (str, os.PathLike)) else "the model"
+
+
+def load_both(float_model: io.ModelSource, qdq_model: io.ModelSource) -> tuple[ir.Model, ir.Model]:
+    """Load a float and a quantized model that fit together.
+
+    Raises:
+        ModelError: ``model-not-quantized``, and what :func:`check_alike` and :func:`onnxqat.graph.io.load` raise.
+    """
+    original, quantized = io.load(float_model), io.load(qdq_model)
+    if not qdq.is_quantized(quantized):
+        raise quantized_forms.refusal(quantized, name_of(qdq_model)) or ModelError(
+            "model-not-quantized", f"{name_of(qdq_model)} holds no quantizers", hint="the quantized model comes second"
+        )
+    check_alike(original, quantized)
+    return original, quantized
 
 
 def check_alike(original: ir.Model, quantized: ir.Model) -> None:

@@ -20,13 +20,13 @@ from onnxqat.data import non_finite_data
 from onnxqat.data import preprocess as lines
 from onnxqat.data.data import Data
 from onnxqat.data.recorded import Recorded, remarks_on_float
-from onnxqat.errors import DataError, ModelError, UsageError
-from onnxqat.graph import io, qdq, quantized_forms
+from onnxqat.errors import DataError, UsageError
+from onnxqat.graph import io
 from onnxqat.runtime import broken_model
 from onnxqat.runtime.session import Session, main_values
 from onnxqat.types import Remark
 from onnxqat.validation import recorded_widths, relief_lists, remedies
-from onnxqat.validation.check_inputs import check_alike, name_of, open_data
+from onnxqat.validation.check_inputs import load_both, name_of, open_data
 from onnxqat.validation.profile_meters import Outputs, TensorMeter, Unit, layers_of, point, sensitivity
 from onnxqat.validation.profile_result import By, CurvePoint, LayerProfile, Measure, ProfileReport, TensorProfile, Way
 
@@ -96,12 +96,7 @@ def profile(
         UnsupportedError: ``operator-unsupported``: the bridge does not have an operator.
     """
     measure = _checked(by, ways, sort, score)
-    original, quantized = io.load(float_model), io.load(qdq_model)
-    if not qdq.is_quantized(quantized):
-        raise quantized_forms.refusal(quantized, name_of(qdq_model)) or ModelError(
-            "model-not-quantized", f"{name_of(qdq_model)} holds no quantizers", hint="the quantized model comes second"
-        )
-    check_alike(original, quantized)
+    original, quantized = load_both(float_model, qdq_model)
     recorded = Recorded.of(quantized, qdq_model)
     opened = open_data(original, data, preprocess, batch_size, limit, random_data=random_data, recorded=recorded)
     work = _Work(original, quantized, by, measure)

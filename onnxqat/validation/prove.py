@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import importlib.metadata
 import json
 import os
 import platform
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import onnx_ir as ir
 
-from onnxqat._version import __version__
+from onnxqat._version import __version__, installed
 from onnxqat.arithmetic._base import WIDTHS
 from onnxqat.data.data import Data
 from onnxqat.data.inputs import samples_of
@@ -228,16 +227,8 @@ def prove(
 
 def versions() -> dict[str, str]:
     """Versions of Python, onnxqat and the packages that a proof depends on, those that are installed."""
-    found = {name: _version(name) for name in PACKAGES}
-    here = {name: version for name, version in found.items() if version is not None}
+    here = {name: version for name in PACKAGES if (version := installed(name)) is not None}
     return {"python": platform.python_version(), "onnxqat": __version__, **here}
-
-
-def _version(name: str) -> str | None:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def _source(model: io.ModelSource) -> Source:

@@ -18,7 +18,7 @@ from onnxqat.data import non_finite_data
 from onnxqat.data import preprocess as lines
 from onnxqat.data.recorded import Recorded, remarks_on_float
 from onnxqat.errors import DataError, ModelError
-from onnxqat.graph import io, qdq, quantized_forms, query
+from onnxqat.graph import io, qdq, query
 from onnxqat.graph.layers import LAYERS
 from onnxqat.graph.quantizer import Quantizer
 from onnxqat.metrics._accuracy import AccuracyMeter
@@ -29,7 +29,7 @@ from onnxqat.runtime.session import Session, main_values
 from onnxqat.types import Remark
 from onnxqat.validation import first_divergence, machine, parity, remedies, result, saturated_sums, verdicts
 from onnxqat.validation.accuracy import AccuracyLimits
-from onnxqat.validation.check_inputs import check_alike, name_of, open_data
+from onnxqat.validation.check_inputs import load_both, name_of, open_data
 from onnxqat.validation.compare import FLOAT_ROUNDING, OutputMeter, Variation
 from onnxqat.validation.kernel_codes import KernelCodes
 from onnxqat.validation.remedies import Given
@@ -122,12 +122,7 @@ def validate(
             and what the data source raises.
         UsageError: ``name-unknown``, ``score-failed``, ``score-output``.
     """
-    original, quantized = io.load(float_model), io.load(qdq_model)
-    if not qdq.is_quantized(quantized):
-        raise quantized_forms.refusal(quantized, name_of(qdq_model)) or ModelError(
-            "model-not-quantized", f"{name_of(qdq_model)} holds no quantizers", hint="the quantized model comes second"
-        )
-    check_alike(original, quantized)
+    original, quantized = load_both(float_model, qdq_model)
     recorded = Recorded.of(quantized, qdq_model)
     opened = open_data(original, data, preprocess, batch_size, limit, random_data=random_data, recorded=recorded)
     remarks = [*_first_remarks(quantized, random_data=random_data), *remarks_on_float(quantized, float_model, original)]

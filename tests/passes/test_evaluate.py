@@ -54,7 +54,7 @@ CASES: list[tuple[str, dict[str, object], list[np.ndarray | None]]] = [
 def test_as_the_reference(op_type: str, attributes: dict[str, object], inputs: list[np.ndarray | None]) -> None:
     node = ir.node(op_type, [ir.Value(name=f"v{i}") for i in range(len(inputs))], attributes)  # type: ignore[arg-type]
     found = _evaluate.evaluate(node, inputs, 17)
-    expected = _evaluate._by_reference(node, inputs, 17)
+    (expected,) = _evaluate._by_reference(node, inputs, 17)
     assert found.dtype == expected.dtype
     np.testing.assert_array_equal(found, expected)
 

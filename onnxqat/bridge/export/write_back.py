@@ -389,6 +389,7 @@ def _write_derived(
     done: set[str],
     written: dict[int, tuple[FloatArray, bool]],
 ) -> None:
+    """Propose the codes of a bias, and its scale where the activation's or the weight's scale has moved."""
     if q.stored_as == "computed":
         return  # what it is computed from is written
     new = q.qparams()
@@ -471,6 +472,7 @@ def _apply_to_ir(constants: _Constants, model: ir.Model, properties: Mapping[str
 
 
 def _write_file(source: _Source, path: Path, output: Path, properties: Mapping[str, str]) -> Path:
+    """Write the changed constants into a copy of the file; without changes its own bytes, where it is a single file."""
     proto = io.read_proto(path)
     external.check_external_data(proto, str(path), path.parent)
     source.calls = function_constants.of_proto(proto, path)
@@ -482,7 +484,7 @@ def _write_file(source: _Source, path: Path, output: Path, properties: Mapping[s
             return output
     elif not constants.changes and output.exists() and os.path.samefile(path, output):
         return output
-    elif _external_bytes(proto) + proto.ByteSize() > saving.PROTOBUF_LIMIT:
+    elif external.bytes_outside(proto) + proto.ByteSize() > saving.PROTOBUF_LIMIT:
         loaded = io.load(path)
         _apply_to_ir(_changes(source, _Constants(ir_slots(loaded))), loaded, properties)
         return io.save(loaded, output, external_data=True)
@@ -493,8 +495,3 @@ def _write_file(source: _Source, path: Path, output: Path, properties: Mapping[s
         external_data_helper.load_external_data_for_model(proto, str(path.parent))
     _apply_to_proto(constants, proto, properties)
     return io.save(proto, output)
-
-
-def _external_bytes(proto: onnx.ModelProto) -> int:
-    outside = onnx.TensorProto.EXTERNAL
-    return sum(external.needed_bytes(t) for t in external.tensors(proto) if t.data_location == outside)

@@ -111,6 +111,7 @@ def _forward(
     result: Tensor | None = None,
     **how: Any,
 ) -> Tensor:
+    """Save what backward needs, and return `result`, or compute it where no fused kernel has done so."""
     ctx.save_for_backward(x, scale, zero_point)
     ctx.grid, ctx.gradient_scale, ctx.how = grid, gradient_scale, how
     if result is not None:

@@ -28,6 +28,10 @@ def cast_like(n: NodeView) -> Lowered:
 
 
 def _cast(n: NodeView, target: ir.DataType) -> Lowered:
+    """Convert the input to `target`: Python numbers where it is known, else by torch's or our own conversion.
+
+    Types that torch lacks or rounds in another way (4 bits, float 8, double to half) take the second.
+    """
     arrays = n.grids([0])
     if arrays is not None and target in FOLDED:
         if target in INTEGERS:

@@ -124,6 +124,10 @@ def conv_transpose(n: NodeView) -> Lowered:
 def _pads_of_output_shape(
     n: NodeView, rank: int, strides: list[int], dilations: list[int], extra: list[int], auto_pad: str
 ) -> list[int]:
+    """Return the pads of a ConvTranspose, begins then ends, that give `output_shape`, or strides times the input.
+
+    Total = stride (size - 1) + reach - wanted, as ONNX's formula; a negative total crops at the end.
+    """
     dims, kernel = n.dims(0), n.attr("kernel_shape") or list((n.dims(1) or ())[2:])
     if len(kernel) != rank or None in kernel:
         raise n.refuse("the kernel's size is unknown")

@@ -105,6 +105,7 @@ def last_extreme(x: torch.Tensor, axis: int, keepdims: bool, largest: bool) -> t
 
 
 def _reduce(n: NodeView, function: Callable[..., Any], number: Callable[..., Any] | None = None) -> Lowered:
+    """Lower a reduction; axes come from an attribute or, in later opsets, an input. Known shapes stay numbers."""
     keepdims = int(n.attr("keepdims", 1)) == 1  # onnxruntime takes no other number for yes
     by_input = n.opset >= (13 if n.node.op_type == "ReduceSum" else 18)
     axes: Any = n.attr("axes")

@@ -276,6 +276,7 @@ def _optional_numbers(n: NodeView, index: int) -> Any:
 
 
 def _emit(n: NodeView, axes: list[int] | None, sizes: Any, scales: Any, how: Sampling, roi: Any) -> Lowered:
+    """Lower a resize over the axes that change, by torch's `interpolate` where that gives the same numbers."""
     given = sizes if sizes is not None else scales
     rank = n.rank(0)
     if axes is None:

@@ -69,6 +69,7 @@ def _one_thread() -> Iterator[None]:
 
 
 def _run(output: Path, *, as_json: bool) -> None:
+    """Take one small model the whole way in `output`; every step writes the files that the documentation names."""
     import numpy as np
 
     from onnxqat.cli import _output

@@ -216,6 +216,7 @@ class _Run:
 
     # ------------------------------------------------------------ train
     def _train(self, module: OnnxModule, initial: onnx.ModelProto, material: Material) -> None:
+        """Train `module` as the settings say, keep the best epoch, and leave what the next run resumes from."""
         settings = self.settings
         batches = shard(Timed(material.train, settings.start_epoch), self.world, own=False, whole=False)
         steps = batches.steps

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.metadata
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -56,10 +55,7 @@ class Compiler(EnvironmentCompiler):
 
     def version(self) -> str | None:
         """Version of the package that the file is written with; None where it is not installed."""
-        try:
-            return importlib.metadata.version(self.package)
-        except importlib.metadata.PackageNotFoundError:
-            return None
+        return BaseCompiler.version(self)
 
     def missing(self) -> UsageError:
         """The error that says how to install that package."""

@@ -195,6 +195,7 @@ class _Conversion:
         return Port(name, held.layout, float(grid.scale[0]), int(grid.zero_point[0])), held.number
 
     def _node(self, node: onnx.NodeProto) -> None:
+        """Write one node, or note why not; nodes that read a refused one's result are not noted again."""
         name, start = node.name or node.output[0], len(self.builder.operators)
         try:
             if is_quantizer(node):
@@ -221,6 +222,7 @@ class _Conversion:
         return {name for name in node.input if name and name not in self.graph.held} if self.refused else set()
 
     def _quantizer(self, node: onnx.NodeProto) -> None:
+        """Turn QuantizeLinear and DequantizeLinear into the quantization of a tensor; LiteRT has no pairs."""
         held = self.graph.held.get(node.input[0])
         if held is None:
             raise RefusedError(f"its input {node.input[0]!r} could not be written")

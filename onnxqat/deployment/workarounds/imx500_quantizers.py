@@ -83,6 +83,7 @@ def _rename(graph: onnx.GraphProto) -> None:
 def _activation(
     node: onnx.NodeProto, constants: dict[str, np.ndarray], makers: dict[str, onnx.NodeProto]
 ) -> onnx.NodeProto:
+    """Return MCT's node for an activation's pair: a threshold, a width and a sign in place of scale and zero point."""
     clip, quantize = None, makers[node.input[0]]
     if quantize.op_type == "Clip":
         clip, quantize = quantize, makers[quantize.input[0]]
@@ -109,6 +110,7 @@ def _activation(
 
 
 def _stored(node: onnx.NodeProto, constants: dict[str, np.ndarray], graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    """Replace a constant's DequantizeLinear: MCT's node on float values, or plain floats for a bias."""
     codes, scale, zero = constants[node.input[0]], constants[node.input[1]], _zero_point(node, constants)
     axis = next((a.i for a in node.attribute if a.name == "axis"), 1)
     spread = (

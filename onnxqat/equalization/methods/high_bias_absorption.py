@@ -40,7 +40,4 @@ class Method(method.Method):
 
 def _links(situation: Situation) -> Iterator[linked.Link]:
     """Links of the main graph whose tensor is quantized, and whose ends the user did not take out."""
-    for link in high_bias_absorption.links(situation.model.graph):
-        quantized = all(situation.input_type(reader.op_type) is not None for reader in link.readers)
-        if quantized and not any(situation.chosen.reason(node) for node in (link.source, *link.readers)):
-            yield link
+    return filter(situation.quantizes, high_bias_absorption.links(situation.model.graph))

@@ -25,6 +25,7 @@ def _codes_of(quantize: ir.Node) -> ir.Value:
 
 
 def _differences(quantize: ir.Node, dequantize: ir.Node) -> Iterator[str]:
+    """Yield each way in which the two ends of a pair disagree: scale, zero point, axis, size of blocks."""
     scales, zeros = (scale(quantize), scale(dequantize)), (zero_point(quantize), zero_point(dequantize))
     if scales[0] is None or scales[1] is None:
         if quantize.inputs[1] is not dequantize.inputs[1]:

@@ -159,6 +159,7 @@ def _scores(report: schema.ModelReport, result: Result) -> None:
 
 
 def _target(report: schema.ModelReport, places: _Places, result: Result) -> None:
+    """Add a hand-off to the report: one target, and a kernel at each node that the compiler names."""
     figures = result.content.get("figures")
     figures = figures if isinstance(figures, dict) else {}
     number_of = len(report.targets)

@@ -229,6 +229,7 @@ def _compare(path: Path, stored: Mapping[str, Tensor], wanted: Mapping[str, Tens
 def _optimizer_state(
     path: Path, tensors: Mapping[str, Tensor], document: documents.Checkpoint, optimizer: Optimizer
 ) -> dict[str, Any]:
+    """Return the stored optimizer state for `load_state_dict`, checked against this run's optimizer."""
     if document.optimizer is None:
         raise _mismatch(path, "it holds no optimizer state")
     groups = [group.model_dump() for group in document.optimizer.groups]

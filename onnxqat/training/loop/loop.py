@@ -148,6 +148,7 @@ class Loop:
         return Fitted(self._state, self._best.state)
 
     def _prepare(self) -> None:
+        """Place the module, and make the step, the keeper of the best and the guarded steps of this run."""
         self.execution.place(self.module)
         self._state = Progress()
         self._step = Step(
@@ -289,6 +290,7 @@ class Loop:
         return stateful
 
     def _resume(self) -> None:
+        """Load the last checkpoint where there is one; all processes have to see the same."""
         file = None if self.folder is None else self.folder / "last.safetensors"
         found = file is not None and file.exists()
         if found != bool(self.world.agreed(float(found))):

@@ -87,6 +87,7 @@ def _build(
     quantizer: Quantizer,
     sources: tuple[nn.Module, nn.Module] | None,
 ) -> nn.Module:
+    """Make the fake-quantizer of one quantizer: derived for a bias, else the method's for its role."""
     if sources is not None:
         activation, weight = (cast(FakeQuantize, source) for source in sources)
         return DerivedFakeQuantize(quantizer.qparams, activation=activation, weight=weight, tensor=quantizer.tensor)

@@ -201,6 +201,7 @@ def _compiles(module: ModuleType) -> None:
 
 
 def _export(name: str, *, stored: bool) -> None:
+    """Train, write back, and compare module, file and onnxruntime; an import without training must keep the file."""
     model = _trial.model(stored=stored)
     network = _network(name, stored=stored).train()
     _train(network)

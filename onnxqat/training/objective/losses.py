@@ -154,6 +154,7 @@ class Loss:
                 )
 
     def _teacher(self, outputs: Sequence[Tensor], teacher: Sequence[Tensor], axis: int) -> Tensor:
+        """Return the loss against the teacher: divergence for logits of classes, else the outputs' relative error."""
         held = self.weights or (None,) * len(outputs)
         paired = len(outputs) == len(teacher)
         # What chooses rows, as NonMaxSuppression, may give other numbers of them; their indices are not compared.

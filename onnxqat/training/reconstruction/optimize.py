@@ -112,6 +112,7 @@ def _train(
     used: np.ndarray,
     device: torch.device,
 ) -> None:
+    """Optimize the rounding and scales of one block against its float outputs on drawn samples."""
     random = np.random.default_rng(settings.seed)
     nodes = runner.between(block.entries, [block.exit])
     inside = [q for n in nodes if isinstance(q := runner.submodule(n), FakeQuantize)]

@@ -93,6 +93,7 @@ def _flattened(site: Site, held: Reshaped) -> tuple[Value, Array | None]:
 
 
 def _write(site: Site, weight: Constant, value: Value, bias: int, *, keeps: bool) -> None:
+    """Write FULLY_CONNECTED over the last axis, with its activation fused where the result is quantized."""
     codes = value.grid is not None
     weights = site.builder.constant(
         weight.name, weight.array if codes else weight.values, weight.grid if codes else None
