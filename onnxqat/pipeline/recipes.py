@@ -32,6 +32,7 @@ FOLD = (
     "split-gelu",
     "split-rms-normalization",
     "split-sum",
+    "einsum-to-matmul",
     "mean-to-average-pool",
     "fold-batchnorm",
     "fold-gemm-scalars",
