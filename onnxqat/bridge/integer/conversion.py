@@ -20,9 +20,16 @@ JOINS: dict[Callable[..., Any], tuple[int, ...]] = {
     torch.cat: (0,),
     torch.stack: (0,),
     torch.where: (1, 2),
+    torch.maximum: (0, 1),
+    torch.minimum: (0, 1),
     **dict.fromkeys(SCATTERS, (0, 2)),
 }
 """Functions whose results are elements of several tensors, and the arguments that these are; a list is several."""
+
+
+def moves(node: fx.Node) -> bool:
+    """Check whether `node` joins tensors by their places, whatever their numbers are."""
+    return is_join(node) and node.target not in (torch.maximum, torch.minimum)
 
 
 def is_join(node: fx.Node) -> bool:

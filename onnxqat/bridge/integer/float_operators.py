@@ -101,7 +101,7 @@ def _is_float(module: OnnxModule, node: fx.Node, carrying: set[fx.Node]) -> bool
         return False
     if all(_is_whole(one) for one in (node, *node.all_input_nodes)):
         return False
-    if conversion.is_join(node):
+    if conversion.moves(node):
         return False
     if node.target is functional.interpolate:
         return node.kwargs.get("mode") != "nearest"

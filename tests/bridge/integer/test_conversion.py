@@ -20,6 +20,7 @@ JOINED = {
     "concat": "w = Concat<axis = 1>(u, v)",
     "concat, relu": "p = Concat<axis = 1>(u, v) w = Relu(p)",
     "reflected": 'p = Pad<mode = "reflect">(u, pads) w = Concat<axis = 1>(p, p)',
+    "largest": "w = Max(u, v)",
     "where": "w = Where(chosen, u, v)",
     "scattered": "w = ScatterElements<axis = 1>(u, places, v)",
     "scattered slices": "w = ScatterND(u, rows, v)",
@@ -131,5 +132,7 @@ def test_pairs_with_the_same_grid_hold_no_requantization_and_sums_are_no_movemen
     model = graph(JOINED["alone"], (0.02, 0.03, 0.02))
     model.graph.initializer[5].CopyFrom(onnx.numpy_helper.from_array(np.uint8(131), "n"))
     assert to_integer(model, arithmetic="fixed-point").kernels == []
+    largest = graph(JOINED["largest"], (0.02, 0.03, 0.02))
+    assert to_integer(largest, arithmetic="onnxruntime").float_operators() == ["w"]
     added = graph('w = ScatterElements<axis = 1, reduction = "add">(u, places, v)', (0.02, 0.03, 0.02))
     assert to_integer(added, arithmetic="fixed-point").float_operators() == ["w"]
