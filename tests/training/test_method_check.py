@@ -10,7 +10,7 @@ from onnxqat.errors import UnsupportedError, UsageError
 from onnxqat.training import methods
 from onnxqat.training.config import ScoreConfig
 from onnxqat.training.finetune import finetune
-from onnxqat.training.methods import _check
+from onnxqat.training.methods import _check, _found
 from tests.repetitions import some
 from tests.training.test_dorefa import network
 
@@ -36,7 +36,7 @@ def test_methods_of_the_package(name: str, monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize("name", some(methods.names(), default=["lsq", "dsq"]))
 def test_methods_of_the_package_compile(name: str) -> None:
-    _check._compiles(methods.method(name))
+    _check._compiles(_found.definition(name))
 
 
 OWN = """
@@ -85,7 +85,7 @@ def test_a_file_of_the_user(tmp_path: Path) -> None:
 
 
 def test_broken_promises_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from onnxqat.training.methods import _check
+    from onnxqat.training.methods import _check, _found
 
     monkeypatch.setattr(_check, "_compiles", lambda module: None)
     assert broken(tmp_path, "def reference(", "def other(", "nameless") == {"parity"}
