@@ -85,7 +85,7 @@ def test_a_file_of_the_user(tmp_path: Path) -> None:
 
 
 def test_broken_promises_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from onnxqat.training.methods import _check, _found
+    from onnxqat.training.methods import _check
 
     monkeypatch.setattr(_check, "_compiles", lambda module: None)
     assert broken(tmp_path, "def reference(", "def other(", "nameless") == {"parity"}

@@ -125,7 +125,7 @@ def assert_roundings_alone_moved(before: onnx.ModelProto, after: onnx.ModelProto
 def test_weights_learn_with_their_steps() -> None:
     """At 2 bits weights that move freely come closer than those that are rounded up or down."""
     model = quantized(network())
-    options: dict[str, Any] = {"iterations": 200, "batch_size": 16}
+    options: dict[str, Any] = {"iterations": 100, "batch_size": 16}
     rounded, moved = (reconstruct(model, {"x": DATA}, recipe=recipe, **options) for recipe in ("brecq", "lsq"))
     assert moved.blocks[1].after < 0.9 * rounded.blocks[1].after
     old, new = ({i.name: onnx.numpy_helper.to_array(i) for i in m.graph.initializer} for m in (model, moved.model))
