@@ -36,6 +36,7 @@ _ROWS = {
     "observer": _Row("Observer", "onnxqat.calibration.observers", "onnxqat.calibration.observers._check"),
     "method": _Row("Method", "onnxqat.training.methods._found", "onnxqat.training.methods._check", in_torch=True),
     "compiler": _Row("Compiler", "onnxqat.deployment.base_compiler", "onnxqat.deployment.compiler_check"),
+    "metric": _Row("Metric", "onnxqat.metrics._score", "onnxqat.metrics._check"),
     "rules": _Row("RULES", "onnxqat.linting.lint", "onnxqat.linting.rule_check"),
 }
 KINDS = (*_ROWS,)

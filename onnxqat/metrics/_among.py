@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar
 
 from onnxqat.errors import UsageError
@@ -37,9 +38,9 @@ class AmongMetric(BaseMetric):
         self._meter.update(scores, right)
 
     def result(self) -> float:
-        """The share."""
+        """The share; NaN without a sample."""
         right = self.answers().right
-        return float(right.sum()) / max(len(right), 1)
+        return float(right.mean()) if len(right) else math.nan
 
     def answers(self) -> Answers:
         """Return for every sample whether its class is among the largest scores."""

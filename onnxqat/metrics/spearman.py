@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from onnxqat.metrics._base import Array, BaseMetric, Batch, wrong_labels, wrong_outputs
@@ -48,7 +50,9 @@ class Metric(BaseMetric):
         self._labels.append(batch.labels.reshape(count).astype(np.float64))
 
     def result(self) -> float:
-        """The correlation."""
+        """The correlation; NaN without a sample."""
+        if not self._values:
+            return math.nan
         values, labels = np.concatenate(self._values), np.concatenate(self._labels)
         if self._pairs:
             if len(labels) % 2 or (labels[::2] != labels[1::2]).any():

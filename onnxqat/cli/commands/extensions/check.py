@@ -10,7 +10,8 @@ from onnxqat.cli import _findings, _options
 @click.command
 @click.argument("file")
 @click.option(
-    "--kind", help="Kind of the extension: pass, observer, method, compiler or rules [the kind that the file holds]."
+    "--kind",
+    help="Kind of the extension: pass, observer, method, compiler, metric or rules [the kind that the file holds].",
 )
 @_options.as_json
 def run(file: str, kind: str | None, as_json: bool) -> None:
