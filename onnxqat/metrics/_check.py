@@ -71,6 +71,7 @@ def check(name: str) -> ExtensionCheck:
 
 
 def _tasks() -> Iterator[Task]:
+    """Yield one task of each form that labels and outputs have."""
     random = np.random.default_rng(0)
 
     def noise(*shape: int) -> Array:
