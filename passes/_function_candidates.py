@@ -226,7 +226,7 @@ def _of_operator(
         reduced = _reduced(node, attributes)
         if isinstance(reduced, str):
             return reduced
-        attributes = reduced
+        attributes |= reduced
     if node.op_type == "Resize" and not node.domain:
         resized = _resized_images.attributes_of(node)
         if isinstance(resized, str):

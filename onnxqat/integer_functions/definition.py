@@ -12,7 +12,7 @@ import numpy.typing as npt
 import onnx
 from onnx import helper
 
-from onnxqat.integer_functions.operations import ArrayOperations, Integers, Operations
+from onnxqat.integer_functions.operations import ArrayOperations, Integers, Operations, Runs
 from onnxqat.integer_functions.tracing import Stage, Tracer, kind_of
 from onnxqat.types import STORAGE
 
@@ -197,7 +197,9 @@ class IntegerFunction(abc.ABC):
         """Codes of the result, int64, of numpy or torch as `codes` and `constants` are; `call` says where rows lie."""
         call = call or Call()
         groups = int(call.attributes.get("num_groups") or 1)
-        return self.formula(ArrayOperations(call.axes, keeps_axes=call.keeps_axes, groups=groups), codes, constants)
+        runs = Runs(*(bool(call.attributes.get(name)) for name in ("exclusive", "reverse")))
+        do = ArrayOperations(call.axes, keeps_axes=call.keeps_axes, groups=groups, runs=runs)
+        return self.formula(do, codes, constants)
 
     def stages(self) -> tuple[Stage, ...]:
         """The intermediate results with their proven bounds."""

@@ -7,6 +7,7 @@ and writes them down as nodes of ONNX.
 from __future__ import annotations
 
 import abc
+import dataclasses
 import math
 import sys
 from collections.abc import Sequence
@@ -18,6 +19,19 @@ Integers: TypeAlias = Any
 """int64 arrays of numpy or torch, or symbols that stand for tensors of a graph."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Runs:
+    """Direction of a running sum along a row, and whether it has the element itself.
+
+    Attributes:
+        exclusive: whether the element itself is left out.
+        reverse: whether it begins at the end.
+    """
+
+    exclusive: bool = False
+    reverse: bool = False
+
+
 class Operations(abc.ABC):
     """Operations that a formula may use on whole numbers.
 
@@ -25,10 +39,14 @@ class Operations(abc.ABC):
         axes: the axes along which rows lie.
         keeps_axes: keep them with length 1 in a result of rows; otherwise they are dropped.
         groups: of channels that are a row together, for those that divide into groups.
+        runs: direction of running sums, and whether they have the element itself.
     """
 
-    def __init__(self, axes: Sequence[int] = (-1,), *, keeps_axes: bool = True, groups: int = 1) -> None:
+    def __init__(
+        self, axes: Sequence[int] = (-1,), *, keeps_axes: bool = True, groups: int = 1, runs: Runs | None = None
+    ) -> None:
         self.axes, self.keeps_axes, self.groups = tuple(axes), keeps_axes, groups
+        self.runs = runs or Runs()
 
     @abc.abstractmethod
     def shifted(self, x: Integers, by: Integers) -> Integers:
@@ -105,6 +123,10 @@ class Operations(abc.ABC):
     @abc.abstractmethod
     def reduced_sum(self, x: Integers, longest: int) -> Integers:
         """The sum of :meth:`row_sum`, with the axes kept or dropped as the call says."""
+
+    @abc.abstractmethod
+    def running_sum(self, x: Integers, longest: int) -> Integers:
+        """The sums along the one axis up to each element, as the call's ``exclusive`` and ``reverse`` say."""
 
     @abc.abstractmethod
     def grouped(self, x: Integers) -> Integers:
@@ -210,6 +232,16 @@ class ArrayOperations(Operations):
     def reduced_sum(self, x: Integers, longest: int) -> Integers:
         """See the base class."""
         return x.sum(axis=self.axes, keepdims=self.keeps_axes)
+
+    def running_sum(self, x: Integers, longest: int) -> Integers:
+        """See the base class."""
+        del longest
+        (axis,) = self.axes
+        # From the end, the sum up to an element is what the whole has beyond the sum in front of it.
+        total = x.cumsum(axis)
+        if self.runs.reverse:
+            total = x.sum(axis=self.axes, keepdims=True) - total + x
+        return total - x if self.runs.exclusive else total
 
     def grouped(self, x: Integers) -> Integers:
         """See the base class."""

@@ -257,6 +257,16 @@ class Tracer(Operations):
         self.nodes.append(node)
         return Symbol(self, node.output[0], low, high, kind)
 
+    def running_sum(self, x: Integers, longest: int) -> Symbol:
+        """See the base class."""
+        low, high = min(x.low, x.low * longest), max(x.high, x.high * longest)
+        kind = kind_of(low, high)
+        axis = self._made("Squeeze", [self._axes_input()])
+        node = helper.make_node("CumSum", [self._named(x, kind), axis], [self._fresh()])
+        node.attribute.extend(_of_call(name, name, onnx.AttributeProto.INT) for name in ("exclusive", "reverse"))
+        self.nodes.append(node)
+        return Symbol(self, node.output[0], min(low, 0), max(high, 0), kind)
+
     def grouped(self, x: Integers) -> Symbol:
         """See the base class."""
         count = helper.make_node("Constant", [], [self._fresh()])

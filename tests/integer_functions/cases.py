@@ -19,6 +19,7 @@ from onnxqat.runtime.session import Session
 RANGES: dict[str, tuple[tuple[float, float], tuple[float, float]]] = {
     "Abs": ((-4.0, 4.0), (0.0, 4.0)),
     "Div": ((0.0, 4.0), (0.0, 8.0)),
+    "CumSum": ((-4.0, 4.0), (-64.0, 64.0)),
     "Cos": ((-4.0, 4.0), (-1.0, 1.0)),
     "Elu": ((-4.0, 4.0), (-1.0, 4.0)),
     "Erf": ((-4.0, 4.0), (-1.0, 1.0)),

@@ -1,5 +1,7 @@
 """Every integer function gives the same codes in numpy, torch and onnxruntime, and keeps its bound."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -91,6 +93,18 @@ def test_a_row_that_is_too_long_is_refused() -> None:
         function.constants(
             cases.grid(-8, 8, "int8"), cases.grid(0, 1, "uint8"), cases.Call(length=softmax.LONGEST_ROW + 1)
         )
+
+
+@pytest.mark.parametrize("storage", ["int8", "uint16"])
+@pytest.mark.parametrize(("exclusive", "reverse"), [(0, 1), (1, 0), (1, 1)])
+def test_running_sums_of_every_kind(storage: str, exclusive: int, reverse: int) -> None:
+    plain = cases.case("CumSum", storage, storage, rows=8)
+    call = dataclasses.replace(plain.call, attributes={"exclusive": exclusive, "reverse": reverse})
+    case = dataclasses.replace(plain, call=call)
+    np.testing.assert_array_equal(case.in_torch(), case.in_numpy())
+    np.testing.assert_array_equal(case.in_onnxruntime(17), case.in_numpy())
+    assert case.errors.max() <= case.function.error_bound(case.x, case.y, call)
+    assert not np.array_equal(case.in_numpy(), plain.in_numpy())
 
 
 @pytest.mark.parametrize("operator", ["ReduceL2", "ReduceMean", "ReduceSum"])

@@ -45,6 +45,13 @@ def _sum(x: Tensor, call: Call) -> Tensor:
     return x.sum(call.axes, keepdim=call.keeps_axes)
 
 
+def _running_sum(x: Tensor, call: Call) -> Tensor:
+    (axis,) = call.axes
+    given = x.flip(axis) if call.attributes.get("reverse") else x
+    total = given.cumsum(axis) - given if call.attributes.get("exclusive") else given.cumsum(axis)
+    return total.flip(axis) if call.attributes.get("reverse") else total
+
+
 def _norm(x: Tensor, call: Call) -> Tensor:
     norm: Tensor = torch.linalg.vector_norm(x, 2, call.axes, keepdim=call.keeps_axes)
     return norm
@@ -145,6 +152,7 @@ def _of_elements(function: Callable[[Tensor], Tensor]) -> Operation:
 
 
 OPERATIONS: dict[str, Operation] = {
+    "CumSum": _running_sum,
     "Div": _quotient,
     "Elu": _elu,
     "Gelu": _gelu,

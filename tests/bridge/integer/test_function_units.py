@@ -217,6 +217,12 @@ BEHIND = {
     "Max with a constant": "out = Max (c, half)",
     "Max with a constant for each channel": "s = Sigmoid (c) out = Max (slope, s, c)",
     "Min with two constants": "out = Min (half, c, slope)",
+    "CumSum": "out = CumSum (c, across)",
+    "CumSum from the end": "out = CumSum <exclusive = 1, reverse = 1> (c, across)",
+    "Einsum": 'out = Einsum <equation = "bchw,dc->bdhw"> (c, square)',
+    "Pad by reflection": 'a = Relu (c) out = Pad <mode = "reflect"> (a, pads)',
+    "ScatterElements": """s = Sigmoid (c) one = Gather <axis = 1> (s, channels) size = Shape (one) places = Expand (at, size)
+        out = ScatterElements <axis = 1> (c, places, one)""",
     "LogSoftmax": "out = LogSoftmax <axis = 1> (c)",
     "InstanceNormalization": "out = InstanceNormalization (c, gamma, beta)",
     "GroupNormalization": "out = GroupNormalization <num_groups = 2> (c, gamma, beta)",
@@ -235,7 +241,8 @@ def test_operators_without_a_kernel_of_their_own(operator: str, tmp_path: Path) 
     <float[4, 3, 3, 3] w, float[4, 1, 1] slope, int64[4] repeats = {1, 1, 2, 2}, float[4] scales = {1, 1, 2, 2},
      int64[1] channels = {1}, float half = {0.5}, float[4] gamma, float[4] beta, int64[3] rows = {0, 2, -1}, int64[4] back = {-1, 4, 6, 6},
      float[2] ones = {1, 1}, float[2] zeros = {0, 0}, int64[1] starts = {-1}, int64[1] ends = {-9},
-     int64[1] axes = {2}, int64[1] steps = {-1}, int64[2] some = {2, 0}, int64[2, 1] points = {1, 0}>
+     int64[1] axes = {2}, int64[1] steps = {-1}, int64[2] some = {2, 0}, int64[2, 1] points = {1, 0},
+     int64 across = {2}, float[4, 4] square, int64[8] pads = {0, 0, 1, 2, 0, 0, 2, 1}, int64[1, 1, 1, 1] at = {1}>
     { c = Conv (image, w) %s }"""
     onnx.save(with_weights(text % BEHIND[operator]), tmp_path / "model.onnx")
     data = {"image": np.random.default_rng(0).standard_normal((16, 3, 8, 8)).astype(np.float32)}
