@@ -18,15 +18,26 @@ Doubles = npt.NDArray[np.float64]
 DAMPING = 1e-3
 """Share of the mean input power that is added to each input's own, so that the moments can be inverted."""
 
+DAMPINGS = (DAMPING, 1e-2, 3e-2, 1e-1, 0.3, 1.0)
+"""Shares that are tried where some of the places are held out. A layer of 960 inputs of a MobileNetV2, 4 bits, 75 images, has
+25.7 dB on those and 18.2 on others with the first, and 19.5 on others with 0.1."""
+
 REGULARIZATION = 1e-2
 """The same where weights follow what rounding took from the inputs. ResNet-20 at 4 bits is as good with a tenth of it, so
 that the steadier solution costs nothing."""
+
+REGULARIZATIONS = (REGULARIZATION, 0.1, 1.0)
+"""Shares that are tried where some of the places are held out."""
+
+TRIED = 64
+"""Filters that tell which share is best: all read the same inputs."""
 
 COLUMNS = 128
 """Columns of a block, as in the paper: the matrix product that ends it is fast, and all that changes in it stays in the
 cache."""
 
-_TINY = np.finfo(np.float64).tiny ** 0.5  # inputs that are all 0 have no power to take a share of
+TINY = float(np.finfo(np.float64).tiny ** 0.5)
+"""Power that is added where inputs are all 0 and have no power to take a share of."""
 
 
 class Solver:
@@ -34,14 +45,18 @@ class Solver:
 
     Attributes:
         second: second moments of the inputs, float64 (D, D).
+
+    Args:
+        second: the same.
+        damping: share of the mean input power that is added to each input's own.
     """
 
-    def __init__(self, second: npt.NDArray[np.floating]) -> None:
+    def __init__(self, second: npt.NDArray[np.floating], damping: float = DAMPING) -> None:
         self.second: Doubles = np.asarray(second, np.float64)
         power = np.diagonal(self.second)
         # Inputs of high power first, while there are others left to make up for them.
         self._order = np.argsort(-power, kind="stable")
-        self._factor = self._factorized(max(DAMPING * float(power.mean()), _TINY))
+        self._factor = self._factorized(max(damping * float(power.mean()), TINY))
 
     def _factorized(self, damping: float) -> Doubles | None:
         """The upper Cholesky factor of the inverse, in order; None where inputs are all the same, and nothing can be made up for."""
@@ -87,15 +102,73 @@ class Solver:
         """Mean squared error of each filter at the output, (M,), for `errors` (M, D) of its weights."""
         return np.asarray(np.einsum("md,md->m", errors @ self.second, errors))
 
-    def recovery(self, cross: npt.NDArray[np.floating]) -> Doubles:
+    def recovery(
+        self, cross: npt.NDArray[np.floating], rows: Doubles | None = None, share: float = REGULARIZATION
+    ) -> Doubles:
         """Least-squares change of the weights that makes up, at the layer's output, for what the inputs lost.
 
         Args:
             cross: moments of what was taken from the inputs (rows) and the inputs (columns), (D, D).
+            rows: weights (M, D) to change; None: each input's own, for any weights.
+            share: of the mean input power, added to each input's own.
 
         Returns:
-            float64 (D, D); weights (M, D) change by their product with it.
+            float64 (D, D), with whose product with them weights (M, D) change; with `rows` that change.
         """
         damped = self.second.copy()
-        damped[np.diag_indices_from(damped)] += max(REGULARIZATION * float(np.trace(damped)) / len(damped), _TINY)
-        return np.asarray(np.linalg.solve(damped, np.asarray(cross, np.float64).T).T)
+        damped[np.diag_indices_from(damped)] += max(share * float(np.trace(damped)) / len(damped), TINY)
+        taken = np.asarray(cross, np.float64)
+        return np.asarray(np.linalg.solve(damped, (taken if rows is None else rows @ taken).T).T)
+
+
+def best_damping(
+    some: npt.NDArray[np.floating],
+    others: npt.NDArray[np.floating],
+    rows: Doubles,
+    scale: Doubles,
+    low: Doubles,
+    high: Doubles,
+) -> float:
+    """The share of :data:`DAMPINGS` with which codes by `some` places have least error at `others`.
+
+    Args:
+        some: second moments (D, D).
+        others: the same of other places.
+        rows: weights (M, D).
+        scale: of each weight, (M, D).
+        low: smallest code of each weight, zero point subtracted, (M, D).
+        high: largest code, the same.
+    """
+    few = slice(None, None, -(-len(rows) // TRIED))
+    rows, scale, low, high = rows[few], scale[few], low[few], high[few]
+    judge, costs = Solver(others), []
+    for share in DAMPINGS:
+        errors = rows - Solver(some, share).codes(rows, scale, low, high) * scale
+        costs.append(float(judge.costs(errors).sum()))
+    return DAMPINGS[int(np.argmin(costs))]
+
+
+def best_regularization(
+    some: tuple[npt.NDArray[np.floating], npt.NDArray[np.floating]],
+    others: tuple[npt.NDArray[np.floating], npt.NDArray[np.floating]],
+    rows: Doubles,
+) -> float | None:
+    """The share of :data:`REGULARIZATIONS` with which a recovery by `some` places makes up for most at `others`.
+
+    Args:
+        some: second moments, and those of what was taken (rows) with the inputs (columns), (D, D) each.
+        others: the same of other places.
+        rows: weights (M, D).
+
+    Returns:
+        None where none makes up for anything.
+    """
+    rows = rows[:: -(-len(rows) // TRIED)]
+    solver, (second, cross) = Solver(some[0]), others
+    gains = []
+    for share in REGULARIZATIONS:
+        change = solver.recovery(some[1], rows, share)
+        # Of what the layer loses, |w d - c x|^2, the part that depends on the change c of the weights w.
+        gains.append(float((2 * (rows @ cross) * change - (change @ second) * change).sum()))
+    best = int(np.argmax(gains))
+    return REGULARIZATIONS[best] if gains[best] > 0 else None

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from onnxqat import numerics
-from onnxqat.calibration import columns, output_scales, saturation
+from onnxqat.calibration import columns, few_inputs, gptq, output_scales, saturation
 from onnxqat.calibration.gptq import Doubles, Solver
 from onnxqat.calibration.largest_codes import ByNode, LargestCodes, input_grid
 from onnxqat.calibration.moments import Moments, alone, in_turn, joined, split
@@ -118,7 +118,8 @@ def compensate(
         return (Remark(text, (), "calibrate"),), {}
     chosen: dict[str, QParams] = {}
     inserted = None if insert is None else functools.partial(_insert, insert, chosen)
-    ways = {"second": wanted.codes}
+    narrow = min(p.qparams.qtype.bits for p in placed) < notes.NARROW
+    ways = {"second": wanted.codes, "narrow": narrow}
     found = (
         alone(model, nodes, placed, data, **ways) if inserted is None else in_turn(model, nodes, inserted, data, **ways)
     )
@@ -256,16 +257,32 @@ class _Layer:
         codes, scales = np.empty(given[0].shape, np.float32), np.empty(given[0].shape, np.float32)
         inputs, size = self.rows.shape[-1], self.values.shape[self.grid.axis or 0]
         searched = self.wanted.scales and output_scales.is_searched(self.grid, inputs, size, moments.parts)
+        if searched and inputs <= few_inputs.MOST and not self.grid.block_size:
+            return self._of_few_inputs(moments, [part.astype(np.float64) for part in given], centred=centred)
+        trusted = moments.trusted()
         for group in range(len(codes)):
             second, cross = moments.averages(group, centred=centred)
-            solver = Solver(second)
-            recovery = None if cross is None else solver.recovery(cross)
+            own = [part[group].astype(np.float64) for part in given]
+            damping, share = _shares(group, trusted, moments.held, own, centred=centred)
+            solver = Solver(second, damping)
+            recovery = None if cross is None or share is None else solver.recovery(cross, share=share)
             for filters in _slices(codes[group : group + 1]):
                 weights, steps, low, high = (part[group, filters].astype(np.float64) for part in given)
                 goal = weights if recovery is None else weights + weights @ recovery
                 others = output_scales.tried(self.grid, solver, goal, steps, low, high) if searched else ()
                 codes[group, filters], scales[group, filters] = _cheapest(solver, goal, [steps, *others], low, high)
         return joined(codes, moments.parts, inputs), scales if searched else None
+
+    def _of_few_inputs(
+        self, moments: Moments, given: Sequence[Doubles], *, centred: bool
+    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+        """The same for filters of few inputs, by a wider search: weights, scales, smallest and largest codes are `given`."""
+        rows, scale, low, high = given
+        found = [moments.averages(group, centred=centred) for group in range(len(rows))]
+        second, taken = np.stack([part for part, _ in found]), [part for _, part in found if part is not None]
+        goal = few_inputs.recovered(second, np.stack(taken), rows) if taken else rows
+        codes, scales = few_inputs.chosen(second, goal, output_scales.fine(self.grid, scale), low, high)
+        return codes.astype(np.float32), scales.astype(np.float32)
 
     def _qparams(self) -> tuple[Any, Any]:
         return self.grid.scale, self.grid.zero_point
@@ -323,6 +340,27 @@ def _slices(rows: npt.NDArray[Any]) -> Iterator[slice]:
     groups, filters, inputs = rows.shape
     step = max(WEIGHTS // (groups * inputs), 1)
     return (slice(start, start + step) for start in range(0, filters, step))
+
+
+def _shares(
+    group: int, trusted: Moments | None, held: Moments | None, rounded: Sequence[Doubles], *, centred: bool
+) -> tuple[float, float | None]:
+    """Damping of the rounding of a group, and regularization of its recovery: what is best on places that are held out.
+
+    Args:
+        group: its number.
+        trusted: moments of most of the places; None: there are no others.
+        held: of the others.
+        rounded: weights, scales, smallest and largest codes of the group, (M, D).
+        centred: moments about the means count.
+    """
+    if trusted is None or held is None:
+        return gptq.DAMPING, gptq.REGULARIZATION
+    (some, cross), (others, theirs) = (part.averages(group, centred=centred) for part in (trusted, held))
+    damping = gptq.best_damping(some, others, *rounded)
+    if cross is None or theirs is None:
+        return damping, None
+    return damping, gptq.best_regularization((some, cross), (others, theirs), rounded[0])
 
 
 def _cheapest(
