@@ -63,7 +63,8 @@ def _spread(scope: walk.Scope, node: ir.Node, names: build.Names) -> bool:
     sizes, matrix, flat = query.static_shape(source), query.static_shape(weight), query.static_shape(rows)
     if source is None or weight is None or sizes is None or matrix is None or flat is None or bias is None:
         return False
-    if len(sizes) < 3 or sizes[-1] != matrix[0] or flat != (math.prod(sizes[:-1]), sizes[-1]):
+    # Two axes need no Reshape, and a Reshape to other rows moves numbers from one row to another.
+    if len(sizes) < 3 or flat != (math.prod(sizes[:-1]), sizes[-1]):
         return False
     shape, base = (*sizes[:-1], matrix[1]), str(output.name)
     make = functools.partial(build.node, dtype=output.dtype, shape=ir.Shape(shape))
