@@ -28,6 +28,26 @@ def test_pair() -> None:
     assert [v.name for v in found.scales] == ["s"]
 
 
+@pytest.mark.parametrize(
+    ("opset", "scale", "attribute", "precision"),
+    [
+        (21, "float16", "", "float32"),
+        (23, "float", "", "float32"),
+        (23, "float16", "", "float16"),
+        (23, "bfloat16", "", "bfloat16"),
+        (23, "float", "<precision = 10>", "float16"),
+        (23, "float16", "<precision = 1>", "float32"),
+    ],
+)
+def test_the_type_of_the_quotient_is_the_attribute_or_that_of_the_scale_from_opset_23_on(
+    opset: int, scale: str, attribute: str, precision: str
+) -> None:
+    (found,) = find(f"""<ir_version: 11, opset_import: ["" : {opset}]> g ({scale}[4] x) => ({scale}[4] y)
+        <{scale} s = {{1}}, uint8 z = {{3}}> {{
+        q = QuantizeLinear {attribute} (x, s, z) y = DequantizeLinear(q, s, z) }}""")
+    assert found.qparams.precision == precision
+
+
 @pytest.mark.parametrize("wrap", [in_if, in_function])
 def test_every_scope_is_searched(wrap) -> None:
     assert qdq.quantizers(io.load(wrap(parse(PAIR))))
