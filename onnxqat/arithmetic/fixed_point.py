@@ -12,7 +12,17 @@ import operator
 from collections.abc import Iterable
 
 from onnxqat.arithmetic import _base
-from onnxqat.arithmetic._arrays import Array, double, exponential, frexp, single, where, whole, whole_number
+from onnxqat.arithmetic._arrays import (
+    Array,
+    double,
+    exponent_of,
+    exponential,
+    frexp,
+    single,
+    where,
+    whole,
+    whole_number,
+)
 from onnxqat.arithmetic._base import Accumulator
 from onnxqat.arithmetic._grid import Grid
 from onnxqat.arithmetic._rounding import Rounding, shift_right
@@ -74,24 +84,31 @@ class Arithmetic(_base.Arithmetic):
     def global_average(self, total: Array, count: Array | int, grid: Grid, output: Grid) -> Array:
         """See the base class; as TFLite's Mean, whose multiplier has ``1 / count`` in it, without its fraction."""
         multiplier, exponent = self._factor(double(grid.scale) / double(output.scale))
+        divisor = whole_number(count)
         # A power of two not above `count` keeps the quotient's bits; a shift by more than 31 would leave nothing.
-        power = (31 + exponent).clip(0, int(count).bit_length() - 1)
-        return output.limited(
-            single(self._product(whole(total), (multiplier << power) // int(count), exponent - power))
-        )
+        kept = (divisor.bit_length() if isinstance(divisor, int) else exponent_of(divisor)) - 1
+        room = (31 + exponent).clip(0, None)
+        power = where(room < kept, room, kept)
+        return output.limited(single(self._product(whole(total), (multiplier << power) // divisor, exponent - power)))
 
     def average(self, places: Iterable[Array], count: Array | int, grid: Grid, output: Grid) -> Array:
-        """See the base class: codes, not steps, are added up and divided, ties away from zero.
+        """See the base class: on the grid of the input, where TFLite's AveragePool stays, codes are divided.
 
-        TFLite's AveragePool stays on the grid of its input; another one needs a step of its own behind it.
+        For another grid, which TFLite has no kernel for, one multiplier with ``1 / count`` in it rounds once, as Mean's.
+        Rounding to the input's grid first would lose what a finer one holds: the means of an image lie close together.
         """
+        if bool(grid.scale == output.scale) and bool(grid.zero_point == output.zero_point):
+            return output.limited(single(self._average_on_grid(places, count, grid)))
+        return self.global_average(functools.reduce(operator.add, places), count, grid, output)
+
+    def _average_on_grid(self, places: Iterable[Array], count: Array | int, grid: Grid) -> Array:
+        """Steps of means, int64: codes, not steps, are added up and divided, ties away from zero."""
         codes = functools.reduce(operator.add, places) + count * grid.zero_point
         magnitude = (whole(abs(codes)) + whole_number(count) // 2) // whole_number(count)
         mean = where(codes < 0, -magnitude, magnitude)
-        steps = (mean - whole_number(grid.zero_point)).clip(
+        return (mean - whole_number(grid.zero_point)).clip(
             whole_number(grid.low - grid.zero_point), whole_number(grid.high - grid.zero_point)
         )
-        return output.limited(self._scaled(steps, double(grid.scale) / double(output.scale)))
 
     def convert(self, x: Array, grid: Grid, output: Grid) -> Array:
         """See the base class; ``Requantize`` in ``reference/requantize.h``."""

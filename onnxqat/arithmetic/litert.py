@@ -6,6 +6,8 @@ Source: google-ai-edge/LiteRT, ``tflite/kernels`` (``internal/reference/integer_
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from onnxqat.arithmetic import _gemmlowp, fixed_point
 from onnxqat.arithmetic._arrays import Array, double, exponent_of, largest_of_rows, single, where, whole
 from onnxqat.arithmetic._grid import Grid
@@ -30,6 +32,11 @@ class Arithmetic(fixed_point.Arithmetic):
         scaled = double(total) * (double(activation) * double(weight) / double(output.scale))
         size = (abs(scaled) + 0.5) // 1
         return output.limited(single(where(scaled < 0, -size, size)))
+
+    def average(self, places: Iterable[Array], count: Array | int, grid: Grid, output: Grid) -> Array:
+        """See the base class: AVERAGE_POOL_2D on the grid of its input, and QUANTIZE behind it for another."""
+        steps = self._average_on_grid(places, count, grid)
+        return output.limited(self._scaled(steps, double(grid.scale) / double(output.scale)))
 
     def softmax(self, x: Array, grid: Grid, output: Grid) -> Array:
         """See the base class: exponentials and the reciprocal of their sum in fixed point.

@@ -53,6 +53,7 @@ def test_numpy_and_torch_give_the_same_bits(name: str, rounding: Any) -> None:
         (made.requantize, (total, np.float32(2.0**-5), np.float32(2.0**-4), grid(2.0**-3, 100))),
         (made.global_average, (total, 49, a, out)),
         (made.average, ([*steps, steps[0]], 3, a, out)),
+        *([] if name == "shift" else [(made.average, ([*steps, steps[0]], 1 + A % 9, a, out))]),
     ]
     for function, arguments in cases:
         expected = function(*arguments)
@@ -171,6 +172,16 @@ def test_averages_of_codes_as_in_tensorflow_lite() -> None:
         steps = [(row - zero_point).astype(np.float32) for row in codes]
         found = arithmetic.create("fixed-point").average(steps, 4, of, of) + zero_point
         np.testing.assert_array_equal(found, [rounded_away(total / 4) for total in codes.sum(0)])
+
+
+def test_averages_on_a_finer_grid_round_once() -> None:
+    """The grid of the result has eight steps in one of the input."""
+    rng = np.random.default_rng(0)
+    steps, counts = rng.integers(0, 16, (9, 500)).astype(np.float32), rng.integers(1, 10, 500).astype(np.float32)
+    of, to = Grid(np.float32(0.4), np.float32(0), 0, 255), Grid(np.float32(0.05), np.float32(0), 0, 100_000)
+    for count in (9, counts):
+        found = arithmetic.create("fixed-point").average(list(steps), count, of, to)
+        assert np.abs(found - steps.sum(0) * 8.0 / count).max() <= 0.5 + 1e-4
 
 
 def test_the_multiplier_of_a_mean_loses_its_fraction() -> None:
