@@ -37,7 +37,9 @@ def second(inputs: np.ndarray) -> np.ndarray:
     return inputs.T.astype(np.float64) @ inputs / len(inputs)
 
 
-def test_few_places_are_damped_and_many_are_not() -> None:
+@pytest.mark.parametrize("large", [gptq.LARGE, INPUTS - 1])
+def test_few_places_are_damped_and_many_are_not(large: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gptq, "LARGE", large)
     rows = np.random.default_rng(1).standard_normal((32, INPUTS))
     scale, low, high = (np.full(rows.shape, value) for value in (0.4, -8.0, 7.0))
     others, judge = second(mixed(64, 2)), Solver(second(mixed(20000, 3)))
