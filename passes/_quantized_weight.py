@@ -64,7 +64,7 @@ def drop(quantizer: Quantizer) -> None:
 
 
 def _is_private(layer: ir.Node, weight: Quantizer) -> bool:
-    readers = [(node, index) for value in weight.outputs for node, index in value.uses()]
+    readers = weight.uses
     if readers != [(layer, 1)] or any(value.is_graph_output() for value in weight.outputs):
         return False
     constants = (weight.input, *weight.scales)

@@ -32,7 +32,7 @@ class FoldWeightTranspose(Pass):
         """Fold; see the class."""
         log = Log()
         for quantizer in qdq.quantizers(model, every=True):
-            users = [node for value in quantizer.outputs for node in value.consumers()]
+            users = quantizer.readers
             if quantizer.role != "weight" or not any(_is_transpose(node) for node in users):
                 continue
             reason = _refusal(quantizer, users)
@@ -60,7 +60,7 @@ def _refusal(quantizer: Quantizer, users: list[ir.Node]) -> str:
         return "its scales are in blocks"
     if not all(_is_transpose(node) for node in users) or len({_perm(node, array.ndim) for node in users}) != 1:
         return "something else reads the weight too"
-    inner = [*(v for n in quantizer.nodes for v in n.outputs), *(n.outputs[0] for n in users)]
+    inner = [*walk.outputs(quantizer.nodes), *(n.outputs[0] for n in users)]
     if any(value.is_graph_output() for value in (quantizer.input, *inner)):
         return "a result of it leaves the graph"
     if any(reader not in quantizer.nodes for reader in quantizer.input.consumers()):

@@ -64,7 +64,7 @@ class PackMatmulBlocks(Pass):
         """Pack; see the class."""
         log, scopes = Log(), scope_map(model)
         for quantizer in qdq.quantizers(model, every=True):
-            layers = [node for value in quantizer.outputs for node in value.consumers()]
+            layers = quantizer.readers
             if not quantizer.stored or quantizer.qparams.qtype.storage not in BITS or not any(map(_is_layer, layers)):
                 continue
             reason = _refusal(quantizer, layers)

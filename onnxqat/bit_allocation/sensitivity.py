@@ -197,7 +197,7 @@ def _inputs(switched: SwitchedModule, layer: Layer) -> list[FakeQuantize]:
     """The quantizers of activations that a layer reads."""
     found = {}
     for quantizer, module in switched.found:
-        readers = [node for value in quantizer.outputs for node, _ in value.uses()]
+        readers = [node for node, _ in quantizer.uses]
         if quantizer.role == "activation" and any(str(node.name) == layer.placed for node in readers):
             found[id(module)] = module
     return list(found.values())

@@ -8,7 +8,7 @@ from onnxqat.data import inputs
 from onnxqat.data.data import Data
 from onnxqat.data.inputs import Feeds
 from onnxqat.errors import DataError, QatError
-from onnxqat.graph import query, sizes
+from onnxqat.graph import query, sizes, walk
 from onnxqat.runtime import vendor_operators
 from onnxqat.runtime.session import Session
 
@@ -41,7 +41,7 @@ def _held(model: ir.Model, feeds: Feeds) -> int:
     if stated.known:
         return stated.tensors
     part = vendor_operators.runnable_part(model)
-    names = [str(value.name) for node in part.graph for value in node.outputs if value.name and query.is_float(value)]
+    names = [str(value.name) for value in walk.outputs(part.graph) if value.name and query.is_float(value)]
     try:
         found = Session(part, optimize=False, tensors=names).run(feeds, names)
         return sum(value.nbytes for value in found.values())

@@ -11,6 +11,7 @@ from onnxqat.calibration import row_dynamic_range, runtime_masks
 from onnxqat.calibration.mixed_range import mixed_range
 from onnxqat.calibration.row_dynamic_range import RowSizes
 from onnxqat.calibration.runner import Observed
+from onnxqat.graph import walk
 from onnxqat.types import Remark
 
 UNTAKEN = "no calibration batch takes this branch"
@@ -44,7 +45,7 @@ def find(model: ir.Model, observers: Observed, sizes: dict[str, RowSizes]) -> Fi
     """
     graphs = list(dataflow.reached_graphs(model.graph))
     untaken = [graph for graph in graphs[1:] if _never_ran(graph, observers)]
-    unseen = {v.name for graph in untaken for node in graph for v in node.outputs}
+    unseen = {v.name for graph in untaken for v in walk.outputs(graph)}
     unfit = row_dynamic_range.unfit_layers(model, sizes, observers)
     mixed = [mixed_range(graph, observers) for graph in graphs]
     remarks = [r for r in observers.remarks if not (r.nodes and unseen.issuperset(r.nodes))]
@@ -60,5 +61,5 @@ def find(model: ir.Model, observers: Observed, sizes: dict[str, RowSizes]) -> Fi
 
 def _never_ran(branch: ir.Graph, observers: Observed) -> bool:
     """Check whether tensors of `branch` were observed but never held a value: ranges for them would be invented."""
-    seen = [observers[str(v.name)].count for node in branch for v in node.outputs if str(v.name) in observers]
+    seen = [observers[str(v.name)].count for v in walk.outputs(branch) if str(v.name) in observers]
     return bool(seen) and not any(seen)

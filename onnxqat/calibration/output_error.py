@@ -22,7 +22,7 @@ from onnxqat.calibration.output_parts import Shares
 from onnxqat.calibration.work import NODE
 from onnxqat.data.data import Data
 from onnxqat.data.inputs import Feeds, samples_of
-from onnxqat.graph import edit
+from onnxqat.graph import edit, walk
 from onnxqat.runtime.session import Session
 from onnxqat.types import QParams
 
@@ -112,7 +112,7 @@ class Network:
         self.parts = self._shares.count
         self._count, self._name = len(groups), grids.name
         self._work, self.seconds = work + NODE * len(groups), 0.0
-        values = {str(v.name): v for v in [*graph.inputs, *(o for n in graph for o in n.outputs)]}
+        values = {str(v.name): v for v in [*graph.inputs, *walk.outputs(graph)]}
         for row, group in enumerate(groups):
             for name, consumers in group.members:
                 value = values.get(name)

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from onnxqat.data.inputs import Feeds
-from onnxqat.graph import edit
+from onnxqat.graph import edit, walk
 from onnxqat.runtime import vendor_operators
 from onnxqat.runtime.session import Session
 from onnxqat.subgraphs.subgraph import discard, reads
@@ -72,7 +72,7 @@ class _Part:
     def __init__(self, model: ir.Model, names: Sequence[str], known: Mapping[str, Array], *, optimize: bool) -> None:
         part = vendor_operators.runnable_part(model).clone()
         inputs = {str(v.name) for v in part.graph.inputs}
-        values = {str(v.name): v for node in part.graph for v in node.outputs}
+        values = {str(v.name): v for v in walk.outputs(part.graph)}
         self._given = [name for name in names if name in inputs or (name in known and name in values)]
         self._names = [n for n in dict.fromkeys(names) if n in values and n not in known]
         self._session: Session | None = None
@@ -101,7 +101,7 @@ def _reached(model: ir.Model, names: Iterable[str], known: Iterable[str]) -> tup
         Those tensors and inputs by name, `names` themselves where they are such; ids of the nodes in between.
     """
     known, graph = set(known), model.graph
-    values = {str(v.name): v for v in (*graph.inputs, *(v for node in graph for v in node.outputs))}
+    values = {str(v.name): v for v in (*graph.inputs, *walk.outputs(graph))}
     pending = [values[name] for name in names if name in values]
     starts: dict[str, ir.Value] = {}
     nodes: set[int] = set()

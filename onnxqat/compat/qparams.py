@@ -136,7 +136,7 @@ def write(document: Mapping[str, Any], path: Path, clean: AbstractContextManager
 
 # ---------------------------------------------------------------- one quantizer
 def _readers(quantizer: Quantizer) -> list[tuple[ir.Node, int]]:
-    return [use for value in quantizer.outputs for use in value.uses()]
+    return quantizer.uses
 
 
 def _quantizer(quantizer: Quantizer, groups: dict[int, str]) -> dict[str, Any]:

@@ -138,7 +138,7 @@ def held(quantizer: Quantizer) -> np.ndarray | None:
     found = query.constant_array(quantizer.input)
     if found is not None or quantizer.role == "activation":
         return found
-    for node, _ in (use for value in quantizer.outputs for use in value.uses()):
+    for node, _ in quantizer.uses:
         fold = find(node)
         if fold is not None:
             weight, bias = fold.folded()

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Sequence
 import onnx
 import onnx_ir as ir
 
+from onnxqat.graph import walk
+
 
 def early_read(nodes: Sequence[onnx.NodeProto]) -> tuple[onnx.NodeProto, str] | None:
     """The first node that reads a value which a later one makes, and the value's name; None where all are in order."""
@@ -62,7 +64,7 @@ def _bodies(nodes: Iterable[onnx.NodeProto]) -> list[onnx.GraphProto]:
 
 def is_sorted(graph: ir.Graph) -> bool:
     """Check whether the nodes of a graph in memory, not of its bodies, are in topological order."""
-    pending = {id(value) for node in graph for value in node.outputs}
+    pending = set(map(id, walk.outputs(graph)))
     for node in graph:
         if any(id(value) in pending for value in node.inputs):
             return False

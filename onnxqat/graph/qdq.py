@@ -175,7 +175,7 @@ def _resolve_role(q: Quantizer) -> None:
 
 
 def _layers_of_bias(q: Quantizer) -> Iterator[ir.Node]:
-    for node, index in (use for value in q.outputs for use in value.uses()):
+    for node, index in q.uses:
         if index == 2 and node.op_type in BIASED:
             yield node
 

@@ -55,6 +55,16 @@ class Quantizer:
         return tuple(n for n in (self.quantize, self.clip, *self.dequantize) if n is not None)
 
     @property
+    def readers(self) -> list[ir.Node]:
+        """Nodes that read the dequantized values."""
+        return [node for value in self.outputs for node in value.consumers()]
+
+    @property
+    def uses(self) -> list[tuple[ir.Node, int]]:
+        """Inputs that read the dequantized values: node and index."""
+        return [use for value in self.outputs for use in value.uses()]
+
+    @property
     def scales(self) -> tuple[ir.Value, ...]:
         """The constant scale values, each once (Q and DQ may hold copies)."""
         return self._parameters(1)

@@ -40,7 +40,7 @@ def mend(model: ir.Model) -> tuple[str, ...]:
         state it.
     """
     results = {id(v) for v in model.graph.outputs}
-    stated = {id(v) for node in walk.nodes(model) for v in node.outputs if v.shape is not None and id(v) not in results}
+    stated = {id(v) for v in walk.outputs(walk.nodes(model)) if v.shape is not None and id(v) not in results}
     if not stated:
         return ()
     proto = _light(model)

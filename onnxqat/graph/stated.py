@@ -34,7 +34,7 @@ def correct(model: ir.Model) -> ir.Model:
                 continue
             if value.dtype != tensor.dtype or value.shape != tensor.shape:
                 value.type, value.shape = ir.TensorType(tensor.dtype), ir.Shape(tensor.shape.numpy())
-        for value in (*graph.inputs, *graph.outputs, *(v for node in graph for v in node.outputs)):
+        for value in (*graph.inputs, *graph.outputs, *walk.outputs(graph)):
             if value.dtype is ir.DataType.UNDEFINED:
                 value.type = None
     return model

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TypeAlias
 
 import onnx_ir as ir
@@ -54,13 +54,18 @@ def nodes(model: ir.Model) -> Iterator[ir.Node]:
         yield from scope
 
 
+def outputs(nodes: Iterable[ir.Node]) -> Iterator[ir.Value]:
+    """Every output of `nodes`, in their order; the nodes of a graph are the graph itself."""
+    for node in nodes:
+        yield from node.outputs
+
+
 def values(scope: Scope) -> Iterator[ir.Value]:
     """Inputs, initializers and node outputs that `scope` itself defines, without subgraphs."""
     yield from scope.inputs
     if isinstance(scope, ir.Graph):
         yield from scope.initializers.values()
-    for node in scope:
-        yield from node.outputs
+    yield from outputs(scope)
 
 
 def scope_of(node: ir.Node) -> Scope:

@@ -82,7 +82,7 @@ def prepare(
 
         tie_free_sums.add_biases(model)
     edit.remove_unused(model)
-    if any(value.dtype is None or value.shape is None for node in walk.nodes(model) for value in node.outputs):
+    if any(value.dtype is None or value.shape is None for value in walk.outputs(walk.nodes(model))):
         shapes.infer(model)  # what the passes made states its own, and may tell those of others
     return chosen
 

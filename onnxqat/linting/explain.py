@@ -140,7 +140,7 @@ def _pairs(file: LintContext) -> Iterator[Pair]:
         scale, zero = np.asarray(quantizer.qparams.scale), np.asarray(quantizer.qparams.zero_point)
         maker = None if quantizer.stored else quantizer.input.producer()
         maker = None if maker is None or maker.op_type == "Constant" else maker
-        readers = dict.fromkeys(query.label(n) for v in quantizer.outputs for n in v.consumers())
+        readers = dict.fromkeys(map(query.label, quantizer.readers))
         yield Pair(
             tensor=tensor_of(quantizer),
             role=quantizer.role,

@@ -189,7 +189,7 @@ def _between(model: ir.Model, first: str, last: str) -> set[ir.Node]:
     while pending:
         users = {node for node in pending.pop().consumers() if node not in behind}
         behind |= users
-        pending += [value for node in users for value in node.outputs]
+        pending += walk.outputs(users)
     before: set[ir.Node] = set()
     pending = [known[last]]
     while pending:

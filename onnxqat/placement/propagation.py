@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from onnxqat.analysis import dataflow
 from onnxqat.backends.schema import OpRow
-from onnxqat.graph import query
+from onnxqat.graph import query, walk
 from onnxqat.placement import fusion_chains, tensor_specs
 from onnxqat.placement.plan_builder import PlanBuilder
 from onnxqat.types import Decision, Fixed, Float, QType, Remark, TensorSpec
@@ -144,7 +144,7 @@ def tie_widest(draft: PlanBuilder) -> None:
 def tie_branches(draft: PlanBuilder) -> None:
     """Tie the outputs of an If to those of its branches: a pair behind the If then changes nothing."""
     for graph in draft.graphs:
-        for value in (v for node in graph for v in node.outputs):
+        for value in walk.outputs(graph):
             for inner in dataflow.returned_by(value):
                 if not draft.share(str(value.name), str(inner.name)):
                     _remark(draft, str(value.name), str(inner.name))

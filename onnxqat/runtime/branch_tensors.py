@@ -13,7 +13,7 @@ def observable(model: ir.Model) -> dict[str, ir.Value]:
     """Values that a session can return, by name: inputs, initializers and outputs of nodes, in branches of If too."""
     main = model.graph
     list(walk.scopes(model))  # notes whose branch each graph is
-    made = (v for graph in dataflow.reached_graphs(main) for node in graph for v in node.outputs)
+    made = (v for graph in dataflow.reached_graphs(main) for v in walk.outputs(graph))
     values = (*main.inputs, *main.initializers.values(), *made)
     return {v.name: v for v in reversed(values) if v.name}  # of one name in several branches, the outermost and first
 

@@ -140,7 +140,7 @@ class Session:
 
 def main_values(graph: ir.Graph) -> dict[str, ir.Value]:
     """Values that the nodes of the main graph make, by name, in graph order."""
-    return {v.name: v for node in graph for v in node.outputs if v.name}
+    return {v.name: v for v in walk.outputs(graph) if v.name}
 
 
 def _with_outputs(model: ir.Model, names: Iterable[str]) -> tuple[ir.Model, dict[str, str]]:

@@ -59,7 +59,7 @@ def runnable_part(model: ir.Model) -> ir.Model:
         return model
     copy = model.clone()
     cut = dependents(copy)
-    made = {id(v) for node in cut for v in node.outputs}
+    made = set(map(id, walk.outputs(cut)))
     kept = [v for v in copy.graph.outputs if id(v) not in made]
     copy.graph.outputs.clear()
     copy.graph.outputs.extend(kept)

@@ -163,7 +163,7 @@ def _connected(nodes: Sequence[ir.Node], sources: dict[int, list[ir.Node]], mode
 
 def _crossing(kept: Iterable[ir.Node], tail: set[int], graph: ir.Graph) -> list[str]:
     """Results of `kept` that the tail reads or that are graph outputs: the latter first."""
-    made = [value for node in kept for value in node.outputs]
+    made = list(walk.outputs(kept))
     read = {id(v) for node in graph if id(node) in tail for v in reads(node, graph)}
     own = [str(v.name) for v in graph.outputs if any(v is m for m in made)]
     ends = [str(v.name) for v in made if id(v) in read and query.constant_tensor(v) is None]

@@ -162,7 +162,7 @@ def _replace(part: ir.Model, whole: ir.Model, place: Subgraph) -> None:
         for value in node.outputs
         if id(value) not in ends and _is_read_outside(value, graph, inside)
     ]
-    made = {str(v.name): v for node in part.graph for v in node.outputs}
+    made = {str(v.name): v for v in walk.outputs(part.graph)}
     missing = [v for v in needed if str(v.name) not in made]
     if missing:
         raise _mismatch(f"the rest of the model reads {missing[0].name!r}, which the part does not have")
@@ -236,7 +236,7 @@ def _names_that_stay(
     whole: ir.Model, place: Subgraph, bodies: Sequence[ir.Graph], going: set[int], constants: Sequence[str]
 ) -> set[str]:
     """Names of the values and nodes that are left of `whole` when the nodes `going` and `constants` are gone."""
-    leaving = {id(v) for node in place.nodes for v in node.outputs}
+    leaving = set(map(id, walk.outputs(place.nodes)))
     leaving |= {id(v) for body in bodies for v in _values_of(body)}
     leaving |= {id(whole.graph.initializers[name]) for name in constants}
     names = {str(v.name) for scope in walk.scopes(whole) for v in walk.values(scope) if id(v) not in leaving}

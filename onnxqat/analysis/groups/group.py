@@ -7,6 +7,8 @@ from typing import Any
 
 import onnx_ir as ir
 
+from onnxqat.graph import walk
+
 
 @dataclasses.dataclass(frozen=True)
 class Group:
@@ -34,5 +36,5 @@ class Group:
         inside = set(self.nodes)
         if any(node.graph is not self.nodes[-1].graph for node in self.nodes):
             return False
-        inner = (v for node in self.nodes for v in node.outputs if v is not self.output)
+        inner = (v for v in walk.outputs(self.nodes) if v is not self.output)
         return all(not v.is_graph_output() and all(user in inside for user in v.consumers()) for v in inner)

@@ -81,7 +81,7 @@ def _indices(file: LintContext) -> Iterator[Found]:
     data = dataflow.data_nodes(file.plain.model.graph)
     reached = {id(n) for graph in dataflow.reached_graphs(file.plain.model.graph) for n in graph}
     for quantizer in file.quantizers:
-        users = [file.plain.node(n) for v in quantizer.outputs for n in v.consumers()]
+        users = [file.plain.node(n) for n in quantizer.readers]
         known = [n for n in users if n is not None and id(n) in reached]
         leaves = any(v.is_graph_output() for v in quantizer.outputs)
         if quantizer.role != "activation" or not known or len(known) != len(users) or leaves:
@@ -97,7 +97,7 @@ def _interior(file: LintContext) -> Iterator[Found]:
     inside = {id(file.plain.originals[str(n.name)]) for n in normalizations.parts(file.plain.model.graph)}
     for quantizer in file.quantizers:
         maker = None if quantizer.stored else quantizer.input.producer()
-        users = [n for v in quantizer.outputs for n in v.consumers()]
+        users = quantizer.readers
         if maker is not None and id(maker) in inside and users and all(id(n) in inside for n in users):
             text = f"the result of {query.label(maker)} ({maker.op_type}) is quantized inside a normalization"
             yield Found(text, quantizer.nodes[0], quantizer.tensor)

@@ -39,8 +39,7 @@ def _is_parameter(quantizer: Quantizer) -> bool:
     """Check whether `quantizer` is no weight, or one that a layer reads as a parameter; in a Concat it is data."""
     if quantizer.role != "weight":
         return True
-    uses = [use for value in quantizer.outputs for use in value.uses()]
-    rows = [(ops.find(use.node.domain, use.node.op_type), use.idx) for use in uses]
+    rows = [(ops.find(node.domain, node.op_type), index) for node, index in quantizer.uses]
     return any(row is None or row.role(index) != "data" for row, index in rows)
 
 

@@ -46,7 +46,7 @@ def _interiors(file: LintContext) -> dict[str, str]:
         assert target is not None
         fusion = fusion_chains.behind(node, target.table)
         if fusion.members and not fusion.redundant:
-            inside = [*node.outputs, *(v for m in fusion.members for v in m.outputs)]
+            inside = [*node.outputs, *walk.outputs(fusion.members)]
             found.update({str(v.name): node.op_type for v in inside if v is not fusion.output})
     return found
 
@@ -84,7 +84,7 @@ def _useless(file: LintContext) -> Iterator[Found]:
     for quantizer, tensor in _unwanted(file):
         at_end = quantizer.input.is_graph_input() or any(v.is_graph_output() for v in quantizer.outputs)
         if tensor not in interiors and not at_end:
-            users = sorted({n.op_type for v in quantizer.outputs for n in v.consumers()})
+            users = sorted({n.op_type for n in quantizer.readers})
             text = f"no integer kernel of the target reads or writes it ({', '.join(users) or 'no reader'})"
             yield Found(text, quantizer.nodes[0], tensor)
 
