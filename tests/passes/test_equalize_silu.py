@@ -99,11 +99,25 @@ def test_inside_bodies_too(behind: bool) -> None:
         (SILU, "z = Conv(y, k) t = Relu(x)", "float[N,2,3,3] z, float[N,4,3,3] t"),
         ("x = Conv(v, w, b) g = Sigmoid(x) y = Mul(g, g)", "z = Conv(y, k) t = Relu(x)", "float[N,2,3,3] z"),
         ("x = Conv(v, w, b) y = Relu(x)", "z = Conv(y, k)", "float[N,2,3,3] z"),
+        ("u = Conv(v, w, b) x = Abs(u) g = Sigmoid(x) y = Mul(x, g)", "z = Conv(y, k)", "float[N,2,3,3] z"),
+        ("c = Abs(b) x = Conv(v, w, c) g = Sigmoid(x) y = Mul(x, g)", "z = Conv(y, k)", "float[N,2,3,3] z"),
     ],
-    ids=["read by another operator", "graph output", "pre-activation read", "no SiLU", "Relu"],
+    ids=[
+        "read by another operator",
+        "graph output",
+        "pre-activation read",
+        "no SiLU",
+        "Relu",
+        "behind another operator",
+        "computed bias",
+    ],
 )
 def test_left_alone_where_others_read(silu: str, rest: str, outputs: str) -> None:
     check_pass(EqualizeSilu(RANGES), model(rest, FULL, silu=silu, outputs=outputs), None)
+
+
+def test_tensors_without_ranges_are_left_alone() -> None:
+    check_pass(EqualizeSilu({"v": RANGES["x"]}), model("z = Conv(y, k)", FULL), None)
 
 
 def test_shared_weights_are_copied() -> None:
