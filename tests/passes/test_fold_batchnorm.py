@@ -103,6 +103,41 @@ def test_left_alone(nodes: str) -> None:
     check_pass(FoldBatchnorm(), text.replace("[3,1,1,1] w", "[3,1,1] w") if "Mul" in nodes else text, None)
 
 
+LEFT_ON_ROWS = {
+    "computed weight": "d = Neg(w) h = Gemm(x, d) y = BatchNormalization(h, g, b, m, v)",
+    "computed bias": "d = Neg(c) h = Gemm(x, w, d) y = BatchNormalization(h, g, b, m, v)",
+    "product read elsewhere": "h = MatMul(x, w) a = Add(c, h) t = BatchNormalization(a, g, b, m, v) y = Add(t, h)",
+    "Add of a matrix": "h = MatMul(x, w) a = Add(q, h) y = BatchNormalization(a, g, b, m, v)",
+}
+
+
+@pytest.mark.parametrize("nodes", LEFT_ON_ROWS.values(), ids=LEFT_ON_ROWS)
+def test_left_alone_on_rows(nodes: str) -> None:
+    more = ", float[3] c = {1, 1, 1}, float[2,3] q = {1, 2, 3, 4, 5, 6}"
+    text = f"g (float[2,1] x) => (float[2,3] y) {scalars('1,3', '1, 2, 3', more=more)} {{ {nodes} }}"
+    check_pass(FoldBatchnorm(), text, None)
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    ["h = Gemm(x, k)", "h = Gemm(x, w, c)", "h = MatMul(x, k)", "p = MatMul(x, k) h = Add(p, o)"],
+    ids=["Gemm", "bias of Gemm", "MatMul", "MatMul and Add"],
+)
+def test_rows_that_do_not_fit_are_left_alone(nodes: str) -> None:
+    more = ", float[2] c = {1, 1}, float[1,1] k = {1}, float[1] o = {1}"
+    text = f"""g (float[2,1] x) => (float[2,3] y) {scalars("1,3", "1, 2, 3", more=more)} {{
+        {nodes} y = BatchNormalization(h, g, b, m, v) }}"""
+    assert not FoldBatchnorm().run(parse(text)).changed
+
+
+@pytest.mark.parametrize("nodes", ["h = MatMul(x, w)", "p = MatMul(x, w) h = Add(p, b)"])
+def test_overflow_on_rows_is_left_alone(nodes: str) -> None:
+    text = f"""g (float16[N,1] x) => (float16[N,1] y) <float16[1,1] w = {{31571}}, float16[1] g = {{22080}},
+        float16[1] b = {{0}}, float16[1] m = {{0}}, float16[1] v = {{15360}}> {{
+        {nodes} y = BatchNormalization(h, g, b, m, v) }}"""
+    assert not FoldBatchnorm().run(parse(text)).changed
+
+
 def test_training_mode_is_left_alone() -> None:
     text = f"""g (float[N,1,2,2] x) => (float[N,3,2,2] y) {scalars("3,1,1,1", "1, 2, 3")} {{
         c = Conv(x, w) y, rm, rv = BatchNormalization <training_mode = 1> (c, g, b, m, v) }}"""

@@ -39,7 +39,16 @@ def test_a_known_size_beside_an_unknown_batch(picked: str) -> None:
     compare_outputs(parse(text), result.model, 0)
 
 
-@pytest.mark.parametrize("picked", ["s = Shape(x) d = Gather(s, i)", "d = Shape <end = 1> (x)", "d = Shape(x)"])
+@pytest.mark.parametrize(
+    "picked",
+    [
+        "s = Shape(x) d = Gather(s, i)",
+        "d = Shape <end = 1> (x)",
+        "d = Shape(x)",
+        "u = NonZero(x) d = Shape(u)",
+        "s = Shape(x) d = Slice(s, i, i)",
+    ],
+)
 def test_what_is_not_known_stays(picked: str) -> None:
     text = f"g (float[N,3] x, int64[1] i) => (int64[d] y) {{ {picked} y = Neg(d) }}"
     check_pass(FoldKnownShapes(), text, None)
