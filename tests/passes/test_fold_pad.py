@@ -68,3 +68,9 @@ def test_lowest_numbers_become_padding_of_a_maximum() -> None:
 )
 def test_where_the_maximum_would_be_another_the_pad_stays(value: str, pool: str) -> None:
     check_pass(FoldPad(), f"{POOLED} <{AROUND}, float low = {{{value}}}> {{ p = Pad(x, pads, low) {pool} }}", None)
+
+
+def test_padded_weights_are_left_alone() -> None:
+    text = f"""g (float[1,1,8,8] x, float[1,1,2,2] k) => (float[A,B,C,D] y) <{AROUND}, float zero = {{0}}> {{
+        p = Pad(k, pads, zero) y = Conv(x, p) }}"""
+    check_pass(FoldPad(), text, None)
