@@ -5,10 +5,11 @@
 
 ``qdq`` is onnxruntime's default session of the file of ``onnxruntime-cpu`` with ``--integer all``; ``onnxruntime`` and
 ``fixed-point`` execute it in integers, with the float multipliers of onnxruntime's kernels, and with multipliers of 31 bits
-and shifts. The other rows of a network are a file of ``tidl``, one scale that is a power of two for each tensor, before and
-after fine-tuning against the float file's outputs: ``shift`` executes it with shifts alone. ``in_float`` names operators
-that are not executed in integers. Figures are top-1 in percent, of detectors mAP (0.50 to 0.95) in percent; detectors are
-calibrated on the last images of COCO's 128, and scored on the first.
+and shifts, which round twice as TensorFlow Lite does by default, and as ``half-up`` once. The other rows of a network are a
+file of ``tidl``, one scale that is a power of two for each tensor, before and after fine-tuning against the float file's
+outputs: ``shift`` executes it with shifts alone. ``in_float`` names operators that are not executed in integers. Figures are
+top-1 in percent, of detectors mAP (0.50 to 0.95) in percent; detectors are calibrated on the last images of COCO's 128, and
+scored on the first.
 
 ``decibels`` is how far the outputs are from the float file's: unlike a score it tells one rounding from another on few
 samples. ``against_qdq`` has the difference of scores and its standard error, over samples drawn anew with replacement.
@@ -31,6 +32,8 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import _shared
 import integer_equality
+
+from onnxqat.arithmetic import Rounding
 
 RUNS = _shared.ROOT / "runs" / "integer_accuracy"
 NETWORKS = {
@@ -112,11 +115,11 @@ class Scored(abc.ABC):
         self.name = session.get_inputs()[0].name
         return self.score(lambda samples: session.run(None, {self.name: samples}))
 
-    def in_integers(self, path: Path, arithmetic: str) -> tuple[Score, list[str]]:
+    def in_integers(self, path: Path, arithmetic: str, rounding: Rounding | None = None) -> tuple[Score, list[str]]:
         """Score in integers, and the operators that compute in float."""
         import onnxqat
 
-        model = onnxqat.to_integer(path, arithmetic=arithmetic)
+        model = onnxqat.to_integer(path, arithmetic=arithmetic, rounding=rounding)
         found = self.score(lambda samples: list(model.run({self.name: samples}).outputs.values()))
         return found, list(model.float_operators())
 
@@ -213,6 +216,7 @@ def print_rows(network: str, images: int, steps: int, *, fast: bool) -> None:
     free = {"qdq": scored.in_session(file)}
     for arithmetic in ("onnxruntime", "fixed-point"):
         free[arithmetic], in_float = scored.in_integers(file, arithmetic)
+    free["half-up"], _ = scored.in_integers(file, "fixed-point", "half-up")
     print(json.dumps(common | row(scored, exact, free["qdq"], free) | {"in_float": in_float}), flush=True)
     if not steps:
         return
