@@ -19,7 +19,7 @@ from onnxqat.insertion import allowed, suspicion, trial
 from onnxqat.insertion.change import Change
 from onnxqat.insertion.choices import NONE, Choices
 from onnxqat.insertion.placing import Calibrated
-from onnxqat.insertion.relief import Relief
+from onnxqat.insertion.relief import Relief, affordable_runs
 from onnxqat.insertion.trial import Trial
 from onnxqat.passes import _base
 from onnxqat.passes.raise_opset import RaiseOpset
@@ -28,17 +28,20 @@ from onnxqat.runtime.non_finite import Origin
 from onnxqat.types import QuantPlan, Remark
 from onnxqat.verdict import AMBER_SQNR
 
-RUNS = 48
-"""Runs of the switchboard at most, all rounds together."""
+RUNS, MOST = 48, 144
+"""Runs of the switchboard at most, all rounds together; as many as the second where they take no longer than the first may
+be expected to, see :func:`onnxqat.insertion.relief.affordable`."""
 
-ROUNDS = 3
-"""Largest number of files that are made: each trial finds one origin of NaN or infinities."""
+ROUNDS = 6
+"""Largest number of files that are made: each trial finds one origin of NaN or infinities, or what costs most behind the
+changes of the one before."""
 
 FEWEST = 10
 """Runs with which a round is begun."""
 
-GAIN = 1.0
-"""Decibels that all changes together have to bring; less is no reason to depart from the table."""
+GAIN, MORE = 1.0, 0.3
+"""Decibels that the changes of the first round have to bring together, less is no reason to depart from the table; and those
+of each later one."""
 
 Place = Callable[[ir.Model, QuantPlan, Resolved, list[Remark]], None]
 
@@ -159,13 +162,14 @@ class Guard:
     def _repaired(self, first: _File, remarks: list[Remark]) -> tuple[_File, Sequence[Change], int]:
         """The best file that was found, the changes that led to it, and the integer nodes of the first."""
         best, choices, changes, total = first, NONE, list[Change](), None
+        limit = affordable_runs(self._calibrated.work, RUNS, MOST)
         for _ in range(ROUNDS):
-            if RUNS - self._runs < FEWEST:
+            if limit - self._runs < FEWEST:
                 break
             relief = Relief(self._calibrated, best.plan, best.resolved, choices, self._data, self._allowed, total)
             total = relief.integer_nodes
             try:
-                found = relief.search(best.model, best.tried, RUNS - self._runs)
+                found = relief.search(best.model, best.tried, limit - self._runs)
             except ModelError as error:
                 self._why = f"the guard could not run, {error.message}"
                 break
@@ -175,7 +179,7 @@ class Guard:
             if not found:
                 break
             made = self._made(relief.choices)
-            if not _is_better(made.tried, best.tried):
+            if not _is_better(made.tried, best.tried, MORE if changes else GAIN):
                 if self._allowed.types:
                     self._why = "what relieves its quantizers does not help in the file itself, and was taken back"
                 break
@@ -250,12 +254,12 @@ def _is_well(tried: Trial | Origin | None) -> bool:
     return tried is None or (isinstance(tried, Trial) and tried.worst >= AMBER_SQNR)
 
 
-def _is_better(new: Trial | Origin | None, old: Trial | Origin | None) -> bool:
-    """Check whether `new` justifies the changes: finite, above the floor, :data:`GAIN` more, or a new origin."""
+def _is_better(new: Trial | Origin | None, old: Trial | Origin | None, gain: float) -> bool:
+    """Check whether `new` justifies the changes: finite, above the floor, `gain` dB more, or a new origin."""
     if new is None:
         return False
     if isinstance(new, Origin):
         return isinstance(old, Origin) and new.tensor != old.tensor
     if not isinstance(old, Trial):
         return True
-    return new.worst >= AMBER_SQNR or new.worst >= old.worst + GAIN
+    return new.worst >= AMBER_SQNR or new.worst >= old.worst + gain

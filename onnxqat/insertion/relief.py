@@ -43,15 +43,18 @@ LAST = 2
 BATCH = 6
 """Culprits that are relieved before more are looked for."""
 
-LEAST, EVEN = 0.1, 32
-"""A culprit alone brings this share of the noise that the floor allows, and one part in so many of all noise: where noise
-comes in smaller parts, no single quantizer is to blame."""
+LEAST, EVEN, TIMES = 0.05, 32, 4
+"""A culprit alone brings this share of the noise that the floor allows, and one part in so many of all noise, or where there
+are more quantizers so many times the part of each: where noise comes in smaller parts, no single one is to blame."""
 
 REST = 0.5
 """Noise of what was not looked into, as a share of what the floor allows, with which enough culprits are found."""
 
-ENOUGH = 0.25
-"""A culprit with another range is relieved where it brings this share of what the floor allows; three more may do so."""
+NOISY = 10.0
+"""Noise of a file, as a multiple of what the floor allows, whose parts are large enough to look at: 10 dB below the floor."""
+
+ENOUGH = 0.1
+"""A culprit with another range is relieved where it brings this share of what the floor allows; nine more may do so."""
 
 HALVED = 0.5
 """Share of the noise of its quantizer that another range may leave to be worth it: 3 dB less."""
@@ -72,6 +75,17 @@ def affordable(work: float, runs: int) -> int:
     """Number of samples in each of so many `runs`, of which one of a sample is expected to take `work` seconds."""
     most = EXPECTED / max(work * runs, EXPECTED / trial.SAMPLES)
     return max(FEWEST, int(most))
+
+
+def affordable_runs(work: float, fewest: int, most: int) -> int:
+    """Number of runs, from `fewest` to `most`, that may be expected to stay within the time with as few samples as there are.
+
+    Args:
+        work: seconds that a run of one sample is expected to take.
+        fewest: number of runs, however long they take.
+        most: number of runs, however short they are.
+    """
+    return max(fewest, int(min(EXPECTED / max(work * FEWEST, EXPECTED / most), most)))
 
 
 class Relief:
@@ -178,7 +192,8 @@ class Relief:
                 known[units[0]] = found
             return found.value
 
-        least = max(LEAST, min(meter.start.value, 1 / LEAST) / EVEN)
+        even = max(EVEN, len(self._effects.units) / TIMES)
+        least = max(LEAST, min(meter.start.value, NOISY) / even)
         search = suspects(noise, least)
         culprits: list[Unit] = []
         now = meter.start

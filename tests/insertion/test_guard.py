@@ -64,6 +64,7 @@ def test_a_culprit_goes_float_with_its_reason_and_cost(made: Callable[[], culpri
 
 
 def test_runs_of_heavy_networks_have_fewer_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [relief.affordable_runs(work, 48, 144) for work in (0.0, 0.2, 0.25, 0.5, 10.0)] == [144, 144, 120, 60, 48]
     assert [relief.affordable(work, 48) for work in (0.0, 0.1, 0.2, 0.5, 10.0)] == [8, 8, 6, 2, 2]
     usual = insert(culprits.outlier_channel())
     monkeypatch.setattr(relief, "EXPECTED", 1e-9)
