@@ -62,6 +62,7 @@ ErrorCode = Literal[
     "pass-precondition",
     "pass-postcondition",
     "pass-failed",
+    "extension-failed",
     "simplify-changed-function",
     "checkpoint-mismatch",
     "training-diverged",

@@ -11,10 +11,12 @@ up in this order:
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import importlib.metadata
 import importlib.util
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -34,7 +36,7 @@ class Kind:
 
     Attributes:
         name: in the singular, as messages call it: ``method``.
-        package: the folder with those of onnxqat.
+        package: the folder with those of onnxqat; empty where none of onnxqat is used by its name.
         group: entry points of other packages.
         lacks: says what a module lacks to be one of this kind, as in "there is no class Method"; None for one that is.
         page: the page that says how to write one.
@@ -59,6 +61,17 @@ def class_named(attribute: str, base: Callable[[], type]) -> Callable[[ModuleTyp
     return lacks
 
 
+def own(module: ModuleType, fits: Callable[[Any], bool]) -> list[Any]:
+    """Public objects that `module` itself defines and that fit; only those of the file's name, where it has any."""
+    found = [
+        value
+        for name, value in vars(module).items()
+        if not name.startswith("_") and getattr(value, "__module__", None) == module.__name__ and fits(value)
+    ]
+    stem = _plain(module.__name__.rpartition(".")[2])
+    return [value for value in found if _plain(value.__name__) == stem] or found
+
+
 def load(kind: Kind, name: str) -> ModuleType:
     """The module of the extension `name` of this kind: a name, or the path of a file that ends in ``.py``.
 
@@ -69,7 +82,7 @@ def load(kind: Kind, name: str) -> ModuleType:
     if is_file(name):
         return _checked(kind, _of_file(kind, Path(name)), name)
     key = name.replace("-", "_")
-    if discover.holds(kind.package, key):
+    if kind.package and discover.holds(kind.package, key):
         return discover.load(kind.package, key)
     entry = entry_point(kind.group, name)
     if entry is not None:
@@ -79,7 +92,7 @@ def load(kind: Kind, name: str) -> ModuleType:
 
 def names(kind: Kind) -> list[str]:
     """Names that :func:`load` takes, with ``-``: those of onnxqat, then those of other packages."""
-    own = [_key(name) for name in discover.names(kind.package)]
+    own = [_key(name) for name in discover.names(kind.package)] if kind.package else []
     return own + [name for name in offered(kind.group) if name not in own]
 
 
@@ -91,6 +104,38 @@ def installed(kind: Kind) -> Iterator[ModuleType]:
     """
     for entry in sorted(importlib.metadata.entry_points(group=kind.group), key=lambda entry: entry.name):
         yield _of_entry(kind, entry)
+
+
+def blamed(kind: Kind, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function` of the extension `name`, whose own errors come as ``extension-failed``; those of onnxqat as they are."""
+
+    @functools.wraps(function)
+    def run(*arguments: Any, **keywords: Any) -> Any:
+        try:
+            return function(*arguments, **keywords)
+        except QatError:
+            raise
+        except Exception as error:  # whatever a foreign function does
+            raise _failed(kind, name, error) from error
+
+    return run
+
+
+def _failed(kind: Kind, name: str, error: Exception) -> UsageError:
+    """The error for one that the extension `name` raised: its first line, and the place in the user's file."""
+    place = next(
+        (
+            each
+            for each in reversed(traceback.extract_tb(error.__traceback__))
+            if each.filename.endswith(Path(name).name)
+        ),
+        None,
+    )
+    line = f", line {place.lineno}" if place is not None and is_file(name) else ""
+    said = f"{type(error).__name__}: {error}".splitlines()[0]
+    return UsageError(
+        "extension-failed", f"the {kind.name} {name}{line}: {said}", hint=f"onnxqat extensions check {name}"
+    )
 
 
 def is_file(name: str) -> bool:
@@ -129,6 +174,10 @@ def loaded(entry: importlib.metadata.EntryPoint) -> Any:
 def stated(entry: importlib.metadata.EntryPoint) -> str:
     """Return `entry` as messages name it."""
     return f"entry point {entry.name} = {entry.value!r}"
+
+
+def _plain(name: str) -> str:
+    return name.replace("_", "").replace("-", "").lower()
 
 
 def _key(name: str) -> str:

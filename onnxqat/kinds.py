@@ -38,6 +38,11 @@ _ROWS = {
     "compiler": _Row("Compiler", "onnxqat.deployment.base_compiler", "onnxqat.deployment.compiler_check"),
     "metric": _Row("Metric", "onnxqat.metrics._score", "onnxqat.metrics._check"),
     "rules": _Row("RULES", "onnxqat.linting.lint", "onnxqat.linting.rule_check"),
+    "callback": _Row(
+        "Callback", "onnxqat.training.callbacks._found", "onnxqat.training.callbacks._check", in_torch=True
+    ),
+    "loss": _Row("loss", "onnxqat.training.objective._found", "onnxqat.training.objective._check", in_torch=True),
+    "preprocess": _Row("preprocess", "onnxqat.data.preprocess_file", "onnxqat.data.preprocess_check"),
 }
 KINDS = (*_ROWS,)
 

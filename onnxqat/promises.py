@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 
+from onnxqat.errors import QatError
+
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
@@ -65,6 +67,8 @@ def _try(name: str, trial: Callable[[], str | None]) -> Finding:
         remark = trial()
     except BrokenError as broken:
         return Finding(name, False, broken.message)
+    except QatError as error:
+        return Finding(name, False, error.message)
     except Exception as error:  # whatever a foreign extension does
         return Finding(name, False, in_one_line(error))
     return Finding(name, True, remark or "")

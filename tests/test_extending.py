@@ -15,7 +15,7 @@ import pytest
 import onnxqat
 from onnxqat import extend, extension, kinds
 from onnxqat.calibration import observers
-from onnxqat.data import inputs
+from onnxqat.data import inputs, preprocess_file
 from onnxqat.data.data import open_data
 from onnxqat.deployment import base_compiler
 from onnxqat.errors import UsageError
@@ -23,6 +23,8 @@ from onnxqat.graph import io
 from onnxqat.linting import lint
 from onnxqat.metrics import _score
 from onnxqat.pipeline import lookup
+from onnxqat.training.callbacks import _found as callback_files
+from onnxqat.training.objective import _found as loss_files
 from onnxqat.types import QType, TensorSpec
 from tests.cli.conftest import folder
 from tests.cli.conftest import onnxqat as command
@@ -119,6 +121,27 @@ def check(file):
 
 RULES = (Rule("relu-there", "warning", "a Relu", "it is ours", "none", "house", check),)
 """
+CALLBACK = """
+from pathlib import Path
+from onnxqat.extend import Callback
+
+class Counted(Callback):
+    def after_step(self, step):
+        with open("steps.txt", "a") as file:
+            file.write(f"{step}\\n")
+"""
+LOSS = """
+def loss(outputs, labels, teacher):
+    with open("losses.txt", "a") as file:
+        file.write(f"{labels is None} {teacher is None}\\n")
+    return outputs[0].square().mean()
+"""
+PREPROCESS = """
+import numpy as np
+
+def preprocess(image):
+    return np.asarray(image.convert("RGB").resize((8, 8)), np.float32).transpose(2, 0, 1) / 510
+"""
 
 
 @pytest.fixture
@@ -131,6 +154,9 @@ def scratch(folder: Path) -> Path:
         "my_chip.yaml": TABLE,
         "my_compiler.py": COMPILER,
         "my_rules.py": RULES,
+        "my_callback.py": CALLBACK,
+        "my_loss.py": LOSS,
+        "my_preprocess.py": PREPROCESS,
     }.items():
         (folder / name).write_text(text, encoding="utf-8")
     return folder
@@ -234,7 +260,16 @@ def test_refused(arguments: tuple[str, ...], said: str, scratch: Path, command: 
 
 @pytest.mark.parametrize(
     ("text", "kind"),
-    [(PASS, "pass"), (FUNCTION, "pass"), (OBSERVER, "observer"), (COMPILER, "compiler"), (RULES, "rules")],
+    [
+        (PASS, "pass"),
+        (FUNCTION, "pass"),
+        (OBSERVER, "observer"),
+        (COMPILER, "compiler"),
+        (RULES, "rules"),
+        (CALLBACK, "callback"),
+        (LOSS, "loss"),
+        (PREPROCESS, "preprocess"),
+    ],
 )
 def test_the_kind_of_a_file(text: str, kind: str, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(text, encoding="utf-8")
@@ -298,7 +333,39 @@ def test_a_metric(scratch: Path) -> None:
     assert score(lambda feeds: {"logits": np.eye(4)[[0] * len(feeds["image"])]}) == 0.0  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("kind", [_score.KIND, lookup.KIND, observers.KIND, base_compiler.KIND, lint.KIND])
+def test_a_callback_and_a_loss(scratch: Path, command: Run) -> None:
+    made(command)
+    run = ("finetune", "out.onnx", "--data", "data.npz", "--max-steps", "2", "-o", "tuned.onnx")
+    done = command(*run, "--callback", "my_callback.py", "--loss", "my_loss.py")
+    assert done.status == 0, done.err
+    assert Path("steps.txt").read_text().split() == ["0", "1"]
+    assert set(Path("losses.txt").read_text().splitlines()) == {"False True"}
+    refused = command(*run, "--loss", "my_loss.py", "--alpha", "0.2")
+    assert refused.status == 2
+    assert "--alpha" in refused.err
+
+
+def test_a_preprocessing(scratch: Path, command: Run) -> None:
+    from PIL import Image
+
+    Path("pictures").mkdir()
+    for number in range(4):
+        Image.new("L", (12, 9), 60 * number).save(f"pictures/{number}.png")
+    given = ("-c", "pictures", "--preprocess", "my_preprocess.py", "--observer", "minmax", "--fast", "-o", "out.onnx")
+    done = command("insert-qdq", "model.onnx", *given)
+    assert done.status == 0, done.err
+    model = onnx.load("out.onnx")
+    scale = next(t for t in model.graph.initializer if t.name == "image_scale")
+    # The lightest picture is 180 / 510; by default it would be 180 / 255.
+    assert float(onnx.numpy_helper.to_array(scale)) == pytest.approx(180 / 510 / 255, rel=0.02)
+    assert notes(model)["onnxqat.preprocess"] == "my_preprocess.py"
+
+
+OF_TORCH = [callback_files.KIND, loss_files.KIND]
+OTHERS = [_score.KIND, lookup.KIND, observers.KIND, base_compiler.KIND, lint.KIND, preprocess_file.KIND]
+
+
+@pytest.mark.parametrize("kind", [*OTHERS, *OF_TORCH])
 def test_entry_points(kind: extension.Kind, scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("worst_class.py").write_text(METRIC, encoding="utf-8")
     files = {
@@ -307,6 +374,9 @@ def test_entry_points(kind: extension.Kind, scratch: Path, monkeypatch: pytest.M
         "observer": "my_observer",
         "compiler": "my_compiler",
         "rule file": "my_rules",
+        "callback": "my_callback",
+        "loss": "my_loss",
+        "preprocessing": "my_preprocess",
     }
     module = files[kind.name]
     point = importlib.metadata.EntryPoint("of-another-package", module, kind.group)
@@ -323,7 +393,7 @@ def test_every_row_of_the_table_has_a_page_and_a_kind(repository: Path) -> None:
     groups = set(re.findall(r"`(onnxqat\.[a-z]+)` \|", page))
     from onnxqat.training.methods import _found
 
-    kinds = [_score.KIND, lookup.KIND, observers.KIND, base_compiler.KIND, lint.KIND, _found.KIND]
+    kinds = [*OTHERS, *OF_TORCH, _found.KIND]
     assert groups == {kind.group for kind in kinds} | {"onnxqat.backends"}
     assert all((repository / kind.page).is_file() for kind in kinds)
 

@@ -73,6 +73,11 @@ options = _options.Group(
     _headings.under(
         "Loss",
         click.option(
+            "--loss",
+            metavar="FILE",
+            help="Python file with a function loss(outputs, labels, teacher), in place of the options below.",
+        ),
+        click.option(
             "--alpha",
             type=_options.SHARE,
             default=0.5,
@@ -173,9 +178,16 @@ def keywords(given: dict[str, Any], teachers: list[Any] | None) -> dict[str, Any
         "schedule": ScheduleConfig(
             given["schedule"], given["warmup_steps"], _settings(given["schedule_option"], "--schedule-option")
         ),
-        "loss": Loss(**{name: given[name] for name in _LOSS}),
+        "loss": _loss(given, Loss(**{name: given[name] for name in _LOSS}), Loss()),
         "teacher": teachers if features is None else DistillationConfig(teachers, features),
     }
+
+
+def _loss(given: dict[str, Any], built: Any, default: Any) -> Any:
+    if given["loss"] is not None and built != default:
+        names = ", ".join(f"--{name.replace('_', '-')}" for name in _LOSS)
+        raise UsageError("option-invalid", f"the loss is {given['loss']}, which {names} say nothing to")
+    return given["loss"] or built
 
 
 def callbacks(given: dict[str, Any]) -> list[Any]:

@@ -95,7 +95,7 @@ data = click.option("--data", help=DATA_HELP)
 preprocess = click.option(
     "--preprocess",
     metavar="STEPS",
-    help="Preprocessing of images in folders, as in resize=256,crop=224,scale=1/255, or a processor's JSON file [resize to the model's input, scale=1/255].",
+    help="Preprocessing of images in folders, as in resize=256,crop=224,scale=1/255, a processor's JSON file, or a Python file with a function preprocess(image) [resize to the model's input, scale=1/255].",
 )
 batch_size = click.option(
     "--batch-size", type=COUNT, default=32, help="Number of samples in a batch, where the model does not fix it."

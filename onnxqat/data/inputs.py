@@ -145,7 +145,7 @@ def fitted(
             raise DataError(
                 "data-shape",
                 f"{origin}: input {info} does not take an array of shape {list(values.shape)}",
-                hint=_other_layout(values.shape, expected) or _other_size(expected, images=images),
+                hint=_other_layout(values.shape, expected) or _other_size(values.shape, expected, images=images),
             )
     dtype = values.dtype.name if values.dtype.kind not in "OUST" else "object"
     if dtype == info.dtype:
@@ -160,10 +160,14 @@ def fitted(
         return values.astype(info.dtype)
 
 
-def _other_size(expected: tuple[int | str | None, ...], *, images: bool) -> str:
+def _other_size(found: tuple[int, ...], expected: tuple[int | str | None, ...], *, images: bool) -> str:
     """Hint for a wrong size: resize images by ``--preprocess``, make arrays anew."""
     if not images:
         return "give arrays of the input's shape; only folders of images are resized, by --preprocess"
+    # Sides beyond the colours' 1 to 4: where none is wrong, the number of channels is.
+    pairs = [*zip(found[1:], expected[1:], strict=False)]
+    if all(size == have for have, size in pairs if isinstance(size, int) and size > 4):
+        return "only the number of channels differs: --preprocess rgb has three, gray has one"
     sizes = [size for size in expected[1:] if isinstance(size, int) and size > 4]
     example = f"resize={sizes[0]}x{sizes[1]}" if len(sizes) == 2 else "resize=model"
     return f"resize the images in the preprocessing: --preprocess {example}"

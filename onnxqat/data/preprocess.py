@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args
 import numpy as np
 import numpy.typing as npt
 
-from onnxqat.data import processor_config
+from onnxqat import extension
+from onnxqat.data import preprocess_file, processor_config
 from onnxqat.errors import UsageError
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ class Preprocess:
         mean: subtracted after scaling, one number or one per channel.
         std: divided by after that.
         layout: order of the axes; default: where the input's 1, 3 or 4 channels are, else nchw.
+        file: Python file, or name of an entry point, whose function does it all instead
+            (:mod:`onnxqat.data.preprocess_file`); the other steps are not looked at.
     """
 
     colour: Colour | None = None
@@ -64,6 +67,7 @@ class Preprocess:
     mean: tuple[float, ...] = (0.0,)
     std: tuple[float, ...] = (1.0,)
     layout: Layout | None = None
+    file: str = ""
 
     @property
     def plain(self) -> bool:
@@ -72,13 +76,26 @@ class Preprocess:
 
 
 def parse(line: str) -> Preprocess:
-    """The preprocessing that a `line` of comma-separated steps describes, or a file that ends in ``.json``.
+    """The preprocessing of a `line` of comma-separated steps, of a file ``*.json`` or ``*.py``, or of an entry point.
+
+    Raises:
+        UsageError: ``option-invalid``, naming the key at fault and the legal ones; as of
+            :func:`onnxqat.data.preprocess_file.function`.
+    """
+    if line.endswith(".json"):
+        return Preprocess(**processor_config.read(Path(line)))
+    if extension.is_file(line) or extension.entry_point(preprocess_file.KIND.group, line) is not None:
+        preprocess_file.function(line)
+        return Preprocess(file=line)
+    return parse_steps(line)
+
+
+def parse_steps(line: str) -> Preprocess:
+    """The preprocessing of a `line` of steps, which names no file: that of a stranger, in which a file would be run.
 
     Raises:
         UsageError: ``option-invalid``, naming the key at fault and the legal ones.
     """
-    if line.endswith(".json"):
-        return Preprocess(**processor_config.read(Path(line)))
     fields: dict[str, object] = {}
     for item in filter(None, (part.strip() for part in line.split(","))):
         key, equals, value = (part.strip() for part in item.partition("="))
@@ -94,6 +111,8 @@ def parse(line: str) -> Preprocess:
 
 def line(steps: Preprocess) -> str:
     """The line that :func:`parse` turns into `steps`; what is as by default is left out."""
+    if steps.file:
+        return steps.file
     words: list[str] = []
     for field in dataclasses.fields(steps):
         value = getattr(steps, field.name)
@@ -243,6 +262,8 @@ class ImageTransform:
         Raises:
             UsageError: ``option-invalid``: mean or std do not fit the channels, an integer input is to be normalised.
         """
+        if steps.file:
+            return ImageTransform(steps, (None, None), np.dtype(dtype))
         layout = steps.layout or ("nhwc" if shape[1] not in (1, 3, 4) and shape[3] in (1, 3, 4) else "nchw")
         channels, height, width = (shape[1], *shape[2:]) if layout == "nchw" else (shape[3], *shape[1:3])
         colour = steps.colour or ("gray" if channels == 1 else "rgb")
@@ -260,9 +281,12 @@ class ImageTransform:
         """Shape (C, H, W) or (H, W, C), of the model's dtype.
 
         Raises:
-            UsageError: ``option-invalid``: a size is to be the model's, which is dynamic.
+            UsageError: ``option-invalid``: a size is to be the model's, which is dynamic; ``extension-failed``: a file's
+                function raised, or gave something else than a sample.
         """
         steps = self.steps
+        if steps.file:
+            return preprocess_file.sample(steps.file, image, self.dtype)
         image = self._fit(image.convert("L" if steps.colour == "gray" else "RGB"))
         pixels = np.asarray(image)
         pixels = pixels[:, :, None] if pixels.ndim == 2 else pixels
@@ -279,9 +303,12 @@ class ImageTransform:
         """Return the position of an image of this size in the sample.
 
         Raises:
-            UsageError: ``option-invalid``: a size is to be the model's, which is dynamic.
+            UsageError: ``option-invalid``: a size is to be the model's, which is dynamic; a file's function knows it alone.
         """
         steps = self.steps
+        if steps.file:
+            text = f"where {steps.file} puts an image is not known, so no box can follow it"
+            raise UsageError("option-invalid", text, hint="give the steps, as in letterbox=640, to score boxes")
         if steps.letterbox is not None:
             high, wide = self._sides(steps.letterbox)
             ratio = min(high / height, wide / width)

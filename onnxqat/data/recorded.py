@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -54,9 +55,12 @@ class Recorded:
 
     @property
     def steps(self) -> Preprocess | None:
-        """The preprocessing of calibration images; None where none is recorded, or none that can be used."""
+        """The preprocessing of calibration images; None where none is recorded, or none that can be used.
+
+        A Python file is not looked up: a file must not name code that is run.
+        """
         try:
-            steps = lines.parse(self.provenance.preprocess) if self.provenance.preprocess else None
+            steps = lines.parse_steps(self.provenance.preprocess) if self.provenance.preprocess else None
         except UsageError:
             return None
         return steps if steps is not None and _moderate(steps) else None
@@ -101,8 +105,11 @@ class Recorded:
 
     def _preprocessing(self, opened: Data, transform: ImageTransform) -> list[Remark]:
         steps, line = self.steps, self.provenance.preprocess
+        if transform.steps.file and Path(transform.steps.file).name == Path(line).name:
+            return []
         if steps is None:
-            return [Remark(f"the file records a preprocessing that is not usable: {line}", source="data")]
+            text = f"the file records a preprocessing that is not usable by itself: {line}; give it by --preprocess"
+            return [Remark(text, source="data")]
         info = opened.inputs[0]
         try:
             usual = ImageTransform.of(steps, info.shape or (), np.dtype(info.dtype)).steps

@@ -152,7 +152,10 @@ class ImageFolder(Source):
     def identity(self) -> Identity:
         """Identity from the names and sizes of all files, the contents of some, and the preprocessing."""
         sha256 = identity.of_files(self._folder, self._files)
-        return Identity(self._folder.resolve().name, sha256, line(self.transform.steps))
+        steps = self.transform.steps
+        # A file without its folders, as the data: other commands do not run it, and users know where it lies.
+        preprocess = Path(steps.file).name if steps.file else line(steps)
+        return Identity(self._folder.resolve().name, sha256, preprocess)
 
     def _read(self, path: Path) -> npt.NDArray[Any]:
         try:

@@ -86,26 +86,18 @@ def _of_module(module: ModuleType) -> Pass | type[Pass]:
     Raises:
         ValueError: there is none, or more than one and none has the file's name.
     """
-    stem = module.__name__.rpartition(".")[2]
-    own = [v for name, v in vars(module).items() if not name.startswith("_") and _is_of(v, module)]
-    classes = [v for v in own if isinstance(v, type) and issubclass(v, Pass) and not inspect.isabstract(v)]
-    functions = [v for v in own if inspect.isfunction(v)]
-    for found in (classes, functions):
-        named = [v for v in found if _plain(v.__name__) == _plain(stem)] or found
-        if len(named) == 1:
-            return named[0] if isinstance(named[0], type) else _of_function(named[0])
-        if named:
-            names = ", ".join(v.__name__ for v in named)
+    for fits in (_is_pass, inspect.isfunction):
+        found = extension.own(module, fits)
+        if len(found) == 1:
+            return found[0] if isinstance(found[0], type) else _of_function(found[0])
+        if found:
+            names = ", ".join(v.__name__ for v in found)
             raise ValueError(f"it has several passes, and none has the file's name: {names}")
     raise ValueError("there is neither a subclass of Pass nor a function on a model")
 
 
-def _is_of(value: object, module: ModuleType) -> bool:
-    return getattr(value, "__module__", None) == module.__name__
-
-
-def _plain(name: str) -> str:
-    return name.replace("_", "").replace("-", "").lower()
+def _is_pass(value: object) -> bool:
+    return isinstance(value, type) and issubclass(value, Pass) and not inspect.isabstract(value)
 
 
 def _of_function(function: Callable[[Any], Any]) -> Pass:

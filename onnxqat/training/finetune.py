@@ -17,13 +17,13 @@ from onnxqat.metrics import ScoreSource
 from onnxqat.runtime import broken_model
 from onnxqat.training import schedules
 from onnxqat.training.callbacks import batchnorm_statistics as batch_norms
-from onnxqat.training.callbacks.callback import Callback
+from onnxqat.training.callbacks._found import CallbackSource
 from onnxqat.training.config import CheckpointConfig, OptimizerConfig, ScheduleConfig, ScoreConfig
 from onnxqat.training.execution.execution import Execution
 from onnxqat.training.fit import fit
 from onnxqat.training.loop.loop import Report
 from onnxqat.training.loop.step import Augment
-from onnxqat.training.objective.losses import Objective
+from onnxqat.training.objective._found import LossSource
 from onnxqat.training.optim import optimizers
 from onnxqat.training.options import Options
 from onnxqat.training.result import FinetuneResult
@@ -66,10 +66,10 @@ def finetune(
     optimizer: str | optimizers.Make | OptimizerConfig = "adamw",
     learning_rate: float | None = None,
     schedule: str | schedules.Factor | ScheduleConfig = "cosine",
-    loss: Objective | None = None,
+    loss: LossSource | None = None,
     batch_norm: batch_norms.Choice = "auto",
     augment: Augment | None = None,
-    callbacks: Sequence[Callback] = (),
+    callbacks: Sequence[CallbackSource] = (),
     score: ScoreSource | ScoreConfig | None = None,
     execution: Execution | None = None,
     checkpoints: str | os.PathLike[str] | CheckpointConfig | None = None,
@@ -89,7 +89,7 @@ def finetune(
         model: QDQ model: path, onnx.ModelProto, onnx_ir.Model or onnx_graphsurgeon.Graph; it is not changed.
         data: what :func:`onnxqat.training.data.batches.make` takes: arrays, a path, an iterable or a callable of batches.
         labels: labels of array data; or a file or folder of labels for a `score` such as ``"coco-map"``.
-        preprocess: preprocessing line for a folder of images.
+        preprocess: preprocessing line for a folder of images, or the path of a file with a function.
         teacher: what is imitated: a float model, a module that takes the same inputs, or a list of them; inner tensors
             too, with a :class:`onnxqat.training.config.DistillationConfig`.
         method: how scales learn: a name of ``onnxqat methods list``, or the path of a file.
@@ -105,14 +105,15 @@ def finetune(
         schedule: how learning rates fall: ``"cosine"``, ``"linear"``, ``"constant"``, ``"step"``, ``"multistep"`` or
             ``"plateau"``; a function of step and length of the run that returns a factor; or a
             :class:`onnxqat.training.config.ScheduleConfig`, with the warm-up and the options of the schedule.
-        loss: None: ``Loss()``; or a function of outputs, labels and the teacher's outputs that returns a scalar.
+        loss: None: ``Loss()``; or a function of outputs, labels and the teacher's outputs that returns a scalar, also as
+            the path of a file with a function ``loss``.
         batch_norm: statistics of BatchNormalization (:mod:`onnxqat.training.callbacks.batchnorm_statistics`): ``"live"``
             ones of the batch, ``"frozen"`` ones of the file, or ``"auto"``: live where ``insert-qdq`` kept it for
             training, frozen in files of other tools.
         augment: changes the inputs of a batch (dict from name to tensor), for student and teacher alike.
         callbacks: called at points of the run, in this order: those of ``onnxqat/training/callbacks``, such as
             ``Progressive``, ``Dampening``, ``Freezing`` and ``JsonLog``, and your own
-            (:class:`onnxqat.training.callbacks.callback.Callback`).
+            (:class:`onnxqat.training.callbacks.callback.Callback`), also as paths of files.
         score: score by which the best weights are chosen, higher is better, measured before the first step and after
             each epoch on the file that the module would be written as: a metric (:func:`onnxqat.metrics.names`) on
             samples that are held out of training, a function of a :class:`onnxqat.metrics.Predictor`, also by its place

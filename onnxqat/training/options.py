@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,7 +15,9 @@ from onnxqat.errors import UsageError
 from onnxqat.graph import io
 from onnxqat.metrics import ScoreSource
 from onnxqat.training import schedules
+from onnxqat.training.callbacks import _found as callback_files
 from onnxqat.training.callbacks import batchnorm_statistics as batch_norms
+from onnxqat.training.callbacks._found import CallbackSource
 from onnxqat.training.callbacks.callback import Callback
 from onnxqat.training.config import (
     CheckpointConfig,
@@ -28,6 +31,8 @@ from onnxqat.training.execution.execution import Execution
 from onnxqat.training.loop import file_score
 from onnxqat.training.loop.loop import Report
 from onnxqat.training.loop.step import Augment
+from onnxqat.training.objective import _found as loss_files
+from onnxqat.training.objective._found import LossSource
 from onnxqat.training.objective.losses import Objective
 from onnxqat.training.optim import optimizers
 
@@ -47,10 +52,10 @@ class Options:
     optimizer: str | optimizers.Make | OptimizerConfig = "adamw"
     learning_rate: float | None = None
     schedule: str | schedules.Factor | ScheduleConfig = "cosine"
-    loss: Objective | None = None
+    loss: LossSource | None = None
     batch_norm: batch_norms.Choice = "auto"
     augment: Augment | None = None
-    callbacks: Sequence[Callback] = ()
+    callbacks: Sequence[CallbackSource] = ()
     score: ScoreSource | ScoreConfig | None = None
     execution: Execution | None = None
     checkpoints: str | os.PathLike[str] | CheckpointConfig | None = None
@@ -90,6 +95,16 @@ class Options:
         given = self.checkpoints
         return given if isinstance(given, CheckpointConfig) else CheckpointConfig(given)
 
+    @functools.cached_property
+    def objective(self) -> Objective | None:
+        """The loss, made of its file where it is one."""
+        return loss_files.made(self.loss)
+
+    @functools.cached_property
+    def called(self) -> tuple[Callback, ...]:
+        """The callbacks, made of their files where they are such."""
+        return callback_files.made(self.callbacks)
+
     @property
     def by_loss(self) -> bool:
         """Check whether the loss is the score."""
@@ -107,7 +122,13 @@ class Options:
             UsageError: ``option-invalid``.
             ModelError: ``output-not-writable``.
         """
-        _ = (self.optimization, self.scoring, self.saving)  # each refuses what makes no sense in itself
+        _ = (
+            self.optimization,
+            self.scoring,
+            self.saving,
+            self.objective,
+            self.called,
+        )  # each refuses what makes no sense in itself
         devices.check_seed(self.seed)
         if file_score.place_of(self.labels) is not None and not file_score.is_metric(self.scoring.score):
             raise UsageError(

@@ -77,14 +77,16 @@ def run(model: io.ModelSource, data: Any, given: Options) -> FinetuneResult[Any]
         for each in (module, *(one.module for one in teachers)):
             each.to(place)
         compared = _compared(given)
-        lesson = distillation.lesson(module, teachers, loss=given.loss, outputs=output_kind(graph), features=compared)
+        lesson = distillation.lesson(
+            module, teachers, loss=given.objective, outputs=output_kind(graph), features=compared
+        )
         trained = world.place(module)
         if isinstance(trained, Blocks):
             _refuse_in_shards(given)
             lesson = dataclasses.replace(lesson, forward=InFloat32(trained))
         elif not execution.recompute:  # which may name the tensors that go
             lesson = dataclasses.replace(lesson, forward=remake_batch_norm(fuse_relu(skip_repeated(lesson.forward))))
-        estimates = next((each for each in given.callbacks if isinstance(each, batch_norms.Reestimate)), None)
+        estimates = next((each for each in given.called if isinstance(each, batch_norms.Reestimate)), None)
         if estimates is not None and estimates.batches is None:
             estimates.batches = whole.source  # the same in every process, unlike those of the loop
         lesson, part, sizes = _weighted(trained, part, lesson, world, given)
@@ -133,7 +135,7 @@ def _resolved(given: Options, graph: ir.Model) -> Options:
         batch_norm=batch_norms.resolve(given.batch_norm, graph),
         execution=execution,
         # Last, so that what others do to weights is within the width too.
-        callbacks=(*given.callbacks, *([] if width is None else [KeptWidth(graph, width)])),
+        callbacks=(*given.called, *([] if width is None else [KeptWidth(graph, width)])),
     )
 
 
@@ -219,7 +221,7 @@ def _refuse_in_shards(given: Options) -> None:
         "arithmetic": execution.arithmetic != "float",
     }
     found = [name for name, value in asked.items() if value]
-    found += [each.name for each in given.callbacks if each.needs_whole_weights]
+    found += [each.name for each in given.called if each.needs_whole_weights]
     if found:
         raise UsageError(
             "option-invalid",
@@ -250,7 +252,7 @@ def _loop(
         teacher=lesson.teacher,
         augment=given.augment,
         execution=execution,
-        callbacks=(MethodPenalty(plan.total_steps), *given.callbacks),
+        callbacks=(MethodPenalty(plan.total_steps), *given.called),
         average=MovingAverage(module, ema) if ema is not None else None,
         evaluate=evaluate,
         scored=data.scored,
@@ -307,7 +309,7 @@ def _other_teacher(graph: ir.Model, given: Options) -> tuple[Remark, ...]:
 def _settings(plan: Schedule, data: TrainingData, world: ProcessContext, given: Options) -> dict[str, Any]:
     """Return the settings in which a resumed run has to agree, as JSON values."""
     optimizer, execution = given.optimization.optimizer, given.executed
-    progressive = next((each.widths for each in given.callbacks if isinstance(each, Progressive)), None)
+    progressive = next((each.widths for each in given.called if isinstance(each, Progressive)), None)
     name = optimizer if isinstance(optimizer, str) else getattr(optimizer, "__qualname__", "own")
     return {
         "method": methods.key_of(given.method),

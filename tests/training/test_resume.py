@@ -1,6 +1,7 @@
 """A run that is interrupted within an epoch ends with the bits of one that is not."""
 
 import random
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from onnxqat.bridge.importing.importer import to_torch
 from onnxqat.errors import QatError
+from onnxqat.training.callbacks.callback import Callback
 from onnxqat.training.config import ScoreConfig
 from onnxqat.training.execution.execution import Execution
 from onnxqat.training.finetune import Report
@@ -140,3 +142,30 @@ def test_a_best_that_is_ahead_of_the_checkpoint_brings_its_score(tmp_path: Path)
         **options,
     )
     assert (resumed.best_score, resumed.best_epoch) == (0.9, 2)
+
+
+class Steps(Callback):
+    """Keeps the numbers of steps that are a multiple of `every`; it has no name."""
+
+    def __init__(self, every: int) -> None:
+        self.every, self.seen = every, list[int]()
+
+    def after_step(self, step: int) -> None:
+        if step % self.every == 0:
+            self.seen.append(step)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"seen": list(self.seen)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.seen = list(state["seen"])
+
+
+def test_callbacks_of_one_name_keep_their_own_state(tmp_path: Path) -> None:
+    x, y = images(40)
+    options: dict[str, Any] = {"labels": y, "epochs": 2, "batch_size": 8, "device": "cpu", "checkpoint_dir": tmp_path}
+    with pytest.raises(_InterruptedError):
+        finetune(convolutional(), x, callbacks=[Steps(2), Steps(3)], progress=stop_at(6), save_every=5, **options)
+    resumed = [Steps(2), Steps(3)]
+    finetune(convolutional(), x, callbacks=resumed, resume=True, **options)
+    assert [each.seen for each in resumed] == [[*range(0, 8, 2)], [*range(0, 8, 3)]]

@@ -87,6 +87,13 @@ class _Announcement:
         help="Arithmetic of operators: float, or on codes as a target computes: onnxruntime, fixed-point, litert or shift"
         " [what the file's backend says].",
     ),
+    click.option(
+        "--callback",
+        "added",
+        metavar="FILE",
+        multiple=True,
+        help="Python file with a subclass of Callback that takes part in the run; repeat it.",
+    ),
     click.option("--seed", type=_options.SEED, default=0, help="Random seed of sample order and torch."),
 )
 @_headings.under(
@@ -135,6 +142,7 @@ def run(
     batch_norm: str,
     reestimate_batch_norm: int | None,
     arithmetic: str | None,
+    added: tuple[str, ...],
     seed: int,
     device: str | None,
     execution: dict[str, Any],
@@ -160,7 +168,7 @@ def run(
     from onnxqat.training.distributed import join
     from onnxqat.training.finetune import finetune
 
-    callbacks = _objectives.callbacks(objectives)
+    callbacks = [*_objectives.callbacks(objectives), *added]
     if reestimate_batch_norm is not None:
         from onnxqat.training.callbacks.batchnorm_statistics import Reestimate
 

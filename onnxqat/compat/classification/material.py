@@ -77,7 +77,7 @@ def open_material(
             raise DataError("data-not-found", f"{parts[1]}: no such file")
         train, val = (make(str(p), None, [info], batch_size=batch_size, seed=seed) for p in parts)
         return Material(train, train, val)
-    steps = parse(preprocess) if preprocess is not None else None
+    steps = _steps(preprocess)
     measured = Measured.of(info, steps, image_size)
     if steps is None:
         _log.warning("%s", _default_text(info, image_size))
@@ -136,8 +136,21 @@ def validation_data(folder: str, info: InputInfo, preprocess: str | None, image_
     home = Path(folder)
     if (home / "train.npz").is_file():
         return home / "val.npz", None
-    steps = parse(preprocess) if preprocess is not None else None
+    steps = _steps(preprocess)
     return home / "val", line(validation_transform(info, steps, image_size).steps)
+
+
+def _steps(preprocess: str | None) -> Preprocess | None:
+    """The preprocessing line, parsed.
+
+    Raises:
+        UsageError: ``option-invalid``: it is a Python file, whose colour, scale, mean and std training cannot take over.
+    """
+    steps = None if preprocess is None else parse(preprocess)
+    if steps is not None and steps.file:
+        text = f"training crops and mirrors images itself, and {preprocess} is a function"
+        raise UsageError("option-invalid", text, hint="give the steps, as in scale=1/255,mean=0.5,std=0.25")
+    return steps
 
 
 def _shape(info: InputInfo) -> tuple[int | str | None, ...]:

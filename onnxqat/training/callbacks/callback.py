@@ -76,7 +76,7 @@ class Callback:
     state, so that a resumed run ends with the same bits.
 
     Attributes:
-        name: key of the callback's state in a checkpoint; no two callbacks of a run have the same.
+        name: key of the callback's state in a checkpoint; that of the class where it is empty.
         needs_whole_weights: whether it works on whole weights only, not where a process holds shards of them.
     """
 

@@ -282,7 +282,12 @@ class Loop:
 
     def _stateful(self) -> dict[str, checkpoint.Stateful]:
         """List the objects whose state checkpoints hold: the schedule, the scaler of the loss and the callbacks."""
-        stateful: dict[str, Any] = {f"part:{callback.name}": callback for callback in self.callbacks}
+        stateful: dict[str, Any] = {}
+        for callback in self.callbacks:
+            name = callback.name or type(callback).__name__
+            # Two of one name are told apart by their order, which a resumed run has too.
+            alike = sum(key.partition("#")[0] == f"part:{name}" for key in stateful)
+            stateful[f"part:{name}#{alike + 1}" if alike else f"part:{name}"] = callback
         if self._step.scaler.is_enabled():
             stateful["scaler"] = self._step.scaler
         if hasattr(self.schedule, "state_dict"):

@@ -11,7 +11,7 @@ from onnxqat.cli import _findings, _options
 @click.argument("file")
 @click.option(
     "--kind",
-    help="Kind of the extension: pass, observer, method, compiler, metric or rules [the kind that the file holds].",
+    help="Kind of the extension: pass, observer, method, compiler, metric, rules, callback, loss or preprocess [the kind that the file holds].",
 )
 @_options.as_json
 def run(file: str, kind: str | None, as_json: bool) -> None:
