@@ -46,7 +46,7 @@ class FoldKnownShapes(Pass):
 
 def _sizes(node: ir.Node) -> np.ndarray | None:
     """The constant that `node` gives, None where it is no size or one that is not known."""
-    if node.domain or not node.inputs or node.inputs[0] is None or not query.reads(node.outputs[0]):
+    if node.domain or not query.reads(node.outputs[0]):
         return None
     if node.op_type == "Shape":
         found = _dimensions(node)
@@ -60,7 +60,7 @@ def _sizes(node: ir.Node) -> np.ndarray | None:
 def _dimensions(shape: ir.Node) -> np.ndarray | None:
     """Dimensions that a Shape gives, -1 for each dimension that is not known; None for an unknown rank."""
     source = shape.inputs[0]
-    if source is None or source.shape is None or any(a.is_ref() for a in shape.attributes.values()):
+    if source is None or source.shape is None:
         return None
     whole = np.array([size if isinstance(size, int) else -1 for size in source.shape], np.int64)
     return whole[int(query.attribute(shape, "start", 0)) : query.attribute(shape, "end", None)]
@@ -80,9 +80,9 @@ def _picked(node: ir.Node) -> np.ndarray | None:
         indices = places[0]
         inside = indices is not None and bool(((indices >= -len(whole)) & (indices < len(whole))).all())
         return whole[indices] if inside else None
-    if any(v is None for v in node.inputs) or any(p is None or p.size != 1 for p in places) or len(places) < 2:
-        return None  # of one axis there is one start, end and step
-    start, end, *rest = (int(p.reshape(())) for p in places if p is not None)
+    if None in node.inputs:
+        return None
+    start, end, *rest = (int(p.item()) for p in places if p is not None)  # of one axis there is one of each
     step = rest[1] if len(rest) > 1 else 1
     return whole[start:end:step] if step > 0 else None
 

@@ -79,12 +79,12 @@ def _spatial_amounts(node: ir.Node, largest: float) -> list[int] | None:
         return None
     value = node.inputs[2] if len(node.inputs) > 2 else None
     filled = np.zeros(1) if value is None else query.constant_array(value)
-    if filled is None or filled.size != 1 or filled.dtype.kind != "f":
+    if filled is None:
         return None
     if filled.item() != 0 if largest == 0 else filled.item() > largest:
         return None
     found = query.constant_array(node.inputs[1]) if len(node.inputs) > 1 else None
-    if found is None or (len(node.inputs) > 3 and node.inputs[3] is not None) or found.size < 6 or (found < 0).any():
+    if found is None or (len(node.inputs) > 3 and node.inputs[3] is not None) or (found < 0).any():
         return None
     begins, ends = found.reshape(2, -1).tolist()
     return None if any(begins[:2] + ends[:2]) else [int(n) for n in begins[2:] + ends[2:]]

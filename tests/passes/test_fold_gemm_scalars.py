@@ -1,7 +1,9 @@
 """fold-gemm-scalars: no Gemm has alpha or beta."""
 
+import pytest
+
 from onnxqat.passes.fold_gemm_scalars import FoldGemmScalars
-from tests.passes.checks import check_pass
+from tests.passes.checks import check_pass, parse, run_checked
 
 
 def test_both_are_folded() -> None:
@@ -70,3 +72,64 @@ def test_a_constant_of_rows_is_no_bias() -> None:
         y = Gemm(x, w, c) }""",
         None,
     )
+
+
+@pytest.mark.parametrize("scalar", ["alpha", "beta", "transB"])
+def test_what_the_caller_of_a_function_decides_stays(scalar: str) -> None:
+    kind, value = ("int", "1") if scalar == "transB" else ("float", "0.5")
+    text = f"""<ir_version: 8, opset_import: ["" : 17, "local" : 1]>
+        g (float[2,2] x) => (float[2,2] y) {{ y = local.f <{scalar} = {value}> (x) }}
+        <domain: "local", opset_import: ["" : 17]> f <{scalar}> (x) => (y) {{
+        w = Constant <value = float[2,2] {{1, 2, 3, 4}}> () c = Constant <value = float[1,2] {{1, 2}}> ()
+        y = Gemm <{scalar} : {kind} = @{scalar}> (x, w, c) }}"""
+    result = run_checked(FoldGemmScalars(), parse(text), 1e-6)
+    (node,) = (each for each in result.model.functions[0].node if each.op_type == "Gemm")
+    assert [each.ref_attr_name for each in node.attribute] == [scalar]
+    assert result.changed == (scalar != "transB")  # C becomes a bias; with transB it is not known which axis is N
+
+
+def test_a_weight_of_unknown_shape_says_nothing_about_the_bias() -> None:
+    check_pass(
+        FoldGemmScalars(),
+        """g (float[2,2] x, float[2,N] w) => (float[2,N] y) <float[1,2] c = {1, 2}> { y = Gemm(x, w, c) }""",
+        None,
+    )
+    check_pass(
+        FoldGemmScalars(),
+        """g (float[2,2] x, int64[2] n) => (float[2,N] y) <float[2,2] v = {1, 2, 3, 4}, int64[2] two = {2, 2}, float[1,2] c = {1, 2}> {
+        i = Abs(two) w = Reshape(v, i) y = Gemm(x, w, c) }""",
+        None,
+    )
+
+
+def test_one_value_beside_unknown_columns_stays() -> None:
+    text = "g (float[2,2] x, float[2,N] w) => (float[2,N] y) <float[1,1] c = {1}> { y = Gemm <transB = 0> (x, w, c) }"
+    check_pass(FoldGemmScalars(), text, None)
+
+
+def test_an_attribute_may_say_what_is_so_by_default() -> None:
+    check_pass(
+        FoldGemmScalars(),
+        """g (float[2,2] x) => (float[2,3] y) <float[2,3] w = {1, 2, 3, 4, 5, 6}, float[1,3] c = {1, 2, 3}> {
+        y = Gemm <transB = 0> (x, w, c) }""",
+        """g (float[2,2] x) => (float[2,3] y) <float[2,3] w = {1, 2, 3, 4, 5, 6}, float[3] c = {1, 2, 3}> {
+        y = Gemm <transB = 0> (x, w, c) }""",
+    )
+
+
+def test_the_columns_of_a_computed_weight() -> None:
+    check_pass(
+        FoldGemmScalars(),
+        "g (float[2,2] x, float[3,2] w) => (float[2,3] y) <float[1,3] c = {1, 2, 3}> { y = Gemm <transB = 1> (x, w, c) }",
+        "g (float[2,2] x, float[3,2] w) => (float[2,3] y) <float[3] c = {1, 2, 3}> { y = Gemm <transB = 1> (x, w, c) }",
+        inside_if="skip",
+        inside_function="left",
+    )
+
+
+def test_a_function_of_the_same_name_is_another() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17, "local" : 1]>
+        g (float[2,2] x) => (float[2,2] y) <float[2,2] w = {1, 2, 3, 4}> { y = local.Gemm <alpha = 0.5> (x, w) }
+        <domain: "local", opset_import: ["" : 17]> Gemm <alpha> (x, w) => (y) {
+        a = Constant <value_float : float = @alpha> () p = MatMul(x, w) y = Sub(p, a) }"""
+    assert not run_checked(FoldGemmScalars(), parse(text), 0.0).changed

@@ -54,6 +54,78 @@ def test_what_is_not_known_stays(picked: str) -> None:
     check_pass(FoldKnownShapes(), text, None)
 
 
+LAST = "int64[1] last = {-1}"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "constants"),
+    [
+        ("n = Neg(two) d = Gather(n, last) y = Neg(d)", LAST),
+        ("d = Shape(two) y = Add(two, two)", LAST),
+        ("s = Shape(x) d = Gather(s, many) y = Neg(d)", f"int64[65] many = {{{', '.join(['1'] * 65)}}}"),
+        ("n = NonZero(x) r = Reshape(n, two) s = Shape(r) d = Gather(s, last) y = Neg(d)", LAST),
+    ],
+    ids=["no shape is picked from", "nobody reads it", "more than a shape has", "its tensor has no known rank"],
+)
+def test_what_is_no_size_stays(nodes: str, constants: str) -> None:
+    text = f"g (float[N,3] x, int64[2] two) => (int64[d] y) <{constants}> {{ {nodes} }}"
+    assert not FoldKnownShapes().run(parse(text)).changed
+
+
+def test_a_place_outside_of_the_shape_stays() -> None:
+    """onnxruntime refuses it when it runs."""
+    text = "g (float[N,3] x) => (int64[1] y) <int64[1] far = {2}> { s = Shape(x) d = Gather(s, far) y = Neg(d) }"
+    assert not FoldKnownShapes().run(parse(text)).changed
+
+
+@pytest.mark.parametrize("sizes", ["s = local.Shape(x) d = Gather(s, last)", "s = Shape(x) d = local.Gather(s, last)"])
+def test_a_function_of_the_same_name_is_another(sizes: str) -> None:
+    text = f"""<ir_version: 8, opset_import: ["" : 17, "local" : 1]>
+        g (float[N,3] x) => (int64[d] y) <{LAST}> {{ {sizes} y = Neg(d) }}
+        <domain: "local", opset_import: ["" : 17]> Shape (x) => (y) {{ s = Shape(x) y = Neg(s) }}
+        <domain: "local", opset_import: ["" : 17]> Gather (x, i) => (y) {{ s = Gather(x, i) y = Neg(s) }}"""
+    assert not FoldKnownShapes().run(parse(text)).changed
+
+
+def test_slices_of_the_first_opset_stay() -> None:
+    text = """<ir_version: 4, opset_import: ["" : 9]>
+        g (float[N,3] x) => (int64[d] y) { s = Shape(x) d = Slice <starts = [1], ends = [2]> (s) y = Neg(d) }"""
+    assert not FoldKnownShapes().run(parse(text)).changed
+
+
+def test_a_slice_without_axes_stays() -> None:
+    text = """g (float[N,3] x) => (int64[d] y) <int64[1] one = {1}, int64[1] two = {2}> {
+        s = Shape(x) d = Slice(s, one, two, , one) y = Neg(d) }"""
+    check_pass(FoldKnownShapes(), text, None)
+
+
+@pytest.mark.parametrize(("output", "reader"), [("s", ""), ("m", "m = Neg(s)")])
+def test_a_shape_that_others_read_stays(output: str, reader: str) -> None:
+    text = f"""g (float[N,3] x, float[3] z) => (float[3] y, int64[2] {output}) <{LAST}> {{
+        s = Shape(x) d = Gather(s, last) y = Reshape(z, d) {reader} }}"""
+    result = FoldKnownShapes().run(parse(text))
+    assert [node.op_type for node in result.model.graph.node] == ["Shape", "Reshape", *(["Neg"] if reader else [])]
+    compare_outputs(parse(text), result.model, 0)
+
+
+def test_sizes_that_leave_the_graph_stay() -> None:
+    text = "g (float[2,3] x, float[6] z) => (float[2,3] y, int64[2] s) { s = Shape(x) y = Reshape(z, s) }"
+    check_pass(FoldKnownShapes(), text, None)
+
+
+def test_a_shape_of_the_graph_around_a_branch_stays() -> None:
+    text = f"""g (bool c, float[N,3] x, float[3] z) => (float[3] y) <{LAST}> {{
+        s = Shape(x)
+        y = If (c) <
+            then_branch = t () => (float[3] a) {{ d = Gather(s, last) a = Reshape(z, d) }},
+            else_branch = e () => (float[3] b) {{ b = Neg(z) }}
+        >
+    }}"""
+    result = FoldKnownShapes().run(parse(text))
+    assert result.changed
+    compare_outputs(parse(text), result.model, 0)
+
+
 def test_the_factor_of_attention_is_a_constant() -> None:
     """As torch's older exporter writes it: from the size of a head, once for the queries and once for the keys."""
     text = """g (float[N,5,16] q) => (float[N,5,16] y)
