@@ -320,8 +320,6 @@ class _Conversion:
 
 def _type_before(value: ir.Value, inferred: Inferred) -> ir.DataType | None:
     kind = _element(value.type)
-    if kind is None and value.const_value is not None:
-        return value.const_value.dtype
     stated = None if (maker := value.producer()) is None or maker.op_type != "Cast" else maker.attributes.get("to")
     if kind is None and stated is not None and not stated.is_ref():
         return ir.DataType(stated.as_int())  # a function's body states no types

@@ -65,8 +65,9 @@ class DeployForm(Pass):
                 self._store(quantizer, scopes, context.names)
                 log.did("constants are stored as integers", label)
             elif self.bias == "float" and quantizer.stored and quantizer.role == "bias":
-                log.did("int32 biases are stored as float", quantizer.nodes[0])
-                self._release(quantizer, scopes, context.names)
+                label = query.label(quantizer.nodes[0])
+                if self._release(quantizer, scopes, context.names):
+                    log.did("int32 biases are stored as float", label)
         if self.strip_metadata:
             for node in walk.nodes(model):
                 for key in [k for k in node.metadata_props if k.startswith(PREFIX)]:
@@ -105,11 +106,12 @@ class DeployForm(Pass):
         drop_unused(source)
 
     @staticmethod
-    def _release(quantizer: Quantizer, scopes: dict[int, walk.Scope], names: build.Names) -> None:
+    def _release(quantizer: Quantizer, scopes: dict[int, walk.Scope], names: build.Names) -> bool:
+        """Put float values in the place of a quantized bias; False where these are not known or leave the graph."""
         node = quantizer.dequantize[0]
         values = dequantized(quantizer)
         if values is None or node.outputs[0].is_graph_output():
-            return
+            return False
         name = float_name(quantizer)
         name = names.fresh(name) if name != node.outputs[0].name else name
         node.outputs[0].name = None
@@ -119,3 +121,4 @@ class DeployForm(Pass):
         walk.scope_of(node).remove(node, safe=True)
         for value in inputs:
             drop_unused(value)
+        return True

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from onnxqat.errors import UnsupportedError
 from onnxqat.graph import io
-from onnxqat.passes.convert_to_float32 import ConvertToFloat32, other_floats
+from onnxqat.passes.convert_to_float32 import ConvertToFloat32, convert, other_floats
 from tests.passes.checks import check_pass, compare_outputs, in_function, in_if, ort_run, parse, run_checked
 
 HALF_STEP = 2.0**-10  # two roundings of numbers up to 4 to 11 bits
@@ -307,3 +307,35 @@ def test_bfloat16_constants_keep_their_values() -> None:
     graph.initializers["w"].type = ir.TensorType(ir.DataType.BFLOAT16)
     made = ConvertToFloat32().run(model).model
     np.testing.assert_array_equal(made.graph.initializers["w"].const_value.numpy(), values.astype(np.float32))
+
+
+def test_a_constant_that_the_caller_of_a_function_gives() -> None:
+    before = parse("""<ir_version: 9, opset_import: ["" : 19, "local" : 1]>
+        g (float16[2] x) => (float[2] y) { c = Cast <to = 1> (x) y = local.f <v = float {2}> (c) }
+        <domain: "local", opset_import: ["" : 19]> f <v> (x) => (y) {
+        k = Constant <value : tensor = @v> () y = Mul(x, k) }""")
+    made = run_checked(ConvertToFloat32(), before, 0).model
+    assert made.functions[0].node[0].attribute[0].ref_attr_name == "v"
+
+
+def test_casts_in_functions_that_state_no_types_go() -> None:
+    before = parse("""<ir_version: 9, opset_import: ["" : 19, "local" : 1]>
+        g (float[2] x) => (float[2] y) { y = local.f(x) }
+        <domain: "local", opset_import: ["" : 19]> f (x) => (y) {
+        h = Cast <to = 10> (x) t = Cast <to = 1> (h) y = Mul(t, t) }""")
+    made = run_checked(ConvertToFloat32(), before, 8 * HALF_STEP).model
+    assert [node.op_type for node in made.functions[0].node] == ["Cast", "Mul"]  # x may be anything
+
+
+def test_an_initializer_that_states_no_type() -> None:
+    model = ir.from_proto(half("g (float16[2] x) => (float16[2] y) <float[2] w = {1, 2}> { y = Mul(x, w) }"))
+    assert isinstance(model, ir.Model)
+    model.graph.initializers["w"].type = None
+    made = ConvertToFloat32(keep_io_types=False).run(model).model
+    assert made.graph.initializers["w"].dtype == ir.DataType.FLOAT
+
+
+def test_a_model_in_float32_is_not_copied() -> None:
+    model = ir.from_proto(parse("g (float[2] x) => (float[2] y) { y = Neg(x) }"))
+    assert isinstance(model, ir.Model)
+    assert convert(model) is model

@@ -185,3 +185,10 @@ def test_inside_bodies_too() -> None:
         result = run_checked(CrossLayerEqualization(), wrapped, ROUNDING)
         assert result.changed
         assert operators(body(result.model)) == ["Conv", "Relu", "Conv"]
+
+
+def test_a_tensor_whose_channels_are_all_dead_stays() -> None:
+    """Neither its values nor the weights in front of it are anything but 0."""
+    text = model("y = Relu(x) z = Conv(y, k)").replace("w = {100, 1, -0.5, 0.1}", "w = {0, 0, 0, 0}")
+    pass_ = CrossLayerEqualization(ranges={"y": np.zeros(4)})
+    assert not pass_.run(parse(text)).changed

@@ -90,6 +90,14 @@ def test_bias_can_be_float() -> None:
     assert next(n for n in result.graph.node if n.op_type == "Conv").input[2] == "b"
 
 
+def test_a_bias_that_leaves_the_graph_stays_in_integers() -> None:
+    model = quantized()
+    layer = next(n for n in model.graph.node if n.op_type == "Conv")
+    model.graph.output.append(onnx.helper.make_tensor_value_info(layer.input[2], onnx.TensorProto.FLOAT, ["C"]))
+    result = run_checked(DeployForm(bias="float"), model, 0.0).model
+    assert layer.input[2] in {output for node in result.graph.node for output in node.output}
+
+
 def test_metadata_can_be_stripped() -> None:
     result = run_checked(DeployForm(strip_metadata=True), quantized(GRIDS[2]), 0.0).model
     assert not any(n.metadata_props for n in result.graph.node)
