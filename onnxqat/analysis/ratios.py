@@ -15,8 +15,21 @@ REASON = "{} reads it, which makes as much of a small value as of a large one"
 CARRIES = frozenset({"Mul", "Relu", "Abs", "Neg", "Clip", "Sqrt", "Pow", "Cast", "Identity", "LeakyRelu"})
 SUMS = frozenset({"Add", "Sub", "Max", "Min", "Sum", "Concat"})
 REDUCTIONS = frozenset(
-    {"ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceL1", "ReduceL2", "ReduceSumSquare", "ReduceProd"}
+    {
+        "ReduceSum",
+        "ReduceMean",
+        "ReduceMax",
+        "ReduceMin",
+        "ReduceL1",
+        "ReduceL2",
+        "ReduceSumSquare",
+        "ReduceProd",
+        "AveragePool",
+        "GlobalAveragePool",
+    }
 )
+ROOTS = frozenset({"Sqrt", "Pow"})
+"""The root of a sum of squares is a length, which is off by no more than what is squared."""
 ENOUGH = 0.1
 """Summand from which on a sum of values that cannot be negative is far enough from 0: an 8-bit grid of what is added to
 it changes the quotient by no more than that grid would change the quotient itself. Epsilons are smaller."""
@@ -26,9 +39,11 @@ class Ratios:
     """Find those tensors, walking back from their consumers.
 
     On the way are sums and products, powers, limits, data movement and sums over axes; a layer with weights ends it, in
-    front or behind, and so does the sum of 1 (or another constant from :data:`ENOUGH` on) and what cannot be negative. What an Exp makes
-    is found all the same: 1 + exp(x) spans orders of magnitude. Normalizations that are written out are found by
-    themselves (:mod:`onnxqat.analysis.normalizations`).
+    front or behind, and so does the sum of 1 (or another constant from :data:`ENOUGH` on) and what cannot be negative.
+    What an Exp makes is found all the same: 1 + exp(x) spans orders of magnitude. A sum over all of a sample ends it at
+    what others read on a grid in any case, as in a global response normalization, where x * |x| / mean(|x|) reads x
+    twice: it is as large as what that grid was chosen for. Normalizations that are written out are found by themselves
+    (:mod:`onnxqat.analysis.normalizations`).
 
     Args:
         graph: that is read.
@@ -51,21 +66,29 @@ class Ratios:
                     self._walk(value, node.op_type)
 
     def _walk(self, value: ir.Value, reader: str) -> None:
-        pending = [value]
+        pending, seen = [(value, False)], set()
         while pending:
-            current = pending.pop()
-            if current in self.values or self._feeds_layer(current):
+            current, summed = pending.pop()
+            if current in seen or self._feeds_layer(current) or (summed and self._is_read_besides(current)):
                 continue
-            self.values[current] = reader
+            seen.add(current)
+            self.values.setdefault(current, reader)
             maker = current.producer()
             if maker is None or (maker.op_type in LAYERS and not _is_of_energies(maker)):
                 continue
             self.reasons.setdefault(maker, REASON.format(reader))
-            pending.extend(v for v in _sources(maker) if _is_computed(v))
+            if reader in ROOTS and signs.is_square(maker):
+                continue
+            summed = summed or _sums_a_sample(maker)
+            pending.extend((v, summed) for v in _sources(maker) if _is_computed(v))
 
     def _feeds_layer(self, value: ir.Value) -> bool:
         """Check whether `value` also feeds a layer with weights, whose integer kernel needs it on a grid."""
         return any(user.op_type in LAYERS and user not in self.reasons for user in value.consumers())
+
+    def _is_read_besides(self, value: ir.Value) -> bool:
+        """Check whether an operator reads `value` that is not in the way to a divisor, and divides nothing itself."""
+        return any(user not in self.reasons and user.op_type != "Div" for user in value.consumers())
 
 
 def _read_relatively(node: ir.Node) -> Iterator[ir.Value]:
@@ -101,6 +124,19 @@ def _sources(node: ir.Node) -> list[ir.Value]:
     if node.op_type == "Div" or node.op_type in LAYERS:
         return inputs[:1]
     return []
+
+
+def _sums_a_sample(node: ir.Node) -> bool:
+    """Check whether `node` adds values that cannot be negative to one for each sample: no small part of it counts."""
+    if node.op_type not in REDUCTIONS - {"ReduceMin", "ReduceProd"} or node.domain:
+        return False
+    data, result = node.inputs[0], node.outputs[0]
+    return (
+        data is not None
+        and result.shape is not None
+        and all(size == 1 for size in tuple(result.shape)[1:])
+        and signs.is_non_negative(result)
+    )
 
 
 def _is_exp(value: ir.Value) -> bool:

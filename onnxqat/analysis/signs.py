@@ -58,7 +58,8 @@ def is_non_negative(value: ir.Value, depth: int = MOVES) -> bool:
     if is_square(node):
         return True
     if node.op_type in KEEP_THE_SIGN:
-        return all(v is not None and is_non_negative(v, depth - 1) for v in node.inputs)
+        summed = node.inputs[:1] if node.op_type.startswith("Reduce") else node.inputs  # axes may be an input
+        return all(v is not None and is_non_negative(v, depth - 1) for v in summed)
     if node.op_type == "Pad":
         fill = node.inputs[2] if len(node.inputs) > 2 else None
         filled = is_non_negative(fill, depth - 1) if fill is not None else query.attribute(node, "value", 0.0) >= 0

@@ -58,7 +58,8 @@ def spec(
     changes = {k: v for k in ("dtype", "symmetric", "unsigned", "granularity") if (v := getattr(slot, k)) is not None}
     bits = 16 if kind.bits is None and kind.dtype in ("int16", "uint16") else kind.bits
     kind = kind.model_copy(update=changes)
-    chosen = None if is_bias else draft.selection.bits(node)
+    parameter = value is not None and _is_parameter(node, value)
+    chosen = None if is_bias or parameter else draft.selection.bits(node)
     if chosen is not None:
         kind = kind.with_bits(chosen[0] if role == "weight" and _has_weight(node) else chosen[1])
     elif node in draft.ends and draft.backend.first_last_bits:
@@ -68,7 +69,8 @@ def spec(
         kind = kind.with_bits(bits)
     rules = None if is_bias else node_rules.of_node(node, draft.selection.rules, value)
     if rules is not None:
-        kind = (rules[0] if role == "weight" and _has_weight(node) else rules[1]).apply(kind)
+        is_weight = parameter or (role == "weight" and _has_weight(node))
+        kind = (rules[0] if is_weight else rules[1]).apply(kind)
     if kind.unsigned and role == "activation" and value is not None and signs.is_non_negative(value):
         kind = kind.without_sign()
     return kind.spec(role, axis)
@@ -87,6 +89,16 @@ def fixed(draft: PlanBuilder, slot: Slot, wanted: TensorSpec) -> Fixed:
     zero_point = wanted.qtype.quant_min if given.zero_point == "qmin" else given.zero_point or 0
     qparams = QParams(np.asarray(given.scale, np.float32), np.asarray(zero_point), wanted.qtype)
     return Fixed(qparams, prescribed=True)
+
+
+def _is_parameter(node: ir.Node, value: ir.Value) -> bool:
+    """Check whether `value` is a stored parameter of `node`, as gamma of a normalization; its width is the table's alone.
+
+    Qualcomm's LayerNorm reads gamma in 8 bits beside activations of 8 and of 16 bits, and runs on the CPU otherwise.
+    """
+    definition = ops.find(node.domain, node.op_type)
+    places = [i for i, v in enumerate(node.inputs) if v is value]
+    return definition is not None and all(definition.role(i) == "parameter" for i in places) and bool(places)
 
 
 def _has_weight(node: ir.Node) -> bool:

@@ -58,3 +58,35 @@ def test_filters_of_energies_stay_float_in_front_of_a_log() -> None:
 def test_what_a_layer_reads_too_keeps_its_grid() -> None:
     body = "e = Mul(h, h) d = Add(e, tiny) c = MatMul(e, w) a = Div(c, d)"
     assert "e" in edges(plan(HEAD % body, "onnxruntime-cpu"))
+
+
+RESPONSE = """<ir_version: 8, opset_import: ["" : 17]> g (float[2,8,6,6] x) => (float[2,8,6,6] y)
+    <float[8,8,1,1] w = WIDE, float[8,8,1,1] v = WIDE, float tiny = {0.000001}>
+    { h = Conv(x, w) r = Sigmoid(h) %s n = Div(l, d) p = Mul(r, n) s = Add(p, r) y = Conv(s, v) }"""
+RESPONSE = RESPONSE.replace("WIDE", weight(8, 8, 1, 1))
+
+
+LENGTHS = {
+    "one operator": "l = ReduceL2 <axes: ints = [2, 3]> (r)",
+    "squares": "q = Mul(r, r) o = ReduceMean <axes: ints = [2, 3]> (q) l = Sqrt(o)",
+}
+
+
+@pytest.mark.parametrize("form", LENGTHS)
+@pytest.mark.parametrize("backend", ["onnxruntime-cpu", "openvino-cpu", "qnn-htp", "rknn"])
+def test_a_sum_over_the_sample_leaves_the_grid_of_what_others_read(backend: str, form: str) -> None:
+    """The global response normalization of ConvNeXtV2."""
+    body = LENGTHS[form] + " m = ReduceMean <axes: ints = [1]> (l) d = Add(m, tiny)"
+    found = plan(RESPONSE % body, backend)
+    assert "r_Sigmoid" not in dict(found.float_nodes)
+    assert not set(edges(found)) & {"q", "o", "l", "m", "d"}
+
+
+def test_a_sum_over_a_part_of_the_sample_does_not() -> None:
+    body = LENGTHS["one operator"] + " d = Add(l, tiny)"
+    assert "Div reads it" in dict(plan(RESPONSE % body, "qnn-htp").float_nodes)["r_Sigmoid"]
+
+
+def test_what_is_divided_alone_by_its_sum_lies_on_no_grid() -> None:
+    body = "e = Abs(h) m = ReduceMean <axes: ints = [1]> (e) d = Add(m, tiny) a = Div(e, d)"
+    assert "e" not in edges(plan('<ir_version: 8, opset_import: ["" : 17]> ' + HEAD % body, "qnn-htp"))

@@ -6,7 +6,8 @@ from onnxqat.analysis.signs import is_non_negative
 from tests.backends.planning import graph
 
 HEADER = """g (float[1,2,4,4] x, float[1,2,4,4] z) => (float y)
-    <float zero = {0}, float low = {-1}, float[1] half = {0.5}, int64[8] pads = {0,0,1,1,0,0,1,1}, int64[4] shape = {2,1,4,4}>"""
+    <float zero = {0}, float low = {-1}, float[1] half = {0.5}, int64[8] pads = {0,0,1,1,0,0,1,1}, int64[4] shape = {2,1,4,4},
+    int64[1] axes = {1}>"""
 
 
 @pytest.mark.parametrize(
@@ -26,6 +27,8 @@ HEADER = """g (float[1,2,4,4] x, float[1,2,4,4] z) => (float y)
         ("a = Relu(x) b = MaxPool<kernel_shape=[2,2]>(a) c = Transpose(b) t = Reshape(c, shape)", True),
         ("a = Relu(x) b = Relu(z) t = Concat<axis = 1>(a, b)", True),
         ("a = Relu(x) t = Concat<axis = 1>(a, z)", False),
+        ("a = Relu(x) t = ReduceSum(a, axes)", True),
+        ("t = ReduceSum(x, axes)", False),
         ("a = Relu(x) t = Pad(a, pads)", True),
         ("a = Relu(x) t = Pad(a, pads, low)", False),
         ("a = Relu(x) b = Neg(a) t = Transpose(b)", False),

@@ -11,7 +11,7 @@ from onnxqat.placement import node_rules
 from onnxqat.placement.node_rules import NodeRule, TensorRule
 from onnxqat.placement.table_overrides import Overrides, apply
 from onnxqat.types import QType
-from tests.backends.planning import plan, proto, reasons, spec, weight
+from tests.backends.planning import edges, plan, proto, reasons, spec, weight
 
 W = f"float[2,2,1,1] w = {weight(2, 2, 1, 1)}, float[2,2,1,1] v = {weight(2, 2, 1, 1)}"
 TEXT = f"""g (float[1,2,4,4] x) => (float[1,2,4,4] z) <{W}> {{
@@ -120,3 +120,12 @@ def test_what_a_plan_says_as_rules_makes_the_same_plan() -> None:
         for row in node_rules.of_plan(first)
     ]
     assert ruled(*rows).edges == first.edges
+
+
+def test_parameters_keep_their_width_where_activations_are_wider() -> None:
+    """Qualcomm's LayerNorm with gamma in 16 bits goes to the CPU."""
+    text = f"""g (float[2,8] x) => (float[2,8] y) <float[8] gamma = {weight(8)}, float[8] beta = {weight(8)}>
+        {{ a = Relu(x) l = LayerNormalization <axis: int = -1> (a, gamma, beta) y = Relu(l) }}"""
+    found = edges(plan(text, "qnn-htp", node_bits=(("l_LayerNormalization", 8, 16),)))
+    assert found["gamma"][0].decision.qtype.storage == "uint8"
+    assert {edge.decision.qtype.storage for edge in found["a"]} == {"uint16"}
