@@ -12,6 +12,7 @@ from onnxqat.analysis import dataflow
 from onnxqat.analysis.groups import find as groups
 from onnxqat.analysis.groups.activation_functions import FORMULAS, sigmoid, softplus
 from onnxqat.graph import query
+from onnxqat.integer_functions.functions import selu
 
 Array = npt.NDArray[np.float64]
 Curve = Callable[[Array], Array]
@@ -61,12 +62,23 @@ def _elu(node: ir.Node) -> Curve:
     return lambda x: np.where(x < 0, height * np.expm1(np.minimum(x, 0)), x)
 
 
+def _celu(node: ir.Node) -> Curve:
+    width = _number(node, "alpha", 1.0) or 1.0  # 0 has no value anywhere
+    return lambda x: np.maximum(x, 0) + np.minimum(width * np.expm1(np.minimum(x, 0) / width), 0)
+
+
+def _selu(node: ir.Node) -> Curve:
+    height, slope = _number(node, "alpha", selu.ALPHA), _number(node, "gamma", selu.GAMMA)
+    return lambda x: slope * np.where(x < 0, height * np.expm1(np.minimum(x, 0)), x)
+
+
 def _hard_sigmoid(node: ir.Node) -> Curve:
     slope, offset = _number(node, "alpha", 0.2), _number(node, "beta", 0.5)
     return lambda x: np.clip(slope * x + offset, 0, 1)
 
 
 _CURVES: dict[str, Callable[[ir.Node], Curve]] = {
+    "Celu": _celu,
     "Elu": _elu,
     "Gelu": _gelu,
     "HardSigmoid": _hard_sigmoid,
@@ -74,6 +86,7 @@ _CURVES: dict[str, Callable[[ir.Node], Curve]] = {
     "LeakyRelu": _leaky_relu,
     "Mish": lambda _: FORMULAS["Mish", ""],
     "Relu": lambda _: lambda x: np.maximum(x, 0),
+    "Selu": _selu,
     "Sigmoid": lambda _: sigmoid,
     "Softplus": lambda _: softplus,
     "Tanh": lambda _: np.tanh,

@@ -19,6 +19,7 @@ from onnxqat.runtime.session import Session
 RANGES: dict[str, tuple[tuple[float, float], tuple[float, float]]] = {
     "Abs": ((-4.0, 4.0), (0.0, 4.0)),
     "Div": ((0.0, 4.0), (0.0, 8.0)),
+    "Celu": ((-4.0, 4.0), (-1.0, 4.0)),
     "CumSum": ((-4.0, 4.0), (-64.0, 64.0)),
     "Cos": ((-4.0, 4.0), (-1.0, 1.0)),
     "Elu": ((-4.0, 4.0), (-1.0, 4.0)),
@@ -47,6 +48,7 @@ RANGES: dict[str, tuple[tuple[float, float], tuple[float, float]]] = {
     "ReduceMean": ((-4.0, 4.0), (-1.0, 1.0)),
     "ReduceSum": ((-4.0, 4.0), (-64.0, 64.0)),
     "Resize": ((-4.0, 4.0), (-3.0, 3.0)),
+    "Selu": ((-4.0, 4.0), (-1.8, 4.2)),
     "Sigmoid": ((-8.0, 8.0), (0.0, 1.0)),
     "Sin": ((-4.0, 4.0), (-1.0, 1.0)),
     "Softmax": ((-8.0, 8.0), (0.0, 1.0)),

@@ -216,6 +216,11 @@ def test_weights_that_are_read_back_give_the_same_multipliers(storage: str, oper
         ("Elu", {"alpha": 1.0}),
         ("Elu", {"alpha": 2.4}),
         ("Elu", {"alpha": 0.0}),
+        ("Celu", {"alpha": 2.0}),
+        ("Celu", {"alpha": 0.5}),
+        ("Celu", {"alpha": -4.0}),
+        ("Selu", {}),
+        ("Selu", {"alpha": 0.5, "gamma": 2.0}),
     ],
 )
 def test_bounds_follow_attributes(operator: str, attributes: dict[str, float]) -> None:

@@ -16,9 +16,10 @@ from torch.nn import functional
 from onnxqat.arithmetic import Grid
 from onnxqat.arithmetic._arrays import Array
 from onnxqat.bridge.integer.unit import Formula
+from onnxqat.bridge.lowering.activation import scaled_elu
 from onnxqat.errors import CheckError
 from onnxqat.integer_functions.definition import Call, CodeGrid, IntegerFunction
-from onnxqat.integer_functions.functions import resize
+from onnxqat.integer_functions.functions import resize, selu
 
 Operation = Callable[..., Tensor]
 
@@ -71,6 +72,14 @@ def _gelu(x: Tensor, call: Call) -> Tensor:
 
 def _elu(x: Tensor, call: Call) -> Tensor:
     return functional.elu(x, call.number("alpha", 1.0))
+
+
+def _celu(x: Tensor, call: Call) -> Tensor:
+    return functional.celu(x, call.number("alpha", 1.0))
+
+
+def _selu(x: Tensor, call: Call) -> Tensor:
+    return scaled_elu(x, call.number("alpha", selu.ALPHA), call.number("gamma", selu.GAMMA))
 
 
 def _hard_sigmoid(x: Tensor, call: Call) -> Tensor:
@@ -152,6 +161,7 @@ def _of_elements(function: Callable[[Tensor], Tensor]) -> Operation:
 
 
 OPERATIONS: dict[str, Operation] = {
+    "Celu": _celu,
     "CumSum": _running_sum,
     "Div": _quotient,
     "Elu": _elu,
@@ -174,6 +184,7 @@ OPERATIONS: dict[str, Operation] = {
     "ReduceMean": _mean,
     "ReduceSum": _sum,
     "Resize": _resized,
+    "Selu": _selu,
     "Softmax": _softmax,
     "WeightedSum": _weighted_sum,
     "Abs": _of_elements(torch.abs),

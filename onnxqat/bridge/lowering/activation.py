@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from onnxqat.bridge.functional.sdpa import log_softmax_in_steps, softmax_in_steps, softmax_with_blind_rows
 from onnxqat.bridge.importing.builder import Lowered, NodeView
+from onnxqat.integer_functions.functions import selu as selu_function
 
 
 def softmax_2d(x: torch.Tensor, axis: int, log: bool) -> torch.Tensor:
@@ -115,7 +116,7 @@ def scaled_elu(x: torch.Tensor, alpha: float, gamma: float) -> torch.Tensor:
 
 def selu(n: NodeView) -> Lowered:
     """Selu 6 to 22."""
-    alpha, gamma = n.attr("alpha", 1.67326319217681884765625), n.attr("gamma", 1.05070102214813232421875)
+    alpha, gamma = n.attr("alpha", selu_function.ALPHA), n.attr("gamma", selu_function.GAMMA)
     # torch's own has the constants in float64.
     if abs(alpha - 1.6732632) < 1e-6 and abs(gamma - 1.0507010) < 1e-6 and n.dtype(0) is not ir.DataType.DOUBLE:
         return n.call(functional.selu, n.tensor(0))
