@@ -254,12 +254,11 @@ class Chain(_Row):
     ``else: share``, the tensor between gets a pair that shares the parameters of the chain's output.
 
     With ``inner: pair`` the result of the first operator has a pair of its own: what follows is a function of as many
-    values as there are codes, which every formula for it rounds alike. `exact` is what ``--exact`` sets `inner` to; a
-    chain with ``when: exact`` is there with it alone.
+    values as there are codes, which every formula for it rounds alike. `exact` is what ``--exact`` sets `inner` to.
     """
 
     chain: tuple[tuple[str, ...], ...]
-    when: Literal["always", "clip_is_redundant", "exact"] = "always"
+    when: Literal["always", "clip_is_redundant"] = "always"
     otherwise: Literal["share", "float"] = "share"
     inner: Literal["no_pair", "pair"] = "no_pair"
     exact: Literal["no_pair", "pair"] = "no_pair"

@@ -40,7 +40,7 @@ def behind(node: ir.Node, backend: Backend) -> Fusion:
     """The longest chain of `backend` that starts at `node`; the result of :func:`alone` if there is none."""
     best = alone(node)
     for chain in backend.fused:
-        found = None if chain.when == "exact" else _match_chain(node, chain)
+        found = _match_chain(node, chain)
         if found is not None and len(found.members) > len(best.members):
             best = found
     return best

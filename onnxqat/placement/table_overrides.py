@@ -365,8 +365,7 @@ def _check_widths(overrides: Overrides, backend: Backend) -> None:
 
 
 def _exact(chain: Chain) -> Chain:
-    when = "always" if chain.when == "exact" else chain.when
-    return chain.model_copy(update={"inner": chain.exact, "when": when})
+    return chain.model_copy(update={"inner": chain.exact})
 
 
 def type_roles(backend: Backend) -> tuple[set[str], set[str]]:

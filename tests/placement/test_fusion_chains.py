@@ -159,9 +159,9 @@ def test_exact_probabilities_have_steps_of_a_power_of_two() -> None:
 
 
 def test_htp_carries_out_no_pair_inside_a_silu() -> None:
-    """It asks for one there, so that it is in the file but for equal numbers; a16 was not seen to do so."""
+    """It asks for one there, which the hand-off writes; a16 was not seen to drop it."""
     text = f"{CONV} {{ t = Conv(x, w) s = Sigmoid(t) a = Mul(t, s) y = Conv(a, w) }}"
-    assert "s" in edges(plan(text, "qnn-htp"))
+    assert not {"s"} & set(edges(plan(text, "qnn-htp")))
     assert "s" not in edges(plan(text, "qnn-htp", exact=True))
     assert "t" in edges(plan(text, "qnn-htp", exact=True))
     assert "s" in edges(plan(text, "qnn-htp-a16", exact=True))
