@@ -35,7 +35,11 @@ from onnxqat.types import (
     TensorSpec,
 )
 
+ACCUMULATOR = 32
 BIAS_CODE_MARGIN = 1 - 2.0**-23  # float32 rounds the scale, its product and the quotient: 127 codes of 2**31 in all
+BIAS_SHARE = 0.5
+"""Share of an int32 accumulator for the bias: a sum that wraps around has the other sign. The rest holds the products of
+33,000 weights and activations of 8 bits."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -347,7 +351,10 @@ def _keep_bias_in_range(
             continue
         weight = placements[w].qparams
         bias = np.abs(constants[edge.tensor].astype(np.float64))
-        largest = BIAS_CODE_MARGIN * 2.0 ** (edge.decision.bits - 1)
+        share = (
+            BIAS_SHARE if edge.decision.bits == ACCUMULATOR else BIAS_CODE_MARGIN
+        )  # fewer are those of the bias alone
+        largest = share * 2.0 ** (edge.decision.bits - 1)
         smallest = bias / (float(placements[x].qparams.scale) * largest)
         smallest = (
             smallest if weight.axis is not None and smallest.shape == weight.scale.shape else smallest.max(initial=0)

@@ -178,10 +178,8 @@ def test_an_overflowing_bias_raises_its_weight_scale(spec: TensorSpec, storage: 
     found = resolved(layer(spec, storage), {"x": (-1e-3, 1e-3)}, text=text)
     scale = np.broadcast_to(qparams(found, "w").scale, (3,))
     codes = np.float64([1, 2e9, 3]) / (np.float64(qparams(found, "x").scale) * scale)
-    assert codes.max() < 2**31 - 1
-    assert codes.max() > 2**30
-    # The numbers of a runtime, whose products and quotients are float32: without a margin they round to 2**31.
-    assert np.rint(np.float32(2e9) / (qparams(found, "x").scale * scale.max())) < 2**31
+    # The products of the layer need the other half: a sum that wraps around has the other sign. 128: float32 of the scale.
+    assert 2**29 < codes.max() <= 2**30 + 128
     if spec.axis is not None:
         np.testing.assert_array_equal(scale[[0, 2]], qparams(plain, "w").scale[[0, 2]])
     assert [r.message for r in found.remarks] == ["weight scales were raised so that the bias fits int32: 'n'"]
