@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from onnxqat.analysis import caches
 from onnxqat.data.inputs import InputInfo
 from onnxqat.errors import UsageError
 
 Array = npt.NDArray[Any]
 
 IDS, MASK, POSITIONS, LOGITS = "input_ids", "attention_mask", "position_ids", "logits"
-_PAST = re.compile(r"past(_key_values)?")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,8 +52,8 @@ class Decoder:
         named = {info.name: info for info in inputs}
         past = []
         for info in inputs:
-            if _PAST.match(info.name):
-                present = _present(info.name, outputs)
+            if caches.is_past(info.name):
+                present = caches.present_of(info.name, outputs)
                 if present is None:
                     raise _no_decoder(what, f"no output takes the place of its cache {info.name!r}")
                 past.append((info, present))
@@ -95,13 +94,6 @@ class Decoder:
             places = np.arange(before, end, dtype=self.positions.dtype)
             feeds[self.positions.name] = np.tile(places, (len(ids), 1))
         return feeds
-
-
-def _present(name: str, outputs: Iterable[str]) -> str | None:
-    """Return the output that belongs to an input of the cache: ``present.0.key`` for ``past_key_values.0.key``."""
-    rest = _PAST.sub("", name, count=1)
-    known = set(outputs)
-    return next((present for word in ("present", "present_key_values") if (present := word + rest) in known), None)
 
 
 def _empty(info: InputInfo, batch: int) -> tuple[int, ...]:

@@ -82,6 +82,7 @@ def plan(
         propagation.spread(draft)
         propagation.tie_widest(draft)
     propagation.tie_branches(draft)
+    propagation.tie_caches(draft, model.graph)
     propagation.follow(draft)
     for scope in walk.scopes(model):
         if not any(scope is graph for graph in draft.graphs):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from onnxqat.analysis import dataflow
+from onnxqat.analysis import caches, dataflow
 from onnxqat.backends.schema import OpRow
 from onnxqat.graph import query, walk
 from onnxqat.placement import fusion_chains, tensor_specs
@@ -148,6 +148,18 @@ def tie_branches(draft: PlanBuilder) -> None:
             for inner in dataflow.returned_by(value):
                 if not draft.share(str(value.name), str(inner.name)):
                     _remark(draft, str(value.name), str(inner.name))
+
+
+def tie_caches(draft: PlanBuilder, graph: ir.Graph) -> None:
+    """Tie what a decoder takes from its cache to what it leaves there, so that codes may stay there between steps.
+
+    Two grids would round every key and value again in each step, and no runtime could keep codes for both.
+    """
+    outputs = [str(value.name) for value in graph.outputs]
+    for value in graph.inputs:
+        present = caches.present_of(str(value.name), outputs) if caches.is_past(str(value.name)) else None
+        if present is not None:
+            draft.share(str(value.name), present)
 
 
 def same_grid(produced: Decision, wanted: Decision) -> bool:
