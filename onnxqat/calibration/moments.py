@@ -31,6 +31,10 @@ COLUMNS_OF_NARROW = 64
 """The same where weights are narrow, and lose enough for it to show: a MobileNetV2 at 4 bits, 64 images, layers of 192 to 576
 inputs, has 0.2 to 0.6 dB less error on others than with 8."""
 
+PLACES_OF_NARROW = 256
+"""Places of a sample that are looked at where weights are narrow. Neighbours say much the same, but 100 samples are few: a
+MobileNetV2 at 4 bits, rounded in turn, has 11.2 and 10.8 dB on 300 other images with 16, 12.4 and 11.0 with 256."""
+
 PRODUCTS = 2**35
 """Products beyond which narrow weights get no more places than others, for a layer: a second or two."""
 
@@ -231,6 +235,7 @@ def _batches(nodes: Sequence[ir.Node], *, narrow: bool) -> Iterator[list[ir.Node
 def in_turn(
     model: ir.Model,
     nodes: Sequence[ir.Node],
+    placed: Sequence[Placement],
     insert: Insert,
     data: Data,
     *,
@@ -240,11 +245,14 @@ def in_turn(
     """Moments of layers behind all that is quantized in front of them, stage by stage.
 
     The layers of a stage do not read each other's results. The caller changes their weights in `model` before it asks for
-    the next stage, which then runs behind them.
+    the next stage, which then runs behind them. What the range of a layer's input clips does not count as taken, as in
+    :func:`alone`: a MobileNetV2, W4A8, with ranges that the outputs do not miss, has 7.6 dB on other images where it does
+    and 11.8 where not.
 
     Args:
         model: prepared float model; what is inserted goes into copies.
         nodes: layers of it.
+        placed: quantizers with their parameters.
         insert: inserts quantizers into a copy of `model`.
         data: calibration data.
         second: False for the means alone.
@@ -263,12 +271,14 @@ def in_turn(
         plain.begin(original, ours, _input_names(later))
         behind.begin(quantized, read, [theirs.get(str(node.name), "") for node in later])
         moments = [Moments.of(node, second=second, narrow=narrow) for node in stage]
+        grids = [_grid_of_input(node, placed) for node in stage]
         for index, feeds in enumerate(some):
             wanted, found = plain.run(index, feeds), behind.run(index, feeds)
-            for node, moment, one, two in zip(stage, moments, ours, read, strict=True):
+            for node, grid, moment, one, two in zip(stage, grids, moments, ours, read, strict=True):
                 if one in wanted and two in found and wanted[one].size and wanted[one].shape == found[two].shape:
                     inputs = _columns(found[two], node, samples, narrow=narrow)
-                    moment.add(inputs, _columns(wanted[one], node, samples, narrow=narrow) - inputs)
+                    whole = _columns(_clipped(wanted[one], grid), node, samples, narrow=narrow)
+                    moment.add(inputs, whole - inputs)
         yield stage, moments
 
 
@@ -300,7 +310,8 @@ def _columns(values: npt.NDArray[Any], node: ir.Node, samples: int, *, narrow: b
     inputs = columns.filters_of(weight, node).shape[2]
     total = COLUMNS * inputs
     if narrow:
-        total = max(total, min(COLUMNS_OF_NARROW * inputs, PRODUCTS // (columns.groups_of(node) * inputs**2)))
+        wanted = max(COLUMNS_OF_NARROW * inputs, PLACES_OF_NARROW * samples)
+        total = max(total, min(wanted, PRODUCTS // (columns.groups_of(node) * inputs**2)))
     places = min(max(-(-total // samples), FEWEST), columns.POSITIONS)
     return columns.columns_of(values, node, weight.shape, places)
 
@@ -312,8 +323,15 @@ def _on_grid(values: npt.NDArray[Any], grid: QParams | None) -> tuple[npt.NDArra
     inputs = numerics.fake_quantize(values, grid)
     if grid.qtype.bits >= notes.NARROW:
         return inputs, None
+    return inputs, _clipped(values, grid) - inputs
+
+
+def _clipped(values: npt.NDArray[Any], grid: QParams | None) -> npt.NDArray[Any]:
+    """`values` cut to the range of `grid`."""
+    if grid is None:
+        return values
     ends = numerics.dequantize(np.array([grid.qtype.quant_min, grid.qtype.quant_max]), grid)
-    return inputs, np.clip(values, *ends) - inputs
+    return np.asarray(np.clip(values, *ends))
 
 
 def _grid_of_input(node: ir.Node, placed: Sequence[Placement]) -> QParams | None:

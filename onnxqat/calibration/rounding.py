@@ -121,7 +121,9 @@ def compensate(
     narrow = min(p.qparams.qtype.bits for p in placed) < notes.NARROW
     ways = {"second": wanted.codes, "narrow": narrow}
     found = (
-        alone(model, nodes, placed, data, **ways) if inserted is None else in_turn(model, nodes, inserted, data, **ways)
+        alone(model, nodes, placed, data, **ways)
+        if inserted is None
+        else in_turn(model, nodes, placed, inserted, data, **ways)
     )
     changed = 0
     for stage, moments in found:

@@ -211,13 +211,12 @@ def insert_qdq(
     # Random numbers say nothing of how large codes get, and --safe-range takes no data's word for it.
     trusts_data = calibration is not None and not overrides.safe_range
     calibrated = _calibrate(graph, table, chosen, data, progress, watches_peaks=trusts_data)
-    calibrated = dataclasses.replace(calibrated, given=encodings)
+    calibrated, has_file = dataclasses.replace(calibrated, given=encodings), bool(origin.float_model)
     if fast or calibration is None:
         choice = choice.without_data()
     else:
         remarks.extend(accumulator_cost.of_options(original, calibrated, (backend, overrides), data, place))
-        remarks.extend(calibrated.choose_ranges(data))
-    has_file = bool(origin.float_model)
+        remarks.extend(_choose_ranges(calibrated, data, choice, has_file=has_file))
     placing = functools.partial(_round_and_place, table=table, data=data, choice=choice, has_file=has_file)
     finished = functools.partial(_finished, table=table, overrides=overrides) if table.integer else None
     watch = guarding.Guard(original, calibrated, data, overrides, placing, mends=guard, finished=finished)
@@ -314,6 +313,22 @@ def _quantized(model: ir.Model, data: Data, *, table: schema.Backend, chosen: No
     plan, resolved = _calibrate(copy, table, chosen, data, None, watches_peaks=False).settle([])
     place(copy, [], table=table, plan=plan, resolved=resolved)
     return copy
+
+
+def _choose_ranges(calibrated: Calibrated, data: Data, choice: WeightChoice, *, has_file: bool) -> tuple[Remark, ...]:
+    from onnxqat.insertion import range_trial
+    from onnxqat.insertion.rounding_choice import noise_in_turn
+
+    def noise() -> float | None:
+        plan = calibrated.plan()
+        resolved = calibrated.resolve(plan)
+
+        def insert(target: ir.Model, found: list[Remark], grids: Mapping[str, QParams]) -> None:
+            place(target, found, table=calibrated.table, plan=plan, resolved=resolved.with_grids(grids))
+
+        return noise_in_turn(calibrated.model, plan, resolved, data, choice, insert, has_file=has_file)
+
+    return range_trial.choose(calibrated, data, noise)
 
 
 def _round_and_place(

@@ -51,8 +51,7 @@ def round_weights(
         What there is to say, and the parameters of weights that got others than `resolved` has.
     """
     remarks: tuple[Remark, ...] = ()
-    codes = choice.rounding != "nearest"
-    wanted = Wanted(codes, choice.bias_correction is not False, codes and are_scales_free(plan), resolved.given)
+    wanted = _wanted(plan, resolved, choice)
     if choice.rounding == "auto":
         may_help = not plan.tie_free_sums and (has_file or not batchnorm.trains_live(model))
         comparison = _Comparison.of(model, resolved, data, insert) if may_help else None
@@ -69,6 +68,36 @@ def round_weights(
         turns = None if comparison is None else comparison.turns_that_help(wanted, turns)
     found, grids = compensate(model, resolved.placements, data, resolved.largest_codes, turns, wanted)
     return (*remarks, *found), grids
+
+
+def noise_in_turn(
+    model: ir.Model,
+    plan: QuantPlan,
+    resolved: Resolved,
+    data: Data,
+    choice: WeightChoice,
+    insert: Insert,
+    *,
+    has_file: bool,
+) -> float | None:
+    """Noise on held-out samples with layers rounded in turn on the others; None where they are not, or nothing runs.
+
+    Args and the state of `model` are those of :func:`round_weights`, but that `model` stays as it is.
+    """
+    rounds = choice.rounding != "nearest" and (has_file or choice.rounding != "auto") and not plan.tie_free_sums
+    turns = _turns(resolved.placements, insert) if rounds else None
+    comparison = None if turns is None else _Comparison.of(model, resolved, data, insert)
+    if comparison is None:
+        return None
+    try:
+        return comparison.noise(comparison.rounded(resolved.placements, _wanted(plan, resolved, choice), (turns,)))[0]
+    except ModelError:
+        return None  # the trial tells why
+
+
+def _wanted(plan: QuantPlan, resolved: Resolved, choice: WeightChoice) -> Wanted:
+    codes = choice.rounding != "nearest"
+    return Wanted(codes, choice.bias_correction is not False, codes and are_scales_free(plan), resolved.given)
 
 
 def are_scales_free(plan: QuantPlan) -> bool:
@@ -170,7 +199,16 @@ class _Comparison:
             return None  # the trial tells why
 
     def best(self, candidates: Sequence[_Rounded]) -> _Rounded:
-        """The candidate with the least relative squared error against the float model, summed over the outputs.
+        """The candidate with the least :meth:`noise`.
+
+        Raises:
+            ModelError: onnxruntime cannot run a candidate.
+        """
+        noise = self.noise(candidates)
+        return candidates[noise.index(min(noise))]
+
+    def noise(self, candidates: Sequence[_Rounded]) -> list[float]:
+        """The relative squared error of each candidate against the float model, summed over the outputs.
 
         Raises:
             ModelError: onnxruntime cannot run a candidate.
@@ -185,7 +223,7 @@ class _Comparison:
             self.insert(quantized, [], candidate.grids)
             session = Session(quantized, optimize=True, precise=True, what="the quantized model")
             noise.append(shares.of(session.run(feeds, shares.names) for feeds in self.held))
-        return candidates[noise.index(min(noise))]
+        return noise
 
 
 def _turns(placements: Sequence[Placement], insert: Insert) -> Insert | None:

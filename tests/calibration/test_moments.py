@@ -12,6 +12,7 @@ from onnxqat.data.data import open_data
 from onnxqat.data.inputs import of_graph
 from onnxqat.insertion import rounding_choice
 from onnxqat.placement.table_overrides import Overrides
+from onnxqat.types import Placement, QParams, QType, Remark
 from tests.passes.checks import ort_run
 
 TEXT = """<ir_version: 8, opset_import: ["": 17]>
@@ -49,7 +50,7 @@ def test_stages_follow_the_chains_of_layers() -> None:
     model = ir.from_proto(network())
     layers = [node for node in model.graph if node.op_type == "Conv"]
     data = open_data({"x": samples(8, 1)}, of_graph(model.graph), batch_size=8)
-    found = moments.in_turn(model, layers, lambda copy, remarks: None, data)
+    found = moments.in_turn(model, layers, (), lambda copy, remarks: None, data)
     assert [[node.name for node in stage] for stage, _ in found] == [["c1"], ["c2", "c3"], ["c4"]]
 
 
@@ -58,11 +59,54 @@ def test_nothing_is_taken_from_layers_that_stand_behind_no_quantizer() -> None:
     layers = [node for node in model.graph if node.op_type == "Conv"]
     data = open_data({"x": samples(8, 1)}, of_graph(model.graph), batch_size=8)
     alone = [each for _, found in moments.alone(model, layers, (), data) for each in found]
-    in_turn = [each for _, found in moments.in_turn(model, layers, lambda copy, remarks: None, data) for each in found]
+    in_turn = [
+        each for _, found in moments.in_turn(model, layers, (), lambda copy, remarks: None, data) for each in found
+    ]
     for one, two in zip(alone, in_turn, strict=True):
         assert one.count == two.count
         np.testing.assert_allclose(one.first, two.first, rtol=1e-4, atol=1e-3)
         np.testing.assert_allclose(two.taken, 0, atol=1e-3)
+
+
+def test_what_the_range_of_a_layers_input_clips_is_not_made_up_for() -> None:
+    """A range is cut where the network does not miss it, and a bias that makes up for it moves all other values."""
+    model = ir.from_proto(network())
+    first = next(node for node in model.graph if node.name == "c1")
+    data = open_data({"x": samples(8, 1)}, of_graph(model.graph), batch_size=8)
+    bits = QType.of(8, signed=True)
+    grid = QParams(np.float32(1 / 127), np.int8(0), bits)
+    placed = [Placement("x", grid, "of the test")]
+
+    def cut(copy: ir.Model, remarks: list[Remark]) -> None:
+        """Clip the input and round nothing."""
+        node = next(node for node in copy.graph if node.name == "c1")
+        low, high = (ir.tensor(np.float32(end / 127)) for end in (bits.quant_min, bits.quant_max))
+        ends = [ir.Value(name=name, const_value=tensor) for name, tensor in (("low", low), ("high", high))]
+        for end in ends:
+            copy.graph.initializers[str(end.name)] = end
+        clip = ir.node("Clip", [node.inputs[0], *ends])
+        clip.outputs[0].name = "cut"
+        copy.graph.insert_before(node, clip)
+        node.replace_input_with(0, clip.outputs[0])
+
+    assert np.abs(samples(8, 1)).max() > 1.5
+    (_, (moment,)), *_ = moments.in_turn(model, [first], placed, cut, data)
+    np.testing.assert_allclose(moment.taken, 0, atol=1e-3)  # float32 sums of 288 places
+
+
+def test_narrow_weights_see_more_places_of_a_sample() -> None:
+    """The nine inputs of a depthwise filter ask for few places, but those of a hundred samples go together."""
+    text = """<ir_version: 8, opset_import: ["": 17]> g (float[N, 4, 32, 32] x) => (float[N, 4, 32, 32] y) {
+        [deep] y = Conv <group = 4, pads = [1, 1, 1, 1]> (x, w) }"""
+    proto = onnx.parser.parse_model(text)
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((4, 1, 3, 3), np.float32), "w"))
+    model = ir.from_proto(proto)
+    data = open_data({"x": np.ones((8, 4, 32, 32), np.float32)}, of_graph(model.graph), batch_size=8)
+    counts = {}
+    for narrow in (False, True):
+        ((_, (moment,)),) = moments.alone(model, list(model.graph), (), data, narrow=narrow)
+        counts[narrow] = moment.count
+    assert counts == {False: 8 * moments.FEWEST, True: 8 * moments.PLACES_OF_NARROW}
 
 
 def test_what_layers_in_front_lose_is_made_up_for(monkeypatch: pytest.MonkeyPatch) -> None:
