@@ -14,9 +14,9 @@ from onnxqat.types import QType, Remark, TensorSpec
 CHOSEN = "percentile 99.9"
 
 
-def calibrated() -> Any:
+def calibrated(bits: int = 8) -> Any:
     """One tensor whose range by the error at the outputs is a percentile."""
-    observer = create(TensorSpec(QType.of(8, signed=False), observer="auto"))
+    observer = create(TensorSpec(QType.of(bits, signed=False), observer="auto"))
     assert isinstance(observer, auto.Observer)
 
     def choose_ranges(data: object) -> tuple[Remark, ...]:
@@ -31,7 +31,7 @@ def calibrated() -> Any:
     [
         ({CHOSEN: 0.2, "mse": 0.1}, "mse"),
         ({CHOSEN: 0.1, "mse": 0.2}, CHOSEN),
-        ({CHOSEN: 0.1, "mse": 0.09}, CHOSEN),
+        ({CHOSEN: 0.1, "mse": 0.098}, CHOSEN),
         ({CHOSEN: None, "mse": None}, CHOSEN),  # no layers are rounded in turn
     ],
 )
@@ -42,3 +42,11 @@ def test_held_out_samples_decide(noises: dict[str, float | None], choice: str) -
     said = range_trial.choose(model, data, lambda: noises[observer.choice])
     assert observer.choice == choice
     assert ("held-out" in said[0].message) == (choice == "mse")
+
+
+def test_ranges_of_few_bits_stay_as_chosen() -> None:
+    model: Any = calibrated(bits=4)
+    data: Any = None
+    observer = model.observers["x"]
+    range_trial.choose(model, data, lambda: {CHOSEN: 0.2, "mse": 0.1}[observer.choice])
+    assert observer.choice == CHOSEN
