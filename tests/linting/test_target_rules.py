@@ -43,6 +43,14 @@ def test_what_a_target_wants_has_no_findings() -> None:
     assert lint(model(), ORT).findings == ()
 
 
+def test_a_normalization_that_the_target_needs_written_out_is_named() -> None:
+    body = "n = RMSNormalization(x, g) y = MatMul(n, w)"
+    constants = {"g": np.ones(4, np.float32), "w": np.ones((4, 2), np.float32)}
+    source = model(body, constants, inputs="float[3,4] x", outputs="float[3,2] y", opset=23)
+    named = [finding.message for finding in lint(source, "rknn").findings]
+    assert any("RMSNormalization" in message for message in named)
+
+
 def calls_of_lint(outputs: int) -> int:
     names = ", ".join(f"s{i}" for i in range(outputs))
     text = f"m = MatMul(x, w) {names} = Split<axis = 1, num_outputs = {outputs}>(m) y = Relu(s0)"

@@ -94,7 +94,9 @@ def _indices(file: LintContext) -> Iterator[Found]:
 def _interior(file: LintContext) -> Iterator[Found]:
     if file.plain is None:
         return
-    inside = {id(file.plain.originals[str(n.name)]) for n in normalizations.parts(file.plain.model.graph)}
+    # Preparing may have written operators out: their parts are no nodes of the file, and no quantizer lies between them.
+    originals = (file.plain.originals.get(str(n.name)) for n in normalizations.parts(file.plain.model.graph))
+    inside = {id(node) for node in originals if node is not None}
     for quantizer in file.quantizers:
         maker = None if quantizer.stored else quantizer.input.producer()
         users = quantizer.readers
