@@ -26,6 +26,7 @@ from onnxqat.metrics._closeness import Difference
 from onnxqat.metrics._paired import Paired, pair
 from onnxqat.runtime import broken_model, non_finite
 from onnxqat.runtime.session import Session, main_values
+from onnxqat.subgraphs.boundary import CUT_SELECTION
 from onnxqat.types import Remark
 from onnxqat.validation import first_divergence, machine, parity, remedies, result, saturated_sums, verdicts
 from onnxqat.validation.accuracy import AccuracyLimits
@@ -243,10 +244,11 @@ class _Work:
             dynamic = model_inputs.static_batch(self.plain.inputs) is None
             few = non_finite.few(feeds, FEW, dynamic=dynamic)
             self.origin = non_finite.origin(self.quantized, self.original, [few])
-        self._count_right(runs, labels)
+        counted = dict(runs)  # accuracy is not asked of the run in integers
         if self.integers is not None:
             runs[INTEGERS] = self.integers.run(feeds)
-        self._compare_outputs(runs)
+        self._compare_outputs(runs)  # first, since it says which shapes do not fit together
+        self._count_right(counted, labels)
         count = first.shape[0] if first.ndim else 1
         if self.limit is None or self.tensor_samples < self.limit:
             self._compare_tensors(feeds, count)
@@ -266,7 +268,8 @@ class _Work:
                 value, other = runs[run][name], runs[against][name]
                 if value.shape != other.shape:
                     text = f"output {name!r} has shape {list(value.shape)} in one model and {list(other.shape)} in the other"
-                    raise ModelError("model-invalid", text)
+                    hint = f"give the model that the file was made from; of both, {CUT_SELECTION}, such as NonMaxSuppression"
+                    raise ModelError("model-invalid", text, hint=hint)
                 key = (name, run, against)
                 if key not in self.compared:
                     self.compared[key] = OutputMeter(self._classifier(reference))

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -305,6 +306,16 @@ def test_bad_input_is_refused(pair: Pair) -> None:
     with pytest.raises(ModelError) as different:
         validate(other, quantized, {"image": tiny.images(2)})
     assert "scores" in different.value.message
+
+
+def test_rows_that_quantization_chooses_otherwise_are_to_be_cut_off() -> None:
+    head = '<ir_version: 8, opset_import: ["": 17]> g (float[N,4] x) => (int64[2,K] rows) '
+    plain = onnx.parser.parse_model(head + "{ y = Relu(x) rows = NonZero(y) }")
+    pairs = "s = Constant<value_float=1.0>() q = QuantizeLinear(x, s) d = DequantizeLinear(q, s)"
+    coarse = onnx.parser.parse_model(head + "{ " + pairs + " y = Relu(d) rows = NonZero(y) }")
+    with pytest.raises(ModelError) as different:
+        validate(plain, coarse, {"x": np.full((2, 4), 0.25, np.float32)})
+    assert "onnxqat cut" in different.value.hint
 
 
 def test_random_data_is_marked(pair: Pair) -> None:

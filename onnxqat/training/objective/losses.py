@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from onnxqat.errors import DataError, UsageError
+from onnxqat.subgraphs.boundary import CUT_SELECTION
 from onnxqat.training.objective.relevance import DifferenceWeights
 
 Distance = Literal["auto", "kl", "mse"]
@@ -27,7 +28,6 @@ IGNORED = -100
 PROBABILITY_TOLERANCE = 1e-3
 """Largest distance of the sum of a sample's probabilities from 1: half floats, rounded to four digits."""
 
-_CUT = "cut off what only chooses among results, with `onnxqat cut MODEL --outputs TENSOR`"
 _SMALLEST_PROBABILITY = 1e-12
 _SMALLEST_POWER = 1e-12
 
@@ -164,13 +164,13 @@ class Loss:
             raise UsageError(
                 "option-invalid",
                 f"outputs {shapes[0]} of the model and {shapes[1]} of the teacher differ",
-                hint=f"give a teacher with the same outputs; of both, {_CUT}, such as NonMaxSuppression",
+                hint=f"give a teacher with the same outputs; of both, {CUT_SELECTION}, such as NonMaxSuppression",
             )
         if not found:
             raise UsageError(
                 "option-invalid",
                 "the model has no floating-point output to compare with the teacher's",
-                hint=f"{_CUT}, such as ArgMax",
+                hint=f"{CUT_SELECTION}, such as ArgMax",
             )
         found = [(s, t, w) for s, t, w in found if s.numel()] or found[:1]  # one without values says nothing
         student, target, _ = found[0]
