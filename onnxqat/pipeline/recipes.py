@@ -38,6 +38,7 @@ FOLD = (
     "fold-gemm-scalars",
     "batchnorm-to-affine",
     "pad-all-axes",
+    "resize-all-axes",
     "fold-pad",
     "matmul-bias-to-gemm",
     "gemm-to-matmul",
