@@ -23,7 +23,7 @@ from onnxqat.subgraphs.subgraph import reads
 
 SELECTING = frozenset({"ArgMax", "ArgMin", "Compress", "NonMaxSuppression", "NonZero", "TopK", "Unique"})
 CUT_SELECTION = "cut off what only chooses among results, with `onnxqat cut MODEL --outputs TENSOR`"
-"""What to do with outputs whose number of rows depends on values, for hints."""
+"""Remedy for outputs whose number of rows depends on values, for hints."""
 DECODING = frozenset({"ImageDecoder", "Resize", "Upsample"})
 _LAYERS = frozenset({"Einsum", *RECURRENT})  # their rows name no weight; any constant of theirs is one
 _KNOWN_DOMAINS = frozenset({"", "ai.onnx"})
