@@ -200,7 +200,7 @@ def auto(
     record = Journal(Path(output), of, origin)
     with scratch() as folder:
         search = Search(task, parts, clock, record, folder)
-        search.resume([] if restart else record.read())
+        search.resume([] if restart else record.read(), None if restart else record.left())
         steps = moves.all_moves()
         planned = plan.of(search, steps)
         task.tell(f"plan: {', '.join(map(str, planned))}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -18,7 +19,7 @@ import onnx_ir as ir
 from onnxqat._version import __version__
 from onnxqat.autotune.attempt import Attempt, Tried
 from onnxqat.autotune.variants import Variant
-from onnxqat.errors import UsageError
+from onnxqat.errors import QatError, UsageError
 from onnxqat.graph import atomic, io, provenance, query
 from onnxqat.placement.table_overrides import Overrides
 
@@ -26,6 +27,14 @@ SO_FAR = "so_far.qdq.onnx"
 """The best of a search that has not ended: judged, not proven."""
 
 FOLDER, FILE = "search", "search.json"
+
+UNFINISHED = "unfinished{}.qdq.onnx"
+"""The best of an attempt that is not over, beside the files of those that are; each run has a number of its own, since it
+replaces no file that it reads."""
+
+_MADE = "onnxqat.search"
+"""Metadata of that file: the key of its search, and the attempt. They are of one piece with it, so a run that is killed
+leaves both or neither."""
 
 
 def key(**choices: Any) -> str:
@@ -49,6 +58,8 @@ class Journal:
     def __init__(self, output: Path, of: str, origin: tuple[str, str]) -> None:
         self._output, self._key, self._origin = output, of, origin
         self._folder = output / FOLDER
+        numbered = (self._folder / UNFINISHED.format(number) for number in itertools.count())
+        self._unfinished = next(path for path in numbered if not path.exists())
         if self._holds_something_else():
             text = f"{self._folder} is there, and holds no record of a search: its files are not touched"
             raise UsageError("option-invalid", text, hint="give another folder with -o")
@@ -76,25 +87,45 @@ class Journal:
         return self._folder / f"{number}.qdq.onnx"
 
     def write(self, tried: Iterable[Tried], needed: Iterable[Path]) -> None:
-        """Record all attempts; files of attempts that are not `needed` are removed."""
+        """Record all attempts; files that are not `needed` are removed."""
         attempts = list(tried)
         entries = [_entry(each) for each in attempts]
         atomic.make_folder(self._folder)
         content = json.dumps({"key": self._key, "attempts": entries}, indent=1)
         atomic.write_atomic(self._folder / FILE, content.encode())
-        kept = set(needed)
-        for each in attempts:
-            if each.path not in kept and each.path.parent == self._folder:
-                each.path.unlink(missing_ok=True)
+        kept = {*needed, self._unfinished}
+        for path in (*(each.path for each in attempts), *self._all_unfinished()):
+            if path not in kept and path.parent == self._folder:
+                path.unlink(missing_ok=True)
 
-    def keep(self, best: Path) -> None:
-        """Make `best` the file that an interruption leaves."""
+    def keep(self, best: Path, unfinished: Attempt | None = None) -> None:
+        """Make `best` the file that an interruption leaves; `unfinished` is its attempt, where that is not over."""
+        if unfinished is not None:
+            quantized = io.load(best)
+            quantized.metadata_props[_MADE] = json.dumps({"key": self._key, **dataclasses.asdict(unfinished)})
+            io.save(quantized, self._unfinished)
         self.save(best, SO_FAR)
+
+    def left(self) -> Tried | None:
+        """The best of an attempt of the same search that was ended; None where there is none."""
+        found = [each for each in map(self._read_unfinished, self._all_unfinished()) if each is not None]
+        return min(found, key=lambda made: made.drop, default=None)
+
+    def _all_unfinished(self) -> list[Path]:
+        return sorted(self._folder.glob(UNFINISHED.format("*")))
+
+    def _read_unfinished(self, path: Path) -> Tried | None:
+        try:
+            found = json.loads(io.load(path).metadata_props[_MADE])
+            return Tried(_attempt(found), path) if found["key"] == self._key else None
+        except (QatError, ValueError, KeyError, TypeError):
+            return None  # not written by this version
 
     def save(self, path: Path, name: str) -> Path:
         """Write the file `path` into the output folder, with what it was made from."""
         atomic.make_folder(self._output)
         quantized = io.load(path)
+        quantized.metadata_props.pop(_MADE, None)
         recorded = provenance.of(quantized)
         made_from = dataclasses.replace(recorded, float_model=self._origin[0], float_sha256=self._origin[1])
         provenance.write(quantized, made_from)
@@ -111,9 +142,12 @@ def _entry(tried: Tried) -> dict[str, Any]:
 
 
 def _tried(entry: Mapping[str, Any], folder: Path) -> Tried:
+    return Tried(_attempt(entry), folder / entry["file"], _variant(entry["variant"]))
+
+
+def _attempt(entry: Mapping[str, Any]) -> Attempt:
     fields = {field.name: entry[field.name] for field in dataclasses.fields(Attempt)}
-    attempt = Attempt(**{**fields, "commands": tuple(entry["commands"])})
-    return Tried(attempt, folder / entry["file"], _variant(entry["variant"]))
+    return Attempt(**{**fields, "commands": tuple(entry["commands"])})
 
 
 def _variant(entry: Mapping[str, Any] | None) -> Variant | None:

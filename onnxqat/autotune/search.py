@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 import statistics
 import time
@@ -188,13 +187,20 @@ class Search:
         self.remark(f"no time for: {', '.join(names)}")
         self.cut_short = True
 
-    def resume(self, found: list[Tried]) -> None:
-        """Go on from the attempts of an earlier run, where the files of the best ones are there."""
+    def resume(self, found: list[Tried], left: Tried | None) -> None:
+        """Go on from the attempts of an earlier run, where the files of the best ones are there.
+
+        Args:
+            found: attempts that were over.
+            left: the best of one that was not.
+        """
         self.tried = found
         if not found or not self.best.path.is_file() or not (self.calibrated or self.best).path.is_file():
             self.tried = []
             return
         self._names.update(tried.attempt.name for tried in found)
+        if left is not None and left.drop < self.best.drop:
+            self._record(left)
         self.remark(f"{len(found)} attempts are those of an earlier run; --restart makes them anew")
 
     def insert(self, variant: Variant, *, quietly: bool = False) -> bool:
@@ -267,11 +273,13 @@ class Search:
         if path != kept:
             io.copy(path, kept)
         attempt = Attempt(name, drop, time.monotonic() - began, value, commands, written)
-        first = not self.tried or drop < self.best.drop
-        self.tried.append(Tried(attempt, kept, variant))
         self._names.add(name)
-        if first:
+        if not self.tried or drop < self.best.drop:
             self._journal.keep(kept)
+        self._record(Tried(attempt, kept, variant))
+
+    def _record(self, made: Tried) -> None:
+        self.tried.append(made)
         needed = [t.path for t in (self.best, self.calibrated) if t is not None]
         self._journal.write(self.tried, needed)
 
@@ -314,17 +322,32 @@ class Search:
         def deploy(trained: Path) -> Path:
             return Path(fold_batchnorm(trained, output=self.folder / "folded.onnx").model) if kept else trained
 
+        best, value = self.best.drop, None
+
+        def drop_of(file: Path) -> float:
+            nonlocal value
+            drop, value = self.drop(file)
+            return drop
+
+        def better(file: Path, drop: float, steps: int) -> None:
+            """Keep the file of a run that is not over, where it is the best of all."""
+            if drop >= best:
+                return
+            lines, written = self._learned(start, steps, seed=seed, kept=kept)
+            seconds = time.monotonic() - began
+            self._journal.keep(file, Attempt(f"unfinished: {name}", drop, seconds, value, lines, written))
+
         tuning = Tuning(
             data=self._parts.training,
             labelled=labelled,
             teacher=self.original,
             judge=self.held_judge if self._score is None else None,
-            drop_of=lambda file: self.drop(file)[0],
+            drop_of=drop_of,
             deploy=deploy,
             target_drop=self.target_drop,
             seed=seed,
             device=self._task.device,
-            better=functools.partial(self._better, self.best.drop),
+            better=better,
         )
         target = self.folder / "tuned.onnx"
         tuned = tuning.run(path, target, self.clock, reserve=self.reserve)
@@ -335,11 +358,6 @@ class Search:
             lines, written = self._learned(start, tuned.steps, seed=seed, kept=kept)
             self.judge(name, deploy(target), began=began, commands=lines, written=written)
         return tuned.trained
-
-    def _better(self, best: float, file: Path, drop: float) -> None:
-        """Keep the file of a run that is not over, where it is the best of all."""
-        if drop < best:
-            self._journal.keep(file)
 
     def _learned(self, start: Tried, steps: int, *, seed: int, kept: bool) -> tuple[tuple[str, ...], str]:
         """Commands of a run of `steps` steps from `start`, and the name of the file that they write."""

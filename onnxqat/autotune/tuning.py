@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import time
 from collections.abc import Callable
@@ -64,7 +65,8 @@ class Tuning:
         deploy: makes a deployed file of a trained one, and says where it is.
         target_drop: the run ends once the loss is no larger.
         seed, device: as in :func:`onnxqat.finetune`.
-        better: called with a deployed file that is the best of the run so far, and its loss.
+        better: called with a deployed file that is the best of the run so far, its loss, and the length of the run in
+            steps; 0 while a run is timed.
     """
 
     data: Data
@@ -76,7 +78,7 @@ class Tuning:
     target_drop: float
     seed: int
     device: str | None
-    better: Callable[[Path, float], None] = lambda _file, _drop: None
+    better: Callable[[Path, float, int], None] = lambda _file, _drop, _steps: None
     _best: list[float] = dataclasses.field(default_factory=list)
 
     def run(self, start: Path, output: Path, budget: Budget, reserve: float) -> Tuned:
@@ -91,7 +93,8 @@ class Tuning:
             text = f"no time to fine-tune: a step takes {step:.2g} s, and {max(budget.left, 0.0):.0f} s are left"
             return Tuned(False, Remark(text, source="auto"), cut_short=True)
         every = max(_steps_per_score(step, score), -(-steps // MOST_SCORES))
-        done = self._finetune(start, output, lambda module: self._score(module, start), max_steps=steps, every=every)[0]
+        score_of = functools.partial(self._score, start=start, steps=steps)
+        done = self._finetune(start, output, score_of, max_steps=steps, every=every)[0]
         if done == steps:
             return Tuned(True, cut_short=steps < self._largest_length(epoch), steps=done)
         met = Remark(f"fine-tuning met the target after {done} of {steps} steps", source="auto")
@@ -114,7 +117,7 @@ class Tuning:
             """Scores the start; nothing depends on the score of so short a run."""
             if not scores:
                 began = time.monotonic()
-                self._score(module, start)
+                self._score(module, start, steps=0)
                 scores.append(time.monotonic() - began)
             return -math.inf
 
@@ -123,7 +126,7 @@ class Tuning:
         spans = np.diff(marks)
         return float(np.median(spans)) if len(spans) else math.inf, scores[0], epoch
 
-    def _score(self, module: nn.Module, start: Path) -> float:
+    def _score(self, module: nn.Module, start: Path, steps: int) -> float:
         """Return minus the loss of `module`.
 
         Without a judge, or where it is the best so far or meets the target, its file is judged too, and kept.
@@ -136,7 +139,7 @@ class Tuning:
         file = self.deploy(put_back(module, start, start.with_name("scored.onnx")))
         drop = max(drop, self.drop_of(file))
         self._best.append(drop)
-        self.better(file, drop)
+        self.better(file, drop, steps)
         return -drop
 
     def _finetune(

@@ -492,3 +492,31 @@ def test_a_folder_that_holds_something_else_is_not_touched(model: onnx.ModelProt
     with pytest.raises(UsageError, match="are not touched"):
         onnxqat.auto(model, data={"image": tiny.images(40)}, output=tmp_path, target_drop=1e9)
     assert (tmp_path / "search" / "0.qdq.onnx").read_bytes() == b"mine"
+
+
+def test_the_best_of_a_training_that_was_ended_is_not_lost(
+    model: onnx.ModelProto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Later runs that do not come as far end with it."""
+    drops = [-0.3, -0.5, -0.2]
+
+    def improved(self: tuning.Tuning, start: Path, *_: Any, **__: Any) -> None:
+        better = io.load(start)
+        assert isinstance(better, ir.Model)
+        better.doc_string = "the best"
+        self.better(Path(io.save(better, tmp_path / "better.onnx")), drops.pop(), 40)
+        (tmp_path / "better.onnx").unlink()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(moves, "ORDER", ("calibrate", "finetune"))
+    given = {"data": {"image": tiny.images(40)}, "overrides": BITS, "target_drop": -1.0, "output": tmp_path}
+    monkeypatch.setattr(tuning.Tuning, "run", improved)
+    for _ in range(len(drops)):
+        with pytest.raises(KeyboardInterrupt):
+            onnxqat.auto(model, "academic", **given)
+    monkeypatch.setattr(tuning.Tuning, "run", lambda *_, **__: tuning.Tuned(False))
+    result = onnxqat.auto(model, "academic", **given)
+    assert (result.chosen, result.drop) == ("unfinished: fine-tuned", -0.5)
+    assert "--max-steps 40" in result.commands[-1]
+    assert io.load(result.model).doc_string == "the best"
+    assert "onnxqat.search" not in io.load(result.model).metadata_props
