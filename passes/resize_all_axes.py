@@ -18,7 +18,7 @@ class ResizeAllAxes(Pass):
     onnxruntime (1.32) moves Transpose through Resize when integer convolutions around it take another layout, and then
     reads scales and sizes as those of all axes: its default session refuses a file whose Resize has axes.
 
-    1. The scale of an axis that was not named is 1, its size that of the input, which a Shape gives.
+    1. The scale of an axis that was not named is 1, its size that of the input, which a Shape gives where it is not known.
     2. Left alone: unknown rank; regions; sizes that keep proportions, which other axes would take part in.
 
     Tolerance: none. ::
@@ -50,8 +50,11 @@ class ResizeAllAxes(Pass):
         place = {int(axis) % rank: at for at, axis in enumerate(query.attribute(node, "axes", ()))}
         order = np.asarray([place.get(axis, len(place) + axis) for axis in range(rank)], np.int64)
         name = names.fresh(f"{given.name}_all_axes")
-        if index == _SCALES:
-            complete = build.constant(scope, name, np.append(values, np.ones(rank, np.float32))[order], before=node)
+        shape = () if image.shape is None else tuple(image.shape)
+        known = all(isinstance(size, int) for axis, size in enumerate(shape) if axis not in place)
+        if index == _SCALES or known:
+            others = np.ones(rank, values.dtype) if index == _SCALES else np.asarray([_or_0(size) for size in shape])
+            complete = build.constant(scope, name, np.append(values, others).astype(values.dtype)[order], before=node)
         else:
             complete = self._sizes(scope, node, order, name, names)
         node.replace_input_with(index, complete)
@@ -78,3 +81,8 @@ class ResizeAllAxes(Pass):
         named = len(query.attribute(node, "axes", ()))
         both = make("Concat", [given, whole], names.fresh(f"{name}_and_input"), named + len(order))
         return make("Gather", [both, indices], name, len(order))
+
+
+def _or_0(size: object) -> int:
+    """`size`, or 0 for an axis of unknown size, which is one of those that are named."""
+    return size if isinstance(size, int) else 0

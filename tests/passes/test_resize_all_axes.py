@@ -24,6 +24,17 @@ def test_constant_scales() -> None:
     )
 
 
+def test_constant_sizes_of_an_image_whose_other_axes_are_known() -> None:
+    """Compilers want them as constants."""
+    check_pass(
+        ResizeAllAxes(),
+        f"{HEAD} g (float[1,2,H,W] x) => (float[1,2,6,5] y) <int64[2] s = {{5, 6}}> {{ y = Resize<axes = [3, 2]>(x, , , s) }}",
+        f"{HEAD} g (float[1,2,H,W] x) => (float[1,2,6,5] y) <int64[4] s_all_axes = {{1, 2, 6, 5}}> "
+        "{ y = Resize(x, , , s_all_axes) }",
+        inside_function="left",
+    )
+
+
 @pytest.mark.parametrize("resize", ["axes = [2, 3]> (r, , , size)", "axes = [2, 3]> (r, , scale)"])
 def test_the_default_session_takes_it_between_integer_convolutions(resize: str) -> None:
     model = onnx.parser.parse_model(
