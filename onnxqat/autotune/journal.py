@@ -112,7 +112,10 @@ class Journal:
         return min(found, key=lambda made: made.drop, default=None)
 
     def _all_unfinished(self) -> list[Path]:
-        return sorted(self._folder.glob(UNFINISHED.format("*")))
+        """Files of those names, and no others that begin like them."""
+        stem, suffix = UNFINISHED.split("{}")
+        found = sorted(self._folder.glob(UNFINISHED.format("*")))
+        return [path for path in found if path.name.removeprefix(stem).removesuffix(suffix).isdecimal()]
 
     def _read_unfinished(self, path: Path) -> Tried | None:
         try:
@@ -132,8 +135,9 @@ class Journal:
         return Path(io.save(quantized, self._output / name))
 
     def end(self) -> None:
-        """Remove the best so far: the result has taken its place."""
+        """Remove the best so far, and the best of the last attempt on its way: the result has taken their place."""
         (self._output / SO_FAR).unlink(missing_ok=True)
+        self._unfinished.unlink(missing_ok=True)
 
 
 def _entry(tried: Tried) -> dict[str, Any]:

@@ -330,12 +330,12 @@ class Search:
             return drop
 
         def better(file: Path, drop: float, steps: int) -> None:
-            """Keep the file of a run that is not over, where it is the best of all."""
+            """Keep the file of a run that is not over, where it is the best of all; one that is timed is no attempt."""
             if drop >= best:
                 return
             lines, written = self._learned(start, steps, seed=seed, kept=kept)
-            seconds = time.monotonic() - began
-            self._journal.keep(file, Attempt(f"unfinished: {name}", drop, seconds, value, lines, written))
+            unfinished = Attempt(f"unfinished: {name}", drop, time.monotonic() - began, value, lines, written)
+            self._journal.keep(file, unfinished if steps else None)
 
         tuning = Tuning(
             data=self._parts.training,

@@ -7,7 +7,6 @@ import json
 import math
 import re
 import shlex
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +19,15 @@ from onnx import helper, numpy_helper
 import onnxqat
 from onnxqat.autotune import budget as budgets
 from onnxqat.autotune import moves, reconstruction, sensitivity, tuning
-from onnxqat.autotune.attempt import Attempt, Tried
 from onnxqat.autotune.budget import Budget
-from onnxqat.autotune.journal import Journal
 from onnxqat.autotune.moves import finetune_again
 from onnxqat.autotune.scoring import FEWEST_TOP1, Judge
 from onnxqat.autotune.search import Search
-from onnxqat.autotune.variants import Variant
 from onnxqat.cli import main
 from onnxqat.data import inputs as model_inputs
 from onnxqat.data.data import open_data
 from onnxqat.errors import DataError, UsageError
-from onnxqat.graph import io, qdq
+from onnxqat.graph import io
 from onnxqat.placement.table_overrides import Overrides
 from onnxqat.report.build_auto import from_auto
 from onnxqat.runtime.session import Session
@@ -261,68 +257,6 @@ def test_without_time_nothing_is_trained(model: onnx.ModelProto, tmp_path: Path)
     assert from_auto(met, given, longer=again).next_command.startswith("onnxqat explain ")
 
 
-def test_an_interruption_leaves_the_best_so_far(
-    model: onnx.ModelProto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(*_: Any, **__: Any) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(reconstruction, "MOST", 20)
-    monkeypatch.setattr(tuning.Tuning, "run", interrupted)
-    given = {"data": {"image": tiny.images(40)}, "overrides": BITS, "target_drop": 0.0}
-    with pytest.raises(KeyboardInterrupt):
-        onnxqat.auto(model, "academic", output=tmp_path, **given)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["search", "so_far.qdq.onnx"]
-    assert qdq.is_quantized(io.load(tmp_path / "so_far.qdq.onnx"))
-
-
-def test_a_later_run_goes_on_where_the_first_was_ended(
-    model: onnx.ModelProto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told: list[str] = []
-
-    def ended(line: str) -> None:
-        told.append(line)
-        if line == "observer percentile":
-            raise KeyboardInterrupt
-
-    given = {"data": {"image": tiny.images(40)}, "overrides": BITS, "target_drop": -1.0, "output": tmp_path}
-    with pytest.raises(KeyboardInterrupt):
-        onnxqat.auto(model, "academic", progress=ended, **given)
-    best = min((a.read_bytes() for a in (tmp_path / "search").glob("*.onnx")), key=len)
-    assert best
-    assert told[1:] == ["calibrated", "observer mse", "observer percentile"]
-    monkeypatch.setattr(moves, "ORDER", moves.ORDER[:3])
-    after: list[str] = []
-    result = onnxqat.auto(model, "academic", progress=after.append, **given)
-    assert after[1] == "observer percentile"
-    assert [a.name for a in result.attempts][:3] == ["calibrated", "observer mse", "observer percentile"]
-    assert any("2 attempts are those of an earlier run" in r.message for r in result.remarks)
-    assert not (tmp_path / "so_far.qdq.onnx").exists()
-    # Another target is the same search, other choices are not, and neither is one that is to begin anew.
-    again = onnxqat.auto(model, "academic", **{**given, "target_drop": 1e9})
-    assert again.attempts == result.attempts
-    other = {**given, "overrides": dataclasses.replace(BITS, weight_bits=3), "target_drop": 1e9}
-    assert len(onnxqat.auto(model, "academic", **other).attempts) == 1
-    assert len(onnxqat.auto(model, "academic", restart=True, **{**given, "target_drop": 1e9}).attempts) == 1
-
-
-@pytest.mark.parametrize(
-    "damage", [lambda text: "", lambda text: "[]", lambda text: '{"key": 1}', lambda text: text[:-20]]
-)
-def test_a_record_that_is_none_is_left(tmp_path: Path, damage: Callable[[str], str]) -> None:
-    record = Journal(tmp_path, "a key", ("", ""))
-    record.path(0).write_bytes(b"of a run that was killed before its first attempt ended")
-    assert Journal(tmp_path, "a key", ("", "")).read() == []
-    made = [Tried(Attempt("calibrated", 1.0, 2.0), record.path(0), Variant("calibrated", BITS))]
-    record.write(made, needed=())
-    assert record.read() == made
-    assert Journal(tmp_path, "another key", ("", "")).read() == []
-    file = tmp_path / "search" / "search.json"
-    file.write_text(damage(file.read_text()))
-    assert record.read() == []
-
-
 def test_commands_make_the_same_file(model: onnx.ModelProto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(moves, "ORDER", moves.ORDER[:3])
@@ -484,39 +418,3 @@ def test_without_torch_nothing_is_trained(
     assert [a.name for a in result.attempts] == ["calibrated"]
     assert [planned.name for planned in result.plan] == ["calibrated"]
     assert any("torch is not installed" in remark.message for remark in result.remarks)
-
-
-def test_a_folder_that_holds_something_else_is_not_touched(model: onnx.ModelProto, tmp_path: Path) -> None:
-    (tmp_path / "search").mkdir()
-    (tmp_path / "search" / "0.qdq.onnx").write_bytes(b"mine")
-    with pytest.raises(UsageError, match="are not touched"):
-        onnxqat.auto(model, data={"image": tiny.images(40)}, output=tmp_path, target_drop=1e9)
-    assert (tmp_path / "search" / "0.qdq.onnx").read_bytes() == b"mine"
-
-
-def test_the_best_of_a_training_that_was_ended_is_not_lost(
-    model: onnx.ModelProto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Later runs that do not come as far end with it."""
-    drops = [-0.3, -0.5, -0.2]
-
-    def improved(self: tuning.Tuning, start: Path, *_: Any, **__: Any) -> None:
-        better = io.load(start)
-        assert isinstance(better, ir.Model)
-        better.doc_string = "the best"
-        self.better(Path(io.save(better, tmp_path / "better.onnx")), drops.pop(), 40)
-        (tmp_path / "better.onnx").unlink()
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(moves, "ORDER", ("calibrate", "finetune"))
-    given = {"data": {"image": tiny.images(40)}, "overrides": BITS, "target_drop": -1.0, "output": tmp_path}
-    monkeypatch.setattr(tuning.Tuning, "run", improved)
-    for _ in range(len(drops)):
-        with pytest.raises(KeyboardInterrupt):
-            onnxqat.auto(model, "academic", **given)
-    monkeypatch.setattr(tuning.Tuning, "run", lambda *_, **__: tuning.Tuned(False))
-    result = onnxqat.auto(model, "academic", **given)
-    assert (result.chosen, result.drop) == ("unfinished: fine-tuned", -0.5)
-    assert "--max-steps 40" in result.commands[-1]
-    assert io.load(result.model).doc_string == "the best"
-    assert "onnxqat.search" not in io.load(result.model).metadata_props
