@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args
 import numpy as np
 import numpy.typing as npt
 
-from onnxqat import extension
 from onnxqat.data import preprocess_file, processor_config
 from onnxqat.errors import UsageError
 
@@ -84,7 +83,7 @@ def parse(line: str) -> Preprocess:
     """
     if line.endswith(".json"):
         return Preprocess(**processor_config.read(Path(line)))
-    if extension.is_file(line) or extension.entry_point(preprocess_file.KIND.group, line) is not None:
+    if preprocess_file.is_named(line) and line not in _FLAGS:
         preprocess_file.function(line)
         return Preprocess(file=line)
     return parse_steps(line)

@@ -6,6 +6,7 @@ without the batch axis, an array of shape (C, H, W) or (H, W, C).
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,16 @@ KIND = extension.Kind(
 )
 
 
+def is_named(line: str) -> bool:
+    """Check whether `line` is the path of a file or the name of an entry point, and no line of steps.
+
+    Entry points are read from files of all packages that are installed: a line with a step that has a value asks for none.
+    """
+    if extension.is_file(line):
+        return True
+    return not {"=", ","} & {*line} and extension.entry_point(KIND.group, line) is not None
+
+
 def function(name: str) -> Callable[[Image.Image], Any]:
     """The function of a file, or of an entry point; its errors name the file.
 
@@ -36,7 +47,13 @@ def function(name: str) -> Callable[[Image.Image], Any]:
         UsageError: ``name-unknown``; ``option-invalid`` for a file that is missing, cannot be imported or has no function
             ``preprocess``.
     """
-    return extension.blamed(KIND, name, extension.load(KIND, name).preprocess)
+    module = extension.load(KIND, name) if extension.is_file(name) else _installed(name)
+    return extension.blamed(KIND, name, module.preprocess)
+
+
+@functools.cache  # once for all images
+def _installed(name: str) -> ModuleType:
+    return extension.load(KIND, name)
 
 
 def sample(name: str, image: Image.Image, dtype: np.dtype[Any]) -> npt.NDArray[Any]:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from onnxqat import kinds
+from onnxqat import extension, kinds
 from onnxqat.compat.classification import material
 from onnxqat.data import preprocess as lines
 from onnxqat.data.data import open_data
@@ -51,6 +51,17 @@ def test_a_folder_goes_through_it(tmp_path: Path) -> None:
     assert batch["x"].max() < 1
     assert lines.line(steps) == str(tmp_path / "mine.py")
     assert data.identity().preprocess == "mine.py"
+
+
+def test_a_line_of_steps_asks_for_no_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Entry points are read from the files of all packages that are installed."""
+    asked: list[str] = []
+    monkeypatch.setattr(extension, "entry_point", lambda group, name: asked.append(name))
+    assert lines.parse("resize=8,scale=1/255") == lines.Preprocess(resize=8, scale=1 / 255)
+    assert not asked
+    with pytest.raises(UsageError, match="unknown key"):
+        lines.parse("grey-eight")
+    assert asked == ["grey-eight"]
 
 
 def test_no_model_file_makes_it_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
