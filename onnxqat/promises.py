@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 from onnxqat.errors import QatError
+
+CaseT = TypeVar("CaseT")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,6 +63,23 @@ class BrokenError(AssertionError):
 def try_each(trials: Mapping[str, Callable[[], str | None]]) -> tuple[Finding, ...]:
     """Run each trial, by the name of its promise; each returns a remark or None, or raises what is wrong."""
     return tuple(_try(name, trial) for name, trial in trials.items())
+
+
+def of_each(trial: Callable[[CaseT], None], cases: Mapping[str, CaseT]) -> Callable[[], None]:
+    """Return the trial of all `cases`, by name; what is broken is told with the name of its case."""
+
+    def run() -> None:
+        for name, case in cases.items():
+            _of_one(trial, name, case)
+
+    return run
+
+
+def _of_one(trial: Callable[[CaseT], None], name: str, case: CaseT) -> None:
+    try:
+        trial(case)
+    except BrokenError as error:
+        raise BrokenError(f"{name}: {error.message}") from None
 
 
 def _try(name: str, trial: Callable[[], str | None]) -> Finding:

@@ -351,9 +351,8 @@ def _keep_bias_in_range(
             continue
         weight = placements[w].qparams
         bias = np.abs(constants[edge.tensor].astype(np.float64))
-        share = (
-            BIAS_SHARE if edge.decision.bits == ACCUMULATOR else BIAS_CODE_MARGIN
-        )  # fewer are those of the bias alone
+        # Narrower ones hold the bias alone.
+        share = BIAS_SHARE if edge.decision.bits == ACCUMULATOR else BIAS_CODE_MARGIN
         largest = share * 2.0 ** (edge.decision.bits - 1)
         smallest = bias / (float(placements[x].qparams.scale) * largest)
         smallest = (

@@ -14,7 +14,7 @@ from onnxqat import extension
 from onnxqat.errors import QatError
 from onnxqat.metrics._base import Array, BaseMetric, Batch
 from onnxqat.metrics._score import KIND
-from onnxqat.promises import BrokenError, ExtensionCheck, try_each
+from onnxqat.promises import BrokenError, ExtensionCheck, Finding, of_each, try_each
 
 SAMPLES = 24
 CLOSE = 1e-6
@@ -63,11 +63,12 @@ def check(name: str) -> ExtensionCheck:
     metric: type[BaseMetric] = extension.load(KIND, name).Metric
     tasks, reason = _readable(metric)
     if not tasks:
-        findings = try_each({"reads": functools.partial(_refuse, reason)})
-        return ExtensionCheck(extension.key_of(name), findings)
-    trials = {promise: functools.partial(_on_each, trial, metric, tasks) for promise, trial in _TRIALS.items()}
+        refused = Finding("reads", False, f"it reads none of the tasks; {reason}")
+        return ExtensionCheck(extension.key_of(name), (refused,))
+    named = {f"{task.name}{', against the float model' if task.compared else ''}": task for task in tasks}
+    trials = {promise: of_each(functools.partial(trial, metric), named) for promise, trial in _TRIALS.items()}
     tried = f"tried on {', '.join(dict.fromkeys(task.name for task in tasks))}"
-    return ExtensionCheck(extension.key_of(name), try_each({"reads": _fine, **trials}), tried)
+    return ExtensionCheck(extension.key_of(name), (Finding("reads", True), *try_each(trials)), tried)
 
 
 def _tasks() -> Iterator[Task]:
@@ -132,27 +133,6 @@ def _batch(task: Task, outputs: Array, chosen: Array) -> Batch:
     if task.compared:
         return Batch(feeds, named, None, {"y": task.good[chosen]})
     return Batch(feeds, named, task.labels[chosen], None)
-
-
-def _fine() -> None:
-    return None
-
-
-def _refuse(reason: str) -> None:
-    raise BrokenError(f"it reads none of the tasks; {reason}")
-
-
-def _on_each(trial: _Trial, metric: type[BaseMetric], tasks: Sequence[Task]) -> None:
-    for task in tasks:
-        _on_one(trial, metric, task)
-
-
-def _on_one(trial: _Trial, metric: type[BaseMetric], task: Task) -> None:
-    try:
-        trial(metric, task)
-    except BrokenError as error:
-        against = ", against the float model" if task.compared else ""
-        raise BrokenError(f"{task.name}{against}: {error.message}") from None
 
 
 def _number(metric: type[BaseMetric], task: Task) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from onnxqat import extension
 from onnxqat.errors import QatError
-from onnxqat.promises import BrokenError, ExtensionCheck, try_each
+from onnxqat.promises import BrokenError, ExtensionCheck, Finding, of_each, try_each
 from onnxqat.training.objective import _found
 from onnxqat.training.objective.losses import Objective
 
@@ -67,11 +67,12 @@ def check(name: str) -> ExtensionCheck:
     assert loss is not None
     tasks, reason = _readable(loss)
     if not tasks:
-        findings = try_each({"learns": functools.partial(_refuse, reason)})
-        return ExtensionCheck(extension.key_of(name), findings)
-    trials = {promise: functools.partial(_on_each, trial, loss, tasks) for promise, trial in _TRIALS.items()}
+        refused = Finding("learns", False, f"it fits none of the tasks; {reason}")
+        return ExtensionCheck(extension.key_of(name), (refused,))
+    named = {task.name: task for task in tasks}
+    trials = {promise: of_each(functools.partial(trial, loss), named) for promise, trial in _TRIALS.items()}
     tried = f"tried on {'; '.join(task.name for task in tasks)}"
-    return ExtensionCheck(extension.key_of(name), try_each({"learns": _fine, **trials}), tried)
+    return ExtensionCheck(extension.key_of(name), (Finding("learns", True), *try_each(trials)), tried)
 
 
 def _tasks() -> Iterator[Task]:
@@ -139,26 +140,6 @@ def _value(loss: Objective, task: Task, outputs: Tensor, order: Sequence[int] | 
     labels = None if task.labels is None else task.labels[chosen]
     teacher = None if task.teacher is None else tuple(each[chosen] for each in task.teacher)
     return loss((outputs[chosen],), labels, teacher)
-
-
-def _fine() -> None:
-    return None
-
-
-def _refuse(reason: str) -> None:
-    raise BrokenError(f"it fits none of the tasks; {reason}")
-
-
-def _on_each(trial: _Trial, loss: Objective, tasks: Sequence[Task]) -> None:
-    for task in tasks:
-        _on_one(trial, loss, task)
-
-
-def _on_one(trial: _Trial, loss: Objective, task: Task) -> None:
-    try:
-        trial(loss, task)
-    except BrokenError as error:
-        raise BrokenError(f"{task.name}: {error.message}") from None
 
 
 def _gradient(loss: Objective, task: Task) -> None:
