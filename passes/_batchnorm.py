@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Literal
 
 import numpy as np
 import onnx_ir as ir
@@ -12,10 +13,17 @@ from onnxqat.graph import query
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Affine:
-    """``y = x * factor + offset`` along the channel axis, in float64."""
+    """``y = x * factor + offset`` along the channel axis, in float64.
+
+    Attributes:
+        factor: (C,).
+        offset: (C,).
+        axis: channel axis of the tensor: 1, or -1 for the last one.
+    """
 
     factor: np.ndarray
     offset: np.ndarray
+    axis: Literal[1, -1] = 1
 
 
 def affine(node: ir.Node) -> Affine | str:

@@ -36,6 +36,8 @@ FOLD = (
     "mean-to-average-pool",
     "fold-batchnorm",
     "fold-gemm-scalars",
+    "fold-affine",
+    "affine-to-conv",
     "batchnorm-to-affine",
     "pad-all-axes",
     "resize-all-axes",
