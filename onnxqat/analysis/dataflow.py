@@ -16,6 +16,8 @@ from onnxqat.ops import operators as ops
 
 CONVERSIONS = frozenset({"Cast", "CastLike"})
 PARAMETERS_ARE_DATA = frozenset({*RECURRENT, "Where"})
+NOT_DATA = "computes shapes, indices or constants, not data"
+"""Why a node outside of :func:`data_nodes` stays float."""
 
 
 def reached_graphs(graph: ir.Graph) -> Iterator[ir.Graph]:

@@ -70,6 +70,11 @@ def is_qoperator(node: ir.Node) -> bool:
     return node.domain in _OWN and node.op_type.startswith(QOPERATORS)
 
 
+def is_integer_operator(node: ir.Node) -> bool:
+    """Return True for an operator on codes, or of dynamic quantization: no operator of a float graph that a table has."""
+    return is_qoperator(node) or (node.domain in _OWN and node.op_type.startswith((*DYNAMIC, *_BESIDE_DYNAMIC)))
+
+
 def dynamic(nodes: Iterable[ir.Node]) -> list[ir.Node]:
     """Return those of `nodes` that make up dynamic quantization; none where no scale is computed.
 

@@ -14,7 +14,7 @@ from onnxqat import discover
 from onnxqat.analysis import dataflow
 from onnxqat.backends import schema
 from onnxqat.displayed import Displayed
-from onnxqat.graph import build, io, qdq, query
+from onnxqat.graph import build, io, qdq, quantized_forms, query
 from onnxqat.graph.quantizer import Quantizer
 from onnxqat.integer_functions import calls
 from onnxqat.linting import joins
@@ -104,7 +104,7 @@ def explain(model: io.ModelSource, backend: str | None = None, *, node: str | No
     """
     table = schema.load(backend) if backend is not None else None
     file = opened(calls.as_pairs(io.load(model)), table)
-    pairs, floats, joined = list(_pairs(file)), list(_float_nodes(file)), list(joins.of_file(file))
+    pairs, floats, joined = list(_pairs(file)), list(_float_nodes(file, node)), list(joins.of_file(file))
     if node is not None:
         _check_name(file, node)
         pairs = [p for p in pairs if node in (p.tensor, p.maker, *p.readers)]
@@ -174,17 +174,24 @@ def _rules_by_quantizer(file: LintContext) -> dict[int, str]:
     return found
 
 
-def _float_nodes(file: LintContext) -> Iterator[FloatNode]:
+def _float_nodes(file: LintContext, asked: str | None = None) -> Iterator[FloatNode]:
+    """Nodes that compute data in float; of those that placement passes by, the one that is `asked` for alone."""
     plain = file.plain
     data = frozenset[ir.Node]() if plain is None else dataflow.data_nodes(plain.model.graph)
     for node in file.nodes:
         if qdq.is_quantize(node) or qdq.is_dequantize(node) or file.of_node(node) is not None:
             continue
         copy = None if plain is None else plain.node(node)
-        if copy is not None and copy in data:
+        if plain is None or copy is None or quantized_forms.is_integer_operator(node):
+            continue
+        reason = ""
+        if copy in data:
             reason = _reason(file, node)
-            if reason:
-                yield FloatNode(query.label(node), node.op_type, reason)
+        elif query.label(node) == asked:
+            reached = any(copy.graph is graph for graph in dataflow.reached_graphs(plain.model.graph))
+            reason = dataflow.NOT_DATA if reached else "placement does not reach into this body or function"
+        if reason:
+            yield FloatNode(query.label(node), node.op_type, reason)
 
 
 def _reason(file: LintContext, node: ir.Node) -> str:

@@ -23,7 +23,7 @@ def reason(draft: PlanBuilder, node: ir.Node, row: OpRow) -> str | None:
     if node.name in draft.mixed_range:
         return "its inputs have ranges too different for one scale"
     if node not in draft.data_nodes:
-        return "computes shapes, indices or constants, not data"
+        return dataflow.NOT_DATA
     if node in draft.fine:
         return draft.fine[node]
     if draft.backend.first_last_bits == 0 and node in draft.ends:

@@ -190,7 +190,7 @@ def _bodies(second: str) -> Make:
     return lambda: model(body, inputs="float[1,2,4,4] x, bool c")
 
 
-def _qoperator() -> onnx.ModelProto:
+def qoperator() -> onnx.ModelProto:
     return changed(
         (
             "t = Conv<pads=[1,1,1,1]>(xd, wd, bd)",
@@ -199,7 +199,7 @@ def _qoperator() -> onnx.ModelProto:
     )
 
 
-def _dynamic() -> onnx.ModelProto:
+def dynamic() -> onnx.ModelProto:
     return changed(
         (
             "t = Conv<pads=[1,1,1,1]>(xd, wd, bd)",
@@ -240,8 +240,8 @@ GENERAL = (
     ),
     Case("saturate-off", _small_floats(0), _small_floats(1)),
     Case("half-precision-input", _half),
-    Case("qoperator-form", _qoperator),
-    Case("dynamic-quantization", _dynamic),
+    Case("qoperator-form", qoperator),
+    Case("dynamic-quantization", dynamic),
     Case("vendor-quantizers", _vendor),
     Case("pair-mismatch", lambda: changed((SECOND, "xd = DequantizeLinear(xq, s2, z)"), s2=F(0.04))),
     Case("quantize-unused", lambda: changed((SECOND, SECOND + " dead = QuantizeLinear(x, s, z)"))),

@@ -3,11 +3,13 @@
 import numpy as np
 import pytest
 
+from onnxqat.analysis import dataflow
 from onnxqat.errors import UsageError
 from onnxqat.insertion.insert import insert_qdq
 from onnxqat.linting.explain import explain
 from onnxqat.placement.table_overrides import Overrides
 from tests.backends.planning import proto, weight
+from tests.linting.cases import dynamic, qoperator
 from tests.linting.qdq_files import changed, model
 
 FLOAT = f"""<ir_version: 8, opset_import: ["" : 17]>
@@ -93,3 +95,16 @@ def test_both_ways_to_run_a_concat_have_their_cost() -> None:
     assert [(j.bits_lost, j.requantized) for j in explain(proto(alike)).joins] == [(pytest.approx(0), 0)] * 2
     assert explain(proto(JOINED), node="v").joins == (second,)
     assert "joins (2 rows)" in str(explain(proto(JOINED)))
+
+
+def test_a_node_asked_for_that_computes_no_data_says_so() -> None:
+    """The zeros that a recurrent state starts from are no data, so that the list of float nodes leaves them out."""
+    body = "n = Shape(x) h = ConstantOfShape(n) k = Relu(h) y = Add(x, k)"
+    made = model(body)
+    assert not {f.node for f in explain(made).float_nodes} & {"ConstantOfShape->h", "Relu->k"}
+    assert [f.reason for f in explain(made, node="Relu->k").float_nodes] == [dataflow.NOT_DATA]
+
+
+def test_operators_on_codes_are_no_float_nodes() -> None:
+    assert "QLinearConv" not in {f.op_type for f in explain(qoperator()).float_nodes}
+    assert "ConvInteger" not in {f.op_type for f in explain(dynamic()).float_nodes}

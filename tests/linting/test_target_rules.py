@@ -2,6 +2,7 @@
 
 import cProfile
 import pstats
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import onnx
 import pytest
 
 from onnxqat.linting.lint import all_rules, lint
+from tests.linting.cases import dynamic, qoperator
 from tests.linting.qdq_files import changed, model
 from tests.linting.target_cases import ORT, TARGET, TargetCase
 
@@ -63,3 +65,10 @@ def calls_of_lint(outputs: int) -> int:
 def test_work_grows_with_the_number_of_tensors_and_no_faster() -> None:
     calls_of_lint(4)  # tables are read once
     assert calls_of_lint(1600) < 6 * calls_of_lint(400)
+
+
+@pytest.mark.parametrize("made", [qoperator, dynamic], ids=["operators on codes", "dynamic"])
+def test_an_operator_on_codes_does_not_run_in_float(made: Callable[[], onnx.ModelProto]) -> None:
+    said = [f.message for f in lint(made(), ORT).findings if f.code == "target-operator-float"]
+    assert said
+    assert not any("Conv" in message or "DynamicQuantize" in message for message in said)

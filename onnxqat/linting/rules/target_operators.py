@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import onnx_ir as ir
 
 from onnxqat.backends import conditions
-from onnxqat.graph import query
+from onnxqat.graph import quantized_forms, query
 from onnxqat.graph.layers import LAYERS, RECURRENT
 from onnxqat.linting import fix
 from onnxqat.linting.context import LintContext
@@ -34,6 +34,8 @@ def _float(file: LintContext) -> Iterator[Found]:
         if name in target.fused:
             continue
         node = target.original(name)
+        if node is not None and quantized_forms.is_integer_operator(node):
+            continue  # the rules of other forms tell of it, and it does not run in float
         op_type = node.op_type if node is not None else ""
         # in a QDQ file that is as it should be; before calibration it is news
         heavy = op_type in HEAVY and not file.is_quantized
