@@ -1,4 +1,4 @@
-"""Nodes by the noise that the quantizers in front of them bring to the outputs, the largest first."""
+"""Nodes by the noise that their quantizers bring to the outputs, the largest first."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ take 10."""
 
 
 def ranked(original: io.ModelSource, quantized: ir.Model, data: Data) -> list[str]:
-    """Names of the nodes that read quantizers, those first whose quantizers bring most noise.
+    """Names of the nodes that quantizers belong to, those first whose quantizers bring most noise.
 
     Args:
         original: float model.
@@ -60,7 +60,7 @@ def _by_gradients(quantized: ir.Model, data: Data) -> dict[str, float]:
         return {}
     found: dict[str, float] = {}
     for quantizer, _ in switched.found:
-        for node in profile_meters.readers(quantizer):
+        for node in profile_meters.nodes_of(quantizer):
             label = query.label(node)
             found[label] = found.get(label, 0.0) + noise[quantizer_noise.name_of(quantizer)]
     return found

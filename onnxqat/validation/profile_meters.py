@@ -11,8 +11,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from onnxqat.bridge.switched_module import target_of
-from onnxqat.graph import qdq, query
-from onnxqat.graph.data_movement import MOVES
+from onnxqat.graph import build, data_movement, qdq, query
 from onnxqat.graph.quantizer import Quantizer
 from onnxqat.metrics._closeness import Closeness
 from onnxqat.validation.profile_result import Cost, CurvePoint, LayerProfile, Measure, TensorProfile
@@ -43,7 +42,7 @@ class Outputs:
 
 
 class Unit:
-    """Quantizers that are switched together: a tensor's one, or those that a layer reads.
+    """Quantizers that are switched together: a tensor's one, or those of a layer.
 
     Args:
         name: of the tensor or node.
@@ -114,7 +113,7 @@ class TensorMeter:
 
 
 class LayerMeter:
-    """The quantizers that one node reads."""
+    """The quantizers that belong to one node."""
 
     def __init__(self, node: ir.Node, meters: Sequence[TensorMeter]) -> None:
         self.node, self.meters = node, meters
@@ -137,23 +136,45 @@ class LayerMeter:
 
 
 def layers_of(meters: Sequence[TensorMeter]) -> list[LayerMeter]:
-    """The layers that read the quantizers of `meters`, in the order of the quantizers.
-
-    A node that moves values alone stands for those behind it: it works on any grid.
-    """
+    """The layers that the quantizers of `meters` belong to, as :func:`nodes_of` says, in the order of the quantizers."""
     found: dict[int, tuple[ir.Node, list[TensorMeter]]] = {}
     for meter in meters:
-        for node in readers(meter.quantizer):
+        for node in nodes_of(meter.quantizer):
             found.setdefault(id(node), (node, []))[1].append(meter)
     return [LayerMeter(node, read) for node, read in found.values()]
 
 
-def readers(quantizer: Quantizer) -> list[ir.Node]:
-    """Return the nodes that work on the values of `quantizer`, behind those that move them alone."""
+def nodes_of(quantizer: Quantizer) -> list[ir.Node]:
+    """Return the nodes that compute in integers through `quantizer`, so that it goes where they are left in float.
+
+    They are those that read its values. Where no node does, or only ones that placement left in float, such as a
+    Softmax that ends the network, it is there for the node that makes the tensor. A node that moves values alone
+    stands for those behind it, or in front: it works on any grid.
+    """
+    found = _readers(quantizer)
+    on_codes = [node for node in found if build.LEFT_FLOAT not in node.metadata_props]
+    maker = None if on_codes else _maker(quantizer)
+    return on_codes or ([maker] if maker is not None else found)
+
+
+def _maker(quantizer: Quantizer) -> ir.Node | None:
+    """The node in integers whose result `quantizer` rounds; None for a constant, an input, and a node left in float."""
+    node = None if quantizer.stored else quantizer.input.producer()
+    while node is not None and (_moves(node) or qdq.is_quantize(node) or qdq.is_dequantize(node)):
+        node = None if node.inputs[0] is None else node.inputs[0].producer()
+    return None if node is None or build.LEFT_FLOAT in node.metadata_props else node
+
+
+def _moves(node: ir.Node) -> bool:
+    return data_movement.is_removed(node) or (node.op_type in data_movement.MOVES and not node.domain)
+
+
+def _readers(quantizer: Quantizer) -> list[ir.Node]:
+    """The nodes that work on the values of `quantizer`, behind those that move them alone."""
     waiting, found = list(quantizer.outputs), dict[int, ir.Node]()
     for value in waiting:
         for node, _ in value.uses():
-            if node.op_type in MOVES and not node.domain:
+            if _moves(node):
                 waiting.extend(node.outputs)
             elif not qdq.is_quantize(node):
                 found[id(node)] = node

@@ -77,7 +77,7 @@ class TensorProfile(Cost):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LayerProfile(Cost):
-    """All quantizers that one node reads: inputs, weight and bias together.
+    """All quantizers of one node: inputs, weight and bias, and the result that only nodes in float read.
 
     Where tensors and not layers were measured, `alone_db` is that of the noise of its tensors, added up.
 

@@ -16,6 +16,7 @@ from onnxqat.errors import QatError
 from onnxqat.graph import io
 from onnxqat.metrics._closeness import Closeness
 from onnxqat.passes.strip_qdq import StripQdq
+from onnxqat.placement.table_overrides import Overrides
 from onnxqat.report import build_profile
 from onnxqat.report import json as as_json
 from onnxqat.validation.profile import ProfileReport
@@ -37,15 +38,11 @@ def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("profile")
     onnx.save(proto(TEXT), folder / "model.onnx")
     np.savez(folder / "data.npz", x=data())
-    onnxqat.insert_qdq(
-        folder / "model.onnx", "tensorrt", calibration={"x": data()}, overrides=onnxqat_overrides(weight_bits=4)
-    )
+    onnxqat.insert_qdq(folder / "model.onnx", "tensorrt", calibration={"x": data()}, overrides=overrides(weight_bits=4))
     return folder
 
 
-def onnxqat_overrides(**options):
-    from onnxqat.placement.table_overrides import Overrides
-
+def overrides(**options: object) -> Overrides:
     return Overrides(**options)
 
 
@@ -113,6 +110,23 @@ def test_weights_are_measured_in_their_own_steps(report: ProfileReport) -> None:
         if layer.role == "weight":
             assert layer.reference == "quantizers off"
             assert 0.0 < layer.all_steps <= 0.5 + 1e-4
+
+
+ENDS = f"""<ir_version: 8, opset_import: ["" : 17]>
+g (float[N,4] x) => (float[1,N,3] y) <float[4,5] w = {weight(4, 5)}, float[5,3] v = {weight(5, 3)}, int64[1] at = {{0}}> {{
+    ["first"] p = MatMul(x, w) ["act"] a = Relu(p) ["second"] s = MatMul(a, v) ["move"] m = Unsqueeze(s, at)
+    ["last"] y = Softmax(m) }}"""
+
+
+def test_scores_in_front_of_a_last_softmax_belong_to_the_layer_that_makes_them() -> None:
+    """The Softmax is in float already: to leave it out takes no pair away, and to leave out the layer does."""
+    made = onnxqat.insert_qdq(proto(ENDS), "onnxruntime-cpu", calibration={"x": data()}, overrides=overrides()).model
+    layers = {row.node: row.tensors for row in onnxqat.profile(proto(ENDS), made, {"x": data()}, by="layer").layers}
+    assert "s" in layers["second"]
+    assert "last" not in layers
+    left = overrides(exclude=("second",))
+    without = onnxqat.insert_qdq(proto(ENDS), "onnxruntime-cpu", calibration={"x": data()}, overrides=left).model
+    assert not {"s", "m"} & {pair.tensor for pair in onnxqat.explain(without).pairs}
 
 
 def test_views(report: ProfileReport) -> None:
