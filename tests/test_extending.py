@@ -233,7 +233,10 @@ def test_a_lint_rule(scratch: Path, command: Run) -> None:
     [
         (("insert-qdq", "model.onnx", "--random-data", "--pass", "absent.py"), "no pass file 'absent.py'"),
         (("insert-qdq", "model.onnx", "--random-data", "--pass", "empty.py"), "neither a subclass of Pass nor"),
-        (("insert-qdq", "model.onnx", "--random-data", "--pass", "fold-pad:after=fold-pads"), "did you mean fold-pad?"),
+        (
+            ("insert-qdq", "model.onnx", "--random-data", "--pass", "fold-pad:after=fold-pads"),
+            "did you mean fold-pad, ",
+        ),
         (("insert-qdq", "model.onnx", "--random-data", "--pass", "fold-pad:beside=fold-pad"), "before=NAME or after"),
         (("insert-qdq", "model.onnx", "--random-data", "--pass", "tie-groups"), "cannot be made without arguments"),
         (("insert-qdq", "model.onnx", "--random-data", "--pass", "fails.py"), "error[pass-failed]"),

@@ -100,7 +100,7 @@ def test_the_model_is_valid() -> None:
 
 def test_factors_have_their_zero_point_in_the_middle() -> None:
     """Of a constant and of a Sigmoid's result it stays: one of two is enough."""
-    text = """g (float[1,4,8,8] x) => (float[1,4,8,8] y) <float[1,4,1,1] k = {1, 2, 3, 4}> {
+    text = """g (float[1,4,8,8] x) => (float[1,4,8,8] y) <float[1,1,1,8] k = {1, 2, 3, 4, 1, 2, 3, 4}> {
         a = Relu(x) s = Sigmoid(x) p = Mul(a, s) q = Mul(p, k) r = Relu(q) y = Add(r, x) }"""
     x = np.random.default_rng(1).standard_normal((1, 4, 8, 8)).astype(np.float32)
     made = onnxqat.insert_qdq(proto(text), "qnn-htp", calibration={"x": x}, overrides=Overrides(exact=True)).model

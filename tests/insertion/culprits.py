@@ -104,7 +104,8 @@ def depthwise() -> Made:
     size = np.geomspace(1, 1e-3, 16).reshape(-1, 1, 1, 1)
     weight = w.random.standard_normal((16, 1, 3, 3)) / 3
     deep = w.node("Conv", [x, w.constant("unlike", weight * size)], "deep", group=16, pads=[1, 1, 1, 1])
-    factor = w.constant("factor", 1 / size.reshape(1, -1, 1, 1))
+    # one factor a place, which no layer takes in
+    factor = w.constant("factor", np.broadcast_to(1 / size.reshape(1, -1, 1, 1), (1, 16, 8, 8)))
     w.node("Mul", [deep, factor], "y")
     return w.model([3, 8, 8], {"y": [16, 8, 8]}), {"x": images()}
 
