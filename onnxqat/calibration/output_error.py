@@ -29,10 +29,15 @@ from onnxqat.types import QParams
 if TYPE_CHECKING:
     from onnxqat.calibration.range_group import Group
 
-SAMPLES = (4, 32)
+SAMPLES = (4, 64)
 """Least and largest number of samples that candidates are compared on: each costs a run of the network for each candidate.
 On 4 or 8, ranges that were chosen one by one do worse than one observer for all tensors; values of one sample go together,
 so that large outputs need as many."""
+
+MORE_SAMPLES = 256
+"""Largest number of samples that ranges of all tensors together are compared on. Ranges that were chosen one by one suit the
+samples that they were chosen on better than others, by 2 dB and more, and one observer for all does not: on the same samples
+the comparison of the two would favour the former."""
 
 MORE_RUNS = 16
 """Comparisons of ranges of all tensors together, about."""
@@ -108,7 +113,8 @@ class Network:
     def __init__(self, model: ir.Model, groups: Sequence[Group], data: Data, work: float = 0.0) -> None:
         grids = FedGrids(model, len(groups))
         graph = grids.graph
-        self._shares = Shares(model)
+        self._shares, self._shares_of_more = Shares(model), Shares(model)
+        self._feeds, self._more = list[Feeds](), list[Feeds]()
         self.parts = self._shares.count
         self._count, self._name = len(groups), grids.name
         self._work, self.seconds = work + NODE * len(groups), 0.0
@@ -123,22 +129,21 @@ class Network:
         if not self.parts:
             return
         self._session = Session(grids.model, optimize=True, what="the float model with candidate ranges", sized=model)
-        self._feeds: list[Feeds] = []
-        self._more, self._shares_of_more = list[Feeds](), Shares(model)
         runs = len(groups) + sum(len(group.candidates) for group in groups) / 2
-        most = max(SAMPLES[0], SECONDS / (self._work * runs))
-        more = max(SAMPLES[0], SECONDS / (self._work * MORE_RUNS))
-        samples = 0
-        for feeds in data.few(SAMPLES[1], batch_size=SAMPLES[0]):
-            wanted = self._run(feeds, fed_grids.off(self._count))
-            if samples < most:
-                self._feeds.append(feeds)
-                self._shares.expect(feeds, wanted)
-            self._more.append(feeds)
-            self._shares_of_more.expect(feeds, wanted)
-            samples += samples_of(feeds)
-            if samples >= more:
-                break
+        self._feeds = self._expected(data, SAMPLES[1], runs, self._shares)
+        self._more = self._expected(data, MORE_SAMPLES, MORE_RUNS, self._shares_of_more)
+
+    def _expected(self, data: Data, most: int, runs: float, shares: Shares) -> list[Feeds]:
+        """Batches from all over `data`, up to `most` samples and as many as so many runs have the time for.
+
+        `shares` gets the outputs that they should lead to.
+        """
+        most = int(min(most, max(SAMPLES[0], SECONDS / (self._work * runs))))
+        found: list[Feeds] = []
+        for feeds in data.few(most, batch_size=SAMPLES[0]):
+            shares.expect(feeds, self._run(feeds, fed_grids.off(self._count)))
+            found.append(feeds)
+        return found
 
     @property
     def batches(self) -> int:
