@@ -18,7 +18,7 @@ from onnxqat.data import non_finite_data
 from onnxqat.data import preprocess as lines
 from onnxqat.data.recorded import Recorded, remarks_on_float
 from onnxqat.errors import DataError, ModelError
-from onnxqat.graph import io, qdq, query
+from onnxqat.graph import io, qdq, query, sizes
 from onnxqat.graph.layers import LAYERS
 from onnxqat.graph.quantizer import Quantizer
 from onnxqat.metrics._accuracy import AccuracyMeter
@@ -182,7 +182,7 @@ class _Work:
         use_torch: bool,
         tensor_samples: int | None,
     ) -> None:
-        self.remarks, self.quantized = remarks, quantized
+        self.remarks, self.original, self.quantized = remarks, original, quantized
         self.torch = open_torch(quantized, remarks) if use_torch else None
         self.integers = None if self.torch is None else self.torch.in_integers()
         found = parity.activation_quantizers(quantized, remarks)
@@ -201,6 +201,7 @@ class _Work:
         made = main_values(quantized.graph)
         self.watched = [name for name in dict.fromkeys((*self.inner, *self.sums.codes)) if name in made]
         self.plain = Session(quantized, optimize=False, tensors=self.watched, what="the quantized model")
+        self.whole = self._whole_batches()
         self.default = Session(quantized, optimize=True, precise=machine.precise(quantized), what="the quantized model")
         if self.default.unmoved:
             text = (
@@ -217,9 +218,22 @@ class _Work:
         self.samples = self.tensor_samples = self.float_bad = 0
         self.limit = tensor_samples
         self.size: int | None = None
-        self.original = original
         self.origin: non_finite.Origin | None = None
         self.parting: first_divergence.Parting | None = None
+
+    def _whole_batches(self) -> tuple[Session, Session]:
+        """Sessions of the float and the quantized model for batches that are not cut.
+
+        A tensor that may be fetched is held to the end of a run, whether it is or not: the session that has inner tensors
+        takes pieces of a batch, and another one without them whole batches. Weights of more than a piece count for more.
+        """
+        weights = max(sizes.weights_of(self.original), sizes.weights_of(self.quantized))
+        if model_inputs.static_batch(self.plain.inputs) is not None or weights > PIECE_BYTES:
+            return self.float, self.plain
+        return (
+            Session(self.original, optimize=True, what="the float model"),
+            Session(self.quantized, optimize=False, what="the quantized model"),
+        )
 
     def _kernel_codes(self, quantizers: Sequence[Quantizer]) -> KernelCodes | None:
         try:
@@ -234,9 +248,10 @@ class _Work:
 
     def batch(self, feeds: Mapping[str, Array], labels: Array | None, called: str) -> None:
         """Compare the outputs of one batch, and its inner tensors as long as fewer samples than asked were seen."""
-        runs: Runs = {FLOAT: self.float.run(feeds)}
+        floating, plain = self.whole
+        runs: Runs = {FLOAT: floating.run(feeds)}
         non_finite_data.check(feeds, runs[FLOAT], called)
-        runs |= {PLAIN: self.plain.run(feeds), DEFAULT: self.default.run(feeds)}
+        runs |= {PLAIN: plain.run(feeds), DEFAULT: self.default.run(feeds)}
         if self.torch is not None:
             runs[TORCH] = self.torch.run(feeds)
         first = next(iter(runs[FLOAT].values()))
@@ -337,7 +352,8 @@ class _Work:
 
     def predictors(self, original: io.ModelSource, quantized: io.ModelSource) -> dict[str, metrics.Predictor]:
         """The models as scores see them, by run; `original` and `quantized` are what the caller gave."""
-        sessions = ((FLOAT, self.float, original), (PLAIN, self.plain, quantized), (DEFAULT, self.default, quantized))
+        floating, plain = self.whole
+        sessions = ((FLOAT, floating, original), (PLAIN, plain, quantized), (DEFAULT, self.default, quantized))
         return {run: metrics.Predictor.of_session(session, model) for run, session, model in sessions}
 
     def judged(

@@ -25,6 +25,7 @@ from onnxqat.insertion.insert import insert_qdq
 from onnxqat.metrics import Predictor
 from onnxqat.numerics import fake_quantize
 from onnxqat.placement.table_overrides import Overrides
+from onnxqat.runtime.session import Session
 from onnxqat.validation import machine, parity, torch_run, verdicts
 from onnxqat.validation.profile import profile
 from onnxqat.validation.result import DEFAULT, FLOAT, PLAIN, TORCH
@@ -104,6 +105,23 @@ def test_figures_do_not_depend_on_the_batch_size(pair: Pair, monkeypatch: pytest
     limited = validate(*pair, {"image": tiny.images(40)}, batch_size=16, tensor_samples=5, use_torch=False)
     assert limited.samples == 40
     assert 5 <= limited.tensor_samples <= 16
+
+
+def test_a_whole_batch_runs_without_the_inner_tensors(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """onnxruntime holds all that a session may return to the end of a run: that takes pieces of a batch alone."""
+    monkeypatch.setattr("onnxqat.validation.validate.PIECE_BYTES", 10 * 100_000)  # more than the weights
+    held: list[int] = []
+    run = Session.run
+
+    def noted(self: Session, feeds: dict[str, np.ndarray], names: object = None) -> dict[str, np.ndarray]:
+        if len(self._session.session.get_outputs()) > len(self.output_names):
+            held.append(len(feeds["image"]))
+        return run(self, feeds, names)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Session, "run", noted)
+    validate(*pair, {"image": tiny.images(40)}, batch_size=40, use_torch=False)
+    assert held
+    assert max(held) < 40
 
 
 def test_labels_give_accuracy(pair: Pair) -> None:
