@@ -211,7 +211,8 @@ def insert_qdq(
     # Random numbers say nothing of how large codes get, and --safe-range takes no data's word for it.
     trusts_data = calibration is not None and not overrides.safe_range
     calibrated = _calibrate(graph, table, chosen, data, progress, watches_peaks=trusts_data)
-    calibrated, has_file = dataclasses.replace(calibrated, given=encodings), bool(origin.float_model)
+    calibrated = dataclasses.replace(calibrated, given=encodings)
+    has_file = bool(origin.float_model)
     if fast or calibration is None:
         choice = choice.without_data()
     else:
