@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -125,18 +125,34 @@ def _activation(group: Group) -> Made | None:
 
 def _normalization(group: Group) -> Made | None:
     x, scale, *bias = group.inputs
-    axes, shape = group.attributes["axes"], None if x is None or x.shape is None else list(x.shape)
-    if shape is None or axes is None or x is None:
+    sizes = None if x is None else _normalized_sizes(x, group.attributes["axes"], scale)
+    if x is None or sizes is None or not all(v is None or _sizes(v) == sizes for v in (scale, *bias)):
         return None
-    places = sorted(a % len(shape) for a in axes)
-    sizes = [size for size in shape[places[0] :] if isinstance(size, int)]
-    if places != list(range(places[0], len(shape))) or len(sizes) != len(places):
-        return None
-    if not all(v is None or _sizes(v) == sizes for v in (scale, *bias)):
-        return None
+    most = query.rank(x) or len(sizes)
+    if any((query.rank(v) or 0) > most for v in (scale, *bias)):
+        return None  # axes in front would be new ones
     given = scale if scale is not None else _constant(group, "scale", np.ones(sizes, np.float32))
-    attributes = {"axis": places[0] - len(shape), "epsilon": float(group.attributes["epsilon"])}
+    attributes = {"axis": -len(sizes), "epsilon": float(group.attributes["epsilon"])}
     return group.kind, [x, given, *(v for v in bias if v is not None)], attributes
+
+
+def _normalized_sizes(x: ir.Value, axes: Sequence[int] | None, scale: ir.Value | None) -> list[int] | None:
+    """Sizes of the last axes of `x`, if `axes` are those; None if they are others, or if the sizes are unknown."""
+    shape = None if x.shape is None else list(x.shape)
+    if axes is None or (shape is None and max(axes) >= 0):
+        return None
+    ends = sorted(axis % len(shape) - len(shape) if shape is not None else axis for axis in axes)
+    if ends != list(range(-len(ends), 0)):
+        return None
+    known = [None] * len(ends) if shape is None else shape[ends[0] :]
+    sizes = [size for size in known if isinstance(size, int)]
+    if len(sizes) == len(known) or scale is None:
+        return sizes if len(sizes) == len(known) else None
+    # What a computed shape hides, as behind a Reshape, the scale says: it has one value for each place.
+    given = _sizes(scale)
+    if given is None or len(given) != len(known) or 1 in given:
+        return None
+    return given if all(k == g for k, g in zip(known, given, strict=True) if isinstance(k, int)) else None
 
 
 def _group_normalization(group: Group) -> Made | None:

@@ -87,6 +87,17 @@ def test_a_factor_along_another_axis_is_no_layer_normalization() -> None:
     assert "no such form" in result.remarks[0].message
 
 
+HIDDEN = """<ir_version: 10, opset_import: ["" : 17]> g (float[2,3,4] z, int64[R] to) => (float[A,B,C] y) <float two = {2},
+    float eps = {0.001}, float[4] gamma = {1, 2, 3, 4}, float[BETA] beta = {1, 2, 3, 4}> { x = Reshape(z, to) LAYER }"""
+
+
+@pytest.mark.parametrize(("beta", "fuses"), [("4", True), ("1,1,1,4", False)])
+def test_the_scale_says_what_a_computed_shape_hides(beta: str, fuses: bool) -> None:
+    """A rank that is not known may be less than that of a constant with axes in front, which would make them new ones."""
+    model = fused(HIDDEN.replace("BETA", beta).replace("LAYER", LAYER))
+    assert ("LayerNormalization" in operators(model)) is fuses
+
+
 def test_excluded_nodes_stay() -> None:
     text = '<ir_version: 10, opset_import: ["" : 20]> ' + functions.HEAD.format(functions.FORMS["Gelu", "erf", "torch"])
     assert not FuseGroups(left_out=lambda node: node.op_type == "Erf").run(parse(text)).changed
