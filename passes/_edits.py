@@ -16,12 +16,16 @@ class Log:
     def __init__(self) -> None:
         self.changed = False
         self._nodes: dict[str, dict[str, None]] = {}  # names once each, in order
-        self._rewrites: set[str] = set()
+        self._details: set[str] = set()
 
     def did(self, message: str, *nodes: ir.Node | str) -> None:
         """Note a rewrite."""
         self.changed = True
-        self._rewrites.add(message)
+        self.left_for_later(message, *nodes)
+
+    def left_for_later(self, message: str, *nodes: ir.Node | str) -> None:
+        """Note that `nodes` were left to a later pass, which says what became of them: a detail."""
+        self._details.add(message)
         self.left(message, *nodes)
 
     def left(self, message: str, *nodes: ir.Node | str) -> None:
@@ -32,7 +36,7 @@ class Log:
     def result(self) -> Rewrite:
         """Result for ``Pass.rewrite``, with one remark per message."""
         remarks = (
-            Remark(message, tuple(nodes), concern="detail" if message in self._rewrites else "note")
+            Remark(message, tuple(nodes), concern="detail" if message in self._details else "note")
             for message, nodes in self._nodes.items()
         )
         return Rewrite(self.changed, tuple(remarks))

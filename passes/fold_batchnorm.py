@@ -11,6 +11,8 @@ from onnxqat.passes._base import Context, Pass, Rewrite
 from onnxqat.passes._batchnorm import affine
 from onnxqat.passes._edits import Log, absorb, drop_unused, is_private
 
+READ_ELSEWHERE = "the tensor between the layer and BatchNormalization is read elsewhere or is a graph output"
+
 
 class FoldBatchnorm(Pass):
     """A BatchNormalization behind a layer disappears into the layer's weight and bias.
@@ -52,6 +54,8 @@ class FoldBatchnorm(Pass):
                 reason = _fold(scope, node, context.names, {build.CREATED_BY: self.name})
                 if reason is None:
                     log.did("BatchNormalization folded into the layer in front of it", name)
+                elif reason in (NO_LAYER, READ_ELSEWHERE):
+                    log.left_for_later(reason, name)
                 else:
                     log.left(reason, name)
         return log.result()
@@ -64,7 +68,7 @@ def _fold(scope: walk.Scope, node: ir.Node, names: build.Names, stamp: dict[str,
     if source is None or producer is None or fold is None:
         return NO_LAYER
     if not is_private(source) or producer.graph is not node.graph:
-        return "the tensor between the layer and BatchNormalization is read elsewhere or is a graph output"
+        return READ_ELSEWHERE
     function = affine(node)
     if isinstance(function, str):
         return function

@@ -204,3 +204,9 @@ def test_a_bias_of_another_length_is_left_alone() -> None:
         <float[2,2,1,1] w = {1, 2, 3, 4}, float[3] b = {1, 2, 3}, float[2] c = {1, 1}> {
         t = Conv(x, w, b) y = BatchNormalization(t, c, c, c, c) }"""
     assert not FoldBatchnorm().run(parse(text)).changed
+
+
+def test_what_a_later_pass_replaces_is_a_detail() -> None:
+    text = "g (float[N,2,3,3] x) => (float[N,2,3,3] y) <float[2] a = {1, 2}> { y = BatchNormalization(x, a, a, a, a) }"
+    (remark,) = FoldBatchnorm().run(parse(text)).remarks
+    assert (remark.concern, remark.nodes) == ("detail", ("BatchNormalization->y",))
