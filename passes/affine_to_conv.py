@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from onnxqat.analysis import normalizations
-from onnxqat.analysis.groups import find
+from onnxqat.analysis import grouped_nodes
 from onnxqat.backends.schema import Backend
 from onnxqat.graph import build, query, walk
 from onnxqat.graph.batchnorm import is_batchnorm, is_kept
@@ -51,14 +50,16 @@ class AffineToConv(Pass):
         """Replace each chain; see the class."""
         log, inferred = Log(), None
         for scope in walk.scopes(model):
-            chains = [chain for chain in _chains(scope) if not self._is_left(chain)]
+            # Shapes are inferred on a copy of the model: only where a chain may need them.
+            chains = [chain for chain in _chains(scope) if _scales(chain) and not self._is_left(chain)]
             if not chains or not isinstance(scope, ir.Graph):
                 continue
-            inferred = inferred or Inferred(model)
-            grouped = normalizations.parts(scope) | {node for group in find.find(scope) for node in group.nodes}
+            grouped = grouped_nodes.of(scope)
             for chain in chains:
-                label = query.label(chain[-1])
-                if grouped.isdisjoint(chain) and _replace(scope, chain, inferred, context.names, self.name):
+                if not grouped.isdisjoint(chain):
+                    continue
+                inferred, label = inferred or Inferred(model), query.label(chain[-1])
+                if _replace(scope, chain, inferred, context.names, self.name):
                     log.did("a scale and an offset per channel became a depthwise convolution", label)
         return log.result()
 
@@ -112,15 +113,28 @@ def _data(node: ir.Node) -> ir.Value | None:
     return None if arithmetic is None else arithmetic.data
 
 
+def _scales(chain: list[ir.Node]) -> bool:
+    """Check whether a node of `chain` has more factors than one."""
+    return any(
+        is_batchnorm(node)
+        or (
+            node.op_type in ("Mul", "Div")
+            and (found := _constant_arithmetic.of(node)) is not None
+            and found.factor.size > 1
+        )
+        for node in chain
+    )
+
+
 def _function(chain: list[ir.Node], rank: int, channels: int) -> Affine | None:
-    """The product of the functions of `chain`; None where one is none per channel, or no factor is."""
-    total, scales = Affine(np.ones(channels), np.zeros(channels)), False
+    """The product of the functions of `chain`; None where one is none per channel."""
+    total = Affine(np.ones(channels), np.zeros(channels))
     for node in chain:
         if is_batchnorm(node):
             found = affine(node)
             if isinstance(found, str):
                 return None
-            factor, offset, scales = found.factor, found.offset, True
+            factor, offset = found.factor, found.offset
         else:
             arithmetic = _constant_arithmetic.of(node)
             assert arithmetic is not None
@@ -128,11 +142,10 @@ def _function(chain: list[ir.Node], rank: int, channels: int) -> Affine | None:
             if along[0] is None or along[1] is None:
                 return None
             factor, offset = along[0], along[1]
-            scales = scales or (node.op_type in ("Mul", "Div") and factor.size > 1)
         if factor.size not in (1, channels):
             return None
         total = Affine(total.factor * factor, total.offset * factor + offset)
-    return total if scales else None
+    return total
 
 
 def _replace(scope: ir.Graph, chain: list[ir.Node], inferred: Inferred, names: build.Names, creator: str) -> bool:

@@ -7,8 +7,7 @@ from typing import Literal
 import numpy as np
 import onnx_ir as ir
 
-from onnxqat.analysis import normalizations
-from onnxqat.analysis.groups import find
+from onnxqat.analysis import grouped_nodes
 from onnxqat.graph import build, query, walk
 from onnxqat.passes import _constant_arithmetic
 from onnxqat.passes._affine_folds import FOLDS
@@ -54,7 +53,7 @@ class FoldAffine(Pass):
             if not any(_layer(node) for node in scope):
                 continue
             inferred = inferred or Inferred(model)
-            grouped = _grouped(scope)
+            grouped = grouped_nodes.of(scope)
             for node in list(scope):  # in order: what is folded brings the next node to the layer
                 found = None if node in grouped or self._is_left(node) else _in_layer(node, inferred)
                 if found is None:
@@ -73,20 +72,15 @@ class FoldAffine(Pass):
         return self.selection is not None and self.selection.reason(node) is not None
 
 
-def _grouped(scope: walk.Scope) -> frozenset[ir.Node]:
-    """Nodes of normalizations and other groups, which placement knows by what they are made of."""
-    if not isinstance(scope, ir.Graph):
-        return frozenset()
-    return normalizations.parts(scope) | {node for group in find.find(scope) for node in group.nodes}
-
-
 def _layer(node: ir.Node) -> ir.Node | None:
-    """The layer whose output `node` alone reads and changes by a constant, or None."""
+    """The layer with a constant weight whose output `node` alone reads and changes by a constant, or None."""
     arithmetic = _constant_arithmetic.of(node)
     layer = arithmetic.data.producer() if arithmetic is not None else None
     if arithmetic is None or layer is None or layer.domain or layer.op_type not in FOLDS:
         return None
     if not is_private(arithmetic.data) or layer.graph is not node.graph:
+        return None
+    if query.constant_tensor(_weight_of(layer)) is None:
         return None
     return None if node.op_type == "Add" and layer.op_type == "MatMul" else layer
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from onnxqat.analysis import normalizations
-from onnxqat.analysis.groups import find
+from onnxqat.analysis import grouped_nodes
 from onnxqat.graph import build, query, walk
 from onnxqat.passes._base import Context, Pass, Rewrite
 from onnxqat.passes._edits import Log
@@ -44,7 +43,7 @@ class MeanToAveragePool(Pass):
             means = [node for node in scope if _is_of_the_map(node)]
             if not means or not isinstance(scope, ir.Graph):
                 continue
-            grouped = normalizations.parts(scope) | {node for group in find.find(scope) for node in group.nodes}
+            grouped = grouped_nodes.of(scope)
             for node in means:
                 left_out = self.selection is not None and self.selection.reason(node)
                 if node in grouped or left_out:
