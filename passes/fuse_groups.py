@@ -139,7 +139,7 @@ def _normalization(group: Group) -> Made | None:
 def _normalized_sizes(x: ir.Value, axes: Sequence[int] | None, scale: ir.Value | None) -> list[int] | None:
     """Sizes of the last axes of `x`, if `axes` are those; None if they are others, or if the sizes are unknown."""
     shape = None if x.shape is None else list(x.shape)
-    if axes is None or (shape is None and max(axes) >= 0):
+    if not axes or (shape is None and max(axes) >= 0):
         return None
     ends = sorted(axis % len(shape) - len(shape) if shape is not None else axis for axis in axes)
     if ends != list(range(-len(ends), 0)):

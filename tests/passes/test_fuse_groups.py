@@ -98,6 +98,15 @@ def test_the_scale_says_what_a_computed_shape_hides(beta: str, fuses: bool) -> N
     assert ("LayerNormalization" in operators(model)) is fuses
 
 
+def test_a_mean_over_no_named_axes_is_no_layer_normalization() -> None:
+    text = NORM.format(
+        LAYER.replace("ReduceMean <axes = [-1]> (x)", "ReduceMean(x, none)").replace("<axes = [-1]> (q)", "(q, none)")
+    )
+    model = onnx.parser.parse_model(text.replace('"" : 17', '"" : 18'))
+    model.graph.initializer.append(onnx.helper.make_tensor("none", onnx.TensorProto.INT64, [0], []))
+    assert not FuseGroups().run(model).changed
+
+
 def test_excluded_nodes_stay() -> None:
     text = '<ir_version: 10, opset_import: ["" : 20]> ' + functions.HEAD.format(functions.FORMS["Gelu", "erf", "torch"])
     assert not FuseGroups(left_out=lambda node: node.op_type == "Erf").run(parse(text)).changed
