@@ -26,6 +26,9 @@ ELEMENTWISE = frozenset({"Relu", "LeakyRelu", "PRelu", "Identity"})
 POOLS = frozenset({"MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"})
 FLATTENING = frozenset({"Flatten", "Reshape", "Squeeze"})
 
+QUIETEST = 0.05
+"""Share of a bound that a channel is taken to reach at least: what data have not switched on, others may."""
+
 BOUNDED = "channels were not equalized across a Clip or a Min: it has one bound for all of them, and the table no Min"
 SHARED = "channels were not equalized against a weight that is read elsewhere too"
 
@@ -72,8 +75,40 @@ class Link:
         """Check whether a function between has bounds, which each channel would need its own of."""
         return any(_bounds(node) is not None for node in self.through)
 
-    def scale(self, factors: layers.Array, names: build.Names) -> None:
-        """Divide the channels at the source by `factors`, positive, shape (C,), and multiply them at the readers."""
+    @property
+    def bounded_by(self) -> ir.Node | None:
+        """The function between that has bounds, where there is one and no more."""
+        found = [node for node in self.through if _bounds(node) is not None]
+        return found[0] if len(found) == 1 else None
+
+    def room(self, low: layers.Array, high: layers.Array) -> layers.Array:
+        """Factor by which each channel may grow before the bounds between cut it, float64 (C,); 1 of one that they cut.
+
+        Args:
+            low: smallest value of each channel behind :attr:`bounded_by`, shape (C,).
+            high: largest value, likewise.
+        """
+        assert self.bounded_by is not None
+        bounds = _bounds(self.bounded_by)
+        assert bounds is not None
+        room = np.full(self.channels, np.inf)
+        for bound, ends in ((bounds[0], -low.astype(np.float64)), (-bounds[1], high.astype(np.float64))):
+            if bound >= 0:
+                if bound > 0:
+                    return np.ones(self.channels)  # a bound beyond zero cuts what lies at zero, whatever its size is
+                continue
+            if math.isfinite(bound):
+                room = np.minimum(room, -bound / np.maximum(ends, -bound * QUIETEST))
+        return np.asarray(np.maximum(room, 1.0))
+
+    def scale(self, factors: layers.Array, names: build.Names, *, keeps_bounds: bool = False) -> None:
+        """Divide the channels at the source by `factors`, positive, shape (C,), and multiply them at the readers.
+
+        Args:
+            factors: of the channels.
+            names: fresh names.
+            keeps_bounds: bounds between stay as they are, since each channel has :meth:`room` for its factor.
+        """
         if self.constants:
             for node, index in self.constants:
                 array = query.constant_array(node.inputs[index])
@@ -86,7 +121,7 @@ class Link:
                 layers.set_bias(self.scope, self.source, row / factors, names)
         for node in self.through:
             bounds = _bounds(node)
-            if bounds is not None:
+            if bounds is not None and not keeps_bounds:
                 _bound_by_channel(self, node, bounds, factors, names)
         for reader in self.readers:
             layers.scale_weight(self.scope, reader, names, inputs=np.repeat(factors, self.repeat))

@@ -43,7 +43,9 @@ class CrossLayerEqualization(Pass):
     1. Layers are Conv, ConvTranspose, grouped and depthwise too, Gemm, and MatMul with a constant matrix, with an Add of
        a bias or without. Several layers may read the tensor.
     2. Between are Relu, LeakyRelu, PRelu, Identity, pools, Pad with zeros, and Flatten or Reshape to the rows of a
-       Gemm. With `bounds`, a Clip, Min or Max with constants becomes Max and Min with a constant for each channel.
+       Gemm. With `bounds`, a Clip, Min or Max with constants becomes Max and Min with a constant for each channel. With
+       `rooms` it stays as it is: a channel that it never cuts may grow until it would, and one that it cuts keeps its
+       size.
     3. With ranges of the tensor on data, a channel is as large as its share of the largest of the tensor or of the
        weight in front, whichever is more: neither may then stand out. The layer is noted as equalized.
     4. Weights with a scale for each output channel follow any factor in front, and count as a share of their row's
@@ -63,6 +65,8 @@ class CrossLayerEqualization(Pass):
         tensors: names of the tensors that may be scaled; None: all.
         per_channel: operators whose weights have a scale for each output channel.
         bounds: scale across bounds that are one for all channels, too.
+        rooms: name of the tensor that the layers behind read to how many times larger each channel may become before the
+            bounds in front of it cut what they did not, shape (C,) (:meth:`~onnxqat.passes._linked_layers.Link.room`).
     """
 
     def __init__(
@@ -72,8 +76,9 @@ class CrossLayerEqualization(Pass):
         tensors: Collection[str] | None = None,
         per_channel: Collection[str] = (),
         bounds: bool = False,
+        rooms: Mapping[str, layers.Array] | None = None,
     ) -> None:
-        self._ranges, self._tensors = ranges, tensors
+        self._ranges, self._tensors, self._rooms = ranges, tensors, rooms or {}
         self._per_channel, self._bounds = frozenset(per_channel), bounds
 
     def rewrite(self, model: ir.Model, context: Context) -> Rewrite:
@@ -83,10 +88,11 @@ class CrossLayerEqualization(Pass):
         inferred = Inferred(model) if flattens else None
         for scope in walk.scopes(model):
             links = self._links(scope, inferred, log)
-            for link, factors in zip(links, settled(links, self._ranges, self._per_channel), strict=True):
+            all_factors = settled(links, self._ranges, self._per_channel, self._rooms)
+            for link, factors in zip(links, all_factors, strict=True):
                 if np.ptp(np.log(factors)) < NEGLIGIBLE:
                     continue
-                link.scale(factors, context.names)
+                link.scale(factors, context.names, keeps_bounds=link.name in self._rooms)
                 if self._ranges is not None:
                     link.source.metadata_props[EQUALIZED] = self.name
                 log.did("channels were equalized between this layer and those behind it", link.source)
@@ -94,9 +100,11 @@ class CrossLayerEqualization(Pass):
 
     def _links(self, scope: walk.Scope, inferred: Inferred | None, log: Log) -> list[linked.Link]:
         links = []
-        for found in linked.find(scope, bounded=self._bounds, inferred=inferred):
+        for found in linked.find(scope, bounded=self._bounds or bool(self._rooms), inferred=inferred):
             if not isinstance(found, linked.Link):
                 log.left(*found)
+            elif found.is_bounded and not self._bounds and found.name not in self._rooms:
+                log.left(linked.BOUNDED, found.source)
             elif self._is_open(found):
                 links.append(found)
         return links
@@ -107,7 +115,10 @@ class CrossLayerEqualization(Pass):
 
 
 def settled(
-    links: Sequence[linked.Link], ranges: Mapping[str, layers.Array] | None, per_channel: Collection[str]
+    links: Sequence[linked.Link],
+    ranges: Mapping[str, layers.Array] | None,
+    per_channel: Collection[str],
+    rooms: Mapping[str, layers.Array],
 ) -> list[layers.Array]:
     """Factors of each of `links`, float64 (C,), with which no further round changes anything.
 
@@ -115,6 +126,7 @@ def settled(
         links: of one scope.
         ranges: as of :class:`CrossLayerEqualization`.
         per_channel: likewise.
+        rooms: likewise.
     """
     weights = {node: layers.magnitudes(node) for link in links for node in (link.source, *link.readers)}
     sizes = {link: np.asarray(ranges[link.name], np.float64) for link in links if ranges and link.name in ranges}
@@ -125,6 +137,8 @@ def settled(
             factors = _factors(link, weights, sizes.get(link), per_channel)
             if factors is None:
                 continue
+            if link.name in rooms:
+                factors = _within(rooms[link.name], total[number] * factors) / total[number]
             moved = max(moved, float(np.abs(np.log(factors)).max(initial=0.0)))
             total[number] *= factors
             if link in sizes:
@@ -133,6 +147,14 @@ def settled(
         if moved < SETTLED:
             break
     return total
+
+
+def _within(room: layers.Array, factors: layers.Array) -> layers.Array:
+    """Factors that let no channel grow beyond its room; one that has none keeps its size, also downwards.
+
+    A channel that a bound cuts, made smaller, would be cut later.
+    """
+    return np.asarray(np.where(room <= 1, 1.0, np.maximum(factors, 1 / room)))
 
 
 def _apply(link: linked.Link, factors: layers.Array, weights: _Weights) -> None:

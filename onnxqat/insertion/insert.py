@@ -42,7 +42,7 @@ from onnxqat.pipeline.lookup import PassSource
 from onnxqat.placement import compiler_limits, given_encodings, planner, table_overrides
 from onnxqat.placement.table_overrides import NodeSelection, Overrides
 from onnxqat.runtime import broken_model
-from onnxqat.types import QParams, QuantPlan, Remark
+from onnxqat.types import QParams, QuantPlan, Remark, TensorSpec
 
 if TYPE_CHECKING:
     from onnxqat.calibration.resolve import Resolved
@@ -204,7 +204,7 @@ def insert_qdq(
     data = _open(graph, calibration, preprocess, batch_size, limit)
     if equalizing:
         seen = None if calibration is None else data
-        remarks.extend(_equalize(graph, table, chosen, seen, equalizing, compares=not fast))
+        remarks.extend(_equalize(graph, table, chosen, seen, equalizing, choice, compares=not fast))
     from onnxqat.insertion import accumulator_cost
     from onnxqat.insertion import guard as guarding
 
@@ -299,20 +299,33 @@ def _equalize(
     chosen: NodeSelection,
     data: Data | None,
     choices: Sequence[equalizations.Choice],
+    choice: WeightChoice,
     *,
     compares: bool,
 ) -> tuple[Remark, ...]:
     from onnxqat.equalization.equalize import equalize
 
-    quantize = functools.partial(_quantized, table=table, chosen=chosen)
+    quantize = functools.partial(_quantized, table=table, chosen=chosen, choice=choice)
     return equalize(model, table, chosen, data, choices, quantize, compares=compares)
 
 
-def _quantized(model: ir.Model, data: Data, *, table: schema.Backend, chosen: NodeSelection) -> ir.Model:
-    """A copy of `model` with the quantizers that table and data lead to, weights rounded to nearest."""
+def _quantized(
+    model: ir.Model, data: Data, *, table: schema.Backend, chosen: NodeSelection, choice: WeightChoice
+) -> ir.Model:
+    """A copy of `model` with the quantizers that table and data lead to.
+
+    Weights with one scale are rounded on the data, where the file's will be: that takes up most of what uneven channels
+    cost, and an equalization that helps with nearest codes may not help then. Others are rounded to nearest.
+    """
     copy = model.clone()
     plan, resolved = _calibrate(copy, table, chosen, data, None, watches_peaks=False).settle([])
-    place(copy, [], table=table, plan=plan, resolved=resolved)
+    weights = [e.decision for e in plan.edges if isinstance(e.decision, TensorSpec) and e.decision.role == "weight"]
+    rounds = choice.rounding != "nearest" and table.sums != "tie_free" and any(spec.axis is None for spec in weights)
+    if rounds:
+        asked = dataclasses.replace(choice, rounding="compensated")
+        _round_and_place(copy, plan, resolved, [], table=table, data=data, choice=asked, has_file=False)
+    else:
+        place(copy, [], table=table, plan=plan, resolved=resolved)
     return copy
 
 

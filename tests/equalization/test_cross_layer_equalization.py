@@ -63,6 +63,22 @@ def test_even_channels_stay_byte_for_byte() -> None:
     assert a.SerializeToString(deterministic=True) == b.SerializeToString(deterministic=True)
 
 
+def test_across_a_bound_that_cuts_no_channel() -> None:
+    """Weights with one scale are equalized through a Clip that data do not reach, which stays a Clip."""
+    model = chain(UNEVEN / 100)
+    relu = next(node for node in model.graph.node if node.op_type == "Relu")
+    relu.op_type = "Clip"
+    relu.input.extend(["zero", "six"])
+    model.graph.initializer.extend(numpy_helper.from_array(np.float32(v), n) for n, v in (("zero", 0), ("six", 60)))
+    data = {"v": samples()}
+    made, without = (
+        onnxqat.insert_qdq(model, "tidl", calibration=data, equalize=e, guard=False) for e in (True, False)
+    )
+    assert any("equalized between" in r.message for r in made.remarks)
+    assert [node.op_type for node in made.model.graph.node].count("Clip") == 1
+    assert decibels(model, made.model) > decibels(model, without.model) + 6
+
+
 def test_left_out_nodes_and_none() -> None:
     data = {"v": samples()}
     for keywords in ({"overrides": Overrides(exclude=("second",))}, {"equalize": "none"}, {"fast": True}):

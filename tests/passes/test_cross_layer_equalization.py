@@ -6,8 +6,9 @@ import onnx_ir as ir
 import pytest
 
 from onnxqat.passes import _layer_channels as layers
+from onnxqat.passes import _linked_layers as linked
 from onnxqat.passes.cross_layer_equalization import CrossLayerEqualization
-from tests.passes.checks import body, check_pass, in_function, in_if, operators, parse, run_checked
+from tests.passes.checks import body, check_pass, in_function, in_if, operators, ort_run, parse, run_checked
 
 WEIGHTS = "float[4,1,1,1] w = {100, 1, -0.5, 0.1}, float[4] b = {5, 0.5, 0, -0.1}"
 FULL = "float[2,4,1,1] k = {0.01, 1, 2, 10, -0.02, 1, -2, -10}"
@@ -126,6 +127,33 @@ def test_bounds_become_one_for_each_channel(op: str) -> None:
     result = run_checked(CrossLayerEqualization(bounds=True), parse(text), ROUNDING)
     assert operators(list(result.model.graph.node)) == ["Conv", *["Relu"] * (op == "Clip"), "Min", "Conv"]
     np.testing.assert_allclose(*sides(result.model), rtol=1e-5)
+
+
+def test_a_bound_stays_where_channels_have_room() -> None:
+    """The first channel is cut and keeps its size; the others grow until the bound, or less."""
+    weights = FULL + ", float zero = {0}, float six = {6}"
+    text = model("y = Clip(x, zero, six) z = Conv(y, k)", weights)
+    room = np.array([1.0, 4.0, 2.0, 1.5])
+    result = CrossLayerEqualization(rooms={"y": room}).run(parse(text))
+    assert operators(list(result.model.graph.node)) == ["Conv", "Clip", "Conv"]
+    grown = sides(result.model)[0] / sides(parse(text))[0]
+    np.testing.assert_allclose(grown[0], 1)
+    assert (grown <= room * 1.0001).all()
+    np.testing.assert_allclose(grown[3], 1.5, rtol=1e-4)  # weights of 0.1 and 10 ask for a factor of ten
+    values = np.random.default_rng(0).uniform(0, 1, (4, 1, 3, 3)).astype(np.float32)
+    values *= 2.4  # b + w v of the second channel reaches 2.9, of the last 0.14: within their room
+    before, after = (ort_run(m, {"v": values})["z"] for m in (parse(text), result.model))
+    np.testing.assert_allclose(after, before, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("low", "high", "expected"), [(0, 6, 2), (-1, 6, 1), (1, 6, 1), (0, 1, 1)])
+def test_room_of_bounds(low: float, high: float, expected: float) -> None:
+    """Channels from -1 to 3: the nearer bound counts, one that cuts leaves none, nor does one beyond zero."""
+    weights = FULL + f", float low = {{{low}}}, float high = {{{high}}}"
+    graph = ir.from_proto(parse(model("y = Clip(x, low, high) z = Conv(y, k)", weights))).graph
+    link = next(found for found in linked.find(graph, bounded=True) if isinstance(found, linked.Link))
+    ends = np.full(4, -1.0 if low < 0 else 0.0), np.full(4, 3.0)
+    np.testing.assert_allclose(link.room(*ends), expected)
 
 
 def test_bounds_stand_along_the_channels_of_the_convolution() -> None:
