@@ -241,6 +241,41 @@ def test_layers_take_turns_where_that_helps_on_other_data(
     assert noise[taken] == min(noise)
 
 
+@pytest.mark.parametrize(
+    ("bits", "node_bits", "ways"),
+    [
+        (4, ("node_1", 3, 8), 3),
+        (4, ("node_1", 2, 8), 3),
+        (8, ("node_1", 3, 8), 3),
+        (3, ("node_1", 8, 8), 2),
+        (2, ("node_1", 4, 8), 2),
+        (4, ("node_1", 4, 3), 2),
+    ],
+)
+def test_single_layers_of_few_bits_take_turns_too(
+    bits: int, node_bits: tuple[str, int, int], ways: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Training follows only where most weights, or the activations, have few bits; such weights are rounded alone."""
+    model = deep()
+    for number, node in enumerate(node for node in model.graph.node if node.op_type == "MatMul"):
+        node.name = f"node_{number}"
+    onnx.save(model, tmp_path / "deep.onnx")
+    compared = []
+    best = rounding_choice._Comparison.best
+
+    def watched(comparison: Any, candidates: Sequence[Any]) -> Any:
+        compared.append(len(candidates))
+        return best(comparison, candidates)
+
+    monkeypatch.setattr(rounding_choice._Comparison, "best", watched)
+    data = {"x": np.random.default_rng(1).standard_normal((40, 24)).astype(np.float32)}
+    onnxqat.insert_qdq(
+        tmp_path / "deep.onnx", calibration=data, overrides=Overrides(weight_bits=bits, node_bits=(node_bits,)),
+        guard=False, equalize=False, output=tmp_path / "made.onnx",
+    )  # fmt: skip
+    assert compared == [ways]
+
+
 def test_layers_are_rounded_alone_where_nothing_can_be_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     """A quantized model that onnxruntime does not run is still written; the trial says that it was not run."""
 
@@ -251,6 +286,6 @@ def test_layers_are_rounded_alone_where_nothing_can_be_compared(monkeypatch: pyt
     data = {"x": np.random.default_rng(1).standard_normal((40, 24)).astype(np.float32)}
     options = {"calibration": data, "overrides": Overrides(weight_bits=4), "guard": False, "equalize": False}
     made = onnxqat.insert_qdq(deep(2), rounding="gptq", **options).model
-    monkeypatch.setattr(rounding_choice, "_turns", lambda placements, insert: None)
+    monkeypatch.setattr(rounding_choice, "_turns", lambda model, placements, insert: None)
     alone = onnxqat.insert_qdq(deep(2), rounding="gptq", **options).model
     assert [i.raw_data for i in made.graph.initializer] == [i.raw_data for i in alone.graph.initializer]
