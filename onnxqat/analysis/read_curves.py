@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -17,6 +18,22 @@ from onnxqat.integer_functions.functions import selu
 Array = npt.NDArray[np.float64]
 Curve = Callable[[Array], Array]
 """Function of float64 values of any shape, element by element."""
+
+
+@dataclasses.dataclass(frozen=True)
+class HardSigmoid:
+    """A line of this slope and offset, clipped to [0, 1].
+
+    The one curve that lays equal steps on equal steps with an offset between them, so that all its values may lie
+    half-way between the codes behind it.
+    """
+
+    slope: float
+    offset: float
+
+    def __call__(self, x: Array) -> Array:
+        """The values at `x`, float64 of any shape."""
+        return np.clip(self.slope * x + self.offset, 0, 1)
 
 
 def find(graph: ir.Graph) -> dict[str, Curve]:
@@ -73,8 +90,7 @@ def _selu(node: ir.Node) -> Curve:
 
 
 def _hard_sigmoid(node: ir.Node) -> Curve:
-    slope, offset = _number(node, "alpha", 0.2), _number(node, "beta", 0.5)
-    return lambda x: np.clip(slope * x + offset, 0, 1)
+    return HardSigmoid(_number(node, "alpha", 0.2), _number(node, "beta", 0.5))
 
 
 _CURVES: dict[str, Callable[[ir.Node], Curve]] = {

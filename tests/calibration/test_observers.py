@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from onnxqat import discover, numerics
 from onnxqat.analysis.groups.activation_functions import FORMULAS
+from onnxqat.analysis.read_curves import HardSigmoid
 from onnxqat.calibration import observers
 from onnxqat.calibration.observers import _searched, create
 from onnxqat.calibration.observers._base import BaseObserver, NonFiniteError
@@ -323,6 +324,19 @@ def test_ranges_behind_a_function_cut_what_it_makes_alike(symmetric: bool) -> No
     assert made.qparams().same(made.candidates()[BEHIND])
     if not symmetric:
         assert errors[BEHIND] < 0.5 * min(value for name, value in errors.items() if name != BEHIND)
+
+
+def test_a_range_in_front_of_a_hard_sigmoid_leaves_no_ties_behind_it() -> None:
+    """Values that end where its window does: 255 steps on it would all end half-way between two codes."""
+    curve = HardSigmoid(0.2, 0.5)
+    made = observe(spec("auto", symmetric=False), np.clip(2 * gauss(50_000), -2.5, 2.5))
+    assert isinstance(made, Auto)
+    made.read_through(curve)
+    grid = made.qparams()
+    codes = curve((np.arange(256) - grid.zero_point) * grid.scale.astype(np.float64)) * 255
+    assert (
+        np.mean((codes - np.rint(codes)) ** 2) < 0.15
+    )  # a quarter where all are ties, a twelfth where they lie anyhow
 
 
 @pytest.mark.parametrize("name", ["mse", "auto"])

@@ -124,6 +124,17 @@ def test_useful_range_in_front_of_saturating_operators() -> None:
     assert fusion_chains.useful_range(values["u"]) is None
 
 
+def test_the_useful_range_of_a_hard_sigmoid_is_not_its_window() -> None:
+    """255 steps on the window would become 255 steps with an offset of half a step: all of them ties."""
+    values = {
+        v.name: v for n in graph("g (float[4] x) => (float[4] y) { t = Neg(x) y = HardSigmoid(t) }") for v in n.outputs
+    }
+    low, high = fusion_chains.useful_range(values["t"]) or (0, 0)
+    codes = (np.arange(-127, 128) * ((high - low) / 255) * 0.2 + 0.5) * 255
+    assert -2.75 < low < -2.5 < 2.5 < high < 2.75
+    assert np.mean((codes - np.rint(codes)) ** 2) < 0.1  # a quarter where all are ties, a twelfth where they lie anyhow
+
+
 def test_a_reader_of_everything_needs_everything() -> None:
     made = graph("g (float[4] x) => (float[4] y) { t = Neg(x) u = Sigmoid(t) y = Add(t, u) }")
     values = {v.name: v for n in made for v in n.outputs}

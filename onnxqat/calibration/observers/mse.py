@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from onnxqat.analysis.read_curves import Curve
+from onnxqat.analysis.read_curves import Curve, HardSigmoid
 from onnxqat.calibration.observers._histogram import BINS, HistogramObserver
 from onnxqat.calibration.observers._search import ErrorOf, least_error_range
 from onnxqat.calibration.observers._searched import once
@@ -49,6 +49,7 @@ class Observer(HistogramObserver):
         edges = np.arange(first, last + 1) - BINS // _MERGED
         counts = merged[:, first:last].astype(np.float64)
         width = self.width[:, None] * _MERGED
+        line = self.curve if isinstance(self.curve, HardSigmoid) else None
         slopes = None if self.curve is None else _SquaredSlopes(self.curve, edges * width)
 
         def error(qparams: QParams) -> npt.NDArray[Any]:
@@ -60,6 +61,7 @@ class Observer(HistogramObserver):
             nearest = np.rint(steps)
             np.maximum(nearest, ends[0], out=nearest)
             np.minimum(nearest, ends[1], out=nearest)
+            rounding = None if line is None else counts * _rounded_behind(line, nearest[..., :-1] * scale, ends)
             # Antiderivative of (x - x')**2 in steps: 1/12 for each whole cell, and a cube for the rest of this one. In
             # place, since a search spends its time here.
             steps -= nearest
@@ -72,10 +74,20 @@ class Observer(HistogramObserver):
             errors *= counts
             if slopes is not None:
                 errors *= slopes(ends[0] * scale, ends[1] * scale)
-            sums = errors.sum(axis=-1)
-            return np.asarray(sums * (scale**3 / width)[..., 0]).reshape(-1)
+            sums = errors.sum(axis=-1) * (scale**3 / width)[..., 0]
+            return np.asarray(sums if rounding is None else sums + rounding.sum(axis=-1)).reshape(-1)
 
         return error, counts.size
+
+
+def _rounded_behind(curve: Curve, values: _Floats, ends: tuple[_Floats, _Floats]) -> _Floats:
+    """Squared error of rounding what `curve` makes of `values` to as many codes as `ends` are apart, over [0, 1].
+
+    With 255 steps on the window of a HardSigmoid, each result is half-way between two codes: the largest error there
+    is, and kernels round it to either side.
+    """
+    codes = np.asarray(curve(values) * (ends[1] - ends[0]))
+    return np.asarray(((codes - np.rint(codes)) / (ends[1] - ends[0])) ** 2)
 
 
 class _SquaredSlopes:
