@@ -206,8 +206,13 @@ class Relief:
             if not batch:
                 break
             culprits += batch
+            before = dict(self._parts)
             self._change_ranges(meter, batch, limit)
-            now = self._change_types(meter, batch, search.rest, now)
+            after = self._change_types(meter, batch, search.rest, now)
+            if after.value > now.value and not self._rounded:
+                self._parts = before  # each helps alone; beside the changes in front of them they do not
+            else:
+                now = after
         self.why = self._reason(culprits, ended=search.ended)
 
     # ---------------------------------------------------------------- remedies

@@ -1,5 +1,6 @@
 """The guard of insert_qdq: an output below the floor is relieved of the quantizers that cost it."""
 
+import dataclasses
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,9 @@ from onnxqat.graph import qdq
 from onnxqat.insertion import guard as guarding
 from onnxqat.insertion import relief, suspicion, trial
 from onnxqat.insertion.change import Change
+from onnxqat.insertion.culprits import Unit
 from onnxqat.insertion.insert import InsertResult
+from onnxqat.insertion.meter import Excess, Meter
 from onnxqat.insertion.relief import Relief
 from onnxqat.placement.table_overrides import Overrides
 from onnxqat.report import build, json, terminal
@@ -23,8 +26,9 @@ from tests.insertion import culprits
 
 
 def insert(made: culprits.Made, backend: str = "onnxruntime-cpu", **options: object) -> InsertResult:
+    """Without equalization, which would relieve uneven channels before the guard sees them."""
     model, data = made
-    return onnxqat.insert_qdq(ir.from_proto(model), backend, calibration=data, **options)
+    return onnxqat.insert_qdq(ir.from_proto(model), backend, calibration=data, equalize=(), **options)
 
 
 def quantized(result: InsertResult) -> dict[str, int]:
@@ -265,6 +269,23 @@ def test_a_change_that_was_not_measured_is_proven_in_the_file(monkeypatch: pytes
         for r in (result, insert(culprits.outlier_channel(), guard=False))
     ]
     assert scales[0] == scales[1]
+
+
+def test_changes_that_lead_to_more_noise_than_before_are_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them helps alone; all of them together may not, and what follows is judged beside them."""
+    change_types = Relief._change_types
+    seen = []
+
+    def louder(relief: Relief, meter: Meter, batch: dict[Unit, Excess], rest: float, now: Excess) -> Excess:
+        change_types(relief, meter, batch, rest, now)
+        seen.append(len(relief._parts))
+        return dataclasses.replace(now, value=2 * now.value)
+
+    monkeypatch.setattr(Relief, "_change_types", louder)
+    result = insert(culprits.outlier_channel(), rounding="nearest")
+    assert seen[0] > 0
+    assert result.guard is not None
+    assert result.guard.changes == ()
 
 
 def test_gradients_lead_to_a_culprit_that_is_quiet_at_its_own_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
