@@ -113,7 +113,8 @@ class QuantizerMeter:
         apart = np.where(np.isnan(ort[0]), 0, apart)
         with np.errstate(invalid="ignore"):
             moved = np.abs(np.asarray(torch[0], np.float64) - np.asarray(ort[0], np.float64))
-        allowed = moved / _along(self.qparams.scale, self.qparams, apart.ndim) + 1
+        # Two ties that are n codes apart may round to codes n + 1 apart, and their quotients are not quite n apart.
+        allowed = moved / _along(self.qparams.scale, self.qparams, apart.ndim) + 1 + TIE_STEPS
         self.network = [
             differing + int(np.count_nonzero(apart)),
             max(largest, int(apart.max(initial=0))),
