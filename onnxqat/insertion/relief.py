@@ -130,8 +130,8 @@ class Relief:
 
     @property
     def choices(self) -> Choices:
-        """Choices that the file was made with, and all changes."""
-        return self._without(None)
+        """Choices that the file was made with, and all changes, with ranges of what only all of them make quantizers read."""
+        return self._completed(None)
 
     def search(self, quantized: ir.Model, tried: Trial | Origin | None, limit: int) -> list[Change]:
         """Find culprits and relieve them.
@@ -339,8 +339,7 @@ class Relief:
 
     def choices_without(self, change: Change) -> Choices:
         """All choices but those of one of the changes that :meth:`search` gave, with what is then to be observed."""
-        choices = self._without(self._unit(change))
-        return self._remedies.observed(self._effects.of(choices), choices)
+        return self._completed(self._unit(change))
 
     def take_back(self, change: Change) -> None:
         """Undo one of the changes that :meth:`search` gave."""
@@ -375,6 +374,11 @@ class Relief:
         """Measure the excess with all changes but that for one unit."""
         effect = self._effects.of(self._without(without))
         return meter.excess(effect.on, effect.parameters)
+
+    def _completed(self, without: Unit | None) -> Choices:
+        """All choices but those for one unit, observed anew: together they may quantize what none of them does alone."""
+        choices = self._without(without)
+        return self._remedies.observed(self._effects.of(choices), choices)
 
     def _without(self, unit: Unit | None) -> Choices:
         parts: Iterable[Choices] = (choices for key, (_, choices) in self._parts.items() if key != unit)

@@ -46,7 +46,8 @@ class Remedies:
         self._stopped = compiler_limits.stopped(calibrated.model, calibrated.table, plan)
         self._wanted = resolve.tensors_to_observe(plan)
         self._observed: ranges.Observers = {}
-        self._late: dict[str, BaseObserver] = {}
+        # By tensor and observer: the codes of 8 and of 16 bits of one tensor may have different ones.
+        self._late: dict[tuple[str, str], BaseObserver] = {}
         self._bits = {
             name: decision.qtype.bits
             for edge in plan.edges
@@ -164,8 +165,9 @@ class Remedies:
 
     def observed(self, effect: Effect, choices: Choices) -> Choices:
         """`choices` with ranges of tensors that only they make a quantizer read, from another pass over the data."""
-        missing = {name: spec for name, spec in effect.unseen.items() if name not in self._late}
+        missing = {name: spec for name, spec in effect.unseen.items() if (name, spec.observer) not in self._late}
         if missing:
-            self._late |= runner.calibrate(vendor_operators.runnable_part(self._calibrated.model), missing, self._data)
-        late = {name: self._late[name] for name in effect.unseen}
+            found = runner.calibrate(vendor_operators.runnable_part(self._calibrated.model), missing, self._data)
+            self._late |= {(name, spec.observer): found[name] for name, spec in missing.items()}
+        late = {name: self._late[name, spec.observer] for name, spec in effect.unseen.items()}
         return dataclasses.replace(choices, seen={**choices.seen, **late})

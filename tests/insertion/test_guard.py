@@ -15,12 +15,14 @@ from onnxqat.graph import qdq
 from onnxqat.insertion import guard as guarding
 from onnxqat.insertion import relief, suspicion, trial
 from onnxqat.insertion.change import Change
+from onnxqat.insertion.choices import NONE
 from onnxqat.insertion.culprits import Unit
 from onnxqat.insertion.insert import InsertResult
 from onnxqat.insertion.meter import Excess, Meter
 from onnxqat.insertion.relief import Relief
 from onnxqat.placement.table_overrides import Overrides
 from onnxqat.report import build, json, terminal
+from onnxqat.types import TensorSpec
 from onnxqat.verdict import AMBER_SQNR
 from tests.insertion import culprits
 
@@ -317,3 +319,28 @@ def test_a_file_is_made_although_what_costs_most_cannot_be_measured(monkeypatch:
     assert made.trial is not None
     assert made.trial.worst < AMBER_SQNR
     assert made.trial.costly == ()
+
+
+def test_changes_together_may_quantize_what_none_of_them_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Clip left float lays the layer in front of it bare, and 16 bits for that layer want another observer there."""
+    rounds: list[Relief] = []
+    search = Relief.search
+
+    def seen(self: Relief, *arguments: object) -> list[Change]:
+        rounds.append(self)
+        return search(self, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Relief, "search", seen)
+    insert(culprits.cancelled(), "qnn-htp")
+    remedies = rounds[0]._remedies
+    effect = remedies.effect(NONE, NONE)
+    spec = next(
+        e.decision for e in effect.plan.edges if isinstance(e.decision, TensorSpec) and e.decision.role != "weight"
+    )
+    for observer in ("mse", "minmax"):
+        wanted = dataclasses.replace(effect, unseen={"conv0": dataclasses.replace(spec, observer=observer)})
+        assert remedies.observed(wanted, NONE).seen["conv0"].spec.observer == observer
+    together = remedies.leave(["relu0"], NONE, "test", "relu0")
+    assert together is not None
+    rounds[0]._parts = {(0,): (together[0], dataclasses.replace(together[1], seen={}))}
+    assert rounds[0].choices.seen.keys() == together[1].seen.keys() == {"conv0"}
