@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from onnxqat.data.preprocess import Preprocess
     from onnxqat.insertion.guard import Guarded
     from onnxqat.insertion.placing import Calibrated
+    from onnxqat.insertion.rounded import KeptRoundings
     from onnxqat.insertion.trial import Trial
 
 RANDOM_BATCHES = 4
@@ -207,18 +208,19 @@ def insert_qdq(
         remarks.extend(_equalize(graph, table, chosen, seen, equalizing, choice, compares=not fast))
     from onnxqat.insertion import accumulator_cost
     from onnxqat.insertion import guard as guarding
+    from onnxqat.insertion.rounded import KeptRoundings
 
     # Random numbers say nothing of how large codes get, and --safe-range takes no data's word for it.
     trusts_data = calibration is not None and not overrides.safe_range
     calibrated = _calibrate(graph, table, chosen, data, progress, watches_peaks=trusts_data)
     calibrated = dataclasses.replace(calibrated, given=encodings)
-    has_file = bool(origin.float_model)
+    has_file, kept = bool(origin.float_model), KeptRoundings()
     if fast or calibration is None:
         choice = choice.without_data()
     else:
         remarks.extend(accumulator_cost.of_options(original, calibrated, (backend, overrides), data, place))
-        remarks.extend(_choose_ranges(calibrated, data, choice, has_file=has_file))
-    placing = functools.partial(_round_and_place, table=table, data=data, choice=choice, has_file=has_file)
+        remarks.extend(_choose_ranges(calibrated, data, choice, has_file=has_file, kept=kept))
+    placing = functools.partial(_round_and_place, table=table, data=data, choice=choice, has_file=has_file, kept=kept)
     finished = functools.partial(_finished, table=table, overrides=overrides) if table.integer else None
     watch = guarding.Guard(original, calibrated, data, overrides, placing, mends=guard, finished=finished)
     made = watch.make(remarks, tries=calibration is not None)
@@ -329,7 +331,9 @@ def _quantized(
     return copy
 
 
-def _choose_ranges(calibrated: Calibrated, data: Data, choice: WeightChoice, *, has_file: bool) -> tuple[Remark, ...]:
+def _choose_ranges(
+    calibrated: Calibrated, data: Data, choice: WeightChoice, *, has_file: bool, kept: KeptRoundings
+) -> tuple[Remark, ...]:
     from onnxqat.insertion import range_trial
     from onnxqat.insertion.rounding_choice import noise_in_turn
 
@@ -340,7 +344,7 @@ def _choose_ranges(calibrated: Calibrated, data: Data, choice: WeightChoice, *, 
         def insert(target: ir.Model, found: list[Remark], grids: Mapping[str, QParams]) -> None:
             place(target, found, table=calibrated.table, plan=plan, resolved=resolved.with_grids(grids))
 
-        return noise_in_turn(calibrated.model, plan, resolved, data, choice, insert, has_file=has_file)
+        return noise_in_turn(calibrated.model, plan, resolved, data, choice, insert, has_file=has_file, kept=kept)
 
     return range_trial.choose(calibrated, data, noise)
 
@@ -355,13 +359,14 @@ def _round_and_place(
     data: Data,
     choice: WeightChoice,
     has_file: bool,
+    kept: KeptRoundings | None = None,
 ) -> None:
     from onnxqat.insertion.rounding_choice import round_weights
 
     def insert(target: ir.Model, found: list[Remark], grids: Mapping[str, QParams]) -> None:
         place(target, found, table=table, plan=plan, resolved=resolved.with_grids(grids))
 
-    said, grids = round_weights(model, plan, resolved, data, choice, insert, has_file=has_file)
+    said, grids = round_weights(model, plan, resolved, data, choice, insert, has_file=has_file, kept=kept)
     remarks.extend(said)
     insert(model, remarks, grids)
 

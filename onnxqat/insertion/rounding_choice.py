@@ -16,6 +16,7 @@ from onnxqat.data.inputs import Feeds
 from onnxqat.errors import ModelError
 from onnxqat.graph import batchnorm, notes
 from onnxqat.insertion import kept_batchnorm
+from onnxqat.insertion.rounded import KeptRoundings, Rounded
 from onnxqat.insertion.weight_choice import WeightChoice
 from onnxqat.runtime.session import Session
 from onnxqat.types import Derived, Placement, QuantPlan, Remark
@@ -35,6 +36,7 @@ def round_weights(
     insert: Insert,
     *,
     has_file: bool,
+    kept: KeptRoundings | None = None,
 ) -> tuple[tuple[Remark, ...], Grids]:
     """Move the weights of `model`, in place, to where the quantizers round them best, or leave them.
 
@@ -46,6 +48,7 @@ def round_weights(
         choice: of the user.
         insert: inserts the quantizers into a copy of `model`.
         has_file: the quantized file will tell from which file of a float model it was made.
+        kept: of the same float model and data; what is rounded in turn is added.
 
     Returns:
         What there is to say, and the parameters of weights that got others than `resolved` has.
@@ -54,7 +57,7 @@ def round_weights(
     wanted = _wanted(plan, resolved, choice)
     if choice.rounding == "auto":
         may_help = not plan.tie_free_sums and (has_file or not batchnorm.trains_live(model))
-        comparison = _Comparison.of(model, resolved, data, insert) if may_help else None
+        comparison = _Comparison.of(model, resolved, data, insert, kept) if may_help else None
         if comparison is not None:
             remarks, grids = _where_it_helps(comparison, wanted, has_file=has_file)
             if grids is not None:
@@ -64,7 +67,7 @@ def round_weights(
         return remarks, {}
     turns = _turns(model, resolved.placements, insert)
     if wanted.codes and turns is not None:
-        comparison = _Comparison.of(model, resolved, data, insert)
+        comparison = _Comparison.of(model, resolved, data, insert, kept)
         turns = None if comparison is None else comparison.turns_that_help(wanted, turns)
     found, grids = compensate(model, resolved.placements, data, resolved.largest_codes, turns, wanted)
     return (*remarks, *found), grids
@@ -79,6 +82,7 @@ def noise_in_turn(
     insert: Insert,
     *,
     has_file: bool,
+    kept: KeptRoundings | None = None,
 ) -> float | None:
     """Noise on held-out samples with layers rounded in turn on the others; None where they are not, or nothing runs.
 
@@ -86,7 +90,7 @@ def noise_in_turn(
     """
     rounds = choice.rounding != "nearest" and (has_file or choice.rounding != "auto") and not plan.tie_free_sums
     turns = _turns(model, resolved.placements, insert) if rounds else None
-    comparison = None if turns is None else _Comparison.of(model, resolved, data, insert)
+    comparison = None if turns is None else _Comparison.of(model, resolved, data, insert, kept)
     if comparison is None:
         return None
     try:
@@ -119,7 +123,7 @@ def _where_it_helps(
     if not tried[0].remarks:
         return left, None
     try:
-        best = comparison.best([_Rounded(model.clone()), *tried])
+        best = comparison.best([Rounded(model.clone()), *tried])
     except ModelError:
         return left, None  # the trial tells why
     if not best.remarks:
@@ -129,23 +133,6 @@ def _where_it_helps(
         model.graph.initializers[name].const_value = value.const_value
     model.metadata_props.update(best.model.metadata_props)
     return (*left, *best.remarks), best.grids
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Rounded:
-    """A model whose weights were rounded.
-
-    Attributes:
-        model: without quantizers.
-        remarks: none where nothing was rounded.
-        grids: parameters of weights that got others.
-        turns: inserted the quantizers, for layers that were rounded in turn; None where each was rounded alone.
-    """
-
-    model: ir.Model
-    remarks: tuple[Remark, ...] = ()
-    grids: Grids = dataclasses.field(default_factory=dict)
-    turns: Insert | None = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -162,6 +149,7 @@ class _Comparison:
         rest: most of the data.
         held: what is left of them.
         insert: inserts the quantizers into a copy of `model`.
+        kept: copies that were rounded in turn.
     """
 
     model: ir.Model
@@ -169,25 +157,34 @@ class _Comparison:
     rest: Data
     held: list[Feeds]
     insert: Insert
+    kept: KeptRoundings
 
     @classmethod
-    def of(cls, model: ir.Model, resolved: Resolved, data: Data, insert: Insert) -> _Comparison | None:
+    def of(
+        cls, model: ir.Model, resolved: Resolved, data: Data, insert: Insert, kept: KeptRoundings | None
+    ) -> _Comparison | None:
         """Divide `data`; None where they are too few to compare on, or can be read only once."""
         if not data.repeatable:
             return None
         rest, held = held_samples.split(data)
-        return cls(model, resolved, rest, held, insert) if held_samples.can_tell(held) else None
+        if not held_samples.can_tell(held):
+            return None
+        return cls(model, resolved, rest, held, insert, KeptRoundings() if kept is None else kept)
 
-    def rounded(self, placements: Sequence[Placement], wanted: Wanted, ways: Sequence[Insert | None]) -> list[_Rounded]:
+    def rounded(self, placements: Sequence[Placement], wanted: Wanted, ways: Sequence[Insert | None]) -> list[Rounded]:
         """Round copies of the model, each in one of `ways`: alone, or in turn with what inserts the quantizers."""
-        found = []
-        for turns in ways:
+        return [self._rounded(placements, wanted, turns) for turns in ways]
+
+    def _rounded(self, placements: Sequence[Placement], wanted: Wanted, turns: Insert | None) -> Rounded:
+        resolved = dataclasses.replace(self.resolved, placements=tuple(placements))
+        found = None if turns is None else self.kept.find(resolved, wanted)
+        if found is None:
             model = self.model.clone()
-            found.append(
-                _Rounded(
-                    model, *compensate(model, placements, self.rest, self.resolved.largest_codes, turns, wanted), turns
-                )
+            found = Rounded(
+                model, *compensate(model, placements, self.rest, resolved.largest_codes, turns, wanted), turns
             )
+            if turns is not None:
+                self.kept.keep(resolved, wanted, found)
         return found
 
     def turns_that_help(self, wanted: Wanted, turns: Insert) -> Insert | None:
@@ -198,7 +195,7 @@ class _Comparison:
         except ModelError:
             return None  # the trial tells why
 
-    def best(self, candidates: Sequence[_Rounded]) -> _Rounded:
+    def best(self, candidates: Sequence[Rounded]) -> Rounded:
         """The candidate with the least :meth:`noise`.
 
         Raises:
@@ -207,7 +204,7 @@ class _Comparison:
         noise = self.noise(candidates)
         return candidates[noise.index(min(noise))]
 
-    def noise(self, candidates: Sequence[_Rounded]) -> list[float]:
+    def noise(self, candidates: Sequence[Rounded]) -> list[float]:
         """The relative squared error of each candidate against the float model, summed over the outputs.
 
         Raises:
