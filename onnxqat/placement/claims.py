@@ -33,17 +33,19 @@ def _passes(draft: PlanBuilder, node: ir.Node) -> bool:
 
 
 def _reads_codes(draft: PlanBuilder, node: ir.Node) -> bool:
-    """Check whether the first input of `node` may get a pair, placed by its producer or for another consumer."""
+    """Check whether the first input of `node` may come out of a pair.
+
+    One that another consumer gets is that consumer's alone, but for data movement: that carries it to all who read it.
+    """
     reader, value = node, node.inputs[0]
     while value is not None and value not in draft.unpaired:
         tensor, producer = draft.tensors.get(str(value.name)), value.producer()
-        if tensor is not None and tensor.primary is not None:
+        moved = producer is not None and draft.spreads(producer)
+        if qdq.is_dequantize(producer) or (tensor is not None and tensor.produced is not None):
             return True
-        if qdq.is_dequantize(producer) or any(
-            _may_want(draft, user) for user in value.consumers() if user is not reader
-        ):
+        if (moved or reader is not node) and any(_may_want(draft, u) for u in value.consumers() if u is not reader):
             return True
-        if producer is None or not draft.spreads(producer):
+        if producer is None or not moved:
             return False
         reader, value = producer, producer.inputs[0]
     return False

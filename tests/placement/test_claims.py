@@ -54,6 +54,16 @@ def test_pairs_stay_where_nothing_is_claimed() -> None:
     assert paired('g = ReduceMax(r) t = Tanh(g) s = Add(k, t) ["mid"] m = Conv(r, s)') >= {"r", "m"}
 
 
+@pytest.mark.parametrize(("read", "claimed"), [("t", False), ("u", True)], ids=["bare", "moved"])
+def test_a_pair_that_another_reader_gets_is_read_behind_data_movement_alone(read: str, claimed: bool) -> None:
+    """Nothing quantizes the result of Tanh as a whole: a float layer reads it bare, what moves it reads the pair."""
+    middle = f"""t = Tanh(r) u = Transpose<perm = [0,1,3,2]>(t) ["mid"] c = Conv({read}, w)
+        o = Conv(t, w) ["sum"] m = Add(c, o)"""
+    found = plan(network(middle), exclude=("mid",))
+    assert ("c" in edges(found)) is not claimed
+    assert ("sum" in reasons(found)) is claimed
+
+
 def test_what_reads_another_tensor_too_is_float_and_its_result_is_not() -> None:
     sum_behind = f'["mid"] m = {POOL.replace("strides = [2,2]", "pads = [1,1,1,1]")} ["sum"] s = Add(m, r)'
     found = plan(network(sum_behind, "y = Conv(s, w)"), exclude=("mid",))
