@@ -178,6 +178,7 @@ def _float_nodes(file: LintContext, asked: str | None = None) -> Iterator[FloatN
     """Nodes that compute data in float; of those that placement passes by, the one that is `asked` for alone."""
     plain = file.plain
     data = frozenset[ir.Node]() if plain is None else dataflow.data_nodes(plain.model.graph)
+    reached = () if plain is None else tuple(dataflow.reached_graphs(plain.model.graph))
     for node in file.nodes:
         if qdq.is_quantize(node) or qdq.is_dequantize(node) or file.of_node(node) is not None:
             continue
@@ -185,11 +186,10 @@ def _float_nodes(file: LintContext, asked: str | None = None) -> Iterator[FloatN
         if plain is None or copy is None or quantized_forms.is_integer_operator(node):
             continue
         reason = ""
-        if copy in data:
+        if copy in data or not any(copy.graph is graph for graph in reached):
             reason = _reason(file, node)
         elif query.label(node) == asked:
-            reached = any(copy.graph is graph for graph in dataflow.reached_graphs(plain.model.graph))
-            reason = dataflow.NOT_DATA if reached else "placement does not reach into this body or function"
+            reason = dataflow.NOT_DATA
         if reason:
             yield FloatNode(query.label(node), node.op_type, reason)
 

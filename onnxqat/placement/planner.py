@@ -38,7 +38,6 @@ from onnxqat.types import (
     Decision,
     Edge,
     QuantPlan,
-    Remark,
     SaturatingRange,
     Shared,
     ShiftLimit,
@@ -166,11 +165,14 @@ def _kind(draft: PlanBuilder, node: ir.Node) -> str:
 
 
 def _leave_scope(draft: PlanBuilder, scope: walk.Scope) -> None:
-    nodes = tuple(query.label(n) for n in scope if (n.domain == "" and n.op_type in draft.backend.ops))
-    if nodes:
-        holder = walk.holder(scope) if isinstance(scope, ir.Graph) else None
-        kind = f"the body of {query.label(holder)}" if holder is not None else "a model-local function"
-        draft.remarks.append(Remark(f"{kind} ({scope.name}) is left in float", nodes, "plan"))
+    """Leave a body or function that placement does not reach in float: its nodes that the table has a row for say why."""
+    holder = walk.holder(scope) if isinstance(scope, ir.Graph) else None
+    kind = f"the body of {query.label(holder)}" if holder is not None else "a model-local function"
+    for node in scope:
+        row, _ = draft.row(node)
+        if row is not None and not existing_quantizers.is_of_quantizer(node):
+            reason = draft.selection.reason(node) or f"placement does not reach into {kind} ({scope.name})"
+            draft.float_nodes.append((query.label(node), reason))
 
 
 def _produce(draft: PlanBuilder, node: ir.Node, row: OpRow, key: str) -> fusion_chains.Fusion:

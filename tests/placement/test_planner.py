@@ -303,13 +303,14 @@ def test_a_result_that_leaves_through_an_if() -> None:
     assert reasons(found)["s_Softmax"] == "a probability that leaves the graph needs finer steps"
 
 
-def test_bodies_of_loops_are_left_with_a_remark() -> None:
+def test_bodies_of_loops_are_left_with_a_reason() -> None:
     text = """g (float[2,2] x) => (float[2,2] y) <int64 trip = {2}, bool go = {1}, float[2,2] w = {1, 2, 3, 4}> {
         y = Loop(trip, go, x) <body = b (int64 i, bool g, float[2,2] a) => (bool h, float[2,2] z) {
             h = Identity(g) z = MatMul(a, w) }> }"""
-    (remark,) = [r for r in plan(text).remarks if "left in float" in r.message]
-    assert remark.message == "the body of y_Loop (b) is left in float"
-    assert remark.nodes == ("z_MatMul",)
+    found = plan(text)
+    assert reasons(found)["z_MatMul"] == "placement does not reach into the body of y_Loop (b)"
+    assert reasons(plan(text, exclude=("z_MatMul",)))["z_MatMul"] == "excluded by 'z_MatMul'"
+    assert found.edges == ()
 
 
 def test_functions_are_placed_in() -> None:
@@ -317,13 +318,13 @@ def test_functions_are_placed_in() -> None:
     assert edges(inlined) == edges(flat)
 
 
-def test_functions_that_cannot_be_inlined_are_left_with_a_remark(tmp_path: Path) -> None:
+def test_functions_that_cannot_be_inlined_are_left_with_a_reason(tmp_path: Path) -> None:
     model = in_function(proto(CONV_RELU))
     model.functions[0].opset_import[0].version = 22
     path = table_file(tmp_path, "backend: old\nextends: onnxruntime-cpu\nopset: [13, 21]\n")
     found = plan(model, path)
     assert found.edges == ()
-    assert any("model-local function (body) is left in float" in r.message for r in found.remarks)
+    assert "placement does not reach into a model-local function (body)" in reasons(found).values()
     assert edges(plan(model))["y"]  # a backend that reads opset 22 has no such trouble
 
 
