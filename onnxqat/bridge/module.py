@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import operator
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
@@ -50,6 +51,12 @@ class OnnxModule(fx.GraphModule):
     parameter_names: dict[str, str]
     tensor_nodes: dict[str, str]
     quantizers: dict[str, str]
+
+    def bodies(self) -> dict[str, OnnxModule]:
+        """The modules of the bodies of If, Loop and Scan in its graph, by path."""
+        targets = (str(node.target) for node in self.graph.nodes if node.op == "get_attr")
+        found = {target: operator.attrgetter(target)(self) for target in targets}
+        return {target: held for target, held in found.items() if isinstance(held, OnnxModule)}
 
     @property
     def code(self) -> str:

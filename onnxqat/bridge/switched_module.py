@@ -47,7 +47,9 @@ class SwitchedModule:
         for quantizer in qdq.quantizers(quantized, every=True):
             path = calls.get(self.module.tensor_nodes.get(target_of(quantizer), ""))
             if path is None:
-                text = "not measured: the bridge computes it with its neighbours"
+                inner = quantizer.nodes[0].graph is not quantized.graph
+                where = "it lies in a body of If, Loop or Scan, or in a function"
+                text = f"not measured: {where if inner else 'the bridge computes it with its neighbours'}"
                 self.remarks.append(Remark(text, (str(quantizer.tensor),), "profile"))
                 continue
             module: Any = self.module.get_submodule(path)

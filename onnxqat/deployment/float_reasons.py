@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 import onnx
 
 from onnxqat.deployment.base_compiler import MOVES, BaseCompiler, NodeResult
+from onnxqat.deployment.graph_nodes import inner_graphs
 from onnxqat.graph.build import LEFT_FLOAT
 from onnxqat.graph.qdq import DEQUANTIZE, QUANTIZE
 
@@ -24,16 +25,20 @@ def explained(nodes: Iterable[NodeResult], model: onnx.ModelProto, compiler: Bas
         model: the deploy form; external data need not be loaded.
         compiler: who compiled it.
     """
-    graph = _Graph(model.graph)
+    graphs = [main := _Graph(model.graph, ())]
+    graphs += [_Graph(body, main.constants) for _, body in inner_graphs(model.graph)]
+    homes = {name: graph for graph in reversed(graphs) for name in graph.named}
     return tuple(
-        dataclasses.replace(n, why=_float_reason(n, graph, compiler)) if n.kind in ("float", "rejected") else n
+        dataclasses.replace(n, why=_float_reason(n, homes.get(n.name, main), compiler))
+        if n.kind in ("float", "rejected")
+        else n
         for n in nodes
     )
 
 
 class _Graph:
-    def __init__(self, graph: onnx.GraphProto) -> None:
-        self.constants = {t.name for t in graph.initializer}
+    def __init__(self, graph: onnx.GraphProto, outer: Iterable[str]) -> None:
+        self.constants = {*outer, *(t.name for t in graph.initializer)}
         self.outputs = {v.name for v in graph.output}
         self.makers = {o: n for n in graph.node for o in n.output}
         self.readers: dict[str, list[onnx.NodeProto]] = {}

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Container, Iterable, Iterator, Mapping
 
 import onnx
 import onnx.shape_inference
 
+from onnxqat.counts import counted
 from onnxqat.deployment.base_compiler import ABSORBED, HEAVY, MOVES, Kind, NodeResult
 from onnxqat.graph import inference
 from onnxqat.graph.qdq import DEQUANTIZE, QUANTIZE
+from onnxqat.types import Remark
 
 _TYPE = onnx.TensorProto
 _INTEGERS = (_TYPE.INT32, _TYPE.INT64, _TYPE.UINT32, _TYPE.UINT64, _TYPE.BOOL)
@@ -19,19 +22,21 @@ _CODES = (_TYPE.INT8, _TYPE.UINT8, _TYPE.INT16, _TYPE.UINT16)
 class Nodes:
     """The nodes of the user's main graph, found by what a compiler calls them.
 
-    Quantizers, constants and arithmetic of integers, such as that of shapes and of integer functions, are left out.
+    Quantizers, constants and arithmetic of integers, such as that of shapes and of integer functions, are left out, and
+    so is If, which computes nothing but what its branches do (:meth:`inside`).
 
     Args:
         model: the model that was compiled; external data need not be loaded.
     """
 
     def __init__(self, model: onnx.ModelProto) -> None:
-        graph, integers = model.graph, _integer_tensors(model)
-        skipped = quantizer_nodes(graph)
+        self._integers = _integer_tensors(model)
+        self._open(model.graph)
+
+    def _open(self, graph: onnx.GraphProto) -> None:
+        skipped = {*quantizer_nodes(graph), *(i for i, n in enumerate(graph.node) if n.op_type in ("Constant", "If"))}
         self.all = [
-            node
-            for i, node in enumerate(graph.node)
-            if i not in skipped and node.op_type != "Constant" and not integers.issuperset(node.output)
+            node for i, node in enumerate(graph.node) if i not in skipped and not self._integers.issuperset(node.output)
         ]
         self._makers = {output: node for node in graph.node for output in node.output}
         self._found: dict[str, onnx.NodeProto] = {}
@@ -42,6 +47,12 @@ class Nodes:
             if node.name:
                 self._found[node.name] = node
         self._kinds: dict[int, tuple[Kind, str, str]] = {}
+
+    def inside(self, body: onnx.GraphProto) -> Nodes:
+        """The nodes of the body of an If, Loop or Scan of the same model."""
+        made = copy.copy(self)
+        made._open(body)  # noqa: SLF001
+        return made
 
     def find(self, name: str) -> onnx.NodeProto | None:
         """The node called `name`, or the one that makes the tensor of that name."""
@@ -107,10 +118,37 @@ def _integer_tensors(model: onnx.ModelProto) -> set[str]:
         graph = inference.infer_shapes(model).graph
     except Exception:  # an operator that onnx does not know: its nodes are listed, whatever they are
         graph = model.graph
-    found = {v.name for v in (*graph.value_info, *graph.output) if v.type.tensor_type.elem_type in _INTEGERS}
-    codes = {v.name for v in (*graph.value_info, *graph.output) if v.type.tensor_type.elem_type in _CODES}
-    casts = (node for node in graph.node if node.op_type == "Cast" and found.issuperset(node.input))
+    graphs = [graph, *(body for _, body in inner_graphs(graph))]
+    typed = [v for each in graphs for v in (*each.value_info, *each.output)]
+    found = {v.name for v in typed if v.type.tensor_type.elem_type in _INTEGERS}
+    codes = {v.name for v in typed if v.type.tensor_type.elem_type in _CODES}
+    nodes = (node for each in graphs for node in each.node)
+    casts = (node for node in nodes if node.op_type == "Cast" and found.issuperset(node.input))
     return found | {node.output[0] for node in casts if node.output[0] in codes}
+
+
+def bodies(node: onnx.NodeProto) -> dict[str, onnx.GraphProto]:
+    """The bodies that `node` itself holds, by the name of the attribute."""
+    return {a.name: a.g for a in node.attribute if a.type == onnx.AttributeProto.GRAPH}
+
+
+def inner_graphs(graph: onnx.GraphProto) -> Iterator[tuple[onnx.NodeProto, onnx.GraphProto]]:
+    """Yield the bodies in `graph`, at any depth, each with the node that holds it."""
+    for node in graph.node:
+        for body in bodies(node).values():
+            yield node, body
+            yield from inner_graphs(body)
+
+
+def unlisted(listed: Iterable[NodeResult], model: onnx.ModelProto, compiler: str) -> Iterator[Remark]:
+    """Yield a remark on bodies of which `compiler` does not say how it runs their nodes, `listed` being all that it says."""
+    known, nodes = {node.name for node in listed}, Nodes(model)
+    for holder, body in inner_graphs(model.graph):
+        inner = [n for n in nodes.inside(body).all if (n.name or n.output[0]) not in known]
+        if inner:
+            name = holder.name or holder.output[0]
+            text = f"{compiler} does not say how it runs {counted(len(inner), 'node')} in {body.name!r} of {name}"
+            yield Remark(text, tuple(n.name or n.output[0] for n in inner), "handoff")
 
 
 def quantizer_nodes(graph: onnx.GraphProto) -> set[int]:

@@ -21,7 +21,7 @@ from onnxqat.data import inputs as model_inputs
 from onnxqat.data import preprocess as lines
 from onnxqat.data.data import Data
 from onnxqat.data.recorded import Recorded
-from onnxqat.deployment import choice, float_reasons, node_trace
+from onnxqat.deployment import choice, float_reasons, graph_nodes, node_trace
 from onnxqat.deployment.base_compiler import Array, BaseCompiler, CompilerResult, NodeResult
 from onnxqat.deployment.bundle import MANIFEST, check_target, digest, digests, write_json, writing
 from onnxqat.deployment.choice import compiler_of
@@ -238,6 +238,7 @@ def _compile(job: _Job, compiler: BaseCompiler, folder: Path, scoring: Scoring) 
         job.remarks.append(Remark(text, source="handoff"))
     original = onnx.load(path, load_external_data=False)
     nodes = float_reasons.explained(result.nodes, original, compiler)
+    job.remarks.extend(graph_nodes.unlisted(nodes, original, compiler.name) if nodes else ())
     if job.limits.trace and compiler.runs_numbers and compiler.traces:
         nodes = _traced(job, compiler, folder, nodes)
     return dataclasses.replace(result, nodes=nodes)

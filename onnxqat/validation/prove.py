@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -202,6 +202,7 @@ def prove(
         opened = open_data(model, data, preprocess, batch_size, limit, random_data=random_data, recorded=recorded)
     integers = None if opened is None or not use_torch else _integers(model, remarks)
     sums, saturation, samples = _measured(model, integers, opened, limit, progress)
+    remarks.extend(_uncounted(model, saturation))
     layers, pools = _layers(model, sums), tuple(layer_proofs.pools(model))
     known = {id(layer.node) for layer, _ in layer_proofs.layers(model)}
     width = notes.accumulator_bits(model)
@@ -280,6 +281,16 @@ def _measured(
         if limit is not None and samples >= limit:
             break
     return integers.sums(), tuple(Saturation(name, *held) for name, held in counts.items()), samples
+
+
+def _uncounted(model: ir.Model, saturation: Sequence[Saturation]) -> Iterator[Remark]:
+    """Tensors in bodies whose values at the ends of grids were not counted, where others' were."""
+    known = {each.tensor for each in saturation}
+    inner = [q for q in qdq.quantizers(model) if q.role == "activation" and q.nodes[0].graph is not model.graph]
+    left = tuple(dict.fromkeys(q.tensor for q in inner if not q.stored and q.tensor not in known))
+    if known and left:
+        text = "values at the ends of grids were not counted in bodies of Loop and Scan, nor in branches that no sample took"
+        yield Remark(text, left, "prove")
 
 
 def _layers(model: ir.Model, sums: Sequence[Sums]) -> tuple[LayerProof, ...]:

@@ -94,7 +94,7 @@ class ValidationReport(Displayed):
         tensors: signal to noise per tensor, in graph order.
         first_parting: where torch and onnxruntime first part beyond float rounding; None where they do not.
         scores: the scores that were asked for, of the float model, the quantized one as written, and its default session.
-        float_nodes: convolutions and matrix products of the main graph that compute in float: name, and the input that
+        float_nodes: convolutions and matrix products, of bodies and functions too, that compute in float: name, and the input that
             carries no quantizer.
         failures: why the check failed; empty when it passed.
         remarks: what is worth knowing.

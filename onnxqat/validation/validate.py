@@ -18,7 +18,7 @@ from onnxqat.data import non_finite_data
 from onnxqat.data import preprocess as lines
 from onnxqat.data.recorded import Recorded, remarks_on_float
 from onnxqat.errors import DataError, ModelError
-from onnxqat.graph import io, qdq, query, sizes
+from onnxqat.graph import io, qdq, query, sizes, walk
 from onnxqat.graph.layers import LAYERS
 from onnxqat.graph.quantizer import Quantizer
 from onnxqat.metrics._accuracy import AccuracyMeter
@@ -156,12 +156,13 @@ def _first_remarks(quantized: ir.Model, *, random_data: bool) -> list[Remark]:
     return remarks + machine.saturation(quantized, precise=machine.precise(quantized))
 
 
-def _float_nodes(graph: ir.Graph, *, weights_alone: bool) -> Iterator[tuple[str, str]]:
+def _float_nodes(model: ir.Model) -> Iterator[tuple[str, str]]:
     """Weighted nodes of which an input does not come out of a DequantizeLinear, with that input.
 
-    With `weights_alone` activations are floats everywhere, and only constants count.
+    Where no activation is quantized, only constants count.
     """
-    for node in graph:
+    weights_alone = not any(q.role == "activation" and not q.stored for q in qdq.quantizers(model))
+    for node in walk.nodes(model):
         if node.op_type not in LAYERS or node.domain:
             continue
         operands = [v for v in node.inputs[:2] if v is not None and not qdq.is_dequantize(v.producer())]
@@ -401,7 +402,7 @@ class _Work:
             quantizers=quantizers,
             tensors=tuple(TensorNoise(n, d.sqnr_db, n in self.outputs) for n, d in noise.items()),
             first_parting=self.parting,
-            float_nodes=tuple(_float_nodes(self.quantized.graph, weights_alone=not self.meters)),
+            float_nodes=tuple(_float_nodes(self.quantized)),
             scores=scores,
             failures=(),
             remarks=(*self.remarks, *self.sums.remarks(self.tensor_samples)),

@@ -286,7 +286,7 @@ class NodeView:
         """Finish the module of `scope`; a node that is the module."""
         scope.graph.output(tuple(results))
         scope.finish(scope)
-        made = module.make(scope.home, scope.graph, {})
+        made = module.make(scope.home, scope.graph, {"tensor_nodes": scope.tensor_nodes})
         names.attach(self.builder.home, scope.path, made)
         return self.builder.emit("get_attr", scope.path, name=names.identifier(scope.path, "subgraph"))
 

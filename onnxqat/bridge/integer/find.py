@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import operator
 from typing import Any
 
 import torch
-from torch import fx
+from torch import fx, nn
 from torch.nn import functional
 
 from onnxqat.arithmetic import Arithmetic, create
@@ -70,11 +71,14 @@ def compute_in_integers(module: OnnxModule, arithmetic: Arithmetic | None) -> On
     """A view of `module` that computes on codes as the kernels of a target do; `module` stays what it is.
 
     Parameters, buffers and quantizers are those of `module`. With None for `arithmetic`, integer functions alone compute on
-    codes: what they compute stands in the file, whatever the target is.
+    codes: what they compute stands in the file, whatever the target is. Bodies of If, Loop and Scan compute on codes too,
+    between the quantizers that stand in the body: no runtime joins an operator in a body with a pair outside of it.
     """
     graph = fx.Graph()
     graph.output(graph.graph_copy(module.graph, {}))
     held = dict(module._modules)  # noqa: SLF001 - so that units are not registered with `module` too
+    for path, body in module.bodies().items():
+        _put(held, path, compute_in_integers(body, arithmetic))
     names = {name: name for name in module.tensor_nodes.values()}
     made_for = arithmetic or create("onnxruntime")  # functions do not ask it
     for count, match in enumerate(_matches(module, graph, arithmetic)):
@@ -86,6 +90,18 @@ def compute_in_integers(module: OnnxModule, arithmetic: Arithmetic | None) -> On
     made = modules.make(module, graph, {"_modules": held, "tensor_nodes": tensors})
     made.train(module.training)
     return made
+
+
+def _put(held: dict[str, nn.Module | None], path: str, added: nn.Module) -> None:
+    """Put `added` at dotted `path` below `held`, on copies of the modules on the way, which belong to another module too."""
+    first, _, rest = path.partition(".")
+    if not rest:
+        held[first] = added
+        return
+    folder = held[first] = copy.copy(held[first])
+    assert folder is not None
+    folder._modules = dict(folder._modules)  # noqa: SLF001
+    _put(folder._modules, rest, added)  # noqa: SLF001
 
 
 def _replace(graph: fx.Graph, match: _Match, path: str) -> fx.Node:

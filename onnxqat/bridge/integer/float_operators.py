@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Container, Iterator
 from typing import Any, cast
 
 import torch
@@ -14,7 +15,7 @@ from onnxqat.bridge.importing import values
 from onnxqat.bridge.integer import conversion
 from onnxqat.bridge.integer.find import MOVES
 from onnxqat.bridge.integer.unit import Unit
-from onnxqat.bridge.lowering import indexing, pooling, reduction, resize, shape
+from onnxqat.bridge.lowering import control_flow, indexing, pooling, reduction, resize, shape
 from onnxqat.bridge.module import OnnxModule
 from onnxqat.bridge.quantizers.fake_quantize import FakeQuantize
 
@@ -67,18 +68,44 @@ def of(module: OnnxModule) -> list[str]:
     """Names of the tensors that are computed in float, from a tensor that is no constant.
 
     Left out: what units and quantizers give, data movement, conversion of whole numbers, and arithmetic on whole
-    numbers such as shapes.
+    numbers such as shapes. Those in the bodies of If, Loop and Scan follow those around them.
     """
+    return list(_names(module, frozenset()))
+
+
+def _names(module: OnnxModule, constants: frozenset[str]) -> Iterator[str]:
+    """Yield the names in the graph of `module`, whose arguments `constants` are the same for any input."""
     carrying: set[fx.Node] = set()
     for node in module.graph.nodes:  # in graph order, sources first
-        if _carries(node) and (not node.all_input_nodes or not carrying.isdisjoint(node.all_input_nodes)):
+        read = not node.all_input_nodes or not carrying.isdisjoint(node.all_input_nodes)
+        if read and _carries(node) and (node.op != "placeholder" or node.name not in constants):
             carrying.add(node)
     nodes = {node.name: node for node in module.graph.nodes}
-    return [
-        tensor
-        for tensor, name in module.tensor_nodes.items()
-        if name in nodes and _is_float(module, nodes[name], carrying)
-    ]
+    first: dict[str, str] = {}  # an Identity gives a second name to the node in front of it
+    for tensor, name in module.tensor_nodes.items():
+        first.setdefault(name, tensor)
+    named: dict[fx.Node, str] = {}  # one of several results stands for its operator
+    for name, tensor in first.items():
+        if name in nodes:
+            named.setdefault(_maker(nodes[name], first), tensor)
+    yield from (tensor for node, tensor in named.items() if _is_float(module, node, carrying))
+    bodies = module.bodies()
+    for node in module.graph.nodes:
+        for held, captured in control_flow.bodies_of(node):
+            body = bodies[str(held.target)]
+            arguments = [n.name for n in body.graph.nodes if n.op == "placeholder"][-len(captured) or None :]
+            fixed = (name for name, source in zip(arguments, captured, strict=False) if source not in carrying)
+            yield from _names(body, frozenset(fixed))
+
+
+def _maker(node: fx.Node, named: Container[str]) -> fx.Node:
+    """The function with several results that `node` is one of; `node` itself where it is an element of a tensor."""
+    source = node.args[0] if node.target is operator.getitem else None
+    return source if isinstance(source, fx.Node) and source.name not in named and not _runs_bodies(source) else node
+
+
+def _runs_bodies(node: fx.Node) -> bool:
+    return next(control_flow.bodies_of(node), None) is not None
 
 
 def _is_whole(node: fx.Node) -> bool:

@@ -17,6 +17,7 @@ from onnxqat.bridge.integer import float_operators, numpy_run
 from onnxqat.bridge.integer.layers import Layer
 from onnxqat.bridge.integer.reached import Reached
 from onnxqat.bridge.integer.unit import Unit
+from onnxqat.bridge.lowering import control_flow
 from onnxqat.bridge.module import OnnxModule
 from onnxqat.bridge.quantizers.fake_quantize import FakeQuantize
 from onnxqat.data.sources import as_array
@@ -33,7 +34,8 @@ class Run:
 
     Attributes:
         outputs: graph outputs by name, without sequences, which have no numbers of their own.
-        codes: int64 codes by tensor, of every tensor that is quantized, weights and biases aside.
+        codes: int64 codes by tensor, of every tensor that is quantized, weights and biases aside, and without the bodies
+            of Loop and Scan, which compute a tensor many times.
     """
 
     outputs: dict[str, Array]
@@ -87,12 +89,12 @@ class IntegerModel:
 
     @property
     def kernels(self) -> list[tuple[str, str]]:
-        """Tensor and kernel of each operator that computes on codes, in graph order."""
+        """Tensor and kernel of each operator that computes on codes, bodies of If, Loop and Scan first."""
         units = (unit for unit in self.module.modules() if isinstance(unit, Unit))
         return [(unit.tensor, unit.kernel_name) for unit in units]
 
     def float_operators(self) -> list[str]:
-        """List the tensors that something computes in float between quantizers, in graph order."""
+        """List the tensors that something computes in float between quantizers, in graph order, bodies last."""
         return float_operators.of(self.module)
 
     def run(self, feeds: Mapping[str, Array]) -> Run:
@@ -112,7 +114,7 @@ class IntegerModel:
         return Run({name: as_array(v) for name, v in named if not isinstance(v, list)}, recorder.codes)
 
     def sums(self) -> tuple[Sums, ...]:
-        """Largest sums of each layer so far, and the bits that hold them."""
+        """Largest sums of each layer so far, and the bits that hold them; 0 of those in a branch that no batch took."""
         return tuple(Sums.of(layer) for layer in self._layers)
 
 
@@ -122,12 +124,24 @@ class _Recorder(fx.Interpreter):
     def __init__(self, module: OnnxModule, engine: Engine) -> None:
         super().__init__(module)
         self.codes: dict[str, Array] = {}
-        self._in_numpy = engine == "numpy"
+        self._engine: Engine = engine
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """Call one; the bodies that it is given are run in the same way."""
+        return super().call_function(target, tuple(self._run_alike(target, a) for a in args), kwargs)
+
+    def _run_alike(self, target: Any, argument: Any) -> Any:
+        if not isinstance(argument, OnnxModule):
+            return argument
+        inner = _Recorder(argument, self._engine)
+        if target in control_flow.BRANCHING:
+            inner.codes = self.codes
+        return inner.run
 
     def call_module(self, target: Any, args: Any, kwargs: Any) -> Any:
         """Run one, and keep codes."""
         held = self.fetch_attr(str(target))
-        result = numpy_run.execute(held, args, kwargs) if self._in_numpy else held(*args, **kwargs)
+        result = numpy_run.execute(held, args, kwargs) if self._engine == "numpy" else held(*args, **kwargs)
         quantizer = held.quantizer if isinstance(held, Unit) else held
         if isinstance(quantizer, FakeQuantize) and quantizer.role == "activation" and quantizer.block_size is None:
             grid = Unit.grid_of(quantizer, result.ndim)

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import copy
 import logging
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, cast
 
 import numpy as np
 import onnx_ir as ir
@@ -43,6 +44,10 @@ def choose_branch(condition: Any, then_branch: Any, then_arguments: Any, else_br
         return tuple(result.clone() for result in else_branch(*operands[count:]))
 
     return torch.cond(condition.reshape(()), on_true, on_false, (*then_arguments, *else_arguments))
+
+
+BRANCHING = (run_branch, choose_branch)
+"""Functions that run each body at most once."""
 
 
 def run_loop(
@@ -159,6 +164,22 @@ def run_batched_scan(
         ]
         samples.append((*results[: len(states)], *scans))
     return tuple(torch.stack(values) for values in zip(*samples, strict=True))
+
+
+_CAPTURED: dict[Any, dict[int, int]] = {
+    run_branch: {1: 2, 3: 4},
+    choose_branch: {1: 2, 3: 4},
+    run_loop: {0: 4},
+    run_scan: {0: 3},
+    run_batched_scan: {0: 4},
+}
+"""Places of the bodies among the arguments of each function, and those of the outer tensors that they read."""
+
+
+def bodies_of(node: fx.Node) -> Iterator[tuple[fx.Node, list[fx.Node]]]:
+    """Yield the bodies that `node` runs, each with the outer tensors that are its last arguments."""
+    for body, captured in _CAPTURED.get(node.target, {}).items():
+        yield cast("fx.Node", node.args[body]), list(cast("list[fx.Node]", node.args[captured]))
 
 
 def if_(n: NodeView) -> Lowered:

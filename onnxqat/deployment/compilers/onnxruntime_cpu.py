@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,13 @@ import onnx
 
 from onnxqat.deployment import base_compiler, kernel_times
 from onnxqat.deployment.base_compiler import MOVES, Array, CompilerResult, Kind
-from onnxqat.deployment.graph_nodes import Nodes, above
+from onnxqat.deployment.graph_nodes import Nodes, above, bodies
 from onnxqat.graph.staging import scratch
 from onnxqat.runtime import custom_ops
 
 _INTEGER = ("QLinear", "QGemm", "QAttention", "NhwcMaxPool", "MatMulInteger", "ConvInteger", "MatMulNBits")
+_LAYOUTS = ("ReorderOutput", "Transpose")
+"""Operators that onnxruntime puts behind a kernel with another order of axes."""
 _TIMED = "_kernel_time"
 _SUFFIX = re.compile(r"(_nchwc|_token_\d+|/duplicated)+$")
 
@@ -110,12 +112,27 @@ def read_back(original: onnx.ModelProto, optimized: onnx.GraphProto) -> tuple[ba
     """Return the execution of each node of `original`, read from the graph that onnxruntime optimized.
 
     A fused node carries the name of one node; the others that it stands for are found by walking up from the tensor
-    that it makes to those that other nodes of the optimized graph make.
+    that it makes to those that other nodes of the optimized graph make. Nodes in bodies follow those around them.
     """
-    nodes, makers = Nodes(original), {o: n for n in original.graph.node for o in n.output}
+    return tuple(_of_graph(Nodes(original), original.graph, optimized))
+
+
+def _of_graph(nodes: Nodes, graph: onnx.GraphProto, optimized: onnx.GraphProto) -> Iterator[base_compiler.NodeResult]:
+    yield from _of_nodes(nodes, graph, optimized)
+    twins = {(n.op_type, o): n for n in optimized.node for o in n.output}
+    for node in graph.node:
+        twin = next((t for o in node.output if (t := twins.get((node.op_type, o))) is not None), None)
+        compiled = {} if twin is None else bodies(twin)
+        for name, body in bodies(node).items():
+            yield from _of_graph(nodes.inside(body), body, compiled[name]) if name in compiled else ()
+
+
+def _of_nodes(nodes: Nodes, graph: onnx.GraphProto, optimized: onnx.GraphProto) -> tuple[base_compiler.NodeResult, ...]:
+    makers = {o: n for n in graph.node for o in n.output}
     made = {o for n in optimized.node for o in n.output}
     integers: set[str] = set()
     covered: list[tuple[onnx.NodeProto, Kind, str]] = []
+    by_output: dict[str, tuple[Kind, str]] = {}
     for node in optimized.node:
         kind = _kind(node, integers)
         if kind != "float" or node.op_type == "QuantizeLinear":
@@ -125,7 +142,11 @@ def read_back(original: onnx.ModelProto, optimized: onnx.GraphProto) -> tuple[ba
         own = nodes.find(_SUFFIX.sub("", node.name)) if node.name else None
         if own is not None:
             nodes.seen(own, kind, node.op_type)
-        covered += [(n, kind, node.op_type) for n in above(node.output, makers, made)]
+        ran = (kind, node.op_type)
+        if own is None and node.op_type in _LAYOUTS:  # it gives the result of the kernel in front the name in the file
+            ran = by_output.get(node.input[0], ran)
+        by_output.update(dict.fromkeys(node.output, ran))
+        covered += [(n, *ran) for n in above(node.output, makers, made)]
     for original_node, kind, detail in covered:
         named = nodes.find(original_node.output[0])
         if named is original_node:
