@@ -80,18 +80,19 @@ def columns_of(x: Array, node: ir.Node, shape: Sequence[int], places: int = POSI
         padded, strides = _upsampled(x, node, spans, strides), [1] * rank
     else:
         padded = np.pad(x, [(0, 0), (0, 0), *padding_of(node, x.shape[2:], spans, strides)])
-    view: Any = np.lib.stride_tricks.sliding_window_view
-    windows: Any = view(padded, spans, axis=tuple(range(2, 2 + rank)))
-    windows = windows[(slice(None), slice(None), *(slice(None, None, s) for s in strides))]
-    turn = -1 if node.op_type == "ConvTranspose" else 1
-    windows = windows[(..., *(slice(None, None, turn * d) for d in dilations))]
-    sizes = windows.shape[2 : 2 + rank]
-    total = int(np.prod(sizes))
-    where = np.unravel_index(_evenly_spaced(total, places), sizes)
-    taken = windows[(slice(None), slice(None), *where)]  # (N, C, places, kernel)
-    count = taken.shape[0] * taken.shape[2]
-    columns = np.moveaxis(taken, 1, 2).reshape(count, groups, -1)
-    return np.ascontiguousarray(columns.transpose(1, 0, 2), np.float32)
+    sizes = [(size - span) // stride + 1 for size, span, stride in zip(padded.shape[2:], spans, strides, strict=True)]
+    where = np.unravel_index(_evenly_spaced(int(np.prod(sizes)), places), sizes)
+    offsets = np.indices(kernel).reshape(rank, -1)
+    if node.op_type == "ConvTranspose":
+        offsets = np.asarray(kernel)[:, None] - 1 - offsets
+    flat: Any = 0
+    for axis in range(rank):
+        flat = flat * padded.shape[2 + axis] + where[axis][:, None] * strides[axis] + offsets[axis] * dilations[axis]
+    samples, channels, count = *padded.shape[:2], len(flat)
+    # Much faster than the same by windows of as many axes.
+    taken = np.take(padded.reshape(samples, channels, -1), flat.reshape(-1), axis=2)
+    taken = taken.reshape(samples, groups, channels // groups, count, -1).transpose(1, 0, 3, 2, 4)
+    return np.ascontiguousarray(taken, np.float32).reshape(groups, samples * count, -1)
 
 
 def _upsampled(x: Array, node: ir.Node, spans: Sequence[int], strides: Sequence[int]) -> Array:

@@ -111,10 +111,10 @@ class Moments:
         if self.held is not None:
             last = slice(-(inputs.shape[1] // HELD) or inputs.shape[1], None)
             self.held.add(inputs[:, last], None if taken is None else taken[:, last])
-        self.first += inputs.sum(axis=1, dtype=np.float64)
+        self.first += _summed(inputs)
         self.count += inputs.shape[1]
         if taken is not None:
-            self.taken += taken.sum(axis=1, dtype=np.float64)
+            self.taken += _summed(taken)
         if self.second is None:
             return
         inputs = split(inputs, self.parts)
@@ -146,6 +146,11 @@ class Moments:
             if cross is not None:
                 cross -= np.outer(taken, mean)
         return second, cross
+
+
+def _summed(rows: npt.NDArray[Any]) -> Doubles:
+    """Sum over the second axis; einsum takes half as long as ``sum`` where there are many groups."""
+    return np.asarray(np.einsum("gpd->gd", rows, dtype=np.float64))
 
 
 def parts_of(groups: int, inputs: int) -> tuple[int, int]:
@@ -261,7 +266,7 @@ def in_turn(
     stages, original = [batch for stage in _stages(nodes) for batch in _batches(stage, narrow=narrow)], model.clone()
     some = data.few(min(MOST, max(RUNS // max(len(stages), 1), FEWEST)))
     samples, count = some.samples or 1, sum(1 for _ in some)
-    plain, behind = StageRuns(count, optimize=True), StageRuns(count, optimize=False)
+    plain, behind = StageRuns(count, optimize=True), StageRuns(count, optimize=False, consumes=True)
     for number, stage in enumerate(stages):
         quantized = model.clone()
         insert(quantized, [])
@@ -277,7 +282,7 @@ def in_turn(
             for node, grid, moment, one, two in zip(stage, grids, moments, ours, read, strict=True):
                 if one in wanted and two in found and wanted[one].size and wanted[one].shape == found[two].shape:
                     inputs = _columns(found[two], node, samples, narrow=narrow)
-                    whole = _columns(_clipped(wanted[one], grid), node, samples, narrow=narrow)
+                    whole = _clipped(_columns(wanted[one], node, samples, narrow=narrow), grid)
                     moment.add(inputs, whole - inputs)
         yield stage, moments
 

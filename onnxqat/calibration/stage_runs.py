@@ -30,10 +30,11 @@ class StageRuns:
     Args:
         batches: number of batches.
         optimize: as of :class:`onnxqat.runtime.session.Session`.
+        consumes: models are made for one stage and may be taken apart, which spares a copy.
     """
 
-    def __init__(self, batches: int, *, optimize: bool) -> None:
-        self._optimize, self._left = optimize, MEMORY
+    def __init__(self, batches: int, *, optimize: bool, consumes: bool = False) -> None:
+        self._optimize, self._consumes, self._left = optimize, consumes, MEMORY
         self._kept: list[dict[str, Array]] = [{} for _ in range(batches)]
         self._part: _Part | None = None
 
@@ -50,7 +51,8 @@ class StageRuns:
         for tensors in self._kept:
             for name in [name for name in tensors if name not in needed]:
                 self._left += tensors.pop(name).nbytes
-        self._part = _Part(model, names, kept, optimize=self._optimize)
+        part = vendor_operators.runnable_part(model)
+        self._part = _Part(part if self._consumes else part.clone(), names, kept, optimize=self._optimize)
 
     def run(self, index: int, feeds: Feeds) -> dict[str, Array]:
         """The tensors of the stage for the batch of this number; those of all batches that there is room for stay."""
@@ -67,10 +69,12 @@ class StageRuns:
 
 
 class _Part:
-    """Computation of some tensors of a model from its inputs and from `known` tensors, given by what one batch has of them."""
+    """Computation of some tensors of a model from its inputs and from `known` tensors, given by what one batch has of them.
 
-    def __init__(self, model: ir.Model, names: Sequence[str], known: Mapping[str, Array], *, optimize: bool) -> None:
-        part = vendor_operators.runnable_part(model).clone()
+    The model is taken apart for it.
+    """
+
+    def __init__(self, part: ir.Model, names: Sequence[str], known: Mapping[str, Array], *, optimize: bool) -> None:
         inputs = {str(v.name) for v in part.graph.inputs}
         values = {str(v.name): v for v in walk.outputs(part.graph)}
         self._given = [name for name in names if name in inputs or (name in known and name in values)]
