@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from onnxqat.graph import build, linear, query, walk
 from onnxqat.graph.layers import CONVOLUTIONS, LAYERS
+from onnxqat.passes import _batchnorm_parts
 from onnxqat.passes._edits import exchange_constant, is_private
 
 Array = npt.NDArray[Any]
@@ -60,20 +61,33 @@ def scaled_weight(node: ir.Node, *, outputs: Array | None = None, inputs: Array 
         outputs: factors, shape (G * O,).
         inputs: factors, shape (G * I,).
     """
-    weight = unfolded(node)
-    groups = weight.shape[0]
+    return _scaled(node, _weight(node), outputs=outputs, inputs=inputs)
+
+
+def _scaled(node: ir.Node, weight: Array, *, outputs: Array | None = None, inputs: Array | None = None) -> Array:
+    """:func:`scaled_weight` of another weight in the shape of that of `node`."""
+    scaled = in_groups(node, weight.astype(np.float64))
+    groups = scaled.shape[0]
     if outputs is not None:
-        weight *= outputs.astype(np.float64).reshape(groups, -1, 1, 1)
+        scaled *= outputs.astype(np.float64).reshape(groups, -1, 1, 1)
     if inputs is not None:
-        weight *= inputs.astype(np.float64).reshape(groups, 1, -1, 1)
-    return _fold(node, weight, _weight(node).shape)
+        scaled *= inputs.astype(np.float64).reshape(groups, 1, -1, 1)
+    return _fold(node, scaled, weight.shape)
 
 
-def scale_weight(
-    scope: walk.Scope, node: ir.Node, names: build.Names, *, outputs: Array | None = None, inputs: Array | None = None
-) -> None:
-    """Let a layer have the weight of :func:`scaled_weight`."""
-    exchange_constant(scope, node, 1, scaled_weight(node, outputs=outputs, inputs=inputs), names, "equalized")
+def scale_outputs(scope: walk.Scope, node: ir.Node, factors: Array, names: build.Names) -> None:
+    """Multiply the output channels of a layer by `factors`, shape (G * O,): its weight, and its bias where it has one."""
+    row = bias_row(node)
+    exchange_constant(scope, node, 1, scaled_weight(node, outputs=factors), names, "equalized")
+    if row is not None and bias_of(node) is not None:
+        _exchange_bias(scope, node, row * factors, names)
+    _batchnorm_parts.behind(node, factors, 0.0)
+
+
+def scale_inputs(scope: walk.Scope, node: ir.Node, factors: Array, names: build.Names) -> None:
+    """Multiply the weights of the input channels of a layer by `factors`, shape (G * I,)."""
+    exchange_constant(scope, node, 1, scaled_weight(node, inputs=factors), names, "equalized")
+    _batchnorm_parts.in_front(node, lambda weight: _scaled(node, weight, inputs=factors))
 
 
 def take_channels(
@@ -159,13 +173,11 @@ def unfolded_shape(node: ir.Node) -> tuple[int, int, int, int]:
 
 def set_bias(scope: walk.Scope, node: ir.Node, row: Array, names: build.Names) -> bool:
     """Let a layer have the bias `row`, shape (G * O,); False where it has no place for one (a MatMul without an Add)."""
-    place = bias_of(node)
-    if place is not None:
-        user, index = place
-        old = query.constant_array(user.inputs[index])
-        assert old is not None
-        shape = [1] * (old.ndim - 1)
-        exchange_constant(scope, user, index, row.reshape(*shape, -1) if old.size > 1 else row, names, "equalized")
+    old = bias_row(node)
+    if old is not None and old.size == row.size:
+        _batchnorm_parts.behind(node, 1.0, row - old)
+    if bias_of(node) is not None:
+        _exchange_bias(scope, node, row, names)
         return True
     if node.op_type == "MatMul":
         return False
@@ -176,6 +188,16 @@ def set_bias(scope: walk.Scope, node: ir.Node, row: Array, names: build.Names) -
     node.resize_inputs(max(len(node.inputs), 3))
     node.replace_input_with(2, made)
     return True
+
+
+def _exchange_bias(scope: walk.Scope, node: ir.Node, row: Array, names: build.Names) -> None:
+    place = bias_of(node)
+    assert place is not None
+    user, index = place
+    old = query.constant_array(user.inputs[index])
+    assert old is not None
+    shape = [1] * (old.ndim - 1)
+    exchange_constant(scope, user, index, row.reshape(*shape, -1) if old.size > 1 else row, names, "equalized")
 
 
 def _weight(node: ir.Node) -> Array:

@@ -115,16 +115,13 @@ class Link:
                 assert array is not None
                 exchange_constant(self.scope, node, index, array / factors, names, "equalized")
         else:
-            row = layers.bias_row(self.source)
-            layers.scale_weight(self.scope, self.source, names, outputs=1.0 / factors)
-            if row is not None and layers.bias_of(self.source) is not None:
-                layers.set_bias(self.scope, self.source, row / factors, names)
+            layers.scale_outputs(self.scope, self.source, 1.0 / factors, names)
         for node in self.through:
             bounds = _bounds(node)
             if bounds is not None and not keeps_bounds:
                 _bound_by_channel(self, node, bounds, factors, names)
         for reader in self.readers:
-            layers.scale_weight(self.scope, reader, names, inputs=np.repeat(factors, self.repeat))
+            layers.scale_inputs(self.scope, reader, np.repeat(factors, self.repeat), names)
 
 
 def find(

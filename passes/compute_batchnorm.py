@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 
 import numpy as np
 import onnx_ir as ir
@@ -12,125 +11,25 @@ from onnxqat import numerics
 from onnxqat.graph import batchnorm, build, folded_batchnorm, qdq, query, walk
 from onnxqat.graph.quantizer import Quantizer
 from onnxqat.passes._base import Context, Pass, Rewrite
-from onnxqat.passes._batchnorm import affine, layer_bias
-from onnxqat.passes._edits import Log, as_gemm, drop_unused, is_private
+from onnxqat.passes._batchnorm_parts import NOTE, Parts
+from onnxqat.passes._edits import Log, drop_unused, is_private
 from onnxqat.passes._quantized_weight import drop, overwrite
-from onnxqat.placement.tensor_specs import output_axis
 
-NOTE = "onnxqat.batch_norm"
-"""Under this name a layer of a model in memory holds what fold-batchnorm is about to fold: :class:`Parts`."""
 CLOSE = 1e-5  # relative: the fold is computed in float64, the graph computes in float32
 WHY = "computes a folded weight while it is trained; handoff stores the result"
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Parts:
-    """A layer and the BatchNormalization behind it, in float32, before they become one.
-
-    Attributes:
-        weight: of the layer, in its shape.
-        shape: of the factor beside it.
-        vectors: gamma, beta, mean less the bias of the layer, variance: (C,) each.
-        names: of those four.
-        epsilon: of the BatchNormalization, (1,).
-        momentum: of the BatchNormalization.
-    """
-
-    weight: np.ndarray
-    shape: tuple[int, ...]
-    vectors: tuple[np.ndarray, ...]
-    names: tuple[str, ...]
-    epsilon: np.ndarray
-    momentum: float
-
-
-def note(scope: walk.Scope, node: ir.Node) -> str | None:
-    """Note the parts of the BatchNormalization `node` and its layer at the layer; else the reason why not.
-
-    A MatMul of two matrices becomes a Gemm, which has a bias.
-    """
-    layer = batchnorm.layer(node)
-    if layer is None:
-        return "no layer with weights is in front of it"
-    function, weight = affine(node), query.constant_tensor(layer.inputs[1])
-    if isinstance(function, str):
-        return function
-    if weight is None or weight.dtype != ir.DataType.FLOAT:
-        return "the weight is computed or not float32"
-    if layer.op_type == "MatMul" and (len(weight.shape) != 2 or query.rank(layer.inputs[0]) != 2):
-        return "its channels are not the columns of a matrix, or ranks are unknown"
-    if layer.op_type == "Gemm" and query.attribute(layer, "alpha", 1.0) != 1.0:
-        return "Gemm has alpha"
-    shape = _beside(layer, tuple(weight.shape.numpy()))
-    if shape is None:
-        return "each group of a ConvTranspose has several inputs, which share channels of its weight"
-    if function.factor.size != math.prod(shape):
-        return "it has another number of channels than the layer"
-    bias = layer_bias(layer, function.factor.size)
-    if bias is None:
-        return "the bias of the layer is computed or no row"
-    gamma, beta, mean, variance = (np.asarray(query.constant_array(v)) for v in node.inputs[1:5])
-    if any(array.dtype != np.float32 for array in (gamma, beta, mean, variance)):
-        return "its parameters are not float32"
-    if layer.op_type == "MatMul":
-        layer = as_gemm(scope, layer, {build.CREATED_BY: ComputeBatchnorm.name})
-    layer.meta[NOTE] = Parts(
-        np.array(weight.numpy()),
-        shape,
-        (gamma, beta, (mean.astype(np.float64) - bias).astype(np.float32), variance),
-        tuple(str(value.name) for value in node.inputs[1:5] if value is not None),
-        np.asarray([query.attribute(node, "epsilon", 1e-5)], np.float32),
-        float(query.attribute(node, "momentum", folded_batchnorm.DEFAULT_MOMENTUM)),
-    )
-    return None
-
-
-def follow(layer: ir.Node, weight: np.ndarray, added: np.ndarray) -> None:
-    """Change the parts noted at `layer` so that they fold to other values; do nothing without a note.
-
-    Where the factor is too small to divide by, the unfolded weight stays.
-
-    Args:
-        layer: with the folded weight.
-        weight: the new folded weight, float32 in its shape.
-        added: to the folded bias, (C,).
-    """
-    parts = layer.meta.get(NOTE)
-    if not isinstance(parts, Parts):
-        return
-    gamma, beta, mean, variance = parts.vectors
-    factor = (gamma / np.sqrt(variance + parts.epsilon)).reshape(parts.shape)
-    live = np.abs(factor) > folded_batchnorm.SMALLEST_FACTOR
-    unfolded = np.where(live, weight / np.where(live, factor, np.float32(1)), parts.weight).astype(np.float32)
-    vectors = (gamma, (beta + added).astype(np.float32), mean, variance)
-    layer.meta[NOTE] = dataclasses.replace(parts, weight=unfolded, vectors=vectors)
-
-
-def _beside(layer: ir.Node, weight: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Shape that broadcasts one factor per output channel over the weight; None if there is none."""
-    shape = [1] * len(weight)
-    groups = int(query.attribute(layer, "group", 1)) if layer.op_type == "ConvTranspose" else 1
-    if groups == 1:
-        axis = output_axis(layer) % len(weight)
-        shape[axis] = weight[axis]
-    elif groups == weight[0]:
-        shape[:2] = weight[:2]
-    else:
-        return None
-    return tuple(shape)
 
 
 class ComputeBatchnorm(Pass):
     """Compute the folded weight and bias of quantized layers in the graph, from the parts before folding.
 
-    Layers are those at which `note` has noted the parts, in memory. Their weights and biases have been planned,
+    Layers are those at which :func:`~onnxqat.passes._batchnorm_parts.note` has noted the parts, in memory. Their weights and biases have been planned,
     calibrated and quantized in folded form, and are the same after this pass, to float rounding.
 
     1. The input of the weight's quantizer becomes ``weight * Reshape(gamma / Sqrt(variance + epsilon))``.
     2. The bias becomes ``beta - mean * factor``: in front of its quantizer where it has one, and rounded to the grid
        of the accumulator by ``Round(bias / s) * s``, ``s`` the product of the two scales, where it was on that.
-    3. Left folded, with the reason: a weight that is not quantized, or that something else changed after folding,
-       such as equalization; a quantizer in another scope.
+    3. Left folded, with the reason: a weight that is not quantized, or that something changed after folding without its
+       parts, such as a splitting of channels; a quantizer in another scope.
 
     Tolerance: float rounding, 1e-5 of the folded weights, which may take a value to the next code. ::
 

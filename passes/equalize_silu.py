@@ -8,8 +8,9 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxqat.graph import build, query, walk
+from onnxqat.passes import _layer_channels as layers
 from onnxqat.passes._base import Context, Pass, Rewrite
-from onnxqat.passes._edits import Log, exchange_constant
+from onnxqat.passes._edits import Log
 from onnxqat.placement.fusion_chains import SATURATED, silu_behind
 from onnxqat.types import FloatArray
 
@@ -134,11 +135,7 @@ def _equalize(scope: walk.Scope, node: ir.Node, factors: FloatArray, names: buil
     silu = silu_behind(inner)
     assert silu is not None
     sigmoid, product = silu
-    for index in (1, 2):
-        array = query.constant_array(node.inputs[index]) if len(node.inputs) > index else None
-        if array is not None:
-            scaled = array / _along(factors, 0, array.ndim)
-            exchange_constant(scope, node, index, scaled, names, "equalized")
+    layers.scale_outputs(scope, node, 1.0 / factors.astype(np.float64), names)
     _scale_readers(scope, product.outputs[0], factors, names)
     restored = _product(scope, node, inner, factors, ("restored", "restore"), names, before=sigmoid)
     scope.insert_before(sigmoid, restored)
@@ -161,9 +158,7 @@ def _equalize_behind(scope: walk.Scope, node: ir.Node, factors: FloatArray, name
 def _scale_readers(scope: walk.Scope, value: ir.Value, factors: FloatArray, names: build.Names) -> None:
     """Multiply the weights of the Conv nodes that read `value`."""
     for user in list(value.consumers()):
-        array = query.constant_array(user.inputs[1])
-        assert array is not None
-        exchange_constant(scope, user, 1, array * _behind(user, factors, array), names, "equalized")
+        layers.scale_inputs(scope, user, factors, names)
 
 
 def _product(
@@ -179,7 +174,7 @@ def _product(
     """``Mul(value, factors)`` along the channels, in the type of the weight of `node`; it has no place yet."""
     weight = query.constant_tensor(node.inputs[1])
     assert weight is not None
-    along = _along(factors, 1, len(weight.shape))
+    along = factors.reshape([-1 if d == 1 else 1 for d in range(len(weight.shape))])
     return build.node(
         "Mul",
         [value, build.constant(scope, names.fresh(f"{value.name}_factors"), along, weight.dtype, before=before)],
@@ -189,19 +184,6 @@ def _product(
         name=names.fresh(f"{node.name or node.op_type}_{called[1]}"),
         stamp={build.CREATED_BY: "equalize-silu"},
     )
-
-
-def _along(factors: FloatArray, axis: int, rank: int) -> FloatArray:
-    """`factors` shaped so that they broadcast along `axis` of a tensor of `rank` dimensions."""
-    return factors.reshape([-1 if d == axis else 1 for d in range(rank)])
-
-
-def _behind(user: ir.Node, factors: FloatArray, weight: np.ndarray) -> FloatArray:
-    """Factors of a following Conv's weight (M, C / group, ...): filter m reads the channels of its group."""
-    group = int(query.attribute(user, "group", 1))
-    by_group = factors.reshape(group, -1)
-    rows = np.repeat(by_group, weight.shape[0] // group, axis=0)
-    return rows.reshape(rows.shape + (1,) * (weight.ndim - 2))
 
 
 def channels(scope: walk.Scope, left_out: Collection[ir.Node] = ()) -> Iterator[str]:

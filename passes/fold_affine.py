@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from onnxqat.analysis import grouped_nodes
 from onnxqat.graph import build, query, walk
-from onnxqat.passes import _constant_arithmetic
+from onnxqat.passes import _batchnorm_parts, _constant_arithmetic
 from onnxqat.passes._affine_folds import FOLDS
 from onnxqat.passes._base import Context, Pass, Rewrite
 from onnxqat.passes._batchnorm import Affine
@@ -62,6 +62,7 @@ class FoldAffine(Pass):
                 constants = list(node.inputs)
                 result = FOLDS[layer.op_type](scope, layer, function, context.names, {build.CREATED_BY: self.name})
                 if isinstance(result, ir.Value):
+                    _batchnorm_parts.behind(layer, function.factor, function.offset)
                     log.did(f"{node.op_type} with a constant folded into the layer in front of it", node)
                     absorb(node, result)
                     for value in constants:

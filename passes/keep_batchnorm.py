@@ -11,8 +11,8 @@ from onnxqat import numerics
 from onnxqat.graph import batchnorm, build, query, walk
 from onnxqat.passes._base import Context, Pass, Rewrite
 from onnxqat.passes._batchnorm import affine, layer_bias
+from onnxqat.passes._batchnorm_parts import NOTE
 from onnxqat.passes._edits import Log, drop_unused, exchange_constant, is_private
-from onnxqat.passes.compute_batchnorm import NOTE
 from onnxqat.placement.tensor_specs import output_axis
 
 

@@ -41,9 +41,10 @@ g (float[N,4,6,6] image) => (float[N,4] logits)
 IMAGES = {"image": np.random.default_rng(1).normal(size=(8, 4, 6, 6)).astype(np.float32) * 3}
 
 
-def kept(case: str, text: str = TEXT, data: dict[str, np.ndarray] = DATA) -> onnx.ModelProto:
+def kept(case: str, text: str = TEXT, data: dict[str, np.ndarray] = DATA, **options: object) -> onnx.ModelProto:
     backend, overrides = CASES[case]
-    model = insert_qdq(proto(text), backend, calibration=data, overrides=overrides, batch_norm="keep").model
+    options = {"calibration": data, "overrides": overrides, **options}
+    model = insert_qdq(proto(text), backend, batch_norm="keep", **options).model  # type: ignore[call-overload]
     assert isinstance(model, onnx.ModelProto)
     onnx.checker.check_model(model, full_check=True)
     return model
@@ -57,7 +58,7 @@ def test_kept_folded_and_never_kept_are_the_same_bits(case: str) -> None:
     assert [fold.layer.name for fold in folds] == ["stem", "deep", "head"]
     result = fold_batchnorm(model)
     assert (result.count, result.left) == (3, 0)
-    plain = insert_qdq(proto(TEXT), backend, calibration=DATA, overrides=overrides).model
+    plain = insert_qdq(proto(TEXT), backend, calibration=DATA, overrides=overrides, rounding="nearest").model
     outputs = [ort_run(m, DATA)["logits"] for m in (model, result.model, plain)]
     np.testing.assert_array_equal(outputs[0], outputs[1])
     np.testing.assert_array_equal(outputs[1], outputs[2])
@@ -83,6 +84,54 @@ def test_every_kind_of_layer(case: str) -> None:
     plain = insert_qdq(proto(LAYERS), CASES[case][0], calibration=IMAGES, overrides=CASES[case][1]).model
     # a MatMul has no bias, so that the plain file has an Add
     np.testing.assert_allclose(ort_run(plain, IMAGES)["logits"], right, atol=0.05 * np.abs(right).max())
+
+
+MORE = {"image": np.random.default_rng(2).normal(size=(40, 1, 6, 6)).astype(np.float32) * 3}
+
+
+@pytest.mark.parametrize(
+    ("backend", "overrides"),
+    [
+        ("rknn", Overrides(per_channel=False, weight_bits=4)),
+        ("onnxruntime-cpu", Overrides(per_channel=False, weight_bits=4)),
+        ("academic", Overrides(exact=True)),
+    ],
+)
+def test_kept_where_the_weights_are_rounded_on_data(backend: str, overrides: Overrides, tmp_path: Path) -> None:
+    """With 4 bits rounding on data has 4 dB more, whatever the processor."""
+    onnx.save(proto(TEXT), tmp_path / "m.onnx")
+    options = {"calibration": MORE, "overrides": overrides, "output": tmp_path / "q.onnx", "batch_norm": "keep"}
+    result = insert_qdq(tmp_path / "m.onnx", backend, **options)  # type: ignore[call-overload]
+    assert any("weights of 3 layers were rounded on" in remark.message for remark in result.remarks)
+    model = onnx.load(tmp_path / "q.onnx")
+    assert [fold.layer.name for fold in folded_batchnorm.every(io.load(model))] == ["stem", "deep", "head"]
+    outputs = [ort_run(m, MORE)["logits"] for m in (model, fold_batchnorm(model).model)]
+    np.testing.assert_array_equal(*outputs)
+
+
+def test_in_memory_weights_keep_their_codes() -> None:
+    """Training takes the unquantized model itself for its teacher there, so that its weights stay."""
+    data = {"image": np.random.default_rng(0).normal(size=(64, 1, 6, 6)).astype(np.float32) * 2}  # rounding helps here
+    left, right = (
+        {i.name: numpy_helper.to_array(i) for i in kept("cpu per tensor", data=data, **options).graph.initializer}
+        for options in ({}, {"rounding": "nearest"})
+    )
+    for name in ("w", "u", "e", "ab", "cb", "fb"):
+        np.testing.assert_array_equal(left[name], right[name], err_msg=name)
+
+
+def test_kept_where_channels_were_equalized() -> None:
+    text = TEXT.replace("float[4] ag = {2, -1.5, 0, 0.5}", "float[4] ag = {20, -1.5, 3, 0.5}")
+    text = text.replace('["sum"] y = Add(r, z)', "y = Relu(z)")
+    assert text.count("20, -1.5") == text.count("y = Relu(z)") == 1
+    plain, model = kept("tidl", text, equalize="none"), kept("tidl", text, equalize="cross-layer-equalization")
+    assert [fold.layer.name for fold in folded_batchnorm.every(io.load(model))] == ["stem", "deep", "head"]
+    left, right = ({i.name: numpy_helper.to_array(i) for i in m.graph.initializer} for m in (plain, model))
+    np.testing.assert_array_equal(left["w"], right["w"])  # gamma and beta follow
+    assert (left["ag"] != right["ag"]).any()
+    assert (left["u"] != right["u"]).any()
+    outputs = [ort_run(m, DATA)["logits"] for m in (model, fold_batchnorm(model).model)]
+    np.testing.assert_array_equal(*outputs)
 
 
 def test_parts_keep_their_names_and_values() -> None:

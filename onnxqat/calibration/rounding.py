@@ -26,7 +26,7 @@ from onnxqat.calibration.largest_codes import ByNode, LargestCodes, input_grid
 from onnxqat.calibration.moments import Moments, alone, in_turn, joined, split
 from onnxqat.data.data import Data
 from onnxqat.graph import batchnorm, build, notes, query
-from onnxqat.passes import compute_batchnorm
+from onnxqat.passes import _batchnorm_parts
 from onnxqat.types import Placement, QParams, Remark
 
 MARGIN = 0.05
@@ -237,7 +237,7 @@ class _Layer:
             old = query.constant_array(value)
             if value is not None and old is not None:
                 self._replace(value, old + change.reshape(old.shape))
-        compute_batchnorm.follow(self.node, new, np.zeros_like(lost) if self.bias is None else lost)
+        _batchnorm_parts.follow(self.node, new, np.zeros_like(lost) if self.bias is None else lost)
         return grid
 
     def _chosen(

@@ -7,7 +7,7 @@ import onnx_ir as ir
 from onnxqat.backends import schema
 from onnxqat.errors import UsageError
 from onnxqat.graph import batchnorm, query, walk
-from onnxqat.passes import _base, compute_batchnorm
+from onnxqat.passes import _base, _batchnorm_parts
 from onnxqat.passes.keep_batchnorm import KeepBatchnorm
 from onnxqat.passes.lift_constants import LiftConstants
 from onnxqat.placement import batchnorms, table_overrides
@@ -71,7 +71,7 @@ def keep(
     noted = False
     for scope, layer, node in _behind_layers(model) if compute else ():
         if refusal(layer) in batchnorms.OF_SCALES:
-            reason = compute_batchnorm.note(scope, node)
+            reason = _batchnorm_parts.note(scope, node)
             noted |= reason is None
             found |= {} if reason is None else {id(layer): reason}
     remarks.extend(_base.rewrite(model, [KeepBatchnorm(refusal)]).remarks)

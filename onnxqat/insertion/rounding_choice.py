@@ -18,6 +18,7 @@ from onnxqat.graph import batchnorm, notes
 from onnxqat.insertion import kept_batchnorm
 from onnxqat.insertion.rounded import KeptRoundings, Rounded
 from onnxqat.insertion.weight_choice import WeightChoice
+from onnxqat.passes import _batchnorm_parts
 from onnxqat.runtime.session import Session
 from onnxqat.types import Derived, Placement, QuantPlan, Remark
 
@@ -56,7 +57,8 @@ def round_weights(
     remarks: tuple[Remark, ...] = ()
     wanted = _wanted(plan, resolved, choice)
     if choice.rounding == "auto":
-        may_help = not plan.tie_free_sums and (has_file or not batchnorm.trains_live(model))
+        is_trained = batchnorm.trains_live(model) or _batchnorm_parts.are_noted(model)
+        may_help = not plan.tie_free_sums and (has_file or not is_trained)
         comparison = _Comparison.of(model, resolved, data, insert, kept) if may_help else None
         if comparison is not None:
             remarks, grids = _where_it_helps(comparison, wanted, has_file=has_file)
@@ -132,6 +134,7 @@ def _where_it_helps(
     for name, value in best.model.graph.initializers.items():
         model.graph.initializers[name].const_value = value.const_value
     model.metadata_props.update(best.model.metadata_props)
+    _batchnorm_parts.carry(best.model, model)
     return (*left, *best.remarks), best.grids
 
 
