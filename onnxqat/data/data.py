@@ -170,6 +170,19 @@ class Data:
         raw = self._source.pick(indices)
         return None if raw is None else self._checked(raw)
 
+    def divisible(self) -> tuple[int, int] | None:
+        """Number of what :meth:`split` divides, and samples in each; None where it is not known before reading.
+
+        These are samples, or the batches of a source that has batches of its own, all taken to be as large as the first.
+        """
+        source = self._source
+        if source.numbered and source.samples is not None:
+            return min(source.samples, self._limit or source.samples), 1
+        if source.known_batches is None or not source.repeatable:
+            return None
+        each = subset.batch_size(source, self._size)
+        return (source.known_batches, each) if each else None
+
     def split(self, share: int) -> tuple[Data, Data]:
         """All samples but every `share`-th, and those; batches where the source cannot be read by sample.
 

@@ -131,12 +131,19 @@ def evenly(source: Source, limit: int, size: int, within: int | None = None) -> 
     if source.numbered and samples is not None:
         samples = min(samples, within or samples)
         return source if samples <= limit else Numbered(source, _evenly(samples, limit))
-    if known is None or not (first := next(source.batches(size), None)):
+    if known is None or not (each := batch_size(source, size)):
         return source
-    axes = {array.shape[0] if array.ndim else 1 for array in first.feeds.values()} if source.batched else {1}
-    each = max(axes.pop(), 1) if len(axes) == 1 else 1
     known, wanted = min(known, -(-(within or known * each) // each)), -(-limit // each)
     return source if known <= wanted else SomeBatches(source, _evenly(known, wanted))
+
+
+def batch_size(source: Source, size: int) -> int:
+    """Samples in the first batch of `source`, or 1 where its inputs have no common axis; 0 where there is none."""
+    first = next(source.batches(size), None)
+    if first is None:
+        return 0
+    axes = {array.shape[0] if array.ndim else 1 for array in first.feeds.values()} if source.batched else {1}
+    return max(axes.pop(), 1) if len(axes) == 1 else 1
 
 
 def _evenly(count: int, wanted: int) -> list[int]:

@@ -38,7 +38,8 @@ def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("profile")
     onnx.save(proto(TEXT), folder / "model.onnx")
     np.savez(folder / "data.npz", x=data())
-    onnxqat.insert_qdq(folder / "model.onnx", "tensorrt", calibration={"x": data()}, overrides=overrides(weight_bits=4))
+    source, options = folder / "model.onnx", {"overrides": overrides(weight_bits=4), "rounding": "nearest"}
+    onnxqat.insert_qdq(source, "tensorrt", calibration={"x": data()}, **options)
     return folder
 
 
