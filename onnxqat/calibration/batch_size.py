@@ -1,4 +1,4 @@
-"""Samples in a calibration batch, all tensors of which are in memory at once."""
+"""Samples in a batch of calibration or of a comparison, all tensors of which may be in memory at once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from onnxqat.data import inputs
 from onnxqat.data.data import Data
 from onnxqat.data.inputs import Feeds
 from onnxqat.errors import DataError, QatError
-from onnxqat.graph import query, sizes, walk
+from onnxqat.graph import query, shapes, sizes, walk
 from onnxqat.runtime import vendor_operators
 from onnxqat.runtime.session import Session
 
@@ -22,7 +22,7 @@ def fitted(data: Data, model: ir.Model) -> Data:
     """`data` in batches whose tensors take at most :data:`BYTES` together, or of one sample.
 
     Args:
-        data: calibration data; as they are where they can be read only once, or the source or the model prescribes the
+        data: as they are where they can be read only once, or the source or the model prescribes the
             batches.
         model: what runs on them, with shapes.
     """
@@ -37,6 +37,9 @@ def fitted(data: Data, model: ir.Model) -> Data:
 
 def _held(model: ir.Model, feeds: Feeds) -> int:
     """Bytes of all tensors on `feeds`, as shapes say, or a run, where those of some follow from values."""
+    if any(value.shape is None for value in walk.outputs(model.graph) if value.name):
+        model = model.clone()  # files need not state the shapes of inner tensors
+        shapes.infer(model)
     stated = sizes.tensors_of(model, inputs.dimensions(feeds, inputs.of_graph(model.graph)))
     if stated.known:
         return stated.tensors

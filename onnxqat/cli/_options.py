@@ -100,6 +100,12 @@ preprocess = click.option(
 batch_size = click.option(
     "--batch-size", type=COUNT, default=32, help="Number of samples in a batch, where the model does not fix it."
 )
+largest_batch = click.option(
+    "--batch-size",
+    type=COUNT,
+    default=32,
+    help="Largest number of samples in a batch, where the model does not fix it; fewer where their tensors would take over 512 MB.",
+)
 limit = click.option("--limit", type=COUNT, help="Largest number of samples to use [all].")
 device = click.option(
     "--device", help="Device to train on: cpu, cuda, or cuda:1 for one of several GPUs [cuda where there is one]."
@@ -161,7 +167,7 @@ def samples(most: int | None) -> Group:
         count = limit
     else:
         count = click.option("--limit", type=COUNT, default=most, help="Largest number of samples to use.")
-    return Group("samples", data, preprocess, batch_size, count, random_data)
+    return Group("samples", data, preprocess, largest_batch, count, random_data)
 
 
 accuracy_limits = Group(

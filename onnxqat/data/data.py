@@ -81,6 +81,11 @@ class Data:
         return max(samples // self._size, 1) if self._static else -(-samples // self._size)
 
     @property
+    def batch_size(self) -> int:
+        """Number of samples in a batch; the last one may have fewer, and a source of batches may have its own."""
+        return self._size
+
+    @property
     def repeatable(self) -> bool:
         """True if the data can be read more than once; a bare generator cannot."""
         return self._source.repeatable

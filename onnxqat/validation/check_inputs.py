@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
+from onnxqat.calibration.batch_size import fitted
 from onnxqat.data import data as sources
 from onnxqat.data import inputs as model_inputs
 from onnxqat.data import preprocess as lines
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from onnxqat.data.preprocess import Preprocess
 
 RANDOM_BATCHES = 16
+LARGEST_BATCH = 32
+"""Samples of a batch where nobody says how many."""
 
 
 def name_of(source: io.ModelSource) -> str:
@@ -89,7 +92,8 @@ def open_data(
 ) -> Data:
     """The data to compare on, as :func:`onnxqat.data.data.open_data` opens them, or random numbers.
 
-    With `recorded`, its data and its preprocessing are used where none are given.
+    Batches have at most `batch_size` samples, and fewer where the tensors of `model` on them would take much memory
+    (:mod:`onnxqat.calibration.batch_size`). With `recorded`, its data and its preprocessing are used where none are given.
 
     Raises:
         DataError: ``data-missing``, and what the data source raises.
@@ -110,8 +114,7 @@ def open_data(
     if random_data:
         raise UsageError("option-invalid", "there are both data and --random-data", hint="give one of them")
     line = lines.parse(preprocess) if isinstance(preprocess, str) else preprocess
-    opened = recorded.open(
-        data, infos, preprocess=line, batch_size=32 if batch_size is None else batch_size, limit=limit
-    )
+    size = LARGEST_BATCH if batch_size is None else batch_size
+    opened = fitted(recorded.open(data, infos, preprocess=line, batch_size=size, limit=limit), model)
     opened.remarks[:0] = remarks
     return opened

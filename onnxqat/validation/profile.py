@@ -80,7 +80,7 @@ def profile(
         min_sqnr: signal to noise in dB that the list of nodes to exclude is to reach; by default 20 dB, and where the
             output has that with all quantizers on, half of the noise that it has (3 dB more).
         preprocess: preprocessing line for image folders.
-        batch_size: samples a batch.
+        batch_size: largest number of samples in a batch; see :func:`onnxqat.validation.check_inputs.open_data`.
         limit: largest number of samples.
         random_data: with no `data`, use random numbers.
         score: metric or function of a :class:`onnxqat.metrics.Predictor`, computed for each row and way too, a pass over
@@ -102,7 +102,7 @@ def profile(
     work = _Work(original, quantized, by, measure)
     reference = metrics.Predictor.of_session(work.session, float_model)
     chosen = None if score is None else metrics.resolve(score, data=opened, reference=reference, labels=labels)
-    taken = work.choose_ways(ways, opened, limit, batch_size or 32)
+    taken = work.choose_ways(ways, opened, limit)
     count = None if opened.batches is None else opened.batches * (2 if "cumulative" in taken else 1)
     for done, (feeds, _) in enumerate(opened.labelled(), start=1):
         work.batch(feeds, f"batch {done - 1} of {opened.name}", taken)
@@ -180,9 +180,7 @@ class _Work:
         """Bits of the quantized weights, in graph order."""
         return [quantizer.qparams.qtype.bits for quantizer, _ in self.switched.found if quantizer.role == "weight"]
 
-    def choose_ways(
-        self, ways: Sequence[Way] | None, opened: Data, limit: int | None, batch_size: int
-    ) -> tuple[Way, ...]:
+    def choose_ways(self, ways: Sequence[Way] | None, opened: Data, limit: int | None) -> tuple[Way, ...]:
         """The ways to go: those asked for, or all that are cheap; a remark names what is left out."""
         if ways is not None:
             if "cumulative" in ways and not opened.repeatable:
@@ -191,7 +189,7 @@ class _Work:
             # The order of the cumulative way comes from another one.
             needed = () if "alone" in ways or "off" in ways else ("alone",)
             return tuple(way for way in get_args(Way) if way in (*ways, *needed))
-        found = [limit, None if opened.batches is None else opened.batches * batch_size]
+        found = [limit, None if opened.batches is None else opened.batches * opened.batch_size]
         samples = min((count for count in found if count is not None), default=CHEAP + 1)
         if len(self.units) * samples > CHEAP:
             text = (

@@ -178,7 +178,7 @@ def prove(
         float_model: the original, for its hash.
         output: JSON file to write the proof to.
         preprocess: preprocessing line for image folders.
-        batch_size: samples a batch.
+        batch_size: largest number of samples in a batch; see :func:`onnxqat.validation.check_inputs.open_data`.
         limit: largest number of samples.
         random_data: with no `data`, use random numbers.
         use_torch: measure on the data, which takes the torch bridge.

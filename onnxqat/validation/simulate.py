@@ -114,7 +114,7 @@ def simulate(
         rounding: None: the arithmetic's own.
         engine: what computes: ``torch``, or ``numpy``, with the same bits, slower.
         preprocess: preprocessing line for image folders.
-        batch_size: samples a batch.
+        batch_size: largest number of samples in a batch; see :func:`onnxqat.validation.check_inputs.open_data`.
         limit: largest number of samples.
         random_data: with no `data`, use random numbers.
         codes: ``.npz`` file to write the codes of each tensor to.

@@ -100,7 +100,7 @@ def validate(
         qdq_model: the quantized model, of this or any other tool.
         data: what :func:`onnxqat.data.data.open_data` takes.
         preprocess: preprocessing line for image folders.
-        batch_size: samples per batch.
+        batch_size: largest number of samples in a batch; see :func:`onnxqat.validation.check_inputs.open_data`.
         limit: largest number of samples.
         random_data: with no `data`, compare on random numbers.
         use_torch: compare with the torch bridge as well.

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     "Calibration data",
     click.option("-c", "--calibration", "--data", "calibration", help=_options.DATA_HELP),
     _options.preprocess,
-    _options.batch_size,
+    _options.largest_batch,
     _options.limit,
     _options.random_data,
 )

@@ -21,7 +21,7 @@ from onnxqat.cli import _headings, _options
     click.option("-c", "--calibration", "--data", "calibration", help=_options.DATA_HELP),
     click.option("--held-out", metavar="DATA", help="Samples to measure the file on [64 of the calibration data]."),
     _options.preprocess,
-    _options.batch_size,
+    _options.largest_batch,
     _options.limit,
 )
 @_headings.under(

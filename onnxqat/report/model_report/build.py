@@ -62,7 +62,7 @@ def model_report(
         results: JSON of ``profile``, ``validate``, ``handoff``, ``auto`` and ``mixed-precision``, ``log.jsonl`` of a
             training run, ``search.json`` of ``auto``, or a folder that holds one of the last two, or a bundle of ``handoff``.
         preprocess: preprocessing line of images.
-        batch_size: samples per batch.
+        batch_size: largest number of samples in a batch; see :func:`onnxqat.validation.check_inputs.open_data`.
         limit: largest number of samples.
         random_data: with no `data`, run random numbers.
         latency: measure the time of one batch of each model in onnxruntime, in one thread.
