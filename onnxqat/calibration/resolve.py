@@ -94,7 +94,7 @@ def resolve(
     placements = _cut_saturated(plan, placements, observers)
     placements, clip_remarks = _tie_needed_clips(plan, placements)
     placements, largest, range_remarks = saturation.keep_in_limits(plan, placements, constants, model, peaks or {})
-    placements, bias_remarks = _keep_bias_in_range(plan, placements, constants)
+    placements, bias_remarks = _keep_bias_in_range(plan, placements, constants, model)
     if plan.tie_free_sums:
         placements = tie_free_means.center(plan, placements)
     placements, shift_remarks = shift_limits.keep_in_limits(plan, placements)
@@ -335,17 +335,20 @@ def _between_powers(qparams: QParams, clip: RedundantClip) -> QParams:
 
 
 def _keep_bias_in_range(
-    plan: QuantPlan, placements: list[Placement], constants: Mapping[str, np.ndarray]
+    plan: QuantPlan, placements: list[Placement], constants: Mapping[str, np.ndarray], model: ir.Model
 ) -> tuple[list[Placement], list[Remark]]:
     """Raise weight scales so that ``|bias| / (activation scale x weight scale)`` fits int32, or what there is of it."""
     position = {(name, index): i for i, p in enumerate(placements) for name, index in p.consumers or ()}
     anywhere = {p.tensor: i for i, p in enumerate(placements) if p.consumers is None}
+    moved_from = _moved_from(plan, model)
     remarks: list[Remark] = []
     for edge in plan.edges:
         if not isinstance(edge.decision, Derived) or not edge.consumers:
             continue
-        node = edge.consumers[0][0]
-        x = position.get((node, 0), anywhere.get(edge.decision.activation))
+        node, source = edge.consumers[0][0], edge.decision.activation
+        while source not in anywhere and source in moved_from:
+            source = moved_from[source]
+        x = position.get((node, 0), anywhere.get(source))
         w = position.get((node, 1))
         if x is None or w is None or edge.tensor not in constants:
             continue
@@ -365,6 +368,15 @@ def _keep_bias_in_range(
             text = f"weight scales were raised so that the bias fits {_bias_type(edge.decision)}: {node!r}"
             remarks.append(Remark(text, (node,), "resolve"))
     return placements, remarks
+
+
+def _moved_from(plan: QuantPlan, model: ir.Model) -> dict[str, str]:
+    """The tensor that each bare tensor of `plan` was moved from, whose grid it lies on."""
+    bare = set(plan.bare)
+    pairs = (
+        (str(node.outputs[i].name), node.inputs[0]) for node in walk.nodes(model) for i in range(len(node.outputs))
+    )
+    return {name: str(source.name) for name, source in pairs if name in bare and source is not None}
 
 
 def _bias_type(derived: Derived) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 from onnxqat import numerics
 from onnxqat.calibration import saturation
 from onnxqat.graph import query
+from onnxqat.graph.layers import LAYERS, RECURRENT
 from onnxqat.graph.qdq import DEQUANTIZE, QUANTIZE
 from onnxqat.graph.quantizer import Quantizer
 from onnxqat.linting.comparison import Compared, compared
@@ -39,14 +40,19 @@ def _storage(file: LintContext, *, weights: bool) -> Iterator[Found]:
         have, want = quantizer.qparams.qtype, spec.qtype
         # a narrower grid may lie in a type of its own width or in its 8-bit carrier
         carrier = want.storage.rstrip("0123456789") == have.storage.rstrip("0123456789") and have.bits == want.bits
-        if have.storage != want.storage and not carrier and (weights or not _is_wide(file, place, quantizer, want)):
+        if have.storage != want.storage and not carrier and not _is_wide(file, place, quantizer, want):
             text = f"{have.storage}; {_name(file)} takes {want.storage} for {place.edge.rule}"
             yield Found(text, place.node, quantizer.tensor)
 
 
 def _is_wide(file: LintContext, place: Compared, quantizer: Quantizer, want: QType) -> bool:
-    """Check for 16 bits in place of 8 where the target has both, as the guard of `insert-qdq` gives single tensors."""
+    """Check for 16 bits in place of 8 where the target has both, as the guard of `insert-qdq` gives single tensors.
+
+    A constant operand, which has the type of the activation beside it, counts as one; the weight of a layer does not.
+    """
     have = quantizer.qparams.qtype
+    if quantizer.role == "weight" and any(reader.op_type in (*LAYERS, *RECURRENT) for reader in quantizer.readers):
+        return False
     if file.table is None or have.bits != table_widths.WIDE or have.storage != want.storage.replace("8", "16"):
         return False
     around = (place.node, quantizer.input.producer())
