@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from onnxqat.graph import build, qdq, query, walk
+from onnxqat.graph import build, data_movement, qdq, query, walk
 from onnxqat.graph.quantizer import Quantizer
 from onnxqat.linting.context import LintContext, scale, storage, zero_point
 from onnxqat.linting.rule import Found, Rule
@@ -36,11 +36,19 @@ def _kinds(file: LintContext, nodes: Sequence[ir.Node]) -> dict[tuple[object, ..
 
 
 def _is_parameter(quantizer: Quantizer) -> bool:
-    """Check whether `quantizer` is no weight, or one that a layer reads as a parameter; in a Concat it is data."""
+    """Check whether `quantizer` is no weight, or one that a layer reads as a parameter.
+
+    In a Concat it is data; a Gather brings the rows of an embedding table into its result as they are.
+    """
     if quantizer.role != "weight":
         return True
-    rows = [(ops.find(node.domain, node.op_type), index) for node, index in quantizer.uses]
-    return any(row is None or row.role(index) != "data" for row, index in rows)
+    return any(not _is_data(node, index) for node, index in quantizer.uses)
+
+
+def _is_data(node: ir.Node, index: int) -> bool:
+    row = ops.find(node.domain, node.op_type)
+    is_moved = any(value is node.inputs[index] for value in data_movement.sources(node))
+    return is_moved or (row is not None and row.role(index) == "data")
 
 
 def _scales(file: LintContext) -> Iterator[Found]:
