@@ -58,7 +58,7 @@ def _fold_matmul(
     if isinstance(weight, str):
         return weight
     scaled = weight * function.factor
-    if not _fits(matmul.inputs[1], scaled, function.offset):
+    if not fits(matmul.inputs[1], scaled, function.offset):
         return OVERFLOW
     output = matmul.outputs[0]
     dtype = _dtype(matmul.inputs[1])
@@ -98,7 +98,7 @@ def _fold_add(
             return "what is added behind MatMul is no row"
         scaled = weight * function.factor
         offset = row.astype(np.float64) * function.factor + function.offset
-        if not _fits(matmul.inputs[1], scaled, offset):
+        if not fits(matmul.inputs[1], scaled, offset):
             return OVERFLOW
         if not _is_one(function):
             exchange_constant(scope, matmul, 1, scaled, names, "folded")
@@ -121,6 +121,8 @@ OVERFLOW = "folded weights overflow the weight's type"
 
 
 def _weight(node: ir.Node, index: int) -> np.ndarray | str:
+    if query.takes_arguments(node):
+        return f"attributes of {node.op_type} are arguments of a function"
     found = query.constant_array(node.inputs[index])
     return f"the weight of {node.op_type} is not constant" if found is None else found.astype(np.float64)
 
@@ -154,7 +156,8 @@ def _dtype(value: ir.Value | None) -> ir.DataType:
     return ir.DataType.FLOAT if found is None else found.dtype
 
 
-def _fits(weight: ir.Value | None, *arrays: np.ndarray) -> bool:
+def fits(weight: ir.Value | None, *arrays: np.ndarray) -> bool:
+    """Check whether `arrays` are finite in the type of the constant `weight`."""
     with np.errstate(over="ignore"):
         return all(np.isfinite(a.astype(_dtype(weight).numpy()).astype(np.float32)).all() for a in arrays)
 
@@ -168,16 +171,20 @@ def _store(
     scope: walk.Scope, layer: ir.Node, weight: np.ndarray | None, bias: np.ndarray, names: build.Names
 ) -> str | ir.Value:
     """Give `layer` the `weight`, unless it is None, and the `bias`, unless there is none and it is zero."""
-    if not _fits(layer.inputs[1], bias, *([] if weight is None else [weight])):
+    if not fits(layer.inputs[1], bias, *([] if weight is None else [weight])):
         return OVERFLOW
-    dtype = _dtype(layer.inputs[1])
     if weight is not None:
         exchange_constant(scope, layer, 1, weight, names, "folded")
+    give_bias(scope, layer, bias, names)
+    return layer.outputs[0]
+
+
+def give_bias(scope: walk.Scope, layer: ir.Node, bias: np.ndarray, names: build.Names) -> None:
+    """Give `layer` the `bias`, unless it has none and this one is zero."""
     if len(layer.inputs) > 2 and layer.inputs[2] is not None:
         exchange_constant(scope, layer, 2, bias, names, "folded")
     elif bias.any():
         base = layer.name or str(layer.outputs[0].name)
-        made = build.constant(scope, names.fresh(f"{base}_bias"), bias, dtype, before=layer)
+        made = build.constant(scope, names.fresh(f"{base}_bias"), bias, _dtype(layer.inputs[1]), before=layer)
         layer.resize_inputs(3)
         layer.replace_input_with(2, made)
-    return layer.outputs[0]

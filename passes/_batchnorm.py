@@ -28,6 +28,8 @@ class Affine:
 
 def affine(node: ir.Node) -> Affine | str:
     """Return factor and offset of a BatchNormalization, or the reason why it is not a constant affine function."""
+    if query.takes_arguments(node):
+        return "attributes of BatchNormalization are arguments of a function"
     if query.attribute(node, "training_mode", 0):
         return "BatchNormalization in training mode computes its statistics from the batch"
     if not query.attribute(node, "spatial", 1):

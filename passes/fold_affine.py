@@ -25,7 +25,7 @@ class FoldAffine(Pass):
     and the factor of a residual branch are parts of the layer: a kernel computes them without rounding in between.
 
     1. Conv, ConvTranspose and Gemm; MatMul with a constant matrix, and the Add of a row behind it, for any rank.
-    2. The constant has one value per output channel; for Mul and Div one value alone will do.
+    2. The constant has one value per output channel, or one for all of them.
     3. The layer's output takes the name of what is folded.
     4. Left alone: an Add behind a MatMul, which is its bias; what is part of a normalization or of another group; a
        factor for a weight that other nodes read; a layer output that something else reads or that is a graph output;
@@ -43,8 +43,8 @@ class FoldAffine(Pass):
 
     @classmethod
     def for_backend(cls, setting: Setting) -> Pass | None:
-        """Run for every table."""
-        return cls(setting)
+        """Run for every table, but where encodings name the weights and tensors of the float file."""
+        return None if setting.overrides.encodings else cls(setting)
 
     def rewrite(self, model: ir.Model, context: Context) -> Rewrite:
         """Fold what can be folded; see the class."""
@@ -79,7 +79,7 @@ def _layer(node: ir.Node) -> ir.Node | None:
     layer = arithmetic.data.producer() if arithmetic is not None else None
     if arithmetic is None or layer is None or layer.domain or layer.op_type not in FOLDS:
         return None
-    if not is_private(arithmetic.data) or layer.graph is not node.graph:
+    if not is_private(arithmetic.data) or layer.graph is not node.graph or query.takes_arguments(layer):
         return None
     if query.constant_tensor(_weight_of(layer)) is None:
         return None
@@ -100,8 +100,7 @@ def _in_layer(node: ir.Node, inferred: Inferred) -> tuple[ir.Node, Affine] | Non
     if factor is None or offset is None or factor.size not in (1, channels):
         return None
     scales = bool((factor != 1.0).any())
-    # One value that is added may be a constant of an activation that is written out, such as the 3 of HardSigmoid.
-    if (factor.size != channels and offset.any()) or (scales and not is_private(weight)):
+    if scales and not is_private(weight):
         return None
     wide = np.ones(channels)
     return layer, Affine(factor * wide, offset * wide, axis)

@@ -82,6 +82,11 @@ def attribute(node: ir.Node, name: str, default: Any) -> Any:
     return found.value
 
 
+def takes_arguments(node: ir.Node) -> bool:
+    """Check whether attributes of `node`, in the body of a function, are arguments of the call: their values are unknown."""
+    return any(attribute.is_ref() for attribute in node.attributes.values())
+
+
 def mode(node: ir.Node) -> str | None:
     """The attribute ``mode`` of a node, or its default in ONNX's domain; None for operators without it."""
     if "mode" in node.attributes:

@@ -27,6 +27,7 @@ SIZES = (
 
 FOLD = (
     *SIZES,
+    "eliminate-no-ops",
     "fuse-groups",
     "split-hard-swish",
     "split-gelu",
@@ -37,6 +38,7 @@ FOLD = (
     "fold-batchnorm",
     "fold-gemm-scalars",
     "fold-affine",
+    "fold-input-affine",
     "affine-to-conv",
     "batchnorm-to-affine",
     "pad-all-axes",

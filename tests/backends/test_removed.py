@@ -13,8 +13,6 @@ BACKENDS = [name for name in schema.names() if schema.load(name).placement == "b
 W = "float[2,2,1,1] w = {1,2,3,4}"
 NOTHING = [
     "d = Identity(c)",
-    "d = Dropout(c)",
-    "d, m = Dropout(c)",
     "d = Cast<to = 1>(c)",
     "d = Concat<axis = 1>(c)",
     "d = Max(c)",
@@ -27,7 +25,16 @@ def model(body: str) -> str:
 
 @pytest.mark.parametrize("body", NOTHING)
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_both_sides_lie_on_one_grid(backend: str, body: str) -> None:
+def test_there_is_one_grid(backend: str, body: str) -> None:
+    found = plan(model(f"c = Conv(x, w) {body} y = Conv(d, w)"), backend)
+    assert {"c", "d"} & edges(found).keys() == {"d"}
+    assert not reasons(found)
+
+
+@pytest.mark.parametrize("body", ["d = Dropout(c)", "d, m = Dropout(c)"])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_both_sides_of_a_dropout_lie_on_one_grid(backend: str, body: str) -> None:
+    """It stays, since training drops elements there."""
     found = plan(model(f"c = Conv(x, w) {body} y = Conv(d, w)"), backend)
     if isinstance(edges(found)["c"][0].decision, TensorSpec):
         assert "d" in found.bare or root(found, "d") == "c"

@@ -35,7 +35,7 @@ def test_nor_to_one_that_is_computed() -> None:
 
 @pytest.mark.parametrize("bias", [[0, -1, -2, -3], [0, 0, 0, -0.01], [0, 0, 0, -100]])
 def test_a_bias_is_no_mask(bias: list[float]) -> None:
-    assert "s" in {e.tensor for e in inserted(ADDED, bias).plan.edges}
+    assert "r" in {e.tensor for e in inserted(ADDED, bias).plan.edges}
 
 
 def test_what_is_a_mask_of_minus_infinity() -> None:

@@ -162,7 +162,8 @@ def offset() -> Made:
     """
     w = Writer()
     x = w.layers("x", count=8)
-    level = w.node("Add", [w.node("Mul", [x, w.constant("small", 0.02)], "little"), w.constant("far", 5.0)], "level")
+    little = w.node("Mul", [x, w.constant("small", 0.02)], "little")
+    level = w.node("Add", [little, w.constant("far", np.full((8, 1, 1), 5.0))], "level")
     kernel = np.zeros((8, 1, 1, 2))
     kernel[..., 0], kernel[..., 1] = 1, -1
     differences = w.node("Conv", [level, w.constant("kernel", kernel)], "differences", group=8)

@@ -59,6 +59,16 @@ def test_one_factor_for_all_channels() -> None:
     )
 
 
+def test_one_factor_and_one_offset_of_a_learnable_affine_block() -> None:
+    check_pass(
+        FoldAffine(),
+        f"{MAP} <{CONV}, float[1] f = {{0.5}}, float[1] o = {{3}}> {{ c = Conv(x, w) m = Mul(f, c) a = Add(m, o) y = HardSwish(a) }}",
+        f"{MAP} <float[2,1,1,1] w = {{0.5, -1}}, float[2] m_bias = {{3, 3}}> {{ a = Conv(x, w, m_bias) y = HardSwish(a) }}",
+        atol=1e-5,
+        inside_function="skip",
+    )
+
+
 def test_grouped_transposed_convolution() -> None:
     check_pass(
         FoldAffine(),
@@ -105,7 +115,6 @@ def test_offset_leaves_a_shared_weight_alone() -> None:
 
 
 LEFT = {
-    "one value is added": f"{MAP} <{CONV}, float o = {{3}}> {{ c = Conv(x, w) y = Add(c, o) }}",
     "constant per place": f"{MAP} <{CONV}, float[1,1,2,2] f = {{1, 2, 3, 4}}> {{ c = Conv(x, w) y = Mul(c, f) }}",
     "constant of more axes": f"g (float[N,1,2,2] x) => (float[1,N,2,2,2] y) <{CONV}, float[1,1,2,1,1] f = {{1, 2}}> "
     "{ c = Conv(x, w) y = Mul(c, f) }",
