@@ -128,6 +128,10 @@ def _of_graph(nodes: Nodes, graph: onnx.GraphProto, optimized: onnx.GraphProto) 
 
 
 def _of_nodes(nodes: Nodes, graph: onnx.GraphProto, optimized: onnx.GraphProto) -> tuple[base_compiler.NodeResult, ...]:
+    """Results for the nodes of one `graph`, by what onnxruntime's `optimized` form of it computes their outputs with.
+
+    A node that has no kernel of its own was fused into the one behind it, and ran as that one did.
+    """
     makers = {o: n for n in graph.node for o in n.output}
     made = {o for n in optimized.node for o in n.output}
     integers: set[str] = set()
