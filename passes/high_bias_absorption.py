@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 import onnx_ir as ir
 
-from onnxqat.graph import query, walk
+from onnxqat.graph import query, walk, windows
 from onnxqat.graph.batchnorm import is_batchnorm
 from onnxqat.graph.layers import CONVOLUTIONS
 from onnxqat.passes import _layer_channels as layers
@@ -105,8 +105,7 @@ def _pads(reader: ir.Node) -> bool:
     """Check whether some outputs of a layer see fewer than all places of its kernel."""
     if reader.op_type not in CONVOLUTIONS:
         return False
-    automatic = query.attribute(reader, "auto_pad", "NOTSET") not in ("NOTSET", "VALID")
-    return reader.op_type == "ConvTranspose" or automatic or any(query.attribute(reader, "pads", ()))
+    return reader.op_type == "ConvTranspose" or windows.is_padded(reader)
 
 
 def _lower_bias(link: linked.Link) -> _Lower:

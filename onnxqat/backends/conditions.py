@@ -7,7 +7,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from onnxqat.graph import query
+from onnxqat.graph import query, windows
 
 AT_LEAST = ">="
 """End of a key whose value is the least that the largest number of the attribute must have."""
@@ -44,8 +44,7 @@ def _attribute_value(node: ir.Node, name: str, default: Any) -> Any:
 
 def _has_places_beyond(pool: ir.Node) -> bool:
     """Check whether windows may reach beyond the data: with padding, or with ``ceil_mode``, where kernels differ."""
-    padded = any(query.attribute(pool, "pads", ())) or bool(query.attribute(pool, "ceil_mode", 0))
-    return padded or query.attribute(pool, "auto_pad", "NOTSET") not in ("NOTSET", "VALID")
+    return windows.is_padded(pool) or bool(query.attribute(pool, "ceil_mode", 0))
 
 
 def spelled(key: str, expected: Any) -> str:

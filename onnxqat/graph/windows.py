@@ -9,6 +9,14 @@ import onnx_ir as ir
 from onnxqat.graph import query
 
 
+def is_padded(node: ir.Node) -> bool:
+    """Check whether a convolution or a pool is padded: by ``pads``, or with ``auto_pad`` SAME, at some sizes of the map."""
+    return any(query.attribute(node, "pads", ())) or query.attribute(node, "auto_pad", "NOTSET") not in (
+        "NOTSET",
+        "VALID",
+    )
+
+
 def padding_of(
     node: ir.Node, sizes: Sequence[int], spans: Sequence[int], strides: Sequence[int]
 ) -> list[tuple[int, int]]:

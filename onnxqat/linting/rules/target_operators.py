@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import onnx_ir as ir
 
 from onnxqat.backends import conditions
-from onnxqat.graph import quantized_forms, query
+from onnxqat.graph import quantized_forms, query, windows
 from onnxqat.graph.layers import LAYERS, RECURRENT
 from onnxqat.linting import fix
 from onnxqat.linting.context import LintContext
@@ -88,10 +88,8 @@ def _is_idle(file: LintContext, node: ir.Node, name: str) -> bool:
     """Check whether an unmet attribute has no effect: ``count_include_pad`` without padding, or with zero point 0."""
     if name != "count_include_pad":
         return False
-    pads = query.attribute(node, "pads", ())
-    padded = any(pads) or query.attribute(node, "auto_pad", "NOTSET") not in ("NOTSET", "VALID")
     quantizer = file.reading(node, 0)
-    return not padded or quantizer is None or not quantizer.qparams.zero_point.any()
+    return not windows.is_padded(node) or quantizer is None or not quantizer.qparams.zero_point.any()
 
 
 RULES = (
