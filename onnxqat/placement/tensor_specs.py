@@ -61,7 +61,7 @@ def spec(
     parameter = value is not None and _is_parameter(node, value)
     chosen = None if is_bias or parameter else draft.selection.bits(node)
     if chosen is not None:
-        kind = kind.with_bits(chosen[0] if role == "weight" and _has_weight(node) else chosen[1])
+        kind = kind.with_bits(chosen[0] if role == "weight" and has_weight(node) else chosen[1])
     elif node in draft.ends and draft.backend.first_last_bits:
         observer = {"observer": draft.backend.first_last_observer}
         kind = kind.with_bits(draft.backend.first_last_bits).model_copy(update=observer)
@@ -69,7 +69,7 @@ def spec(
         kind = kind.with_bits(bits)
     rules = None if is_bias else node_rules.of_node(node, draft.selection.rules, value)
     if rules is not None:
-        is_weight = parameter or (role == "weight" and _has_weight(node))
+        is_weight = parameter or (role == "weight" and has_weight(node))
         kind = (rules[0] if is_weight else rules[1]).apply(kind)
     if kind.unsigned and role == "activation" and value is not None and signs.is_non_negative(value):
         kind = kind.without_sign()
@@ -101,7 +101,8 @@ def _is_parameter(node: ir.Node, value: ir.Value) -> bool:
     return definition is not None and all(definition.role(i) == "parameter" for i in places) and bool(places)
 
 
-def _has_weight(node: ir.Node) -> bool:
+def has_weight(node: ir.Node) -> bool:
+    """Check whether `node` is a layer with weights: a constant operand of any other has the width of its activations."""
     definition = ops.find(node.domain, node.op_type)
     return definition is not None and (definition.weight_axis is not None or definition.family == "recurrent")
 

@@ -9,13 +9,13 @@ import numpy as np
 from onnxqat import numerics
 from onnxqat.calibration import saturation
 from onnxqat.graph import query
-from onnxqat.graph.layers import LAYERS, RECURRENT
 from onnxqat.graph.qdq import DEQUANTIZE, QUANTIZE
 from onnxqat.graph.quantizer import Quantizer
 from onnxqat.linting.comparison import Compared, compared
 from onnxqat.linting.context import LintContext, constant_values
 from onnxqat.linting.rule import Found, Rule
 from onnxqat.placement import table_widths
+from onnxqat.placement.tensor_specs import has_weight
 from onnxqat.types import Fixed, QType, TensorSpec
 
 SEVEN_BITS = (-64, 63)
@@ -51,7 +51,7 @@ def _is_wide(file: LintContext, place: Compared, quantizer: Quantizer, want: QTy
     A constant operand, which has the type of the activation beside it, counts as one; the weight of a layer does not.
     """
     have = quantizer.qparams.qtype
-    if quantizer.role == "weight" and any(reader.op_type in (*LAYERS, *RECURRENT) for reader in quantizer.readers):
+    if quantizer.role == "weight" and any(map(has_weight, quantizer.readers)):
         return False
     if file.table is None or have.bits != table_widths.WIDE or have.storage != want.storage.replace("8", "16"):
         return False
