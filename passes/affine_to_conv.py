@@ -14,10 +14,11 @@ from onnxqat.passes._base import Context, Pass, Rewrite
 from onnxqat.passes._batchnorm import Affine, affine
 from onnxqat.passes._edits import Log, absorb, drop_unused, is_private
 from onnxqat.passes._inference import Inferred
+from onnxqat.passes._selective import SelectivePass
 from onnxqat.passes._setting import Setting
 
 
-class AffineToConv(Pass):
+class AffineToConv(SelectivePass):
     """A BatchNormalization, or Mul and Add with constants per channel, becomes a depthwise Conv of one place.
 
     It is one integer kernel with an int32 bias, exact factors where weights have a scale per channel, and a Relu behind it
@@ -37,9 +38,6 @@ class AffineToConv(Pass):
         y = BatchNormalization(x, gamma, beta, mean, variance)
         y = Conv <group = C> (x, y_factor, y_offset)              # y_factor: C, 1, 1, 1
     """
-
-    def __init__(self, setting: Setting | None = None) -> None:
-        self.selection = None if setting is None else setting.selection
 
     @classmethod
     def for_backend(cls, setting: Setting) -> Pass | None:
@@ -64,7 +62,7 @@ class AffineToConv(Pass):
         return log.result()
 
     def _is_left(self, chain: list[ir.Node]) -> bool:
-        return self.selection is not None and any(self.selection.reason(node) for node in chain)
+        return any(map(self.stays_float, chain))
 
 
 def _is_gain(table: Backend) -> bool:

@@ -12,13 +12,14 @@ from onnxqat.graph import build, query, walk
 from onnxqat.passes._base import Context, Pass, Rewrite
 from onnxqat.passes._edits import Log, drop_unused
 from onnxqat.passes._parts import Parts
+from onnxqat.passes._selective import SelectivePass
 from onnxqat.passes._setting import Setting
 
 FIRST_OPSET = 13
 """From here on the axes of Unsqueeze and Squeeze are an input."""
 
 
-class EinsumToMatmul(Pass):
+class EinsumToMatmul(SelectivePass):
     """An Einsum that sums two operands over one index becomes Transpose, MatMul and Transpose.
 
     No table has a kernel on integers for it, so that it would run in float; MatMul most have.
@@ -35,9 +36,6 @@ class EinsumToMatmul(Pass):
         t = Transpose<perm = [0, 2, 1]>(k)  y = MatMul(q, t)
     """
 
-    def __init__(self, setting: Setting | None = None) -> None:
-        self.selection = None if setting is None else setting.selection
-
     @classmethod
     def for_backend(cls, setting: Setting) -> Pass | None:
         """Run for tables with a row for MatMul and none for Einsum."""
@@ -50,7 +48,7 @@ class EinsumToMatmul(Pass):
             for node in list(scope):
                 if node.op_type != "Einsum" or node.domain or node.outputs[0].dtype != ir.DataType.FLOAT:
                     continue
-                if self.selection is not None and self.selection.reason(node):
+                if self.stays_float(node):
                     continue
                 found = _product(node) if query.opset(model, scope) >= FIRST_OPSET else "the operator set is too old"
                 if isinstance(found, str):

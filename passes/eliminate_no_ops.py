@@ -7,10 +7,11 @@ import onnx_ir as ir
 from onnxqat.graph import data_movement, query, walk
 from onnxqat.passes._base import Context, Pass, Rewrite
 from onnxqat.passes._edits import Log, absorb, is_private
+from onnxqat.passes._selective import SelectivePass
 from onnxqat.passes._setting import Setting
 
 
-class EliminateNoOps(Pass):
+class EliminateNoOps(SelectivePass):
     """Operators that return their input unchanged go: Identity, Cast to the type that the input has, Concat of one input.
 
     Compilers remove them before they look at pairs, and so the layers, activations and arithmetic on both sides are
@@ -29,9 +30,6 @@ class EliminateNoOps(Pass):
         i = Conv(x, w)   y = Relu(i)
     """
 
-    def __init__(self, setting: Setting | None = None) -> None:
-        self.selection = None if setting is None else setting.selection
-
     @classmethod
     def for_backend(cls, setting: Setting) -> Pass | None:
         """Run for every table, but where encodings name the tensors of the float file."""
@@ -49,7 +47,7 @@ class EliminateNoOps(Pass):
         return log.result()
 
     def _is_unneeded(self, node: ir.Node) -> bool:
-        if not data_movement.is_removed(node) or (self.selection is not None and self.selection.reason(node)):
+        if not data_movement.is_removed(node) or self.stays_float(node):
             return False
         # Without a mode, training drops elements (`bridge/lowering/dropout.py`).
         return node.op_type != "Dropout" or (len(node.inputs) > 2 and node.inputs[2] is not None)

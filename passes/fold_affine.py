@@ -15,10 +15,11 @@ from onnxqat.passes._base import Context, Pass, Rewrite
 from onnxqat.passes._batchnorm import Affine
 from onnxqat.passes._edits import Log, absorb, drop_unused, is_private
 from onnxqat.passes._inference import Inferred
+from onnxqat.passes._selective import SelectivePass
 from onnxqat.passes._setting import Setting
 
 
-class FoldAffine(Pass):
+class FoldAffine(SelectivePass):
     """A Mul, Div, Add or Sub with a constant per output channel behind a layer goes into its weight and bias.
 
     A normalization that an exporter wrote as Mul and Add, a bias behind a convolution, the layer scale of a transformer
@@ -38,9 +39,6 @@ class FoldAffine(Pass):
         y = Conv(x, w, conv_bias)                                 # w scaled by factor
     """
 
-    def __init__(self, setting: Setting | None = None) -> None:
-        self.selection = None if setting is None else setting.selection
-
     @classmethod
     def for_backend(cls, setting: Setting) -> Pass | None:
         """Run for every table, but where encodings name the weights and tensors of the float file."""
@@ -55,7 +53,7 @@ class FoldAffine(Pass):
             inferred = inferred or Inferred(model)
             grouped = grouped_nodes.of(scope)
             for node in list(scope):  # in order: what is folded brings the next node to the layer
-                found = None if node in grouped or self._is_left(node) else _in_layer(node, inferred)
+                found = None if node in grouped or self.stays_float(node) else _in_layer(node, inferred)
                 if found is None:
                     continue
                 layer, function = found
@@ -68,9 +66,6 @@ class FoldAffine(Pass):
                     for value in constants:
                         drop_unused(value)
         return log.result()
-
-    def _is_left(self, node: ir.Node) -> bool:
-        return self.selection is not None and self.selection.reason(node) is not None
 
 
 def _layer(node: ir.Node) -> ir.Node | None:

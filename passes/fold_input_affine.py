@@ -9,20 +9,21 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxqat.analysis import grouped_nodes
-from onnxqat.graph import build, data_movement, query, walk
+from onnxqat.graph import build, data_movement, query, walk, windows
+from onnxqat.graph.layers import LAYERS
 from onnxqat.ops import operators as ops
-from onnxqat.passes import _constant_arithmetic
+from onnxqat.passes import _batchnorm_parts, _constant_arithmetic
 from onnxqat.passes._affine_folds import fits, give_bias
 from onnxqat.passes._base import Context, Pass, Rewrite
 from onnxqat.passes._edits import Log, drop_unused, exchange_constant, is_private
+from onnxqat.passes._selective import SelectivePass
 from onnxqat.passes._setting import Setting
 
-LAYERS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 FAR_FROM_ZERO = frozenset({"Clip", "LogSoftmax"})
 """Activation functions whose results may all be far from zero."""
 
 
-class FoldInputAffine(Pass):
+class FoldInputAffine(SelectivePass):
     """A Mul, Div, Add or Sub with one constant for all values goes into the layers that read its result.
 
     Pixels that are divided by 255 and the learnable affine block behind an activation (PP-LCNet, HGNet) are the use: a
@@ -44,9 +45,6 @@ class FoldInputAffine(Pass):
         r = Relu(x)   y = Conv(r, w, y_bias)                      # w times factor, a bias of the sum of w times offset
     """
 
-    def __init__(self, setting: Setting | None = None) -> None:
-        self.selection = None if setting is None else setting.selection
-
     @classmethod
     def for_backend(cls, setting: Setting) -> Pass | None:
         """Run for every table, but where encodings name the weights and tensors of the float file."""
@@ -56,7 +54,7 @@ class FoldInputAffine(Pass):
         """Fold what can be folded; see the class."""
         log = Log()
         for scope in walk.scopes(model):
-            found = [node for node in scope if _function(node) is not None and not self._is_left(node)]
+            found = [node for node in scope if _function(node) is not None and not self.stays_float(node)]
             grouped = grouped_nodes.of(scope) if found else frozenset()
             for node in reversed(found):  # what is folded brings the node in front of it to the layers
                 label = query.label(node)
@@ -64,13 +62,11 @@ class FoldInputAffine(Pass):
                     log.did(f"{node.op_type} with one constant folded into the layers behind it", label)
         return log.result()
 
-    def _is_left(self, node: ir.Node) -> bool:
-        return self.selection is not None and self.selection.reason(node) is not None
-
 
 class _Scalars(NamedTuple):
-    """``x * factor + offset``."""
+    """``data * factor + offset``."""
 
+    data: ir.Value
     factor: float
     offset: float
 
@@ -84,30 +80,29 @@ def _function(node: ir.Node) -> _Scalars | None:
     if found.factor.ndim > (0 if rank is None else rank):
         return None
     factor, offset = found.factor.item(), found.offset.item()
-    return _Scalars(factor, offset) if np.isfinite([factor, offset]).all() and factor != 0 else None
+    return _Scalars(found.data, factor, offset) if np.isfinite([factor, offset]).all() and factor != 0 else None
 
 
 def _fold(scope: walk.Scope, node: ir.Node, grouped: Set[ir.Node], names: build.Names) -> bool:
     """Fold `node` into the layers behind it; return whether they can take it."""
-    function, arithmetic = _function(node), _constant_arithmetic.of(node)
-    if function is None or arithmetic is None or (function.offset and not _is_around_zero(arithmetic.data)):
+    function = _function(node)
+    if function is None or (function.offset and not _is_around_zero(function.data)):
         return False
     layers = _layers(node, function)
     if not layers:
         return _pass_on(scope, node, function, grouped, names)
     for layer in layers:
         _give(scope, layer, function, names)
-    _remove(node)
+    _remove(node, function.data)
     return True
 
 
 def _is_around_zero(value: ir.Value) -> bool:
     """Check whether `value` is what an activation function returns, scaled or moved, so that a grid for it serves its values."""
     while (node := value.producer()) is not None:
-        function, arithmetic = _function(node), _constant_arithmetic.of(node)
-        moved = data_movement.sources(node)
-        if function is not None and arithmetic is not None and function.offset == 0:
-            value = arithmetic.data
+        function, moved = _function(node), data_movement.sources(node)
+        if function is not None and function.offset == 0:
+            value = function.data
         elif len(moved) == 1:
             value = moved[0]
         else:
@@ -149,7 +144,7 @@ def _pass_on(scope: walk.Scope, node: ir.Node, function: _Scalars, grouped: Set[
     for layer in layers:
         _give(scope, layer, function, names)
     exchange_constant(scope, after, index, moved, names, "folded")
-    _remove(node)
+    _remove(node, function.data)
     output = after.outputs[0]
     output.name = names.fresh(f"{output.name}_divided")  # other values than those that the user knows by the name
     return True
@@ -178,8 +173,8 @@ def _takes(layer: ir.Node, function: _Scalars) -> bool:
         return False
     if function.offset == 0.0:
         return True
-    bias = _moved_bias(layer, function.offset)
-    return bias is not None and fits(weight, bias)
+    bias, added = _bias(layer), _added(layer, function.offset)
+    return bias is not None and added is not None and fits(weight, bias + added)
 
 
 def _holds(constant: ir.Value | None, array: np.ndarray) -> bool:
@@ -196,44 +191,41 @@ def _is_plain(gemm: ir.Node) -> bool:
     return all(float(query.attribute(gemm, name, 1.0)) == 1.0 for name in ("alpha", "beta"))
 
 
-def _moved_bias(layer: ir.Node, offset: float) -> np.ndarray | None:
-    """Bias of `layer` with what `offset` at every input adds up to; None where that is not the same at every place."""
-    weight = query.constant_array(layer.inputs[1])
+def _bias(layer: ir.Node) -> np.ndarray | None:
+    """Bias of `layer`, zero where it has none; None where it is not constant."""
     held = layer.inputs[2] if len(layer.inputs) > 2 else None
-    bias = np.zeros(()) if held is None else query.constant_array(held)
-    if weight is None or bias is None:
-        return None
+    return np.zeros(()) if held is None else query.constant_array(held)
+
+
+def _added(layer: ir.Node, offset: float) -> np.ndarray | None:
+    """Bias that `offset` at every input of `layer` amounts to, by output channel; None where places differ."""
+    weight = query.constant_array(layer.inputs[1])
+    assert weight is not None
     wide = weight.astype(np.float64)
-    if layer.op_type == "Conv" and not _pads(layer):
-        return np.asarray(bias + offset * wide.reshape(len(wide), -1).sum(1))
+    if layer.op_type == "Conv" and not windows.is_padded(layer):
+        return np.asarray(offset * wide.reshape(len(wide), -1).sum(1))
     if layer.op_type == "Gemm":
-        return np.asarray(bias + offset * wide.sum(1 if query.attribute(layer, "transB", 0) else 0))
+        return np.asarray(offset * wide.sum(1 if query.attribute(layer, "transB", 0) else 0))
     return None
-
-
-def _pads(conv: ir.Node) -> bool:
-    if query.attribute(conv, "auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
-        return True
-    return any(query.attribute(conv, "pads", ()))
 
 
 def _give(scope: walk.Scope, layer: ir.Node, function: _Scalars, names: build.Names) -> None:
     """Let `layer` compute of `x` what it computed of ``x * factor + offset``."""
     weight = query.constant_array(layer.inputs[1])
     assert weight is not None
-    bias = _moved_bias(layer, function.offset) if function.offset else None
+    added = _added(layer, function.offset) if function.offset else None
     if function.factor != 1.0:
         exchange_constant(scope, layer, 1, weight.astype(np.float64) * function.factor, names, "folded")
-    if bias is not None:
-        give_bias(scope, layer, bias, names)
+        _batchnorm_parts.in_front(layer, lambda noted: noted * function.factor)
+    if added is not None and (bias := _bias(layer)) is not None:
+        give_bias(scope, layer, bias + added, names)
+        _batchnorm_parts.behind(layer, 1.0, added)
 
 
-def _remove(node: ir.Node) -> None:
-    """Take `node` out; its readers read its input."""
-    arithmetic = _constant_arithmetic.of(node)
-    assert arithmetic is not None
-    constants = [value for value in node.inputs if value is not arithmetic.data]
-    node.outputs[0].replace_all_uses_with(arithmetic.data)
+def _remove(node: ir.Node, data: ir.Value) -> None:
+    """Take `node` out; its readers read `data`, its input that is no constant."""
+    constants = [value for value in node.inputs if value is not data]
+    node.outputs[0].replace_all_uses_with(data)
     walk.scope_of(node).remove(node, safe=True)
     for value in constants:
         drop_unused(value)

@@ -8,10 +8,11 @@ import onnx_ir as ir
 from onnxqat.graph import build, query, walk
 from onnxqat.passes._base import Context, Pass, Rewrite
 from onnxqat.passes._edits import Log, exchange_constant
+from onnxqat.passes._selective import SelectivePass
 from onnxqat.passes._setting import Setting
 
 
-class GemmToMatmul(Pass):
+class GemmToMatmul(SelectivePass):
     """A Gemm with a constant weight becomes the MatMul with it and the Add of its bias.
 
     onnxruntime has a kernel for activations that are quantized when the model runs of the MatMul alone.
@@ -26,9 +27,6 @@ class GemmToMatmul(Pass):
         y_product = MatMul(x, w)   y = Add(y_product, b)
     """
 
-    def __init__(self, setting: Setting | None = None) -> None:
-        self.selection = None if setting is None else setting.selection
-
     @classmethod
     def for_backend(cls, setting: Setting) -> Pass | None:
         """Run for tables whose activations are quantized when the model runs."""
@@ -39,7 +37,7 @@ class GemmToMatmul(Pass):
         log, stamp = Log(), {build.CREATED_BY: self.name}
         for scope in walk.scopes(model):
             for node in list(scope):
-                if node.op_type != "Gemm" or node.domain or (self.selection and self.selection.reason(node)):
+                if node.op_type != "Gemm" or node.domain or self.stays_float(node):
                     continue
                 reason = _refusal(node)
                 if reason:

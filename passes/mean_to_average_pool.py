@@ -8,10 +8,11 @@ from onnxqat.analysis import grouped_nodes
 from onnxqat.graph import build, query, walk
 from onnxqat.passes._base import Context, Pass, Rewrite
 from onnxqat.passes._edits import Log
+from onnxqat.passes._selective import SelectivePass
 from onnxqat.passes._setting import Setting
 
 
-class MeanToAveragePool(Pass):
+class MeanToAveragePool(SelectivePass):
     """A ReduceMean over both axes of a map becomes a GlobalAveragePool, behind which a Flatten drops these axes.
 
     It is the operator for the same sum. torch's dynamo exporter writes every adaptive pool to 1 x 1 as a ReduceMean, and so
@@ -26,9 +27,6 @@ class MeanToAveragePool(Pass):
         y = ReduceMean <keepdims = 0> (x, [2, 3])               # x: N, C, H, W
         y_pool = GlobalAveragePool(x)   y = Flatten(y_pool)
     """
-
-    def __init__(self, setting: Setting | None = None) -> None:
-        self.selection = None if setting is None else setting.selection
 
     @classmethod
     def for_backend(cls, setting: Setting) -> Pass | None:
@@ -45,8 +43,7 @@ class MeanToAveragePool(Pass):
                 continue
             grouped = grouped_nodes.of(scope)
             for node in means:
-                left_out = self.selection is not None and self.selection.reason(node)
-                if node in grouped or left_out:
+                if node in grouped or self.stays_float(node):
                     continue
                 _pool(scope, node, context.names, {build.CREATED_BY: self.name})
                 log.did("a ReduceMean over the whole map became a GlobalAveragePool", node)

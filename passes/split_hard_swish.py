@@ -7,10 +7,11 @@ import onnx_ir as ir
 from onnxqat.graph import build, walk
 from onnxqat.passes._base import Context, Pass, Rewrite
 from onnxqat.passes._edits import Log
+from onnxqat.passes._selective import SelectivePass
 from onnxqat.passes._setting import Setting
 
 
-class SplitHardSwish(Pass):
+class SplitHardSwish(SelectivePass):
     """A HardSwish becomes HardSigmoid, of alpha 1/6 and beta 0.5, and the product with its input, as ONNX defines it.
 
     onnxruntime has no kernel of the operator and does the same when it opens a model, too late for pairs around the
@@ -25,9 +26,6 @@ class SplitHardSwish(Pass):
         g = HardSigmoid <alpha = 0.1666667, beta = 0.5> (x)   y = Mul(x, g)
     """
 
-    def __init__(self, setting: Setting | None = None) -> None:
-        self.selection = None if setting is None else setting.selection
-
     @classmethod
     def for_backend(cls, setting: Setting) -> Pass | None:
         """Run for tables with rows for HardSigmoid and Mul and none for HardSwish."""
@@ -39,8 +37,7 @@ class SplitHardSwish(Pass):
         log, stamp = Log(), {build.CREATED_BY: self.name}
         for scope in walk.scopes(model):
             for node in list(scope):
-                left_out = self.selection is not None and self.selection.reason(node)
-                if node.op_type == "HardSwish" and not node.domain and not left_out:
+                if node.op_type == "HardSwish" and not node.domain and not self.stays_float(node):
                     _split(scope, node, context.names, stamp)
                     log.did("HardSwish became HardSigmoid and Mul", node)
         return log.result()

@@ -7,10 +7,11 @@ import onnx_ir as ir
 from onnxqat.graph import build, query, walk
 from onnxqat.passes._base import Context, Pass, Rewrite
 from onnxqat.passes._edits import Log
+from onnxqat.passes._selective import SelectivePass
 from onnxqat.passes._setting import Setting
 
 
-class SplitSum(Pass):
+class SplitSum(SelectivePass):
     """A Sum of n tensors becomes n - 1 Adds, from the first operand on, which is the order of runtimes.
 
     No table has a kernel on integers that adds more than two, so that a Sum would run in float. Every Add gets pairs as
@@ -26,9 +27,6 @@ class SplitSum(Pass):
         s = Add(a, b)   y = Add(s, c)
     """
 
-    def __init__(self, setting: Setting | None = None) -> None:
-        self.selection = None if setting is None else setting.selection
-
     @classmethod
     def for_backend(cls, setting: Setting) -> Pass | None:
         """Run for tables with a row for Add and none for Sum."""
@@ -39,8 +37,7 @@ class SplitSum(Pass):
         log, stamp = Log(), {build.CREATED_BY: self.name}
         for scope in walk.scopes(model):
             for node in list(scope):
-                left_out = self.selection is not None and self.selection.reason(node)
-                if node.op_type != "Sum" or node.domain or left_out or None in node.inputs:
+                if node.op_type != "Sum" or node.domain or self.stays_float(node) or None in node.inputs:
                     continue
                 made = _split(scope, node, context.names, stamp)
                 log.did(f"Sum became {made} Add" if made else "Sum of one tensor became Identity", node)

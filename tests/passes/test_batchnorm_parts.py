@@ -14,6 +14,7 @@ from onnxqat.passes.cross_layer_equalization import CrossLayerEqualization
 from onnxqat.passes.equalize_silu import EqualizeSilu
 from onnxqat.passes.fold_affine import FoldAffine
 from onnxqat.passes.fold_batchnorm import FoldBatchnorm
+from onnxqat.passes.fold_input_affine import FoldInputAffine
 from onnxqat.passes.high_bias_absorption import HighBiasAbsorption
 from tests.passes.checks import parse
 
@@ -29,8 +30,11 @@ def text(between: str, kernel: str = "Conv", group: int = 1) -> onnx.ModelProto:
         "k": RNG.normal(size=4),
         "u": RNG.normal(size=(4, 4 // group, 1, 1)),
         "f": [[[3]], [[0.5]], [[-1]], [[2]]],
+        "h": 0.25,
+        "o": 0.5,
     } | {f"{b}{p}": RNG.normal(size=4) if p in "gbm" else RNG.uniform(0.5, 2, 4) for b in "ac" for p in "gbmv"}
-    names = ", ".join(f"float[{','.join(map(str, np.shape(v)))}] {n}" for n, v in constants.items())
+    shapes = {n: f"[{','.join(map(str, np.shape(v)))}]" if np.shape(v) else "" for n, v in constants.items()}
+    names = ", ".join(f"float{shape} {n}" for n, shape in shapes.items())
     model = parse(
         f"""g (float[N,2,3,3] x, {names}) => (float[N,4,3,3] z) {{
         ["first"] s = Conv(x, w, k) t = BatchNormalization(s, ag, ab, am, av) {between}
@@ -62,7 +66,8 @@ ABSORBED = HighBiasAbsorption({"y": np.float32([0.5, 0, 1, 2])})
 @pytest.mark.parametrize(
     ("made", "between"),
     [(WEIGHTS, "y = Relu(t)"), (EQUALIZED, "y = Relu(t)"), (SILU, "g = Sigmoid(t) y = Mul(t, g)"),
-     (ABSORBED, "y = Relu(t)"), (FoldAffine(), "y = Relu(t)")],
+     (ABSORBED, "y = Relu(t)"), (FoldAffine(), "y = Relu(t)"), (FoldInputAffine(), "r = Relu(t) y = Mul(r, h)"),
+     (FoldInputAffine(), "r = Relu(t) q = Mul(r, h) y = Add(q, o)")],
 )  # fmt: skip
 def test_parts_follow_what_changes_the_layer(made: Pass, between: str, kernel: str, group: int) -> None:
     if kernel == "ConvTranspose" and made in (SILU, ABSORBED):
