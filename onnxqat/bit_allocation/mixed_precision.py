@@ -20,9 +20,7 @@ from onnxqat.bit_allocation.sensitivity import Method, Noise
 from onnxqat.bit_allocation.solver import Choice, Front
 from onnxqat.bridge.switched_module import SwitchedModule
 from onnxqat.calibration import held_samples
-from onnxqat.calibration.batch_size import fitted
-from onnxqat.data import data as sources
-from onnxqat.data import inputs as model_inputs
+from onnxqat.calibration.batch_size import open_fitted
 from onnxqat.data import preprocess as lines
 from onnxqat.data.data import Data
 from onnxqat.deployment import deploy
@@ -213,10 +211,7 @@ class _Search:
     def _open(self, source: Any, limit: int | None) -> Data:
         if source is None:
             raise DataError("data-missing", "there are no calibration data", hint="give --data")
-        line = lines.parse(self._preprocess) if isinstance(self._preprocess, str) else self._preprocess
-        size = 32 if self._batch_size is None else self._batch_size
-        infos = model_inputs.of_graph(self._graph.graph)
-        found = fitted(sources.open_data(source, infos, preprocess=line, batch_size=size, limit=limit), self._graph)
+        found = open_fitted(source, self._graph, preprocess=self._preprocess, batch_size=self._batch_size, limit=limit)
         if not found.repeatable:
             text = f"{found.name} can be read only once, and every step of the search reads it"
             raise DataError("data-format", text, hint="pass a function that returns a new iterator, or a list")

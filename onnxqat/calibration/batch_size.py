@@ -2,20 +2,57 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import onnx_ir as ir
 
 from onnxqat.data import inputs
+from onnxqat.data import preprocess as lines
 from onnxqat.data.data import Data
 from onnxqat.data.inputs import Feeds
+from onnxqat.data.preprocess import Preprocess
+from onnxqat.data.recorded import Recorded
 from onnxqat.errors import DataError, QatError
 from onnxqat.graph import query, shapes, sizes, walk
 from onnxqat.runtime import vendor_operators
 from onnxqat.runtime.session import Session
 
+LARGEST = 32
+"""Samples of a batch where nobody says how many."""
+
 BYTES = 2**29
 """Size of all tensors of a batch up to which it stays whole. A session holds them, hands them over, and observers work on
 copies: the peak is two to three times that. A batch of this size keeps a core as busy as a larger one: ResNet-50 on 100
 images takes 6.0 GB in batches of 32, and 2.0 GB in as much time in those that fit."""
+
+
+def open_fitted(
+    source: Any,
+    model: ir.Model,
+    *,
+    preprocess: str | Preprocess | None = None,
+    batch_size: int | None = None,
+    limit: int | None = None,
+    recorded: Recorded | None = None,
+) -> Data:
+    """Open `source` for `model`, in batches of at most `batch_size` samples, 32 by default, that fit into memory.
+
+    Args:
+        source: what :func:`onnxqat.data.data.open_data` takes.
+        model: what runs on it, with shapes.
+        preprocess: preprocessing, or its line.
+        batch_size: samples at most; :func:`fitted` may take fewer.
+        limit: largest number of samples.
+        recorded: what a file says of the data that it was made with.
+
+    Raises:
+        DataError, UsageError: as opening does.
+    """
+    line = lines.parse(preprocess) if isinstance(preprocess, str) else preprocess
+    size = LARGEST if batch_size is None else batch_size
+    infos = inputs.of_graph(model.graph)
+    opened = (recorded or Recorded()).open(source, infos, preprocess=line, batch_size=size, limit=limit)
+    return fitted(opened, model)
 
 
 def fitted(data: Data, model: ir.Model) -> Data:

@@ -251,16 +251,12 @@ def _check_choices(batch_norm: str, *, replace: bool, keep: bool) -> None:
 def _open(
     model: ir.Model, calibration: Any, preprocess: str | Preprocess | None, batch_size: int | None, limit: int | None
 ) -> Data:
-    from onnxqat.calibration.batch_size import fitted
+    from onnxqat.calibration.batch_size import open_fitted
     from onnxqat.data import data, inputs
-    from onnxqat.data import preprocess as lines
 
-    infos = inputs.of_graph(model.graph)
     if calibration is None:
-        return data.random_data(infos, RANDOM_BATCHES)
-    line = lines.parse(preprocess) if isinstance(preprocess, str) else preprocess
-    size = 32 if batch_size is None else batch_size
-    return fitted(data.open_data(calibration, infos, preprocess=line, batch_size=size, limit=limit), model)
+        return data.random_data(inputs.of_graph(model.graph), RANDOM_BATCHES)
+    return open_fitted(calibration, model, preprocess=preprocess, batch_size=batch_size, limit=limit)
 
 
 def _reachable(model: ir.Model, table: schema.Backend, chosen: NodeSelection, remarks: list[Remark]) -> NodeSelection:

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
-from onnxqat.calibration.batch_size import fitted
+from onnxqat.calibration.batch_size import open_fitted
 from onnxqat.data import data as sources
 from onnxqat.data import inputs as model_inputs
-from onnxqat.data import preprocess as lines
 from onnxqat.data.data import Data
 from onnxqat.data.recorded import Recorded
 from onnxqat.errors import DataError, ModelError, UsageError
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
     from onnxqat.data.preprocess import Preprocess
 
 RANDOM_BATCHES = 16
-LARGEST_BATCH = 32
-"""Samples of a batch where nobody says how many."""
 
 
 def name_of(source: io.ModelSource) -> str:
@@ -99,7 +96,6 @@ def open_data(
         DataError: ``data-missing``, and what the data source raises.
         UsageError: ``option-invalid``: both data and random data are asked for.
     """
-    infos = model_inputs.of_graph(model.graph)
     recorded = recorded or Recorded()
     remarks: list[Remark] = []
     data = data if random_data else recorded.data_or(data, remarks)
@@ -110,11 +106,9 @@ def open_data(
                 "there is no data to compare on",
                 hint="give --data, or --random-data to compare the arithmetic on random numbers",
             )
-        return sources.random_data(infos, limit or RANDOM_BATCHES)
+        return sources.random_data(model_inputs.of_graph(model.graph), limit or RANDOM_BATCHES)
     if random_data:
         raise UsageError("option-invalid", "there are both data and --random-data", hint="give one of them")
-    line = lines.parse(preprocess) if isinstance(preprocess, str) else preprocess
-    size = LARGEST_BATCH if batch_size is None else batch_size
-    opened = fitted(recorded.open(data, infos, preprocess=line, batch_size=size, limit=limit), model)
+    opened = open_fitted(data, model, preprocess=preprocess, batch_size=batch_size, limit=limit, recorded=recorded)
     opened.remarks[:0] = remarks
     return opened
