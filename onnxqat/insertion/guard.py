@@ -39,6 +39,9 @@ changes of the one before."""
 FEWEST = 10
 """Runs with which a round is begun."""
 
+FEWER = 2
+"""Times that the changes of a round are halved, where the file with all of them is no better: half, then a quarter."""
+
 GAIN, MORE = 1.0, 0.3
 """Decibels that the changes of the first round have to bring together, less is no reason to depart from the table; and those
 of each later one."""
@@ -178,8 +181,8 @@ class Guard:
             self._why = relief.why
             if not found:
                 break
-            made = self._made(relief.choices)
-            if not _is_better(made.tried, best.tried, MORE if changes else GAIN):
+            made, found = self._better(relief, found, best.tried, MORE if changes else GAIN)
+            if made is None:
                 if self._allowed.types:
                     self._why = "what relieves its quantizers does not help in the file itself, and was taken back"
                 break
@@ -188,6 +191,23 @@ class Guard:
             if _is_well(best.tried):
                 break
         return best, changes, total or 0
+
+    def _better(
+        self, relief: Relief, found: list[Change], old: Trial | Origin | None, gain: float
+    ) -> tuple[_File | None, list[Change]]:
+        """The file with all changes, or with half or a quarter of them, those that relieve of most; None if no better.
+
+        Each helps alone, in switches with weights that were rounded for the file before. Beside each other, and with weights
+        rounded anew, the many that bring little may cost more than the few that bring much.
+        """
+        for _ in range(FEWER + 1):
+            made = self._made(relief.choices)
+            if _is_better(made.tried, old, gain):
+                return made, found
+            if len(found) == 1:
+                break
+            found = relief.keep(len(found) // 2)
+        return None, found
 
     def _proven(self, relief: Relief, made: _File, changes: Sequence[Change]) -> tuple[_File, list[Change]]:
         """`made` without those of `changes` that do not help in the file, where switches do not show that they do.

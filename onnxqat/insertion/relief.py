@@ -341,6 +341,12 @@ class Relief:
         """All choices but those of one of the changes that :meth:`search` gave, with what is then to be observed."""
         return self._completed(self._unit(change))
 
+    def keep(self, count: int) -> list[Change]:
+        """Undo all but so many of the changes that :meth:`search` gave, and return these: those that relieve of most."""
+        strongest = sorted(self._parts, key=lambda unit: -self._gained.get(unit, math.inf))[:count]
+        self._parts = {unit: part for unit, part in self._parts.items() if unit in strongest}
+        return [self._apart(unit) for unit in self._parts]
+
     def take_back(self, change: Change) -> None:
         """Undo one of the changes that :meth:`search` gave."""
         del self._parts[self._unit(change)]

@@ -15,7 +15,7 @@ from onnxqat.graph import qdq
 from onnxqat.insertion import guard as guarding
 from onnxqat.insertion import relief, suspicion, trial
 from onnxqat.insertion.change import Change
-from onnxqat.insertion.choices import NONE
+from onnxqat.insertion.choices import NONE, Choices
 from onnxqat.insertion.culprits import Unit
 from onnxqat.insertion.insert import InsertResult
 from onnxqat.insertion.meter import Excess, Meter
@@ -271,6 +271,27 @@ def test_a_change_that_was_not_measured_is_proven_in_the_file(monkeypatch: pytes
         for r in (result, insert(culprits.outlier_channel(), guard=False))
     ]
     assert scales[0] == scales[1]
+
+
+def test_fewer_changes_where_all_of_them_together_do_not_help_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those stay that relieve of most: weights that are rounded anew may tell against the others."""
+    search = Relief.search
+
+    def with_harmful_ones(relief: Relief, *arguments: object) -> list[Change]:
+        found = search(relief, *arguments)
+        for number, layer in enumerate(("conv0", "conv1", "conv2")):
+            change = Change(layer, "bits", "a width too small", (layer,), found[0].output, math.nan, alone_db=0.0)
+            relief._parts[(-1 - number,)] = change, Choices(widths={layer: (4, 4)})
+            relief._gained[(-1 - number,)] = 0.0
+            found.append(change)
+        return found
+
+    monkeypatch.setattr(guarding, "GAIN", 20.0)  # more than layers of 4 bits leave
+    monkeypatch.setattr(Relief, "search", with_harmful_ones)
+    result = insert(culprits.outlier_channel())
+    assert [change.tensor for change in changes(result)] == ["scaled"]
+    assert worst(result) > AMBER_SQNR
+    assert {q.qparams.qtype.bits for q in qdq.quantizers(result.model) if q.role == "weight"} == {8}
 
 
 def test_changes_that_lead_to_more_noise_than_before_are_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
