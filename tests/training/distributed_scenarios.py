@@ -5,6 +5,7 @@ functions in one process.
 """
 
 import faulthandler
+import gc
 import os
 import signal
 import sys
@@ -19,6 +20,7 @@ import onnx
 import onnx.parser
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from onnxqat.bridge.importing.importer import to_torch
 from onnxqat.bridge.quantizers.state import quantizers, set_state, state
@@ -319,6 +321,15 @@ def killed(folder: Path) -> Arrays:
     return {}
 
 
+def freed() -> Arrays:
+    """How many ``DistributedDataParallel`` are left after a run, none collected since."""
+    gc.disable()
+    tuned()
+    left = [each for each in gc.get_objects() if type(each) is DistributedDataParallel]
+    gc.enable()
+    return {"left": np.asarray(len(left))}
+
+
 def main(folder: Path) -> None:
     """Run all scenarios, as one of several processes."""
     from onnxqat.training.distributed.strategies import fsdp
@@ -331,6 +342,7 @@ def main(folder: Path) -> None:
         np.savez(folder / f"{name}.{rank}.npz", **arrays)
 
     keep("ddp", tuned())
+    keep("freed", freed())
     keep("fsdp", tuned("fsdp", folder=folder / "of_fsdp", stop=True) or tuned("fsdp"))
     keep("went_on", tuned(folder=folder / "of_one", resume=True))
     keep("went_on_fsdp", tuned("fsdp", folder=folder / "of_fsdp", resume=True))

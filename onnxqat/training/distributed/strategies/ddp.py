@@ -7,11 +7,14 @@ in buckets while backward goes on.
 from __future__ import annotations
 
 import contextlib
+import gc
 import inspect
+import weakref
 from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -29,9 +32,16 @@ before each forward pass, which torch calls one way up to 2.12 and another from 
 if "forward_sync_buffers" in _NO_EXCHANGE:
     del _NO_EXCHANGE["broadcast_buffers"]
 
+_KEPT: list[Any] = []
+"""Groups that a ``DistributedDataParallel`` still holds after its run, as an error's traceback does."""
+
 
 class Strategy(Group):
     """All parameters and buffers on every process, equal after each step."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__(device)
+        self._replicas: list[Replica] = []
 
     def place(self, module: nn.Module) -> nn.Module:
         """`module` with the parameters, scales and buffers of process 0."""
@@ -46,7 +56,21 @@ class Strategy(Group):
 
     def wrap(self, module: nn.Module) -> nn.Module:
         """A module that calls `module`; its gradients are the mean over the processes after :meth:`finish`."""
-        return Replica(module, self.device)
+        replica = Replica(module, self.device)
+        self._replicas.append(replica)
+        return replica
+
+    def close(self) -> None:
+        """Free every ``DistributedDataParallel`` while the process group is still there.
+
+        Each is part of cycles, and its C++ part holds the group. The last to hold a group ends the group's threads; it
+        would do so with Python's lock held, for which one of those threads may wait: neither would ever go on.
+        """
+        made = [held for replica in self._replicas for held in replica.release()]
+        self._replicas.clear()
+        gc.collect()
+        if any(held() is not None for held in made):
+            _KEPT.append(dist.group.WORLD)
 
     def accumulating(self, forward: nn.Module) -> AbstractContextManager[None]:
         """For backward passes whose gradients are added up here first; `forward` is what :meth:`wrap` returned."""
@@ -96,6 +120,12 @@ class Replica(nn.Module):
     def unreduced(self) -> list[nn.Parameter] | None:
         """The parameters with a gradient of this process alone; None where they were averaged during backward."""
         return None if self._parallel else [p for p in self._held[0].parameters() if p.grad is not None]
+
+    def release(self) -> list[weakref.ref[DistributedDataParallel]]:
+        """Drop the ``DistributedDataParallel``, and refer to what was dropped."""
+        held = [weakref.ref(parallel) for parallel in self._parallel]
+        self._parallel = ()
+        return held
 
     def settle(self) -> None:
         """From the next step on, average the gradients of the parameters that have one now."""
