@@ -60,7 +60,7 @@ def digits_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             digits.export(digits.train(images["train"], labels["train"]), folder / "model.onnx")
         digits.write_samples(folder, images["test"][:64], labels["test"][:64], 64)
         numpy.savez(folder / "test.npz", image=images["test"][96:160], labels=labels["test"][96:160])
-        insert_qdq(folder / "model.onnx", calibration={"image": images["test"][:64]})
+        insert_qdq(folder / "model.onnx", data={"image": images["test"][:64]})
         shutil.copy(folder / "model.qdq.onnx", folder / "tuned.qdq.onnx")
 
     return once.folder(tmp_path_factory, "digits_of_the_pages", make)

@@ -421,5 +421,5 @@ def test_passes_in_python(folder: Path) -> None:
         onnxqat.insert_qdq("model.onnx", random_data=True, passes=[3])  # type: ignore[list-item]
     images = np.load("data.npz")["image"]
     given = [Second, (first, "before=close-initializers")]
-    onnxqat.insert_qdq("model.onnx", calibration={"image": images}, passes=given, fast=True)  # type: ignore[arg-type]
+    onnxqat.insert_qdq("model.onnx", data={"image": images}, passes=given, fast=True)  # type: ignore[arg-type]
     assert seen == ["first", "second"]

@@ -37,3 +37,17 @@ def test_both_names_are_refused() -> None:
 def test_samples_is_limit_now(call: Callable[[], object]) -> None:
     with pytest.warns(FutureWarning, match="is now limit="), pytest.raises(QatError, match="limit is 0"):
         call()
+
+
+@pytest.mark.parametrize(
+    ("call", "today"),
+    [
+        (lambda: onnxqat.insert_qdq("absent.onnx", "academic", calibration=None), "data"),  # type: ignore[call-overload]
+        (lambda: onnxqat.mixed_precision("absent.onnx", "academic", calibration=None), "data"),  # type: ignore[call-arg]
+        (lambda: onnxqat.validate("absent.onnx", "absent.onnx", min_sqnr_db=1.0), "min_parity_sqnr"),  # type: ignore[call-arg]
+    ],
+    ids=["insert_qdq", "mixed_precision", "validate"],
+)
+def test_other_former_names(call: Callable[[], object], today: str) -> None:
+    with pytest.warns(FutureWarning, match=rf"is now {today}="), pytest.raises((QatError, TypeError)):
+        call()

@@ -63,7 +63,7 @@ def anonymous(source: onnx.ModelProto) -> bytes:
 
 
 def quantized(backend: str = "onnxruntime-cpu", **options: Any) -> onnx.ModelProto:
-    found = insert_qdq(model(), backend, calibration=DATA, **options).model
+    found = insert_qdq(model(), backend, data=DATA, **options).model
     assert isinstance(found, onnx.ModelProto)
     return found
 
@@ -73,7 +73,7 @@ def test_path(tmp_path: Path) -> None:
     path = tmp_path / "net.onnx"
     onnx.save(model(), path)
     before = path.read_bytes()
-    result = insert_qdq(path, calibration=DATA)
+    result = insert_qdq(path, data=DATA)
     assert path.read_bytes() == before
     assert Path(result.model) == tmp_path / "net.qdq.onnx"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["net.onnx", "net.qdq.onnx"]
@@ -84,14 +84,14 @@ def test_path(tmp_path: Path) -> None:
 
 def test_path_and_output(tmp_path: Path) -> None:
     onnx.save(model(), tmp_path / "net.onnx")
-    result = insert_qdq(str(tmp_path / "net.onnx"), calibration=DATA, output=tmp_path / "other.onnx")
+    result = insert_qdq(str(tmp_path / "net.onnx"), data=DATA, output=tmp_path / "other.onnx")
     assert str(result.model) == str(tmp_path / "other.onnx")
     assert not (tmp_path / "net.qdq.onnx").exists()
 
 
 def test_proto() -> None:
     source = model()
-    result = insert_qdq(source, calibration=DATA)
+    result = insert_qdq(source, data=DATA)
     assert content(source) == content(model())
     assert isinstance(result.model, onnx.ModelProto)
     assert result.model is not source
@@ -100,7 +100,7 @@ def test_proto() -> None:
 def test_ir_model() -> None:
     source = ir.from_proto(model())
     before = content(ir.to_proto(source))
-    result = insert_qdq(source, calibration=DATA)
+    result = insert_qdq(source, data=DATA)
     assert content(ir.to_proto(source)) == before
     assert isinstance(result.model, ir.Model)
     assert qdq.is_quantized(result.model)
@@ -110,7 +110,7 @@ def test_ir_model() -> None:
 def test_graphsurgeon() -> None:
     source = gs.import_onnx(model())
     before = content(gs.export_onnx(source))
-    result = insert_qdq(source, calibration=DATA)
+    result = insert_qdq(source, data=DATA)
     assert content(gs.export_onnx(source)) == before
     assert isinstance(result.model, gs.Graph)
     ops = [n.op for n in result.model.nodes]
@@ -118,7 +118,7 @@ def test_graphsurgeon() -> None:
 
 
 def test_also_written_from_memory(tmp_path: Path) -> None:
-    result = insert_qdq(model(), calibration=DATA, output=tmp_path / "net.onnx")
+    result = insert_qdq(model(), data=DATA, output=tmp_path / "net.onnx")
     assert isinstance(result.model, onnx.ModelProto)
     assert content(onnx.load(tmp_path / "net.onnx")) == content(result.model)
 
@@ -178,7 +178,7 @@ def test_the_activation_is_repeated_by_its_quantizer() -> None:
 
 
 def test_result_counts() -> None:
-    result = insert_qdq(model(), calibration=DATA)
+    result = insert_qdq(model(), data=DATA)
     assert result.quantizers == {"activation": 4, "weight": 2, "bias": 2}
     assert result.plan.backend == "onnxruntime-cpu"
 
@@ -199,7 +199,7 @@ def test_random_data_marks_the_file() -> None:
 
 def test_limit_and_batch_size_do_not_change_ranges() -> None:
     assert content(quantized(batch_size=1)) == content(quantized(batch_size=8))
-    first = insert_qdq(model(), calibration={"image": DATA["image"][:4]}).model
+    first = insert_qdq(model(), data={"image": DATA["image"][:4]}).model
     assert anonymous(quantized(limit=4)) == anonymous(first)
 
 
@@ -214,16 +214,16 @@ def test_progress() -> None:
 def test_already_quantized(tmp_path: Path) -> None:
     onnx.save(quantized(), tmp_path / "net.onnx")
     with pytest.raises(ModelError) as caught:
-        insert_qdq(tmp_path / "net.onnx", calibration=DATA)
+        insert_qdq(tmp_path / "net.onnx", data=DATA)
     assert caught.value.code == "model-already-quantized"
     assert "net.onnx" in caught.value.message
     assert [p.name for p in tmp_path.iterdir()] == ["net.onnx"]
 
 
 def test_replace() -> None:
-    again = insert_qdq(quantized("tensorrt"), calibration=DATA, replace=True)
+    again = insert_qdq(quantized("tensorrt"), data=DATA, replace=True)
     assert {p.key: p.value for p in again.model.metadata_props}["onnxqat.backend"] == "onnxruntime-cpu"
-    fresh = insert_qdq(model(), calibration=DATA)
+    fresh = insert_qdq(model(), data=DATA)
     assert again.quantizers == fresh.quantizers
     stored = [{i.name for i in r.model.graph.initializer} for r in (again, fresh)]
     assert stored[0] == stored[1]
@@ -240,7 +240,7 @@ g (float[N,2,6,6] x) => (float[N,2,6,6] y)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_keep(backend: str) -> None:
     source, data = proto(PARTLY), {"x": np.random.default_rng(0).normal(size=(4, 2, 6, 6)).astype(np.float32)}
-    result = insert_qdq(source, backend, calibration=data, keep=True)
+    result = insert_qdq(source, backend, data=data, keep=True)
     onnx.checker.check_model(result.model, full_check=True)
     before = {i.name: i for i in source.graph.initializer}
     after = {i.name: i for i in result.model.graph.initializer}
@@ -251,7 +251,7 @@ def test_keep(backend: str) -> None:
     assert not quantized & {"d", "wd"}
     exact, near = ort_run(source, data)["y"], ort_run(result.model, data)["y"]
     assert 0 < np.mean((near - exact) ** 2) / np.mean(exact**2) < 1e-2
-    again = insert_qdq(result.model, backend, calibration=data, keep=True)
+    again = insert_qdq(result.model, backend, data=data, keep=True)
     assert content(again.model) == content(result.model)
 
 
@@ -259,11 +259,11 @@ def test_keep_tells_of_weights_that_saturate() -> None:
     data = {"x": np.ones((1, 2, 6, 6), np.float32)}
     # Products with weights of different signs make up for each other.
     for first, expected in (("100, 60", True), ("127, -60", False), ("60, -60", False)):
-        result = insert_qdq(proto(PARTLY.replace("60, -60", first)), calibration=data, keep=True)
+        result = insert_qdq(proto(PARTLY.replace("60, -60", first)), data=data, keep=True)
         found = [r for r in result.remarks if "were kept as they are" in r.message]
         assert bool(found) is expected
         assert all("in 1 channel of 1 layer" in r.message and len(r.nodes) == 1 for r in found)
-    other = insert_qdq(proto(PARTLY.replace("60, -60", "100, 60")), "tensorrt", calibration=data, keep=True)
+    other = insert_qdq(proto(PARTLY.replace("60, -60", "100, 60")), "tensorrt", data=data, keep=True)
     assert not any("were kept as they are" in r.message for r in other.remarks)
 
 
@@ -287,7 +287,7 @@ def test_operators_that_the_target_has_no_opset_for(op: str, newer: tuple[str, .
     text = f"""<ir_version: 13, opset_import: ["" : 24]> g (float[1,1,4,4] x) => (float[1,1,4,4] y)
         <float[1,1,1,1] w = {{2}}> {{ t = Conv(x, w) u = Conv(t, w) y = {op}(u) }}"""
     data = {"x": np.ones((1, 1, 4, 4), np.float32)}
-    remarks = insert_qdq(onnx.parser.parse_model(text), "rknn", calibration=data).remarks
+    remarks = insert_qdq(onnx.parser.parse_model(text), "rknn", data=data).remarks
     assert [r.nodes for r in remarks if "opsets up to 19" in r.message] == ([newer] if newer else [])
 
 
@@ -317,7 +317,7 @@ def test_every_width(backend: str, bits: int) -> None:
 @pytest.mark.parametrize("order", ["k, image", "image, k"])
 def test_a_constant_in_a_tied_concat_is_covered(backend: str, order: str) -> None:
     text = f"g (float[N,2] image) => (float[M,2] y) <float[1,2] k = {{100, -100}}> {{ t = Concat<axis = 0>({order}) y = Neg(t) }}"
-    found = insert_qdq(proto(text), backend, calibration={"image": np.ones((4, 2), np.float32)}).model
+    found = insert_qdq(proto(text), backend, data={"image": np.ones((4, 2), np.float32)}).model
     result = ort_run(found, {"image": np.ones((1, 2), np.float32)})["y"]
     assert sorted(np.round(result.ravel()).tolist())[::3] == [-100.0, 100.0]
     assert len({str(q.scales[0].name) for q in qdq.quantizers(io.load(found))}) == 1
@@ -397,7 +397,7 @@ def test_real_model(name: str, backend: str, shared: Path) -> None:
     feeds = feeds_for(name, source)
     # What looks for the best scales takes most of the time, and is tested elsewhere.
     overrides = Overrides(observer="minmax") if backend == "academic" else None
-    result = insert_qdq(source, backend, calibration=[feeds], limit=1, overrides=overrides, fast=True, guard=False)
+    result = insert_qdq(source, backend, data=[feeds], limit=1, overrides=overrides, fast=True, guard=False)
     found = result.model
     assert result.quantizers["activation"] > 0
     assert result.quantizers["weight"] > 0

@@ -31,7 +31,7 @@ KEEPING = ["academic", "onnxruntime-cpu", "openvino-cpu", "tensorrt", "qnn-htp"]
 
 @pytest.mark.parametrize("backend", KEEPING)
 def test_kept_and_folded_compute_the_same(backend: str) -> None:
-    kept = insert_qdq(proto(TEXT), backend, calibration=DATA, batch_norm="keep").model
+    kept = insert_qdq(proto(TEXT), backend, data=DATA, batch_norm="keep").model
     model = io.load(kept)
     layers = [batchnorm.layer(n) for n in model.graph if batchnorm.is_kept(n)]
     # a table that has one scale for a Gemm folds what is behind that in front of its quantizer
@@ -45,7 +45,7 @@ def test_kept_and_folded_compute_the_same(backend: str) -> None:
     folded = FoldQuantizedBatchnorm("float").run(kept).model
     assert not Counter(n.op_type for n in folded.graph.node)["BatchNormalization"]
     left, right = (ort_run(m, DATA)["logits"] for m in (kept, folded))
-    plain = insert_qdq(proto(TEXT), backend, calibration=DATA).model
+    plain = insert_qdq(proto(TEXT), backend, data=DATA).model
     assert [n.op_type for n in folded.graph.node if n.op_type not in ("Constant", "DequantizeLinear")] == [
         n.op_type for n in plain.graph.node if n.op_type not in ("Constant", "DequantizeLinear")
     ]
@@ -56,8 +56,8 @@ def test_kept_and_folded_compute_the_same(backend: str) -> None:
 
 
 def test_the_output_pair_is_where_it_is_without_the_normalization() -> None:
-    kept = io.load(insert_qdq(proto(TEXT), "onnxruntime-cpu", calibration=DATA, batch_norm="keep").model)
-    plain = io.load(insert_qdq(proto(TEXT), "onnxruntime-cpu", calibration=DATA).model)
+    kept = io.load(insert_qdq(proto(TEXT), "onnxruntime-cpu", data=DATA, batch_norm="keep").model)
+    plain = io.load(insert_qdq(proto(TEXT), "onnxruntime-cpu", data=DATA).model)
     activations = [{q.tensor for q in qdq.quantizers(m) if q.role == "activation"} for m in (kept, plain)]
     assert activations[0] == activations[1]
     assert {"r", "z"} <= activations[0]
@@ -66,7 +66,7 @@ def test_the_output_pair_is_where_it_is_without_the_normalization() -> None:
 
 def test_short_scales_stay_short_until_the_fold() -> None:
     short = Overrides(scale_bits=(4, 2))
-    kept = insert_qdq(proto(TEXT), "academic", calibration=DATA, batch_norm="keep", overrides=short).model
+    kept = insert_qdq(proto(TEXT), "academic", data=DATA, batch_norm="keep", overrides=short).model
     limits = [
         {q.qparams.scale_bits for q in qdq.quantizers(io.load(m)) if q.role == "weight"}
         for m in (kept, FoldQuantizedBatchnorm().run(kept).model)
@@ -84,13 +84,13 @@ def test_a_table_that_quantizes_no_weight_of_such_a_layer_is_an_error(tmp_path: 
     with pytest.raises(
         UsageError, match="no BatchNormalization can be kept for sums: sums does not quantize"
     ) as caught:
-        insert_qdq(proto(TEXT), str(table), calibration=DATA, batch_norm="keep")
+        insert_qdq(proto(TEXT), str(table), data=DATA, batch_norm="keep")
     assert "fold" in caught.value.hint
 
 
 def test_a_layer_that_the_user_leaves_in_float_takes_its_normalization() -> None:
     chosen = Overrides(exclude=("deep",))
-    kept = insert_qdq(proto(TEXT), "academic", calibration=DATA, batch_norm="keep", overrides=chosen).model
+    kept = insert_qdq(proto(TEXT), "academic", data=DATA, batch_norm="keep", overrides=chosen).model
     assert [n.name for n in kept.graph.node if n.op_type == "BatchNormalization"] == ["bn1", "bn3"]
 
 
@@ -98,7 +98,7 @@ def test_nothing_to_keep_is_no_error() -> None:
     plain = """<ir_version: 8, opset_import: ["" : 17]> g (float[N,2] x) => (float[N,2] y) <float[2,2] w = {1, 2, 3, 4}> {
         ["head"] y = Gemm(x, w) }"""
     data = {"x": np.random.default_rng(0).normal(size=(4, 2)).astype(np.float32)}
-    insert_qdq(proto(plain), "vitis-dpu", calibration=data, batch_norm="keep")
+    insert_qdq(proto(plain), "vitis-dpu", data=data, batch_norm="keep")
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_nothing_to_keep_is_no_error() -> None:
 )
 def test_unknown_options(options: dict[str, object]) -> None:
     with pytest.raises(UsageError) as caught:
-        insert_qdq(proto(TEXT), "academic", calibration=DATA, **{"batch_norm": "keep", **options})  # type: ignore[arg-type]
+        insert_qdq(proto(TEXT), "academic", data=DATA, **{"batch_norm": "keep", **options})  # type: ignore[arg-type]
     assert caught.value.code == "option-invalid"
 
 
@@ -117,7 +117,7 @@ def test_in_a_branch_and_in_a_function() -> None:
     for wrapped in (in_if(model), in_function(model)):
         feeds = dict(DATA) | ({"choose": np.asarray(True)} if wrapped.graph.input[0].name == "choose" else {})
         batches = [feeds, feeds | {"choose": np.asarray(False)}] if "choose" in feeds else [feeds]
-        kept = insert_qdq(wrapped, "academic", calibration=batches, batch_norm="keep").model
+        kept = insert_qdq(wrapped, "academic", data=batches, batch_norm="keep").model
         loaded = io.load(kept)
         assert sum(map(batchnorm.is_kept, walk.nodes(loaded))) in (3, 6)
         folded = FoldQuantizedBatchnorm("float").run(kept).model
@@ -128,16 +128,14 @@ def test_in_a_branch_and_in_a_function() -> None:
 
 def test_onnxruntime_computes_the_same_with_optimizations() -> None:
     short = Overrides(scale_bits=(4, 2), reduce_range=True)
-    kept: onnx.ModelProto = insert_qdq(
-        proto(TEXT), "academic", calibration=DATA, batch_norm="keep", overrides=short
-    ).model
+    kept: onnx.ModelProto = insert_qdq(proto(TEXT), "academic", data=DATA, batch_norm="keep", overrides=short).model
     session = ort.InferenceSession(kept.SerializeToString(), providers=["CPUExecutionProvider"])
     np.testing.assert_array_equal(session.run(["logits"], DATA)[0], ort_run(kept, DATA)["logits"])
 
 
 def test_onnxsim_leaves_it() -> None:
     pytest.importorskip("onnxsim")
-    kept = insert_qdq(proto(TEXT), "academic", calibration=DATA, batch_norm="keep", simplify=True).model
+    kept = insert_qdq(proto(TEXT), "academic", data=DATA, batch_norm="keep", simplify=True).model
     assert Counter(n.op_type for n in kept.graph.node)["BatchNormalization"] == 3
 
 
@@ -146,7 +144,7 @@ def test_onnxsim_leaves_it() -> None:
 )
 def test_few_bits_keep_it_by_default(bits: int, mode: str, kept: int) -> None:
     overrides = Overrides(weight_bits=bits, activation_bits=bits)
-    result = insert_qdq(proto(TEXT), "academic", calibration=DATA, overrides=overrides, batch_norm=mode)  # type: ignore[arg-type]
+    result = insert_qdq(proto(TEXT), "academic", data=DATA, overrides=overrides, batch_norm=mode)  # type: ignore[arg-type]
     assert Counter(n.op_type for n in result.model.graph.node)["BatchNormalization"] == kept
     found = [r for r in result.remarks if "weights of" in r.message and "handoff folds it" in r.message]
     assert [r.nodes for r in found] == ([("bn1", "bn2", "bn3")] if kept and mode == "auto" else [])

@@ -43,7 +43,7 @@ IMAGES = {"image": np.random.default_rng(1).normal(size=(8, 4, 6, 6)).astype(np.
 
 def kept(case: str, text: str = TEXT, data: dict[str, np.ndarray] = DATA, **options: object) -> onnx.ModelProto:
     backend, overrides = CASES[case]
-    options = {"calibration": data, "overrides": overrides, **options}
+    options = {"data": data, "overrides": overrides, **options}
     model = insert_qdq(proto(text), backend, batch_norm="keep", **options).model  # type: ignore[call-overload]
     assert isinstance(model, onnx.ModelProto)
     onnx.checker.check_model(model, full_check=True)
@@ -58,7 +58,7 @@ def test_kept_folded_and_never_kept_are_the_same_bits(case: str) -> None:
     assert [fold.layer.name for fold in folds] == ["stem", "deep", "head"]
     result = fold_batchnorm(model)
     assert (result.count, result.left) == (3, 0)
-    plain = insert_qdq(proto(TEXT), backend, calibration=DATA, overrides=overrides, rounding="nearest").model
+    plain = insert_qdq(proto(TEXT), backend, data=DATA, overrides=overrides, rounding="nearest").model
     outputs = [ort_run(m, DATA)["logits"] for m in (model, result.model, plain)]
     np.testing.assert_array_equal(outputs[0], outputs[1])
     np.testing.assert_array_equal(outputs[1], outputs[2])
@@ -81,7 +81,7 @@ def test_every_kind_of_layer(case: str) -> None:
     assert folded.left == 0
     left, right = (ort_run(m, IMAGES)["logits"] for m in (model, folded.model))
     np.testing.assert_array_equal(left, right)
-    plain = insert_qdq(proto(LAYERS), CASES[case][0], calibration=IMAGES, overrides=CASES[case][1]).model
+    plain = insert_qdq(proto(LAYERS), CASES[case][0], data=IMAGES, overrides=CASES[case][1]).model
     # a MatMul has no bias, so that the plain file has an Add
     np.testing.assert_allclose(ort_run(plain, IMAGES)["logits"], right, atol=0.05 * np.abs(right).max())
 
@@ -100,7 +100,7 @@ MORE = {"image": np.random.default_rng(2).normal(size=(40, 1, 6, 6)).astype(np.f
 def test_kept_where_the_weights_are_rounded_on_data(backend: str, overrides: Overrides, tmp_path: Path) -> None:
     """With 4 bits rounding on data has 4 dB more, whatever the processor."""
     onnx.save(proto(TEXT), tmp_path / "m.onnx")
-    options = {"calibration": MORE, "overrides": overrides, "output": tmp_path / "q.onnx", "batch_norm": "keep"}
+    options = {"data": MORE, "overrides": overrides, "output": tmp_path / "q.onnx", "batch_norm": "keep"}
     result = insert_qdq(tmp_path / "m.onnx", backend, **options)  # type: ignore[call-overload]
     assert any("weights of 3 layers were rounded on" in remark.message for remark in result.remarks)
     model = onnx.load(tmp_path / "q.onnx")
@@ -149,13 +149,13 @@ def test_parts_keep_their_names_and_values() -> None:
 
 def test_a_layer_that_stays_in_float_has_its_normalization_folded() -> None:
     chosen = Overrides(exclude=("deep",))
-    model = insert_qdq(proto(TEXT), "tidl", calibration=DATA, batch_norm="keep", overrides=chosen).model
+    model = insert_qdq(proto(TEXT), "tidl", data=DATA, batch_norm="keep", overrides=chosen).model
     assert [fold.layer.name for fold in folded_batchnorm.every(io.load(model))] == ["stem", "head"]
 
 
 def test_some_behind_and_some_in_front() -> None:
     """openvino-cpu has one scale for the weight of a Gemm, and one a channel for those of convolutions."""
-    model = insert_qdq(proto(TEXT), "openvino-cpu", calibration=DATA, batch_norm="keep").model
+    model = insert_qdq(proto(TEXT), "openvino-cpu", data=DATA, batch_norm="keep").model
     computed = [fold.layer.name for fold in folded_batchnorm.every(io.load(model))]
     behind = [n.name for n in model.graph.node if n.op_type == "BatchNormalization"]
     assert (len(computed), len(behind)) in ((0, 3), (1, 2))
@@ -173,14 +173,14 @@ def grouped(groups: int) -> onnx.ModelProto:
 
 
 def test_a_depthwise_transposed_convolution() -> None:
-    made = insert_qdq(grouped(4), "tidl", calibration=IMAGES, batch_norm="keep").model
+    made = insert_qdq(grouped(4), "tidl", data=IMAGES, batch_norm="keep").model
     assert len(folded_batchnorm.every(io.load(made))) == 1
     np.testing.assert_array_equal(ort_run(made, IMAGES)["y"], ort_run(fold_batchnorm(made).model, IMAGES)["y"])
 
 
 def test_other_groups_of_a_transposed_convolution_are_refused() -> None:
     with pytest.raises(UsageError, match="each group of a ConvTranspose has several inputs"):
-        insert_qdq(grouped(2), "tidl", calibration=IMAGES, batch_norm="keep")
+        insert_qdq(grouped(2), "tidl", data=IMAGES, batch_norm="keep")
 
 
 def test_in_a_branch_and_in_a_function() -> None:
@@ -188,7 +188,7 @@ def test_in_a_branch_and_in_a_function() -> None:
     for wrapped in (in_if(model), in_function(model)):
         feeds = dict(DATA) | ({"choose": np.asarray(True)} if wrapped.graph.input[0].name == "choose" else {})
         batches = [feeds, feeds | {"choose": np.asarray(False)}] if "choose" in feeds else [feeds]
-        made = insert_qdq(wrapped, "tidl", calibration=batches, batch_norm="keep").model
+        made = insert_qdq(wrapped, "tidl", data=batches, batch_norm="keep").model
         assert len(folded_batchnorm.every(io.load(made))) in (3, 6)
         folded = fold_batchnorm(made)
         assert folded.left == 0

@@ -60,7 +60,7 @@ def types_of(model: onnx.ModelProto) -> list[int]:
 @pytest.mark.parametrize(("kind", "data"), pairs([*KINDS], [np.float16, np.float32, np.float64]))
 def test_every_layer_is_quantized_and_the_interface_stays(kind: str, data: Any) -> None:
     model = classifier(kind)
-    result = insert_qdq(model, calibration={"x": images(data)})
+    result = insert_qdq(model, data={"x": images(data)})
     assert result.quantizers == {"activation": 4, "weight": 2, "bias": 2}
     assert types_of(result.model) == types_of(model)
     assert any(f"computed in float32 instead of {kind}" in remark.message for remark in result.remarks)
@@ -71,7 +71,7 @@ def test_every_layer_is_quantized_and_the_interface_stays(kind: str, data: Any) 
 def test_it_is_the_model_that_was_quantized(kind: str) -> None:
     """The original runs in its own type where the runtime has kernels for it, in float32 where it has none."""
     model, data = classifier(kind), {"x": images(np.float32)}
-    made = insert_qdq(model, calibration=data, keep_io_types=kind != "double").model
+    made = insert_qdq(model, data=data, keep_io_types=kind != "double").model
     report = validate(model, made, data)
     assert report.passed, report.failures
     assert min(o.sqnr_db for o in report.outputs) > 25  # 8 bits
@@ -80,7 +80,7 @@ def test_it_is_the_model_that_was_quantized(kind: str) -> None:
 
 
 def test_without_keep_io_types() -> None:
-    made = insert_qdq(classifier("float16"), calibration={"x": images(np.float32)}, keep_io_types=False).model
+    made = insert_qdq(classifier("float16"), data={"x": images(np.float32)}, keep_io_types=False).model
     assert types_of(made) == [TensorProto.FLOAT] * 2
     assert not any(node.op_type == "Cast" for node in made.graph.node)
 
@@ -132,14 +132,14 @@ def test_commands_from_a_float16_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["bfloat16", "double"])
 def test_profile_and_torch_tensors_as_data(kind: str) -> None:
     batches = [{"x": torch.from_numpy(images(np.float32, 4)).to(torch.bfloat16)}]
-    made = insert_qdq(classifier(kind), calibration=batches).model
-    for quantized in (made, insert_qdq(classifier(kind), calibration=batches, keep_io_types=False).model):
+    made = insert_qdq(classifier(kind), data=batches).model
+    for quantized in (made, insert_qdq(classifier(kind), data=batches, keep_io_types=False).model):
         report = profile(classifier(kind), quantized, batches)
         assert min(tensor.all_db for tensor in report.tensors) > 20  # 8 bits
 
 
 def test_a_compiler_that_does_not_take_the_types_of_the_interface(tmp_path: Path) -> None:
-    made = insert_qdq(classifier("bfloat16"), calibration={"x": images(np.float32)}).model
+    made = insert_qdq(classifier("bfloat16"), data={"x": images(np.float32)}).model
     onnx.save(made, tmp_path / "q.onnx")
     with pytest.raises(CheckError, match="onnxruntime-cpu refused the model") as caught:
         handoff(tmp_path / "q.onnx", "onnxruntime-cpu", tmp_path / "bundle", data={"x": images(np.float32)})
@@ -149,10 +149,10 @@ def test_a_compiler_that_does_not_take_the_types_of_the_interface(tmp_path: Path
 @pytest.mark.parametrize("kind", ["float16", "double"])
 def test_nothing_is_missing_in_the_file_and_a_second_run_adds_nothing(kind: str) -> None:
     data = {"x": images(np.float32)}
-    made = insert_qdq(classifier(kind), calibration=data)
+    made = insert_qdq(classifier(kind), data=data)
     found = lint(made.model, "onnxruntime-cpu").findings
     assert {finding.code for finding in found} <= {"target-operator-float"}, found  # the Cast of the input
-    again = insert_qdq(made.model, calibration=data, keep=True)
+    again = insert_qdq(made.model, data=data, keep=True)
     assert again.quantizers == made.quantizers
     assert [node.op_type for node in again.model.graph.node] == [node.op_type for node in made.model.graph.node]
     names = [[value.name for value in m.graph.initializer] for m in (made.model, again.model)]

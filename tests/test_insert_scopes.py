@@ -31,7 +31,7 @@ def batches(*taken: bool) -> list[dict[str, np.ndarray]]:
 
 
 def quantized(backend: str, *taken: bool) -> Any:
-    return insert_qdq(proto(TEXT), backend, calibration=batches(*taken))
+    return insert_qdq(proto(TEXT), backend, data=batches(*taken))
 
 
 def branch(model: onnx.ModelProto, name: str) -> list[str]:
@@ -105,7 +105,7 @@ g (float[N,2,6,6] x) => (float[N,2,6,6] y) {{ ["one"] t = local.layer<alpha = 0.
 
 def inserted(**options: Any) -> Any:
     data = {"x": np.random.default_rng(0).normal(size=(8, 2, 6, 6)).astype(np.float32)}
-    result = insert_qdq(onnx.parser.parse_model(FUNCTIONS), calibration=data, overrides=Overrides(**options))
+    result = insert_qdq(onnx.parser.parse_model(FUNCTIONS), data=data, overrides=Overrides(**options))
     onnx.checker.check_model(result.model, full_check=True)
     exact, near = (ort_run(m, data)["y"] for m in (onnx.parser.parse_model(FUNCTIONS), result.model))
     assert np.mean((near - exact) ** 2) / np.mean(exact**2) < 5e-3  # 8 bits with short scales
@@ -146,7 +146,7 @@ def test_stale_shapes_of_the_file_do_not_reach_the_pairs() -> None:
     model = proto(STALE)
     rng = np.random.default_rng(0)
     feeds = {name: rng.normal(size=(2, 8, 8, k)).astype(np.float32) for name, k in (("x", 3), ("z", 2))}
-    found = insert_qdq(model, "onnxruntime-cpu", calibration=[feeds])
+    found = insert_qdq(model, "onnxruntime-cpu", data=[feeds])
     ort_run(found.model, feeds)
     onnx.shape_inference.infer_shapes(found.model, strict_mode=True)
     assert [set(r.nodes) for r in found.remarks if "contradict" in r.message] == [{"a", "c"}]

@@ -53,7 +53,7 @@ def test_what_is_not_finite_is_an_error_at_its_origin(mask: bool, sample: int, t
     data = {"x": np.roll(data["x"], sample, axis=0)}
     plain = Overrides(activation_observer="minmax")
     with pytest.raises(CheckError) as caught:
-        onnxqat.insert_qdq(model, calibration=data, output=tmp_path / "q.onnx", overrides=plain, guard=False)
+        onnxqat.insert_qdq(model, data=data, output=tmp_path / "q.onnx", overrides=plain, guard=False)
     assert caught.value.code == "quantized-not-finite"
     assert "tensor 'angle' of node 'angle' (Acos)" in caught.value.message
     assert "--exclude 'angle'" in caught.value.hint
@@ -103,12 +103,12 @@ def test_two_sessions_are_opened_for_a_trial(monkeypatch: pytest.MonkeyPatch) ->
     """The one that looks for NaN gives the outputs too; one of the calibration stands before them."""
     opened = []
     monkeypatch.setattr(session, "TriedSession", lambda *a: opened.append(a[-1]) or TriedSession(*a))
-    onnxqat.insert_qdq(tiny.pair()[0], calibration={"image": tiny.images()}, fast=True)
+    onnxqat.insert_qdq(tiny.pair()[0], data={"image": tiny.images()}, fast=True)
     assert opened == ["the model", "the quantized model", "the float model"]
 
 
 def test_a_good_file_is_green() -> None:
-    result = onnxqat.insert_qdq(tiny.pair()[0], calibration={"image": tiny.images()})
+    result = onnxqat.insert_qdq(tiny.pair()[0], data={"image": tiny.images()})
     assert result.trial is not None
     assert result.trial.samples == 8
     assert (result.trial.status, result.trial.costly) == ("green", ())
@@ -122,7 +122,7 @@ def test_a_prescribed_batch_size_leaves_no_sample_out(size: int, samples: int) -
     model = tiny.pair()[0]
     for value in (*model.graph.input, *model.graph.output):
         value.type.tensor_type.shape.dim[0].dim_value = size
-    result = onnxqat.insert_qdq(model, calibration={"image": tiny.images(48)}, fast=True)
+    result = onnxqat.insert_qdq(model, data={"image": tiny.images(48)}, fast=True)
     assert result.trial is not None
     assert (result.trial.samples, result.trial.status) == (samples, "green")
 
@@ -135,7 +135,7 @@ def test_the_guard_sees_all_batches() -> None:
     x = data["x"].copy()
     x[[0, 4]] = x[[4, 0]]
     plain = Overrides(activation_observer="minmax")
-    result = onnxqat.insert_qdq(model, calibration={"x": x}, overrides=plain)
+    result = onnxqat.insert_qdq(model, data={"x": x}, overrides=plain)
     assert result.guard is not None
     assert result.guard.changes
 
@@ -145,7 +145,7 @@ def test_a_start_for_training_is_red_and_names_what_costs_most(tmp_path: Path) -
     np.savez(tmp_path / "my data.npz", image=tiny.images())
     two = Overrides(weight_bits=2, activation_bits=2, per_channel=False)
     data = tmp_path / "my data.npz"
-    result = onnxqat.insert_qdq(tmp_path / "model.onnx", calibration=data, overrides=two, fast=True, guard=False)
+    result = onnxqat.insert_qdq(tmp_path / "model.onnx", data=data, overrides=two, fast=True, guard=False)
     assert result.trial is not None
     assert result.trial.status == "red"
     assert len(result.trial.costly) == 3
@@ -163,7 +163,7 @@ def test_nothing_is_run_on_random_data_and_on_data_that_are_read_once() -> None:
     model = ir.from_proto(tiny.pair()[0])
     assert onnxqat.insert_qdq(model, random_data=True).trial is None
     once = iter([{"image": tiny.images(4)}])
-    assert onnxqat.insert_qdq(model, calibration=once, equalize=False).trial is None
+    assert onnxqat.insert_qdq(model, data=once, equalize=False).trial is None
 
 
 def test_noise_of_few_values_is_told_from_noise_of_all() -> None:
@@ -206,7 +206,7 @@ def test_quantizers_are_measured_on_samples_that_fit_into_memory(
     most: int, samples: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trial, "MOST_BYTES", most)
-    made = onnxqat.insert_qdq(ir.from_proto(tiny.pair()[0]), calibration={"image": tiny.images()}, fast=True)
+    made = onnxqat.insert_qdq(ir.from_proto(tiny.pair()[0]), data={"image": tiny.images()}, fast=True)
     batches = [{"image": tiny.images(8)}]
     activations = {q.tensor for q in qdq.quantizers(made.model) if q.role == "activation"}
     sizes = {len(x) for tensor, x, _ in trial.rounded(made.model, batches) if tensor in activations - {"image"}}

@@ -240,7 +240,7 @@ def cell(
         found: dict[str, Any] = {"compiler": f"{compiler.name} {compiler.version()}"}
         try:
             overrides = Overrides(exact=scales == "exact")
-            insert_qdq(path, backend=backend, calibration=data, output=quantized, overrides=overrides)
+            insert_qdq(path, backend=backend, data=data, output=quantized, overrides=overrides)
             report = handoff(quantized, backend, bundle, data=data, limit=SAMPLES, timeout=timeout)
             found |= judged(report, compiler)
             if compiler.runs_numbers and network.task:

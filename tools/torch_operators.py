@@ -33,7 +33,7 @@ RECURRENT = """
 <!-- not run: there is no such model in the tests of the documentation; test_operator_table.py runs it -->
 ```python
 weights = Overrides(include=("/lstm/*",), weight_bits=8)  # onnxqat.placement.table_overrides
-onnxqat.insert_qdq("model.qdq.onnx", "academic", calibration=data, keep=True, overrides=weights)
+onnxqat.insert_qdq("model.qdq.onnx", "academic", data=data, keep=True, overrides=weights)
 ```
 
 The step from one hidden state to the next lies inside the operator, where no pair can be: hidden states are never quantized.

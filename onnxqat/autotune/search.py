@@ -239,7 +239,7 @@ class Search:
         result = insert_qdq(
             self._file,
             self._task.backend,
-            calibration=self._parts.calibration,
+            data=self._parts.calibration,
             output=path,
             overrides=variant.overrides,
             rounding=variant.rounding,

@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, get_args
 
-from onnxqat import metrics, notebook_progress
+from onnxqat import former_names, metrics, notebook_progress
 from onnxqat.backends import schema
 from onnxqat.bit_allocation import candidates, costs, layer_times, rounding_errors, sensitivity
 from onnxqat.bit_allocation.budget import Budget
@@ -55,12 +55,13 @@ POINTS = 16
 """Points of the front that are shown, and among which a limit of loss is searched: 4 files are written for that."""
 
 
+@former_names.renamed(calibration="data")
 @notebook_progress.shown("noise of layers")
 @broken_model.guard("model")
 def mixed_precision(
     model: io.ModelSource,
     backend: str,
-    calibration: Any,
+    data: Any,
     budget: Budget,
     *,
     output: str | os.PathLike[str] | None = None,
@@ -86,10 +87,10 @@ def mixed_precision(
     Args:
         model: float model: path, onnx.ModelProto, onnx_ir.Model or onnx_graphsurgeon.Graph; it is not changed.
         backend: name or path of a backend table.
-        calibration: what :func:`onnxqat.data.data.open_data` takes; it has to be readable more than once.
+        data: calibration samples, what :func:`onnxqat.data.data.open_data` takes; it has to be readable more than once.
         budget: one limit.
         output: file to write; for a path, ``<name>.qdq.onnx`` beside it by default.
-        held_out: samples to measure and score the file on; by default the first :data:`MEASURED` of `calibration`.
+        held_out: samples to measure and score the file on; by default the first :data:`MEASURED` of `data`.
         overrides: user choices that win; nodes that they exclude or give widths to are not chosen for.
         widths: of weights to choose from; by default 3, 4, 5, 6 and 8, or 4 and 8 where the table stores 4 bits as such.
         allow_float: let layers stay in float too.
@@ -118,7 +119,7 @@ def mixed_precision(
     else:
         asked = candidates.weight_widths(table, widths)
     reading, counts_bytes = (preprocess, batch_size, limit), budget.cost == "weight-bytes"
-    search = _Search(model, backend, table, calibration, overrides, rounding, reading, counts_bytes=counts_bytes)
+    search = _Search(model, backend, table, data, overrides, rounding, reading, counts_bytes=counts_bytes)
     # Wide activations cost nothing where only weights count.
     layers = search.layers(asked, wide=budget.cost == "multiply-bits", allow_float=allow_float or only_float)
     times = search.times() if budget.cost == "latency" else None
@@ -186,7 +187,7 @@ class _Search:
         model: io.ModelSource,
         backend: str,
         table: schema.Backend,
-        calibration: Any,
+        data: Any,
         overrides: Overrides,
         rounding: Rounding,
         reading: tuple[str | Preprocess | None, int | None, int | None],
@@ -194,13 +195,13 @@ class _Search:
         counts_bytes: bool,
     ) -> None:
         self._model, self._backend, self._table = model, backend, table
-        self._overrides, self._rounding, self._calibration = overrides, rounding, calibration
+        self._overrides, self._rounding, self._source = overrides, rounding, data
         self._preprocess, self._batch_size, self._limit = reading
         self.remarks: list[Remark] = []
         self._graph = io.load(model)
         if qdq.is_quantized(self._graph):
             raise ModelError("model-already-quantized", "the model holds quantizers", hint="start from the float model")
-        self._data = self._open(calibration, self._limit)
+        self._data = self._open(data, self._limit)
         if counts_bytes and candidates.is_stored_in_bytes(table):
             text = (
                 f"weight bytes are those of codes packed at their width; {table.backend} and the file store a byte for"
@@ -282,7 +283,7 @@ class _Search:
         return insert_qdq(
             self._graph,
             self._backend,
-            calibration=self._data,
+            data=self._data,
             overrides=self._overrides,
             equalize=False,
             rounding="nearest",
@@ -318,7 +319,7 @@ class _Search:
         return insert_qdq(
             self._model,
             self._backend,
-            calibration=self._data,
+            data=self._data,
             output=output,
             overrides=self._changed(node_bits, exclude),
             rounding=self._rounding,
@@ -330,7 +331,7 @@ class _Search:
     ) -> str:
         """The ``insert-qdq`` command that writes the file again, as far as options of the command line go."""
         source = os.fspath(self._model) if isinstance(self._model, (str, os.PathLike)) else "MODEL.onnx"
-        data = self._calibration if isinstance(self._calibration, (str, os.PathLike)) else "DATA"
+        data = self._source if isinstance(self._source, (str, os.PathLike)) else "DATA"
         line = self._preprocess
         chosen = self._changed(node_bits, exclude)
         return command(

@@ -239,9 +239,7 @@ def _run(target: _Target, cases: Sequence[Case]) -> _Run:
     with scratch() as folder:
         path = folder / "probe.onnx"
         try:
-            placed = insert_qdq(
-                float_model(cases), target.source, calibration=data, batch_size=1, fast=True, guard=False
-            )
+            placed = insert_qdq(float_model(cases), target.source, data=data, batch_size=1, fast=True, guard=False)
             model = io.load(placed.model)
             io.save(deploy_form(model, target.table, []), path)
         except (ModelError, UnsupportedError, BackendError) as error:

@@ -24,7 +24,7 @@ from typing import (
 
 import onnx_ir as ir
 
-from onnxqat import notebook_progress
+from onnxqat import former_names, notebook_progress
 from onnxqat.analysis import random_draws
 from onnxqat.backends import equalizations, schema
 from onnxqat.displayed import Displayed
@@ -99,13 +99,14 @@ def _by_kind(function: Callable[Concatenate[io.ModelSource, P], InsertResult[Any
 
 
 @_by_kind
+@former_names.renamed(calibration="data")
 @notebook_progress.shown("calibrate")
 @broken_model.guard("model")
 def insert_qdq(
     model: io.ModelSource,
     backend: str = "onnxruntime-cpu",
     *,
-    calibration: Any = None,
+    data: Any = None,
     output: str | os.PathLike[str] | None = None,
     overrides: Overrides | None = None,
     preprocess: str | Preprocess | None = None,
@@ -130,7 +131,7 @@ def insert_qdq(
     Args:
         model: float model: path, onnx.ModelProto, onnx_ir.Model or onnx_graphsurgeon.Graph; it is not changed.
         backend: name of a backend table, or path of one.
-        calibration: what :func:`onnxqat.data.data.open_data` takes; tables of weights alone need none.
+        data: calibration samples, what :func:`onnxqat.data.data.open_data` takes; tables of weights alone need none.
         output: file to write; for a path, ``<name>.qdq.onnx`` beside it by default.
         overrides: user choices that win over the table.
         preprocess: preprocessing line for image folders.
@@ -199,36 +200,38 @@ def insert_qdq(
         added=own_passes,
     )
     chosen = _reachable(graph, table, chosen, remarks)
-    given = {"calibration": calibration, "random_data": random_data, "rounds": choice.needs_data}
+    given = {"data": data, "random_data": random_data, "rounds": choice.needs_data}
     remarks.extend(kept_weights.remarks(original, table))
     remarks.extend(needed_data.check(graph, table, chosen, encodings, **given))
-    data = _open(graph, calibration, preprocess, batch_size, limit)
+    samples = _open(graph, data, preprocess, batch_size, limit)
     if equalizing:
-        seen = None if calibration is None else data
+        seen = None if data is None else samples
         remarks.extend(_equalize(graph, table, chosen, seen, equalizing, choice, compares=not fast))
     from onnxqat.insertion import accumulator_cost
     from onnxqat.insertion import guard as guarding
     from onnxqat.insertion.rounded import KeptRoundings
 
     # Random numbers say nothing of how large codes get, and --safe-range takes no data's word for it.
-    trusts_data = calibration is not None and not overrides.safe_range
-    calibrated = _calibrate(graph, table, chosen, data, progress, watches_peaks=trusts_data)
+    trusts_data = data is not None and not overrides.safe_range
+    calibrated = _calibrate(graph, table, chosen, samples, progress, watches_peaks=trusts_data)
     calibrated = dataclasses.replace(calibrated, given=encodings)
     has_file, kept = bool(origin.float_model), KeptRoundings()
-    if fast or calibration is None:
+    if fast or data is None:
         choice = choice.without_data()
     else:
-        remarks.extend(accumulator_cost.of_options(original, calibrated, (backend, overrides), data, place))
-        remarks.extend(_choose_ranges(calibrated, data, choice, has_file=has_file, kept=kept))
-    placing = functools.partial(_round_and_place, table=table, data=data, choice=choice, has_file=has_file, kept=kept)
+        remarks.extend(accumulator_cost.of_options(original, calibrated, (backend, overrides), samples, place))
+        remarks.extend(_choose_ranges(calibrated, samples, choice, has_file=has_file, kept=kept))
+    placing = functools.partial(
+        _round_and_place, table=table, data=samples, choice=choice, has_file=has_file, kept=kept
+    )
     finished = functools.partial(_finished, table=table, overrides=overrides) if table.integer else None
-    watch = guarding.Guard(original, calibrated, data, overrides, placing, mends=guard, finished=finished)
-    made = watch.make(remarks, tries=calibration is not None)
-    ranges = "none" if calibration is None else "data"
+    watch = guarding.Guard(original, calibrated, samples, overrides, placing, mends=guard, finished=finished)
+    made = watch.make(remarks, tries=data is not None)
+    ranges = "none" if data is None else "data"
     ranges = "random" if random_data else ranges
     records.describe(made.model, table, calibration=ranges, exact=overrides.exact, passes=[p.name for p in own_passes])
     remarks.extend(_finish_operators(made.model, table, overrides))
-    provenance.write(made.model, origin if calibration is None else records.with_data(origin, data))
+    provenance.write(made.model, origin if data is None else records.with_data(origin, samples))
     result = _finish(model, made.model, output, made.plan, remarks)
     return dataclasses.replace(result, trial=made.trial, guard=made.guarded)
 
@@ -249,14 +252,14 @@ def _check_choices(batch_norm: str, *, replace: bool, keep: bool) -> None:
 
 
 def _open(
-    model: ir.Model, calibration: Any, preprocess: str | Preprocess | None, batch_size: int | None, limit: int | None
+    model: ir.Model, source: Any, preprocess: str | Preprocess | None, batch_size: int | None, limit: int | None
 ) -> Data:
     from onnxqat.calibration.batch_size import open_fitted
     from onnxqat.data import data, inputs
 
-    if calibration is None:
+    if source is None:
         return data.random_data(inputs.of_graph(model.graph), RANDOM_BATCHES)
-    return open_fitted(calibration, model, preprocess=preprocess, batch_size=batch_size, limit=limit)
+    return open_fitted(source, model, preprocess=preprocess, batch_size=batch_size, limit=limit)
 
 
 def _reachable(model: ir.Model, table: schema.Backend, chosen: NodeSelection, remarks: list[Remark]) -> NodeSelection:

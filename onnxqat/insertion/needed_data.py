@@ -20,7 +20,7 @@ def check(
     chosen: NodeSelection,
     encodings: Given,
     *,
-    calibration: Any,
+    data: Any,
     random_data: bool,
     rounds: bool,
 ) -> tuple[Remark, ...]:
@@ -31,7 +31,7 @@ def check(
         table: backend table, user overrides applied.
         chosen: nodes that the user took out.
         encodings: of tensors that need no data.
-        calibration: what was given; None without.
+        data: what was given; None without.
         random_data: whether random numbers stand in.
         rounds: weights or biases are to be chosen on data.
 
@@ -46,9 +46,9 @@ def check(
 
     plan = planner.plan(model, table, chosen)
     remarks = given_encodings.check(encodings, plan, model)
-    if calibration is not None and random_data:
+    if data is not None and random_data:
         raise UsageError("option-invalid", "there are both calibration data and --random-data", hint="give one of them")
-    if calibration is not None or random_data:
+    if data is not None or random_data:
         return remarks
     hint = "give --calibration, or --random-data to try the placement without meaningful ranges"
     if rounds:

@@ -56,13 +56,13 @@ class Limits:
         differing_top1_default: the same against onnxruntime's default session; None for 0.15 % plus 2.
         free: whether scales are free: sums of floats round then, ties fall otherwise from run to run, and None stands
             for :data:`TWO_DRAWS` times as many samples as quantization itself changes, where these are more.
-        min_sqnr_db: lowest signal to noise of an output between torch and onnxruntime, optimizations off. Codes that
+        min_sqnr: lowest signal to noise of an output between torch and onnxruntime, optimizations off. Codes that
             differ at rounding ties stay above it (24 dB in a calibrated, untrained W4A4 resnet20).
     """
 
     differing_top1: int | None = None
     differing_top1_default: int | None = None
-    min_sqnr_db: float = 10.0
+    min_sqnr: float = 10.0
     free: bool = False
 
     def plain(self, samples: int) -> int:
@@ -211,11 +211,9 @@ def integers(outputs: tuple[Comparison, ...]) -> tuple[int, int] | None:
 
 
 def _too_noisy(c: Comparison, limits: Limits) -> str:
-    if (c.run, c.against) != (TORCH, PLAIN) or c.sqnr_db >= limits.min_sqnr_db:
+    if (c.run, c.against) != (TORCH, PLAIN) or c.sqnr_db >= limits.min_sqnr:
         return ""
-    return (
-        f"output {c.output!r}: {c.sqnr_db:.1f} dB between torch and onnxruntime; at least {limits.min_sqnr_db} are due"
-    )
+    return f"output {c.output!r}: {c.sqnr_db:.1f} dB between torch and onnxruntime; at least {limits.min_sqnr} are due"
 
 
 def _too_many(c: Comparison, limits: Limits, known: bool, changed: int) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from onnxqat import metrics, notebook_progress
+from onnxqat import former_names, metrics, notebook_progress
 from onnxqat.analysis import random_draws
 from onnxqat.data import inputs as model_inputs
 from onnxqat.data import non_finite_data
@@ -67,6 +67,7 @@ FEW = 4
 """Samples on which every tensor is looked at for NaN; the inputs of quantizers are on all of them."""
 
 
+@former_names.renamed(min_sqnr_db="min_parity_sqnr")
 @notebook_progress.shown("validate")
 @broken_model.guard("float_model", "qdq_model")
 def validate(
@@ -82,7 +83,7 @@ def validate(
     tensor_samples: int | None = 512,
     max_differing_top1: int | None = None,
     max_differing_top1_default: int | None = None,
-    min_sqnr_db: float = 10.0,
+    min_parity_sqnr: float = 10.0,
     score: metrics.ScoreSource | Sequence[metrics.ScoreSource] | None = None,
     labels: str | os.PathLike[str] | None = None,
     max_drop: float | None = None,
@@ -107,7 +108,7 @@ def validate(
         tensor_samples: number of samples, at the start of the data, on which inner tensors are compared; None for all.
         max_differing_top1: see :class:`onnxqat.validation.result.Limits`.
         max_differing_top1_default: the same.
-        min_sqnr_db: the same.
+        min_parity_sqnr: the same, of torch against onnxruntime, in dB.
         score: metrics or functions of a :class:`onnxqat.metrics.Predictor`, one or several, computed for the float model
             and the quantized one; see :func:`onnxqat.metrics.resolve`.
         labels: file or folder of labels, for a metric that reads one.
@@ -139,7 +140,7 @@ def validate(
             progress(done, opened.batches)
     found = tuple(metrics.compare(each, work.predictors(float_model, qdq_model)) for each in chosen)
     remarks.extend(opened.remarks)
-    limits = Limits(max_differing_top1, max_differing_top1_default, min_sqnr_db, free=work.free)
+    limits = Limits(max_differing_top1, max_differing_top1_default, min_parity_sqnr, free=work.free)
     report = work.report(name_of(float_model), name_of(qdq_model), opened.name, found)
     trained = quantized.metadata_props.get("onnxqat.finetuned") == "true"
     line = None if opened.transform is None else lines.line(opened.transform.steps)

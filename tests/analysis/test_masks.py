@@ -70,7 +70,7 @@ def test_a_mask_of_minus_infinity_does_not_stop_calibration() -> None:
     mask.raw_data = np.asarray([0, 0, 0, -np.inf], np.float32).tobytes()
     mask.ClearField("float_data")
     data = {"x": np.random.default_rng(0).normal(size=(4, 1, 4, 4)).astype(np.float32).reshape(4, 4, 4)[:1]}
-    reasons = dict(insert_qdq(model, calibration=data).plan.float_nodes)
+    reasons = dict(insert_qdq(model, data=data).plan.float_nodes)
     assert "mask" in reasons["s_Add"]
     assert "mask" in reasons["p_Softmax"]
 

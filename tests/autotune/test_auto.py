@@ -311,7 +311,7 @@ def test_gradients_name_the_layer_that_switching_names() -> None:
     proto, x = ten_layers()
     narrow = Overrides(node_bits=(("conv6", 5, 8),))
     options: dict[str, Any] = {"fast": True, "guard": False, "rounding": "nearest", "overrides": narrow}
-    quantized = onnxqat.insert_qdq(proto, "tensorrt", calibration={"x0": x}, **options).model
+    quantized = onnxqat.insert_qdq(proto, "tensorrt", data={"x0": x}, **options).model
     data = open_data({"x0": x}, model_inputs.of_graph(ir.from_proto(proto).graph))
     found = sensitivity.ranked(proto, ir.from_proto(quantized), data)
     switched = onnxqat.profile(proto, quantized, {"x0": x}, ways=("alone",))

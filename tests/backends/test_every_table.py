@@ -22,9 +22,7 @@ SMALLEST_SNR = 12.0  # dB; far below it something is wrong, not coarse
 
 @functools.cache
 def made(table: str, name: str) -> InsertResult:
-    return insert_qdq(
-        small_models.model(name), table, calibration=small_models.batches(name), batch_size=1, equalize=False
-    )
+    return insert_qdq(small_models.model(name), table, data=small_models.batches(name), batch_size=1, equalize=False)
 
 
 def run(model: onnx.ModelProto, name: str, session: dict[str, str], *, optimize: bool) -> list[np.ndarray]:

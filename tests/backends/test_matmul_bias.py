@@ -45,7 +45,7 @@ def test_openvino_computes_the_layers_in_int8() -> None:
     openvino = pytest.importorskip("openvino")
     model = proto('<ir_version: 8, opset_import: ["" : 17]> ' + LAYERS.replace("BODY", BODY).replace("N,T", "3,5"))
     x = np.random.default_rng(0).standard_normal((3, 5, 4)).astype(np.float32)
-    quantized = insert_qdq(model, "openvino-cpu", calibration=[{"x": x}]).model
+    quantized = insert_qdq(model, "openvino-cpu", data=[{"x": x}]).model
     assert isinstance(quantized, onnx.ModelProto)
     core = openvino.Core()
     made = core.compile_model(

@@ -25,7 +25,7 @@ def inserted(text: str, backend: str, seed: int = 0, **options: object) -> onnx.
     shapes = {i.name: [d.dim_value for d in i.type.tensor_type.shape.dim] for i in model.graph.input}
     rng = np.random.default_rng(seed)
     data = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
-    return insert_qdq(model, backend, calibration=data, **options).model  # type: ignore[arg-type, no-any-return]
+    return insert_qdq(model, backend, data=data, **options).model  # type: ignore[arg-type, no-any-return]
 
 
 def quantizers(model: onnx.ModelProto) -> dict[str, list[Quantizer]]:
@@ -291,7 +291,7 @@ def test_a_channel_of_next_to_nothing_stays_within_the_reach_of_htp() -> None:
     data = {"x": np.random.default_rng(0).standard_normal((1, 2, 4, 4)).astype(np.float32)}
     positions = {}
     for backend in ("qnn-htp", "onnxruntime-cpu"):
-        found = quantizers(insert_qdq(model, backend, calibration=data, overrides=Overrides(scale_bits=(24, 24))).model)
+        found = quantizers(insert_qdq(model, backend, data=data, overrides=Overrides(scale_bits=(24, 24))).model)
         x, weights, y = (found[name][0].qparams.scale for name in ("x", "w", "y_QuantizeLinear_Input"))
         positions[backend] = -np.log2(x * weights / y)
     assert positions["onnxruntime-cpu"][1] > 40

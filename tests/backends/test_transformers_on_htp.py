@@ -52,7 +52,7 @@ def test_written_out_functions_become_operators_of_htp() -> None:
         d = Div(x, s) f = Erf(d) a = Add(f, one) m = Mul(x, a) gelu = Mul(m, half)
         q = Pow(gelu, two) v = ReduceMean(q, l) w = Add(v, e) r = Sqrt(w) n = Div(gelu, r) y = Mul(n, g) }"""
     x = np.random.default_rng(0).standard_normal((8, 3, 4)).astype(np.float32)
-    made = insert_qdq(proto(text), "qnn-htp", calibration={"x": x}, fast=True)
+    made = insert_qdq(proto(text), "qnn-htp", data={"x": x}, fast=True)
     assert made.plan.float_nodes == ()
     operators = [n.op_type for n in made.model.graph.node if "Linear" not in n.op_type]
     assert operators == ["Gelu", "RMSNormalization"]
@@ -60,7 +60,7 @@ def test_written_out_functions_become_operators_of_htp() -> None:
 
 def test_the_offset_follows_gamma_in_training() -> None:
     x = np.random.default_rng(0).standard_normal((8, 8, 4)).astype(np.float32)
-    made = insert_qdq(proto(NORMALIZED), "qnn-htp", calibration={"x": x}, fast=True).model
+    made = insert_qdq(proto(NORMALIZED), "qnn-htp", data={"x": x}, fast=True).model
     assert isinstance(made, onnx.ModelProto)
     module = to_torch(made).train()
     gamma = next(p for name, p in module.named_parameters() if name == "gamma_quantizer.scale")

@@ -25,9 +25,7 @@ def test_real_network_gives_the_same_bits_everywhere(shared: Path, tmp_path: Pat
     source = shared / "data" / "models" / "resnet20_cifar10_bn.onnx"
     x = np.random.default_rng(0).standard_normal((16, 3, 32, 32)).astype(np.float32)
     path = tmp_path / "exact.onnx"
-    onnxqat.insert_qdq(
-        source, "onnxruntime-cpu", calibration={"input": x[:4]}, output=path, overrides=Overrides(exact=True)
-    )
+    onnxqat.insert_qdq(source, "onnxruntime-cpu", data={"input": x[:4]}, output=path, overrides=Overrides(exact=True))
     reference = outputs(path, x, optimize=False)
     with torch.no_grad():
         bridge = onnxqat.to_torch(path)(torch.from_numpy(x)).numpy()
@@ -41,7 +39,7 @@ def test_short_scales_give_the_same_bits_in_torch(backend: str, shared: Path, tm
     x = np.random.default_rng(0).standard_normal((16, 3, 32, 32)).astype(np.float32)
     path = tmp_path / "short.onnx"
     short = Overrides(scale_bits=(4, 2), reduce_range=True)
-    onnxqat.insert_qdq(source, backend, calibration={"input": x[:4]}, output=path, overrides=short, fast=True)
+    onnxqat.insert_qdq(source, backend, data={"input": x[:4]}, output=path, overrides=short, fast=True)
     with torch.no_grad():
         bridge = onnxqat.to_torch(path)(torch.from_numpy(x)).numpy()
     np.testing.assert_array_equal(bridge, outputs(path, x, optimize=False))
@@ -62,9 +60,7 @@ def test_narrow_grids_leave_more_bits_to_the_scale(
 ) -> None:
     source = shared / "data" / "models" / "resnet8_cifar10.onnx"
     x = np.random.default_rng(0).standard_normal((4, 3, 32, 32)).astype(np.float32)
-    result = onnxqat.insert_qdq(
-        io.load(source), "onnxruntime-cpu", calibration={"input": x}, overrides=overrides, fast=True
-    )
+    result = onnxqat.insert_qdq(io.load(source), "onnxruntime-cpu", data={"input": x}, overrides=overrides, fast=True)
     assert {q.qparams.scale_bits for q in qdq.quantizers(result.model) if q.role != "bias"} == expected
 
 
@@ -73,7 +69,7 @@ def test_scales_are_short_and_say_so(shared: Path, tmp_path: Path) -> None:
     x = np.random.default_rng(0).standard_normal((4, 3, 32, 32)).astype(np.float32)
     path = tmp_path / "exact.onnx"
     exact = Overrides(exact=True)
-    onnxqat.insert_qdq(source, "onnxruntime-cpu", calibration={"input": x}, output=path, overrides=exact, fast=True)
+    onnxqat.insert_qdq(source, "onnxruntime-cpu", data={"input": x}, output=path, overrides=exact, fast=True)
     found = [q for q in qdq.quantizers(io.load(path)) if q.role != "bias"]
     assert {q.role for q in found} == {"activation", "weight"}
     for q in found:

@@ -30,9 +30,7 @@ def start(path: Path, classes: bool) -> Path:
     constants = [weight] if classes else [weight, numpy_helper.from_array(np.int64([-1, 4, 1]), "s")]
     graph = helper.make_graph(nodes, "g", [given], [made], constants)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    inserted: Path = onnxqat.insert_qdq(
-        onnx.ModelProto.FromString(model.SerializeToString()), calibration=[{"x": X}]
-    ).model
+    inserted: Path = onnxqat.insert_qdq(onnx.ModelProto.FromString(model.SerializeToString()), data=[{"x": X}]).model
     onnx.save(inserted, path)
     return path
 

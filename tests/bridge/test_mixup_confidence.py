@@ -22,7 +22,7 @@ def written(path: Path, weight: np.ndarray, turn: np.ndarray) -> float:
     constant = numpy_helper.from_array(weight, "w")
     graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "g", [given], [made], [constant])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    onnx.save(onnxqat.insert_qdq(model, calibration=[{"x": X}]).model, path)
+    onnx.save(onnxqat.insert_qdq(model, data=[{"x": X}]).model, path)
     module = onnxqat.to_torch(path).train()
     for batch in torch.from_numpy(X).split(64):
         module(batch).sum().backward()

@@ -23,9 +23,7 @@ X = torch.linspace(-4, 4, 3 * 2 * 8 * 8).reshape(3, 2, 8, 8)
 
 def quantized() -> onnx.ModelProto:
     """The network with pairs on every tensor."""
-    model = onnxqat.insert_qdq(
-        parser.parse_model(TEXT), "onnxruntime-cpu", calibration=X.numpy(), overrides=Overrides()
-    ).model
+    model = onnxqat.insert_qdq(parser.parse_model(TEXT), "onnxruntime-cpu", data=X.numpy(), overrides=Overrides()).model
     assert isinstance(model, onnx.ModelProto)
     return model
 

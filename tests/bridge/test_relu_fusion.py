@@ -44,7 +44,7 @@ def network() -> onnx.ModelProto:
 
 def module(method: str = "lsq") -> fx.GraphModule:
     data = {"x": np.random.default_rng(1).standard_normal((8, 3, 6, 6)).astype(np.float32)}
-    made = onnxqat.insert_qdq(network(), "academic", calibration=data).model
+    made = onnxqat.insert_qdq(network(), "academic", data=data).model
     return onnxqat.to_torch(made, quantizer_factory=methods.factory(method))
 
 

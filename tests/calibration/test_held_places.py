@@ -74,7 +74,7 @@ def test_a_layer_of_many_inputs_does_not_learn_the_samples_by_heart(monkeypatch:
         monkeypatch.setattr(moments, "MANY", inputs)
         made = onnxqat.insert_qdq(
             model,
-            calibration={"x": mixed(128, 1)},
+            data={"x": mixed(128, 1)},
             overrides=Overrides(weight_bits=4),
             rounding="compensated",
             guard=False,

@@ -47,7 +47,7 @@ def insert(
     model: onnx.ModelProto, rounding: str = "nearest", **overrides: object
 ) -> onnxqat.insertion.insert.InsertResult:
     return onnxqat.insert_qdq(
-        model, calibration={"x": images()}, overrides=Overrides(**overrides), rounding=rounding, guard=False
+        model, data={"x": images()}, overrides=Overrides(**overrides), rounding=rounding, guard=False
     )
 
 

@@ -117,7 +117,7 @@ def test_what_layers_in_front_lose_is_made_up_for(monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(rounding_choice, "_turns", turns)
         made = onnxqat.insert_qdq(
             model,
-            calibration={"x": samples(256, 1)},
+            data={"x": samples(256, 1)},
             overrides=Overrides(weight_bits=2),
             rounding="compensated",
             guard=False,
@@ -132,7 +132,7 @@ def test_which_widths_are_rounded_in_turn(bits: int, in_turn: bool, monkeypatch:
     monkeypatch.setattr(rounding_choice, "compensate", lambda *given: seen.append(given[4]) or ((), {}))
     onnxqat.insert_qdq(
         network(),
-        calibration={"x": samples(64, 1)},
+        data={"x": samples(64, 1)},
         overrides=Overrides(weight_bits=bits),
         rounding="compensated",
         guard=False,
@@ -165,7 +165,7 @@ def test_split_filters_have_less_error_than_nearest_codes(monkeypatch: pytest.Mo
     monkeypatch.setattr(moments, "ELEMENTS", 2000)
     model, fresh, errors = network(), {"x": samples(64, 2)}, {}
     for name in ("gptq", "nearest"):
-        options = {"calibration": {"x": samples(128, 1)}, "overrides": Overrides(weight_bits=3), "guard": False}
+        options = {"data": {"x": samples(128, 1)}, "overrides": Overrides(weight_bits=3), "guard": False}
         made = onnxqat.insert_qdq(model, rounding=name, **options)
         errors[name] = float(np.square(ort_run(made.model, fresh)["y"] - ort_run(model, fresh)["y"]).mean())
     assert errors["gptq"] < 0.8 * errors["nearest"]

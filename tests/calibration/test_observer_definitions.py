@@ -207,9 +207,7 @@ def test_insert_qdq_takes_them(name: str) -> None:
         <float[4, 2] w = {1, -2, 0.5, 0.25, 3, -1, 0.7, 0.1}>
         { y = MatMul (x, w) }""")
     data = [{"x": RANDOM.standard_normal((8, 4)).astype(np.float32)} for _ in range(3)]
-    made = insert_qdq(
-        model, "onnxruntime-cpu", calibration=data, overrides=Overrides(observer=name, weight_bits=4)
-    ).model
+    made = insert_qdq(model, "onnxruntime-cpu", data=data, overrides=Overrides(observer=name, weight_bits=4)).model
     assert qdq.is_quantized(_ir(made))
 
 

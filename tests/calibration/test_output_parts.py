@@ -102,7 +102,7 @@ def test_ranges_of_small_scores_are_chosen_beside_large_boxes() -> None:
     x = random.standard_normal((24, 8, 6, 6)).astype(np.float32)
     x[::8, 0, 0, 0] = 60
     data = {"x": x, "z": (1000 * random.standard_normal(x.shape)).astype(np.float32)}
-    result = onnxqat.insert_qdq(model, calibration=data, guard=False)
+    result = onnxqat.insert_qdq(model, data=data, guard=False)
     found = {q.tensor: q.qparams for q in qdq.quantizers(io.load(result.model))}["t"]
     assert float(found.scale * (found.qtype.quant_max - found.zero_point)) < 10
 

@@ -70,7 +70,7 @@ def test_scales_that_are_restricted_stay_what_they_are() -> None:
         made = onnxqat.insert_qdq(
             model,
             backend,
-            calibration={"x": mixed},
+            data={"x": mixed},
             overrides=Overrides(weight_bits=bits),
             rounding=rounding,  # type: ignore[arg-type]
             guard=False,

@@ -34,7 +34,7 @@ def samples(count: int = 24) -> np.ndarray:
 
 def insert(model: onnx.ModelProto, data: object = None, **options: object) -> InsertResult:
     held = {"x": samples()} if data is None else data
-    return onnxqat.insert_qdq(model, calibration=held, guard=False, **options)
+    return onnxqat.insert_qdq(model, data=held, guard=False, **options)
 
 
 def highest(result: InsertResult) -> float:
@@ -126,9 +126,9 @@ def test_values_that_a_silu_makes_zero_get_no_codes() -> None:
         )
         model.graph.initializer.extend(network(1.0).graph.initializer)
         data = {"x": 2.0 * np.random.default_rng(2).standard_normal((16, 8, 6, 6)).astype(np.float32)}
-        compared = onnxqat.insert_qdq(model, calibration=data, guard=False)
+        compared = onnxqat.insert_qdq(model, data=data, guard=False)
         assert any("mse behind the function" in remark.message for remark in compared.remarks) == (not more)
-        result = onnxqat.insert_qdq(model, calibration=data, guard=False, fast=True)
+        result = onnxqat.insert_qdq(model, data=data, guard=False, fast=True)
         grid = {q.tensor: q.qparams for q in qdq.quantizers(io.load(result.model))}["t"]
         lowest[more] = float(grid.scale * (grid.qtype.quant_min - grid.zero_point))
     assert lowest[""] > -7  # a SiLU saturates to less than a step at -8

@@ -125,7 +125,7 @@ def test_the_output_has_less_error(bias: bool) -> None:
     """With 4-bit weights, whose rounding is what counts. Inputs of three factors leave much to make up for."""
     model = convolution(np.random.default_rng(1).normal(size=(8, 16, 1, 1)), (16, 6, 6), bias=bias)
     options: dict[str, Any] = {
-        "calibration": {"x": correlated(32, 16, 0)},
+        "data": {"x": correlated(32, 16, 0)},
         "overrides": Overrides(weight_bits=4),
     }
     nearest = onnxqat.insert_qdq(model, rounding="nearest", **options)
@@ -189,7 +189,7 @@ def test_data_that_can_be_read_once() -> None:
     def batches() -> Iterator[np.ndarray]:
         yield correlated(4, 16, 0)
 
-    result = onnxqat.insert_qdq(model, calibration=batches(), rounding="compensated")
+    result = onnxqat.insert_qdq(model, data=batches(), rounding="compensated")
     np.testing.assert_array_equal(constants(result.model)["w"], constants(model)["w"])
     assert any("read only once" in remark.message for remark in result.remarks)
 

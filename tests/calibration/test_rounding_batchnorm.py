@@ -26,7 +26,7 @@ def inserted(backend: str, rounding: str, batch_norm: str = "keep") -> onnx.Mode
     made = insert_qdq(
         proto(TEXT),
         backend,
-        calibration=DATA,
+        data=DATA,
         overrides=overrides,
         rounding=rounding,
         batch_norm=batch_norm,

@@ -43,7 +43,7 @@ def test_share_of_small_rows() -> None:
 @pytest.mark.parametrize("backend", ["onnxruntime-cpu", "tensorrt"])
 def test_such_a_layer_stays_float(bias: bool, backend: str) -> None:
     data = {"x": rows(100, *np.linspace(0.01, 1, 20))}
-    result = insert_qdq(model(bias), backend, calibration=data)
+    result = insert_qdq(model(bias), backend, data=data)
     assert "normalization behind it" in dict(result.plan.float_nodes)["first"]
     assert [r.nodes for r in result.remarks if "normalization behind it" in r.message] == [("first",)]
     exact, near = ort_run(model(bias), data)["y"], ort_run(result.model, data)["y"]
@@ -52,7 +52,7 @@ def test_such_a_layer_stays_float(bias: bool, backend: str) -> None:
 
 @pytest.mark.parametrize("sizes", [tuple(np.linspace(4, 100, 21)), (100, 0.001, *np.linspace(20, 90, 40))])
 def test_alike_rows_and_few_small_ones_do_not_matter(sizes: tuple[float, ...]) -> None:
-    result = insert_qdq(model(False), calibration={"x": rows(*sizes)})
+    result = insert_qdq(model(False), data={"x": rows(*sizes)})
     assert "first" not in dict(result.plan.float_nodes)
 
 
@@ -60,11 +60,11 @@ def test_alike_rows_and_few_small_ones_do_not_matter(sizes: tuple[float, ...]) -
 def test_more_than_a_twentieth_of_small_rows_is_no_accident(small: int, stays_float: bool) -> None:
     """Fewer are padding, or outliers that training of the float model has not cared about either."""
     sizes = (*[0.001] * small, *np.linspace(50, 100, 100 - small))
-    result = insert_qdq(model(False), calibration={"x": rows(*sizes)}, guard=False)
+    result = insert_qdq(model(False), data={"x": rows(*sizes)}, guard=False)
     assert ("first" in dict(result.plan.float_nodes)) == stays_float
 
 
 def test_16_bits_hold_both() -> None:
     data = {"x": rows(100, *np.linspace(0.1, 1, 20))}
-    result = insert_qdq(model(False), calibration=data, overrides=Overrides(activation_bits=16))
+    result = insert_qdq(model(False), data=data, overrides=Overrides(activation_bits=16))
     assert "first" not in dict(result.plan.float_nodes)

@@ -18,7 +18,7 @@ NUMBERS = np.random.default_rng(0).normal(size=(1, 4, 4)).astype(np.float32)
 
 
 def inserted(text: str, mask: list[float], backend: str = "onnxruntime-cpu") -> InsertResult:
-    return insert_qdq(proto(text), backend, calibration=[{"x": NUMBERS, "m": np.float32([[mask]])}])
+    return insert_qdq(proto(text), backend, data=[{"x": NUMBERS, "m": np.float32([[mask]])}])
 
 
 @pytest.mark.parametrize(("low", "backend"), pairs([-np.inf, np.finfo(np.float32).min, -1e5], schema.names()))
@@ -52,4 +52,4 @@ def test_a_broken_constant_is_named() -> None:
     model = proto(text)
     model.graph.initializer[0].float_data[1] = np.nan
     with pytest.raises(DataError, match="and so has constant 'w'"):
-        insert_qdq(model, calibration=[{"x": np.ones((2, 2), np.float32)}])
+        insert_qdq(model, data=[{"x": np.ones((2, 2), np.float32)}])

@@ -49,7 +49,7 @@ def float_model() -> onnx.ModelProto:
 
 def quantized(model: onnx.ModelProto, **overrides: object) -> onnxqat.insertion.insert.InsertResult:
     data = np.random.default_rng(0).standard_normal((8, 7, 6, 6)).astype(np.float32)
-    return onnxqat.insert_qdq(model, calibration=[{"x": data}], overrides=Overrides(**overrides))  # type: ignore[arg-type]
+    return onnxqat.insert_qdq(model, data=[{"x": data}], overrides=Overrides(**overrides))  # type: ignore[arg-type]
 
 
 def weights(result: onnxqat.insertion.insert.InsertResult) -> dict[str, tuple[ir.Node, np.ndarray, np.ndarray]]:

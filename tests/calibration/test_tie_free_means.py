@@ -27,7 +27,7 @@ PYRAMID = f"""<ir_version: 8, opset_import: ["" : 13]> g (float[1,3,8,8] x) => (
 def scales(backend: str, *, exact: bool) -> dict[str, float]:
     x = np.random.default_rng(1).standard_normal((4, 3, 8, 8)).astype(np.float32)
     overrides = Overrides(exact=exact)
-    made = onnxqat.insert_qdq(proto(PYRAMID), backend, calibration={"x": x}, overrides=overrides).model
+    made = onnxqat.insert_qdq(proto(PYRAMID), backend, data={"x": x}, overrides=overrides).model
     return {q.tensor: float(q.qparams.scale) for q in qdq.quantizers(io.load(made)) if q.qparams.scale.size == 1}
 
 
@@ -54,7 +54,7 @@ def test_a_mean_is_a_little_coarser_than_its_input() -> None:
 def test_a_mean_of_an_odd_number_of_values_keeps_the_grid(attributes: str, apart: bool) -> None:
     text = f"g (float[1,4,9,9] x) => (float[1,4,N,M] y) {{ a = Relu(x) p = AveragePool<{attributes}>(a) y = Relu(p) }}"
     x = np.random.default_rng(1).standard_normal((1, 4, 9, 9)).astype(np.float32)
-    made = onnxqat.insert_qdq(proto(text), "qnn-htp", calibration={"x": x}, overrides=Overrides(exact=True)).model
+    made = onnxqat.insert_qdq(proto(text), "qnn-htp", data={"x": x}, overrides=Overrides(exact=True)).model
     found = {q.tensor: float(q.qparams.scale) for q in qdq.quantizers(io.load(made))}
     assert (np.frexp(found["p"] / found["a"])[0] != 0.5) == apart
 
@@ -94,7 +94,7 @@ def test_prescribed_grids_and_rings_stay() -> None:
 
 def test_the_model_is_valid() -> None:
     x = np.zeros((1, 3, 8, 8), np.float32)
-    made = onnxqat.insert_qdq(proto(PYRAMID), "qnn-htp", calibration={"x": x}, overrides=Overrides(exact=True)).model
+    made = onnxqat.insert_qdq(proto(PYRAMID), "qnn-htp", data={"x": x}, overrides=Overrides(exact=True)).model
     onnx.checker.check_model(made, full_check=True)
 
 
@@ -103,7 +103,7 @@ def test_factors_have_their_zero_point_in_the_middle() -> None:
     text = """g (float[1,4,8,8] x) => (float[1,4,8,8] y) <float[1,1,1,8] k = {1, 2, 3, 4, 1, 2, 3, 4}> {
         a = Relu(x) s = Sigmoid(x) p = Mul(a, s) q = Mul(p, k) r = Relu(q) y = Add(r, x) }"""
     x = np.random.default_rng(1).standard_normal((1, 4, 8, 8)).astype(np.float32)
-    made = onnxqat.insert_qdq(proto(text), "qnn-htp", calibration={"x": x}, overrides=Overrides(exact=True)).model
+    made = onnxqat.insert_qdq(proto(text), "qnn-htp", data={"x": x}, overrides=Overrides(exact=True)).model
     found = {q.tensor: q.qparams for q in qdq.quantizers(io.load(made))}
     assert {t: int(found[t].zero_point) for t in "aspk"} == {"a": 128, "s": 0, "p": 128, "k": 0}
     for factors, product, times in (("as", "p", 1), ("pk", "q", 2)):

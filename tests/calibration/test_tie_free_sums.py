@@ -36,7 +36,7 @@ def network() -> onnx.ModelProto:
 def made() -> onnx.ModelProto:
     x = 3 * np.random.default_rng(1).standard_normal((4, 3, 10, 10)).astype(np.float32)
     made: onnx.ModelProto = onnxqat.insert_qdq(
-        network(), "qnn-htp", calibration={"x": x}, overrides=Overrides(exact=True)
+        network(), "qnn-htp", data={"x": x}, overrides=Overrides(exact=True)
     ).model
     return made
 
@@ -116,15 +116,13 @@ def test_no_sum_lies_between_two_codes(made: onnx.ModelProto) -> None:
 def test_compensated_rounding_is_refused() -> None:
     x = np.zeros((4, 3, 10, 10), np.float32)
     with pytest.raises(UsageError, match="even codes"):
-        onnxqat.insert_qdq(
-            network(), "qnn-htp", calibration={"x": x}, overrides=Overrides(exact=True), rounding="compensated"
-        )
+        onnxqat.insert_qdq(network(), "qnn-htp", data={"x": x}, overrides=Overrides(exact=True), rounding="compensated")
 
 
 def test_others_keep_short_scales() -> None:
     """Runtimes that compute in float get the scales of few bits, and no bias."""
     x = np.random.default_rng(1).standard_normal((4, 3, 10, 10)).astype(np.float32)
-    made = onnxqat.insert_qdq(network(), "openvino-cpu", calibration={"x": x}, overrides=Overrides(exact=True)).model
+    made = onnxqat.insert_qdq(network(), "openvino-cpu", data={"x": x}, overrides=Overrides(exact=True)).model
     assert len(next(n for n in made.graph.node if n.output[0] == "d").input) == 2
 
 

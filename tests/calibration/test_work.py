@@ -60,10 +60,10 @@ def test_trials_stop_where_their_time_is_used_up(monkeypatch: pytest.MonkeyPatch
     for seconds in (output_error.MOST_SECONDS, 0.0):
         monkeypatch.setattr(output_error, "MOST_SECONDS", seconds)
         runs.clear()
-        onnxqat.insert_qdq(model, calibration=data, guard=False, equalize="none", rounding="nearest")
+        onnxqat.insert_qdq(model, data=data, guard=False, equalize="none", rounding="nearest")
         found.append(len(runs))
     monkeypatch.setattr(output_error, "SECONDS", 0.0)
     runs.clear()
-    onnxqat.insert_qdq(model, calibration=data, guard=False, equalize="none", rounding="nearest")
+    onnxqat.insert_qdq(model, data=data, guard=False, equalize="none", rounding="nearest")
     assert found[1] < found[0]
     assert max(runs) == 1

@@ -78,7 +78,7 @@ def test_code_that_exits_is_an_error(arguments: tuple[str, ...], said: str, exit
 
 def test_python_functions_say_so_too(exiting: str) -> None:
     with pytest.raises(InputError) as caught:
-        package.insert_qdq("model.onnx", "onnxruntime-cpu", calibration=f"{exiting}:batches", output="out.onnx")
+        package.insert_qdq("model.onnx", "onnxruntime-cpu", data=f"{exiting}:batches", output="out.onnx")
     assert caught.value.code == "code-exited"
 
 

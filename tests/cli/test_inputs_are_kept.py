@@ -116,7 +116,7 @@ def test_python_functions_keep_what_they_read(folder: Path) -> None:
     infos = inputs.of_graph(io.load("model.onnx").graph)
     for data in ("data.npz", sources.open_data("data.npz", infos)):
         with pytest.raises(UsageError, match="same file"):
-            package.insert_qdq("model.onnx", "onnxruntime-cpu", calibration=data, output="data.npz")
+            package.insert_qdq("model.onnx", "onnxruntime-cpu", data=data, output="data.npz")
     assert Path("data.npz").read_bytes() == content
 
 

@@ -57,9 +57,7 @@ def test_calibrating_gives_what_insert_qdq_gives(
     file = onnxqat.convert_export(module, tmp_path / "m.onnx")
     overrides = Overrides(activation_observer="minmax")  # what a module has that the user calibrates
     held = {"image": images.numpy()}
-    reference = onnxqat.insert_qdq(
-        model, backend, calibration=held, overrides=overrides, equalize=False, fast=True
-    ).model
+    reference = onnxqat.insert_qdq(model, backend, data=held, overrides=overrides, equalize=False, fast=True).model
     ours = onnx.load(file)
     assert ours.graph.node == reference.graph.node
     found, wanted = ({i.name: onnx.numpy_helper.to_array(i) for i in m.graph.initializer} for m in (ours, reference))
@@ -230,7 +228,7 @@ g (float[N,3,8,8] image) => (float[N,8,8,8] y) <float[4,3,1,1] w = {weight(4, 3,
     model = proto(text)
     module = onnxqat.prepare_by_platform(model, "onnxruntime-cpu")
     weights = {id(p) for key, p in module.named_parameters() if key in ("w", "u")}
-    reference = onnxqat.insert_qdq(model, "onnxruntime-cpu", calibration={"image": images.numpy()}, equalize=False)
+    reference = onnxqat.insert_qdq(model, "onnxruntime-cpu", data={"image": images.numpy()}, equalize=False)
     onnxqat.enable_calibration(module)
     module(images)
     onnxqat.enable_quantization(module)
@@ -251,7 +249,7 @@ g (float[N,3,8,8] image) => (float[N,4,6,6] y) <float[4,3,3,3] w = {weight(4, 3,
     module(images)
     onnxqat.enable_quantization(module)
     data = {"image": images.numpy()}
-    reference = onnxqat.insert_qdq(proto(text), "onnxruntime-cpu", calibration=data, batch_norm="keep").model
+    reference = onnxqat.insert_qdq(proto(text), "onnxruntime-cpu", data=data, batch_norm="keep").model
     assert module.prepared.qdq_model.graph.node == reference.graph.node
     assert "BatchNormalization" in {node.op_type for node in reference.graph.node}
 

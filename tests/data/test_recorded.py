@@ -37,7 +37,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for index in range(4):
             pixels = np.random.default_rng(index).integers(0, 256, (14, 14, 3), dtype=np.uint8)
             Image.fromarray(pixels).save(f"images/{index}.png")
-        onnxqat.insert_qdq("model.onnx", calibration="images", preprocess=LINE, output="model.qdq.onnx")
+        onnxqat.insert_qdq("model.onnx", data="images", preprocess=LINE, output="model.qdq.onnx")
     return here
 
 
@@ -66,7 +66,7 @@ def test_insert_records_where_the_file_comes_from(folder: Path) -> None:
 def test_the_same_files_elsewhere_give_the_same_bytes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir("/")
     images, model, output = folder / "images", folder / "model.onnx", folder / "again.onnx"
-    onnxqat.insert_qdq(model, calibration=images, preprocess=LINE, output=output)
+    onnxqat.insert_qdq(model, data=images, preprocess=LINE, output=output)
     assert output.read_bytes() == (folder / "model.qdq.onnx").read_bytes()
 
 

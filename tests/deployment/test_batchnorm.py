@@ -19,7 +19,7 @@ from tests.test_insert_batchnorm import DATA, TEXT
 
 @pytest.mark.parametrize("backend", ["onnxruntime-cpu", "qnn-htp", "tensorrt"])
 def test_bundle_of_a_kept_batchnorm(backend: str, tmp_path: Path) -> None:
-    kept = insert_qdq(proto(TEXT), backend, calibration=DATA, batch_norm="keep").model
+    kept = insert_qdq(proto(TEXT), backend, data=DATA, batch_norm="keep").model
     report = handoff(kept, backend, tmp_path / "bundle", data=DATA, trace=False, tolerance_lsb=8.0)
     assert not report.failures
     made = onnx.load(tmp_path / "bundle" / "model.onnx")
@@ -32,7 +32,7 @@ def test_bundle_of_a_kept_batchnorm(backend: str, tmp_path: Path) -> None:
 
 
 def test_lint_says_that_it_was_kept() -> None:
-    kept = insert_qdq(proto(TEXT), "academic", calibration=DATA, batch_norm="keep").model
+    kept = insert_qdq(proto(TEXT), "academic", data=DATA, batch_norm="keep").model
     found = [f for f in lint(kept).findings if f.code == "batchnorm-unfolded"]
     assert len(found) == 3
     assert all("kept for training" in f.message for f in found)
@@ -40,7 +40,7 @@ def test_lint_says_that_it_was_kept() -> None:
 
 def test_the_command_writes_a_file_that_can_be_trained_on(tmp_path: Path) -> None:
     source = tmp_path / "kept.onnx"
-    insert_qdq(proto(TEXT), "academic", calibration=DATA, batch_norm="keep", output=source)
+    insert_qdq(proto(TEXT), "academic", data=DATA, batch_norm="keep", output=source)
     result = fold_batchnorm(source)
     assert (result.count, result.left) == (3, 0)
     assert result.model == tmp_path / "kept.folded.onnx"
@@ -51,14 +51,14 @@ def test_the_command_writes_a_file_that_can_be_trained_on(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(("backend", "derived", "grids"), [("tensorrt", 0, 3), ("academic", 3, 0)])
 def test_a_backend_decides_about_biases(backend: str, derived: int, grids: int) -> None:
-    kept = insert_qdq(proto(TEXT), "academic", calibration=DATA, batch_norm="keep").model
+    kept = insert_qdq(proto(TEXT), "academic", data=DATA, batch_norm="keep").model
     model = io.load(fold_batchnorm(kept, backend=backend).model)
     assert sum(q.derived_from is not None for q in qdq.quantizers(model)) == derived
     assert sum(qdq.BIAS_GRID in node.metadata_props for node in model.graph) == grids
 
 
 def test_without_any_the_model_is_what_it_was() -> None:
-    plain = insert_qdq(proto(TEXT), "academic", calibration=DATA).model
+    plain = insert_qdq(proto(TEXT), "academic", data=DATA).model
     result = fold_batchnorm(plain)
     assert (result.count, result.left, result.remarks) == (0, 0, ())
     with pytest.raises(UsageError, match="there is no bias"):

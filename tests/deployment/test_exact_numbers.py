@@ -24,7 +24,7 @@ def test_every_node_gives_the_bits_of_the_file(backend: str, tmp_path: Path) -> 
     if compiler is None or compiler.version() is None:
         pytest.skip(f"the compiler of {backend} is not installed")
     x = 3 * np.random.default_rng(1).standard_normal((4, 3, 10, 10)).astype(np.float32)
-    made = onnxqat.insert_qdq(network(), backend, calibration={"x": x}, overrides=Overrides(exact=True)).model
+    made = onnxqat.insert_qdq(network(), backend, data={"x": x}, overrides=Overrides(exact=True)).model
     report = handoff(made, backend, tmp_path / "bundle", data={"x": x}, limit=4)
     assert report.passed
     found = {n.name or n.op_type: n.own_steps for n in report.nodes if n.own_steps is not None}
@@ -46,7 +46,7 @@ def test_silus_give_the_bits_of_the_file(backend: str, tmp_path: Path) -> None:
         pytest.skip(f"the compiler of {backend} is not installed")
     # few bits, as pixels have: OpenVINO adds the zero point before it rounds, which may end between two codes
     x = np.rint(48 * np.random.default_rng(1).standard_normal((1, 3, 64, 64))).astype(np.float32) / 16
-    made = onnxqat.insert_qdq(proto(SILUS), backend, calibration={"x": x}, overrides=Overrides(exact=True)).model
+    made = onnxqat.insert_qdq(proto(SILUS), backend, data={"x": x}, overrides=Overrides(exact=True)).model
     report = handoff(made, backend, tmp_path / "bundle", data={"x": x}, limit=1)
     assert [(n.name, n.own_steps) for n in report.nodes if n.own_steps] == []
     assert [c.largest_steps for c in report.outputs] == [0]
@@ -66,6 +66,6 @@ def test_channels_of_next_to_nothing_in_htp(exact: bool, tmp_path: Path) -> None
     values = onnx.numpy_helper.to_array(tensors["w"]) * np.float32([1, 1e-12, 1e-9, 1]).reshape(4, 1, 1, 1)
     tensors["w"].CopyFrom(onnx.numpy_helper.from_array(values.astype(np.float32), "w"))
     x = np.rint(48 * np.random.default_rng(1).standard_normal((1, 4, 16, 16))).astype(np.float32) / 16
-    made = onnxqat.insert_qdq(model, "qnn-htp", calibration={"x": x}, overrides=Overrides(exact=exact)).model
+    made = onnxqat.insert_qdq(model, "qnn-htp", data={"x": x}, overrides=Overrides(exact=exact)).model
     report = handoff(made, "qnn-htp", tmp_path / "bundle", data={"x": x}, limit=1)
     assert report.outputs[0].largest_steps <= (0 if exact else 1.001)

@@ -96,13 +96,13 @@ def test_openvino_gets_bodies_for_calls(tmp_path: Path) -> None:
         <float[4,3] w = {{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}}> {{ t = MatMul(x, w) y = my.f(t) }} {call}"""
     )
     data = {"x": np.random.default_rng(0).standard_normal((2, 4)).astype(np.float32)}
-    made = insert_qdq(model, "openvino-cpu", calibration=data).model
+    made = insert_qdq(model, "openvino-cpu", data=data).model
     assert made.functions
     assert handoff(made, "openvino-cpu", tmp_path / "bundle", data=data).passed
 
 
 def test_a_backend_without_a_compiler_gets_its_deploy_form(tmp_path: Path) -> None:
-    made = insert_qdq(tiny.pair()[0], "esp-dl", calibration=DATA).model
+    made = insert_qdq(tiny.pair()[0], "esp-dl", data=DATA).model
     report = handoff(made, "esp-dl", tmp_path / "bundle", data=DATA)
     assert report.passed is None
     assert not report.failures
@@ -321,7 +321,7 @@ def test_steps_of_time_are_no_samples_to_score_one_by_one(tmp_path: Path, quick:
     }"""
     data = [{"x": np.random.default_rng(n).normal(size=(6, 4)).astype(np.float32)} for n in range(4)]
     source = networks.with_weights(text)
-    quantized = insert_qdq(source, calibration=data).model
+    quantized = insert_qdq(source, data=data).model
     found = handoff(quantized, "onnxruntime-cpu", tmp_path / "bundle", data=data, float_model=source)
     (score,) = [s for s in found.scores if s.name == "sqnr"]
     assert score.values["compiled"] > 20

@@ -32,7 +32,7 @@ X = np.random.default_rng(1).standard_normal((1, 3, 40, 40)).astype(np.float32) 
 
 def quantized(body: str = SUM, outputs: str = "", mode: str = "linear") -> onnx.ModelProto:
     made: onnx.ModelProto = onnxqat.insert_qdq(
-        proto(TEXT % (outputs, mode, body)), "qnn-htp", calibration={"x": X}, overrides=Overrides(exact=True)
+        proto(TEXT % (outputs, mode, body)), "qnn-htp", data={"x": X}, overrides=Overrides(exact=True)
     ).model
     return made
 
@@ -74,7 +74,7 @@ def test_a_layer_between_two_pyramids() -> None:
     text = TEXT.replace("int64[4] size", f"{inner}, int64[4] size").replace("y = Conv(s, k)", "y = Conv(h, k)")
     body = """s = Add(r, c) g = Conv(s, m, e) t = Resize<mode = "linear">(g, , , less)
         h = Resize<mode = "linear">(t, , , size)"""
-    made = onnxqat.insert_qdq(proto(text % ("", "linear", body)), "qnn-htp", calibration={"x": X}).model
+    made = onnxqat.insert_qdq(proto(text % ("", "linear", body)), "qnn-htp", data={"x": X}).model
     model = ir.to_proto(deploy_form(ir.from_proto(made), schema.load("qnn-htp"), []))
     changed = run_checked(HtpResizeScales(), model, atol=0).model
     assert np.array_equal(run(model)["y"], run(changed)["y"])

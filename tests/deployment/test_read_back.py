@@ -116,7 +116,7 @@ def test_imx500_takes_powers_of_two(tmp_path: Path) -> None:
     from onnxqat.runtime.session import Session
 
     onnx.save(tiny.write(None), tmp_path / "float.onnx")
-    model = insert_qdq(tmp_path / "float.onnx", backend="imx500", calibration={"image": tiny.images(8)}).model
+    model = insert_qdq(tmp_path / "float.onnx", backend="imx500", data={"image": tiny.images(8)}).model
     path = tmp_path / "deploy.onnx"
     io.save(deploy_form(io.load(model), schema.load("imx500"), []), path)
     result = compile_in_process(chosen, path, [FEEDS], artefacts=tmp_path)

@@ -51,7 +51,7 @@ def test_the_same_numbers(name: str) -> None:
 def test_no_code_changes(name: str) -> None:
     shape = tuple(d.dim_value for d in model(name).graph.input[0].type.tensor_type.shape.dim)
     x = np.random.default_rng(0).standard_normal((4 * shape[0], *shape[1:])).astype(np.float32)
-    made = insert_qdq(model(name), "rknn", calibration={"x": x}, batch_size=shape[0], fast=True).model
+    made = insert_qdq(model(name), "rknn", data={"x": x}, batch_size=shape[0], fast=True).model
     deployed = deploy_form(io.load(made), schema.load("rknn"), [])
     inferred = onnx.shape_inference.infer_shapes(ir.to_proto(deployed))
     result = run_checked(RknnLinearLayers(), inferred, atol=1e-6)  # a step is 10,000 times as much

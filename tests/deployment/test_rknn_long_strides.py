@@ -97,7 +97,7 @@ def quantized(given: onnx.ModelProto) -> onnx.ModelProto:
     """The deploy form of `given` for RKNN, calibrated on random data."""
     shape = tuple(d.dim_value for d in given.graph.input[0].type.tensor_type.shape.dim)
     x = np.random.default_rng(0).standard_normal((4, *shape[1:])).astype(np.float32)
-    made = insert_qdq(given, "rknn", calibration={"x": x}, fast=True).model
+    made = insert_qdq(given, "rknn", data={"x": x}, fast=True).model
     deployed = deploy_form(io.load(made), schema.load("rknn"), [])
     return onnx.shape_inference.infer_shapes(ir.to_proto(deployed))
 

@@ -32,7 +32,7 @@ def feeds() -> dict[str, np.ndarray]:
 
 def quantized() -> onnx.ModelProto:
     made: onnx.ModelProto = onnxqat.insert_qdq(
-        proto(PYRAMID), "rknn", calibration=feeds(), overrides=Overrides(exact=True)
+        proto(PYRAMID), "rknn", data=feeds(), overrides=Overrides(exact=True)
     ).model
     return made
 

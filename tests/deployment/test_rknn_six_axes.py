@@ -81,7 +81,7 @@ def test_a_constant_with_scales_along_an_axis() -> None:
 @pytest.mark.parametrize("name", ["one value", "last axis"])
 def test_no_code_changes(name: str) -> None:
     x = np.random.default_rng(0).standard_normal((4, 5, 4, 2, 3, 2)).astype(np.float32)
-    made = insert_qdq(model(name), "rknn", calibration={"x": x}, fast=True).model
+    made = insert_qdq(model(name), "rknn", data={"x": x}, fast=True).model
     deployed = ir.to_proto(deploy_form(io.load(made), schema.load("rknn"), []))
     result = run_checked(RknnSixAxes(), onnx.shape_inference.infer_shapes(deployed), atol=0)
     assert ranks(result.model)[0] == CASES[name][3]

@@ -266,7 +266,7 @@ def test_an_infinity_that_float_does_not_have_is_red_whatever_the_score(
 
 def test_a_file_for_another_target_is_no_pass(tmp_path: Path) -> None:
     """Made for onnxruntime, handed to a target that no compiler here knows."""
-    made = insert_qdq(PLAIN, "onnxruntime-cpu", calibration={"image": IMAGES}).model
+    made = insert_qdq(PLAIN, "onnxruntime-cpu", data={"image": IMAGES}).model
     report = handoff(made, "esp-dl", tmp_path / "bundle", data={"image": IMAGES})
     assert report.passed is False
     assert "made for onnxruntime-cpu, handed to esp-dl" in " ".join(report.failures)
@@ -355,7 +355,7 @@ def test_validate_says_of_a_bundles_file_what_came_of_it(tmp_path: Path, quick: 
 def test_what_commands_make_of_a_bundle_leaves_it_whole(tmp_path: Path, quick: None) -> None:
     bundle = tmp_path / "bundle"
     handoff(QUANTIZED, "onnxruntime-cpu", bundle, data={"image": IMAGES})
-    made = insert_qdq(bundle / "float.onnx", calibration={"image": IMAGES})
+    made = insert_qdq(bundle / "float.onnx", data={"image": IMAGES})
     assert made.model == tmp_path / "bundle.qdq.onnx"
     given = Given("float.onnx", str(bundle / "model.onnx"))
     assert given.improve().endswith(f"-o {tmp_path / 'bundle.tuned.qdq.onnx'}")

@@ -37,14 +37,12 @@ def test_less_noise_on_other_data(model: onnx.ModelProto) -> None:
     wanted = ort_run(model, feeds)["y"]
     found = {}
     for name in ("none", "awq"):
-        made = onnxqat.insert_qdq(
-            model, "tensorrt-int4", calibration={"x": samples()}, equalize=name, rounding="nearest"
-        )
+        made = onnxqat.insert_qdq(model, "tensorrt-int4", data={"x": samples()}, equalize=name, rounding="nearest")
         found[name] = sqnr(ort_run(made.model, feeds)["y"], wanted)
     assert found["awq"] > found["none"] + 0.5
 
 
 def test_nothing_to_do_is_said(model: onnx.ModelProto) -> None:
     """Where activations are quantized too, it is SmoothQuant's place."""
-    made = onnxqat.insert_qdq(model, "tensorrt", calibration={"x": samples()}, equalize="awq", fast=True)
+    made = onnxqat.insert_qdq(model, "tensorrt", data={"x": samples()}, equalize="awq", fast=True)
     assert any("awq found nothing to equalize" in remark.message for remark in made.remarks)

@@ -41,7 +41,7 @@ def samples(count: int = 32) -> np.ndarray:
 def decibels(model: onnx.ModelProto, equalize: str, **overrides: bool) -> float:
     made = onnxqat.insert_qdq(
         model,
-        calibration={"v": samples()},
+        data={"v": samples()},
         equalize=equalize,
         overrides=Overrides(activation_observer="minmax", **overrides),
         guard=False,
@@ -57,9 +57,9 @@ def test_high_biases_are_absorbed(weights: tuple[np.ndarray, np.ndarray]) -> Non
     bias[3] = 100
     model = chain(weights[0], bias, weights[1])
     assert decibels(model, "high-bias-absorption") > decibels(model, "none")
-    made = onnxqat.insert_qdq(model, calibration={"v": samples()}, equalize="high-bias-absorption", fast=True)
+    made = onnxqat.insert_qdq(model, data={"v": samples()}, equalize="high-bias-absorption", fast=True)
     assert any("absorbed" in remark.message for remark in made.remarks)
-    assert not any("absorbed" in r.message for r in onnxqat.insert_qdq(model, calibration={"v": samples()}).remarks)
+    assert not any("absorbed" in r.message for r in onnxqat.insert_qdq(model, data={"v": samples()}).remarks)
 
 
 @pytest.mark.parametrize("per_channel", [False, True])
@@ -74,6 +74,6 @@ def test_outliers_are_split(weights: tuple[np.ndarray, np.ndarray], per_channel:
 
 def test_splitting_grows_the_network_by_its_share(weights: tuple[np.ndarray, np.ndarray]) -> None:
     model = chain(weights[0], np.zeros(CHANNELS), weights[1])
-    made = onnxqat.insert_qdq(model, calibration={"v": samples()}, equalize="outlier-channel-splitting:0.25", fast=True)
+    made = onnxqat.insert_qdq(model, data={"v": samples()}, equalize="outlier-channel-splitting:0.25", fast=True)
     shapes = {i.name: tuple(i.dims) for i in made.model.graph.initializer}
     assert (shapes["w"], shapes["k"]) == ((20, 3, 1, 1), (8, 20, 3, 3))

@@ -47,7 +47,7 @@ def decibels(float_model: onnx.ModelProto, quantized: onnx.ModelProto) -> float:
 def test_as_good_as_by_hand(backend: str) -> None:
     made = [
         onnxqat.insert_qdq(
-            chain(sizes), backend, calibration={"v": samples()}, equalize=equalize, guard=False, rounding="nearest"
+            chain(sizes), backend, data={"v": samples()}, equalize=equalize, guard=False, rounding="nearest"
         )
         for sizes, equalize in ((UNEVEN, True), (EVEN, True), (UNEVEN, False))
     ]
@@ -59,7 +59,7 @@ def test_as_good_as_by_hand(backend: str) -> None:
 
 def test_even_channels_stay_byte_for_byte() -> None:
     model, data = chain(EVEN), {"v": samples()}
-    a, b = (onnxqat.insert_qdq(model, calibration=data, equalize=e, rounding="nearest").model for e in (True, False))
+    a, b = (onnxqat.insert_qdq(model, data=data, equalize=e, rounding="nearest").model for e in (True, False))
     assert a.SerializeToString(deterministic=True) == b.SerializeToString(deterministic=True)
 
 
@@ -71,9 +71,7 @@ def test_across_a_bound_that_cuts_no_channel() -> None:
     relu.input.extend(["zero", "six"])
     model.graph.initializer.extend(numpy_helper.from_array(np.float32(v), n) for n, v in (("zero", 0), ("six", 60)))
     data = {"v": samples()}
-    made, without = (
-        onnxqat.insert_qdq(model, "tidl", calibration=data, equalize=e, guard=False) for e in (True, False)
-    )
+    made, without = (onnxqat.insert_qdq(model, "tidl", data=data, equalize=e, guard=False) for e in (True, False))
     assert any("equalized between" in r.message for r in made.remarks)
     assert [node.op_type for node in made.model.graph.node].count("Clip") == 1
     assert decibels(model, made.model) > decibels(model, without.model) + 6
@@ -82,16 +80,16 @@ def test_across_a_bound_that_cuts_no_channel() -> None:
 def test_left_out_nodes_and_none() -> None:
     data = {"v": samples()}
     for keywords in ({"overrides": Overrides(exclude=("second",))}, {"equalize": "none"}, {"fast": True}):
-        made = onnxqat.insert_qdq(chain(UNEVEN), calibration=data, rounding="nearest", **keywords)
+        made = onnxqat.insert_qdq(chain(UNEVEN), data=data, rounding="nearest", **keywords)
         assert not any("equalized" in r.message for r in made.remarks)
 
 
 def test_too_few_samples_tell_nothing() -> None:
     """A name is an order; auto wants to see that it helps."""
     data = {"v": samples(8)}
-    auto = onnxqat.insert_qdq(chain(UNEVEN), calibration=data, rounding="nearest")
+    auto = onnxqat.insert_qdq(chain(UNEVEN), data=data, rounding="nearest")
     assert any("held-out" in r.message for r in auto.remarks)
-    named = onnxqat.insert_qdq(chain(UNEVEN), calibration=data, fast=True, equalize="cross-layer-equalization")
+    named = onnxqat.insert_qdq(chain(UNEVEN), data=data, fast=True, equalize="cross-layer-equalization")
     assert any("equalized between" in r.message for r in named.remarks)
 
 

@@ -56,7 +56,7 @@ def test_small_channels_keep_their_codes(model: onnx.ModelProto, backend: str) -
     overrides = Overrides(activation_observer="minmax")  # the range that covers all channels
     with_it, without = (
         onnxqat.insert_qdq(
-            model, backend, calibration={"v": samples()}, overrides=overrides, equalize=on, guard=False, fast=True
+            model, backend, data={"v": samples()}, overrides=overrides, equalize=on, guard=False, fast=True
         )
         for on in (True, False)
     )
@@ -68,7 +68,7 @@ def test_small_channels_keep_their_codes(model: onnx.ModelProto, backend: str) -
 
 def test_exact_scales(model: onnx.ModelProto) -> None:
     """The factors lie on the grid of a power-of-two scale: the constant of the product loses nothing."""
-    result = onnxqat.insert_qdq(model, calibration={"v": samples()}, overrides=Overrides(exact=True))
+    result = onnxqat.insert_qdq(model, data={"v": samples()}, overrides=Overrides(exact=True))
     constants = {i.name: numpy_helper.to_array(i) for i in result.model.graph.initializer}
     factors = constants["x_factors"]
     scale = constants[next(name for name in constants if name.startswith("x_factors") and name.endswith("_scale"))]
@@ -77,22 +77,22 @@ def test_exact_scales(model: onnx.ModelProto) -> None:
 
 def test_left_out_nodes_stay_as_they_are(model: onnx.ModelProto) -> None:
     overrides = Overrides(exclude=("first",))
-    assert restores(onnxqat.insert_qdq(model, calibration={"v": samples()}, overrides=overrides).model) == 0
+    assert restores(onnxqat.insert_qdq(model, data={"v": samples()}, overrides=overrides).model) == 0
 
 
 def test_weights_per_tensor(model: onnx.ModelProto) -> None:
     overrides = Overrides(per_channel=False)
-    assert restores(onnxqat.insert_qdq(model, calibration={"v": samples()}, overrides=overrides).model) == 0
+    assert restores(onnxqat.insert_qdq(model, data={"v": samples()}, overrides=overrides).model) == 0
 
 
 def test_data_that_can_be_read_once(model: onnx.ModelProto) -> None:
     def batches() -> Iterator[np.ndarray]:
         yield samples()
 
-    result = onnxqat.insert_qdq(model, calibration=batches())
+    result = onnxqat.insert_qdq(model, data=batches())
     assert restores(result.model) == 0
     assert any("read only once" in remark.message for remark in result.remarks)
-    assert restores(onnxqat.insert_qdq(model, calibration=batches).model) == 1
+    assert restores(onnxqat.insert_qdq(model, data=batches).model) == 1
 
 
 def test_random_data_decides_nothing(model: onnx.ModelProto) -> None:
@@ -101,5 +101,5 @@ def test_random_data_decides_nothing(model: onnx.ModelProto) -> None:
 
 def test_odd_sums(model: onnx.ModelProto) -> None:
     """HTP rounds ties of products up, and these meet none. That MatMul has one scale a tensor there is no matter."""
-    result = onnxqat.insert_qdq(model, "qnn-htp", calibration={"v": samples()}, overrides=Overrides(exact=True))
+    result = onnxqat.insert_qdq(model, "qnn-htp", data={"v": samples()}, overrides=Overrides(exact=True))
     assert restores(result.model) == 1

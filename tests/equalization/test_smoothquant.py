@@ -54,7 +54,7 @@ def test_as_good_as_by_hand(outlying: tuple[np.ndarray, np.ndarray], backend: st
         ("none", reference, "none"),
     ):
         made = onnxqat.insert_qdq(
-            source, backend, calibration={"x": samples()}, equalize=equalize, guard=False, rounding="nearest"
+            source, backend, data={"x": samples()}, equalize=equalize, guard=False, rounding="nearest"
         )
         found[name] = sqnr(ort_run(made.model, {"x": samples(4)})["y"], wanted)
     assert found["auto"] > found["by hand"] - 2
@@ -64,7 +64,7 @@ def test_as_good_as_by_hand(outlying: tuple[np.ndarray, np.ndarray], backend: st
 def test_even_channels_stay(outlying: tuple[np.ndarray, np.ndarray]) -> None:
     even = model(np.ones(CHANNELS), outlying[1] * outlying[0][:, None], bias=False)
     data = {"x": samples()}
-    a, b = (onnxqat.insert_qdq(even, calibration=data, equalize=e, rounding="nearest").model for e in (True, False))
+    a, b = (onnxqat.insert_qdq(even, data=data, equalize=e, rounding="nearest").model for e in (True, False))
     assert a.SerializeToString(deterministic=True) == b.SerializeToString(deterministic=True)
 
 
@@ -72,7 +72,7 @@ def test_the_exponent_follows_the_name(outlying: tuple[np.ndarray, np.ndarray]) 
     source = model(*outlying, bias=False)
     weights = []
     for name in ("smoothquant", "smoothquant:0.5", "smoothquant:0.9"):
-        made = onnxqat.insert_qdq(source, calibration={"x": samples()}, equalize=name, rounding="nearest", guard=False)
+        made = onnxqat.insert_qdq(source, data={"x": samples()}, equalize=name, rounding="nearest", guard=False)
         weights.append(next(numpy_helper.to_array(i) for i in made.model.graph.initializer if i.name == "gamma"))
     np.testing.assert_array_equal(weights[0], weights[1])
     assert np.ptp(weights[2]) < np.ptp(weights[0])

@@ -221,7 +221,7 @@ def exported(title: str) -> onnx.ModelProto:
 def quantized(title: str, backend: str) -> InsertResult:
     """The same with pairs, calibrated on the example."""
     calibration = {"x": example(ROWS[title]).numpy()}
-    return insert_qdq(exported(title), backend, calibration=calibration, batch_size=BATCH, equalize=False, fast=True)
+    return insert_qdq(exported(title), backend, data=calibration, batch_size=BATCH, equalize=False, fast=True)
 
 
 def operators(title: str) -> list[str]:

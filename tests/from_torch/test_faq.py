@@ -177,7 +177,7 @@ def test_an_operator_of_ones_own_stays_opaque() -> None:
     assert any("onnxruntime does not know" in r.message for r in found.remarks)
     with pytest.raises(UnsupportedError, match=r"my\.domain\.Twice"):
         to_torch(found.model)
-    quantized = onnxqat.insert_qdq(io.to_proto(found.model), calibration={"input": image(4).numpy()})
+    quantized = onnxqat.insert_qdq(io.to_proto(found.model), data={"input": image(4).numpy()})
     assert quantized.quantizers["weight"] == 1
 
 

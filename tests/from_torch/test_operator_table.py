@@ -126,9 +126,7 @@ def test_recurrent_weights_beside_another_backend() -> None:
     first = table.quantized(title, "tsqat")
     calibration = {"x": table.example(table.ROWS[title]).numpy()}
     overrides = onnxqat.placement.table_overrides.Overrides(include=("/operator/*",), weight_bits=8)
-    both_ = onnxqat.insert_qdq(
-        first.model, "academic", calibration=calibration, keep=True, overrides=overrides, fast=True
-    )
+    both_ = onnxqat.insert_qdq(first.model, "academic", data=calibration, keep=True, overrides=overrides, fast=True)
     assert both_.quantizers["weight"] == first.quantizers["weight"] + 2
     go_round(title, both_.model)
 
@@ -157,7 +155,7 @@ def test_rows_of_the_newer_exporter() -> None:
     model = io.to_proto(found.model)
     operators = {n.op_type for n in model.graph.node}
     assert [t for t in titles if not operators & {*table.ROWS[t].forms} and "BatchNorm" not in t] == []
-    result = onnxqat.insert_qdq(model, "onnxruntime-cpu", calibration={"x": x.numpy()}, equalize=False, fast=True)
+    result = onnxqat.insert_qdq(model, "onnxruntime-cpu", data={"x": x.numpy()}, equalize=False, fast=True)
     module = to_torch(result.model, quantizer_factory=methods.factory("lsq"))
     assert_float_state(module, result.model, model, x)
     assert_same_codes(both(module, result.model, x))

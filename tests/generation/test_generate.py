@@ -52,7 +52,7 @@ def test_samples_calibrate_and_are_scored(tmp_path: Path) -> None:
     feeds = np.load(found.files[1])
     assert feeds["input_ids"].shape == (4, 1)
     assert feeds["past_key_values.0.key"].shape == (4, 1, 6, tiny_decoder.WIDTH)
-    result = onnxqat.insert_qdq(tmp_path / "decoder.onnx", calibration=tmp_path / "steps", fast=True)
+    result = onnxqat.insert_qdq(tmp_path / "decoder.onnx", data=tmp_path / "steps", fast=True)
     quantized = {edge.tensor for edge in result.plan.edges}
     assert "past_key_values.0.key" in quantized
     predict = Predictor.of(result.model)

@@ -17,7 +17,7 @@ def quantized(backend: str) -> onnx.ModelProto:
     """The decoder with pairs, calibrated on a step whose cache holds other values than it adds."""
     old = np.random.default_rng(2).normal(size=(8, 1, 4, tiny_decoder.WIDTH)).astype(np.float32)
     data = {"input_ids": tiny_decoder.prompts(8), **dict.fromkeys(CACHE, old)}
-    return onnxqat.insert_qdq(tiny_decoder.model(), backend=backend, calibration=data, fast=True).model
+    return onnxqat.insert_qdq(tiny_decoder.model(), backend=backend, data=data, fast=True).model
 
 
 def quantizer(model: onnx.ModelProto, past: str) -> onnx.NodeProto:

@@ -84,7 +84,7 @@ def test_calibration_names_the_origin() -> None:
 def test_training_names_the_origin_and_not_the_mask() -> None:
     model, random = attention(), np.random.default_rng(0)
     data = random.standard_normal((4, 4, 4)).astype(np.float32)
-    quantized = insert_qdq(model, calibration=data).model
+    quantized = insert_qdq(model, data=data).model
 
     class Broken:
         """Cross entropy with a gradient that is not finite."""

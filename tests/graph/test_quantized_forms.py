@@ -28,8 +28,8 @@ def dynamic(tmp_path: Path) -> onnx.ModelProto:
 
 def test_dynamic_quantization_is_not_quantized_twice(dynamic: onnx.ModelProto, tmp_path: Path) -> None:
     for command in (
-        lambda: onnxqat.insert_qdq(dynamic, calibration=DATA),
-        lambda: onnxqat.insert_qdq(dynamic, calibration=DATA, keep=True),
+        lambda: onnxqat.insert_qdq(dynamic, data=DATA),
+        lambda: onnxqat.insert_qdq(dynamic, data=DATA, keep=True),
         lambda: onnxqat.finetune(dynamic, DATA, max_steps=1, device="cpu"),
         lambda: onnxqat.handoff(dynamic, "onnxruntime-cpu", tmp_path / "bundle"),
         lambda: onnxqat.validate(onnx.parser.parse_model(FLOAT), dynamic, DATA),
@@ -43,7 +43,7 @@ def test_dynamic_quantization_is_not_quantized_twice(dynamic: onnx.ModelProto, t
 def test_quantizers_of_a_vendor_are_named_with_their_tool() -> None:
     model = onnx.parser.parse_model(VENDOR)
     with pytest.raises(ModelError, match=r"those of Brevitas \(onnx.brevitas.Quant\)"):
-        onnxqat.insert_qdq(model, calibration=DATA)
+        onnxqat.insert_qdq(model, data=DATA)
     findings = {finding.code: finding.message for finding in onnxqat.lint(model).findings}
     assert findings["vendor-quantizers"] == "1 node of Quant, domain onnx.brevitas (Brevitas)"
 

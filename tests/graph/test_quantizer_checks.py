@@ -31,7 +31,7 @@ def commands(folder: Path) -> dict[str, Callable[[Any], Any]]:
     """Everything that reads a quantized model, as a function of the model."""
     return {
         "to_torch": onnxqat.to_torch,
-        "insert": lambda m: onnxqat.insert_qdq(m, "onnxruntime-cpu", calibration=DATA, keep=True),
+        "insert": lambda m: onnxqat.insert_qdq(m, "onnxruntime-cpu", data=DATA, keep=True),
         "validate": lambda m: onnxqat.validate(model("y = Relu(x)"), m, DATA),
         "handoff": lambda m: onnxqat.handoff(m, "onnxruntime-cpu", folder / "bundle"),
     }

@@ -19,7 +19,7 @@ def insert(backend: str, *, exact: bool, fast: bool) -> InsertResult:
     return onnxqat.insert_qdq(
         networks.with_weights(TEXT),
         backend,
-        calibration={"x": images()},
+        data={"x": images()},
         overrides=Overrides(exact=exact),
         fast=fast,
         guard=False,
@@ -48,7 +48,7 @@ def test_nothing_is_compared_where_nobody_asks() -> None:
     assert cost(insert("onnxruntime-cpu", exact=False, fast=False)) == []
     assert cost(insert("onnxruntime-cpu", exact=True, fast=True)) == []
     once = onnxqat.insert_qdq(
-        networks.with_weights(TEXT), calibration=lambda: iter([images()]), overrides=Overrides(exact=True), guard=False
+        networks.with_weights(TEXT), data=lambda: iter([images()]), overrides=Overrides(exact=True), guard=False
     )
     assert len(cost(once)) == 1
     drawn = onnxqat.insert_qdq(networks.with_weights(TEXT), random_data=True, overrides=Overrides(exact=True))

@@ -30,7 +30,7 @@ from tests.insertion import culprits
 def insert(made: culprits.Made, backend: str = "onnxruntime-cpu", **options: object) -> InsertResult:
     """Without equalization, which would relieve uneven channels before the guard sees them."""
     model, data = made
-    return onnxqat.insert_qdq(ir.from_proto(model), backend, calibration=data, equalize=(), **options)
+    return onnxqat.insert_qdq(ir.from_proto(model), backend, data=data, equalize=(), **options)
 
 
 def quantized(result: InsertResult) -> dict[str, int]:
@@ -214,7 +214,7 @@ def test_nothing_is_done_above_the_floor_and_on_data_that_are_read_once() -> Non
     model = w.model([3, 8, 8], {"y": [4, 8, 8]})
     assert insert((model, {"x": culprits.images()})).guard is None
     once = iter([{"x": culprits.images()}])
-    result = onnxqat.insert_qdq(model, calibration=once, equalize=False)
+    result = onnxqat.insert_qdq(model, data=once, equalize=False)
     assert (result.guard, result.trial) == (None, None)
     assert "read only once" in next(r.message for r in result.remarks if r.source == "guard")
 
@@ -231,7 +231,7 @@ def test_exact_stays_exact(backend: str) -> None:
 def test_quantizers_that_the_file_had_stay() -> None:
     model, data = culprits.cancelled()
     first = insert((model, data), overrides=Overrides(include=("conv0",)))
-    result = onnxqat.insert_qdq(first.model, calibration=data, keep=True)
+    result = onnxqat.insert_qdq(first.model, data=data, keep=True)
     assert worst(result) > AMBER_SQNR
     assert {"x", "relu1"} <= set(quantized(result))
     assert "wide" not in quantized(result)

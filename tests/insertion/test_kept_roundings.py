@@ -37,7 +37,7 @@ def test_layers_are_rounded_in_turn_once_for_each_choice_of_ranges(
 
     def made(name: str) -> list[bytes]:
         onnxqat.insert_qdq(
-            tmp_path / "deep.onnx", calibration=data, overrides=Overrides(weight_bits=4), guard=False, equalize=False,
+            tmp_path / "deep.onnx", data=data, overrides=Overrides(weight_bits=4), guard=False, equalize=False,
             output=tmp_path / name,
         )  # fmt: skip
         return [i.raw_data for i in onnx.load(tmp_path / name).graph.initializer]

@@ -41,7 +41,7 @@ def test_weights_alone_need_none_and_are_the_same_with_some() -> None:
     assert metadata["onnxqat.calibration"] == "none"
     assert "onnxqat.data" not in metadata
     data = {"x": np.random.default_rng(0).standard_normal((8, 256)).astype(np.float32)}
-    given = onnxqat.insert_qdq(networks.with_weights(TEXT), "tensorrt-int4", calibration=data)
+    given = onnxqat.insert_qdq(networks.with_weights(TEXT), "tensorrt-int4", data=data)
     scales = [
         {q.tensor: q.qparams.scale for q in qdq.quantizers(io.load(r.model), every=True)} for r in (result, given)
     ]

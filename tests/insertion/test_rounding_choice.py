@@ -76,7 +76,7 @@ def weights(model: onnx.ModelProto) -> np.ndarray:
 def test_rounding_on_data_is_the_default(kind: str) -> None:
     model, data = network(kind), {"x": samples(kind, 128)}
     overrides = Overrides(activation_type="uint16")
-    options = {"calibration": data, "overrides": overrides, "guard": False}
+    options = {"data": data, "overrides": overrides, "guard": False}
     fresh = {"x": samples(kind, 64, seed=2) * np.float32(0.7)}  # inside the ranges that calibration saw
     wanted = ort_run(model, fresh)["y"]
     errors = {}
@@ -89,7 +89,7 @@ def test_rounding_on_data_is_the_default(kind: str) -> None:
 def test_narrow_weights_of_a_model_in_memory_stay() -> None:
     """Training would have no file of the float model to take for its teacher."""
     made = onnxqat.insert_qdq(
-        network("conv"), calibration={"x": samples("conv", 128)}, overrides=Overrides(weight_bits=4), guard=False
+        network("conv"), data={"x": samples("conv", 128)}, overrides=Overrides(weight_bits=4), guard=False
     )
     np.testing.assert_array_equal(weights(made.model), weights_of(network("conv")))
     assert any('rounding="gptq"' in remark.message for remark in made.remarks)
@@ -99,7 +99,7 @@ def test_narrow_weights_of_a_model_in_memory_stay() -> None:
 def test_narrow_weights_of_a_file_are_rounded_on_the_data(tmp_path: Path) -> None:
     path = tmp_path / "float.onnx"
     onnx.save(network("conv"), path)
-    options = {"calibration": {"x": samples("conv", 128)}, "overrides": Overrides(weight_bits=4), "guard": False}
+    options = {"data": {"x": samples("conv", 128)}, "overrides": Overrides(weight_bits=4), "guard": False}
     made = onnx.load(onnxqat.insert_qdq(path, **options).model)
     assert not np.array_equal(weights(made), weights_of(network("conv")))
     assert {entry.key: entry.value for entry in made.metadata_props}[notes.ROUNDED_BITS] == "4"
@@ -109,7 +109,7 @@ def test_narrow_weights_of_a_file_are_rounded_on_the_data(tmp_path: Path) -> Non
 def test_narrow_weights_stay_near_the_float_ones(bits: int) -> None:
     """Training starts from them: each is within its code, and most are as they were."""
     model = network("conv")
-    options = {"calibration": {"x": samples("conv", 128)}, "guard": False}
+    options = {"data": {"x": samples("conv", 128)}, "guard": False}
     overrides = Overrides(weight_bits=bits)
     made, fast = (
         onnxqat.insert_qdq(model, overrides=overrides, rounding=name, **options).model
@@ -125,16 +125,14 @@ def test_narrow_weights_stay_near_the_float_ones(bits: int) -> None:
 def test_few_samples_and_fast_leave_weights() -> None:
     model = network("conv")
     for count, options in ((8, {}), (128, {"fast": True})):
-        made = onnxqat.insert_qdq(model, calibration={"x": samples("conv", count)}, **options).model
+        made = onnxqat.insert_qdq(model, data={"x": samples("conv", count)}, **options).model
         np.testing.assert_array_equal(weights(made), weights_of(model))
 
 
 def test_gptq_is_compensated_rounding() -> None:
     model, data = network("conv"), {"x": samples("conv", 128)}
     made = [
-        onnxqat.insert_qdq(
-            model, calibration=data, rounding=name, overrides=Overrides(weight_bits=4), guard=False
-        ).model
+        onnxqat.insert_qdq(model, data=data, rounding=name, overrides=Overrides(weight_bits=4), guard=False).model
         for name in ("gptq", "compensated")
     ]
     np.testing.assert_array_equal(weights(made[0]), weights(made[1]))
@@ -144,7 +142,7 @@ def test_gptq_is_compensated_rounding() -> None:
 def test_bias_correction_with_nearest_codes() -> None:
     """The mean error goes, and weights stay; without it, rounding on data leaves biases."""
     model, data = network("conv"), {"x": samples("conv", 128)}
-    options = {"calibration": data, "overrides": Overrides(weight_bits=3), "guard": False}
+    options = {"data": data, "overrides": Overrides(weight_bits=3), "guard": False}
     fresh = {"x": samples("conv", 64, seed=2)}
     wanted = ort_run(model, fresh)["y"]
 
@@ -175,7 +173,7 @@ def test_the_constant_of_an_add_is_the_bias_of_a_matmul() -> None:
     )
     model.graph.initializer.append(onnx.numpy_helper.from_array(np.zeros(8, np.float32), "b"))
     made = onnxqat.insert_qdq(
-        model, "tensorrt-int4", calibration={"x": samples("matmul", 128)}, rounding="nearest", bias_correction=True
+        model, "tensorrt-int4", data={"x": samples("matmul", 128)}, rounding="nearest", bias_correction=True
     )
     fresh = {"x": samples("matmul", 64, seed=2)}
     error = (ort_run(made.model, fresh)["y"] - ort_run(model, fresh)["y"]).mean(axis=(0, 1))
@@ -232,7 +230,7 @@ def test_layers_take_turns_where_that_helps_on_other_data(
     monkeypatch.setattr(rounding_choice._Comparison, "best", watched)
     data = {"x": np.random.default_rng(1).standard_normal((count, 24)).astype(np.float32)}
     onnxqat.insert_qdq(
-        tmp_path / "deep.onnx", calibration=data, overrides=Overrides(weight_bits=4), rounding=rounding, guard=False,
+        tmp_path / "deep.onnx", data=data, overrides=Overrides(weight_bits=4), rounding=rounding, guard=False,
         equalize=False, output=tmp_path / "made.onnx",
     )  # fmt: skip
     [(noise, taken)] = compared
@@ -270,7 +268,7 @@ def test_single_layers_of_few_bits_take_turns_too(
     monkeypatch.setattr(rounding_choice._Comparison, "best", watched)
     data = {"x": np.random.default_rng(1).standard_normal((40, 24)).astype(np.float32)}
     onnxqat.insert_qdq(
-        tmp_path / "deep.onnx", calibration=data, overrides=Overrides(weight_bits=bits, node_bits=(node_bits,)),
+        tmp_path / "deep.onnx", data=data, overrides=Overrides(weight_bits=bits, node_bits=(node_bits,)),
         guard=False, equalize=False, output=tmp_path / "made.onnx",
     )  # fmt: skip
     assert compared == [ways]
@@ -284,7 +282,7 @@ def test_layers_are_rounded_alone_where_nothing_can_be_compared(monkeypatch: pyt
 
     monkeypatch.setattr(rounding_choice._Comparison, "best", refuse)
     data = {"x": np.random.default_rng(1).standard_normal((40, 24)).astype(np.float32)}
-    options = {"calibration": data, "overrides": Overrides(weight_bits=4), "guard": False, "equalize": False}
+    options = {"data": data, "overrides": Overrides(weight_bits=4), "guard": False, "equalize": False}
     made = onnxqat.insert_qdq(deep(2), rounding="gptq", **options).model
     monkeypatch.setattr(rounding_choice, "_turns", lambda model, placements, insert: None)
     alone = onnxqat.insert_qdq(deep(2), rounding="gptq", **options).model

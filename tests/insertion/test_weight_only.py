@@ -73,7 +73,7 @@ def test_types_and_blocks(kind: str, block: int) -> None:
 def test_smaller_blocks_and_rounding_on_data_have_less_error() -> None:
     data = samples(128, 1)
     errors = {
-        (block, name): error(made(weight_only="int4", block_size=block, rounding=name, calibration=data))
+        (block, name): error(made(weight_only="int4", block_size=block, rounding=name, data=data))
         for block in (96, 16)
         for name in ("nearest", "gptq")
     }

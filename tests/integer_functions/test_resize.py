@@ -33,7 +33,7 @@ def images(count: int = 4) -> np.ndarray:
 
 def quantized(mode: str = "half_pixel") -> onnx.ModelProto:
     model = networks.with_weights(TEXT.replace("MODE", mode))
-    found = onnxqat.insert_qdq(model, calibration={"x": images(8)}, overrides=Overrides(integer="resize"))
+    found = onnxqat.insert_qdq(model, data={"x": images(8)}, overrides=Overrides(integer="resize"))
     return found.model
 
 

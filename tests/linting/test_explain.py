@@ -47,7 +47,7 @@ def test_rules_of_a_backend() -> None:
 
 
 def test_why_nodes_are_float() -> None:
-    made = insert_qdq(proto(FLOAT), calibration=DATA, overrides=Overrides(exclude=("last",))).model
+    made = insert_qdq(proto(FLOAT), data=DATA, overrides=Overrides(exclude=("last",))).model
     found = explain(made)
     reasons = {f.node: f.reason for f in found.float_nodes}
     assert reasons["last"] == "excluded by 'last'"

@@ -14,7 +14,7 @@ DATA = {"x": np.random.default_rng(4).normal(size=(12, 3, 8, 8)).astype(np.float
 
 def errors(text: str, made_for: str, target: str) -> set[str]:
     model = onnx.parser.parse_model(text)
-    made = onnxqat.insert_qdq(model, backend=made_for, calibration=DATA, guard=False).model
+    made = onnxqat.insert_qdq(model, backend=made_for, data=DATA, guard=False).model
     return {f.code for f in lint(made, backend=target).findings if f.severity == "error"}
 
 

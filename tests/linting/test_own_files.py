@@ -26,7 +26,7 @@ def findings(nodes: list[Any], data: dict[str, Any], overrides: Overrides, **con
         [numpy_helper.from_array(np.asarray(value, np.float32), name) for name, value in constants.items()],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
-    made = onnxqat.insert_qdq(model, "qnn-htp", calibration=data, overrides=overrides, guard=False).model
+    made = onnxqat.insert_qdq(model, "qnn-htp", data=data, overrides=overrides, guard=False).model
     del made.metadata_props[:]  # the record of the widths, which the guard does not write
     return [f for f in onnxqat.lint(made, "qnn-htp").findings if f.severity != "note"]
 

@@ -65,7 +65,7 @@ def data(found: onnx.ModelProto) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize(("name", "backend"), pairs([*MODELS], schema.names()))
 def test_own_output_is_clean(name: str, backend: str) -> None:
-    result = insert_qdq(model(name), backend, calibration=data(model(name)))
+    result = insert_qdq(model(name), backend, data=data(model(name)))
     if not sum(result.quantizers.values()):
         return  # tables of weights alone have no row for any operator of some of these models
     report = lint(result.model, backend)
@@ -77,7 +77,7 @@ def test_own_output_is_clean(name: str, backend: str) -> None:
 def test_own_output_with_exact_is_clean(backend: str) -> None:
     """Down to notes that a pair is of no use: it stands in front of SiLUs where the table fuses them."""
     found = model("gated")
-    result = insert_qdq(found, backend, calibration=data(found), overrides=Overrides(exact=True))
+    result = insert_qdq(found, backend, data=data(found), overrides=Overrides(exact=True))
     report = lint(result.model, backend)
     findings = [(f.code, f.node, f.message) for f in report.findings if f.severity != "note" or "pair" in f.code]
     assert findings == []
@@ -87,6 +87,6 @@ def test_integers_that_the_caller_gives_are_quantized() -> None:
     text = """g (uint8[1,4] codes) => (float[1,2] y) <float s = {0.02}, uint8 z = {128}, float[4,2] w = {1,2,3,4,5,6,7,8}> {
         x = DequantizeLinear(codes, s, z) y = MatMul(x, w) }"""
     codes = np.random.default_rng(0).integers(0, 255, (1, 4)).astype(np.uint8)
-    result = insert_qdq(proto(text), calibration={"codes": codes}, keep=True)
+    result = insert_qdq(proto(text), data={"codes": codes}, keep=True)
     assert result.quantizers["weight"] == 1
     assert not lint(result.model, "onnxruntime-cpu").count("warning")

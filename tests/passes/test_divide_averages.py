@@ -100,7 +100,7 @@ def test_openvino_gives_the_bits_of_the_file(count: int, tmp_path: Path) -> None
     insert_qdq(
         parse(TIES.replace("C", str(count))),
         "openvino-cpu",
-        calibration={"x": x},
+        data={"x": x},
         overrides=Overrides(exact=True),
         output=path,
     )

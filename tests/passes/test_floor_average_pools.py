@@ -56,7 +56,7 @@ def test_integers_count_as_the_file_says(backend: str, pads: str) -> None:
     """With both attributes the default session of onnxruntime was at 16 dB from the file as written."""
     source = INSIDE.replace("ATTRIBUTES", f"strides=[2,2], pads=[{pads}], ceil_mode=1, count_include_pad=1")
     x = {"x": np.random.default_rng(0).normal(size=(1, 2, 10, 8)).astype(np.float32)}
-    model = insert_qdq(parse(NEWER + source), backend, calibration=x).model
+    model = insert_qdq(parse(NEWER + source), backend, data=x).model
     assert isinstance(model, onnx.ModelProto)
     written = ort_run(model, x)["y"]
     default = Session(io.load(model), optimize=True, precise=True).run(x)["y"]  # these chips add products at 32 bits

@@ -33,7 +33,7 @@ def float_model() -> onnx.ModelProto:
 )
 def test_there_and_back(backend: str, dtype: int) -> None:
     x = {"x": np.random.default_rng(1).standard_normal((2, 20)).astype(np.float32)}
-    train = insert_qdq(float_model(), backend, calibration=x).model
+    train = insert_qdq(float_model(), backend, data=x).model
     deploy = DeployForm().run(train).model
     onnx.checker.check_model(deploy, full_check=True)
     stored = {t.name: t.data_type for t in deploy.graph.initializer}
@@ -52,6 +52,6 @@ def test_there_and_back(backend: str, dtype: int) -> None:
 def test_stripped(backend: str) -> None:
     model = float_model()
     x = {"x": np.random.default_rng(1).standard_normal((2, 20)).astype(np.float32)}
-    stripped = StripQdq().run(insert_qdq(model, backend, calibration=x).model).model
+    stripped = StripQdq().run(insert_qdq(model, backend, data=x).model).model
     assert not qdq.is_quantized(io.load(stripped))
     np.testing.assert_allclose(ort_run(stripped, x)["y"], ort_run(model, x)["y"], rtol=1e-5, atol=1e-6)

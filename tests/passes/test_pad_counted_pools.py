@@ -68,7 +68,7 @@ def test_sizes_that_are_not_known(attributes: str) -> None:
 
 def made(backend: str, padding: str = PADDINGS[0]) -> onnx.ModelProto:
     data = {"x": np.random.default_rng(0).normal(size=(1, 2, 6, 6)).astype(np.float32)}
-    result = insert_qdq(parse(INSIDE.replace("ATTRIBUTES", padding)), backend, calibration=data).model
+    result = insert_qdq(parse(INSIDE.replace("ATTRIBUTES", padding)), backend, data=data).model
     assert isinstance(result, onnx.ModelProto)
     return result
 

@@ -44,7 +44,7 @@ def test_the_default_session_takes_it_between_integer_convolutions(resize: str) 
     weight = np.random.default_rng(0).standard_normal((8, 8, 1, 1)).astype(np.float32)
     model.graph.initializer.append(numpy_helper.from_array(weight, "w"))
     data = {"x": np.random.default_rng(1).standard_normal((4, 8, 6, 6)).astype(np.float32)}
-    quantized = insert_qdq(model, "onnxruntime-cpu", calibration=data).model
+    quantized = insert_qdq(model, "onnxruntime-cpu", data=data).model
     session = onnxruntime.InferenceSession(quantized.SerializeToString(), providers=["CPUExecutionProvider"])
     (found,), wanted = session.run(None, data), ort_run(model, data)["y"]
     assert np.abs(np.asarray(found) - wanted).max() < 0.1 * np.abs(wanted).max()

@@ -105,6 +105,6 @@ def test_sessions_compute_the_same(middle: str, exclude: tuple[str, ...]) -> Non
     (stored,) = (t for t in model.graph.initializer if t.name == "k")
     stored.CopyFrom(onnx.numpy_helper.from_array(kernel, "k"))
     x = np.random.default_rng(0).normal(size=(1, 2, 10, 10)).astype(np.float32)
-    result = onnxqat.insert_qdq(model, calibration={"x": x}, overrides=Overrides(exclude=exclude))
+    result = onnxqat.insert_qdq(model, data={"x": x}, overrides=Overrides(exclude=exclude))
     written, optimized = (run(result.model, x, optimize=optimize) for optimize in (False, True))
     assert np.square(written - optimized).sum() < 1e-4 * np.square(written).sum(), "40 dB: single steps"

@@ -79,7 +79,7 @@ def test_openvino_takes_what_is_inserted(gathered: bool) -> None:
         {"x": draw.integers(0, 9, (1, 8)) if gathered else draw.normal(size=(1, 8, 4)).astype(np.float32)}
         for _ in range(4)
     ]
-    made = insert_qdq(proto(body), BACKEND, calibration=feeds).model
+    made = insert_qdq(proto(body), BACKEND, data=feeds).model
     assert isinstance(made, onnx.ModelProto)
     core = openvino.Core()
     compiled = core.compile_model(core.read_model(made.SerializeToString()), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})

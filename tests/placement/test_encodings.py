@@ -32,7 +32,7 @@ def model() -> onnx.ModelProto:
 def quantized(model: onnx.ModelProto, backend: str, *files: Path, samples: int | None = 16, **options: Any) -> ir.Model:
     chosen = Overrides(encodings=tuple(map(str, files)), **options)
     data = None if samples is None else {"image": tiny.images(samples, seed=samples)}
-    result = onnxqat.insert_qdq(model, backend, calibration=data, overrides=chosen, fast=True, guard=False)
+    result = onnxqat.insert_qdq(model, backend, data=data, overrides=chosen, fast=True, guard=False)
     return ir.from_proto(result.model)
 
 
@@ -144,7 +144,7 @@ def test_what_is_not_quantized_is_not_needed(model: onnx.ModelProto, tmp_path: P
     file.write_text(json.dumps({"logits": {"min": 0, "max": 1}}))
     data = {"image": tiny.images(4)}
     chosen = Overrides(encodings=(str(file),), exclude=("*",))
-    result = onnxqat.insert_qdq(model, calibration=data, overrides=chosen, fast=True, guard=False)
+    result = onnxqat.insert_qdq(model, data=data, overrides=chosen, fast=True, guard=False)
     assert any("were not needed" in remark.message for remark in result.remarks)
 
 
@@ -170,9 +170,7 @@ def test_members_of_a_group_share_what_is_given(tmp_path: Path) -> None:
     file.write_text(json.dumps({"b": {"min": 0.0, "max": 5.1, "bit": 8}}))
     x = np.random.default_rng(0).standard_normal((4, 2, 4, 4)).astype(np.float32)
     chosen = Overrides(encodings=(str(file),))
-    result = onnxqat.insert_qdq(
-        proto, "onnxruntime-cpu", calibration={"x": x}, overrides=chosen, fast=True, guard=False
-    )
+    result = onnxqat.insert_qdq(proto, "onnxruntime-cpu", data={"x": x}, overrides=chosen, fast=True, guard=False)
     found = parameters(ir.from_proto(result.model), "activation")
     shared = [found[name] for name in ("a", "b", "c") if name in found]
     assert len(shared) >= 2, found
@@ -185,7 +183,7 @@ def test_scales_of_few_bits_that_are_given_are_not_searched(model: onnx.ModelPro
 
     def rounded(*files: Path) -> dict[str, Any]:
         chosen = Overrides(encodings=tuple(map(str, files)), weight_bits=4)
-        made = onnxqat.insert_qdq(model, calibration=data, overrides=chosen, rounding="gptq", guard=False)
+        made = onnxqat.insert_qdq(model, data=data, overrides=chosen, rounding="gptq", guard=False)
         return parameters(ir.from_proto(made.model), "weight")
 
     nearest = quantized(model, "onnxruntime-cpu", weight_bits=4)

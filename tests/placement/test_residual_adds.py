@@ -83,7 +83,7 @@ def test_openvino_computes_the_file(tmp_path: Path) -> None:
         table = table_file(tmp_path, f"backend: t\nextends: openvino-cpu\nroute: openvino-cpu\n{text}")
         table = str(Path(table).rename(tmp_path / f"{rows}.yaml"))
         overrides = Overrides(exact=True)  # with free scales single values lie next to a tie
-        made = onnxqat.insert_qdq(model, table, calibration={"x": x}, overrides=overrides).model
+        made = onnxqat.insert_qdq(model, table, data={"x": x}, overrides=overrides).model
         report = handoff(made, table, tmp_path / rows, data={"x": x}, limit=4, trace=False)
         largest[rows] = max(check.largest_steps for check in report.outputs)
     assert largest["bare"] == 0

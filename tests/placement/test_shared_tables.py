@@ -30,7 +30,7 @@ def test_an_excluded_gather_reads_float() -> None:
 
 def test_one_constant_in_every_form(tmp_path: Path) -> None:
     model = proto(HEADER + TIED)
-    quantized = onnxqat.insert_qdq(model, "onnxruntime-cpu", calibration=DATA, fast=True).model
+    quantized = onnxqat.insert_qdq(model, "onnxruntime-cpu", data=DATA, fast=True).model
     assert _matrices(quantized) == {"e": TensorProto.FLOAT, "w": TensorProto.FLOAT}
     module = onnxqat.to_torch(quantized)
     assert sum(tuple(p.shape) == (7, 4) for p in module.parameters()) == 1

@@ -22,7 +22,7 @@ def files(tmp_path: Path) -> tuple[Path, Path]:
     original, quantized = tmp_path / "float model.onnx", tmp_path / "q.onnx"
     onnx.save(tiny.pair(symmetric=True)[0], original)
     np.savez(tmp_path / "cal.npz", image=tiny.images(4))
-    insert_qdq(original, calibration=tmp_path / "cal.npz", output=quantized)
+    insert_qdq(original, data=tmp_path / "cal.npz", output=quantized)
     return original, quantized
 
 

@@ -58,7 +58,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     np.savez(found / "data.npz", image=rng.normal(size=(24, 3, 8, 8)).astype(np.float32), labels=rng.integers(0, 5, 24))
     data = str(found / "data.npz")
     float_model(found / "model.onnx")
-    arguments: dict[str, Any] = {"calibration": data, "equalize": (), "rounding": "nearest"}
+    arguments: dict[str, Any] = {"data": data, "equalize": (), "rounding": "nearest"}
     onnxqat.insert_qdq(found / "model.onnx", "onnxruntime-cpu", output=found / "model.qdq.onnx", **arguments)
     file = onnx.load(found / "model.qdq.onnx")
     for tensor in file.graph.initializer:

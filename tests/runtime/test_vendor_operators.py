@@ -31,7 +31,7 @@ WITH_CONVOLUTIONS = [name for name in schema.names() if "Conv" in schema.load(na
 
 @pytest.mark.parametrize("backend", WITH_CONVOLUTIONS)
 def test_what_is_in_front_is_quantized(backend: str) -> None:
-    result = insert_qdq(model(), backend, calibration=DATA)
+    result = insert_qdq(model(), backend, data=DATA)
     onnx.checker.check_model(result.model)
     reads = {n.name: n.input[0] for n in result.model.graph.node if n.op_type in ("Conv", "Special")}
     assert reads["first"] == "x_DequantizeLinear_Output"
@@ -44,7 +44,7 @@ def test_what_is_in_front_is_quantized(backend: str) -> None:
 
 def test_ranges_are_those_of_the_model_without_it() -> None:
     text = TEXT.replace("vendor.plugin.Special(h)", "Identity(h)")
-    found, whole = (insert_qdq(model(t), calibration=DATA).model for t in (TEXT, text))
+    found, whole = (insert_qdq(model(t), data=DATA).model for t in (TEXT, text))
     scales = [{i.name: onnx.numpy_helper.to_array(i) for i in m.graph.initializer} for m in (found, whole)]
     for name in ("x_scale", "h_scale", "z_scale"):
         np.testing.assert_array_equal(scales[0][name], scales[1][name])
@@ -53,7 +53,7 @@ def test_ranges_are_those_of_the_model_without_it() -> None:
 def test_nothing_is_left_to_run() -> None:
     text = """<ir_version: 8, opset_import: ["" : 17, "vendor.plugin" : 1]>
     g (float[2] x) => (float[2] y) { t = vendor.plugin.Special(x) y = Relu(t) }"""
-    result = insert_qdq(model(text), calibration={"x": np.ones(2, np.float32)})
+    result = insert_qdq(model(text), data={"x": np.ones(2, np.float32)})
     assert sum(result.quantizers.values()) == 0
     assert [n.op_type for n in result.model.graph.node] == ["Special", "Relu"]
 
@@ -64,7 +64,7 @@ def test_inside_a_branch() -> None:
         ["first"] h = Conv(x, w)
         ["if"] y = If(c) <then_branch = a () => (r) {{ ["t"] r = vendor.plugin.Special(h) }},
                           else_branch = b () => (float[1,2,4,4] s) {{ ["n"] s = Conv(h, w) }}> }}"""
-    result = insert_qdq(model(text), calibration=[DATA | {"c": np.asarray(True)}])
+    result = insert_qdq(model(text), data=[DATA | {"c": np.asarray(True)}])
     assert "n" in dict(result.plan.float_nodes)
     assert result.quantizers["activation"] == 2
 
@@ -82,5 +82,5 @@ def test_libraries_of_the_user_make_the_whole_model_run(monkeypatch: pytest.Monk
     monkeypatch.setenv(custom_ops.VARIABLE, os.pathsep.join(["/none/one.so", "/none/two.so"]))
     assert vendor_operators.dependents(io.load(model())) == []
     with pytest.raises(ModelError, match=r"/none/one\.so") as caught:
-        insert_qdq(model(), "onnxruntime-cpu", calibration=DATA)
+        insert_qdq(model(), "onnxruntime-cpu", data=DATA)
     assert caught.value.code == "model-not-runnable"

@@ -134,7 +134,7 @@ def test_a_part_that_was_only_cut_fits_back() -> None:
 
 def test_a_quantized_part_in_the_whole() -> None:
     part = onnxqat.cut(detector(), auto=True)
-    quantized = onnxqat.insert_qdq(part, "tensorrt", calibration={"input": picture()}).model
+    quantized = onnxqat.insert_qdq(part, "tensorrt", data={"input": picture()}).model
     whole = onnxqat.stitch(quantized, detector())
     onnx.checker.check_model(whole, full_check=True)
     found = run(whole, feeds())
@@ -152,7 +152,7 @@ def test_the_float_model_of_the_whole_is_recorded(tmp_path) -> None:
     onnx.save(detector(), tmp_path / "detector.onnx")
     np.savez(tmp_path / "cal.npz", input=picture())
     part = onnxqat.cut(tmp_path / "detector.onnx", auto=True, output=tmp_path / "part.onnx")
-    quantized = onnxqat.insert_qdq(part, calibration=tmp_path / "cal.npz", output=tmp_path / "part.qdq.onnx").model
+    quantized = onnxqat.insert_qdq(part, data=tmp_path / "cal.npz", output=tmp_path / "part.qdq.onnx").model
     whole = io.load(onnxqat.stitch(quantized, tmp_path / "detector.onnx", tmp_path / "whole.onnx"))
     recorded = provenance.of(whole)
     assert provenance.find_float(whole, tmp_path / "whole.onnx") == tmp_path / "detector.onnx"
@@ -165,7 +165,7 @@ def test_new_names_of_the_part_give_way() -> None:
     model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(1, np.float32), "input_scale"))
     model.graph.node[[n.name for n in model.graph.node].index("half")].input[1] = "input_scale"
     part = onnxqat.cut(model, ["input"], ["a", "raw"])
-    quantized = onnxqat.insert_qdq(part, "tensorrt", calibration={"input": picture()}).model
+    quantized = onnxqat.insert_qdq(part, "tensorrt", data={"input": picture()}).model
     whole = onnxqat.stitch(quantized, model)
     onnx.checker.check_model(whole, full_check=True)
     kept = {v.name: onnx.numpy_helper.to_array(v) for v in whole.graph.initializer}
@@ -176,7 +176,7 @@ def test_new_names_of_the_part_give_way() -> None:
 
 def test_what_the_rest_reads_from_inside_comes_from_the_part() -> None:
     part = onnxqat.cut(detector(), ["input"], ["raw"])  # the tail reads the shape of `a` as well
-    quantized = onnxqat.insert_qdq(part, calibration={"input": picture()}).model
+    quantized = onnxqat.insert_qdq(part, data={"input": picture()}).model
     whole = onnxqat.stitch(quantized, detector())
     onnx.checker.check_model(whole, full_check=True)
     assert names(whole).count("stem") == 1

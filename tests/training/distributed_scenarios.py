@@ -183,7 +183,7 @@ def normalized(strategy: str = "ddp", *, inside: bool = False) -> Arrays:
     y = torch.from_numpy(random.integers(0, 3, 14))
     held = Lists([Batch({"x": torch.from_numpy(x[i : i + 7])}, y[i : i + 7]) for i in (0, 7)])
     if inside:
-        model = insert_qdq(model, "tidl", calibration={"x": x}, batch_norm="keep").model
+        model = insert_qdq(model, "tidl", data={"x": x}, batch_norm="keep").model
     module: nn.Module = to_torch(model)
     if inside:
         set_state(module, "float")
@@ -286,7 +286,7 @@ def half_outputs(strategy: str = "ddp") -> Arrays:
     def loss(outputs: Any, labels: Any, teacher: Any) -> Tensor:
         return torch.as_tensor(outputs[0]).float().square().mean() * 1e-8
 
-    result = finetune(insert_qdq(half_network(), calibration={"x": X}).model, {"x": X}, labels=np.zeros(len(X), np.int64), loss=loss, score=ScoreConfig(evaluate=evaluate), execution=Execution(distributed=strategy), optimizer="sgd", learning_rate=1e6, max_steps=3, device="cpu")  # fmt: skip
+    result = finetune(insert_qdq(half_network(), data={"x": X}).model, {"x": X}, labels=np.zeros(len(X), np.int64), loss=loss, score=ScoreConfig(evaluate=evaluate), execution=Execution(distributed=strategy), optimizer="sgd", learning_rate=1e6, max_steps=3, device="cpu")  # fmt: skip
     held = {key: value.numpy() for key, value in result.module.state_dict().items()}
     return {**held, "losses": np.asarray(result.losses), "float16": np.asarray(types == {torch.float16})}
 

@@ -27,7 +27,7 @@ def made(bits: int | None, **overrides: object) -> onnx.ModelProto:
     found = onnxqat.insert_qdq(
         networks.kinds(),
         "academic" if overrides else "onnxruntime-cpu",
-        calibration={"x": data},
+        data={"x": data},
         overrides=Overrides(accumulator_bits=bits, **overrides),  # type: ignore[arg-type]
     )
     assert isinstance(found.model, onnx.ModelProto)

@@ -29,7 +29,7 @@ STATISTICS = ["am", "av", "cm", "cv", "fm", "fv"]
 
 @pytest.fixture(scope="module")
 def kept() -> onnx.ModelProto:
-    model = insert_qdq(proto(TEXT), "academic", calibration=DATA, batch_norm="keep").model
+    model = insert_qdq(proto(TEXT), "academic", data=DATA, batch_norm="keep").model
     assert isinstance(model, onnx.ModelProto)
     return model
 

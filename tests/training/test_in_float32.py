@@ -57,7 +57,7 @@ def vendors() -> onnx.ModelProto:
 
 def test_the_loss_is_computed_in_front_of_the_cast() -> None:
     """A gradient of 1e-9 is zero in float16."""
-    module = to_torch(insert_qdq(half(), calibration={"x": X}).model)
+    module = to_torch(insert_qdq(half(), data={"x": X}).model)
     view = before_casts(module)
     x = torch.from_numpy(X)
     assert module(x).dtype == torch.float16
@@ -91,13 +91,13 @@ def test_a_vendors_file_in_half_precision_is_trained_in_float32(kind: str, tmp_p
 
 
 def test_reconstruction() -> None:
-    quantized = insert_qdq(half(), calibration={"x": X}).model
+    quantized = insert_qdq(half(), data={"x": X}).model
     tuned = reconstruct(quantized, {"x": X}, limit=32, iterations=2, device="cpu").model
     assert tuned.graph.input[0].type.tensor_type.elem_type == TensorProto.FLOAT16
 
 
 def test_a_file_in_float32_is_not_converted() -> None:
-    model = insert_qdq(half(), calibration={"x": X}).model
+    model = insert_qdq(half(), data={"x": X}).model
     source = Source(model)
     assert source.target is model
     assert not source.remarks

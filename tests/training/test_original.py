@@ -21,7 +21,7 @@ def files(tmp_path: Path) -> tuple[Path, Path]:
     path = tmp_path / "float.onnx"
     onnx.save(network("gemm"), path)
     overrides = Overrides(weight_bits=3)
-    made = onnxqat.insert_qdq(path, calibration=DATA, overrides=overrides, rounding="compensated", guard=False)
+    made = onnxqat.insert_qdq(path, data=DATA, overrides=overrides, rounding="compensated", guard=False)
     return path, Path(made.model)
 
 
@@ -47,7 +47,7 @@ def test_without_labels_the_float_file_teaches(files: tuple[Path, Path]) -> None
 def test_eight_bits_teach_themselves(files: tuple[Path, Path]) -> None:
     """Rounding on data hardly moves such weights."""
     path, quantized = files
-    onnxqat.insert_qdq(path, calibration=DATA, output=quantized)
+    onnxqat.insert_qdq(path, data=DATA, output=quantized)
     path.unlink()
     assert tuned(quantized)[0] == []
 

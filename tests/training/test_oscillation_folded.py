@@ -41,7 +41,7 @@ def model() -> onnx.ModelProto:
     """Weights of 3 bits; with exact scales, which cannot take up a factor."""
     overrides = Overrides(exact=True, weight_bits=3, first_last_bits=3)
     made: onnx.ModelProto = insert_qdq(
-        proto(TEXT), "academic", calibration=IMAGES, overrides=overrides, batch_norm="keep"
+        proto(TEXT), "academic", data=IMAGES, overrides=overrides, batch_norm="keep"
     ).model
     return made
 

@@ -65,7 +65,7 @@ def network(*, heads: bool = False) -> onnx.ModelProto:
 
 def quantized(model: onnx.ModelProto, weight_bits: int = 2) -> onnx.ModelProto:
     overrides = Overrides(weight_bits=weight_bits, activation_bits=4, observer="mse", first_last_bits=4)
-    return insert_qdq(model, "academic", calibration={"x": DATA}, overrides=overrides).model  # type: ignore[no-any-return]
+    return insert_qdq(model, "academic", data={"x": DATA}, overrides=overrides).model  # type: ignore[no-any-return]
 
 
 def run(model: onnx.ModelProto, x: Array) -> Array:
@@ -162,7 +162,7 @@ def test_the_same_seed_gives_the_same_file_and_what_is_no_better_is_not_kept() -
 def test_tied_scales_are_learned_once() -> None:
     """The pairs on both sides of the Flatten are one scale, and in one block where the last layer is in float."""
     overrides = Overrides(first_last_bits=0)
-    model = insert_qdq(network(), "onnxruntime-cpu", calibration={"x": DATA}, overrides=overrides).model
+    model = insert_qdq(network(), "onnxruntime-cpu", data={"x": DATA}, overrides=overrides).model
     assert reconstruct(model, DATA, iterations=2, limit=32).blocks
 
 
@@ -213,7 +213,7 @@ def test_a_recurrent_layer_is_a_layer_and_the_shape_of_what_it_gives_is_none(rec
         model.graph.initializer.append(onnx.numpy_helper.from_array(RANDOM.standard_normal(shape, np.float32), name))
     data = {"x": RANDOM.standard_normal((16, 5, 6)).astype(np.float32)}
     overrides = Overrides(weight_bits=2, activation_bits=8, first_last_bits=2)
-    qdq = insert_qdq(model, "academic", calibration=data, overrides=overrides).model
+    qdq = insert_qdq(model, "academic", data=data, overrides=overrides).model
     result = reconstruct(qdq, data, recipe=recipe, iterations=30)
     assert [sorted(block.layers) for block in result.blocks] == [["r", "w"], ["h"]]
 
@@ -226,7 +226,7 @@ def test_blocks_imitate_the_float_file_and_not_the_rounded_weights(
     path, model = tmp_path / "float.onnx", network()
     onnx.save(model, path)
     made = insert_qdq(
-        path, calibration={"x": DATA}, overrides=Overrides(weight_bits=3), rounding="compensated", guard=False
+        path, data={"x": DATA}, overrides=Overrides(weight_bits=3), rounding="compensated", guard=False
     ).model
     wanted = run(model, DATA)
     before = float(np.square(run(onnx.load(made), DATA) - wanted).mean())

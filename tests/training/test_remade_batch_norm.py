@@ -39,7 +39,7 @@ def residual() -> onnx.ModelProto:
     """Every tensor is quantized, with BatchNormalization kept."""
     torch.manual_seed(0)
     model = export(nn.Sequential(Block(), Block()), (IMAGES,), input_names=["x"], batch_norm="keep")
-    found = insert_qdq(model, "onnxruntime-cpu", calibration={"x": IMAGES.numpy()}, batch_norm="keep").model
+    found = insert_qdq(model, "onnxruntime-cpu", data={"x": IMAGES.numpy()}, batch_norm="keep").model
     assert isinstance(found, onnx.ModelProto)
     return found
 

@@ -26,7 +26,7 @@ SAMPLE = 5 * 3 * 8 * 8 * 4
 def models() -> tuple[onnx.ModelProto, onnx.ModelProto, np.ndarray]:
     data = np.random.default_rng(4).normal(size=(12, 3, 8, 8)).astype(np.float32)
     plain = onnx.parser.parse_model(TEXT)
-    made = onnxqat.insert_qdq(plain, backend="onnxruntime-cpu", calibration={"x": data})
+    made = onnxqat.insert_qdq(plain, backend="onnxruntime-cpu", data={"x": data})
     return plain, made.model, data
 
 

@@ -27,7 +27,7 @@ DATA = {"x": np.float32([[0.5, -1]])}
 @pytest.mark.parametrize("text", [WORDS, SEQUENCE])
 def test_labels_and_sequences_come_through(text: str, tmp_path: Path) -> None:
     model = onnx.parser.parse_model(text)
-    quantized = insert_qdq(model, calibration=DATA).model
+    quantized = insert_qdq(model, data=DATA).model
     assert validate(model, quantized, DATA).passed
     report = handoff(quantized, "onnxruntime-cpu", tmp_path / "bundle", data=DATA)
     assert report.passed
@@ -45,7 +45,7 @@ def test_other_words_differ_by_one() -> None:
 
 def test_outputs_without_values_are_equal_and_teach_nothing() -> None:
     model = onnx.parser.parse_model(EMPTY)
-    quantized = insert_qdq(model, calibration=DATA).model
+    quantized = insert_qdq(model, data=DATA).model
     report = validate(model, quantized, DATA)
     assert report.passed, report.failures
     assert all(np.isposinf(c.sqnr_db) for c in report.outputs if c.output == "none")
@@ -61,7 +61,7 @@ def test_signed_activations_that_the_default_session_refuses() -> None:
     weight = np.linspace(-1, 1, 24, dtype=np.float32).reshape(3, 8)
     model.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
     batches = [{"x": np.random.default_rng(2).normal(size=(4, 2, 4, 4)).astype(np.float32)}]
-    quantized = insert_qdq(model, "tensorrt", calibration=batches).model
+    quantized = insert_qdq(model, "tensorrt", data=batches).model
     try:
         onnxruntime.InferenceSession(quantized.SerializeToString(), providers=["CPUExecutionProvider"])
         refused = False

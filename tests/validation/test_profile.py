@@ -39,7 +39,7 @@ def files(tmp_path_factory):
     onnx.save(proto(TEXT), folder / "model.onnx")
     np.savez(folder / "data.npz", x=data())
     source, options = folder / "model.onnx", {"overrides": overrides(weight_bits=4), "rounding": "nearest"}
-    onnxqat.insert_qdq(source, "tensorrt", calibration={"x": data()}, **options)
+    onnxqat.insert_qdq(source, "tensorrt", data={"x": data()}, **options)
     return folder
 
 
@@ -121,12 +121,12 @@ g (float[N,4] x) => (float[1,N,3] y) <float[4,5] w = {weight(4, 5)}, float[5,3] 
 
 def test_scores_in_front_of_a_last_softmax_belong_to_the_layer_that_makes_them() -> None:
     """The Softmax is in float already: to leave it out takes no pair away, and to leave out the layer does."""
-    made = onnxqat.insert_qdq(proto(ENDS), "onnxruntime-cpu", calibration={"x": data()}, overrides=overrides()).model
+    made = onnxqat.insert_qdq(proto(ENDS), "onnxruntime-cpu", data={"x": data()}, overrides=overrides()).model
     layers = {row.node: row.tensors for row in onnxqat.profile(proto(ENDS), made, {"x": data()}, by="layer").layers}
     assert "s" in layers["second"]
     assert "last" not in layers
     left = overrides(exclude=("second",))
-    without = onnxqat.insert_qdq(proto(ENDS), "onnxruntime-cpu", calibration={"x": data()}, overrides=left).model
+    without = onnxqat.insert_qdq(proto(ENDS), "onnxruntime-cpu", data={"x": data()}, overrides=left).model
     assert not {"s", "m"} & {pair.tensor for pair in onnxqat.explain(without).pairs}
 
 

@@ -98,7 +98,7 @@ def test_a_width_that_the_file_states_is_held_against_it(files: Path) -> None:
 def test_products_of_two_inputs() -> None:
     rng = np.random.default_rng(0)
     arrays = [rng.standard_normal((4, 8, 8)).astype(np.float32) for _ in range(2)]
-    known = onnxqat.insert_qdq(onnx.parser.parse_model(ATTENTION), calibration=[dict(zip("qk", arrays, strict=True))])
+    known = onnxqat.insert_qdq(onnx.parser.parse_model(ATTENTION), data=[dict(zip("qk", arrays, strict=True))])
     (layer,) = onnxqat.prove(known.model).layers
     assert layer.proof.products == 8
     grids = [
@@ -109,7 +109,7 @@ def test_products_of_two_inputs() -> None:
     corners = [8 * int(a) * int(b) for a in grids[0] for b in grids[1]]
     assert (layer.proof.low, layer.proof.high) == (min(corners), max(corners))
     feeds = {"a": arrays[0][:, :4], "b": arrays[1][:, :, :4]}
-    opened = onnxqat.insert_qdq(onnx.parser.parse_model(OPEN), calibration=[feeds])
+    opened = onnxqat.insert_qdq(onnx.parser.parse_model(OPEN), data=[feeds])
     proof = onnxqat.prove(opened.model)
     assert proof.layers[0].proof.bits is None
     longest = proof.layers[0].proof.longest
@@ -126,7 +126,7 @@ rows (float[N, 16] x) => (float[N, 16] y) { y = Softmax <axis = -1> (x) }"""
     x = np.random.default_rng(0).standard_normal((32, 16)).astype(np.float32) * 3
     made = onnxqat.insert_qdq(
         onnx.parser.parse_model(text),
-        calibration=[{"x": x}],
+        data=[{"x": x}],
         overrides=Overrides(integer="softmax"),
     )
     (call,) = onnxqat.prove(made.model, {"x": x}).functions

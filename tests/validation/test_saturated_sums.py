@@ -78,7 +78,7 @@ def test_the_count_is_that_of_every_place(kind: str, storage: str) -> None:
     x = np.random.default_rng(0).uniform(-1, 3, shape).astype(np.float32)
     model = onnxqat.insert_qdq(
         networks.with_weights(text),
-        calibration=[{"x": x}],
+        data=[{"x": x}],
         overrides=Overrides(reduce_range=False, activation_type=storage),
         fast=True,
     ).model
@@ -97,13 +97,13 @@ def _grid(model: ir.Model) -> numerics.QParams:
 
 def test_validate_counts_and_lint_reads_the_note() -> None:
     model = networks.with_weights(TEXT)
-    made = onnxqat.insert_qdq(model, calibration={"x": images()}, fast=True).model
+    made = onnxqat.insert_qdq(model, data={"x": images()}, fast=True).model
     quiet, loud = (_remark(onnxqat.validate(model, made, {"x": x})) for x in (images(), images(1, size=4)))
     assert quiet.startswith("no sum of two 8-bit products leaves 16 bits on 300 samples")
     assert "saturate on processors without VNNI: calibrate on more samples" in loud
-    safe = onnxqat.insert_qdq(model, calibration={"x": images()}, overrides=Overrides(safe_range=True), fast=True).model
+    safe = onnxqat.insert_qdq(model, data={"x": images()}, overrides=Overrides(safe_range=True), fast=True).model
     assert _remark(onnxqat.validate(model, safe, {"x": images()})) == ""
-    other = onnxqat.insert_qdq(model, "tensorrt", calibration={"x": images()}, fast=True).model
+    other = onnxqat.insert_qdq(model, "tensorrt", data={"x": images()}, fast=True).model
     if not machine.saturates():
         assert _remark(onnxqat.validate(model, other, {"x": images()})) == ""
 
@@ -195,7 +195,7 @@ def test_what_is_told_of_a_file_is_the_same_on_every_processor(tmp_path: Path, m
     table = tmp_path / "narrow.yaml"
     table.write_text("schema: 1\nbackend: narrow\nextends: academic\n", encoding="utf-8")
     model = networks.with_weights(TEXT)
-    made = onnxqat.insert_qdq(model, str(table), calibration={"x": images()}, fast=True).model
+    made = onnxqat.insert_qdq(model, str(table), data={"x": images()}, fast=True).model
     for node in made.graph.node:
         del node.metadata_props[:]
     for saturates in (True, False):

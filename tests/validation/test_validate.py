@@ -158,7 +158,7 @@ def test_differing_top1_is_limited(pair: Pair, monkeypatch: pytest.MonkeyPatch) 
     report = validate(*pair, {"image": tiny.images(60)})
     assert sum("top-1 differ between quantized model in torch" in text for text in report.failures) == 2
     loose = validate(
-        *pair, {"image": tiny.images(60)}, max_differing_top1=60, max_differing_top1_default=60, min_sqnr_db=-99
+        *pair, {"image": tiny.images(60)}, max_differing_top1=60, max_differing_top1_default=60, min_parity_sqnr=-99
     )
     assert not any("top-1 differ" in text for text in loose.failures)
 
@@ -361,7 +361,7 @@ def test_works_without_torch(pair: Pair, tmp_path: Path, repository: Path) -> No
 @pytest.mark.parametrize("backend", ["tensorrt", "onnxruntime-cpu", "a-table-of-the-user"])
 def test_saturating_kernels_count_only_where_they_are_the_target(backend: str) -> None:
     x = np.full((4, 64), 2.55, np.float32)
-    report = validate(*saturating(backend), {"x": x}, use_torch=False, min_sqnr_db=0.0)
+    report = validate(*saturating(backend), {"x": x}, use_torch=False, min_parity_sqnr=0.0)
     difference = next(o for o in report.outputs if (o.run, o.against) == (DEFAULT, PLAIN)).max_abs
     expected = machine.saturates() and backend == "onnxruntime-cpu"
     assert (difference > 0) == expected
@@ -374,7 +374,7 @@ def test_wide_scales_are_named_where_sums_saturated(saturates: bool, monkeypatch
     monkeypatch.setattr(machine, "saturates", lambda: saturates)
     monkeypatch.setattr(verdicts, "parted_sessions", lambda _: ["its kernels are others"])  # on any processor
     x = np.linspace(0, 2.55, 64, dtype=np.float32)[None].repeat(2, 0)
-    report = validate(*saturating("onnxruntime-cpu"), {"x": x}, min_sqnr_db=math.inf)
+    report = validate(*saturating("onnxruntime-cpu"), {"x": x}, min_parity_sqnr=math.inf)
     parity = next(v for v in report.verdicts if v.name == "parity")
     assert parity.remedy is not None
     assert parity.remedy.endswith("--safe-range" if saturates else "--exact")
@@ -390,7 +390,7 @@ def test_a_weight_of_two_layers_runs_where_kernels_must_not_saturate(tmp_path: P
     weight = rng.normal(size=(4, 4, 1, 1)).astype(np.float32)
     model.graph.initializer.append(numpy_helper.from_array(weight, "w"))
     data = {"x": rng.normal(size=(2, 4, 6, 6)).astype(np.float32)}
-    quantized = insert_qdq(model, "tensorrt", calibration=data).model
+    quantized = insert_qdq(model, "tensorrt", data=data).model
     assert validate(model, quantized, data).passed
     for node in quantized.graph.node:  # as other tools write them
         if node.op_type in ("QuantizeLinear", "DequantizeLinear") and not node.input[0].startswith("w"):
@@ -408,7 +408,7 @@ def test_a_zero_point_of_two_weights_runs_where_kernels_must_not_saturate() -> N
     for name in "wv":
         model.graph.initializer.append(numpy_helper.from_array(rng.normal(size=(8, 8)).astype(np.float32), name))
     data = {"x": rng.normal(size=(4, 8)).astype(np.float32)}
-    quantized = insert_qdq(model, "tensorrt", calibration=data, overrides=Overrides(per_channel=False)).model
+    quantized = insert_qdq(model, "tensorrt", data=data, overrides=Overrides(per_channel=False)).model
     for node in quantized.graph.node:  # as other tools write them
         if node.op_type in ("QuantizeLinear", "DequantizeLinear") and node.input[0].startswith("v"):
             node.input[2] = "w_zero_point"

@@ -203,7 +203,7 @@ def test_a_pool_that_the_integer_kernel_counts_otherwise_stays_float(counted: in
       y = AveragePool<{pool}, count_include_pad={counted}>(x)
     }}""")
     x = np.random.default_rng(0).uniform(1, 2, (8, 3, 8, 8)).astype(np.float32)
-    result = onnxqat.insert_qdq(model, calibration={"x": x})
+    result = onnxqat.insert_qdq(model, data={"x": x})
     reason = "the backend takes AveragePool only with ceil_mode=0 or count_include_pad=0"
     assert dict(result.plan.float_nodes) == ({"y_AveragePool": reason} if counted else {})
 

@@ -118,7 +118,7 @@ def run(network: str, bits: str, images: int, python: str | None) -> dict[str, A
     if not made.exists():
         weight_bits, activation_bits = parse_bits(bits)
         overrides = Overrides(weight_bits=weight_bits, activation_bits=activation_bits)
-        onnxqat.insert_qdq(source, "onnxruntime-cpu", calibration={name: calibration}, output=made, overrides=overrides)
+        onnxqat.insert_qdq(source, "onnxruntime-cpu", data={name: calibration}, output=made, overrides=overrides)
     proof = onnxqat.prove(made, {name: test}, float_model=source, output=made.with_suffix(".json"), batch_size=10)
     measured = [layer.measured for layer in proof.layers if layer.measured is not None]
     widest = max(proof.layers, key=lambda layer: layer.proof.bits or 0).proof

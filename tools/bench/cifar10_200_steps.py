@@ -47,7 +47,7 @@ def start(arguments: argparse.Namespace, calibrated_on: np.ndarray, output: Path
     onnxqat.insert_qdq(
         cifar10_resnet20.FLOAT,
         arguments.backend,
-        calibration={"input": calibrated_on},
+        data={"input": calibrated_on},
         output=output,
         overrides=overrides,
         batch_norm=arguments.batch_norm,

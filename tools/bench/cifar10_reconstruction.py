@@ -42,7 +42,7 @@ def main() -> None:
     data = {"input": cifar10_resnet20.calibration()}
     RUNS.mkdir(parents=True, exist_ok=True)
     start = RUNS / f"{given.bits.replace(',', '_')}_{given.observer}.qdq.onnx"
-    onnxqat.insert_qdq(FLOAT, "academic", calibration=data, output=start, overrides=overrides)
+    onnxqat.insert_qdq(FLOAT, "academic", data=data, output=start, overrides=overrides)
     cifar10_resnet20.report(f"{given.bits} {given.observer}, nearest", start)
     for recipe in given.recipes.split(","):
         output = start.with_suffix(f".{recipe}.onnx")

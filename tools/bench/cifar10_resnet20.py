@@ -45,7 +45,7 @@ def insert(
     onnxqat.insert_qdq(
         FLOAT,
         backend,
-        calibration={"input": calibration()},
+        data={"input": calibration()},
         output=output,
         overrides=Overrides(weight_bits=weight_bits, activation_bits=activation_bits, exact=exact),
         batch_norm=batch_norm,

@@ -130,7 +130,7 @@ def main() -> None:
         onnxqat.insert_qdq(
             floating,
             "onnxruntime-cpu",
-            calibration={"image": images[: arguments.calibration]},
+            data={"image": images[: arguments.calibration]},
             output=start,
             overrides=overrides,
         )

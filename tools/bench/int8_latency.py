@@ -83,7 +83,7 @@ def onnxqat(path: Path, output: Path) -> Iterator[str]:
 
     for backend in ("onnxruntime-cpu", "openvino-cpu"):
         data = {feed(path)[0]: np.concatenate(samples(path))}
-        made = tool.insert_qdq(onnx.load(path), backend, calibration=data).model
+        made = tool.insert_qdq(onnx.load(path), backend, data=data).model
         io.save(run_passes(made, [DeployForm()]).model, output.with_suffix(f".{OURS}-{backend}.onnx"))
         yield backend
 

@@ -206,7 +206,7 @@ def print_rows(network: str, images: int, steps: int, *, fast: bool) -> None:
     made = functools.partial(
         onnxqat.insert_qdq,
         source,
-        calibration=data,
+        data=data,
         overrides=Overrides(integer="all"),
         batch_size=scored.batch,
         fast=fast,

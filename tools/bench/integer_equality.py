@@ -171,7 +171,7 @@ def run(network: str, images: int, steps: int, *, again: bool) -> dict[str, Any]
     calibration, test = inputs(task, images)
     batch = 1 if task in DETECTORS else BATCH
     if again or not made.exists():
-        onnxqat.insert_qdq(source, "onnxruntime-cpu", calibration={name: calibration}, output=made)
+        onnxqat.insert_qdq(source, "onnxruntime-cpu", data={name: calibration}, output=made)
     simulated, exact = onnxqat.to_torch(made), onnxqat.to_torch(made, arithmetic="onnxruntime")
     row: dict[str, Any] = {"network": network, "images": len(test)}
     row["simulated"] = compared(made, name, test[: 4 * batch], batch, simulated)["module"]

@@ -92,7 +92,7 @@ def main() -> None:
         ids, gold = archive["ids"][: arguments.pairs], archive["score"][: arguments.pairs]
     overrides = Overrides(integer="all", activation_bits=arguments.activation_bits)
     onnxqat.insert_qdq(
-        source, "onnxruntime-cpu", calibration=calibration, output=made, overrides=overrides, fast=True, guard=False
+        source, "onnxruntime-cpu", data=calibration, output=made, overrides=overrides, fast=True, guard=False
     )
     row: dict[str, object] = {"pairs": len(ids)}
     found: dict[str, np.ndarray] = {}

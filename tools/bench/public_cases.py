@@ -53,7 +53,7 @@ def outcome(checker: ModuleType, name: str, backend: str | None, output: Path, p
             insert_qdq(
                 str(path),
                 backend or BACKENDS.get(expect.get("act_type"), "onnxruntime-cpu"),
-                calibration=calibration,
+                data=calibration,
                 overrides=Overrides(exclude=chosen, activation_bits=bits),
                 keep=True,
                 output=output,

@@ -62,7 +62,7 @@ def row(network: str, samples: int, layers: int | None) -> dict[str, Any]:
     name = onnx.load(source).graph.input[0].name
     data, held_out = ({name: suite.PREPROCESS[task](part[:samples])} for part in (seen, unseen))
     overrides = Overrides(per_channel=False)
-    onnxqat.insert_qdq(source, calibration=data, output=file, overrides=overrides, fast=True, guard=False)
+    onnxqat.insert_qdq(source, data=data, output=file, overrides=overrides, fast=True, guard=False)
     start = time.process_time()
     profiled = onnxqat.profile(source, file, data, by="layer", ways=("alone", "off"), limit=samples)
     seconds = time.process_time() - start

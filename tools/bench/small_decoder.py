@@ -178,10 +178,10 @@ def main() -> None:
     if not steps.exists():
         generate(model, {"input_ids": rows(0, 64)}, tokens=16, batch_size=16, samples=steps)
     kinds: dict[str, dict[str, object]] = {
-        "W8A8": {"calibration": steps},
-        "W8A8 fast": {"calibration": steps, "fast": True},
+        "W8A8": {"data": steps},
+        "W8A8 fast": {"data": steps, "fast": True},
         "4-bit weights": {"overrides": Overrides(weight_only="int4")},
-        "4-bit weights, gptq": {"overrides": Overrides(weight_only="int4"), "calibration": steps, "rounding": "gptq"},
+        "4-bit weights, gptq": {"overrides": Overrides(weight_only="int4"), "data": steps, "rounding": "gptq"},
     }
     for name in asked.only or [RECIPE, *kinds]:
         written = folder / f"{name.replace(' ', '_').replace(',', '')}.onnx"

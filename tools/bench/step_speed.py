@@ -88,7 +88,7 @@ def files(arguments: argparse.Namespace, folder: Path) -> tuple[Path, Path]:
     onnxqat.insert_qdq(
         start,
         arguments.backend,
-        calibration={key: value.astype(np.float32) for key, value in data.items()},
+        data={key: value.astype(np.float32) for key, value in data.items()},
         output=folder / "quantized.onnx",
         overrides=Overrides(weight_bits=weight_bits, activation_bits=activation_bits),
         batch_norm=arguments.batch_norm,

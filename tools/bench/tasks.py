@@ -119,7 +119,7 @@ def run(name: str, backend: str, threads: int) -> dict[str, Any]:
     onnxqat.insert_qdq(
         source,
         backend,
-        calibration=data,
+        data=data,
         output=quantized,
         overrides=overrides,
         batch_size=task.batch_size,

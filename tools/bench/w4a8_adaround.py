@@ -81,7 +81,7 @@ def main() -> None:
     start = source
     for observer in given.observers.split(","):
         start = RUNS / f"{given.network}_{observer}.onnx"
-        options = {"calibration": data, "overrides": Overrides(observer=observer), "batch_size": given.batch_size}
+        options = {"data": data, "overrides": Overrides(observer=observer), "batch_size": given.batch_size}
         onnxqat.insert_qdq(source, str(table), output=start, **options)
         report(f"{observer}, nearest", start)
     if given.compensated:

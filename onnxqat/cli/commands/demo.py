@@ -119,7 +119,7 @@ def _insert(source: Path, target: Path, images: Any, *, bits: int) -> None:
     overrides = Overrides()
     if bits < 8:
         overrides = Overrides(weight_bits=bits, activation_bits=bits, first_last_bits=8, observer="mse")
-    insert_qdq(source, BACKEND, calibration={"image": images[:256]}, output=target, overrides=overrides)
+    insert_qdq(source, BACKEND, data={"image": images[:256]}, output=target, overrides=overrides)
 
 
 def _finetune(files: dict[str, Path], images: Any, labels: Any, folder: Path) -> None:

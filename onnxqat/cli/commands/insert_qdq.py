@@ -289,7 +289,7 @@ def run(
         result = insert_qdq(
             model,
             backend,
-            calibration=calibration,
+            data=calibration,
             output=output,
             overrides=overrides,
             preprocess=preprocess,

@@ -60,7 +60,7 @@ def images(count: int = 6, seed: int = 0) -> Array:
 
 def quantized(model: onnx.ModelProto, data: Array, backend: str = "onnxruntime-cpu") -> onnx.ModelProto:
     """`model` as the table has it: on x86, free scales and weights whose products saturate on no processor."""
-    made = onnxqat.insert_qdq(model, backend, calibration=[{model.graph.input[0].name: data}]).model
+    made = onnxqat.insert_qdq(model, backend, data=[{model.graph.input[0].name: data}]).model
     assert isinstance(made, onnx.ModelProto)
     return made
 

@@ -36,7 +36,7 @@ def path(tmp_path_factory: pytest.TempPathFactory, data: dict[str, np.ndarray]) 
     folder = tmp_path_factory.mktemp("functions")
     onnx.save(with_weights(NETWORK), folder / "model.onnx")
     chosen = Overrides(integer="all", reduce_range=True)  # without saturation, whatever processor the session runs on
-    result = onnxqat.insert_qdq(folder / "model.onnx", calibration=data, overrides=chosen, fast=True)
+    result = onnxqat.insert_qdq(folder / "model.onnx", data=data, overrides=chosen, fast=True)
     assert result.quantizers["activation"] == 5
     return result.model
 
@@ -55,9 +55,7 @@ def test_codes_of_the_session(path: Path, data: dict[str, np.ndarray], engine: s
 
 def test_operators_that_are_not_named_compute_in_float(tmp_path: Path, data: dict[str, np.ndarray]) -> None:
     onnx.save(with_weights(NETWORK), tmp_path / "model.onnx")
-    made = onnxqat.insert_qdq(
-        tmp_path / "model.onnx", calibration=data, overrides=Overrides(integer="softmax"), fast=True
-    )
+    made = onnxqat.insert_qdq(tmp_path / "model.onnx", data=data, overrides=Overrides(integer="softmax"), fast=True)
     report = onnxqat.simulate(made.model, data)
     assert {"n", "a"} <= set(report.floats)
     assert report.kernels["Softmax"] == 1
@@ -99,7 +97,7 @@ def test_operators_behind_a_call_know_its_shape(data: dict[str, np.ndarray]) -> 
     text = text.replace("n = LayerNormalization <axis = -1, epsilon = 1e-5> (h, gamma, beta)", "a = Gelu (h)")
     text = text.replace("a = Gelu (n)", "out = LayerNormalization <axis = 2> (a, gamma, beta)")
     chosen = Overrides(integer="gelu", reduce_range=True)
-    made = onnxqat.insert_qdq(with_weights(text), calibration=data, overrides=chosen, fast=True, guard=False).model
+    made = onnxqat.insert_qdq(with_weights(text), data=data, overrides=chosen, fast=True, guard=False).model
     assert isinstance(made, onnx.ModelProto)
     del made.graph.value_info[:]
     model = onnxqat.to_integer(made)
@@ -133,7 +131,7 @@ g (float[N, 3, H, W] image) => (float[N, 4, 1, 1] out) <float[4, 3, 3, 3] w>
 def test_means_of_images_of_any_size(arithmetic: str) -> None:
     data = {"image": np.random.default_rng(0).standard_normal((16, 3, 9, 7)).astype(np.float32)}
     chosen = Overrides(integer="global-average-pool,sigmoid", reduce_range=True)
-    model = onnxqat.insert_qdq(with_weights(IMAGES), calibration=data, overrides=chosen, fast=True).model
+    model = onnxqat.insert_qdq(with_weights(IMAGES), data=data, overrides=chosen, fast=True).model
     assert isinstance(model, onnx.ModelProto)
     assert [node.op_type for node in model.graph.node if node.domain] == [
         "GlobalAveragePool_uint8_uint8",
@@ -175,7 +173,7 @@ def test_sums_and_quotients_on_codes(tmp_path: Path) -> None:
     data = {"image": np.random.default_rng(0).standard_normal((32, 3, 8, 8)).astype(np.float32)}
     onnx.save(with_weights(MIXED), tmp_path / "model.onnx")
     chosen = Overrides(integer="all", reduce_range=True)
-    path = onnxqat.insert_qdq(tmp_path / "model.onnx", calibration=data, overrides=chosen, fast=True, guard=False).model
+    path = onnxqat.insert_qdq(tmp_path / "model.onnx", data=data, overrides=chosen, fast=True, guard=False).model
     kinds = [node.op_type.partition("_")[0] for node in onnx.load(path).graph.node if node.domain]
     assert kinds == ["WeightedSum3", "Tanh", "Abs", "Div"]
     model = onnxqat.to_integer(path)
@@ -247,7 +245,7 @@ def test_operators_without_a_kernel_of_their_own(operator: str, tmp_path: Path) 
     onnx.save(with_weights(text % BEHIND[operator]), tmp_path / "model.onnx")
     data = {"image": np.random.default_rng(0).standard_normal((16, 3, 8, 8)).astype(np.float32)}
     chosen = Overrides(integer="all", reduce_range=True)
-    path = onnxqat.insert_qdq(tmp_path / "model.onnx", calibration=data, overrides=chosen, fast=True, guard=False).model
+    path = onnxqat.insert_qdq(tmp_path / "model.onnx", data=data, overrides=chosen, fast=True, guard=False).model
     model = onnxqat.to_integer(path)
     assert model.float_operators() == []
     np.testing.assert_array_equal(model.run(data).outputs["out"], session(path, data))
@@ -278,9 +276,7 @@ def test_operands_that_nothing_else_quantizes(operator: str) -> None:
     data = {"image": random.standard_normal((16, 3, 8, 8)).astype(np.float32)}
     data["other"] = random.uniform(0.5, 1.5, (16, 4, 6, 6)).astype(np.float32)
     chosen = Overrides(integer="all", reduce_range=True)
-    made = onnxqat.insert_qdq(
-        with_weights(text % operator), calibration=data, overrides=chosen, fast=True, guard=False
-    ).model
+    made = onnxqat.insert_qdq(with_weights(text % operator), data=data, overrides=chosen, fast=True, guard=False).model
     assert isinstance(made, onnx.ModelProto)
     model = onnxqat.to_integer(made)
     assert model.float_operators() == []
@@ -324,7 +320,7 @@ def test_softmax_behind_a_mask_of_whole_numbers(written: str, tmp_path: Path) ->
     mask = (np.arange(6) < random.integers(1, 7, (32, 1))).astype(np.int64)
     data = {"image": random.standard_normal((32, 6, 16)).astype(np.float32), "mask": mask}
     chosen = Overrides(integer="softmax,weightedsum", reduce_range=True)
-    path = onnxqat.insert_qdq(tmp_path / "model.onnx", calibration=data, overrides=chosen, fast=True, guard=False).model
+    path = onnxqat.insert_qdq(tmp_path / "model.onnx", data=data, overrides=chosen, fast=True, guard=False).model
     operators = [node.op_type for node in onnx.load(path).graph.node]
     assert {"WeightedSum1_uint8_uint8", "MaskedSoftmax_uint8_uint8"} <= set(operators)
     assert not {"Sub", "Where", "Add", "Div", "Mul", "Softmax"} & set(operators)
@@ -357,9 +353,7 @@ def test_codes_of_zero_where_the_float_operator_has_a_pole(body: str) -> None:
     data = {"image": 4 * random.standard_normal((16, 3, 8, 8)).astype(np.float32)}
     data["other"] = np.where(random.random((16, 4, 6, 6)) < 0.5, 1e-4, 1.0).astype(np.float32)
     chosen = Overrides(integer="all", reduce_range=True)
-    made = onnxqat.insert_qdq(
-        with_weights(text % body), calibration=data, overrides=chosen, fast=True, guard=False
-    ).model
+    made = onnxqat.insert_qdq(with_weights(text % body), data=data, overrides=chosen, fast=True, guard=False).model
     assert isinstance(made, onnx.ModelProto)
     model = onnxqat.to_integer(made)
     assert model.float_operators() == []
@@ -397,7 +391,7 @@ def test_the_mean_over_tokens_that_a_mask_keeps(counted: str) -> None:
     mask = (np.arange(6) < random.integers(1, 7, (32, 1))).astype(np.int64)
     data = {"image": random.standard_normal((32, 6, 16)).astype(np.float32), "mask": mask}
     chosen = Overrides(integer="all", reduce_range=True)
-    made = onnxqat.insert_qdq(with_weights(text), calibration=data, overrides=chosen, fast=True, guard=False).model
+    made = onnxqat.insert_qdq(with_weights(text), data=data, overrides=chosen, fast=True, guard=False).model
     assert isinstance(made, onnx.ModelProto)
     onnx.checker.check_model(made, full_check=True)
     session = Session(io.load(made), optimize=True, what="the model")
@@ -415,7 +409,7 @@ def test_a_mask_of_other_numbers_stays_in_float(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     data = {"image": random.standard_normal((32, 6, 16)).astype(np.float32), "mask": np.ones((32, 6), np.int64)}
     chosen = Overrides(integer="softmax", reduce_range=True)
-    made = onnxqat.insert_qdq(with_weights(text), calibration=data, overrides=chosen, fast=True, guard=False).model
+    made = onnxqat.insert_qdq(with_weights(text), data=data, overrides=chosen, fast=True, guard=False).model
     assert isinstance(made, onnx.ModelProto)
     assert not any(node.op_type.startswith("Masked") for node in made.graph.node)
 
@@ -427,7 +421,7 @@ def test_arithmetic_behind_data_movement_is_float(tmp_path: Path) -> None:
     { c = Conv (image, w) a = Relu (c) r = Reshape (a, flat) s = Shape (r) e = Sqrt (r) out = Expand (e, s) }"""
     data = {"image": np.random.default_rng(0).standard_normal((16, 3, 8, 8)).astype(np.float32)}
     made = onnxqat.insert_qdq(
-        with_weights(text), calibration=data, overrides=Overrides(reduce_range=True), fast=True, guard=False
+        with_weights(text), data=data, overrides=Overrides(reduce_range=True), fast=True, guard=False
     )
     assert "e" in onnxqat.to_integer(made.model).float_operators()
 
@@ -436,7 +430,7 @@ def test_weights_that_diverged_are_nan_and_those_that_outgrew_the_sum_are_named(
     data = {"image": np.random.default_rng(0).standard_normal((8, 3, 8, 8)).astype(np.float32)}
     onnx.save(with_weights(MIXED), tmp_path / "model.onnx")
     chosen = Overrides(integer="weightedsum", reduce_range=True)
-    made = onnxqat.insert_qdq(tmp_path / "model.onnx", calibration=data, overrides=chosen, fast=True, guard=False).model
+    made = onnxqat.insert_qdq(tmp_path / "model.onnx", data=data, overrides=chosen, fast=True, guard=False).model
     module = onnxqat.to_torch(made)
     images = torch.from_numpy(data["image"])
     bias = module.get_parameter("r_QuantizeLinear_Output_bias")
