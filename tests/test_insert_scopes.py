@@ -69,6 +69,8 @@ def test_a_branch_that_no_batch_takes_stays_float() -> None:
     reasons = dict(result.plan.float_nodes)
     assert reasons["s_Sigmoid"] == "no calibration batch takes this branch"
     assert not any("never held" in r.message for r in result.remarks)
+    (warned,) = [r for r in result.remarks if r.concern == "result"]
+    assert "takes else_branch of 'choose': the ranges of 2 tensors behind it" in warned.message
     (feeds,) = batches(False)
     exact, near = ort_run(proto(TEXT), feeds)["y"], ort_run(result.model, feeds)["y"]
     assert np.mean((near - exact) ** 2) / np.mean(exact**2) < 2e-2

@@ -42,6 +42,20 @@ def in_order(graph: ir.Graph) -> Iterator[ir.Node]:
         yield node
 
 
+def behind(nodes: Iterable[ir.Node]) -> set[ir.Node]:
+    """`nodes` and all that depend on what they return, in any graph, with the nodes that hold those graphs."""
+    pending = list(nodes)
+    seen = set(pending)
+    while pending:
+        node = pending.pop()
+        holder = walk.holder(node.graph) if isinstance(node.graph, ir.Graph) else None
+        for reached in (*node.successors(), *([] if holder is None else [holder])):
+            if reached not in seen:
+                seen.add(reached)
+                pending.append(reached)
+    return seen
+
+
 # ------------------------------------------------------------------ data
 def data_nodes(graph: ir.Graph) -> frozenset[ir.Node]:
     """Nodes that compute data: they depend on a float graph input's values, and their result matters as values.

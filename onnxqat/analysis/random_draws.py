@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from onnxqat.analysis import dataflow
 from onnxqat.graph import query, walk
 from onnxqat.types import Remark
 
@@ -38,12 +39,5 @@ def _draws(node: ir.Node) -> bool:
 
 def _outputs_behind(nodes: list[ir.Node], model: ir.Model) -> list[str]:
     """Names of the outputs of the main graph that depend on `nodes`, in the order of the graph."""
-    pending, seen = list(nodes), set(nodes)
-    while pending:
-        node = pending.pop()
-        holder = walk.holder(node.graph) if isinstance(node.graph, ir.Graph) else None
-        for behind in (*node.successors(), *([] if holder is None else [holder])):
-            if behind not in seen:
-                seen.add(behind)
-                pending.append(behind)
+    seen = dataflow.behind(nodes)
     return [str(v.name) for v in model.graph.outputs if v.producer() in seen]

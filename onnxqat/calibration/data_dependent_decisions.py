@@ -7,7 +7,7 @@ import dataclasses
 import onnx_ir as ir
 
 from onnxqat.analysis import dataflow
-from onnxqat.calibration import row_dynamic_range, runtime_masks
+from onnxqat.calibration import row_dynamic_range, runtime_masks, taken_branches
 from onnxqat.calibration.mixed_range import mixed_range
 from onnxqat.calibration.row_dynamic_range import RowSizes
 from onnxqat.calibration.runner import Observed
@@ -50,6 +50,7 @@ def find(model: ir.Model, observers: Observed, sizes: dict[str, RowSizes]) -> Fi
     mixed = [mixed_range(graph, observers) for graph in graphs]
     remarks = [r for r in observers.remarks if not (r.nodes and unseen.issuperset(r.nodes))]
     remarks += [remark for _, those in mixed for remark in those]
+    remarks += taken_branches.remarks(model, observers.conditions, [n for n, seen in observers.items() if seen.count])
     masked, those = runtime_masks.find(model, observers, observers.infinite)
     remarks += those
     if unfit:

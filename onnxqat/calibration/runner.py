@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from onnxqat import discover
-from onnxqat.calibration import runtime_masks
+from onnxqat.calibration import runtime_masks, taken_branches
 from onnxqat.calibration.observers import create
 from onnxqat.calibration.observers._base import BaseObserver, NonFiniteError
 from onnxqat.data import inputs as model_inputs
@@ -35,6 +35,7 @@ class Observed(dict[str, BaseObserver]):
         batches: number of batches that were run.
         samples: number of samples in them.
         infinite: names of masks of -inf, and of what is computed from them; their observers saw the numbers alone.
+        conditions: values that the conditions of If held, by name.
     """
 
     def __init__(
@@ -44,12 +45,14 @@ class Observed(dict[str, BaseObserver]):
         batches: int,
         infinite: frozenset[str] = frozenset(),
         samples: int = 0,
+        conditions: Mapping[str, Collection[bool]] | None = None,
     ) -> None:
         super().__init__(observers)
         self.remarks = tuple(remarks)
         self.batches = batches
         self.infinite = infinite
         self.samples = samples
+        self.conditions = conditions or {}
 
 
 def calibrate(
@@ -90,17 +93,23 @@ def calibrate(
     _check_tensors(graph_model, observers)
     inputs = model_inputs.of_graph(graph_model.graph)
     source = open_data(data, inputs)
-    fetched = [name for name in observers if name not in {info.name for info in inputs}]
+    fed = {info.name for info in inputs}
+    fetched = [name for name in observers if name not in fed]
+    conditions = taken_branches.Conditions(graph_model, fed)
+    asked = [*fetched, *conditions.fetched] if observers else []
     done = samples = 0
     session = None
-    if fetched or graph_model.graph.outputs:  # without fetching anything it still tells whether the model runs
-        session = Session(graph_model, optimize=True, tensors=fetched, custom_ops=custom_ops)
+    if asked or graph_model.graph.outputs:  # without fetching anything it still tells whether the model runs
+        session = Session(graph_model, optimize=True, tensors=asked, custom_ops=custom_ops)
     infinite: set[str] = set()
     for feeds in source:
         infinite.update(name for name, value in feeds.items() if value.dtype.kind == "f" and runtime_masks.hides(value))
         batch = f"batch {done} of {source.name}"
+        results = session.run_list(feeds, asked, f" on {batch}") if session and asked else []
+        if observers:
+            conditions.take(feeds, results)
         try:
-            _observe(session, feeds, fetched, observers, watch or {}, infinite, batch)
+            _observe(results, feeds, fetched, observers, watch or {}, infinite)
         except _RefusedError as refused:
             raise _error(refused, feeds, batch, infinite, graph_model, custom_ops) from None
         done += 1
@@ -111,7 +120,8 @@ def calibrate(
     remarks = [
         Remark(f"tensor {name!r} never held a value: its range is zero", (name,), "calibrate") for name in unseen
     ]
-    return Observed(observers, [*source.remarks, *remarks], done, frozenset(infinite & observers.keys()), samples)
+    hidden = frozenset(infinite & observers.keys())
+    return Observed(observers, [*source.remarks, *remarks], done, hidden, samples, conditions.held)
 
 
 class Watching(Protocol):
@@ -180,15 +190,14 @@ class _RefusedError(Exception):
 
 
 def _observe(
-    session: Session | None,
+    results: list[npt.NDArray[Any]],
     feeds: Feeds,
     fetched: Sequence[str],
     observers: Mapping[str, BaseObserver],
     watch: Mapping[str, Watcher],
     infinite: set[str],
-    batch: str,
 ) -> None:
-    results = session.run_list(feeds, fetched, f" on {batch}") if session and fetched else []
+    """Show the observers the inputs in `feeds` and the `fetched` in `results`, which is left empty."""
     for name in [n for n in feeds if n in observers]:
         _update(observers[name], name, feeds[name], infinite)
         if name in watch:
