@@ -5,7 +5,6 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onnxqat.backends import schema
-from onnxqat.errors import BackendError
 from onnxqat.graph import query
 from onnxqat.passes import _base as passes
 from onnxqat.passes import _opset
@@ -13,8 +12,6 @@ from onnxqat.passes._setting import Setting
 from onnxqat.passes.strip_qdq import StripQdq
 from onnxqat.pipeline import recipes, run
 from onnxqat.types import Remark
-
-_SHOWN = 3
 
 
 def deploy_form(train: ir.Model, table: schema.Backend, remarks: list[Remark]) -> ir.Model:
@@ -27,15 +24,8 @@ def deploy_form(train: ir.Model, table: schema.Backend, remarks: list[Remark]) -
     result = passes.run_passes(train, run.steps(recipes.DEPLOY, setting))
     deploy = result.model
     if query.opset(deploy) > table.opset[1]:
-        newer = [name for remark in _opset.too_new(deploy, table.backend, table.opset[1]) for name in remark.nodes]
-        nodes = ", ".join(repr(name) for name in newer[:_SHOWN]) + (", ..." if newer[_SHOWN:] else "")
-        raise BackendError(
-            "backend-opset",
-            f"{table.backend} reads opset {table.opset[0]} to {table.opset[1]}; this model needs {query.opset(deploy)}"
-            + (f" for {nodes}" if nodes else ""),
-            hint=f"use 8-bit types where it is 4 or 16 bits that need it; export the operator for opset {table.opset[1]}, "
-            "as its parts, or cut it off with `onnxqat cut`",
-        )
+        newer = _opset.too_new(deploy, table.opset[1])
+        raise _opset.refusal(table.backend, table.opset, query.opset(deploy), newer)
     remarks.extend(result.remarks)
     assert isinstance(deploy, ir.Model)
     return deploy

@@ -266,6 +266,7 @@ def _reachable(model: ir.Model, table: schema.Backend, chosen: NodeSelection, re
     """`chosen`, without what calibration cannot run; an error where the target's compiler is known to stop."""
     from onnxqat.runtime import vendor_operators
 
+    _opset.check(model, table.backend, table.opset)
     nodes, reason, found = vendor_operators.out_of_reach(model)
     remarks.extend((*found, *compiler_limits.check(model, table, chosen)))
     return table_overrides.without(chosen, dict.fromkeys(nodes, reason))
@@ -408,7 +409,6 @@ def place(
     setting = Setting(table, placements=resolved.placements, biases=resolved.biases)
     remarks.extend(run.rewrite(model, recipes.PLACE, setting).remarks)
     edit.remove_unused(model)
-    remarks.extend(_opset.too_new(model, table.backend, table.opset[1]))
     _note(model, plan, resolved)
 
 
