@@ -155,9 +155,12 @@ def tensors_to_observe(plan: QuantPlan) -> dict[str, TensorSpec]:
     for edge in plan.edges:  # a constant may be the weight of one node and an activation of another, such as Gather
         if isinstance(edge.decision, TensorSpec) and edge.decision.role == "activation":
             wanted.setdefault(edge.tensor, edge.decision)
-    for edge in plan.edges:
-        if isinstance(edge.decision, Shared) and edge.decision.root in wanted:
-            wanted[edge.tensor] = wanted[edge.decision.root]
+    shared = [(edge.tensor, edge.decision.root) for edge in plan.edges if isinstance(edge.decision, Shared)]
+    roots = {root for _, root in shared}
+    for tensor, root in shared:
+        # A root that one reader takes on the grid of another group, as a Concat does, keeps its spec for its own group.
+        if root in wanted and not (tensor in roots and tensor in wanted):
+            wanted[tensor] = wanted[root]
     return wanted
 
 

@@ -95,6 +95,19 @@ def test_a_root_that_another_reader_wants_finer() -> None:
     assert [g[3] for g in grids] == ["a", "a", None]
 
 
+def test_a_root_that_a_reader_takes_on_the_grid_of_another_group() -> None:
+    unsigned = TensorSpec(QType.of(8, signed=False))
+    on_joined = Edge("a", Shared("joined"), "r", (("n", 0),))
+    edges = (Edge("a", unsigned, "r"), Edge("b", Shared("a"), "r"), on_joined, Edge("joined", SIGNED, "r"))
+    wanted = tensors_to_observe(QuantPlan("test", edges))
+    assert wanted == {"a": unsigned, "b": unsigned, "joined": SIGNED}
+    observers = {name: seen(spec, *((0, 1) if spec == unsigned else (-4, 4))) for name, spec in wanted.items()}
+    found = resolve(QuantPlan("test", edges), observers, ir.from_proto(proto(MODEL)))
+    assert [p.qparams.qtype.storage for p in found.placements] == ["uint8", "uint8", "int8", "int8"]
+    scales = [float(p.qparams.scale) for p in found.placements]
+    assert scales[0] == scales[1] < scales[2] == scales[3]
+
+
 def test_always_zero() -> None:
     found = resolved([Edge("x", ACT, "r")], {"x": (0, 0)})
     assert float(qparams(found, "x").scale) == 1
