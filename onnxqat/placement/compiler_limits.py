@@ -11,7 +11,7 @@ from onnxqat.backends import conditions
 from onnxqat.backends.limits import SAID, Limit
 from onnxqat.backends.schema import Backend
 from onnxqat.errors import ModelError
-from onnxqat.graph import query
+from onnxqat.graph import qdq, query
 from onnxqat.placement import planner
 from onnxqat.placement.table_overrides import NodeSelection
 from onnxqat.types import QuantPlan, Remark
@@ -53,15 +53,22 @@ def _has_form(node: ir.Node, limit: Limit) -> bool:
 
 
 def planned(plan: QuantPlan) -> Callable[[ir.Node], bool]:
-    """Tell of a node whether `plan` puts it between pairs."""
+    """Tell of a node whether `plan` puts it between pairs, or the file has it between pairs that are kept."""
     left = {name for name, _ in plan.float_nodes}
     tensors = {edge.tensor for edge in plan.edges} | set(plan.bare)
 
     def is_quantized(node: ir.Node) -> bool:
+        if _is_between_kept(node):
+            return True
         values = (*node.inputs, *node.outputs)
         return query.label(node) not in left and any(v is not None and v.name in tensors for v in values)
 
     return is_quantized
+
+
+def _is_between_kept(node: ir.Node) -> bool:
+    reads = any(value is not None and qdq.is_dequantize(value.producer()) for value in node.inputs)
+    return reads and any(qdq.is_quantize(user) for value in node.outputs for user in value.consumers())
 
 
 def stopped(model: ir.Model, table: Backend, plan: QuantPlan) -> frozenset[str]:

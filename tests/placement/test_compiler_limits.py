@@ -41,6 +41,13 @@ def test_the_form_counts(tmp_path: Path) -> None:
         made(tmp_path, "y = Gelu(h)", form="quantized")
 
 
+def test_pairs_that_are_kept_count(tmp_path: Path) -> None:
+    table = table_file(tmp_path, ROWS.replace("FORM", "float"))
+    quantized = insert_qdq(proto(LAYER.replace("BODY", "y = Gelu(h)")), table, random_data=True).model
+    again = insert_qdq(quantized, table, random_data=True, keep=True)
+    assert again.model.SerializeToString() == quantized.SerializeToString()
+
+
 def test_attributes_count(tmp_path: Path) -> None:
     made(tmp_path, "y = Softmax <axis = 1> (h)")
     with pytest.raises(ModelError, match="Softmax with axis=0: another axis"):
