@@ -26,6 +26,8 @@ _OF_SIGNED = "output_dtype INT8 does not match y_zero_point type UINT8"
 # What onnxruntime says of types that do not fit together: a model without kernels is another thing.
 _ILL_TYPED = (": INVALID_GRAPH :", "Type Error: ")
 _MOVES_PAIRS = ("QDQPropagationTransformer",)
+_DROPS_RELU = ("ReluQuantRewrite", "ClipQuantRewrite")
+_DROPS_RIGHTLY = (ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT16, ir.DataType.UINT16)
 
 
 class Session:
@@ -54,6 +56,8 @@ class Session:
         unmoved: whether the default optimizations run without the one that moves pairs, since they fail with it:
             onnxruntime 1.32 moves a QuantizeLinear of opset 21 in front of data movement, and leaves int8 in its
             ``output_dtype``; and it ends the process where a body of If, Loop or Scan reads what it moves.
+        keeps_relu: whether the default optimizations run without those that drop a Relu or Clip in front of a quantizer:
+            onnxruntime 1.32 drops a Relu whatever the zero point is, where codes are of 4 bits or float8.
 
     Raises:
         ModelError: ``model-not-runnable`` with onnxruntime's reason; ``model-too-large``; ``runtime-failed`` where it
@@ -85,6 +89,9 @@ class Session:
         plain = _without_bfloat16(extended)
         self.converted = plain is not extended
         self.unmoved = False
+        self.keeps_relu = optimize and _has_relu_in_front_of_small_codes(plain)
+        if self.keeps_relu:
+            settings = dataclasses.replace(settings, without=_DROPS_RELU)
         try:
             self._session, self.unmoved = _open(plain, settings, what)
         except (QatError, OSError):
@@ -205,6 +212,17 @@ def _in_float32(model: ir.Model) -> ir.Model | None:
     return None if converted is model else converted
 
 
+def _has_relu_in_front_of_small_codes(model: ir.Model) -> bool:
+    for node in walk.nodes(model):
+        if node.op_type != "QuantizeLinear" or node.inputs[0] is None:
+            continue
+        typed = node.inputs[2] if len(node.inputs) > 2 and node.inputs[2] is not None else node.outputs[0]
+        producer = node.inputs[0].producer()
+        if producer is not None and producer.op_type in ("Relu", "Clip") and typed.dtype not in _DROPS_RIGHTLY:
+            return True
+    return False
+
+
 def _open(model: ir.Model, settings: Settings, what: str) -> tuple[TriedSession, bool]:
     """The session, and whether it runs without the optimizer that moves pairs, with which it does not open."""
     try:
@@ -214,7 +232,9 @@ def _open(model: ir.Model, settings: Settings, what: str) -> tuple[TriedSession,
         if not settings.optimize or not (crashed or _OF_SIGNED in str(error)):
             raise
         try:
-            return TriedSession(model, dataclasses.replace(settings, without=_MOVES_PAIRS), what), True
+            return TriedSession(
+                model, dataclasses.replace(settings, without=(*settings.without, *_MOVES_PAIRS)), what
+            ), True
         except Exception:
             raise error from None
 

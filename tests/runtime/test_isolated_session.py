@@ -50,6 +50,17 @@ def test_the_default_session_goes_around_the_optimizer_that_it_crashes_in() -> N
     assert session.run({"x": given, "c": np.array(True)})["y"] == np.float32(0.1) * 7
 
 
+def test_the_default_session_keeps_a_relu_in_front_of_float8() -> None:
+    zero = onnx.helper.make_tensor("z", onnx.TensorProto.FLOAT8E4M3FN, [], [0.0])
+    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 19]>
+        g (float[4] x) => (float[4] y) <float s = {0.5}> {
+        r = Relu(x) q = QuantizeLinear(r, s, z) y = DequantizeLinear(q, s, z) }""")
+    model.graph.initializer.append(zero)
+    session = Session(io.load(model), optimize=True)
+    assert session.keeps_relu
+    assert session.run({"x": np.float32([-2, -1, 1, 2])})["y"].tolist() == [0, 0, 1, 2]
+
+
 def test_a_loop_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(limits.SECONDS, "1")
     session = Session(io.load(parse(LOOP)), optimize=False)
