@@ -63,14 +63,14 @@ def data_nodes(graph: ir.Graph) -> frozenset[ir.Node]:
     Left out: arithmetic on shapes and constants (nothing of it depends on data), and computations whose results are
     only used as indices, shapes or bounds (for example in front of Cast to integers, TopK or NonMaxSuppression).
     """
-    return depends_on_values(graph) & _reaches_value_use(list(in_order(graph)))
+    order = list(in_order(graph))
+    return _depends_on_input(graph, order) & _reaches_value_use(order)
 
 
-def depends_on_values(graph: ir.Graph) -> frozenset[ir.Node]:
-    """Nodes that compute with the values of graph inputs, not with their shapes and constants alone."""
+def _depends_on_input(graph: ir.Graph, order: list[ir.Node]) -> frozenset[ir.Node]:
     live = {id(v) for v in graph.inputs if v.const_value is None}
     found: set[ir.Node] = set()
-    for node in in_order(graph):
+    for node in order:
         if node.op_type in ("Shape", "Size", "Constant"):
             continue
         captured = (v for body in walk.subgraphs(node) for n in body.all_nodes() for v in n.inputs)

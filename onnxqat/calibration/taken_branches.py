@@ -37,8 +37,7 @@ class Conditions:
     def take(self, feeds: Mapping[str, npt.NDArray[Any]], results: list[Any]) -> None:
         """Take in one batch: inputs from `feeds`, computed conditions from the end of `results`, which loses them."""
         for name in reversed(self.fetched):
-            value = results.pop()  # empty, or None where onnxruntime made nothing of it, where its branch did not run
-            self.held[name].update(() if value is None else map(bool, np.ravel(value)))
+            self.held[name].update(map(bool, results.pop().ravel()))  # empty where its branch did not run
         for name in self.held.keys() & feeds.keys():
             self.held[name].update(map(bool, np.ravel(feeds[name])))
 
@@ -74,16 +73,10 @@ def remarks(model: ir.Model, held: Mapping[str, Collection[bool]], ranges: Itera
 
 
 def _choices(model: ir.Model) -> Iterator[tuple[ir.Node, ir.Value]]:
-    """Each If that placement reaches and whose condition depends on values that are fed.
-
-    One on shapes, as exporters write for a Squeeze, chooses between forms of the same thing.
-    """
-    of_values = dataflow.depends_on_values(model.graph)
+    """Each If that placement reaches with a condition that is computed or fed."""
     for node in dataflow.in_order(model.graph):
         condition = node.inputs[0] if any(True for _ in dataflow.branches(node)) else None
-        if condition is None or not condition.name or query.constant_tensor(condition) is not None:
-            continue
-        if condition.producer() in of_values or condition.is_graph_input():
+        if condition is not None and condition.name and query.constant_tensor(condition) is None:
             yield node, condition
 
 

@@ -120,7 +120,7 @@ def finetune(
             ``"module:function"``; or a :class:`onnxqat.training.config.ScoreConfig`, for a function of the module, scores
             every few steps, and early stopping. None: minus the loss on samples that are held out
             (:mod:`onnxqat.training.data.holdout`); the last epoch that has more than half of the best gain is written,
-            or the start where none has any.
+            or the start where none has one larger than its standard error over the samples.
         execution: precision, accumulation, compilation, memory, arithmetic and processes.
         checkpoints: folder for ``last.safetensors`` and ``best.safetensors``; or a
             :class:`onnxqat.training.config.CheckpointConfig`, to go on from them, and for steps that are not finite.

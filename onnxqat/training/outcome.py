@@ -100,7 +100,8 @@ def _course(given: Options, data: TrainingData, progress: Progress) -> Iterator[
             what = "loss on held-out samples" if data.held_out else "loss"
         value = -start if is_loss else start
         other = "" if last is None or last == best else f" (it ended at {-last if is_loss else last:.4g})"
+        by_chance = " by more than chance" if is_loss and last is not None and last > start else ""
         yield (
-            f"training did not help: no epoch had a better {what} than the {value:.4g} of the start{other}; "
+            f"training did not help: no epoch had a better {what} than the {value:.4g} of the start{by_chance}{other}; "
             "the values of the start were kept"
         )

@@ -30,7 +30,7 @@ def said(*batches: tuple[bool, bool], **options: Any) -> list[str]:
     """What is said of branches; each batch is (outer, inner) condition."""
     values = np.abs(np.random.default_rng(0).normal(size=(4, 2))).astype(np.float32)
     data = [{"x": values if outer else -values, "c": np.asarray(inner)} for outer, inner in batches]
-    result = insert_qdq(onnx.parser.parse_model(NESTED), data=data, **options)
+    result = insert_qdq(onnx.parser.parse_model(NESTED), calibration=data, **options)
     return [f"{r.concern} {r.nodes}: {r.message}" for r in result.remarks if "takes" in r.message]
 
 
@@ -58,15 +58,3 @@ def test_both_are_named_at_once() -> None:
 def test_nothing_is_said_where_no_range_depends_on_the_branch() -> None:
     table = {"backend": "onnxruntime-int4"}  # weights alone
     assert said((True, True), **table) == []
-
-
-def test_a_choice_by_shapes_is_not_named() -> None:
-    text = f"""<ir_version: 8, opset_import: ["" : 17]> g (float[N,2] x) => (float[N,2] y)
-        <float[2,2] w = {weight(2, 2)}, int64[1] four = {{4}}> {{
-        a = MatMul(x, w) s = Shape<start = 0, end = 1>(a) d = Equal(s, four)
-        t = If(d) <then_branch = yes () => (float[N,2] r) {{ r = Neg(a) }},
-            else_branch = no () => (float[N,2] q) {{ q = Relu(a) }}>
-        y = MatMul(t, w) }}"""
-    data = {"x": np.ones((4, 2), np.float32)}
-    result = insert_qdq(onnx.parser.parse_model(text), data=data)
-    assert not any("takes" in r.message for r in result.remarks)

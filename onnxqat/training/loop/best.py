@@ -16,6 +16,7 @@ from onnxqat.training.distributed.tensors import local
 from onnxqat.training.loop import checkpoint
 from onnxqat.training.loop.collapse import collapsed
 from onnxqat.training.loop.progress import Progress
+from onnxqat.training.loop.sample_losses import standard_error
 from onnxqat.training.loop.step import Step
 from onnxqat.training.optim.moving_average import MovingAverage
 
@@ -53,17 +54,19 @@ class Best:
         Without `evaluate` and `scored`, the score is minus the epoch's mean training loss. Scored by the loss on a
         few samples, neighbouring epochs rank by chance, and the last, with the lowest learning rate, is the one to
         trust: each epoch that has more than half of the best gain over the start is kept in place of the one before.
+        A gain within its own standard error over the samples is chance and no gain.
         An epoch whose outputs have become constants, or whose score is not a number, is not kept.
         """
         epoch = progress.epoch + bool(progress.step_in_epoch)
         with self._averaged() if epoch else contextlib.nullcontext():
             for callback in self.step.callbacks:
                 callback.before_score()
-            score, is_constant = self._score(progress, epoch) if self.has_score else (-progress.losses[-1], False)
+            unscored = None if self.has_score else (-progress.losses[-1], 0.0, False)
+            score, chance, is_constant = unscored or self._score(progress, epoch)
             progress.score, progress.scored_step = score, progress.step
             if epoch == 0:
                 progress.start_score = score
-            beats = epoch == 0 or progress.best_score is None or score > self._bar(progress)
+            beats = epoch == 0 or progress.best_score is None or score > self._bar(progress, chance)
             if beats and not is_constant and all(callback.may_keep for callback in self.step.callbacks):
                 highest = progress.highest_score
                 progress.highest_score = score if highest is None else max(highest, score)
@@ -74,16 +77,17 @@ class Best:
                     checkpoint.save(self.file, self.step.module, progress=progress, writes=writes)
         return score
 
-    def _bar(self, progress: Progress) -> float:
-        """The score above which an epoch is kept, where one was kept before."""
+    def _bar(self, progress: Progress, chance: float) -> float:
+        """The score above which an epoch is kept, where one was kept before and `chance` alone gives so much gain."""
         assert progress.best_score is not None
         if self.evaluate is not None or not self.scored or progress.start_score is None:
             return progress.best_score
         highest = progress.best_score if progress.highest_score is None else progress.highest_score
-        return (progress.start_score + highest) / 2
+        # One standard error: with 6 samples and 3 steps two take the gains too, and none lets through what is worse.
+        return max((progress.start_score + highest) / 2, progress.start_score + chance)
 
-    def _score(self, progress: Progress, epoch: int) -> tuple[float, bool]:
-        """Score the module, and tell if its outputs have become constants."""
+    def _score(self, progress: Progress, epoch: int) -> tuple[float, float, bool]:
+        """Score the module; what of its gain over the start may be chance; if its outputs have become constants."""
         module = self.step.module
         module.eval()
         found = None
@@ -96,14 +100,14 @@ class Best:
         module.train()
         score = self.step.world.agreed(-math.inf if math.isnan(score) else score)  # no score is worse than NaN
         if found is None:
-            return score, False
+            return score, 0.0, False
         if epoch == 0:
-            progress.start_variation = found.outputs
-            return score, False
+            progress.start_losses, progress.start_variation = found.losses, found.outputs
+            return score, 0.0, False
         before = [one for one in (progress.start_variation, found.teacher) if one]
         is_constant = bool(self.step.world.agreed(float(bool(collapsed(found.outputs, before)))))
         progress.collapses += is_constant
-        return score, is_constant
+        return score, self.step.world.agreed(standard_error(progress.start_losses, found.losses)), is_constant
 
     def _averaged(self) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext() if self.average is None else self.average.applied(self.step.module)

@@ -22,6 +22,7 @@ class Progress:
         start_score: score before the first step; None where it was not asked for.
         score: the latest score; None before the first.
         scored_step: steps that were done when it was given.
+        start_losses: loss of each held-out sample at the start (:mod:`onnxqat.training.loop.sample_losses`).
         start_variation: variation of each output at the start (:mod:`onnxqat.training.loop.collapse`).
         collapses: number of scores that found outputs that had become constants.
         skipped: steps that were left out because their loss or gradients were not finite.
@@ -42,6 +43,7 @@ class Progress:
     start_score: float | None = None
     score: float | None = None
     scored_step: int = 0
+    start_losses: list[float] = dataclasses.field(default_factory=list)
     start_variation: list[float | None] = dataclasses.field(default_factory=list)
     collapses: int = 0
     skipped: int = 0

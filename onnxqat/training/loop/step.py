@@ -19,6 +19,7 @@ from onnxqat.training.distributed.process_context import ProcessContext
 from onnxqat.training.execution.execution import Execution
 from onnxqat.training.loop.collapse import Variation
 from onnxqat.training.loop.random_state import RandomState
+from onnxqat.training.loop.sample_losses import SampleLosses
 from onnxqat.training.objective.features import FeatureLoss
 from onnxqat.training.objective.losses import Loss, Objective
 from onnxqat.training.optim.optimizers import ScaleGuard
@@ -48,11 +49,13 @@ class Scored:
 
     Attributes:
         loss: mean over samples.
+        losses: of each of them (:mod:`onnxqat.training.loop.sample_losses`).
         outputs: variation of each output (:mod:`onnxqat.training.loop.collapse`).
         teacher: the same of the teacher's; empty without one.
     """
 
     loss: float
+    losses: list[float]
     outputs: list[float | None]
     teacher: list[float | None]
 
@@ -90,6 +93,7 @@ class Step:
         self.seen: list[Seen] = []
         self._held_labels: Tensor | None = None  # of the prepared batch, where they came from
         self._watched: tuple[Variation, Variation] | None = None  # of the outputs and the teacher's, while scoring
+        self._sample_losses = SampleLosses()  # while scoring
         self._names: tuple[str, ...] | None = getattr(self.module, "input_names", None)
         compiled = self.execution.compiled(self.execution.segmented(self.forward))
         self._training_forward = self.world.wrap(compiled)
@@ -119,7 +123,11 @@ class Step:
         labels, self._held_labels = self._held_labels, None
         if labels is not None and labels.device.type == "cpu" and isinstance(self.loss, (Loss, FeatureLoss)):
             self.loss.check_labels(outputs, labels)
-        return self.loss(outputs, batch.labels, target)
+        loss = self.loss(outputs, batch.labels, target)
+        if self._watched is not None:
+            samples = size(batch) if batch.weight else 0
+            self._sample_losses.add(self.loss, outputs, batch.labels, target, samples=samples, whole=loss)
+        return loss
 
     def gradients(self, batches: Sequence[Batch], step: int, *, keep: bool = False) -> tuple[Tensor, Tensor]:
         """Compute the gradients of one step and clip them.
@@ -177,7 +185,7 @@ class Step:
     @torch.no_grad()
     def mean_loss(self, batches: Sequence[Batch]) -> Scored:
         """Mean loss over the samples of `batches`, not augmented, in all processes; the module is as it is."""
-        self._watched = (Variation(), Variation())
+        self._watched, self._sample_losses = (Variation(), Variation()), SampleLosses()
         total = torch.zeros(2, dtype=torch.float64, device=self.device)
         for held in batches:
             self._held_labels = held.labels
@@ -187,8 +195,9 @@ class Step:
             total[1] += samples
         total = self.world.total(total)
         outputs, teacher = (one.values(self.world, self.device) for one in self._watched)
-        self._watched = None
-        return Scored(float(total[0] / total[1].clamp_min(1)), outputs, teacher)
+        losses = self._sample_losses.values(self.world, self.device)
+        self._watched, self._sample_losses = None, SampleLosses()
+        return Scored(float(total[0] / total[1].clamp_min(1)), losses, outputs, teacher)
 
 
 def ask(teacher: Teacher, batch: Batch, names: Sequence[str] | None) -> Any:
