@@ -25,13 +25,14 @@ FINE_FACTORS = (0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1.05, 1.1, 1.15, 1.2
 """The same for filters of few inputs: depthwise ones of a MobileNetV2 have 0.5 dB less error on other images than with the others."""
 
 SMALLEST_WIDTH = 4
-"""Bits from which on scales are searched: training follows below it, and learns them."""
+"""Bits from which on scales are searched wherever they are free. Training follows most files with fewer, and learns them; in one
+that is used as it is, single layers of 2 or 3 bits are searched too."""
 
 FEWEST_BITS = 3
 """Significant bits of a scale from which on there are others within :data:`FACTORS` of it."""
 
 
-def is_searched(grid: QParams, inputs: int, axis_size: int, parts: int) -> bool:
+def is_searched(grid: QParams, inputs: int, axis_size: int, parts: int, *, trained: bool = True) -> bool:
     """Check whether other scales are tried for a weight.
 
     Args:
@@ -39,8 +40,10 @@ def is_searched(grid: QParams, inputs: int, axis_size: int, parts: int) -> bool:
         inputs: of each filter.
         axis_size: of the weight's axis that blocks lie along.
         parts: that the filters are split into.
+        trained: training follows where the weight has fewer bits than :data:`SMALLEST_WIDTH`.
     """
-    if not SMALLEST_WIDTH <= grid.qtype.bits < notes.NARROW or grid.axis is None or parts > 1:
+    smallest = SMALLEST_WIDTH if trained else 0
+    if not smallest <= grid.qtype.bits < notes.NARROW or grid.axis is None or parts > 1:
         return False  # wide grids lose next to nothing; one scale for all filters, and parts, depend on each other
     short = grid.scale_bits is not None and grid.scale_bits < FEWEST_BITS
     return not short and (not grid.block_size or inputs == axis_size)

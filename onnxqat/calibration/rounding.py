@@ -57,12 +57,14 @@ class Wanted:
         biases: take up the mean error of their output channels.
         scales: of weights of few bits, beside their codes.
         kept: names of weights whose scales stay, since the user gave them.
+        trained: the file is, where weights have 2 or 3 bits, and learns their scales.
     """
 
     codes: bool = True
     biases: bool = True
     scales: bool = False
     kept: frozenset[str] = frozenset()
+    trained: bool = True
 
 
 def compensate(
@@ -258,7 +260,9 @@ class _Layer:
         given[1] = np.where(given[1] == 0, np.float32(1), given[1])  # what fills a part up has no scale
         codes, scales = np.empty(given[0].shape, np.float32), np.empty(given[0].shape, np.float32)
         inputs, size = self.rows.shape[-1], self.values.shape[self.grid.axis or 0]
-        searched = self.wanted.scales and output_scales.is_searched(self.grid, inputs, size, moments.parts)
+        searched = self.wanted.scales and output_scales.is_searched(
+            self.grid, inputs, size, moments.parts, trained=self.wanted.trained
+        )
         if searched and inputs <= few_inputs.MOST and not self.grid.block_size:
             return self._of_few_inputs(moments, [part.astype(np.float64) for part in given], centred=centred)
         trusted = moments.trusted()

@@ -55,7 +55,7 @@ def round_weights(
         What there is to say, and the parameters of weights that got others than `resolved` has.
     """
     remarks: tuple[Remark, ...] = ()
-    wanted = _wanted(plan, resolved, choice)
+    wanted = _wanted(model, plan, resolved, choice)
     if choice.rounding == "auto":
         is_trained = batchnorm.trains_live(model) or _batchnorm_parts.are_noted(model)
         may_help = not plan.tie_free_sums and (has_file or not is_trained)
@@ -95,15 +95,17 @@ def noise_in_turn(
     comparison = None if turns is None else _Comparison.of(model, resolved, data, insert, kept)
     if comparison is None:
         return None
+    wanted = _wanted(model, plan, resolved, choice)
     try:
-        return comparison.noise(comparison.rounded(resolved.placements, _wanted(plan, resolved, choice), (turns,)))[0]
+        return comparison.noise(comparison.rounded(resolved.placements, wanted, (turns,)))[0]
     except ModelError:
         return None  # the trial tells why
 
 
-def _wanted(plan: QuantPlan, resolved: Resolved, choice: WeightChoice) -> Wanted:
+def _wanted(model: ir.Model, plan: QuantPlan, resolved: Resolved, choice: WeightChoice) -> Wanted:
     codes = choice.rounding != "nearest"
-    return Wanted(codes, choice.bias_correction is not False, codes and are_scales_free(plan), resolved.given)
+    scales, trained = codes and are_scales_free(plan), _is_for_training(model, resolved.placements)
+    return Wanted(codes, choice.bias_correction is not False, scales, resolved.given, trained)
 
 
 def are_scales_free(plan: QuantPlan) -> bool:
@@ -231,12 +233,18 @@ def _turns(model: ir.Model, placements: Sequence[Placement], insert: Insert) -> 
 
     At 8 bits, what each costs those behind it is small beside the time that running a deep network for each would take.
     Weights that training follows for stay nearer to the float model's: a ResNet-20 in W2A2 has 69.7 % in place of 42.4
-    when it is rounded in turn, but 85.0 in place of 86.0 after 200 steps. Training follows where activations or most of
-    the weights have so few bits; a search for widths gives them to some layers, and its file is used as it is.
+    when it is rounded in turn, but 85.0 in place of 86.0 after 200 steps.
+    """
+    narrow = min((p.qparams.qtype.bits for p in placements), default=notes.NARROW) < notes.NARROW
+    return insert if narrow and not _is_for_training(model, placements) else None
+
+
+def _is_for_training(model: ir.Model, placements: Sequence[Placement]) -> bool:
+    """Check whether activations or most of the weights have 2 or 3 bits, so that training follows.
+
+    A search for widths gives so few to some layers, and its file is used as it is.
     """
     bits = {p.tensor: p.qparams.qtype.bits for p in placements}
     weights = sorted(width for name, width in bits.items() if name in model.graph.initializers)
     activations = [width for name, width in bits.items() if name not in model.graph.initializers]
-    usual = min(weights[len(weights) // 2 :][:1] + activations, default=notes.NARROW)
-    narrow = min(bits.values(), default=notes.NARROW) < notes.NARROW
-    return insert if narrow and usual > kept_batchnorm.FEW_BITS else None
+    return min(weights[len(weights) // 2 :][:1] + activations, default=notes.NARROW) <= kept_batchnorm.FEW_BITS

@@ -83,3 +83,30 @@ def test_scales_that_are_restricted_stay_what_they_are() -> None:
         np.testing.assert_array_equal(both[0], both[1])
     both = [scales(plain, "onnxruntime-cpu", 4, rounding) for rounding in ("nearest", "gptq")]
     assert (both[0] != both[1]).any()
+
+
+@pytest.mark.parametrize(("bits", "single", "is_other"), [(8, 3, True), (8, 2, True), (3, 8, False), (2, 8, False)])
+def test_single_layers_of_few_bits_get_other_scales_too(bits: int, single: int, *, is_other: bool) -> None:
+    """Where most layers have so few bits, training follows and learns them."""
+    text = """<ir_version: 8, opset_import: ["": 17]>
+        g (float[N, 24] x) => (float[N, 24] y) { h = MatMul(x, a)  k = MatMul(h, b)  y = MatMul(k, c) }"""
+    model, rng = onnx.parser.parse_model(text), np.random.default_rng(0)
+    for node, name in zip(model.graph.node, "abc", strict=True):
+        node.name = f"of_{name}"
+        weight = rng.standard_normal((24, 24)).astype(np.float32)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(weight, name))
+    mixed = np.cumsum(rng.standard_normal((64, 24)), axis=1).astype(np.float32)
+    few = "b" if single < bits else "a"
+
+    def scales(rounding: str) -> FloatArray:
+        made = onnxqat.insert_qdq(
+            model,
+            data={"x": mixed},
+            overrides=Overrides(weight_bits=bits, node_bits=(("of_b", single, 8),)),
+            rounding=rounding,  # type: ignore[arg-type]
+            equalize=False,
+            guard=False,
+        ).model
+        return next(q for q in qdq.quantizers(io.load(made), every=True) if q.tensor == few).qparams.scale
+
+    assert (scales("nearest") != scales("gptq")).any() == is_other
