@@ -28,6 +28,7 @@ class Limit:
         when: attribute values that it is for; any where it says nothing.
         rank: number of axes of its first input that it is for; any where it is 0.
         computed: it is for nodes whose second input, a layer's weight, is computed.
+        unlike_ranks: it is for an If whose branches return a result with different numbers of axes, in branches too.
         behind: operators, with ``|`` between them, whose result the node reads where it is so; any where it says nothing.
     """
 
@@ -40,6 +41,7 @@ class Limit:
     when: dict[str, Any] = dataclasses.field(default_factory=dict)
     rank: int = 0
     computed: bool = False
+    unlike_ranks: bool = False
     behind: str = ""
 
     @property

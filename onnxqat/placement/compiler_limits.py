@@ -20,7 +20,7 @@ _SHOWN = 3
 
 
 def met(model: ir.Model, table: Backend, is_quantized: Callable[[ir.Node], bool]) -> Iterator[tuple[ir.Node, Limit]]:
-    """Nodes of the main graph that compute data, with the first limit that each meets.
+    """Nodes that compute data, with the first limit that each meets: those of the main graph, and each If in branches.
 
     Args:
         model: it is only read.
@@ -28,8 +28,8 @@ def met(model: ir.Model, table: Backend, is_quantized: Callable[[ir.Node], bool]
         is_quantized: whether a node stands between pairs.
     """
     data = dataflow.data_nodes(model.graph) if table.limits else ()
-    for node in model.graph if table.limits else ():
-        if node.domain or node not in data:
+    for node in dataflow.in_order(model.graph) if table.limits else ():
+        if node.domain or node not in data or (node.graph is not model.graph and node.op_type != "If"):
             continue
         for limit in table.limits:
             fits = limit.form == "any" or (limit.form == "quantized") == is_quantized(node)
@@ -46,10 +46,18 @@ def _reads(node: ir.Node, producers: tuple[str, ...]) -> bool:
 
 
 def _has_form(node: ir.Node, limit: Limit) -> bool:
-    """Check the number of axes and the weight of `node`; axes that are not known are none."""
+    """Check the numbers of axes and the weight of `node`; axes that are not known are none."""
     if limit.rank and query.rank(node.inputs[0]) != limit.rank:
         return False
+    if limit.unlike_ranks and not _returns_unlike_ranks(node):
+        return False
     return not limit.computed or (len(node.inputs) > 1 and query.constant_tensor(node.inputs[1]) is None)
+
+
+def _returns_unlike_ranks(node: ir.Node) -> bool:
+    returned = zip(*(branch.outputs for branch in dataflow.branches(node)), strict=False)
+    ranks = ({query.rank(value) for value in values} - {None} for values in returned)
+    return any(len(each) > 1 for each in ranks)
 
 
 def planned(plan: QuantPlan) -> Callable[[ir.Node], bool]:
@@ -115,6 +123,7 @@ def sentence(node: ir.Node, limit: Limit, table: Backend) -> str:
     conditioned = "".join(f" {conditions.spelled(key, value)}" for key, value in limit.when.items())
     conditioned += f" over {limit.rank} axes" if limit.rank else ""
     conditioned += " with a computed weight" if limit.computed else ""
+    conditioned += " whose branches return different numbers of axes" if limit.unlike_ranks else ""
     behind = f" behind {' or '.join(limit.producers)}" if limit.producers else ""
     return (
         f"the compiler of {table.backend} {SAID[limit.outcome]}: {node.op_type}{behind}{form}{conditioned}: {limit.why}"

@@ -124,3 +124,23 @@ def test_chips_without_float16_are_told_apart() -> None:
     assert insert_qdq(boxes, "qnn-htp", random_data=True, overrides=chosen).remarks
     with pytest.raises(ModelError, match="qnn-htp-v68 refuses the model: Mul behind Sub"):
         insert_qdq(boxes, "qnn-htp-v68", random_data=True, overrides=chosen)
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_branches_of_different_ranks(nested: bool) -> None:
+    """OpenVINO takes no If with them, in a branch neither."""
+
+    def text(returned: str, shape: str) -> str:
+        inner = "r = If(c) <then_branch = a () => (float[4] p) { p = Squeeze(h, one) }, "
+        inner += f"else_branch = b () => (float{shape} q) {{ q = {returned} }}>"
+        outer = f"y = If(d) <then_branch = e () => (float[4] s) {{ {inner} s = Relu(r) }}, "
+        outer += "else_branch = f () => (float[4] t) { t = Squeeze(h, one) }>"
+        layer = f"<float[4,4] w = {weight(4, 4)}, int64[1] one = {{0}}> {{ h = MatMul(x, w) "
+        return (
+            f"g (float[1,4] x, bool c, bool d) => (float[4] y) {layer} {outer if nested else inner + ' y = Relu(r)'} }}"
+        )
+
+    with pytest.raises(ModelError, match="refuses the model: If whose branches return different numbers of axes"):
+        insert_qdq(proto(text("Identity(h)", "[1,4]")), "openvino-cpu", random_data=True)
+    made = insert_qdq(proto(text("Squeeze(h, one)", "[4]")), "openvino-cpu", random_data=True)
+    assert made.quantizers["weight"] == 1
