@@ -23,6 +23,9 @@ from onnxqat.graph import files_read
 from onnxqat.isolation import limits
 
 LABEL_KEYS = ("labels", "label", "y")
+NAMELESS = "arr_0"
+"""Name that ``numpy.savez(path, array)`` writes for an array that has none."""
+
 _LOCAL_HEADER = 30
 _OF_MACHINE = (errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EIO)
 UNREADABLE = (OSError, ValueError, EOFError, OverflowError, MemoryError)  # the last two: sizes that no file has
@@ -118,10 +121,16 @@ def _mapped_file(array: Any) -> str | None:
 def split_labels(
     arrays: Mapping[str, npt.NDArray[Any]], inputs: Sequence[InputInfo]
 ) -> tuple[dict[str, npt.NDArray[Any]], npt.NDArray[Any] | None]:
-    """The inputs' arrays, and those under a label key that is no input of the model."""
-    names = {info.name for info in inputs}
+    """The inputs' arrays, and those under a label key that is no input of the model.
+
+    One array without a name is the one input's.
+    """
+    names = [info.name for info in inputs]
     key = next((k for k in LABEL_KEYS if k in arrays and k not in names), None)
-    return {k: a for k, a in arrays.items() if k != key}, None if key is None else arrays[key]
+    feeds = {k: a for k, a in arrays.items() if k != key}
+    if len(names) == 1 and list(feeds) == [NAMELESS]:
+        feeds = {names[0]: feeds[NAMELESS]}
+    return feeds, None if key is None else arrays[key]
 
 
 def read_npz(path: Path) -> dict[str, npt.NDArray[Any]]:

@@ -341,7 +341,8 @@ def open_data(
     Behind a name, ``#every-5`` takes every fifth sample, and ``#without-every-5`` all others (:mod:`onnxqat.data.part`).
 
     1. A folder of images (jpg, png, bmp, webp; recursive), through `preprocess`; sub-folders give labels.
-    2. ``.npz``: keys are input names, samples along the first axis; ``labels``, ``label`` or ``y`` are labels.
+    2. ``.npz``: keys are input names, samples along the first axis; ``labels``, ``label`` or ``y`` are labels. Of a
+       model with one input, the array needs no name (``numpy.savez(path, x)``).
     3. A folder of ``.npz`` files: each is one batch, of its own shape.
     4. ``.npy``, for a model with one input.
     5. ``package.module:function``, a callable or an iterable of batches (dicts; arrays for one input; pairs with

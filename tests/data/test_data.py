@@ -245,6 +245,13 @@ def test_names() -> None:
     )
 
 
+def test_the_only_array_needs_no_name(tmp_path: Path) -> None:
+    np.savez(tmp_path / "data.npz", samples(2), labels=np.arange(2))
+    assert [list(feeds) for feeds, _ in open_data(tmp_path / "data.npz", [X]).labelled()] == [["x"]]
+    other = InputInfo("b", "float32", None)
+    refused("data-input-name", "'arr_0' is no input", source=tmp_path / "data.npz", inputs=[X, other])
+
+
 def test_shapes(tmp_path: Path) -> None:
     np.savez(tmp_path / "data.npz", x=samples(2, 5))
     refused("data-shape", "data.npz", "'x' (float32[N, 4])", "[2, 5]", source=tmp_path / "data.npz", inputs=[X])
