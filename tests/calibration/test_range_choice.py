@@ -75,6 +75,7 @@ def test_one_observer_for_all_but_those_that_a_function_reads(monkeypatch: pytes
         t = Relu(x) u = Conv(t, w) s = Sigmoid(u) v = Mul(u, s) y = Conv(v, w) }""")
     model.graph.initializer.extend(network(0.0).graph.initializer)
     monkeypatch.setattr(output_error, "errors", widest)
+    monkeypatch.setattr(range_choice, "RESOLUTION", 1.0)
     remarks = [r.message for r in insert(model, {"x": 4 * samples()}).remarks if "error at the outputs" in r.message]
     assert len(remarks) == 1
     assert "mse behind the function 1" in remarks[0]
@@ -113,6 +114,23 @@ def test_outputs_that_drown_in_noise_do_not_compare_all_ranges(monkeypatch: pyte
     assert highest(insert(model, data)) > 55
     monkeypatch.setattr(range_choice, "DROWNED", np.inf)
     assert highest(insert(model, data)) < 10
+
+
+def test_what_leaves_the_model_is_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The largest box is as rare as an outlier; a bit of resolution is given for it, and no more."""
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
+        g (float[N, 8, 12, 12] x) => (float[N, 144, 8] y) {
+        shape = Constant<value_ints = [0, 8, 144]>() t = Conv(x, w) u = Reshape(t, shape) y = Transpose<perm = [0, 2, 1]>(u) }""")
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.eye(8, dtype=np.float32)[:, :, None, None], "w"))
+    x = np.random.default_rng(0).standard_normal((128, 8, 12, 12)).astype(np.float32)
+    assert highest(insert(model, {"x": x})) > x.max() - 0.05
+    with monkeypatch.context() as patched:
+        patched.setattr(range_choice, "RESOLUTION", 1.0)
+        assert highest(insert(model, {"x": x})) < x.max() - 0.2
+    x[0, 0, 0, 0] = 60
+    monkeypatch.setattr(output_error, "errors", lambda network, groups: -widest(network, groups))
+    monkeypatch.setattr(range_choice, "_take_one_for_all", lambda groups, network: None)
+    assert highest(insert(model, {"x": x})) < 10
 
 
 def test_values_that_a_silu_makes_zero_get_no_codes() -> None:
