@@ -197,6 +197,7 @@ class Relief:
         search = suspects(noise, least)
         culprits: list[Unit] = []
         now = meter.start
+        best, kept = now.value, dict(self._parts)
         while now.value > 1:
             batch: dict[Unit, Excess] = {}
             for unit, _ in search.more(lambda: meter.left > limit * (1 - SEARCH)):
@@ -206,13 +207,12 @@ class Relief:
             if not batch:
                 break
             culprits += batch
-            before = dict(self._parts)
             self._change_ranges(meter, batch, limit)
-            after = self._change_types(meter, batch, search.rest, now)
-            if after.value > now.value and not self._rounded:
-                self._parts = before  # each helps alone; beside the changes in front of them they do not
-            else:
-                now = after
+            now = self._change_types(meter, batch, search.rest, now)
+            if now.value <= best or self._rounded:
+                best, kept = now.value, dict(self._parts)
+        # Each helps alone. Noise that makes up for noise elsewhere is missed until that is gone too: a batch may make more.
+        self._parts = kept
         self.why = self._reason(culprits, ended=search.ended)
 
     # ---------------------------------------------------------------- remedies

@@ -311,6 +311,23 @@ def test_changes_that_lead_to_more_noise_than_before_are_taken_back(monkeypatch:
     assert result.guard.changes == ()
 
 
+def test_changes_with_which_later_ones_help_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Noise of one quantizer may make up for that of another: without the first alone there is more, without both less."""
+    change_types = Relief._change_types
+    seen = []
+
+    def louder_at_first(relief: Relief, meter: Meter, batch: dict[Unit, Excess], rest: float, now: Excess) -> Excess:
+        found = change_types(relief, meter, batch, rest, now)
+        seen.append(len(relief._parts))
+        return dataclasses.replace(found, value=2 * now.value) if len(seen) == 1 else found
+
+    monkeypatch.setattr(relief, "BATCH", 1)
+    monkeypatch.setattr(Relief, "_change_types", louder_at_first)
+    result = insert(culprits.outlier_channel(), rounding="nearest")
+    assert len(seen) == 2
+    assert [change.tensor for change in changes(result)] == ["scaled"]
+
+
 def test_gradients_lead_to_a_culprit_that_is_quiet_at_its_own_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
     found = insert(culprits.offset())
     assert "level" in {change.tensor for change in changes(found)}

@@ -23,7 +23,14 @@ class SampleLosses:
         self._held: list[Tensor] = []
 
     def add(
-        self, loss: Objective, outputs: Sequence[Tensor], labels: Tensor | None, target: Any, *, samples: int, whole: Tensor
+        self,
+        loss: Objective,
+        outputs: Sequence[Tensor],
+        labels: Tensor | None,
+        target: Any,
+        *,
+        samples: int,
+        whole: Tensor,
     ) -> None:
         """Take in a batch.
 
