@@ -185,6 +185,7 @@ def test_a_gain_that_few_samples_may_give_by_chance_is_none() -> None:
             last.append(score)
 
     result = finetune(network(quantized=True), x, labels=y, epochs=3, callbacks=(Told(),), device="cpu")
-    assert result.start_score is not None and last[-1] > result.start_score
+    assert result.start_score is not None
+    assert last[-1] > result.start_score
     assert (result.written, result.best_score, result.scored_samples) == ("start", result.start_score, 12)
     assert any("of the start by more than chance (it ended at" in remark.message for remark in result.remarks)

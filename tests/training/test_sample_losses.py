@@ -28,7 +28,7 @@ def test_each_sample_has_its_loss_and_the_mean_is_that_of_the_batch() -> None:
     labels = torch.arange(6) % 5
     for loss, target in ((Loss(), (teacher,)), (CouncilLoss([Loss(), Loss()]), [(teacher,), (output,)])):
         found = of(loss, (output,), labels, target, 6)
-        assert len(found) == 6 and len(set(found)) == 6
+        assert len(found) == len(set(found)) == 6
         # Sums of six float32 values in another order.
         assert sum(found) / 6 == pytest.approx(float(loss((output,), labels, target)), rel=1e-6)
 
