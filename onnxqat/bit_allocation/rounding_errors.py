@@ -56,7 +56,8 @@ def compensated(model: ir.Model, layers: Sequence[Layer], data: Data, *, scales:
         grids = {layer.tensor: _grids(model, layer)[width] for layer in having}
         rounded = model.clone()
         placed = [Placement(tensor, grid, "mixed-precision") for tensor, grid in grids.items()]
-        _, others = compensate(rounded, placed, data, wanted=Wanted(biases=False, scales=scales, trained=False))
+        # Scales of 2 and 3 bits as calibrated: with chosen ones most layers may get so few, and then training is to follow.
+        _, others = compensate(rounded, placed, data, wanted=Wanted(biases=False, scales=scales))
         for layer in having:
             grid = others.get(layer.tensor, grids[layer.tensor])
             found[layer.tensor][width] = _error(model, layer, grid, rounded)
