@@ -28,6 +28,9 @@ Array = npt.NDArray[Any]
 TIE_STEPS = 1e-4
 """A value lies at a tie when ``x / scale`` is within this many LSB of the middle between two codes of the grid."""
 
+ROUNDED = 2.0**-24
+"""Share by which a quotient in float32 is off at most."""
+
 
 @dataclasses.dataclass(frozen=True)
 class QuantizerParity:
@@ -113,8 +116,10 @@ class QuantizerMeter:
         apart = np.where(np.isnan(ort[0]), 0, apart)
         with np.errstate(invalid="ignore"):
             moved = np.abs(np.asarray(torch[0], np.float64) - np.asarray(ort[0], np.float64))
-        # Two ties that are n codes apart may round to codes n + 1 apart, and their quotients are not quite n apart.
-        allowed = moved / _along(self.qparams.scale, self.qparams, apart.ndim) + 1 + TIE_STEPS
+            size = np.abs(np.asarray(torch[0], np.float64)) + np.abs(np.asarray(ort[0], np.float64))
+        # Two ties that are n codes apart may round to codes n + 1 apart, and their quotients are not quite n apart: each is
+        # rounded to float32, by some thousandths of a code of 16 bits.
+        allowed = (moved + ROUNDED * size) / _along(self.qparams.scale, self.qparams, apart.ndim) + 1 + TIE_STEPS
         self.network = [
             differing + int(np.count_nonzero(apart)),
             max(largest, int(apart.max(initial=0))),

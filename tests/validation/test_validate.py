@@ -26,6 +26,7 @@ from onnxqat.metrics import Predictor
 from onnxqat.numerics import fake_quantize
 from onnxqat.placement.table_overrides import Overrides
 from onnxqat.runtime.session import Session
+from onnxqat.types import QType
 from onnxqat.validation import machine, parity, torch_run, verdicts
 from onnxqat.validation.profile import profile
 from onnxqat.validation.result import DEFAULT, FLOAT, PLAIN, TORCH
@@ -286,6 +287,30 @@ def test_codes_may_differ_by_what_their_inputs_do(moved: float, unexplained: int
     output = fake_quantize(other, quantizer.qparams) if moved else fake_quantize(x + 3 * scale, quantizer.qparams)
     meter.update_network((x, fake_quantize(x, quantizer.qparams)), (other, output))
     assert meter.result().unexplained == unexplained
+
+
+def test_ties_of_16_bits_are_as_far_apart_as_float32_says() -> None:
+    """Neighbouring ties of large codes, whose quotients float32 puts less than a code apart."""
+    quantizer = next(q for q in qdq.quantizers(io.load(tiny.pair()[1])) if q.tensor == "image")
+    scale, zero = np.asarray(0.0137, np.float32), np.asarray(0)
+    wide = dataclasses.replace(quantizer.qparams, scale=scale, zero_point=zero, qtype=QType.of(16, signed=False))
+    codes = np.arange(40000, 60000, 2)
+    last, first = (((codes + tie) * float(scale)).astype(np.float32) for tie in (0.5, 1.5))
+    outside, inside = np.float32(0), np.float32(np.inf)
+    last = np.where(np.rint(last / scale) == codes, last, np.nextafter(last, outside))
+    first = np.where(np.rint(first / scale) == codes + 2, first, np.nextafter(first, inside))
+    for _ in range(8):  # the neighbours that still get the code
+        last, first = (
+            np.where(np.rint((near := np.nextafter(at, to)) / scale) == code, near, at)
+            for at, to, code in ((last, inside, codes), (first, outside, codes + 2))
+        )
+    written = [fake_quantize(values, wide) for values in (last, first)]
+    found = {}
+    for beyond in (0, 1):
+        meter = parity.QuantizerMeter(dataclasses.replace(quantizer, qparams=wide), None)
+        meter.update_network((last, written[0]), (first, written[1] + beyond * scale))
+        found[beyond] = meter.result().unexplained
+    assert found == {0: 0, 1: len(codes)}
 
 
 def test_weighted_nodes_in_float_are_listed(pair: Pair) -> None:
