@@ -37,7 +37,9 @@ class Conditions:
     def take(self, feeds: Mapping[str, npt.NDArray[Any]], results: list[Any]) -> None:
         """Take in one batch: inputs from `feeds`, computed conditions from the end of `results`, which loses them."""
         for name in reversed(self.fetched):
-            self.held[name].update(map(bool, results.pop().ravel()))  # empty where its branch did not run
+            found = results.pop()
+            if found is not None:  # None, or empty, where its branch did not run
+                self.held[name].update(map(bool, found.ravel()))
         for name in self.held.keys() & feeds.keys():
             self.held[name].update(map(bool, np.ravel(feeds[name])))
 

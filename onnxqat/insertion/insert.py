@@ -221,11 +221,9 @@ def insert_qdq(
     else:
         remarks.extend(accumulator_cost.of_options(original, calibrated, (backend, overrides), samples, place))
         remarks.extend(_choose_ranges(calibrated, samples, choice, has_file=has_file, kept=kept))
-    placing = functools.partial(
-        _round_and_place, table=table, data=samples, choice=choice, has_file=has_file, kept=kept
-    )
+    make = functools.partial(_round_and_place, table=table, data=samples, choice=choice, has_file=has_file, kept=kept)
     finished = functools.partial(_finished, table=table, overrides=overrides) if table.integer else None
-    watch = guarding.Guard(original, calibrated, samples, overrides, placing, mends=guard, finished=finished)
+    watch = guarding.Guard(original, calibrated, samples, overrides, make, mends=guard, finished=finished)
     made = watch.make(remarks, tries=data is not None)
     ranges = "none" if data is None else "data"
     ranges = "random" if random_data else ranges

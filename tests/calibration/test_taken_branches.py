@@ -30,7 +30,7 @@ def said(*batches: tuple[bool, bool], **options: Any) -> list[str]:
     """What is said of branches; each batch is (outer, inner) condition."""
     values = np.abs(np.random.default_rng(0).normal(size=(4, 2))).astype(np.float32)
     data = [{"x": values if outer else -values, "c": np.asarray(inner)} for outer, inner in batches]
-    result = insert_qdq(onnx.parser.parse_model(NESTED), calibration=data, **options)
+    result = insert_qdq(onnx.parser.parse_model(NESTED), data=data, **options)
     return [f"{r.concern} {r.nodes}: {r.message}" for r in result.remarks if "takes" in r.message]
 
 

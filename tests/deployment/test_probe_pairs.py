@@ -60,7 +60,7 @@ def test_an_operator_of_a_newer_opset_than_the_target_reads_is_a_row(tmp_path: P
     (row,) = probe_pairs("onnxruntime-cpu", str(table), only=["LayerNormalization->MatMul"]).rows
     assert row.alone == ("refused", "integer")
     assert row.together == ("refused", "refused")
-    assert row.detail.endswith("this model needs 17 for 'first_probed'")
+    assert row.detail.endswith("this model needs 17 for 'first_probed' (LayerNormalization)")
 
 
 def test_bad_names_are_refused() -> None:
