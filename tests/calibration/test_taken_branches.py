@@ -6,6 +6,8 @@ import numpy as np
 import onnx
 import pytest
 
+from onnxqat.calibration.taken_branches import Conditions
+from onnxqat.graph import io
 from onnxqat.insertion.insert import insert_qdq
 from tests.backends.planning import weight
 
@@ -43,6 +45,13 @@ def test_the_inner_branch_that_is_not_taken(backend: str) -> None:
     (text,) = said((True, True), (False, True), backend=backend)
     assert text.startswith("result ('inner',): no calibration batch takes else_branch of 'inner': the ranges of ")
     assert "behind it are those of then_branch alone" in text
+
+
+def test_a_condition_that_was_not_computed_holds_nothing() -> None:
+    """onnxruntime gives None for it where it stands in a branch that did not run."""
+    conditions = Conditions(io.load(onnx.parser.parse_model(NESTED)), ["x", "c"])
+    conditions.take({"c": np.asarray(True)}, [None])
+    assert conditions.held == {"d": set(), "c": {True}}
 
 
 def test_an_inner_if_that_never_ran_is_not_named() -> None:
