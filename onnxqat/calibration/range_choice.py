@@ -57,27 +57,27 @@ def choose(
     groups = [group for group in _groups(plan, observers) if len(group.candidates) > 1]
     if data is None or not groups:
         return ()
-    leaving = [group for group in groups if _leaves(group, model)]
-    if not data.repeatable:
-        _take_whole(leaving)
-        return (_by_mse_alone(groups, "the data can be read only once"),)
-    runnable = vendor_operators.runnable_part(model)
-    try:
-        network = output_error.Network(runnable, groups, data, work)
-        if network.parts:
-            _take_least(groups, output_error.errors(network, groups))
-            _take_one_for_all(groups, network)
-        _take_whole(leaving)
-    except ModelError as error:
-        _take_whole(leaving)
-        return (_by_mse_alone(groups, error.message),)
+    reason = _choose_at_outputs(model, groups, data, work)
+    _take_whole(_leaving(groups, model))
+    if reason:
+        return (Remark(f"{len(groups)} ranges were chosen by their own mean squared error: {reason}", (), "calibrate"),)
     counts = Counter(group.choice for group in groups)
     found = ", ".join(f"{name} {count}" for name, count in counts.most_common())
     return (Remark(f"activation ranges by the error at the outputs: {found}", (), "calibrate"),)
 
 
-def _by_mse_alone(groups: Sequence[Group], reason: str) -> Remark:
-    return Remark(f"{len(groups)} ranges were chosen by their own mean squared error: {reason}", (), "calibrate")
+def _choose_at_outputs(model: ir.Model, groups: Sequence[Group], data: Data, work: float) -> str:
+    """Let `groups` take what costs the outputs least; the reason why that cannot be told, empty where it can."""
+    if not data.repeatable:
+        return "the data can be read only once"
+    try:
+        network = output_error.Network(vendor_operators.runnable_part(model), groups, data, work)
+        if network.parts:
+            _take_least(groups, output_error.errors(network, groups))
+            _take_one_for_all(groups, network)
+    except ModelError as error:
+        return error.message
+    return ""
 
 
 def _take_least(groups: Sequence[Group], errors: npt.NDArray[np.float64]) -> None:
@@ -96,12 +96,10 @@ def _take_least(groups: Sequence[Group], errors: npt.NDArray[np.float64]) -> Non
             group.take(list(group.candidates)[best])
 
 
-def _leaves(group: Group, model: ir.Model) -> bool:
-    """Check whether only data movement separates a tensor of `group` from an output, on a grid with a bit to spare."""
-    names = {name for name, _ in group.members}
-    return group.chosen.qtype.bits >= FULL and any(
-        value.name in names and dataflow.leads_to_output(value) for value in walk.outputs(walk.nodes(model))
-    )
+def _leaving(groups: Sequence[Group], model: ir.Model) -> list[Group]:
+    """Those of `groups` with a tensor that only data movement separates from an output, on grids with a bit to spare."""
+    names = {str(v.name) for v in walk.outputs(walk.nodes(model)) if dataflow.leads_to_output(v)}
+    return [g for g in groups if g.chosen.qtype.bits >= FULL and not names.isdisjoint(name for name, _ in g.members)]
 
 
 def _take_whole(groups: Sequence[Group]) -> None:
