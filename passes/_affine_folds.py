@@ -86,7 +86,7 @@ def _fold_add(
     """Fold into a MatMul and the Add of a row behind it. Return the output of the Add, or the reason."""
     for index in (0, 1):
         product, row = add.inputs[index], query.constant_array(add.inputs[1 - index])
-        matmul = product.producer() if product is not None else None
+        matmul = query.producer(product)
         if row is None or product is None or matmul is None or matmul.op_type != "MatMul" or matmul.domain:
             continue
         if not is_private(product) or matmul.graph is not add.graph:
@@ -128,7 +128,7 @@ def _weight(node: ir.Node, index: int) -> np.ndarray | str:
 
 
 def _bias(node: ir.Node, index: int) -> np.ndarray | str:
-    value = node.inputs[index] if len(node.inputs) > index else None
+    value = query.input_at(node, index)
     if value is None:
         return np.zeros(())
     found = query.constant_array(value)
@@ -181,7 +181,7 @@ def _store(
 
 def give_bias(scope: walk.Scope, layer: ir.Node, bias: np.ndarray, names: build.Names) -> None:
     """Give `layer` the `bias`, unless it has none and this one is zero."""
-    if len(layer.inputs) > 2 and layer.inputs[2] is not None:
+    if query.input_at(layer, 2) is not None:
         exchange_constant(scope, layer, 2, bias, names, "folded")
     elif bias.any():
         base = layer.name or str(layer.outputs[0].name)

@@ -52,7 +52,7 @@ def affine(node: ir.Node) -> Affine | str:
 
 def layer_bias(layer: ir.Node, channels: int) -> np.ndarray | None:
     """Bias of a layer, float64 (channels,), zeros without one; None if it is not a constant of that size."""
-    value = layer.inputs[2] if len(layer.inputs) > 2 else None
+    value = query.input_at(layer, 2)
     if value is None:
         return np.zeros(channels)
     found = query.constant_array(value)

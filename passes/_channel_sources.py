@@ -42,7 +42,7 @@ def _row_of(node: ir.Node) -> tuple[ir.Value, tuple[tuple[ir.Node, int], ...], i
     """Result of a node with a constant row, the places of the constants, and the number of channels."""
     numbers = NORMALIZATIONS.get((node.domain, node.op_type))
     if numbers is not None:
-        places = tuple((node, i) for i in numbers if len(node.inputs) > i and node.inputs[i] is not None)
+        places = tuple((node, i) for i in numbers if query.input_at(node, i) is not None)
         channels = _channels(node, numbers[0])
         if channels is None or any(_channels(*place) != channels for place in places):
             return None

@@ -41,7 +41,7 @@ def is_foldable(node: ir.Node, *, weights: bool = False, layers: bool = False) -
     """
     known = node.op_type in FOLDABLE or (weights and node.op_type in WEIGHTS) or (layers and node.op_type in LAYERS)
     one = len(node.outputs) == 1 or node.op_type == "Split" or _gives_one(node)
-    return node.domain == "" and known and one and not any(a.is_ref() for a in node.attributes.values())
+    return node.domain == "" and known and one and not query.takes_arguments(node)
 
 
 def _gives_one(node: ir.Node) -> bool:

@@ -251,7 +251,7 @@ def _of_operator(
 
 def _reduced(node: ir.Node, attributes: dict[str, Any]) -> dict[str, Any] | str:
     """Attributes of a reduction with its axes, which are an input from opset 13 or 18 on, or a reason against a call."""
-    given = node.inputs[1] if len(node.inputs) > 1 else None
+    given = query.input_at(node, 1)
     axes = attributes.get("axes")
     if given is not None:
         array = query.constant_array(given)

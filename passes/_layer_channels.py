@@ -24,7 +24,7 @@ def is_layer(node: ir.Node) -> bool:
     """Check whether `node` has a constant float weight of its own, which nothing else reads, and takes its input as it is."""
     if node.domain or node.op_type not in LAYERS or query.attribute(node, "transA", 0):
         return False
-    weight = node.inputs[1] if len(node.inputs) > 1 else None
+    weight = query.input_at(node, 1)
     found = query.constant_tensor(weight)
     if weight is None or found is None or found.dtype not in query.FLOATS or not is_private(weight):
         return False
@@ -33,7 +33,7 @@ def is_layer(node: ir.Node) -> bool:
 
 def has_shared_weight(node: ir.Node) -> bool:
     """Check whether `node` would be a layer, were its weight not read elsewhere too."""
-    weight = node.inputs[1] if len(node.inputs) > 1 else None
+    weight = query.input_at(node, 1)
     constant = query.constant_tensor(weight) is not None
     return node.op_type in LAYERS and not node.domain and constant and weight is not None and not is_private(weight)
 
@@ -129,7 +129,7 @@ def bias_of(node: ir.Node) -> tuple[ir.Node, int] | None:
         added = linear.bias_behind(node)
         row = None if added is None else linear.constant_side(added)
         return None if added is None or row is None else (added, list(added.inputs).index(row))
-    return (node, 2) if len(node.inputs) > 2 and node.inputs[2] is not None else None
+    return (node, 2) if query.input_at(node, 2) is not None else None
 
 
 def bias_row(node: ir.Node) -> Array | None:

@@ -278,10 +278,10 @@ def _flattened(node: ir.Node, shape: Sizes | None, after: Sizes | None) -> tuple
 
 def _pads_space_with_zeros(node: ir.Node) -> bool:
     """Channels stay apart, and what is padded is 0 or one of their own values."""
-    if len(node.inputs) > 3 and node.inputs[3] is not None:
+    if query.input_at(node, 3) is not None:
         return False
     pads = query.constant_array(node.inputs[1]) if len(node.inputs) > 1 else query.attribute(node, "pads", None)
-    if len(node.inputs) > 2 and node.inputs[2] is not None:
+    if query.input_at(node, 2) is not None:
         filler = query.constant_array(node.inputs[2])
         zero = filler is not None and not filler.any()
     else:

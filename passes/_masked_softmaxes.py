@@ -93,13 +93,13 @@ class Masks:
 def scores_of(softmax: ir.Node) -> tuple[ir.Node, ir.Value, ir.Value] | None:
     """Return the Add in front of `softmax`, which alone reads it, its dequantized operand and its other one."""
     added = softmax.inputs[0]
-    node = None if added is None else added.producer()
+    node = query.producer(added)
     if added is None or node is None or node.domain or node.op_type != "Add":
         return None
     if query.reads(added) != 1 or added.is_graph_output():
         return None
     for scores, mask in (node.inputs, node.inputs[::-1]):
-        maker = None if scores is None else scores.producer()
+        maker = query.producer(scores)
         if scores is not None and mask is not None and maker is not None and qdq.is_dequantize(maker):
             return node, scores, mask
     return None

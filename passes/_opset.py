@@ -165,7 +165,7 @@ def _takes(schema: onnx.defs.OpSchema, node: ir.Node) -> bool:
 
 def _qdq_opset(node: ir.Node, current: int) -> int:
     codes = node.outputs[0] if node.op_type == "QuantizeLinear" else node.inputs[0]
-    zero_point = node.inputs[2] if len(node.inputs) > 2 else None
+    zero_point = query.input_at(node, 2)
     typed = codes if zero_point is None else zero_point
     dtype = None if typed is None else typed.dtype
     scale = query.constant_tensor(node.inputs[1])

@@ -63,7 +63,7 @@ def _conv(node: ir.Node, rank_of: RankOf) -> Form | str:
     if query.attribute(node, "channels_last", 0):
         return "its channels come last"
     operands = Operand(0, 1, 2), Operand(3, 4, 5, _axis_of(node, 4, 0))
-    bias = 8 if len(node.inputs) > 8 and node.inputs[8] is not None else None
+    bias = 8 if query.input_at(node, 8) is not None else None
     return Form("Conv", operands, _kept(node, "channels_last"), 6, 7, bias)
 
 
@@ -77,8 +77,8 @@ def _matmul(node: ir.Node, rank_of: RankOf) -> Form | str:
 
 def _gemm(node: ir.Node, rank_of: RankOf) -> Form | str:
     axis = _axis_of(node, 4, 0 if query.attribute(node, "transB", 0) else 1)
-    bias = 6 if len(node.inputs) > 6 and node.inputs[6] is not None else None
-    quantized = len(node.inputs) > 7 and node.inputs[7] is not None
+    bias = 6 if query.input_at(node, 6) is not None else None
+    quantized = query.input_at(node, 7) is not None
     alpha = float(query.attribute(node, "alpha", 1.0))
     operands = Operand(0, 1, 2), Operand(3, 4, 5, axis)
     return Form("Gemm", operands, _kept(node), 7 if quantized else None, 8, bias, alpha)

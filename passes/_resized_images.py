@@ -51,6 +51,5 @@ def attributes_of(node: ir.Node) -> dict[str, Any] | str:
 
 
 def _numbers(node: ir.Node, index: int) -> list[float]:
-    value = node.inputs[index] if len(node.inputs) > index else None
-    array = None if value is None else query.constant_array(value)
+    array = query.constant_array(query.input_at(node, index))
     return [] if array is None else [float(number) for number in array.reshape(-1)]

@@ -141,12 +141,12 @@ def _inner(value: ir.Value) -> tuple[list[ir.Node], ir.Node] | None:
         while maker is not None and quantize is not None and maker is not quantize and _reads_once(here):
             pair.append(maker)
             here = maker.inputs[0]
-            maker = None if here is None else here.producer()
+            maker = query.producer(here)
         if quantize is None or maker is not quantize or not _reads_once(here):
             return None
         pair.append(quantize)
         here = quantize.inputs[0]
-        maker = None if here is None else here.producer()
+        maker = query.producer(here)
     if here is None or maker is None or maker.domain or not _reads_once(here):
         return None
     if maker.op_type == "Mul" and sum(numbers(v) is not None for v in maker.inputs) != 1:

@@ -52,10 +52,10 @@ def replaced(node: ir.Node, names: build.Names) -> bool:
 def _source(value: ir.Value | None) -> tuple[ir.Value, tuple[ir.Node, ...]] | None:
     """Return the whole numbers that `value` is made of, and the data movement behind the Cast, in graph order."""
     moves: list[ir.Node] = []
-    node = None if value is None else value.producer()
+    node = query.producer(value)
     while node is not None and not node.domain and node.op_type in _MOVES:
         moves.append(node)
-        node = None if node.inputs[0] is None else node.inputs[0].producer()
+        node = query.producer(node.inputs[0])
     if node is None or node.domain or node.op_type != "Cast" or not query.is_float(node.outputs[0]):
         return None
     root = node.inputs[0]

@@ -65,7 +65,7 @@ def _compute(
     They are compared with those that are stored: training of folded weights would be undone.
     """
     weight = readable.get(id(layer.inputs[1]))
-    bias = layer.inputs[2] if len(layer.inputs) > 2 else None
+    bias = query.input_at(layer, 2)
     if weight is None or bias is None or weight.quantize is None:
         return "the weight of the layer is not quantized"
     if walk.scope_of(weight.quantize) is not scope or not is_private(weight.input):

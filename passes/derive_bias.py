@@ -74,7 +74,7 @@ def put_on_grid(
         rule: for the new node's metadata.
         names: fresh names.
     """
-    bias = node.inputs[2] if len(node.inputs) > 2 else None
+    bias = query.input_at(node, 2)
     values = query.constant_array(bias)
     sources = [readable.get(id(node.inputs[i])) for i in (0, 1)]
     if bias is None or values is None or sources[0] is None or sources[1] is None:

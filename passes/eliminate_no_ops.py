@@ -50,7 +50,7 @@ class EliminateNoOps(SelectivePass):
         if not data_movement.is_removed(node) or self.stays_float(node):
             return False
         # Without a mode, training drops elements (`bridge/lowering/dropout.py`).
-        return node.op_type != "Dropout" or (len(node.inputs) > 2 and node.inputs[2] is not None)
+        return node.op_type != "Dropout" or query.input_at(node, 2) is not None
 
 
 def _take_out(node: ir.Node) -> bool:

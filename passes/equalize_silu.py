@@ -86,7 +86,7 @@ def sites(scope: walk.Scope, left_out: Collection[ir.Node] = ()) -> list[ir.Node
 def _is_site(node: ir.Node) -> bool:
     if not _is_convolution(node):
         return False
-    if len(node.inputs) > 2 and node.inputs[2] is not None and query.constant_tensor(node.inputs[2]) is None:
+    if query.input_at(node, 2) is not None and query.constant_tensor(node.inputs[2]) is None:
         return False
     silu = silu_behind(node.outputs[0])
     if silu is None or node.outputs[0] not in silu[1].inputs:

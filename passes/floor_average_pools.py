@@ -47,7 +47,7 @@ class FloorAveragePools(Pass):
 
 def _padding(node: ir.Node) -> list[int] | None:
     """``pads`` that make `node` the same without ``ceil_mode``; None where it has none, or they are not known."""
-    if node.op_type != "AveragePool" or node.domain or any(a.is_ref() for a in node.attributes.values()):
+    if node.op_type != "AveragePool" or node.domain or query.takes_arguments(node):
         return None
     kernel = [int(size) for size in query.attribute(node, "kernel_shape", ())]
     rank = len(kernel)

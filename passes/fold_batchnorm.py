@@ -63,7 +63,7 @@ class FoldBatchnorm(Pass):
 
 def _fold(scope: walk.Scope, node: ir.Node, names: build.Names, stamp: dict[str, str]) -> str | None:
     source = node.inputs[0]
-    producer = source.producer() if source is not None else None
+    producer = query.producer(source)
     fold = None if producer is None or producer.domain else FOLDS.get(producer.op_type)
     if source is None or producer is None or fold is None:
         return NO_LAYER

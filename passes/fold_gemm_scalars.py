@@ -49,7 +49,7 @@ def _fold(scope: walk.Scope, node: ir.Node, scalar: str, index: int, names: buil
         log.left(f"{scalar} of Gemm is an attribute of the function", node)
         return
     factor = float(attribute.value)
-    value = node.inputs[index] if len(node.inputs) > index else None
+    value = query.input_at(node, index)
     if scalar == "beta" and (value is None or factor == 0.0):
         if value is not None:
             node.resize_inputs(2)

@@ -119,7 +119,7 @@ def _gates(node: ir.Node) -> bool:
     """Check whether `node` is the product of a tensor and an activation of it, as Swish and HardSwish are written out."""
     if node.domain or node.op_type != "Mul":
         return False
-    makers = [None if value is None else value.producer() for value in node.inputs]
+    makers = [query.producer(value) for value in node.inputs]
     return any(
         maker is not None and _is_activation(maker) and maker.inputs[0] is node.inputs[1 - index]
         for index, maker in enumerate(makers)
@@ -193,7 +193,7 @@ def _is_plain(gemm: ir.Node) -> bool:
 
 def _bias(layer: ir.Node) -> np.ndarray | None:
     """Bias of `layer`, zero where it has none; None where it is not constant."""
-    held = layer.inputs[2] if len(layer.inputs) > 2 else None
+    held = query.input_at(layer, 2)
     return np.zeros(()) if held is None else query.constant_array(held)
 
 

@@ -69,7 +69,7 @@ def _dimensions(shape: ir.Node) -> np.ndarray | None:
 def _picked(node: ir.Node) -> np.ndarray | None:
     """Dimensions that a Gather or Slice picks from a Shape; None where it reads another tensor, or its places are computed."""
     source = node.inputs[0]
-    shape = None if source is None else source.producer()
+    shape = query.producer(source)
     if shape is None or shape.op_type != "Shape" or shape.domain:
         return None
     whole = _dimensions(shape)
@@ -92,7 +92,7 @@ def _remove(graph: ir.Graph, node: ir.Node) -> None:
     inputs = list(node.inputs)
     graph.remove(node, safe=True)
     for value in inputs:
-        producer = None if value is None else value.producer()
+        producer = query.producer(value)
         if value is not None and producer is not None and producer.op_type == "Shape" and producer.graph is graph:
             if not query.reads(value) and not value.is_graph_output():
                 graph.remove(producer, safe=True)

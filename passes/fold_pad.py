@@ -77,14 +77,14 @@ def _spatial_amounts(node: ir.Node, largest: float) -> list[int] | None:
     mode = node.attributes.get("mode")
     if mode is not None and (mode.is_ref() or mode.as_string() != "constant"):
         return None
-    value = node.inputs[2] if len(node.inputs) > 2 else None
+    value = query.input_at(node, 2)
     filled = np.zeros(1) if value is None else query.constant_array(value)
     if filled is None:
         return None
     if filled.item() != 0 if largest == 0 else filled.item() > largest:
         return None
-    found = query.constant_array(node.inputs[1]) if len(node.inputs) > 1 else None
-    if found is None or (len(node.inputs) > 3 and node.inputs[3] is not None) or (found < 0).any():
+    found = query.constant_array(query.input_at(node, 1))
+    if found is None or query.input_at(node, 3) is not None or (found < 0).any():
         return None
     begins, ends = found.reshape(2, -1).tolist()
     return None if any(begins[:2] + ends[:2]) else [int(n) for n in begins[2:] + ends[2:]]

@@ -180,7 +180,7 @@ def _refusal(layer: ir.Node, weight: Quantizer, function: Affine) -> str | None:
 
 def _bias(layer: ir.Node, readable: dict[int, Quantizer], channels: int) -> np.ndarray | str:
     """Return the bias of the layer, float64 (C,), or the reason why it cannot be read."""
-    value = layer.inputs[2] if len(layer.inputs) > 2 else None
+    value = query.input_at(layer, 2)
     if value is None:
         return np.zeros(channels)
     quantizer, found = readable.get(id(value)), query.constant_array(value)
@@ -249,7 +249,7 @@ def _fold(
 def _set_bias(
     scope: walk.Scope, layer: ir.Node, bias: np.ndarray, readable: dict[int, Quantizer], names: build.Names
 ) -> None:
-    old = layer.inputs[2] if len(layer.inputs) > 2 else None
+    old = query.input_at(layer, 2)
     layer.metadata_props.pop(qdq.BIAS_GRID, None)
     quantizer = None if old is None else readable.get(id(old))
     if old is not None and quantizer is None and is_private(old):

@@ -60,7 +60,7 @@ def _split(scope: walk.Scope, node: ir.Node, names: build.Names, stamp: dict[str
         array = query.constant_array(node.inputs[1])
         assert array is not None
         exchange_constant(scope, node, 1, np.ascontiguousarray(array.T), names, "transposed")
-    output, bias = node.outputs[0], node.inputs[2] if len(node.inputs) > 2 else None
+    output, bias = node.outputs[0], query.input_at(node, 2)
     name, label = str(output.name), node.name or ""
     output.name = None
     first = name if bias is None else names.fresh(f"{name}_product")

@@ -87,7 +87,7 @@ def _settle(scope: walk.Scope, layer: ir.Node, node: ir.Node, names: build.Names
         weight = np.asarray(query.constant_array(layer.inputs[1]))
         axis = output_axis(layer) % weight.ndim
         exchange_constant(scope, layer, 1, weight * numerics.along_axis(sign, axis, weight.ndim), names, "kept")
-    if len(layer.inputs) > 2 and layer.inputs[2] is not None:
+    if query.input_at(layer, 2) is not None:
         spent = layer.inputs[2]
         layer.replace_input_with(2, None)
         layer.resize_inputs(2)

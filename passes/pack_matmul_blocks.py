@@ -89,7 +89,7 @@ class PackMatmulBlocks(Pass):
 
     def _replace(self, scope: walk.Scope, node: ir.Node, packed: _Packed, values: list[ir.Value | None]) -> None:
         """Replace the MatMul by onnxruntime's MatMulNBits over the packed codes; name and metadata stay."""
-        bias = node.inputs[2] if len(node.inputs) > 2 else None
+        bias = query.input_at(node, 2)
         inputs = [node.inputs[0], *values, None, bias]
         while inputs[-1] is None:
             inputs.pop()
@@ -217,5 +217,5 @@ def _refusal_of_layer(node: ir.Node, outputs: int) -> str:
         return ""
     if any(query.attribute(node, *default) != default[1] for default in (("transA", 0), ("alpha", 1.0), ("beta", 1.0))):
         return "the Gemm has transA, alpha or beta"
-    bias = node.inputs[2] if len(node.inputs) > 2 else None
+    bias = query.input_at(node, 2)
     return "" if bias is None or query.static_shape(bias) == (outputs,) else "the bias has no value for each output"

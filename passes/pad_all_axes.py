@@ -31,7 +31,7 @@ class PadAllAxes(Pass):
         log = Log()
         for scope in walk.scopes(model):
             for node in list(scope):
-                if node.op_type == "Pad" and node.domain == "" and len(node.inputs) > 3 and node.inputs[3] is not None:
+                if node.op_type == "Pad" and node.domain == "" and query.input_at(node, 3) is not None:
                     self._rewrite(scope, node, context.names, log)
         return log.result()
 

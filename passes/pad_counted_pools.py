@@ -92,7 +92,7 @@ def _count_none(node: ir.Node) -> None:
 
 def _counted(node: ir.Node) -> list[int] | None:
     """Amounts of padding that `node` counts, as in ``pads``; None where it counts none or they are not known."""
-    if node.op_type != "AveragePool" or node.domain or any(a.is_ref() for a in node.attributes.values()):
+    if node.op_type != "AveragePool" or node.domain or query.takes_arguments(node):
         return None
     kernel = query.attribute(node, "kernel_shape", ())
     if not query.attribute(node, "count_include_pad", 0) or not kernel:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from onnxqat.graph import build, data_movement, edit, qdq, walk
+from onnxqat.graph import build, data_movement, edit, qdq, query, walk
 from onnxqat.graph.quantizer import Quantizer
 from onnxqat.passes._base import Context, Pass, Rewrite
 from onnxqat.passes._edits import Log
@@ -58,7 +58,7 @@ def _is_crossed(node: ir.Node) -> bool:
     made: ir.Node | None = node
     while made is not None and data_movement.is_removed(made):
         source = made.inputs[0]
-        made = None if source is None else source.producer()
+        made = query.producer(source)
     return made is not None and made.op_type in _CROSSED and not made.domain
 
 

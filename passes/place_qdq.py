@@ -182,7 +182,7 @@ def _uses(placement: Placement, nodes: dict[str, ir.Node]) -> list[tuple[ir.Node
         if node is None or index >= len(node.inputs):
             raise ModelError("pass-precondition", f"there is no input {index} of a node {name!r} to quantize")
         read = node.inputs[index]
-        producer = read.producer() if read is not None else None
+        producer = query.producer(read)
         here = producer is not None and producer.graph is node.graph
         if producer is None or not here or not qdq.is_dequantize(producer) or not _has_parameters(producer, placement):
             found.append((node, index))

@@ -91,7 +91,7 @@ class _Scope:
         for node in list(self.scope):
             form = FORMS.get((node.domain, node.op_type))
             if qdq.is_quantize(node):
-                self._note(node.outputs[0], node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else None)
+                self._note(node.outputs[0], node.inputs[1], query.input_at(node, 2))
             elif form is not None:
                 self._convert(node, form(node, self.rank_of))
             elif any(id(v) in self.grids for v in node.inputs) and not qdq.is_dequantize(node):
@@ -133,7 +133,7 @@ class _Scope:
         result = made.outputs[0]
         if form.scale is not None:
             scale = node.inputs[form.scale]
-            zero = self._fitted(node, scale, _input(node, form.zero_point))
+            zero = self._fitted(node, scale, query.input_at(node, form.zero_point))
             zero = zero or self._zero(node, output.dtype or node.inputs[form.operands[0].codes].dtype)  # type: ignore[union-attr]
             result = self._quantized(node, result, scale, zero, output)
         self._replace(node, output, result)
@@ -165,7 +165,7 @@ class _Scope:
 
     def _dequantized(self, node: ir.Node, operand: Operand) -> ir.Value | None:
         codes, scale = node.inputs[operand.codes], node.inputs[operand.scale]
-        zero = self._fitted(node, scale, _input(node, operand.zero_point))
+        zero = self._fitted(node, scale, query.input_at(node, operand.zero_point))
         return self._float(node, codes, scale, zero, operand.axis)
 
     def _fitted(self, node: ir.Node, scale: ir.Value | None, zero: ir.Value | None) -> ir.Value | None:
@@ -325,11 +325,7 @@ def _moved_parts(node: ir.Node) -> list[ir.Value]:
 def _misfit(node: ir.Node, scale: int, zero_point: int | None, *, spread: bool) -> str | None:
     """Reason why scale and zero point make no pair; with `spread` one zero point serves a scale for each channel."""
     sizes = query.constant_array(node.inputs[scale])
-    zeros = None if zero_point is None else query.constant_array(_input(node, zero_point))
+    zeros = None if zero_point is None else query.constant_array(query.input_at(node, zero_point))
     if sizes is None or zeros is None or zeros.size == sizes.size or (spread and zeros.size == 1):
         return None
     return f"it has {sizes.size} scales and {zeros.size} zero points"
-
-
-def _input(node: ir.Node, index: int) -> ir.Value | None:
-    return node.inputs[index] if index < len(node.inputs) else None

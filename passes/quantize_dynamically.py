@@ -35,17 +35,13 @@ class QuantizeDynamically(Pass):
             made: dict[ir.Value, ir.Value] = {}
             for node in list(scope):
                 data = node.inputs[0] if node.op_type == "MatMul" and not node.domain else None
-                if data is None or not _is_float(data) or not qdq.is_dequantize(_maker(node.inputs[1])):
+                if data is None or not _is_float(data) or not qdq.is_dequantize(query.producer(node.inputs[1])):
                     continue
                 if data not in made:
                     made[data] = _insert(scope, node, data, context.names)
                 node.replace_input_with(0, made[data])
                 log.did("activations are quantized when the model runs", node)
         return log.result()
-
-
-def _maker(value: ir.Value | None) -> ir.Node | None:
-    return None if value is None else value.producer()
 
 
 def _is_float(data: ir.Value) -> bool:

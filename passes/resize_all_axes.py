@@ -40,7 +40,7 @@ class ResizeAllAxes(Pass):
         """Give one Resize scales or sizes for all axes, and drop its attribute `axes`."""
         image = node.inputs[0]
         rank, index = query.rank(image), _SIZES if len(node.inputs) > _SIZES and node.inputs[_SIZES] else _SCALES
-        given = node.inputs[index] if len(node.inputs) > index else None
+        given = query.input_at(node, index)
         values = query.constant_array(given)
         crops = query.attribute(node, "coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize"
         keeps = index == _SIZES and query.attribute(node, "keep_aspect_ratio_policy", "stretch") != "stretch"

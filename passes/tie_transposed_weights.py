@@ -88,7 +88,7 @@ def _is_transpose(matrix: ir.Value, table: ir.Value | None) -> bool:
 
 def _drop(scope: walk.Scope, spent: ir.Value | None) -> None:
     """Remove the transpose, or the copy, once nothing reads it."""
-    producer = None if spent is None else spent.producer()
+    producer = query.producer(spent)
     if spent is not None and producer is not None and producer.op_type == "Transpose":
         if not query.reads(spent):
             scope.remove(producer, safe=True)

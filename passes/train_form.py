@@ -75,7 +75,7 @@ class TrainForm(Pass):
         values = dequantized(quantizer)
         assert values is not None
         source = build.constant(scope, names.fresh(float_name(quantizer)), values, before=node)
-        zero_point = node.inputs[2] if len(node.inputs) > 2 else None
+        zero_point = query.input_at(node, 2)
         if zero_point is None:
             dtype = ir.DataType[qparams.qtype.storage.upper()]
             name = names.fresh(f"{source.name}_zero_point")
@@ -101,7 +101,7 @@ class TrainForm(Pass):
         quantize = made[0][1].producer()
         while quantize is not None and not qdq.is_quantize(quantize):
             source = quantize.inputs[0]
-            quantize = None if source is None else source.producer()
+            quantize = query.producer(source)
         if quantize is not None:
             quantize.outputs[0].name = stored.name
 

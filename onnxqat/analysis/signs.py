@@ -61,7 +61,7 @@ def is_non_negative(value: ir.Value, depth: int = MOVES) -> bool:
         summed = node.inputs[:1] if node.op_type.startswith("Reduce") else node.inputs  # axes may be an input
         return all(v is not None and is_non_negative(v, depth - 1) for v in summed)
     if node.op_type == "Pad":
-        fill = node.inputs[2] if len(node.inputs) > 2 else None
+        fill = query.input_at(node, 2)
         filled = is_non_negative(fill, depth - 1) if fill is not None else query.attribute(node, "value", 0.0) >= 0
         return filled and node.inputs[0] is not None and is_non_negative(node.inputs[0], depth - 1)
     if row is not None and row.passthrough and node.inputs:

@@ -177,7 +177,8 @@ def find(
 
 def weight_name(node: ir.Node) -> str:
     """Name of the second input of `node`, which is the weight of layers; empty if it has none."""
-    return str(node.inputs[1].name) if len(node.inputs) > 1 and node.inputs[1] is not None else ""
+    weight = query.input_at(node, 1)
+    return "" if weight is None else str(weight.name)
 
 
 def _addressed(node: ir.Node, names: frozenset[str]) -> str | None:

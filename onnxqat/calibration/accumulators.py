@@ -127,7 +127,7 @@ def _limits(value: ir.Value) -> tuple[float | None, float | None]:
         return None, None
     if node.op_type == "Relu":
         return 0.0, None
-    given = [query.constant_array(v) if v is not None else None for v in (*node.inputs[1:3], None, None)[:2]]
+    given = [query.constant_array(query.input_at(node, index)) for index in (1, 2)]
     named = [query.attribute(node, name, None) for name in ("min", "max")]
     found = [n if g is None else float(g) for g, n in zip(given, named, strict=True)]
     return found[0], found[1]
@@ -173,7 +173,7 @@ def _steps(weight: Quantizer) -> IntArray | None:
 
 
 def _bias(node: ir.Node, source: Quantizer, weight: Quantizer, biases: Mapping[int, Quantizer]) -> IntArray | None:
-    value = node.inputs[2] if len(node.inputs) > 2 else None
+    value = query.input_at(node, 2)
     if value is None:
         return None
     stored = biases.get(id(value))

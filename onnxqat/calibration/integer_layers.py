@@ -62,14 +62,10 @@ class IntegerLayer:
 def of(node: ir.Node) -> IntegerLayer | None:
     """`node` as such a layer; None for other operators, and for weights that are no constant int8 codes."""
     found = OPERATORS.get((node.domain, node.op_type))
-    weight = None if found is None else query.constant_array(_input(node, found.weight))
+    weight = None if found is None else query.constant_array(query.input_at(node, found.weight))
     if found is None or weight is None or weight.dtype != np.int8:
         return None
     plain = ir.Node("", found.op_type, [], attributes=node.attributes.values(), name=node.name)
     if found.codes is None or query.attribute(node, "channels_last", 0):
         return IntegerLayer(plain, weight)
-    return IntegerLayer(plain, weight, node.inputs[found.codes], _input(node, found.zero_point))
-
-
-def _input(node: ir.Node, index: int) -> ir.Value | None:
-    return node.inputs[index] if index < len(node.inputs) else None
+    return IntegerLayer(plain, weight, node.inputs[found.codes], query.input_at(node, found.zero_point))

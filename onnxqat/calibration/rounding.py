@@ -312,7 +312,7 @@ class _Layer:
 
 def _bias_of(node: ir.Node, channels: int, grids: dict[str, QParams]) -> ir.Value | None:
     """The constant that is added to each of the output channels of `node`, where nothing else reads it."""
-    value = node.inputs[2] if len(node.inputs) > 2 else None
+    value = query.input_at(node, 2)
     readers = tuple(node.outputs[0].uses())
     if node.op_type == "MatMul" and len(readers) == 1 and readers[0].node.op_type == "Add":
         value = readers[0].node.inputs[1 - readers[0].idx]
@@ -327,7 +327,7 @@ def _bias_of(node: ir.Node, channels: int, grids: dict[str, QParams]) -> ir.Valu
 
 def _may_shrink(node: ir.Node, grid: QParams, placed: list[Placement]) -> bool:
     """Check whether the bias of `node` still fits an accumulator whose steps become smaller with the scale of the weight."""
-    bias, fed = query.constant_array(node.inputs[2]) if len(node.inputs) > 2 else None, input_grid(node, placed)
+    bias, fed = query.constant_array(query.input_at(node, 2)), input_grid(node, placed)
     if bias is None or fed is None or not bias.size:
         return True
     smallest = float(fed.scale.min()) * float(np.abs(grid.scale).min()) * min(output_scales.FACTORS)

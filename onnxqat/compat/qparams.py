@@ -206,8 +206,8 @@ def _bias(quantizer: Quantizer, node: ir.Node) -> dict[str, Any]:
 
 def _set_codes(model: ir.Model, codes: Mapping[str, list[int]]) -> None:
     for node in walk.nodes(model):
-        value = node.inputs[2] if len(node.inputs) > 2 else None
-        producer = value.producer() if value is not None else None
+        value = query.input_at(node, 2)
+        producer = query.producer(value)
         stored = producer.inputs[0] if producer is not None and str(node.name) in codes else None
         if stored is not None and stored.const_value is not None:
             stored.const_value = build.tensor(np.asarray(codes[str(node.name)], np.int32), name=stored.name)

@@ -33,7 +33,7 @@ def trains_live(model: ir.Model) -> bool:
 def layer(node: ir.Node) -> ir.Node | None:
     """The Conv, ConvTranspose, Gemm or MatMul of the same graph whose output only the BatchNormalization `node` reads."""
     source = node.inputs[0]
-    producer = source.producer() if source is not None else None
+    producer = query.producer(source)
     if source is None or producer is None or producer.domain or producer.op_type not in LAYERS:
         return None
     private = query.reads(source) == 1 and not source.is_graph_output() and producer.graph is node.graph

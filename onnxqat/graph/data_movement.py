@@ -103,7 +103,7 @@ def is_removed(node: ir.Node) -> bool:
     if node.domain or not node.inputs or node.inputs[0] is None:
         return False
     if node.op_type == "Dropout":
-        mode = node.inputs[2] if len(node.inputs) > 2 else None
+        mode = query.input_at(node, 2)
         known = query.constant_array(mode)
         return mode is None or (known is not None and not known.any())
     if node.op_type == "Cast":

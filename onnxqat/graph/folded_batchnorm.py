@@ -154,16 +154,16 @@ def _is_number(text: str) -> bool:
 
 
 def _made_by(value: ir.Value | None, operator: str) -> ir.Node | None:
-    node = None if value is None else value.producer()
+    node = query.producer(value)
     return node if node is not None and node.op_type == operator and not node.domain else None
 
 
 def _unquantized(value: ir.Value | None) -> ir.Value | None:
     """Input of the quantizer that makes `value`; `value` itself if none does."""
-    node = None if value is None else value.producer()
+    node = query.producer(value)
     while node is not None and (qdq.is_dequantize(node) or qdq.is_quantize(node) or node.op_type == "Clip"):
         value = node.inputs[0]
-        node = None if value is None else value.producer()
+        node = query.producer(value)
     return value
 
 

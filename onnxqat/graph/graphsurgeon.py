@@ -14,7 +14,7 @@ import onnx
 import onnx_ir as ir
 
 from onnxqat.errors import ModelError
-from onnxqat.graph import build, saving, walk
+from onnxqat.graph import build, query, saving, walk
 
 if TYPE_CHECKING:
     import onnx_graphsurgeon as gs
@@ -200,7 +200,7 @@ def _is_sorted(graph: ir.Graph) -> bool:
     for node in graph:
         for reader in (node, *_inner_nodes(node)):
             for value in reader.inputs:
-                producer = value.producer() if value is not None else None
+                producer = query.producer(value)
                 if producer is not None and places.get(id(producer), -1) >= places[id(node)]:
                     return False
     return True

@@ -80,7 +80,7 @@ def _in_scope(scope: walk.Scope, opset: int) -> Iterator[Quantizer]:
     for node in scope:
         if is_quantize(node):
             pair = _match_pair(node, opset)
-        elif is_dequantize(node) and not is_quantize(_producer(node)):
+        elif is_dequantize(node) and not is_quantize(query.producer(node.inputs[0])):
             pair = _match_stored(node)
         else:
             continue
@@ -113,14 +113,9 @@ def _match_pair(quantize: ir.Node, opset: int) -> Quantizer | None:
     return Quantizer(quantize.inputs[0], outputs, quantize, clip, tuple(users), qparams)
 
 
-def _producer(node: ir.Node) -> ir.Node | None:
-    first = node.inputs[0]
-    return None if first is None else first.producer()
-
-
 def _match_stored(dequantize: ir.Node) -> Quantizer | None:
     """Constant codes in front of `dequantize`, with or without a Clip that only it reads (brevitas writes one)."""
-    clip, source = _producer(dequantize), dequantize.inputs[0]
+    clip, source = query.producer(dequantize.inputs[0]), dequantize.inputs[0]
     if (
         clip is not None
         and clip.op_type == "Clip"

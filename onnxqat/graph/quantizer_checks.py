@@ -47,20 +47,16 @@ def check(model: ir.Model, name: str = "the model") -> None:
     scale_defects.check(model, name)
 
 
-def _input(node: ir.Node, index: int) -> ir.Value | None:
-    return node.inputs[index] if len(node.inputs) > index else None
-
-
 def _has_scale(node: ir.Node) -> str | None:
-    if _input(node, 0) is None or _input(node, 1) is None:
+    if query.input_at(node, 0) is None or query.input_at(node, 1) is None:
         return "it has no scale"
-    scale = query.constant_tensor(_input(node, 1))
+    scale = query.constant_tensor(query.input_at(node, 1))
     return f"the scale {scale.name!r} has no elements" if scale is not None and not scale.size else None
 
 
 def _types_exist(node: ir.Node) -> str | None:
     for index, name in ((1, "scale"), (2, "zero point")):
-        tensor = query.constant_tensor(_input(node, index))
+        tensor = query.constant_tensor(query.input_at(node, index))
         if tensor is not None and tensor.dtype not in _types(node.op_type, index):
             return f"the {name} {tensor.name!r} is {tensor.dtype}, which {node.op_type} lacks"
     return None
@@ -76,8 +72,8 @@ def _types(operator: str, index: int) -> frozenset[ir.DataType]:
 
 
 def _types_fit(node: ir.Node) -> str | None:
-    zero_point = _input(node, 2)
-    codes = node.outputs[0] if qdq.is_quantize(node) else _input(node, 0)
+    zero_point = query.input_at(node, 2)
+    codes = node.outputs[0] if qdq.is_quantize(node) else query.input_at(node, 0)
     if zero_point is None or codes is None or None in (zero_point.dtype, codes.dtype):
         return None
     if zero_point.dtype != codes.dtype:
@@ -86,7 +82,7 @@ def _types_fit(node: ir.Node) -> str | None:
 
 
 def _shapes_fit(node: ir.Node) -> str | None:
-    scale, zero_point = _input(node, 1), _input(node, 2)
+    scale, zero_point = query.input_at(node, 1), query.input_at(node, 2)
     scales, points = query.static_shape(scale), query.static_shape(zero_point)
     if scales is None or points is None or scales == points:
         return None
@@ -95,7 +91,7 @@ def _shapes_fit(node: ir.Node) -> str | None:
 
 
 def _scale_is_positive(node: ir.Node) -> str | None:
-    scale = query.constant_array(_input(node, 1))
+    scale = query.constant_array(query.input_at(node, 1))
     if scale is None:
         return None
     blocked = bool(query.attribute(node, "block_size", 0))
@@ -104,7 +100,7 @@ def _scale_is_positive(node: ir.Node) -> str | None:
 
 
 def _axis_fits(node: ir.Node) -> str | None:
-    data, scales = _input(node, 0), query.static_shape(_input(node, 1))
+    data, scales = query.input_at(node, 0), query.static_shape(query.input_at(node, 1))
     if data is None or data.shape is None or scales is None or len(scales) != 1 or scales == (1,):
         return None
     if query.attribute(node, "block_size", 0):
@@ -119,11 +115,11 @@ def _axis_fits(node: ir.Node) -> str | None:
 
 
 def _constant_axis_fits(node: ir.Node) -> str | None:
-    return None if query.constant_tensor(_input(node, 0)) is None else _axis_fits(node)
+    return None if query.constant_tensor(query.input_at(node, 0)) is None else _axis_fits(node)
 
 
 def _wide_codes_are_centred(node: ir.Node) -> str | None:
-    zero_point = _input(node, 2)
+    zero_point = query.input_at(node, 2)
     if zero_point is None or zero_point.dtype != ir.DataType.INT32:
         return None
     codes = query.constant_array(zero_point)

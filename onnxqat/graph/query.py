@@ -24,12 +24,12 @@ def constant_tensor(value: ir.Value | None) -> ir.TensorProtocol | None:
     """
     if value is None:
         return None
-    producer = value.producer()
-    if producer is None:
+    maker = value.producer()
+    if maker is None:
         return None if value.is_graph_input() else value.const_value
-    if producer.domain or producer.op_type != "Constant":
+    if maker.domain or maker.op_type != "Constant":
         return None
-    return _constant_node_tensor(producer)
+    return _constant_node_tensor(maker)
 
 
 def _constant_node_tensor(node: ir.Node) -> ir.TensorProtocol | None:
@@ -49,6 +49,16 @@ def constant_array(value: ir.Value | None) -> np.ndarray | None:
     """The numpy array of a constant value, or None; 2- and 4-bit types come unpacked, as ml_dtypes types."""
     found = constant_tensor(value)
     return None if found is None else found.numpy()
+
+
+def input_at(node: ir.Node, index: int) -> ir.Value | None:
+    """Input `index` of `node`; None where it is omitted, by an empty name or at the end of the list."""
+    return node.inputs[index] if index < len(node.inputs) else None
+
+
+def producer(value: ir.Value | None) -> ir.Node | None:
+    """The node that makes `value`; None for graph inputs, initializers and omitted inputs."""
+    return None if value is None else value.producer()
 
 
 def is_float(value: ir.Value | None) -> bool:

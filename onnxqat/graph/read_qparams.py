@@ -40,23 +40,19 @@ def read(node: ir.Node, clip: ir.Node | None) -> QParams:
 
 def _constants(node: ir.Node) -> tuple[Array, Array | None]:
     """Scale and zero point as they are stored; None for a zero point that is left out."""
-    scale = query.constant_array(node.inputs[1]) if len(node.inputs) > 1 else None
+    scale = query.constant_array(query.input_at(node, 1))
     if scale is None:
         raise NotAQuantizerError("its scale is computed")
-    zero_input = _zero_input(node)
+    zero_input = query.input_at(node, 2)
     zero_point = query.constant_array(zero_input)
     if zero_input is not None and zero_point is None:
         raise NotAQuantizerError("its zero point is computed")
     return scale, zero_point
 
 
-def _zero_input(node: ir.Node) -> ir.Value | None:
-    return node.inputs[2] if len(node.inputs) > 2 else None
-
-
 def _storage(node: ir.Node) -> str:
     """Name of the type of the codes: that of the zero point, of the codes, of `output_dtype`, else uint8."""
-    found = element_type(_zero_input(node))
+    found = element_type(query.input_at(node, 2))
     if found is None and node.op_type == "DequantizeLinear":
         found = element_type(node.inputs[0]) or "uint8"
     if found is None:

@@ -40,7 +40,7 @@ def defects(model: ir.Model) -> Iterator[str]:
     """Yield a line for each constant scale that is none, with its name and the tensor that it quantizes."""
     seen: set[int] = set()
     for node in walk.nodes(model):
-        value = node.inputs[1] if len(node.inputs) > 1 else None
+        value = query.input_at(node, 1)
         if value is None or id(value) in seen or not (qdq.is_quantize(node) or qdq.is_dequantize(node)):
             continue
         seen.add(id(value))

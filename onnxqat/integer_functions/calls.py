@@ -110,8 +110,7 @@ def quantize_of(codes: ir.Value) -> ir.Node | None:
     """The QuantizeLinear that makes `codes`, behind a Clip or not."""
     producer = codes.producer()
     if producer is not None and producer.op_type == "Clip":
-        first = producer.inputs[0]
-        producer = None if first is None else first.producer()
+        producer = query.producer(producer.inputs[0])
     return producer if producer is not None and qdq.is_quantize(producer) else None
 
 

@@ -53,7 +53,7 @@ class LintContext:
 
     def reading(self, node: ir.Node, index: int) -> Quantizer | None:
         """The quantizer whose result, moved or not, `node` reads as input `index`."""
-        value = node.inputs[index] if index < len(node.inputs) else None
+        value = query.input_at(node, index)
         return None if value is None else self._carried.get(id(value))
 
     def making(self, value: ir.Value | None) -> Quantizer | None:
@@ -124,7 +124,7 @@ class LintContext:
 
 def scale(node: ir.Node) -> np.ndarray | None:
     """The constant scale of a Q or DQ node, as float32."""
-    found = query.constant_array(node.inputs[1]) if len(node.inputs) > 1 else None
+    found = query.constant_array(query.input_at(node, 1))
     return None if found is None else np.asarray(found, np.float32)
 
 
@@ -152,7 +152,7 @@ def storage(node: ir.Node) -> str:
     if qdq.is_dequantize(node):
         source = node.inputs[0]
         return "" if source is None or source.dtype is None else source.dtype.name.lower()
-    zero = node.inputs[2] if len(node.inputs) > 2 else None
+    zero = query.input_at(node, 2)
     if zero is not None:
         return "" if zero.dtype is None else zero.dtype.name.lower()
     stated = int(query.attribute(node, "output_dtype", 0))

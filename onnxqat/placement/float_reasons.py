@@ -88,7 +88,7 @@ def _is_probability(node: ir.Node) -> bool:
 def without_data(draft: PlanBuilder, node: ir.Node) -> Iterator[Remark]:
     """A remark where the weight of a MatMul is computed, but not from data: it gets one scale, as an activation."""
     value = node.inputs[1] if node.op_type == "MatMul" and len(node.inputs) > 1 else None
-    producer = value.producer() if value is not None else None
+    producer = query.producer(value)
     if value is None or query.constant_tensor(value) is not None or qdq.is_dequantize(producer):
         return
     if producer is not None and producer not in draft.data_nodes and not any(dataflow.branches(producer)):

@@ -105,7 +105,7 @@ def clip_bounds(node: ir.Node) -> tuple[float, float] | None:
         return None
     bounds = [-math.inf, math.inf]
     for index, name in ((1, "min"), (2, "max")):
-        value = node.inputs[index] if len(node.inputs) > index else None
+        value = query.input_at(node, index)
         if value is not None:
             array = query.constant_array(value)
             if array is None:

@@ -145,14 +145,14 @@ class PlanBuilder:
 
     def is_constant(self, value: ir.Value | None) -> bool:
         """Check whether `value` is stored, or computed from what is stored alone, such as a part of a matrix."""
-        maker = None if value is None else value.producer()
+        maker = query.producer(value)
         if maker is None or query.constant_tensor(value) is not None:
             return query.constant_tensor(value) is not None
         return not qdq.is_dequantize(maker) and maker not in self.data_nodes and not any(dataflow.branches(maker))
 
     def _is_stored(self, value: ir.Value | None) -> bool:
         """Check whether `value` is constant, or a constant behind a quantizer that the file has."""
-        maker = None if value is None else value.producer()
+        maker = query.producer(value)
         return self.is_constant(maker.inputs[0] if maker is not None and qdq.is_dequantize(maker) else value)
 
     @staticmethod

@@ -14,7 +14,7 @@ from onnxqat.data import inputs as model_inputs
 from onnxqat.data.inputs import InputInfo
 from onnxqat.discover import unknown
 from onnxqat.errors import ModelError, QatError, UnsupportedError
-from onnxqat.graph import build, omitted, sizes, walk
+from onnxqat.graph import build, omitted, query, sizes, walk
 from onnxqat.passes import convert_to_float32
 from onnxqat.runtime import branch_tensors, unshared
 from onnxqat.runtime import custom_ops as user_ops
@@ -216,7 +216,8 @@ def _has_relu_in_front_of_small_codes(model: ir.Model) -> bool:
     for node in walk.nodes(model):
         if node.op_type != "QuantizeLinear" or node.inputs[0] is None:
             continue
-        typed = node.inputs[2] if len(node.inputs) > 2 and node.inputs[2] is not None else node.outputs[0]
+        zero_point = query.input_at(node, 2)
+        typed = node.outputs[0] if zero_point is None else zero_point
         producer = node.inputs[0].producer()
         if producer is not None and producer.op_type in ("Relu", "Clip") and typed.dtype not in _DROPS_RIGHTLY:
             return True

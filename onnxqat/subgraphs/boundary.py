@@ -108,7 +108,7 @@ def _is_layer(node: ir.Node, in_function: bool) -> bool:
 
 def _is_constant(value: ir.Value | None) -> bool:
     """Check whether a value follows from constants alone, as a weight behind Q and DQ does."""
-    producer = None if value is None else value.producer()
+    producer = query.producer(value)
     if value is None or producer is None:
         return value is not None and value.const_value is not None  # a default that a caller may override included
     return all(v is None or _is_constant(v) for v in producer.inputs)

@@ -220,7 +220,7 @@ def _window(node: ir.Node) -> int | None:
     sizes = _sizes(node.inputs[0])
     if sizes is None or node.op_type == "GlobalAveragePool":
         return _product(None if sizes is None else sizes[2:])
-    given = node.inputs[1] if len(node.inputs) > 1 else None
+    given = query.input_at(node, 1)
     axes = query.attribute(node, "axes", range(len(sizes))) if given is None else query.constant_array(given)
     return None if axes is None else _product([sizes[int(axis)] for axis in axes])
 
@@ -245,7 +245,7 @@ def _results(model: ir.Model) -> dict[int, Quantizer]:
         while node is not None:
             found[id(node)] = q
             first = node.inputs[0] if node.op_type in ("Relu", "Clip") and not node.domain else None
-            node = None if first is None else first.producer()
+            node = query.producer(first)
     return found
 
 

@@ -161,7 +161,7 @@ def _maker(quantizer: Quantizer) -> ir.Node | None:
     """The node in integers whose result `quantizer` rounds; None for a constant, an input, and a node left in float."""
     node = None if quantizer.stored else quantizer.input.producer()
     while node is not None and (_moves(node) or qdq.is_quantize(node) or qdq.is_dequantize(node)):
-        node = None if node.inputs[0] is None else node.inputs[0].producer()
+        node = query.producer(node.inputs[0])
     return None if node is None or build.LEFT_FLOAT in node.metadata_props else node
 
 

@@ -172,7 +172,7 @@ def _cone(last: ir.Node, nodes: list[ir.Node]) -> list[ir.Node]:
     found = {last}
     while needed:
         for value in needed.pop().inputs:
-            maker = None if value is None else value.producer()
+            maker = query.producer(value)
             if maker is not None and maker in inside and maker not in found:
                 found.add(maker)
                 needed.append(maker)

@@ -10,7 +10,7 @@ from onnxqat.graph import data_movement, query
 def made_by(value: ir.Value | None, *op_types: str) -> ir.Node | None:
     """The node of ONNX's domain that makes `value`, where it is one of `op_types`; None otherwise."""
     value = source(value)
-    node = None if value is None else value.producer()
+    node = query.producer(value)
     return node if node is not None and not node.domain and node.op_type in op_types else None
 
 

@@ -97,7 +97,7 @@ def _is_constant(value: ir.Value | None) -> bool:
 
 def _axes(mean: ir.Node) -> tuple[int, ...] | None:
     """The axes of a mean that keeps them; None where they are not constant or go."""
-    given = query.constant_array(mean.inputs[1]) if len(mean.inputs) > 1 and mean.inputs[1] is not None else None
+    given = query.constant_array(query.input_at(mean, 1))
     axes = query.attribute(mean, "axes", None) if given is None else given.reshape(-1)
     if axes is None or not query.attribute(mean, "keepdims", 1):
         return None

@@ -12,7 +12,7 @@ import onnx
 import onnx_ir as ir
 from torch import Tensor
 
-from onnxqat.graph import io
+from onnxqat.graph import io, query
 from onnxqat.integer_functions import calls
 from onnxqat.integer_functions.calls import Place
 from onnxqat.integer_functions.definition import DOMAIN, CodeGrid
@@ -56,7 +56,7 @@ class FunctionConstants:
 def _grid(node: ir.Node, storage: str, current: Callable[[str], Array]) -> CodeGrid:
     """Grid of a quantizer once the file is written; its scale and zero point have one element."""
     scale = node.inputs[1]
-    zero = node.inputs[2] if len(node.inputs) > 2 else None
+    zero = query.input_at(node, 2)
     assert scale is not None
     code = 0 if zero is None else int(current(str(zero.name)).reshape(()))
     return CodeGrid(float(np.float32(current(str(scale.name)).reshape(()))), code, storage)

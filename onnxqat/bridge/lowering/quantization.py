@@ -170,7 +170,7 @@ def dequantize_linear(n: NodeView) -> Lowered:
     zero_point = _zero_point(n) if kind in FLOAT_GRIDS else n.optional(2)
     made = n.call(dequantize, n.tensor(0), _scale(n), zero_point, axis, block, name, target)
     source = n.node.inputs[0]
-    maker = None if source is None else source.producer()
+    maker = query.producer(source)
     if maker is not None and maker.inputs[0] is not None and quantized_forms.is_dynamic_pair(maker):
         return n.call(instead, n.builder.tensor(n.builder.lookup(maker.inputs[0])), made)
     return made

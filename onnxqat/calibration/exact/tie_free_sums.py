@@ -31,7 +31,7 @@ def add_biases(model: ir.Model) -> None:
     """Give layers of constant weight a bias of zeros where they have none, for :func:`make_odd` to find."""
     for node in walk.nodes(model):
         weight = query.constant_tensor(node.inputs[1]) if node.op_type in LAYERS and len(node.inputs) > 1 else None
-        if weight is None or node.domain or (len(node.inputs) > 2 and node.inputs[2] is not None):
+        if weight is None or node.domain or query.input_at(node, 2) is not None:
             continue
         shape = weight.numpy().shape
         channels = shape[output_axis(node)]

@@ -55,11 +55,11 @@ def _spread(scope: walk.Scope, node: ir.Node, names: build.Names) -> bool:
     if node.op_type != "Gemm" or node.domain or any(query.attribute(node, n, d) != d for n, d in PLAIN):
         return False
     rows = node.inputs[0]
-    maker = None if rows is None else rows.producer()
+    maker = query.producer(rows)
     if maker is None or maker.op_type != "Reshape" or maker.domain or not _is_float(maker.inputs[0]):
         return False
     source, weight, output = maker.inputs[0], node.inputs[1], node.outputs[0]
-    bias = _bias(node.inputs[2] if len(node.inputs) > 2 else None)
+    bias = _bias(query.input_at(node, 2))
     sizes, matrix, flat = query.static_shape(source), query.static_shape(weight), query.static_shape(rows)
     if source is None or weight is None or sizes is None or matrix is None or flat is None or bias is None:
         return False
@@ -89,7 +89,7 @@ def _widen(scope: walk.Scope, node: ir.Node, names: build.Names) -> bool:
     if node.op_type != "Add" or node.domain:
         return False
     for index, value in enumerate(node.inputs):
-        maker = None if value is None else value.producer()
+        maker = query.producer(value)
         rank = query.rank(value)
         other = node.inputs[1 - index]
         array = query.constant_array(other)

@@ -133,7 +133,7 @@ def _missing_factor(region: _Region) -> float:
     around: list[ir.Node | None] = []
     for node in region.resizes:
         source = node.inputs[0]
-        around += [None if source is None else source.producer(), *(user for user, _ in node.outputs[0].uses())]
+        around += [query.producer(source), *(user for user, _ in node.outputs[0].uses())]
     scales = [_scale(n) for n in around if n is not None and n.op_type in (QUANTIZE, DEQUANTIZE)]
     smallest = min((float(s.min()) for s in scales if s is not None), default=1.0)
     return float(2.0 ** max(0.0, np.ceil(-np.log2(smallest)))) if smallest > 0 else 1.0
@@ -172,13 +172,13 @@ class _Units:
         for node in region.writers | region.readers:
             weight = (factor if node in region.writers else 1.0) / (factor if node in region.readers else 1.0)
             self._scale_parameter(node, 1, weight)
-            if node in region.writers and len(node.inputs) > 2 and node.inputs[2] is not None:
+            if node in region.writers and query.input_at(node, 2) is not None:
                 self._scale_parameter(node, 2, factor)
 
     def _scale_parameter(self, node: ir.Node, index: int, factor: float) -> None:
         """Another scale for input `index`, in a DequantizeLinear of its own: other nodes may read the same one."""
         value = node.inputs[index]
-        maker = None if value is None else value.producer()
+        maker = query.producer(value)
         if factor == 1 or value is None or maker is None:
             return
         if maker not in self._own:  # else another region had to do with the layer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from onnxqat.graph import build, walk
+from onnxqat.graph import build, query, walk
 from onnxqat.graph.qdq import DEQUANTIZE, QUANTIZE
 
 
@@ -51,5 +51,5 @@ def insert(
 
 def dequantize_of(value: ir.Value | None) -> ir.Node | None:
     """The DequantizeLinear that makes `value`; None where another node does."""
-    maker = None if value is None else value.producer()
+    maker = query.producer(value)
     return maker if maker is not None and maker.op_type == DEQUANTIZE and not maker.domain else None

@@ -49,7 +49,7 @@ def _reach(node: ir.Node, shape: tuple[int | None, ...] | None) -> list[int] | N
     None if they cover the whole input, or the pool is padded, dilated, ``ceil_mode`` or of kernels <= 7, or the shape
     is unknown.
     """
-    if node.domain or any(a.is_ref() for a in node.attributes.values()):
+    if node.domain or query.takes_arguments(node):
         return None
     kernel = list(query.attribute(node, "kernel_shape", ()))
     sizes = [size for size in (shape or ())[2:] if size is not None]

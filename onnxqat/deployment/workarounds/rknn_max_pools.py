@@ -49,7 +49,7 @@ class RknnMaxPools(Pass):
 
 def _reach(node: ir.Node) -> int:
     """Return how far the windows of the MaxPool `node` reach to each side; 0 where it stays as it is."""
-    if node.op_type != "MaxPool" or node.domain or any(a.is_ref() for a in node.attributes.values()):
+    if node.op_type != "MaxPool" or node.domain or query.takes_arguments(node):
         return 0
     kernel = list(query.attribute(node, "kernel_shape", ()))
     side = kernel[0]

@@ -22,7 +22,7 @@ BIASED = ("Conv", "ConvTranspose", "Gemm")
 def _biased(file: LintContext) -> Iterator[tuple[ir.Node, Quantizer | None, Quantizer | None, Quantizer | None]]:
     """Nodes with a bias, and the quantizers of activation, weight and bias."""
     for node in file.layers(*BIASED):
-        if len(node.inputs) > 2 and node.inputs[2] is not None:
+        if query.input_at(node, 2) is not None:
             yield node, *(file.reading(node, index) for index in range(3))  # type: ignore[misc]
 
 

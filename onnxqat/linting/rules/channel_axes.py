@@ -34,8 +34,8 @@ def _activation(file: LintContext) -> Iterator[Found]:
 
 def _behind_node(file: LintContext) -> Iterator[Found]:
     for node in file.layers(*LAYERS):
-        value = node.inputs[1] if len(node.inputs) > 1 else None
-        mover = value.producer() if value is not None else None
+        value = query.input_at(node, 1)
+        mover = query.producer(value)
         if mover is None or not (is_passthrough(mover) or mover.op_type == "Cast") or qdq.is_dequantize(mover):
             continue
         quantizer = _weight_through(file, mover)
@@ -53,7 +53,7 @@ def _weight_through(file: LintContext, mover: ir.Node | None) -> Quantizer | Non
         if found is not None:
             return found if found.role == "weight" else None
         source = mover.inputs[0]
-        mover = source.producer() if source is not None else None
+        mover = query.producer(source)
         if mover is not None and not is_passthrough(mover):
             return None
     return None

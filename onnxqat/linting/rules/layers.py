@@ -69,7 +69,7 @@ def _batchnorm(file: LintContext) -> Iterator[Found]:
         source = node.inputs[0]
         pair = file.making(source)
         origin = source if pair is None else pair.input
-        maker = origin.producer() if origin is not None else None
+        maker = query.producer(origin)
         if maker is not None and maker.op_type in LAYERS and file.reading(maker, 1) is not None:
             kept = ", kept for training" if batchnorm.is_kept(node) else ""
             yield Found(f"it follows {query.label(maker)}{kept}", node)

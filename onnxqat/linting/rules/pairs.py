@@ -144,7 +144,7 @@ def _clip(file: LintContext) -> Iterator[Found]:
         bounds = [low, high]
         constant = True
         for index in (1, 2):
-            value = clip.inputs[index] if len(clip.inputs) > index else None
+            value = query.input_at(clip, index)
             array = query.constant_array(value)
             constant &= value is None or (array is not None and array.size == 1)
             if array is not None and array.size == 1:

@@ -15,7 +15,7 @@ from onnxqat.linting.rule import Found, Rule
 def _shape_mismatch(file: LintContext) -> Iterator[Found]:
     for node in file.ends:
         size = scale(node)
-        zero = query.constant_array(node.inputs[2]) if len(node.inputs) > 2 else None
+        zero = query.constant_array(query.input_at(node, 2))
         if size is None:
             continue
         if size.ndim > 1 and not block_size(node):
@@ -35,7 +35,7 @@ def _channels(node: ir.Node) -> tuple[np.ndarray, int, int | None] | None:
 def _one_element(file: LintContext) -> Iterator[Found]:
     for node in file.ends:
         found = _channels(node)
-        zero = query.constant_array(node.inputs[2]) if len(node.inputs) > 2 else None
+        zero = query.constant_array(query.input_at(node, 2))
         if found is not None and found[0].size == 1 and _channel_size(node, found[1], found[2]) != 1:
             yield Found("the scale of the whole tensor is a vector of one element", node)
         elif found is None and zero is not None and zero.shape == (1,) and not block_size(node):
@@ -57,7 +57,7 @@ def _to_scalars(file: LintContext, found: Sequence[Found]) -> None:
         node = place.node
         assert node is not None
         for index in (1, 2):
-            value = node.inputs[index] if len(node.inputs) > index else None
+            value = query.input_at(node, index)
             array = query.constant_array(value)
             if value is None or array is None or array.shape == () or array.size != 1:
                 continue

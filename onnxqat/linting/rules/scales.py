@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import onnx_ir as ir
 
-from onnxqat.graph import scale_defects
+from onnxqat.graph import query, scale_defects
 from onnxqat.linting.context import LintContext, block_size, scale
 from onnxqat.linting.rule import Found, Rule
 
@@ -18,7 +18,7 @@ def _scales(file: LintContext) -> Iterator[tuple[ir.Node, ir.Value, np.ndarray]]
     """Each constant scale once, with the first node that reads it."""
     seen: set[int] = set()
     for node in file.ends:
-        array, value = scale(node), node.inputs[1] if len(node.inputs) > 1 else None
+        array, value = scale(node), query.input_at(node, 1)
         if array is not None and value is not None and id(value) not in seen:
             seen.add(id(value))
             yield node, value, array

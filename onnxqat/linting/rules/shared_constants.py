@@ -18,7 +18,7 @@ def _parameter_groups(file: LintContext) -> Iterator[tuple[ir.Value, list[ir.Nod
     """Scales that several nodes read, with those nodes."""
     readers: dict[int, tuple[ir.Value, list[ir.Node]]] = {}
     for node in file.ends:
-        value = node.inputs[1] if len(node.inputs) > 1 else None
+        value = query.input_at(node, 1)
         if value is not None and scale(node) is not None:
             readers.setdefault(id(value), (value, []))[1].append(node)
     yield from (entry for entry in readers.values() if len(entry[1]) > 1)

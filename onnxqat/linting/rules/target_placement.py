@@ -124,7 +124,7 @@ def _bias(file: LintContext) -> Iterator[Found]:
                 f"the bias is stored as {storage}; the target takes int32", node, str(present.tensor if present else "")
             )
         elif decision.storage == "int32" and storage is None and build.LEFT_FLOAT not in node.metadata_props:
-            value = node.inputs[2] if len(node.inputs) > 2 else None
+            value = query.input_at(node, 2)
             text = "the bias is float; the target's accumulator is int32"
             yield Found(text, node, str(value.name if value is not None else ""), "note")
 

@@ -25,7 +25,7 @@ def _first_opset_of(kind: str) -> int:
 
 def _needs(node: ir.Node) -> tuple[int, str]:
     """First opset that can express a Q or DQ node, and what of it needs that."""
-    size, kind, step = scale(node), storage(node), node.inputs[1] if len(node.inputs) > 1 else None
+    size, kind, step = scale(node), storage(node), query.input_at(node, 1)
     found = [(_first_opset_of(kind), f"codes of type {kind}")]
     if size is not None and size.ndim and size.size > 1:
         found.append((PER_CHANNEL, "one scale a channel"))
@@ -51,7 +51,7 @@ def _raise(file: LintContext, found: Sequence[Found]) -> None:
 
 def _scale_type(file: LintContext) -> Iterator[Found]:
     for node in file.ends:
-        source, step = node.inputs[0], node.inputs[1] if len(node.inputs) > 1 else None
+        source, step = node.inputs[0], query.input_at(node, 1)
         if not qdq.is_quantize(node) or source is None or step is None or file.opset(node) >= FREE_SCALES:
             continue
         if source.dtype in query.FLOATS and step.dtype in query.FLOATS and source.dtype is not step.dtype:
@@ -90,7 +90,7 @@ def _truncating(file: LintContext) -> Iterator[Found]:
 def _codes(file: LintContext) -> Iterator[Found]:
     """Stored int32 codes with a zero point: ONNX knows none there."""
     for node in file.ends:
-        zero = query.constant_array(node.inputs[2]) if len(node.inputs) > 2 else None
+        zero = query.constant_array(query.input_at(node, 2))
         if qdq.is_dequantize(node) and storage(node) == "int32" and zero is not None and np.any(zero):
             yield Found("int32 codes have a zero point other than 0", node)
 

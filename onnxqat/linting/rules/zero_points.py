@@ -15,7 +15,7 @@ from onnxqat.types import FLOAT_STORAGE, STORAGE
 
 def _type(file: LintContext) -> Iterator[Found]:
     for node in file.ends:
-        value = node.inputs[2] if len(node.inputs) > 2 else None
+        value = query.input_at(node, 2)
         if value is None or value.dtype is None:
             continue
         kind = value.dtype.name.lower()

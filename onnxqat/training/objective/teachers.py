@@ -14,7 +14,7 @@ from onnxqat.bridge.importing.importer import to_torch
 from onnxqat.bridge.module import OnnxModule
 from onnxqat.data.inputs import InputInfo, of_graph
 from onnxqat.errors import UsageError
-from onnxqat.graph import io
+from onnxqat.graph import io, query
 from onnxqat.passes import convert_to_float32
 from onnxqat.training.objective.losses import Objective, OutputKind
 
@@ -157,6 +157,5 @@ def output_kind(graph: ir.Model) -> OutputKind:
     outputs = graph.graph.outputs
     node = outputs[0].producer() if outputs else None
     while node is not None and node.op_type in ("DequantizeLinear", "QuantizeLinear", "Clip", "Identity", "Cast"):
-        first = node.inputs[0]
-        node = first.producer() if first is not None else None
+        node = query.producer(node.inputs[0])
     return "probabilities" if node is not None and node.op_type == "Softmax" else "logits"
