@@ -105,7 +105,7 @@ class Candidate:
 def _drop(value: ir.Value) -> None:
     """Remove what makes `value`, a constant with or without a pair or a DequantizeLinear, where nothing reads it."""
     producer = value.producer()
-    if producer is None or not (qdq.is_dequantize(producer) or qdq.is_quantize(producer)):
+    if not qdq.is_qdq(producer):
         drop_unused(value)
         return
     if query.reads(value) or value.is_graph_output() or producer.graph is None:
@@ -312,7 +312,7 @@ def _behind_relu(node: ir.Node) -> ir.Node | str:
 
 def _dequantize(value: ir.Value) -> ir.Node | None:
     producer = value.producer()
-    return producer if producer is not None and qdq.is_dequantize(producer) else None
+    return producer if qdq.is_dequantize(producer) else None
 
 
 def _grids(operands: Sequence[ir.Value], quantize: ir.Node) -> tuple[tuple[QParams, ...], QParams] | str:

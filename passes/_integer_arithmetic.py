@@ -61,7 +61,7 @@ def _variables(node: ir.Node) -> Iterator[ir.Value]:
 def _is_plain(model: ir.Model, node: ir.Node) -> bool:
     if node.domain not in ("", "ai.onnx") or node.op_identifier() in model.functions:
         return False
-    if qdq.is_quantize(node) or qdq.is_dequantize(node) or any(True for _ in walk.subgraphs(node)):
+    if qdq.is_qdq(node) or any(True for _ in walk.subgraphs(node)):
         return False
     row = operators.find("", node.op_type)
     return row is None or "weight" not in row.inputs

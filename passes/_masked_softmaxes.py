@@ -100,7 +100,7 @@ def scores_of(softmax: ir.Node) -> tuple[ir.Node, ir.Value, ir.Value] | None:
         return None
     for scores, mask in (node.inputs, node.inputs[::-1]):
         maker = query.producer(scores)
-        if scores is not None and mask is not None and maker is not None and qdq.is_dequantize(maker):
+        if scores is not None and mask is not None and qdq.is_dequantize(maker):
             return node, scores, mask
     return None
 

@@ -23,7 +23,7 @@ def numbers(value: ir.Value | None) -> Constant | None:
     if array is not None:
         return np.asarray(array, np.float64) if array.dtype.kind == "f" else None
     maker = value.producer()
-    if maker is None or not qdq.is_dequantize(maker):
+    if not qdq.is_dequantize(maker):
         return None
     return _dequantized(maker)
 

@@ -123,7 +123,7 @@ def _term(value: ir.Value | None, factor: Constant, named: ir.Value | None, foun
             found.take(longer)
             return ""
     maker = value.producer()
-    if maker is None or not qdq.is_dequantize(maker):  # else the sum begins behind the pair
+    if not qdq.is_dequantize(maker):  # else the sum begins behind the pair
         return reason
     found.operands.append(value)
     found.weights.append(factor)
@@ -136,7 +136,7 @@ def _inner(value: ir.Value) -> tuple[list[ir.Node], ir.Node] | None:
     pair: list[ir.Node] = []
     here: ir.Value | None = value
     maker = value.producer()
-    if maker is not None and qdq.is_dequantize(maker):
+    if qdq.is_dequantize(maker):
         quantize = None if maker.inputs[0] is None else calls.quantize_of(maker.inputs[0])
         while maker is not None and quantize is not None and maker is not quantize and _reads_once(here):
             pair.append(maker)

@@ -192,7 +192,7 @@ def _uses(placement: Placement, nodes: dict[str, ir.Node]) -> list[tuple[ir.Node
 def _is_placed(value: ir.Value, placement: Placement) -> bool:
     """Check whether `value` is quantized so already: by a consumer or, at a graph output, by its producer."""
     producer = value.producer()
-    if producer is not None and qdq.is_dequantize(producer) and _has_parameters(producer, placement):
+    if qdq.is_dequantize(producer) and _has_parameters(producer, placement):
         return True
     return any(qdq.is_quantize(n) and _has_parameters(n, placement) for n, _ in value.uses())
 

@@ -49,7 +49,7 @@ class StripQdq(Pass):
                 drop_unused(value)
             log.did("quantizers were removed", label)
         for node in walk.nodes(model):
-            if qdq.is_quantize(node) or qdq.is_dequantize(node):
+            if qdq.is_qdq(node):
                 log.left("this Q/DQ node is no quantizer with constant parameters", node)
         self._forget(model, log)
         return log.result()

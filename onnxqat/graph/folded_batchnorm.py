@@ -161,7 +161,7 @@ def _made_by(value: ir.Value | None, operator: str) -> ir.Node | None:
 def _unquantized(value: ir.Value | None) -> ir.Value | None:
     """Input of the quantizer that makes `value`; `value` itself if none does."""
     node = query.producer(value)
-    while node is not None and (qdq.is_dequantize(node) or qdq.is_quantize(node) or node.op_type == "Clip"):
+    while node is not None and (qdq.is_qdq(node) or node.op_type == "Clip"):
         value = node.inputs[0]
         node = query.producer(value)
     return value

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator
+from typing import TypeGuard
 
 import numpy as np
 import onnx_ir as ir
@@ -31,19 +32,24 @@ CODES, STORED_CODES = f"{QUANTIZE}_Output", "quantized"
 PRECISION_OPSET = 23  # from here on the type of the scale decides what the quotient is rounded to
 
 
-def is_quantize(node: ir.Node | None) -> bool:
+def is_quantize(node: ir.Node | None) -> TypeGuard[ir.Node]:
     """Check whether `node` is a QuantizeLinear of ONNX or com.microsoft."""
     return node is not None and node.op_type == QUANTIZE and node.domain in DOMAINS
 
 
-def is_dequantize(node: ir.Node | None) -> bool:
+def is_dequantize(node: ir.Node | None) -> TypeGuard[ir.Node]:
     """Check whether `node` is a DequantizeLinear of ONNX or com.microsoft."""
     return node is not None and node.op_type == DEQUANTIZE and node.domain in DOMAINS
 
 
+def is_qdq(node: ir.Node | None) -> TypeGuard[ir.Node]:
+    """Check whether `node` is a QuantizeLinear or a DequantizeLinear of ONNX or com.microsoft."""
+    return is_quantize(node) or is_dequantize(node)
+
+
 def is_quantized(model: ir.Model) -> bool:
     """Check whether any scope holds a QuantizeLinear or DequantizeLinear."""
-    return any(is_quantize(n) or is_dequantize(n) for n in walk.nodes(model))
+    return any(map(is_qdq, walk.nodes(model)))
 
 
 def quantizers(model: ir.Model, *, every: bool = False) -> list[Quantizer]:

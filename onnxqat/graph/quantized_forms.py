@@ -108,7 +108,7 @@ def form_of(model: ir.Model) -> Form | None:
         "vendor": [node for node in nodes if is_vendor_quantizer(node)],
         "qoperator": [node for node in nodes if is_qoperator(node)],
         "dynamic": dynamic(nodes),
-        "qdq": [node for node in nodes if qdq.is_quantize(node) or qdq.is_dequantize(node)],
+        "qdq": [node for node in nodes if qdq.is_qdq(node)],
     }
     for kind, found in kinds.items():
         if found:

@@ -18,7 +18,7 @@ NodeCheck: TypeAlias = "Callable[[ir.Node], str | None]"
 
 def problem(node: ir.Node) -> str | None:
     """Return a text on the defect of `node`; None if it has none, or is neither operator."""
-    if not (qdq.is_quantize(node) or qdq.is_dequantize(node)):
+    if not qdq.is_qdq(node):
         return None
     return next(filter(None, (check(node) for check in NODE_CHECKS)), None)
 
@@ -36,7 +36,7 @@ def check(model: ir.Model, name: str = "the model") -> None:
         ModelError: ``model-invalid``, with the node; ``scale-invalid`` for a scale that is no step.
     """
     for node in walk.nodes(model):
-        if qdq.is_quantize(node) or qdq.is_dequantize(node):
+        if qdq.is_qdq(node):
             found = next(filter(None, (test(node) for test in FILE_CHECKS)), None)
             if found:
                 raise ModelError(

@@ -41,7 +41,7 @@ def defects(model: ir.Model) -> Iterator[str]:
     seen: set[int] = set()
     for node in walk.nodes(model):
         value = query.input_at(node, 1)
-        if value is None or id(value) in seen or not (qdq.is_quantize(node) or qdq.is_dequantize(node)):
+        if value is None or id(value) in seen or not qdq.is_qdq(node):
             continue
         seen.add(id(value))
         array = query.constant_array(value)

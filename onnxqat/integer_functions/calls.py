@@ -111,7 +111,7 @@ def quantize_of(codes: ir.Value) -> ir.Node | None:
     producer = codes.producer()
     if producer is not None and producer.op_type == "Clip":
         producer = query.producer(producer.inputs[0])
-    return producer if producer is not None and qdq.is_quantize(producer) else None
+    return producer if qdq.is_quantize(producer) else None
 
 
 def grid_of(qparams: QParams) -> CodeGrid:
@@ -223,7 +223,7 @@ def _dequantized(here: Place, index: int, names: build.Names) -> ir.Value:
     assert read is not None
     assert before is not None
     maker = before.producer()
-    if maker is not None and qdq.is_dequantize(maker) and list(maker.inputs[1:]) == list(source.inputs[1:]):
+    if qdq.is_dequantize(maker) and list(maker.inputs[1:]) == list(source.inputs[1:]):
         return before
     made = build.node(
         qdq.DEQUANTIZE,

@@ -31,7 +31,7 @@ class LintContext:
         self.scopes = list(walk.scopes(model))
         self.nodes = [node for scope in self.scopes for node in scope]
         self._opsets = {id(node): query.opset(model, scope) for scope in self.scopes for node in scope}
-        self.ends = [node for node in self.nodes if qdq.is_quantize(node) or qdq.is_dequantize(node)]
+        self.ends = [node for node in self.nodes if qdq.is_qdq(node)]
         self.quantizers = qdq.quantizers(model, every=True)
         self._by_output = qdq.by_output(self.quantizers)
         self._carried = data_movement.carried(self.quantizers)

@@ -180,7 +180,7 @@ def _float_nodes(file: LintContext, asked: str | None = None) -> Iterator[FloatN
     data = frozenset[ir.Node]() if plain is None else dataflow.data_nodes(plain.model.graph)
     reached = () if plain is None else tuple(dataflow.reached_graphs(plain.model.graph))
     for node in file.nodes:
-        if qdq.is_quantize(node) or qdq.is_dequantize(node) or file.of_node(node) is not None:
+        if qdq.is_qdq(node) or file.of_node(node) is not None:
             continue
         copy = None if plain is None else plain.node(node)
         if plain is None or copy is None or quantized_forms.is_integer_operator(node):

@@ -170,10 +170,10 @@ def _port(value: ir.Value) -> Port:
 def _operators(model: ir.Model) -> Iterator[Operator]:
     found: dict[str, list[ir.Node]] = {}
     for node in walk.nodes(model):
-        if not (qdq.is_quantize(node) or qdq.is_dequantize(node) or (node.op_type == "Constant" and not node.domain)):
+        if not (qdq.is_qdq(node) or (node.op_type == "Constant" and not node.domain)):
             found.setdefault(f"{node.domain}.{node.op_type}" if node.domain else node.op_type, []).append(node)
     for name, nodes in sorted(found.items(), key=lambda item: (-len(item[1]), item[0])):
-        quantized = sum(any(v is not None and qdq.is_dequantize(v.producer()) for v in n.inputs) for n in nodes)
+        quantized = sum(any(qdq.is_dequantize(query.producer(v)) for v in n.inputs) for n in nodes)
         known = [m for m in map(macs, nodes) if m is not None]
         yield Operator(name, len(nodes), quantized, sum(known) if known else None)
 

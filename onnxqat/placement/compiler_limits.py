@@ -75,7 +75,7 @@ def planned(plan: QuantPlan) -> Callable[[ir.Node], bool]:
 
 
 def _is_between_kept(node: ir.Node) -> bool:
-    reads = any(value is not None and qdq.is_dequantize(value.producer()) for value in node.inputs)
+    reads = any(qdq.is_dequantize(query.producer(value)) for value in node.inputs)
     return reads and any(qdq.is_quantize(user) for value in node.outputs for user in value.consumers())
 
 

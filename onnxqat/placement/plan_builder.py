@@ -153,7 +153,7 @@ class PlanBuilder:
     def _is_stored(self, value: ir.Value | None) -> bool:
         """Check whether `value` is constant, or a constant behind a quantizer that the file has."""
         maker = query.producer(value)
-        return self.is_constant(maker.inputs[0] if maker is not None and qdq.is_dequantize(maker) else value)
+        return self.is_constant(maker.inputs[0] if qdq.is_dequantize(maker) else value)
 
     @staticmethod
     def moves_float(node: ir.Node) -> bool:

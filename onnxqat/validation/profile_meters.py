@@ -160,7 +160,7 @@ def nodes_of(quantizer: Quantizer) -> list[ir.Node]:
 def _maker(quantizer: Quantizer) -> ir.Node | None:
     """The node in integers whose result `quantizer` rounds; None for a constant, an input, and a node left in float."""
     node = None if quantizer.stored else quantizer.input.producer()
-    while node is not None and (_moves(node) or qdq.is_quantize(node) or qdq.is_dequantize(node)):
+    while node is not None and (_moves(node) or qdq.is_qdq(node)):
         node = query.producer(node.inputs[0])
     return None if node is None or build.LEFT_FLOAT in node.metadata_props else node
 

@@ -210,7 +210,7 @@ def _reads_bytes(node: ir.Node, by_output: Mapping[int, Quantizer]) -> bool:
 def _dequantized(node: ir.Node) -> tuple[ir.Value | None, ir.Value | None]:
     """Codes and zero point of the DequantizeLinear in front of a layer, both None without."""
     maker = query.producer(node.inputs[0])
-    if maker is None or not qdq.is_dequantize(maker):
+    if not qdq.is_dequantize(maker):
         return None, None
     return maker.inputs[0], query.input_at(maker, 2)
 

@@ -20,7 +20,7 @@ def _half(file: LintContext) -> Iterator[Found]:
         sides = [file.reading(node, index) for index in (0, 1)]
         if (sides[0] is None) == (sides[1] is None):
             continue
-        if sides[0] is None and node.inputs[0] is not None and qdq.is_dequantize(node.inputs[0].producer()):
+        if sides[0] is None and qdq.is_dequantize(query.producer(node.inputs[0])):
             continue  # integers that the caller gives, or that an integer operator makes
         which = (
             "weight"

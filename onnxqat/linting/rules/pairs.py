@@ -110,7 +110,7 @@ def _leaving(file: LintContext) -> Iterator[Found]:
 
 def _find_lone_dequantizes(file: LintContext) -> Iterator[Found]:
     for node in file.ends:
-        if not qdq.is_dequantize(node) or qdq.is_quantize(node.inputs[0].producer() if node.inputs[0] else None):
+        if not qdq.is_dequantize(node) or qdq.is_quantize(query.producer(node.inputs[0])):
             continue
         origin = _origin_of_codes(node.inputs[0])
         if origin is None or query.constant_tensor(origin) is not None:

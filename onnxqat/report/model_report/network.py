@@ -97,7 +97,7 @@ def _name_fused(found: Network) -> None:
 
 def _is_around(file: LintContext, node: ir.Node) -> bool:
     """Check for a node that is part of a pair, or a constant."""
-    pair = qdq.is_quantize(node) or qdq.is_dequantize(node) or file.of_node(node) is not None
+    pair = qdq.is_qdq(node) or file.of_node(node) is not None
     return pair or (node.op_type == "Constant" and not node.domain)
 
 
