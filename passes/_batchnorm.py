@@ -34,7 +34,7 @@ def affine(node: ir.Node) -> Affine | str:
         return "BatchNormalization in training mode computes its statistics from the batch"
     if not query.attribute(node, "spatial", 1):
         return "BatchNormalization with spatial=0 normalizes each element on its own"
-    if any(query.reads(value) or value.is_graph_output() for value in node.outputs[1:]):
+    if any(map(query.is_used, node.outputs[1:])):
         return "the statistics that BatchNormalization returns are read"
     parameters = [query.constant_array(value) for value in node.inputs[1:5]]
     if len(parameters) < 4 or any(p is None for p in parameters):

@@ -101,7 +101,7 @@ def exchange_constant(
 
 def drop_unused(value: ir.Value | None) -> None:
     """Remove a constant that nothing reads any more."""
-    if value is None or query.reads(value) or value.is_graph_output() or value.is_graph_input():
+    if value is None or query.is_used(value) or value.is_graph_input():
         return
     producer = value.producer()
     if producer is not None:

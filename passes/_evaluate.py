@@ -46,7 +46,7 @@ def is_foldable(node: ir.Node, *, weights: bool = False, layers: bool = False) -
 
 def _gives_one(node: ir.Node) -> bool:
     """Check whether the second output of `node` and those behind it are left out or not read."""
-    return all(not query.reads(v) and not v.is_graph_output() for v in node.outputs[1:])
+    return not any(map(query.is_used, node.outputs[1:]))
 
 
 def result_elements(node: ir.Node, inputs: list[np.ndarray | None]) -> int:

@@ -108,7 +108,7 @@ def _drop(value: ir.Value) -> None:
     if not qdq.is_qdq(producer):
         drop_unused(value)
         return
-    if query.reads(value) or value.is_graph_output() or producer.graph is None:
+    if query.is_used(value) or producer.graph is None:
         return
     inputs = [v for v in producer.inputs if v is not None]
     if qdq.is_quantize(producer) and query.constant_array(inputs[0]) is None:

@@ -80,7 +80,7 @@ class Masks:
         """Remove the DequantizeLinear of each mask, which calls read by its codes, and all of it where none does."""
         for value in self._made.values():
             here: ir.Value | None = value
-            while here is not None and not query.reads(here) and not here.is_graph_output():
+            while here is not None and not query.is_used(here):
                 node = here.producer()
                 if node is None or node.graph is None:
                     break
@@ -108,7 +108,7 @@ def scores_of(softmax: ir.Node) -> tuple[ir.Node, ir.Value, ir.Value] | None:
 def drop_computed(value: ir.Value) -> None:
     """Remove what computes `value`, a mask, as far as nothing reads it any more."""
     node = value.producer()
-    if node is None or query.reads(value) or value.is_graph_output() or node.graph is None:
+    if node is None or query.is_used(value) or node.graph is None:
         return
     inputs = [given for given in node.inputs if given is not None]
     walk.scope_of(node).remove(node, safe=True)

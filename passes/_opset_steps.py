@@ -94,7 +94,7 @@ def _pad(at: Step) -> None:
 
 
 def _dropout_mask(at: Step) -> None:
-    if any(query.reads(v) or v.is_graph_output() for v in at.node.outputs[1:]):
+    if any(map(query.is_used, at.node.outputs[1:])):
         raise at.refuse("its mask is read, and the mask's type changed")
 
 
@@ -111,7 +111,7 @@ def _batchnorm_spatial(at: Step) -> None:
 
 
 def _batchnorm_outputs(at: Step) -> None:
-    if any(query.reads(v) or v.is_graph_output() for v in at.node.outputs[1:]):
+    if any(map(query.is_used, at.node.outputs[1:])):
         raise at.refuse("its training outputs are read")
     at.node.resize_outputs(1)
 

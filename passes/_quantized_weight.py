@@ -55,7 +55,7 @@ def exchange(
 def drop(quantizer: Quantizer) -> None:
     """Remove the nodes of a quantizer that nothing reads any more, and their constants."""
     for node in reversed(quantizer.nodes):
-        if any(query.reads(v) or v.is_graph_output() for v in node.outputs):
+        if any(map(query.is_used, node.outputs)):
             continue
         inputs = list(node.inputs)
         walk.scope_of(node).remove(node, safe=True)

@@ -58,7 +58,7 @@ def _take_out(node: ir.Node) -> bool:
     source, output = node.inputs[0], node.outputs[0]
     if source is None or query.constant_tensor(source) is not None:
         return False
-    if any(query.reads(value) or value.is_graph_output() for value in node.outputs[1:]):
+    if any(map(query.is_used, node.outputs[1:])):
         return False
     maker = source.producer()
     is_inner = maker is not None and maker.graph is node.graph

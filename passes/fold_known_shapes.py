@@ -94,7 +94,7 @@ def _remove(graph: ir.Graph, node: ir.Node) -> None:
     for value in inputs:
         producer = query.producer(value)
         if value is not None and producer is not None and producer.op_type == "Shape" and producer.graph is graph:
-            if not query.reads(value) and not value.is_graph_output():
+            if not query.is_used(value):
                 graph.remove(producer, safe=True)
         else:
             drop_unused(value)

@@ -146,7 +146,7 @@ class _Folding:
 
     def _remove(self, last: ir.Node) -> None:
         for node in reversed(list(_cone(last, self.constant))):
-            if node.graph is None or any(query.reads(v) or v.is_graph_output() for v in node.outputs):
+            if node.graph is None or any(map(query.is_used, node.outputs)):
                 continue
             inputs = list(node.inputs)
             self.graph.remove(node, safe=True)

@@ -80,7 +80,7 @@ def _store(fold: ComputedFold, weight: np.ndarray, bias: np.ndarray, names: buil
     (fold.rounding[-1].outputs[0] if fold.rounding else fold.folded_bias).replace_all_uses_with(made)
     shapes = [node.inputs[1] for node in fold.arithmetic if node.op_type == "Reshape"]
     for node in (*reversed(fold.rounding), *reversed(fold.arithmetic)):
-        if not any(query.reads(value) or value.is_graph_output() for value in node.outputs):
+        if not any(map(query.is_used, node.outputs)):
             walk.scope_of(node).remove(node, safe=True)
     if private:
         overwrite(raw, weight, names)

@@ -101,7 +101,7 @@ def remove_unused(model: ir.Model) -> list[str]:
     removed: list[str] = []
     for scope in reversed(list(walk.scopes(model))):
         for node in reversed(list(scope)):
-            if all(not query.reads(v) and not v.is_graph_output() for v in node.outputs):
+            if not any(map(query.is_used, node.outputs)):
                 removed.append(str(node.name or node.op_type))
                 scope.remove(node, safe=True)
         if isinstance(scope, ir.Graph):
@@ -111,9 +111,7 @@ def remove_unused(model: ir.Model) -> list[str]:
 
 def _remove_unused_constants(graph: ir.Graph) -> list[str]:
     unused = [
-        name
-        for name, value in graph.initializers.items()
-        if not query.reads(value) and not value.is_graph_output() and not value.is_graph_input()
+        name for name, value in graph.initializers.items() if not query.is_used(value) and not value.is_graph_input()
     ]
     for name in unused:
         graph.initializers.pop(name)

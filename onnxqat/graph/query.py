@@ -71,6 +71,11 @@ def reads(value: ir.Value) -> int:
     return len(value._uses)  # noqa: SLF001
 
 
+def is_used(value: ir.Value) -> bool:
+    """Check whether a node reads `value`, or it is a graph output."""
+    return reads(value) > 0 or value.is_graph_output()
+
+
 def rank(value: ir.Value | None) -> int | None:
     """Number of dimensions, or None where it is unknown."""
     return None if value is None or value.shape is None else len(value.shape)

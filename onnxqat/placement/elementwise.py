@@ -57,7 +57,7 @@ def _reads_float(draft: PlanBuilder, node: ir.Node, index: int, in_float: set[ir
     if (index == 0 and draft.spreads(node) and draft.moves_float(node)) or (
         consumer in draft.wants and _joins(draft, node)
     ):
-        return all(v in in_float for v in node.outputs if query.reads(v) or v.is_graph_output())
+        return all(v in in_float for v in node.outputs if query.is_used(v))
     return consumer not in draft.wants or consumer in draft.flexible
 
 

@@ -75,7 +75,7 @@ def _unused_dequantize(file: LintContext) -> Iterator[Found]:
 def _unused(file: LintContext, op_type: str) -> Iterator[Found]:
     for node in file.ends:
         value = node.outputs[0]
-        if node.op_type == op_type and not query.reads(value) and not value.is_graph_output():
+        if node.op_type == op_type and not query.is_used(value):
             yield Found("nothing reads its result", node, str(value.name))
 
 

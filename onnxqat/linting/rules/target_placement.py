@@ -21,7 +21,7 @@ def _is_unread(place: Compared) -> bool:
     """Check whether nothing reads the tensor of `place`, such as an unused output of a Split."""
     made = () if place.node is None else place.node.outputs
     value = next((v for v in made if v.name == place.edge.tensor), None)
-    return value is not None and not query.reads(value) and not value.is_graph_output()
+    return value is not None and not query.is_used(value)
 
 
 def _missing(file: LintContext) -> Iterator[Found]:
