@@ -23,6 +23,11 @@ Constants = dict[str, npt.NDArray[np.int64]]
 Bounds = dict[str, tuple[int, int]]
 
 
+def as_constants(found: Mapping[str, Any]) -> Constants:
+    """Whole numbers by their names, as the arrays of int64 that functions take."""
+    return {name: np.asarray(value, np.int64) for name, value in found.items()}
+
+
 @dataclasses.dataclass(frozen=True)
 class CodeGrid:
     """Grid of the codes that a function reads or gives, one for the whole tensor.
@@ -74,6 +79,11 @@ class Call:
     def keeps_axes(self) -> bool:
         """Check whether a reduction keeps its axes with length 1."""
         return bool(self.attributes.get("keepdims", 1))
+
+    def check_length(self, longest: int) -> None:
+        """Raise ValueError for rows of more than `longest` elements."""
+        if self.length > longest:
+            raise ValueError(f"a row has {self.length} elements, and at most {longest} are summed in integers")
 
     def number(self, name: str, default: float) -> float:
         """Return a float attribute of the operator."""

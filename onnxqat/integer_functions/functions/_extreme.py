@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from onnxqat.integer_functions.definition import Bounds, Call, CodeGrid, Constants, IntegerFunction
+from onnxqat.integer_functions.definition import Bounds, Call, CodeGrid, Constants, IntegerFunction, as_constants
 from onnxqat.integer_functions.operations import Integers, Operations
 
 NARROW, WIDE = 22, 38
@@ -63,7 +63,7 @@ class Extreme(IntegerFunction, abc.ABC):
         zero_points = {f"{name}_zero_point": grid.zero_point for name, grid in grids.items()}
         multipliers = {f"{name}_multiplier": min(round(f * 2.0**shift), most) for name, f in factors.items()}
         found = {**zero_points, **multipliers, "y_shift": shift, "y_zero_point": y.zero_point}
-        return {name: np.asarray(value, np.int64) for name, value in found.items()}
+        return as_constants(found)
 
     def formula(self, do: Operations, q: Integers, c: Mapping[str, Integers]) -> Integers:
         """See the base class."""

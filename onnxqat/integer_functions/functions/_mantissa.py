@@ -14,7 +14,7 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from onnxqat.integer_functions.definition import Bounds, Call, CodeGrid, Constants
+from onnxqat.integer_functions.definition import Bounds, Call, CodeGrid, Constants, as_constants
 from onnxqat.integer_functions.functions._curve import Curve
 from onnxqat.integer_functions.operations import Integers, Operations
 
@@ -87,7 +87,7 @@ class MantissaCurve(Curve, abc.ABC):
             "of_zero": np.rint(np.clip(at_zero, -end, end)),
             "y_zero_point": y.zero_point,
         }
-        return {name: np.asarray(value, np.int64) for name, value in found.items()}
+        return as_constants(found)
 
     def formula(self, do: Operations, q: Integers, c: Mapping[str, Integers]) -> Integers:
         """See the base class."""

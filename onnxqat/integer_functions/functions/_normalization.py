@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from onnxqat.integer_functions.definition import Bounds, Call, CodeGrid, Constants, IntegerFunction
+from onnxqat.integer_functions.definition import Bounds, Call, CodeGrid, Constants, IntegerFunction, as_constants
 from onnxqat.integer_functions.operations import Integers, Operations
 from onnxqat.integer_functions.requantization import LONGEST
 from onnxqat.integer_functions.square_root import square_root
@@ -77,8 +77,7 @@ class Normalization(IntegerFunction, abc.ABC):
         Raises:
             ValueError: a row is too long, or epsilon larger than any mean square.
         """
-        if call.length > LONGEST_ROW:
-            raise ValueError(f"a row has {call.length} elements, and at most {LONGEST_ROW} are summed in integers")
+        call.check_length(LONGEST_ROW)
         gamma, beta = self._weights(call)
         gamma, beta = gamma / y.scale, beta / y.scale
         exponent = math.frexp(float(np.abs(gamma).max()) or 1.0)[1]
@@ -89,14 +88,15 @@ class Normalization(IntegerFunction, abc.ABC):
         if epsilon > LARGEST_EPSILON:
             raise ValueError("its epsilon is larger than the square of the range of its input")
         scaled = np.clip(np.rint(beta * 2.0 ** (left + QUOTIENT)), -(1 << BETA), (1 << BETA))
-        return {
-            "x_zero_point": np.asarray(x.zero_point, np.int64),
-            "epsilon": np.asarray(round(epsilon), np.int64),
-            "gamma": np.asarray(np.clip(np.rint(gamma * 2.0**left), -(1 << GAMMA), 1 << GAMMA), np.int64),
-            "beta": np.asarray(scaled, np.int64),
-            "y_shift": np.asarray(left + QUOTIENT, np.int64),
-            "y_zero_point": np.asarray(y.zero_point, np.int64),
+        found = {
+            "x_zero_point": x.zero_point,
+            "epsilon": round(epsilon),
+            "gamma": np.clip(np.rint(gamma * 2.0**left), -(1 << GAMMA), 1 << GAMMA),
+            "beta": scaled,
+            "y_shift": left + QUOTIENT,
+            "y_zero_point": y.zero_point,
         }
+        return as_constants(found)
 
     def parameters(
         self, constants: Constants, grids: Sequence[CodeGrid], y: CodeGrid

@@ -6,9 +6,7 @@ import abc
 from collections.abc import Mapping
 from typing import ClassVar
 
-import numpy as np
-
-from onnxqat.integer_functions.definition import Bounds, Call, CodeGrid, Constants, IntegerFunction
+from onnxqat.integer_functions.definition import Bounds, Call, CodeGrid, Constants, IntegerFunction, as_constants
 from onnxqat.integer_functions.requantization import factor_bounds, factor_constants
 
 
@@ -48,10 +46,9 @@ class Reduction(IntegerFunction, abc.ABC):
         Raises:
             ValueError: a row is too long.
         """
-        if call.length > self.longest_row:
-            raise ValueError(f"a row has {call.length} elements, and at most {self.longest_row} are summed in integers")
+        call.check_length(self.longest_row)
         found = {"x_zero_point": x.zero_point, **factor_constants(x.scale / y.scale * self.unit, self._bits)}
-        return {name: np.asarray(v, np.int64) for name, v in {**found, "y_zero_point": y.zero_point}.items()}
+        return as_constants({**found, "y_zero_point": y.zero_point})
 
     @property
     def unit(self) -> float:
@@ -63,3 +60,8 @@ class Reduction(IntegerFunction, abc.ABC):
         found = self.constants(x, y, call)
         exact = x.scale / y.scale * self.unit * 2.0 ** int(found["y_shift"])
         return abs(exact - int(found["y_multiplier"])) / exact
+
+    def error_bound(self, x: CodeGrid, y: CodeGrid, call: Call) -> float:
+        """See the base class: half a step, and the multiplier's rounding of a result as large as the range."""
+        steps = self.range_of_result[1] - self.range_of_result[0]
+        return y.scale * (0.5 + 1.001 * steps * self.multiplier_error(x, y, call))

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from onnxqat.integer_functions.definition import Bounds, Call, CodeGrid, Constants, IntegerFunction
+from onnxqat.integer_functions.definition import Bounds, Call, CodeGrid, Constants, IntegerFunction, as_constants
 from onnxqat.integer_functions.operations import Integers, Operations
 
 BITS = 22
@@ -44,13 +44,14 @@ class Sloped(IntegerFunction, abc.ABC):
         factor, most = x.scale / y.scale, (1 << BITS) - 1
         largest = factor * max(1.0, float(np.abs(slopes).max()))
         shift = min(max(BITS - math.frexp(largest)[1], 1), LONGEST)
-        return {
-            "x_zero_point": np.asarray(x.zero_point, np.int64),
-            "y_multiplier": np.asarray(min(round(factor * 2.0**shift), most), np.int64),
-            "slope": np.asarray(np.clip(np.rint(slopes * factor * 2.0**shift), -most, most), np.int64),
-            "y_shift": np.asarray(shift, np.int64),
-            "y_zero_point": np.asarray(y.zero_point, np.int64),
+        found = {
+            "x_zero_point": x.zero_point,
+            "y_multiplier": min(round(factor * 2.0**shift), most),
+            "slope": np.clip(np.rint(slopes * factor * 2.0**shift), -most, most),
+            "y_shift": shift,
+            "y_zero_point": y.zero_point,
         }
+        return as_constants(found)
 
     def formula(self, do: Operations, q: Integers, c: Mapping[str, Integers]) -> Integers:
         """See the base class."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from onnxqat.integer_functions.definition import Bounds, Call, CodeGrid, Constants, IntegerFunction
+from onnxqat.integer_functions.definition import Bounds, Call, CodeGrid, Constants, IntegerFunction, as_constants
 from onnxqat.integer_functions.operations import Integers, Operations
 from onnxqat.integer_functions.requantization import factor_bounds, factor_constants, requantized
 
@@ -28,7 +28,7 @@ class Function(IntegerFunction):
     def constants(self, x: CodeGrid, y: CodeGrid, call: Call) -> Constants:
         """See the base class."""
         found = {"x_zero_point": x.zero_point, **factor_constants(x.scale / y.scale, self._bits)}
-        return {name: np.asarray(v, np.int64) for name, v in {**found, "y_zero_point": y.zero_point}.items()}
+        return as_constants({**found, "y_zero_point": y.zero_point})
 
     def formula(self, do: Operations, q: Integers, c: Mapping[str, Integers]) -> Integers:
         """See the base class."""

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from onnxqat.integer_functions.definition import Call, CodeGrid
+from onnxqat.integer_functions.definition import Call
 from onnxqat.integer_functions.functions._reduction import Reduction
 from onnxqat.integer_functions.operations import Integers, Operations
 from onnxqat.integer_functions.requantization import requantized
@@ -38,8 +38,3 @@ class Function(Reduction):
         given = np.flip(values, axis) if call.attributes.get("reverse") else values
         total = given.cumsum(axis) - (given if call.attributes.get("exclusive") else 0)
         return np.asarray(np.flip(total, axis) if call.attributes.get("reverse") else total)
-
-    def error_bound(self, x: CodeGrid, y: CodeGrid, call: Call) -> float:
-        """See the base class: half a step, and the multiplier's rounding of a result as large as the range."""
-        steps = self.range_of_result[1] - self.range_of_result[0]
-        return y.scale * (0.5 + 1.001 * steps * self.multiplier_error(x, y, call))

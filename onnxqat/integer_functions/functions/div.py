@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from onnxqat.integer_functions.definition import Bounds, Call, CodeGrid, Constants, IntegerFunction
+from onnxqat.integer_functions.definition import Bounds, Call, CodeGrid, Constants, IntegerFunction, as_constants
 from onnxqat.integer_functions.operations import Integers, Operations
 from onnxqat.integer_functions.requantization import factor_bounds, factor_constants
 
@@ -44,7 +44,7 @@ class Function(IntegerFunction):
             **factor_constants(x.scale / (divisor.scale * y.scale), self._bits),
             "y_zero_point": y.zero_point,
         }
-        return {name: np.asarray(value, np.int64) for name, value in found.items()}
+        return as_constants(found)
 
     def formula(self, do: Operations, q: Integers, c: Mapping[str, Integers]) -> Integers:
         """See the base class."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from onnxqat.integer_functions.definition import Bounds, Call, CodeGrid, Constants, IntegerFunction
+from onnxqat.integer_functions.definition import Bounds, Call, CodeGrid, Constants, IntegerFunction, as_constants
 from onnxqat.integer_functions.exponential import FINE, NARROW, Exponential
 from onnxqat.integer_functions.operations import Integers, Operations
 from onnxqat.integer_functions.requantization import factor_bounds, factor_constants, requantized
@@ -42,7 +42,7 @@ class Function(IntegerFunction):
             raise ValueError("the exponential of its largest code is far beyond the range of the result")
         factor = factor_constants(_largest(x) / y.scale * 2.0**-self.exponential.unit, self._bits)
         found = {**self.exponential.constants(x.scale), **factor, "y_zero_point": y.zero_point}
-        return {name: np.asarray(v, np.int64) for name, v in found.items()}
+        return as_constants(found)
 
     def formula(self, do: Operations, q: Integers, c: Mapping[str, Integers]) -> Integers:
         """See the base class."""

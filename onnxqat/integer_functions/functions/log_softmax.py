@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from onnxqat.integer_functions.definition import Bounds, Call, CodeGrid, Constants, IntegerFunction
+from onnxqat.integer_functions.definition import Bounds, Call, CodeGrid, Constants, IntegerFunction, as_constants
 from onnxqat.integer_functions.exponential import FINE, LN2, NARROW, Exponential
 from onnxqat.integer_functions.operations import Integers, Operations
 
@@ -56,8 +56,7 @@ class Function(IntegerFunction):
         Raises:
             ValueError: a row is too long, or the step of the result too small.
         """
-        if call.length > LONGEST_ROW:
-            raise ValueError(f"a row has {call.length} elements, and at most {LONGEST_ROW} are summed in integers")
+        call.check_length(LONGEST_ROW)
         factor, unit = x.scale / y.scale, 2.0**-FRACTION / y.scale
         shift = min(OF_DISTANCE - math.frexp(factor)[1], OF_LOGARITHM - math.frexp(unit)[1], 62) - 1
         if shift < 1:
@@ -69,7 +68,7 @@ class Function(IntegerFunction):
             "y_shift": shift,
             "y_zero_point": y.zero_point,
         }
-        return {name: np.asarray(value, np.int64) for name, value in found.items()}
+        return as_constants(found)
 
     def formula(self, do: Operations, q: Integers, c: Mapping[str, Integers]) -> Integers:
         """See the base class."""

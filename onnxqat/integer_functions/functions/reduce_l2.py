@@ -43,5 +43,4 @@ class Function(Reduction):
 
     def error_bound(self, x: CodeGrid, y: CodeGrid, call: Call) -> float:
         """See the base class: half a step, a unit of the root, and the multiplier's rounding of the largest result."""
-        steps = self.range_of_result[1] - self.range_of_result[0]
-        return y.scale * (0.5 + 1.001 * steps * self.multiplier_error(x, y, call)) + 1.001 * x.scale * self.unit
+        return super().error_bound(x, y, call) + 1.001 * x.scale * self.unit

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from onnxqat.integer_functions.definition import Call, CodeGrid
+from onnxqat.integer_functions.definition import Call
 from onnxqat.integer_functions.functions._reduction import Reduction
 from onnxqat.integer_functions.operations import Integers, Operations
 from onnxqat.integer_functions.requantization import requantized
@@ -26,8 +26,3 @@ class Function(Reduction):
     def reference(self, values: npt.NDArray[np.float64], call: Call) -> npt.NDArray[np.float64]:
         """See the base class."""
         return np.asarray(values.sum(axis=call.axes, keepdims=call.keeps_axes))
-
-    def error_bound(self, x: CodeGrid, y: CodeGrid, call: Call) -> float:
-        """See the base class: half a step, and the multiplier's rounding of a result as large as the range."""
-        steps = self.range_of_result[1] - self.range_of_result[0]
-        return y.scale * (0.5 + 1.001 * steps * self.multiplier_error(x, y, call))

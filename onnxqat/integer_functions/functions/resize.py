@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from onnxqat.integer_functions.definition import Bounds, Call, CodeGrid, Constants, IntegerFunction
+from onnxqat.integer_functions.definition import Bounds, Call, CodeGrid, Constants, IntegerFunction, as_constants
 from onnxqat.integer_functions.operations import Integers, Operations
 from onnxqat.integer_functions.requantization import factor_bounds, factor_constants
 
@@ -134,7 +134,7 @@ class Function(IntegerFunction):
         found["x_zero_point"] = x.zero_point
         found |= factor_constants(x.scale / y.scale * 2.0**-KEPT_BITS, self._bits)
         found["y_zero_point"] = y.zero_point
-        return {name: np.asarray(value, np.int64) for name, value in found.items()}
+        return as_constants(found)
 
     def _whole(self, along: Samples) -> npt.NDArray[np.int64]:
         return np.rint(along.share * (1 << self._share_bits)).astype(np.int64)

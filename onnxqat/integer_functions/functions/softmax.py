@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from onnxqat.integer_functions.definition import Bounds, Call, CodeGrid, Constants, IntegerFunction
+from onnxqat.integer_functions.definition import Bounds, Call, CodeGrid, Constants, IntegerFunction, as_constants
 from onnxqat.integer_functions.exponential import FINE, NARROW, Exponential
 from onnxqat.integer_functions.operations import Integers, Operations
 from onnxqat.integer_functions.requantization import multiplier
@@ -50,13 +50,12 @@ class Function(IntegerFunction):
             ValueError: a row is too long, or the step of the result too small.
         """
         bits, more = self._share
-        if call.length > LONGEST_ROW:
-            raise ValueError(f"a row has {call.length} elements, and at most {LONGEST_ROW} are summed in integers")
+        call.check_length(LONGEST_ROW)
         if 2 / y.scale >= 1 << bits:
             raise ValueError(f"the step of the result, {y.scale:g}, is too small")
         number, shift = multiplier(1 / y.scale, bits, more)
         found = {**self.exponential.constants(x.scale), "share_multiplier": number, "share_shift": shift}
-        return {name: np.asarray(value, np.int64) for name, value in {**found, "y_zero_point": y.zero_point}.items()}
+        return as_constants({**found, "y_zero_point": y.zero_point})
 
     def formula(self, do: Operations, q: Integers, c: Mapping[str, Integers]) -> Integers:
         """See the base class."""
