@@ -12,7 +12,7 @@ import onnx_ir as ir
 from onnxqat.backends import schema
 from onnxqat.displayed import Displayed
 from onnxqat.errors import BackendError, UsageError
-from onnxqat.graph import batchnorm, bundles, folded_batchnorm, io, walk
+from onnxqat.graph import batchnorm, folded_batchnorm, io, walk
 from onnxqat.graph.io import ModelT
 from onnxqat.passes import _base as passes
 from onnxqat.passes.fold_batchnorm import FoldBatchnorm
@@ -94,10 +94,7 @@ def fold_batchnorm(
     before = _count(loaded)
     made = folded(loaded, bias or _bias(loaded, backend), remarks)
     left = _count(made)
-    if output is None and isinstance(model, (str, os.PathLike)):
-        output = bundles.outside(model).with_suffix(".folded.onnx")
-    written = io.save(made, output) if output is not None else None
-    result = written if isinstance(model, (str, os.PathLike)) else io.like(model, made)
+    result = io.give_back(model, made, output, ".folded.onnx")
     return Folded(result, tuple(remarks), before - left, left)
 
 

@@ -145,10 +145,10 @@ def handoff(
     check_target(target)
     train = io.load(model)
     if not qdq.is_quantized(train):
-        raise quantized_forms.refusal(train, _name(model)) or ModelError(
-            "model-not-quantized", f"{_name(model)} holds no quantizers", hint="run insert-qdq first"
+        raise quantized_forms.refusal(train, io.name_of(model)) or ModelError(
+            "model-not-quantized", f"{io.name_of(model)} holds no quantizers", hint="run insert-qdq first"
         )
-    quantizer_checks.check(train, _name(model))
+    quantizer_checks.check(train, io.name_of(model))
     remarks: list[Remark] = []
     chosen = choice.with_threads(compiler_of(table, remarks, compiler), threads, remarks)
     train = folded(train, bias_of(table), remarks)
@@ -161,7 +161,7 @@ def handoff(
     limits = _Limits(tolerance_lsb, max_beyond, timeout, trace, AccuracyLimits(max_drop, min_sqnr))
     asked = Asked(score, labels, original)
     kept, source = None if data is None else opened, remedies.data_of(data, recorded)
-    job = _Job(_name(model), train, table, chosen, batches, limits, remarks, kept, asked, source)
+    job = _Job(io.name_of(model), train, table, chosen, batches, limits, remarks, kept, asked, source)
     return _make(job, target, _command(job, backend, target, data, preprocess, limit), _ticker(progress))
 
 
@@ -296,10 +296,6 @@ def _ticker(progress: Callable[[int, int | None], None] | None) -> Callable[[], 
             progress(step, 4)
 
     return tick
-
-
-def _name(source: io.ModelSource) -> str:
-    return os.fspath(source) if isinstance(source, (str, os.PathLike)) else "the model"
 
 
 def _command(

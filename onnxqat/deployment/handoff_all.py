@@ -151,7 +151,7 @@ def handoff_all(
         targets.append(_handed(model, name, table, folder / table.backend, options))
         if progress is not None:
             progress(done + 1, len(chosen))
-    source = os.fspath(model) if isinstance(model, (str, os.PathLike)) else "the model"
+    source = io.name_of(model)
     matrix = HandoffMatrix(source, str(folder), tuple(targets), _rows(targets))
     atomic.make_folder(folder)
     content = json.dumps(matrix.to_dict(), indent=2, sort_keys=True, allow_nan=False) + "\n"

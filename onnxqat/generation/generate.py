@@ -115,7 +115,7 @@ class _Run:
     """
 
     def __init__(self, model: io.ModelSource, *, optimize: bool) -> None:
-        what = os.fspath(model) if isinstance(model, (str, os.PathLike)) else "the model"
+        what = io.name_of(model)
         self._session = Session(io.load(model), optimize=optimize, what=what)
         self.decoder = Decoder.of(self._session.inputs, self._session.output_names, what)
 

@@ -18,7 +18,19 @@ import onnx_ir as ir
 
 from onnxqat import discover
 from onnxqat.errors import ModelError
-from onnxqat.graph import calls, files_read, graphsurgeon, inference, omitted, order, overloads, query, stated, text
+from onnxqat.graph import (
+    bundles,
+    calls,
+    files_read,
+    graphsurgeon,
+    inference,
+    omitted,
+    order,
+    overloads,
+    query,
+    stated,
+    text,
+)
 from onnxqat.graph.atomic import check_writable, write_atomic
 from onnxqat.graph.external import check_external_data, check_held, has_external_data, needed_bytes, tensors
 from onnxqat.graph.saving import PROTOBUF_LIMIT, save, to_proto
@@ -31,8 +43,10 @@ __all__ = [
     "ModelT",
     "check_writable",
     "copy",
+    "give_back",
     "like",
     "load",
+    "name_of",
     "read_proto",
     "save",
     "to_proto",
@@ -364,6 +378,28 @@ def _graph_protos(proto: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
 def _first_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0][:300] if lines else type(error).__name__
+
+
+def name_of(source: ModelSource) -> str:
+    """Name of a model in messages: its path, or ``the model``."""
+    return os.fspath(source) if isinstance(source, (str, os.PathLike)) else "the model"
+
+
+def give_back(
+    source: ModelSource, model: ir.Model, output: str | os.PathLike[str] | None, suffix: str | None = None
+) -> Any:
+    """Write `model` to `output`, and return it as the kind that `source` is; for a path, the path of the file.
+
+    Args:
+        source: what the caller was given.
+        model: what became of it.
+        output: file to write, if any.
+        suffix: of the file beside the path `source` that is written where `output` is None.
+    """
+    if output is None and suffix is not None and isinstance(source, (str, os.PathLike)):
+        output = bundles.outside(source).with_suffix(suffix)
+    written = save(model, output) if output is not None else None
+    return written if isinstance(source, (str, os.PathLike)) else like(source, model)
 
 
 def like(source: ModelSource, model: ir.Model) -> Any:

@@ -463,9 +463,7 @@ def _finish(
     for quantizer in qdq.quantizers(calls.as_pairs(model), every=True):
         counts[quantizer.role] += 1
     remarks.extend([] if any(counts.values()) else [_nothing(plan)])
-    written = io.save(model, output) if output is not None else None
-    result = written if isinstance(source, (str, os.PathLike)) else io.like(source, model)
-    return InsertResult(result, plan, tuple(remarks), counts)
+    return InsertResult(io.give_back(source, model, output), plan, tuple(remarks), counts)
 
 
 def _nothing(plan: QuantPlan) -> Remark:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Iterator
 from typing import ClassVar
 
@@ -110,7 +109,7 @@ def explain(model: io.ModelSource, backend: str | None = None, *, node: str | No
         pairs = [p for p in pairs if node in (p.tensor, p.maker, *p.readers)]
         floats = [f for f in floats if f.node == node]
         joined = [j for j in joined if node in (j.node, j.tensor)]
-    name = os.fspath(model) if isinstance(model, (str, os.PathLike)) else "the model"
+    name = io.name_of(model)
     backend_name = table.backend if table is not None else None
     return Explanation(name, backend_name, query.opset(file.model), tuple(pairs), tuple(floats), tuple(joined))
 

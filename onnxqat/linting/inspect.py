@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import dataclasses
 import math
-import os
 from collections.abc import Iterator
 from typing import ClassVar
 
@@ -128,7 +127,7 @@ def inspect(model: io.ModelSource) -> Inspection:
     shapes.infer(loaded)
     graph = loaded.graph
     return Inspection(
-        model=os.fspath(model) if isinstance(model, (str, os.PathLike)) else "the model",
+        model=io.name_of(model),
         form=_form(loaded, quantizers),
         producer=" ".join(t for t in (loaded.producer_name, loaded.producer_version) if t),
         ir_version=loaded.ir_version,

@@ -96,7 +96,7 @@ def lint(
     known = with_files(rules)
     table = schema.load(backend) if backend is not None else None
     loaded = io.load(model)
-    name = os.fspath(model) if isinstance(model, (str, os.PathLike)) else "the model"
+    name = io.name_of(model)
     target = _target(model, output) if fix else None
     fixed: dict[str, int] = {}
     written: str | None = None

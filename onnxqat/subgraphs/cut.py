@@ -11,7 +11,7 @@ from typing import Any, overload
 import onnx_ir as ir
 
 from onnxqat.errors import ModelError, UsageError
-from onnxqat.graph import build, bundles, edit, files_read, io, shapes, walk
+from onnxqat.graph import build, edit, files_read, io, shapes, walk
 from onnxqat.graph.io import ModelT
 from onnxqat.subgraphs import boundary
 from onnxqat.subgraphs.subgraph import Subgraph, discard, region
@@ -84,10 +84,7 @@ def cut(
         found = boundary.find(part)
         inputs, outputs = inputs or found.inputs, outputs or found.outputs
     extract(part, inputs or _own_inputs(part, outputs or ()), outputs or [str(v.name) for v in part.graph.outputs])
-    if output is None and isinstance(model, (str, os.PathLike)):
-        output = bundles.outside(model).with_suffix(".part.onnx")
-    written = io.save(part, output) if output is not None else None
-    return written if isinstance(model, (str, os.PathLike)) else io.like(model, part)
+    return io.give_back(model, part, output, ".part.onnx")
 
 
 def _own_inputs(model: ir.Model, outputs: Sequence[str]) -> list[str]:

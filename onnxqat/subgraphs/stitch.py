@@ -12,7 +12,7 @@ from typing import Any, overload
 import onnx_ir as ir
 
 from onnxqat.errors import UsageError
-from onnxqat.graph import build, bundles, edit, files_read, io, provenance, qdq, shapes, verify, walk
+from onnxqat.graph import build, edit, files_read, io, provenance, qdq, shapes, verify, walk
 from onnxqat.graph.io import ModelT
 from onnxqat.graph.provenance import Provenance
 from onnxqat.passes import _base
@@ -67,10 +67,7 @@ def stitch(part: io.ModelSource, model: io.ModelSource, output: str | os.PathLik
     whole.metadata_props.update({k: v for k, v in inner.metadata_props.items() if k != CUT_FROM})
     provenance.write(whole, origin)
     verify.verify(whole)
-    if output is None and isinstance(model, (str, os.PathLike)):
-        output = bundles.outside(model).with_suffix(".stitched.onnx")
-    written = io.save(whole, output) if output is not None else None
-    return written if isinstance(model, (str, os.PathLike)) else io.like(model, whole)
+    return io.give_back(model, whole, output, ".stitched.onnx")
 
 
 def _provenance_of_whole(part: ir.Model, source: io.ModelSource, whole: ir.Model) -> Provenance:

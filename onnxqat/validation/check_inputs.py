@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
@@ -22,11 +21,6 @@ if TYPE_CHECKING:
 RANDOM_BATCHES = 16
 
 
-def name_of(source: io.ModelSource) -> str:
-    """Name of a model in messages: its path, or ``the model``."""
-    return os.fspath(source) if isinstance(source, (str, os.PathLike)) else "the model"
-
-
 def load_both(float_model: io.ModelSource, qdq_model: io.ModelSource) -> tuple[ir.Model, ir.Model]:
     """Load a float and a quantized model that fit together.
 
@@ -35,8 +29,10 @@ def load_both(float_model: io.ModelSource, qdq_model: io.ModelSource) -> tuple[i
     """
     original, quantized = io.load(float_model), io.load(qdq_model)
     if not qdq.is_quantized(quantized):
-        raise quantized_forms.refusal(quantized, name_of(qdq_model)) or ModelError(
-            "model-not-quantized", f"{name_of(qdq_model)} holds no quantizers", hint="the quantized model comes second"
+        raise quantized_forms.refusal(quantized, io.name_of(qdq_model)) or ModelError(
+            "model-not-quantized",
+            f"{io.name_of(qdq_model)} holds no quantizers",
+            hint="the quantized model comes second",
         )
     check_alike(original, quantized)
     return original, quantized

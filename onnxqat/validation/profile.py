@@ -26,7 +26,7 @@ from onnxqat.runtime import broken_model
 from onnxqat.runtime.session import Session, main_values
 from onnxqat.types import Remark
 from onnxqat.validation import recorded_widths, relief_lists, remedies
-from onnxqat.validation.check_inputs import load_both, name_of, open_data
+from onnxqat.validation.check_inputs import load_both, open_data
 from onnxqat.validation.profile_meters import Outputs, TensorMeter, Unit, layers_of, point, sensitivity
 from onnxqat.validation.profile_result import By, CurvePoint, LayerProfile, Measure, ProfileReport, TensorProfile, Way
 
@@ -116,8 +116,8 @@ def profile(
     level = relief_lists.level(output_db) if min_sqnr is None else min_sqnr
     exclude = relief_lists.exclude(tensors, layers, curve, by, level)
     return ProfileReport(
-        float_model=name_of(float_model),
-        qdq_model=name_of(qdq_model),
+        float_model=io.name_of(float_model),
+        qdq_model=io.name_of(qdq_model),
         data=opened.name,
         samples=work.samples,
         tensors=tensors,

@@ -24,7 +24,7 @@ from onnxqat.graph import files_read, io, notes, provenance, qdq, quantized_form
 from onnxqat.runtime import broken_model
 from onnxqat.types import Remark
 from onnxqat.validation import layer_proofs
-from onnxqat.validation.check_inputs import name_of, open_data
+from onnxqat.validation.check_inputs import open_data
 from onnxqat.validation.compare import plain
 from onnxqat.validation.layer_proofs import FunctionProof, SumProof, Unproved
 
@@ -193,8 +193,8 @@ def prove(
         files_read.plan(Path(output), "--prove")
     model = io.load(qdq_model)
     if not qdq.is_quantized(model):
-        raise quantized_forms.refusal(model, name_of(qdq_model)) or ModelError(
-            "model-not-quantized", f"{name_of(qdq_model)} holds no quantizers", hint="first: onnxqat insert-qdq"
+        raise quantized_forms.refusal(model, io.name_of(qdq_model)) or ModelError(
+            "model-not-quantized", f"{io.name_of(qdq_model)} holds no quantizers", hint="first: onnxqat insert-qdq"
         )
     recorded, remarks = Recorded.of(model, qdq_model), list[Remark]()
     opened = None
@@ -236,7 +236,7 @@ def _source(model: io.ModelSource) -> Source:
     name, sha256 = provenance.float_model(model, io.load(model))
     if not sha256:  # a model in memory
         sha256 = hashlib.sha256(ir.to_proto(io.load(model)).SerializeToString(deterministic=True)).hexdigest()
-    return Source(name or name_of(model), sha256)
+    return Source(name or io.name_of(model), sha256)
 
 
 def _integers(model: ir.Model, remarks: list[Remark]) -> IntegerModel | None:

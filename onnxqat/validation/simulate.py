@@ -24,7 +24,7 @@ from onnxqat.runtime import broken_model
 from onnxqat.runtime.session import Session
 from onnxqat.types import Remark
 from onnxqat.validation import machine
-from onnxqat.validation.check_inputs import check_outputs, name_of, open_data
+from onnxqat.validation.check_inputs import check_outputs, open_data
 
 if TYPE_CHECKING:
     from onnxqat.bridge.integer.model import Engine, IntegerModel, Sums
@@ -149,7 +149,7 @@ def simulate(
         io.write_atomic(Path(codes), work.archive())
     held = work.integers.arithmetic
     return SimulationReport(
-        model=name_of(model),
+        model=io.name_of(model),
         arithmetic=held.name,
         accumulator=held.accumulator,
         rounding=getattr(held, "rounding", None),

@@ -30,7 +30,7 @@ from onnxqat.subgraphs.boundary import CUT_SELECTION
 from onnxqat.types import Remark
 from onnxqat.validation import first_divergence, machine, parity, remedies, result, saturated_sums, verdicts
 from onnxqat.validation.accuracy import AccuracyLimits
-from onnxqat.validation.check_inputs import load_both, name_of, open_data
+from onnxqat.validation.check_inputs import load_both, open_data
 from onnxqat.validation.compare import FLOAT_ROUNDING, OutputMeter, Variation
 from onnxqat.validation.kernel_codes import KernelCodes
 from onnxqat.validation.remedies import Given
@@ -141,7 +141,7 @@ def validate(
     found = tuple(metrics.compare(each, work.predictors(float_model, qdq_model)) for each in chosen)
     remarks.extend(opened.remarks)
     limits = Limits(max_differing_top1, max_differing_top1_default, min_parity_sqnr, free=work.free)
-    report = work.report(name_of(float_model), name_of(qdq_model), opened.name, found)
+    report = work.report(io.name_of(float_model), io.name_of(qdq_model), opened.name, found)
     trained = quantized.metadata_props.get("onnxqat.finetuned") == "true"
     line = None if opened.transform is None else lines.line(opened.transform.steps)
     found_data = None if random_data else remedies.data_of(data, recorded)

@@ -26,7 +26,7 @@ from onnxqat.report.model_report.result import ModelReport
 from onnxqat.report.model_report.results_read import Result, read_results
 from onnxqat.report.model_report.training_log import training
 from onnxqat.runtime import broken_model
-from onnxqat.validation.check_inputs import name_of, open_data
+from onnxqat.validation.check_inputs import open_data
 
 Progress = Callable[[int, "int | None"], None]
 
@@ -97,7 +97,7 @@ def model_report(
     sources = {"": model, **others}
     report = schema.ModelReport(
         made_by=__version__,
-        title=name_of(model),
+        title=io.name_of(model),
         graph=str(file.model.graph.name or ""),
         data=found.data,
         samples=found.samples,
