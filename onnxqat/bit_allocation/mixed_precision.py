@@ -213,9 +213,7 @@ class _Search:
         if source is None:
             raise DataError("data-missing", "there are no calibration data", hint="give --data")
         found = open_fitted(source, self._graph, preprocess=self._preprocess, batch_size=self._batch_size, limit=limit)
-        if not found.repeatable:
-            text = f"{found.name} can be read only once, and every step of the search reads it"
-            raise DataError("data-format", text, hint="pass a function that returns a new iterator, or a list")
+        found.check_repeatable("every step of the search reads it")
         return found
 
     def measured_on(self, held_out: Any) -> Data:

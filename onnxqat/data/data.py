@@ -90,6 +90,10 @@ class Data:
         """True if the data can be read more than once; a bare generator cannot."""
         return self._source.repeatable
 
+    def check_repeatable(self, why: str) -> None:
+        """Raise DataError ``data-format`` where the data can be read only once; `why` that is not enough."""
+        self._source.check_repeatable(why)
+
     def identity(self) -> Identity:
         """Name, fingerprint and preprocessing of the whole source, whatever part of it is read.
 

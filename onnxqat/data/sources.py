@@ -94,6 +94,15 @@ class Source(ABC):
         """Name, fingerprint and preprocessing of the whole source; empty where a later run could not find it again."""
         return Identity()
 
+    def check_repeatable(self, why: str) -> None:
+        """Raise DataError ``data-format`` where the batches can be read only once; `why` that is not enough."""
+        if not self.repeatable:
+            raise self._read_once(why)
+
+    def _read_once(self, why: str) -> DataError:
+        hint = "pass a function that returns a new iterator, or a list"
+        return DataError("data-format", f"{self.name} can be read only once, and {why}", hint=hint)
+
 
 class ImageFolder(Source):
     """Images below a folder, sorted by path. Labels: the folders' names if all are integers, else their rank.
@@ -222,11 +231,7 @@ class Stream(Source):
             ) from error
         if iterator is self._make:
             if self._used:
-                raise DataError(
-                    "data-format",
-                    f"{self.name} can be read only once, and was",
-                    hint="pass a function that returns a new iterator, or a list",
-                )
+                raise self._read_once("was")
             self._used = True
         return iterator
 

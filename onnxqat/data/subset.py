@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 
 from onnxqat.data.identity import Identity
 from onnxqat.data.sources import Annotator, RawBatch, Source
-from onnxqat.errors import DataError
 
 
 class Numbered(Source):
@@ -93,12 +92,7 @@ def split(source: Source, share: int, limit: int | None) -> tuple[Source, Source
     Raises:
         DataError: ``data-format`` where the source can be read only once.
     """
-    if not source.repeatable:
-        raise DataError(
-            "data-format",
-            f"{source.name} can be read only once, and is needed several times",
-            hint="pass a function that returns a new iterator, or a list",
-        )
+    source.check_repeatable("is needed several times")
     if not source.numbered:
         return EveryNth(source, share, others=True), EveryNth(source, share, others=False)
     numbers = range(min(source.samples or 0, limit or source.samples or 0))

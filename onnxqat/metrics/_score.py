@@ -173,9 +173,7 @@ def _of_metric(
     metric: type[BaseMetric] = extension.load(KIND, name).Metric
     if data is None:
         raise DataError("data-missing", f"there are no data to compute {key} on", hint="give --data")
-    if not data.repeatable:
-        text = f"{data.name} can be read only once, and a score reads it for every model"
-        raise DataError("data-format", text, hint="pass a function that returns a new iterator, or a list")
+    data.check_repeatable("a score reads it for every model")
     chosen = metric.annotated(data, labels)
     labelled = next(iter(chosen.labelled()))[1] is not None
     if metric.needs == "labels" and not labelled:

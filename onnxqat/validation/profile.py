@@ -20,7 +20,7 @@ from onnxqat.data import non_finite_data
 from onnxqat.data import preprocess as lines
 from onnxqat.data.data import Data
 from onnxqat.data.recorded import Recorded, remarks_on_float
-from onnxqat.errors import DataError, UsageError
+from onnxqat.errors import UsageError
 from onnxqat.graph import io
 from onnxqat.runtime import broken_model
 from onnxqat.runtime.session import Session, main_values
@@ -183,9 +183,8 @@ class _Work:
     def choose_ways(self, ways: Sequence[Way] | None, opened: Data, limit: int | None) -> tuple[Way, ...]:
         """The ways to go: those asked for, or all that are cheap; a remark names what is left out."""
         if ways is not None:
-            if "cumulative" in ways and not opened.repeatable:
-                text = f"{opened.name} can be read only once, and the cumulative way reads it twice"
-                raise DataError("data-format", text, hint="pass a function that returns a new iterator, or a list")
+            if "cumulative" in ways:
+                opened.check_repeatable("the cumulative way reads it twice")
             # The order of the cumulative way comes from another one.
             needed = () if "alone" in ways or "off" in ways else ("alone",)
             return tuple(way for way in get_args(Way) if way in (*ways, *needed))
