@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from onnxqat.bridge.module import OnnxModule
-from onnxqat.bridge.quantizers.state import quantizers
+from onnxqat.bridge.quantizers.state import parameter_ids, quantizers
 
 ATTRIBUTES = ("input_names", "output_names", "input_types", "output_types")
 MAPS = ("parameter_names", "tensor_nodes", "quantizers")
@@ -58,7 +58,7 @@ def take_structure(old: OnnxModule, new: OnnxModule) -> None:
     before = dict(old.named_parameters(remove_duplicate=False))
     taken: dict[int, nn.Parameter] = {}
     used: set[int] = set()
-    of_quantizers = {id(p) for _, q in quantizers(new) for p in q.parameters()}
+    of_quantizers = parameter_ids(new)
     for key, parameter in new.named_parameters(remove_duplicate=False):
         kept = before.get(key)
         if id(parameter) in taken or kept is None or kept.shape != parameter.shape or id(kept) in used:

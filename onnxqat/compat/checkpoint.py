@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from onnxqat import numerics
 from onnxqat.bridge.importing.importer import to_torch
 from onnxqat.bridge.module import OnnxModule
-from onnxqat.bridge.quantizers.state import quantizers
+from onnxqat.bridge.quantizers.state import parameter_ids, quantizers
 from onnxqat.compat import adopt, deploy, prepared, qparams
 from onnxqat.errors import InputError, UsageError
 from onnxqat.graph import atomic, io, saving, walk
@@ -105,7 +105,7 @@ def _clean(known: prepared.Prepared, path: Path) -> ir.Model:
         model = io.load(known.qdq_model)
         _base.rewrite(model, [StripQdq()])
     tensors = _tensors(path)
-    for name, value in _values(model).items():
+    for name, value in walk.stored_values(model).items():
         assert value.const_value is not None
         old = np.asarray(value.const_value.numpy())
         if old.dtype.kind != "f":
@@ -132,20 +132,18 @@ def _tensors(path: Path) -> dict[str, Tensor]:
     return {str(k).removeprefix(WRAPPER): v for k, v in held.items() if isinstance(v, Tensor)}
 
 
-def _values(model: ir.Model) -> dict[str, ir.Value]:
-    return {str(v.name): v for scope in walk.scopes(model) for v in walk.values(scope) if v.const_value is not None}
-
-
 def _float_constants(model: ir.Model) -> dict[str, np.ndarray]:
     arrays = {
-        name: np.asarray(v.const_value.numpy()) for name, v in _values(model).items() if v.const_value is not None
+        name: np.asarray(v.const_value.numpy())
+        for name, v in walk.stored_values(model).items()
+        if v.const_value is not None
     }
     return {name: array for name, array in arrays.items() if array.dtype.kind == "f"}
 
 
 def _check(module: OnnxModule, fresh: OnnxModule, path: Path) -> None:
     held = dict(fresh.named_parameters())
-    inside = {id(p) for _, q in quantizers(module) for p in q.parameters()}
+    inside = parameter_ids(module)
     for key, parameter in module.named_parameters():
         if id(parameter) not in inside and (key not in held or held[key].shape != parameter.shape):
             name = module.parameter_names.get(key, key)

@@ -197,14 +197,10 @@ def _origins(quantized: ir.Model, float_model: ir.Model) -> dict[str, str]:
     return found
 
 
-def _constants(model: ir.Model) -> dict[str, ir.Value]:
-    return {str(v.name): v for scope in walk.scopes(model) for v in walk.values(scope) if v.const_value is not None}
-
-
 @torch.no_grad()
 def _restore_masters(module: OnnxModule, float_model: ir.Model, quantized: ir.Model) -> None:
     """Undo what placing did to constants: float biases come back as they were."""
-    constants, origins = _constants(float_model), _origins(quantized, float_model)
+    constants, origins = walk.stored_values(float_model), _origins(quantized, float_model)
     for key, parameter in module.named_parameters():
         name = str(module.parameter_names.get(key, ""))
         origin = constants.get(origins.get(name, name))
@@ -216,7 +212,7 @@ def _restore_masters(module: OnnxModule, float_model: ir.Model, quantized: ir.Mo
 
 def _take_masters(float_model: ir.Model, module: OnnxModule, origins: dict[str, str]) -> None:
     """Put the weights that `module` has now into `float_model`, in place."""
-    constants = _constants(float_model)
+    constants = walk.stored_values(float_model)
     held = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     for key, name in module.parameter_names.items():
         value = constants.get(origins.get(name, name))

@@ -68,6 +68,11 @@ def values(scope: Scope) -> Iterator[ir.Value]:
     yield from outputs(scope)
 
 
+def stored_values(model: ir.Model) -> dict[str, ir.Value]:
+    """Values of all scopes that hold a tensor, by name."""
+    return {str(v.name): v for scope in scopes(model) for v in values(scope) if v.const_value is not None}
+
+
 def scope_of(node: ir.Node) -> Scope:
     """The graph or function that holds `node`.
 

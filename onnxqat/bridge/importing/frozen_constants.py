@@ -9,7 +9,7 @@ import onnx_ir as ir
 from torch import nn
 
 from onnxqat.analysis import masks
-from onnxqat.bridge.quantizers.state import quantizers
+from onnxqat.bridge.quantizers.state import parameter_ids
 from onnxqat.graph import io, query, walk
 
 SETTINGS = frozenset(
@@ -57,7 +57,7 @@ def freeze_constants(module: nn.Module, model: io.ModelSource) -> list[str]:
         model: path or model that it was made from.
     """
     settings = set(_settings(model if isinstance(model, ir.Model) else io.load(model)))
-    inside = {id(p) for _, q in quantizers(module) for p in q.parameters()}
+    inside = parameter_ids(module)
     names: dict[str, str] = getattr(module, "parameter_names", {})
     frozen = []
     for key, parameter in module.named_parameters():

@@ -20,6 +20,11 @@ def quantizers(module: nn.Module) -> Iterator[tuple[str, FakeQuantize]]:
             yield path, child
 
 
+def parameter_ids(module: nn.Module) -> set[int]:
+    """Identities of the parameters of the quantizers of `module`."""
+    return {id(parameter) for _, quantizer in quantizers(module) for parameter in quantizer.parameters()}
+
+
 def select(
     module: nn.Module, *, roles: Collection[Role] | None = None, tensors: Collection[str] | None = None
 ) -> list[FakeQuantize]:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from onnxqat.bridge.quantizers.state import quantizers
+from onnxqat.bridge.quantizers.state import parameter_ids, quantizers
 from onnxqat.errors import UsageError
 from onnxqat.training.optim import learning_rates
 
@@ -43,7 +43,7 @@ def _classes() -> dict[str, type[Optimizer]]:
 
 def scales(module: nn.Module) -> dict[str, nn.Parameter]:
     """The trainable parameters of quantizers by state dict key, each once (quantizers may share a scale)."""
-    inside = {id(p) for _, q in quantizers(module) for p in q.parameters()}
+    inside = parameter_ids(module)
     return {key: p for key, p in module.named_parameters() if id(p) in inside and p.requires_grad}
 
 
