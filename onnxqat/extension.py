@@ -15,6 +15,7 @@ import functools
 import hashlib
 import importlib.metadata
 import importlib.util
+import inspect
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -59,6 +60,16 @@ def class_named(attribute: str, base: Callable[[], type]) -> Callable[[ModuleTyp
         return f"there is no class {attribute} that is a {wanted.__name__}"
 
     return lacks
+
+
+@functools.lru_cache(maxsize=256)  # a pipeline makes its passes anew for each model
+def lacking_arguments(found: Callable[..., Any]) -> str | None:
+    """Python's words on the arguments that `found` cannot be called without; None where there are none."""
+    try:
+        inspect.signature(found).bind()
+    except TypeError as error:
+        return str(error)
+    return None
 
 
 def own(module: ModuleType, fits: Callable[[Any], bool]) -> list[Any]:

@@ -5,7 +5,6 @@ A pass file has a subclass of ``Pass``, or a function of one argument, an ``onnx
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable
 from types import ModuleType
@@ -64,20 +63,11 @@ def made(found: Pass | type[Pass], setting: Setting | None = None) -> Pass | Non
         return found
     if setting is not None and any("for_backend" in vars(kind) for kind in found.__mro__ if kind is not Pass):
         return found.for_backend(setting)
-    lacks = _lacking_arguments(found)
+    lacks = extension.lacking_arguments(found)
     if lacks is not None:
         text = f"pass {found.name} cannot be made without arguments: {lacks}"
         raise UsageError("option-invalid", text, hint="give it in Python, as an object with its arguments")
     return found()
-
-
-@functools.lru_cache(maxsize=256)  # of all passes there are; a pipeline makes them anew for each model
-def _lacking_arguments(found: type[Pass]) -> str | None:
-    try:
-        inspect.signature(found).bind()
-    except TypeError as error:
-        return str(error)
-    return None
 
 
 def _of_module(module: ModuleType) -> Pass | type[Pass]:

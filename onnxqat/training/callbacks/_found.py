@@ -7,7 +7,7 @@ The callbacks of onnxqat have arguments and options of their own.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import ModuleType
 from typing import Any, TypeAlias
 
@@ -54,7 +54,7 @@ def _made(source: Any) -> Callback:
         text = f"{source!r} is no callback"
         raise UsageError("option-invalid", text, hint="give an object of a subclass of Callback, or a file")
     (found,) = extension.own(extension.load(KIND, source), _is_callback)
-    lacks = _lacking_arguments(found)
+    lacks = extension.lacking_arguments(found)
     if lacks is not None:
         text = f"callback {source} cannot be made without arguments: {lacks}"
         raise UsageError("option-invalid", text, hint="give defaults, or the object itself in Python")
@@ -67,11 +67,3 @@ def _made(source: Any) -> Callback:
 
 def _is_callback(value: object) -> bool:
     return isinstance(value, type) and issubclass(value, Callback) and not inspect.isabstract(value)
-
-
-def _lacking_arguments(found: Callable[..., Any]) -> str | None:
-    try:
-        inspect.signature(found).bind()
-    except TypeError as error:
-        return str(error)
-    return None
