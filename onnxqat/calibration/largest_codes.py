@@ -1,8 +1,7 @@
 """The largest codes that the inputs of layers have, channel by channel: those of the calibration data, with a margin.
 
 The grid of a tensor ends where its largest channel does; most channels stay far below, and two are hardly ever large at
-one place. What some data show is no proof for other data, so that codes are taken to be larger than that, and ``validate``
-counts what happens on the data that it gets.
+one place. Other data may have larger values, hence the margin; ``validate`` counts the sums that saturate on its data.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ With 1.25, 7 sums of two products leave 16 bits in 500 other images of a ResNet-
 """
 
 FEW = 10000
-"""Values of a channel that say nothing yet of how large others get, so that it may have any code.
+"""Values of a channel that are too few to tell how large others get: the channel may then have any code.
 
 100 images at 7 x 7 places are fewer: with them, 36 sums in the last layers of an EfficientNet-Lite0 left 16 bits in 100
 other images.

@@ -1,4 +1,4 @@
-"""Moments of the input columns that the filters of layers multiply, on calibration data."""
+"""First and second moments of the inputs of layers, as columns that their filters multiply, on calibration data."""
 
 from __future__ import annotations
 
@@ -25,52 +25,50 @@ Doubles = npt.NDArray[np.float64]
 Insert = Callable[[ir.Model, list[Remark]], None]
 
 COLUMNS = 8
-"""Places that are looked at for each input of a filter."""
+"""Places (positions of the filter) that are sampled for each input of a filter."""
 
 COLUMNS_OF_NARROW = 64
-"""The same where weights are narrow, and lose enough for it to show: a MobileNetV2 at 4 bits, 64 images, layers of 192 to 576
-inputs, has 0.2 to 0.6 dB less error on others than with 8."""
+"""The same for narrow weights, whose error is large enough for it to show: a MobileNetV2 at 4 bits, 64 images, layers of 192
+to 576 inputs, has 0.2 to 0.6 dB less error on other images than with 8."""
 
 PLACES_OF_NARROW = 256
-"""Places of a sample that are looked at where weights are narrow. Neighbours say much the same, but 100 samples are few: a
-MobileNetV2 at 4 bits, rounded in turn, has 11.2 and 10.8 dB on 300 other images with 16, 12.4 and 11.0 with 256."""
+"""Places of a sample that are sampled for narrow weights. Neighbouring places are much alike, but 100 samples are few: a
+MobileNetV2 at 4 bits, rounded layer by layer, has 11.2 and 10.8 dB on 300 other images with 16, 12.4 and 11.0 with 256."""
 
 PRODUCTS = 2**35
-"""Products beyond which narrow weights get no more places than others, for a layer: a second or two."""
+"""Products of a layer beyond which narrow weights get no more places than others: they take a second or two."""
 
 FEWEST = 16
-"""Places of a sample that are looked at however many samples there are."""
+"""Places of a sample that are sampled however many samples there are."""
 
 LARGEST = 4096
-"""Inputs up to which all errors of a filter are weighed against each other. Larger filters are split, in the order of their
-weights, and each part makes up for its own errors: a matrix of 4096 x 4096 moments takes 64 MiB, and twice that while it is
-inverted."""
+"""Inputs up to which a filter is compensated as a whole. Larger filters are split, in the order of their weights, and each
+part compensates its own errors: a matrix of 4096 x 4096 moments takes 64 MiB, and twice that while it is inverted."""
 
 DOUBLE = 2048
-"""Inputs up to which moments are kept in float64, and in float32 beyond it, which their damping exceeds by far."""
+"""Inputs up to which moments are kept in float64; beyond that in float32, whose rounding their damping exceeds by far."""
 
 ELEMENTS = 2**26
-"""Moments that are held at a time, 256 MiB in float32: layers that have more take turns in reading the data, and the filters of
-one that alone has more, such as a long stack of matrices, are split."""
+"""Moments that are held at a time, 256 MiB in float32. Layers that together have more read the data one group after the
+other; the filters of a layer that alone has more, such as a long stack of matrices, are split."""
 
 SAMPLES = 128
-"""Samples that are run: what moments lack after so many, further places and not further samples give."""
+"""Samples that are run; beyond that, moments gain from more places and no longer from more samples."""
 
 MOST = 512
-"""Samples that are run layer after layer, where errors of all layers in front are made up for: fewer are learned by heart.
+"""Samples that are run layer by layer, where a layer compensates the errors of all layers in front: with fewer it overfits.
 ResNet-20, W4A4: 9.6 dB with 128, 11.5 with 512."""
 
 RUNS = 10240
-"""Samples times stages that are run layer after layer at most, so that a deep network takes a minute or two; 16 samples at
-least."""
+"""Largest product of samples and stages when running layer by layer, so that a deep network takes a minute or two; at least
+16 samples are run."""
 
 
 HELD = 4
-"""One place in so many is held out of the others, to tell on it how far the others can be trusted: the last ones, which are of
-other samples."""
+"""One place in so many, the last ones, which are of other samples, is held out: on it the moments of the others are tested."""
 
 MANY = 64
-"""Inputs of a filter from which on places are held out: fewer have no room for what is in the samples alone."""
+"""Inputs of a filter from which on places are held out: filters of fewer cannot overfit the samples."""
 
 
 @dataclasses.dataclass
@@ -98,7 +96,7 @@ class Moments:
 
     @staticmethod
     def of(node: ir.Node, *, second: bool = True, narrow: bool = False) -> Moments:
-        """None yet, for the filters of `node`; without `second` the means alone are wanted; `narrow` holds some places out."""
+        """Moments of zero places for the filters of `node`; without `second` only means; `narrow` holds some places out."""
         groups, _, inputs = columns.filters_of(_weight(node), node).shape
         parts, length = parts_of(groups, inputs)
         dtype = np.float64 if length <= DOUBLE else np.float32
@@ -107,7 +105,7 @@ class Moments:
         return Moments(np.zeros((groups, inputs)), np.zeros((groups, inputs)), square, parts=parts, held=held)
 
     def add(self, inputs: npt.NDArray[Any], taken: npt.NDArray[Any] | None = None) -> None:
-        """Add `inputs`, float32 (groups, places, D), and the part `taken` from each; None is nothing."""
+        """Add `inputs`, float32 (groups, places, D), and the part `taken` from each by quantization, if any."""
         if self.held is not None:
             last = slice(-(inputs.shape[1] // HELD) or inputs.shape[1], None)
             self.held.add(inputs[:, last], None if taken is None else taken[:, last])
@@ -188,9 +186,9 @@ def alone(
 ) -> Iterator[tuple[list[ir.Node], list[Moments]]]:
     """Moments of each layer behind the quantizer of its input alone; layers that fit into memory share a pass over the data.
 
-    What narrow grids round off counts as taken; at 8 bits it is next to nothing. What a range clips does not: it was
-    chosen because the network does not miss that, and a bias that made up for it would move all other values (MobileNetV2
-    ends at 14.5 dB with that, and at 21.6 without).
+    What narrow grids round off counts as taken; at 8 bits it is next to nothing. What a range clips does not: the range
+    was chosen because the network can do without it, and a bias that compensated for it would move all other values
+    (MobileNetV2 ends at 14.5 dB with that, and at 21.6 without).
 
     Args:
         model: prepared float model, of which only weights and biases of `nodes` change meanwhile.
@@ -251,8 +249,7 @@ def in_turn(
 
     The layers of a stage do not read each other's results. The caller changes their weights in `model` before it asks for
     the next stage, which then runs behind them. What the range of a layer's input clips does not count as taken, as in
-    :func:`alone`: a MobileNetV2, W4A8, with ranges that the outputs do not miss, has 7.6 dB on other images where it does
-    and 11.8 where not.
+    :func:`alone` (MobileNetV2, W4A8, on other images: 7.6 dB where it does, 11.8 where it does not).
 
     Args:
         model: prepared float model; what is inserted goes into copies.

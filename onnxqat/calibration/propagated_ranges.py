@@ -18,10 +18,10 @@ from onnxqat.types import TensorSpec
 def complete(
     observers: Mapping[str, BaseObserver], wanted: Mapping[str, TensorSpec], model: ir.Model
 ) -> dict[str, BaseObserver]:
-    """`observers`, and for each other tensor of `wanted` one that has seen all that is moved into it.
+    """`observers`, and one for each other tensor of `wanted`, with the range that its operator states or that moves into it.
 
-    What the data lead to may give a pair to a tensor that the plan before left bare (:mod:`onnxqat.placement.redundant_pairs`), or
-    take away the prescribed parameters of a tensor, for which the range that its operator can give stands in.
+    Decisions that depend on the data change the plan after calibration: a tensor that had no pair of its own
+    (:mod:`onnxqat.placement.redundant_pairs`) may get one, and one with prescribed parameters may lose them.
 
     Args:
         observers: by tensor name.

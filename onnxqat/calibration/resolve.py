@@ -1,4 +1,4 @@
-"""Parameters from a plan and observed ranges: merge groups, honour redundant clips, keep biases inside int32."""
+"""Scales and zero points from a plan and observed ranges; groups share theirs, biases stay inside int32."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Resolved:
         placements: quantizers.
         biases: what is put on the grids of accumulators.
         remarks: what was found on the way.
-        largest_codes: that inputs of layers were taken to have, so that their sums do not saturate.
+        largest_codes: by layer, the input codes for which weight scales were chosen so that no sum saturates.
         given: names of tensors for which the user brings encodings; nothing changes those.
     """
 
@@ -242,7 +242,7 @@ def _weight(tensor: str, values: np.ndarray, spec: TensorSpec, remarks: list[Rem
 def _cut_saturated(
     plan: QuantPlan, placements: list[Placement], observers: Mapping[str, BaseObserver]
 ) -> list[Placement]:
-    """Spend no codes on values that every consumer treats alike; members of a group keep the group's range."""
+    """Cut ranges to the values that consumers tell apart; members of a group keep the group's range."""
     useful = {r.tensor: r for r in plan.useful_ranges}
     specs = {e.tensor: e.decision for e in plan.edges if isinstance(e.decision, TensorSpec)}
     result = []
@@ -262,10 +262,10 @@ def _cut_saturated(
 
 
 def _tie_needed_clips(plan: QuantPlan, placements: list[Placement]) -> tuple[list[Placement], list[Remark]]:
-    """Keep each activation whose clipping the quantizer behind it does not repeat: quantize its input too.
+    """Keep each Relu or Clip whose bounds the quantizer behind it does not repeat, by a pair in front of it too.
 
-    Both then share qparams, so that a kernel that drops the activation gives the same codes. Where the range can be
-    fitted to end at the clip's bounds, no second pair is needed.
+    Both pairs share their parameters, so that a kernel that drops the activation gives the same codes. Where the range
+    can be fitted to end at the bounds of the clip, no second pair is needed.
     """
     by_tensor = {p.tensor: p for p in reversed(placements) if p.consumers is None}
     remarks: list[Remark] = []
@@ -313,13 +313,13 @@ def _bounds(qparams: QParams) -> tuple[float, float]:
 
 
 def _repeats(qparams: QParams, clip: RedundantClip) -> bool:
-    """Onnxruntime's rule: everything that QuantizeLinear can represent lies inside the clip."""
+    """Check, as onnxruntime does, whether everything that the codes can represent lies inside the clip."""
     low, high = _bounds(qparams)
     return clip.low <= low and high <= clip.high
 
 
 def _fit(qparams: QParams, clip: RedundantClip) -> QParams:
-    """Take back what rounding of the scale added beyond the clip, a few units in the last place."""
+    """Lower the scale by the few units in the last place by which its rounding exceeds the clip."""
     scale = np.float32(qparams.scale)
     for _ in range(4 if qparams.scale_bits is None else 0):
         candidate = dataclasses.replace(qparams, scale=np.asarray(scale))
@@ -340,7 +340,7 @@ def _between_powers(qparams: QParams, clip: RedundantClip) -> QParams:
 def _keep_bias_in_range(
     plan: QuantPlan, placements: list[Placement], constants: Mapping[str, np.ndarray], model: ir.Model
 ) -> tuple[list[Placement], list[Remark]]:
-    """Raise weight scales so that ``|bias| / (activation scale x weight scale)`` fits int32, or what there is of it."""
+    """Raise weight scales so that ``|bias| / (activation scale x weight scale)`` fits the accumulator."""
     position = {(name, index): i for i, p in enumerate(placements) for name, index in p.consumers or ()}
     anywhere = {p.tensor: i for i, p in enumerate(placements) if p.consumers is None}
     moved_from = _moved_from(plan, model)

@@ -17,7 +17,7 @@ class Allowed:
     Attributes:
         ranges: other observers.
         types: 16 bits, and float.
-        wide: 16 bits; with ``--exact``, rules about equal numbers are for sums of bytes.
+        wide: 16 bits; never with ``--exact``, whose rules hold for sums of 8-bit products.
         kept: names of nodes, and of the tensors that they make, whose types the user chose.
         why: what the user asked for where something is not allowed.
     """
@@ -32,7 +32,7 @@ class Allowed:
 def of(overrides: Overrides, chosen: NodeSelection, model: ir.Model) -> Allowed:
     """Return the changes that `overrides` leave to the guard.
 
-    A width for all nodes is the purpose of the file, whatever it costs, and so are nodes named to be quantized.
+    A user who asks for one width everywhere, or names the nodes to quantize, gets that whatever it costs.
     """
     bits = overrides.weight_bits is not None or overrides.activation_bits is not None
     kept = {*chosen.widths, *chosen.rules}

@@ -25,13 +25,13 @@ class Change:
         what: in words.
         nodes: that it is about.
         output: the output that it is for; where values were not finite, the tensor where that began.
-        without_db: signal to noise of the output with all other changes and without this one; minus infinity where that
-            is not finite, NaN where it was not measured.
-        with_db: with all changes. Both are measured with switches, and in the files with and without it for a sole change
-            and where switches do not show that it helps.
+        without_db: signal to noise of `output` with all other changes and without this one; minus infinity where the
+            output is not finite then, NaN where it was not measured.
+        with_db: the same with all changes. Both come from the switchboard; a sole change, and one that the switchboard
+            does not show to help, is measured on the files with and without it.
         cost: integer nodes that become float.
-        alone_db: signal to noise of the output with this quantizer alone, where weights that were rounded on data for the
-            file as it was do not show what it is without each change; NaN elsewhere.
+        alone_db: signal to noise of `output` with this quantizer alone, where `without_db` says nothing because weights
+            were rounded on data for the file as it was; NaN elsewhere.
     """
 
     tensor: str
@@ -46,7 +46,7 @@ class Change:
 
     @property
     def is_doubtful(self) -> bool:
-        """True unless switches show that the output is better with it, or bad with its quantizer alone."""
+        """True unless the switchboard shows that the output is better with it, or bad with its quantizer alone."""
         return not self.with_db > self.without_db and math.isnan(self.alone_db)
 
     def remark(self, total: int) -> Remark:

@@ -1,4 +1,4 @@
-"""Two files of one calibration beside the float model: the worst output of each, on a few samples."""
+"""Signal to noise of two files that were made from one calibration, against the float model, on a few samples."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Compared:
 def compared(
     original: ir.Model, pair: tuple[Calibrated, Calibrated], data: Data, place: Place, *, precise: bool
 ) -> Compared | None:
-    """Run the files that `pair` leads to, with nearest codes, so that what is compared is scales and pairs alone.
+    """Run the files that `pair` leads to; weights are rounded to nearest, so that only scales and pairs differ.
 
     Args:
         original: the float model as it was given.

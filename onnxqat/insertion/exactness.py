@@ -1,4 +1,4 @@
-"""Cost of ``--exact`` against the same file with free scales: decibels on a few samples, and time if it is telling."""
+"""Cost of ``--exact`` against the same file with free scales: decibels on a few samples, and time on a CPU target."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from onnxqat.runtime.session import Session
 from onnxqat.types import Remark
 
 ROUNDS, SECONDS = 100, 2.0
-"""Runs of each file on one sample at most, and time after which no further is begun: the fastest of some tells enough."""
+"""Most runs of each file on one sample, and the time after which no other begins: the fastest run is what counts."""
 
 
 def cost(
@@ -29,8 +29,8 @@ def cost(
 ) -> tuple[Remark, ...]:
     """Compare the file of `calibrated` with that of the same ranges without the restrictions of ``--exact``.
 
-    Both have the nearest codes, so that what is compared is scales and pairs alone. Time is that of onnxruntime's default
-    session, and is taken for tables of processors such as run it.
+    Weights of both are rounded to nearest, so that only scales and pairs differ. Time is that of onnxruntime's default
+    session, and is measured for backends that run on such a processor.
 
     Args:
         original: the float model as it was given.

@@ -440,7 +440,7 @@ def _finished(model: ir.Model, table: schema.Backend, overrides: Overrides) -> i
 
 
 def _note(model: ir.Model, plan: QuantPlan, resolved: Resolved) -> None:
-    """Each node says why it stays in float, or what its weights rely on, for ``explain`` and ``lint``: the data say it."""
+    """Note on each node why it stays in float, or how large its input codes get, for ``explain`` and ``lint``."""
     from onnxqat.calibration import largest_codes
 
     reasons = dict(plan.float_nodes)

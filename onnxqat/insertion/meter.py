@@ -1,4 +1,4 @@
-"""Noise of the outputs relative to what a floor allows, with some quantizers on and others off."""
+"""Noise of the outputs as a multiple of what is allowed, with some quantizers on and others off."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from onnxqat.types import QParams
 from onnxqat.verdict import AMBER_SQNR
 
 CORRECTION = 6.0
-"""Largest difference in decibels between a file and its switches that is corrected for: the switches lack biases, and
-weights that were rounded on data."""
+"""Largest difference in decibels between the file and its switchboard that is corrected for: the switchboard has neither
+quantized biases nor weights that were rounded on data."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,8 +37,8 @@ class Meter:
 
     Args:
         board: the switches.
-        tried: what the file with all of them on gave; what is not finite there has to become finite, and nothing else.
-        limit: runs at most; asking for more is a mistake of the caller.
+        tried: the result of the file itself; after NaN or infinities, being finite is all that is asked of an output.
+        limit: number of runs that the caller has to keep to; :attr:`left` counts down.
     """
 
     def __init__(self, board: Switchboard, tried: Trial | Origin | None, limit: int) -> None:
@@ -68,7 +68,7 @@ class Meter:
 def _allowed(name: str, share: float, tried: Trial | Origin | None) -> float:
     """The share of noise that an output may have.
 
-    Where the file itself has less noise than its switches, they are allowed that much more, and the other way round.
+    Where the file has less noise than its switchboard, the switchboard is allowed that much more, and the reverse.
     """
     if not isinstance(tried, Trial):
         return 1.0 if share == math.inf else math.inf

@@ -1,4 +1,4 @@
-"""Ranges chosen at the outputs, kept where they help once weights are rounded behind them."""
+"""Ranges that cost the outputs least, kept only where they still help once weights are rounded on the data."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from onnxqat.insertion.placing import Calibrated
 from onnxqat.types import Remark
 
 BETTER = 0.95
-"""Share of the noise that ranges of their own error have to stay below: less is within what other samples change."""
+"""Share of the noise below which ranges of least squared error win: a smaller difference may be that of the samples."""
 
 
 def choose(calibrated: Calibrated, data: Data, noise: Callable[[], float | None]) -> tuple[Remark, ...]:
     """Let ``auto`` observers take the range that costs the outputs least, or go back to those of their own error.
 
-    A range is chosen with all weights in float. It may cut what the network does not miss; but narrow weights that are
-    rounded in turn make up for all that their inputs lost, and then also follow what was cut, which moves all other values.
-    So both files are compared on samples that neither was rounded on. Ranges of few bits stay as chosen: they bring much of
-    the noise themselves, of which a dozen held-out samples say less than all those that they were chosen on. DS-CNN, W4A4,
-    has 0.11 in place of 0.12 of the signal on held-out samples, and 8.0 in place of 9.1 dB on 800 others.
+    A range is chosen with all weights in float, and may clip values that the network can do without. Weights that are
+    rounded layer by layer then compensate for what was clipped too, which moves all other values. So the files with both
+    kinds of ranges are compared on samples that neither was rounded on. Ranges of few bits stay as chosen: most of the
+    noise is their own, and a dozen held-out samples say less of it than all the samples that they were chosen on.
 
     Args:
         calibrated: what the file is made from; the choices of its observers are set in place.
         data: calibration data.
-        noise: on held-out samples of the file as the observers stand, its layers rounded in turn; None where they are not.
+        noise: measures the file with the present choices on held-out samples, its weights rounded layer by layer; gives
+            None where weights are not rounded so.
 
     Returns:
         What was chosen.

@@ -27,7 +27,7 @@ Observers = dict[str, dict[str, BaseObserver]]
 def observe(model: ir.Model, specs: Mapping[str, TensorSpec], data: Data, known: Observed) -> Observers:
     """Each of `CANDIDATES` for each tensor of `specs`.
 
-    Tensors with masks of -inf have none: which of their numbers count is not for a histogram to say.
+    Tensors with masks of -inf have none: a histogram does not tell which of their values matter.
 
     Args:
         model: prepared float model.
@@ -93,5 +93,5 @@ def of_weight(spec: TensorSpec, values: npt.NDArray[np.float32]) -> Iterator[tup
 
 
 def _names(spec: TensorSpec) -> tuple[str, ...]:
-    """Candidates that count what the grid has: steps of equal size."""
+    """Candidates for the type of `spec`: those that clip assume steps of equal size, which float codes do not have."""
     return CANDIDATES[:2] if spec.qtype.is_float else CANDIDATES

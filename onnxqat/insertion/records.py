@@ -39,7 +39,7 @@ def describe(
 ) -> None:
     """Write into the metadata of `model` what made it: version, backend, types, and what it was calibrated on.
 
-    That it is for equal numbers is told where it is `exact`, and the names of the user's `passes` where there are any.
+    `exact` stands for ``--exact``; `passes` are the names of the user's own.
     """
     activations, weights = table_overrides.type_roles(table)
     model.metadata_props.update(

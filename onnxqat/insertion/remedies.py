@@ -23,8 +23,7 @@ from onnxqat.types import QParams, QuantPlan, TensorSpec
 WIDE = 16
 BYTE = 8
 FEWEST_BITS = 7
-"""Codes of fewer bits are what such a table is chosen for, and cost accuracy until they are trained; 8-bit weights in
--64..63 have so many."""
+"""Codes of fewer bits are left alone: who asks for them means to train. 8-bit weights in -64..63 have 7 bits."""
 
 Remedy = tuple[Change, Choices]
 
@@ -108,7 +107,7 @@ class Remedies:
         return None
 
     def float_(self, unit: Unit, current: Choices, reason: str) -> Remedy | None:
-        """Nodes left in float so that the quantizer goes, the fewest that do and that the compiler takes in float."""
+        """Remedy that leaves the fewest nodes in float that rid the tensor of its quantizer and that the compiler accepts."""
         if not self._allowed.types or self._bits_of(unit) < FEWEST_BITS:
             return None
         before = self._effects.of(current).float_nodes
@@ -124,7 +123,7 @@ class Remedies:
         return best
 
     def leave(self, names: Sequence[str], current: Choices, reason: str, tensor: str) -> Remedy | None:
-        """The nodes `names` in float, with what that does to their neighbours as cost; None where the compiler stops at it."""
+        """Remedy that leaves the nodes `names` in float, with its cost in neighbours; None where the compiler stops at it."""
         choices = Choices(left_out=dict.fromkeys(names, reason))
         effect = self.effect(current, choices)
         if self._stops(effect):
@@ -142,7 +141,7 @@ class Remedies:
         return self._effects.of(merged([current, more]))
 
     def _stops(self, effect: Effect) -> bool:
-        """Check whether the target's compiler stops at a node for `effect` that it takes without."""
+        """Check whether the target's compiler, which takes the file as it is, stops at a node after `effect`."""
         model, table = self._calibrated.model, self._calibrated.table
         return not compiler_limits.stopped(model, table, effect.plan) <= self._stopped
 
@@ -160,11 +159,11 @@ class Remedies:
         return not self._allowed.kept.isdisjoint([*names, *made])
 
     def _tied(self, unit: Unit) -> dict[str, TensorSpec]:
-        """The tensors of `unit` that have a range of their own to give, with the spec that they are observed for."""
+        """The tensors of `unit` that are observed, each with its spec."""
         return {tensor: self._wanted[tensor] for tensor in self._effects.tensors[unit] if tensor in self._wanted}
 
     def observed(self, effect: Effect, choices: Choices) -> Choices:
-        """`choices` with ranges of tensors that only they make a quantizer read, from another pass over the data."""
+        """`choices` with observers of the tensors that only they quantize, from another pass over the data."""
         missing = {name: spec for name, spec in effect.unseen.items() if (name, spec.observer) not in self._late}
         if missing:
             found = runner.calibrate(vendor_operators.runnable_part(self._calibrated.model), missing, self._data)

@@ -1,4 +1,4 @@
-"""Models whose weights were rounded, kept for a later step that needs them again."""
+"""Models whose weights were rounded on data, kept for a later step that needs the same ones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from onnxqat.calibration.rounding import Grids, Insert, Wanted
 from onnxqat.types import Remark
 
 KEPT = 2
-"""Models that are kept: the trial of ranges rounds one for each of two choices."""
+"""Models that are kept: the trial of ranges rounds one for each of its two choices."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -23,7 +23,8 @@ class Rounded:
         model: without quantizers.
         remarks: none where nothing was rounded.
         grids: parameters of weights that got others.
-        turns: inserted the quantizers, for layers that were rounded in turn; None where each was rounded alone.
+        turns: what inserted the quantizers, where layers were rounded one behind the other; None where each was rounded
+            alone.
     """
 
     model: ir.Model
@@ -35,7 +36,7 @@ class Rounded:
 class KeptRoundings:
     """Copies of one float model whose layers were rounded in turn, all on the same data.
 
-    The trial of ranges rounds the file that is written then, which takes a minute for a deep network.
+    The trial of ranges already rounds the weights of the file that is then written; a deep network takes a minute.
     """
 
     def __init__(self) -> None:

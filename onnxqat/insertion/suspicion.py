@@ -21,18 +21,18 @@ from onnxqat.insertion.trial import Trial
 
 Array = npt.NDArray[Any]
 DIFFERENTIATED = 2
-"""Samples whose gradients tell what costs most; noise of one comes from the same quantizers as that of others."""
+"""Samples whose gradients tell what costs most: the same quantizers cost most on all of them."""
 
 EXPLAINED = 0.1
-"""Share of the noise of the file that gradients have to expect: what they expect of each adds up to twice that of a file
-where errors are small, and to next to nothing where they flip the result of a TopK."""
+"""Share of the noise of the file that gradients have to explain. Where errors are small, the noise that they predict adds
+up to about twice that of the file; where errors flip the result of a TopK, to next to nothing."""
 
 NAMED = 3
 """Tensors that are named where an output is noisy."""
 
 BULK = 99.0
-"""Percentile of the magnitudes up to which values are looked at by themselves: beside an outlier, what its range does to
-all others is no noise to speak of."""
+"""Percentile of the magnitudes up to which values are also looked at by themselves: against the signal of an outlier, the
+noise that its wide range brings to all others looks small."""
 
 
 def at_outputs(quantized: ir.Model, original: ir.Model, data: Data, tried: Trial) -> dict[str, float]:

@@ -32,9 +32,14 @@ LOUD = 1e6
 
 @dataclasses.dataclass(frozen=True)
 class _Wire:
-    """Names of the constants that a run may replace; those of the parameters are None where numpy lacks their type.
+    """Names of the constants of a pair that a run may replace.
 
-    That of the values is of a constant that was rounded on data.
+    Attributes:
+        switch: whether the pair is on.
+        scale: None where numpy lacks the type of the codes.
+        zero_point: the same.
+        dtype: of the codes.
+        values: of a constant that was rounded on data; None elsewhere.
     """
 
     switch: str
@@ -47,9 +52,9 @@ class _Wire:
 class Switchboard:
     """The noise that some of the quantizers of a model bring to its outputs, against none of them.
 
-    Each pair is in a branch of an If, ``x`` is the other, and its switch, scale and zero point are
-    initializers that are inputs too, so that a run can replace them. Biases stay as they are: their steps are those of
-    the sum, far below the noise of what is summed. The first run, all switches off, gives the reference.
+    Each Q/DQ pair is one branch of an If whose other branch passes the tensor through. Its switch, scale and zero point
+    are initializers that are graph inputs too, so that a run can replace them. Biases stay in float: their steps are those
+    of the accumulator, far below the noise of the products. The first run, all switches off, gives the reference.
 
     Args:
         model: prepared float model; it is not changed.
@@ -57,8 +62,7 @@ class Switchboard:
         pairs: as of the backend table.
         batches: samples.
         watched: tensors that are to be finite, besides the outputs.
-        rounded: constants by name as they are in front of their quantizers, where that is not as in `model`: rounded on
-            data. On other parameters they are as in `model`.
+        rounded: by name, constants that were rounded on data; a run with other parameters takes those of `model`.
 
     Attributes:
         runs: runs so far, that of the reference among them.

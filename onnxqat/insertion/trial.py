@@ -35,7 +35,7 @@ SAMPLES = 8
 """Samples that are run."""
 
 MOST_BYTES = 2**29
-"""Tensors that are held at once to measure quantizers at their own; onnxruntime holds them a second time."""
+"""Largest size of the tensors that are held at once to measure quantizers; onnxruntime holds them a second time."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,8 +85,8 @@ def attempt(
         quantized: the same with quantizers.
         data: calibration data.
         remarks: why nothing was run, where onnxruntime does not run one of them.
-        finished: returns a model as it is written, with integer functions, whose results are always finite: a quotient
-            by the code of zero is the end of its grid. It is what is run where `quantized` is not finite.
+        finished: gives the model as it is written, with integer functions, whose results are always finite (a quotient
+            by zero is the end of its grid). It is run where `quantized` gives NaN or infinities.
 
     Returns:
         The trial; the origin where a value is NaN or infinite and that of the float model is not; None where nothing

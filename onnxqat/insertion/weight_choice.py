@@ -10,7 +10,7 @@ from onnxqat.backends.schema import Backend
 from onnxqat.errors import UsageError
 
 Rounding = Literal["auto", "nearest", "gptq", "compensated"]
-"""``gptq`` and ``compensated`` are one: the name of the paper, and what it does."""
+"""``gptq`` and ``compensated`` mean the same: the first is the name of the paper."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,11 +30,11 @@ class WeightChoice:
 
     @property
     def needs_data(self) -> bool:
-        """Check whether it was asked for what only data can tell."""
+        """Check whether the user asked for something that needs data."""
         return self.rounding in ("gptq", "compensated") or bool(self.bias_correction)
 
     def without_data(self) -> WeightChoice:
-        """The same with nearest codes in place of a choice that takes data or time."""
+        """The same with rounding to nearest in place of ``auto``, which takes data and time."""
         return dataclasses.replace(self, rounding="nearest") if self.rounding == "auto" else self
 
 

@@ -1,8 +1,13 @@
-"""The accuracy verdict: does a quantized model do the work of the float model.
+"""The accuracy verdict: how much of the float model's accuracy the quantized model loses.
 
-What says most decides: scores that the user asks for, by what they lose; else top-1 on labels; else, for want of
-labels, the share of samples with another top-1 than the float model's and signal to noise, whichever is worse; else
-signal to noise alone. Labels of fewer than :data:`FEWEST` samples decide where the paired answers say that they can.
+The verdict follows the first of these that there is:
+
+1. the loss of the scores that the user asks for;
+2. the loss of top-1 accuracy on labels;
+3. the share of samples whose top-1 is not the float model's, or the signal to noise, whichever is worse;
+4. the signal to noise.
+
+Labels of fewer than :data:`FEWEST` samples count only where the answers of both models, sample by sample, suffice.
 """
 
 from __future__ import annotations
@@ -20,10 +25,10 @@ from onnxqat.metrics._paired import Paired
 from onnxqat.verdict import AMBER_SQNR, MIN_SQNR, SEVERITY, Status, graded
 
 FEWEST = 100
-"""Samples from which on a share of them decides by itself: of fewer, one flip is more than a point."""
+"""Fewest samples whose share of right answers decides by itself: with fewer, one flipped answer is over a point."""
 
 SLACK = 2
-"""Flips that never count: on the smallest set, a tie more or less is no loss."""
+"""Flipped answers that never count as a loss: a tie may go either way."""
 
 Found: TypeAlias = "tuple[Status, str]"
 """Status and reason."""
@@ -36,8 +41,8 @@ class AccuracyLimits:
     Attributes:
         max_drop: largest loss of a score: points (hundredths) of a built-in metric, its own unit of a function. Without
             a score: points of top-1 on labels, or samples in 100 whose top-1 may change.
-        min_sqnr: lowest signal to noise of an output in dB. The default counts where neither labels nor a score decide, a
-            limit that is given always.
+        min_sqnr: lowest signal to noise of an output in dB. A given limit always counts; the default counts only where
+            neither labels nor a score decide.
     """
 
     max_drop: float | None = None
@@ -127,12 +132,12 @@ def judge(losses: Sequence[Loss], noise: Noise | None, limits: AccuracyLimits, *
 
 
 def worst(found: Iterable[Found]) -> Found:
-    """The first of the most severe."""
+    """The most severe of `found`; of equals the first."""
     return max(found, key=lambda each: SEVERITY[each[0]])
 
 
 def judge_loss(loss: Loss, noise: Noise | None, limits: AccuracyLimits, *, asked: bool = False) -> Found:
-    """Judge one score by its loss; of few samples by what they show, beside the noise.
+    """Judge one score by its loss; on few samples by what these show for certain, together with the noise.
 
     Args:
         loss: of the score.
@@ -161,7 +166,7 @@ def judge_loss(loss: Loss, noise: Noise | None, limits: AccuracyLimits, *, asked
 
 
 def _judged_share(loss: Loss, paired: Paired, noise: Noise | None, ends: tuple[float, float], *, asked: bool) -> Found:
-    """A share of right answers, which `ends`, the limits of amber and red, are for."""
+    """Judge a share of right answers; `ends` are the limits of amber and red."""
     amber, red = ends
     noisy = noise is not None and noise.status == "red"
     past_amber, past_red = loss.lost > max(amber, loss.slack), loss.lost > max(red, loss.slack)
@@ -185,7 +190,7 @@ def _judged_share(loss: Loss, paired: Paired, noise: Noise | None, ends: tuple[f
 
 
 def _with_noise(status: Status, text: str, noise: Noise | None) -> Found:
-    """Let the noise decide where labels do not; the worse of the two counts, and without noise it is amber at best."""
+    """Return the worse of `status` and that of the noise; without a noise that is known, amber at best."""
     if noise is None:
         return worst([(status, text), ("amber", text)])
     return worst([(noise.status, f"{noise.reason}; {text}"), (status, text)])

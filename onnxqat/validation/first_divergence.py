@@ -1,4 +1,4 @@
-"""The first tensor, in graph order, at which torch and onnxruntime part."""
+"""The first tensor, in graph order, at which torch and onnxruntime differ."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Array = npt.NDArray[Any]
 
 @dataclasses.dataclass(frozen=True)
 class Parting:
-    """Place where two runs part beyond float rounding.
+    """Place where two runs differ by more than float rounding.
 
     Attributes:
         tensor: the first tensor in graph order.
@@ -46,9 +46,9 @@ def worst(torch: Mapping[str, Array], ort: Mapping[str, Array], names: Iterable[
 
 
 def locate(model: ir.Model, torch: TorchRun, feeds: Mapping[str, Array], first: int) -> Parting | None:
-    """Compare every float tensor of the main graph that both runs have; None where none parts.
+    """Compare every float tensor of the main graph that both runs have; None where none differs.
 
-    The batch is the one that was seen to part, whole: one sample alone may be summed in another order.
+    The whole batch that differed is run: a kernel may sum a single sample in another order.
 
     Args:
         model: the QDQ model.

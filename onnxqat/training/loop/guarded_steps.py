@@ -1,8 +1,8 @@
-"""Steps with a check: what turns out not to be finite is found, kept in a black box, and ends the run or is left out.
+"""Steps with a check: one that is not finite is explained, kept in a black box, and ends the run or is skipped.
 
-On a CPU every step is looked at before the optimizer uses its gradients. On a GPU that would make each step wait, so
-some steps are done blindly; where one of them was not finite, the run goes back to the step before the first of them
-and does them again one by one.
+On a CPU every step is checked before the optimizer uses its gradients. On a GPU that would make each step wait, so
+several steps are done unchecked; where one of them was not finite, the run goes back to the step before the first of
+them and does them again one by one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from onnxqat.training.optim.moving_average import MovingAverage
 from onnxqat.training.optim.schedule import Schedule, set_rates
 
 OVERFLOWS = 40
-"""Most steps in a row that may overflow in float16: by then the loss is scaled by less than one."""
+"""Most steps in a row that may overflow in float16: after these the loss scale, halved each time, is below one."""
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -102,7 +102,7 @@ class GuardedSteps:
             self._count([record])
 
     def settle(self) -> None:
-        """Look at the steps that were done blindly; go back where one was not finite.
+        """Check the steps that were done unchecked; go back where one was not finite.
 
         Raises:
             QatError: ``training-diverged``.

@@ -35,7 +35,7 @@ class RandomState:
         return RandomState(torch.get_rng_state(), cuda, np.random.get_state(), random.getstate())  # noqa: NPY002
 
     def restore(self) -> None:
-        """Make it the state again; that of CUDA only where there is a device."""
+        """Set the generators to this state; those of CUDA only where there is a device."""
         torch.set_rng_state(self.cpu)
         if torch.cuda.is_available() and self.cuda is not None:
             torch.cuda.set_rng_state(self.cuda)
