@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
+from onnxqat.calibration.noise import share_of
 from onnxqat.data.data import Data
 from onnxqat.errors import QatError
 from onnxqat.graph import query
@@ -56,7 +57,7 @@ def _by_gradients(quantized: ir.Model, data: Data) -> dict[str, float]:
         noise = quantizer_noise.of_each(switched, batches)
     except (ImportError, QatError, RuntimeError, ValueError):
         return {}
-    if not sum(noise.values()) > EXPLAINED * min(10 ** (-whole.worst.sqnr_db / 10), 1.0):
+    if not sum(noise.values()) > EXPLAINED * min(share_of(whole.worst.sqnr_db), 1.0):
         return {}
     found: dict[str, float] = {}
     for quantizer, _ in switched.found:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, get_args
@@ -21,6 +20,7 @@ from onnxqat.bit_allocation.solver import Choice, Front
 from onnxqat.bridge.switched_module import SwitchedModule
 from onnxqat.calibration import held_samples
 from onnxqat.calibration.batch_size import open_fitted
+from onnxqat.calibration.noise import decibels_of
 from onnxqat.data import preprocess as lines
 from onnxqat.data.data import Data
 from onnxqat.deployment import deploy
@@ -156,7 +156,7 @@ def mixed_precision(
         whole=cost.whole,
         latency_ms=latency,
         integer_share=_integer_share(layers, choice),
-        predicted_db=_decibels(choice.noise),
+        predicted_db=decibels_of(choice.noise),
         measured_db=found.sqnr_db,
         samples=found.samples,
         method=how,
@@ -463,7 +463,7 @@ def _points(front: Front, chosen: Choice, costs_of: costs.LayerCosts) -> tuple[F
         bits = tuple(layer.options[i].weight for layer, i in zip(costs_of.layers, choice.options, strict=True))
         total = costs_of.total(choice.cost)
         share = total / whole if whole else 0.0
-        found.append(FrontPoint(total, share, _decibels(choice.noise), choice.options == chosen.options, bits))
+        found.append(FrontPoint(total, share, decibels_of(choice.noise), choice.options == chosen.options, bits))
     return tuple(found)
 
 
@@ -473,7 +473,3 @@ def _integer_share(layers: Sequence[Layer], choice: Choice) -> float:
         layer.macs for layer, option in zip(layers, choice.options, strict=True) if layer.options[option].is_float
     )
     return 1.0 - floats / total if total else 1.0
-
-
-def _decibels(noise: float) -> float:
-    return -10 * math.log10(noise) if noise else math.inf

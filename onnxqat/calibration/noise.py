@@ -1,4 +1,4 @@
-"""Noise of one array against another, and the signal beside it."""
+"""Noise of one array against another, and the signal beside it, as sums, shares and decibels."""
 
 from __future__ import annotations
 
@@ -26,6 +26,23 @@ def squares(value: npt.NDArray[Any], reference: npt.NDArray[Any]) -> tuple[float
     finite = np.isfinite(x) & np.isfinite(wanted)
     x, wanted = x[finite], wanted[finite]
     return float(np.square(x - wanted).sum()), float(np.square(wanted).sum())
+
+
+def decibels(signal: float, noise: float) -> float:
+    """``10 log10(signal / noise)``: infinite without noise, minus infinite without signal."""
+    if not noise:
+        return math.inf
+    return 10 * math.log10(signal / noise) if signal else -math.inf
+
+
+def decibels_of(share: float) -> float:
+    """Signal to noise in dB where the noise has this share of the signal's power."""
+    return -10 * math.log10(share) if share else math.inf
+
+
+def share_of(decibels: float) -> float:
+    """The share of the signal's power that the noise has at a signal to noise in dB."""
+    return float(10 ** (-decibels / 10))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,5 +78,4 @@ def concentration(value: npt.NDArray[Any], reference: npt.NDArray[Any], floor: f
     count = int(np.argmax(power >= rest * 10 ** (floor / 10)))
     if not count or count > FEW * noise.size or rest[count] > (1 - MOST) * all_noise:
         return None
-    rest_db = 10 * math.log10(power[count] / rest[count]) if rest[count] else math.inf
-    return Concentration(count / noise.size, float(1 - rest[count] / all_noise), rest_db)
+    return Concentration(count / noise.size, float(1 - rest[count] / all_noise), decibels(power[count], rest[count]))

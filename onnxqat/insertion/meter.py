@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Collection, Mapping
 
+from onnxqat.calibration.noise import decibels_of, share_of
 from onnxqat.insertion.switchboard import Switchboard
 from onnxqat.insertion.trial import Trial
 from onnxqat.runtime.non_finite import Origin
@@ -61,8 +62,7 @@ class Meter:
         parts = {n: share if share == math.inf else share / self._allowed[n] for n, share in shares.items()}
         name = max(parts, key=parts.__getitem__, default="")
         share = shares.get(name, 0.0)
-        decibels = -10 * math.log10(share) if share else math.inf
-        return Excess(parts.get(name, 0.0), name, decibels)
+        return Excess(parts.get(name, 0.0), name, decibels_of(share))
 
 
 def _allowed(name: str, share: float, tried: Trial | Origin | None) -> float:
@@ -74,5 +74,5 @@ def _allowed(name: str, share: float, tried: Trial | Origin | None) -> float:
         return 1.0 if share == math.inf else math.inf
     wanted, found = AMBER_SQNR, tried.sqnr_db.get(name)
     if found is not None and 0 < share < math.inf and math.isfinite(found):
-        wanted += min(max(-10 * math.log10(share) - found, -CORRECTION), CORRECTION)
-    return float(10 ** (-wanted / 10))
+        wanted += min(max(decibels_of(share) - found, -CORRECTION), CORRECTION)
+    return share_of(wanted)

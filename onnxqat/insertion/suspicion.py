@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from onnxqat.calibration.noise import squares
+from onnxqat.calibration.noise import decibels_of, share_of, squares
 from onnxqat.data.data import Data
 from onnxqat.data.inputs import Feeds
 from onnxqat.errors import ModelError, QatError
@@ -59,7 +58,7 @@ def at_outputs(quantized: ir.Model, original: ir.Model, data: Data, tried: Trial
         found = quantizer_noise.of_each(SwitchedModule(quantized), batches, outputs=tried.noisy, weights=weights)
     except (ImportError, QatError, RuntimeError, ValueError):
         return {}
-    noise = sum(min(10 ** (-tried.sqnr_db[name] / 10), 1.0) for name in tried.noisy)
+    noise = sum(min(share_of(tried.sqnr_db[name]), 1.0) for name in tried.noisy)
     return found if sum(found.values()) > EXPLAINED * noise else {}
 
 
@@ -72,7 +71,7 @@ def named(tried: Trial, quantized: ir.Model, original: ir.Model, data: Data) -> 
     """`tried`, with the quantizers that cost its outputs most, if those can be measured; see :func:`at_outputs`."""
     noise = at_outputs(quantized, original, data, tried)
     if noise:
-        measured = {tensor: -10 * math.log10(share) for tensor, share in noise.items() if share > 0}
+        measured = {tensor: decibels_of(share) for tensor, share in noise.items() if share > 0}
     else:
         try:
             rounded = trial.rounded(quantized, trial.samples(data))

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from onnxqat import numerics
-from onnxqat.calibration.noise import concentration, squares
+from onnxqat.calibration.noise import concentration, decibels, squares
 from onnxqat.data.data import Data
 from onnxqat.data.inputs import Feeds, of_graph, samples_of, static_batch
 from onnxqat.errors import CheckError, ModelError
@@ -65,7 +65,7 @@ class Trial:
     @property
     def noisy(self) -> list[str]:
         """The outputs below :data:`onnxqat.verdict.AMBER_SQNR`."""
-        return [name for name, decibels in self.sqnr_db.items() if decibels < AMBER_SQNR]
+        return [name for name, sqnr_db in self.sqnr_db.items() if sqnr_db < AMBER_SQNR]
 
     @property
     def status(self) -> Status:
@@ -163,9 +163,7 @@ def refusal(origin: non_finite.Origin) -> CheckError:
 def sqnr(value: Array, reference: Array) -> float:
     """Signal to noise in dB over the values that are finite in both; infinite where they are equal."""
     noise, signal = squares(value, reference)
-    if not noise:
-        return math.inf
-    return 10 * math.log10(signal / noise) if signal else -math.inf
+    return decibels(signal, noise)
 
 
 def rounded(quantized: ir.Model, batches: Sequence[Feeds]) -> Iterator[tuple[str, Array, Array]]:

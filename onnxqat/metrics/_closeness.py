@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from onnxqat.calibration.noise import decibels
+
 Array = npt.NDArray[Any]
 
 
@@ -49,9 +51,7 @@ class Difference:
         """Signal to noise in dB; infinite without noise, minus infinite without signal, NaN without values."""
         if not self.elements:
             return math.nan
-        if not self._noise:
-            return math.inf
-        return 10 * math.log10(self._signal / self._noise) if self._signal else -math.inf
+        return decibels(self._signal, self._noise)
 
 
 class Closeness(Difference):

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from onnxqat.bridge.switched_module import target_of
+from onnxqat.calibration.noise import decibels_of, share_of
 from onnxqat.graph import build, data_movement, qdq, query
 from onnxqat.graph.quantizer import Quantizer
 from onnxqat.metrics._closeness import Closeness
@@ -188,8 +189,7 @@ def _summed(decibels: Sequence[float | None]) -> float | None:
         return None
     if -math.inf in known:
         return -math.inf
-    noise = sum(10 ** (-value / 10) for value in known)
-    return -10 * math.log10(noise) if noise else math.inf
+    return decibels_of(sum(map(share_of, known)))
 
 
 def sensitivity(cost: Cost, measure: Measure, steps: float) -> float:
