@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from onnxqat.graph import build, query, walk
+from onnxqat.graph import build, query, walk, windows
 from onnxqat.passes._base import Context, Pass, Rewrite
 from onnxqat.passes._edits import Log
 from onnxqat.passes._setting import Setting
@@ -109,7 +109,7 @@ def _counted(node: ir.Node) -> list[int] | None:
         reach = int(dilations[axis]) * (int(kernel[axis]) - 1) + 1
         known = size if isinstance(size, int) else None
         if mode.startswith("SAME"):
-            both = _same(known, reach, int(strides[axis]), lower=mode == "SAME_LOWER")
+            both = _same(known, reach, int(strides[axis]), upper=mode != "SAME_LOWER")
         elif mode == "VALID":
             both = (0, 0)
         elif ceil:
@@ -123,13 +123,11 @@ def _counted(node: ir.Node) -> list[int] | None:
     return begins + ends
 
 
-def _same(size: int | None, reach: int, stride: int, lower: bool) -> tuple[int, int] | None:
+def _same(size: int | None, reach: int, stride: int, *, upper: bool) -> tuple[int, int] | None:
     """Padding of one axis with ``auto_pad`` SAME; with stride 1 it is the same for every `size`."""
     if size is None and stride != 1:
         return None
-    total = reach - 1 if size is None else max((-(-size // stride) - 1) * stride + reach - size, 0)
-    half = total // 2
-    return (total - half, half) if lower else (half, total - half)
+    return windows.same_padding(1 if size is None else size, reach, stride, upper=upper)
 
 
 def _up_to_last_window(size: int | None, reach: int, stride: int, begin: int, end: int) -> tuple[int, int] | None:

@@ -17,6 +17,20 @@ def is_padded(node: ir.Node) -> bool:
     )
 
 
+def same_padding(size: int, span: int, stride: int, *, upper: bool) -> tuple[int, int]:
+    """Padding in front and behind of one axis, with which a window of `span` starts at every `stride`-th element.
+
+    Args:
+        size: of the map.
+        span: of the window, dilation included.
+        stride: from window to window.
+        upper: whether an odd element goes behind, ``SAME_UPPER``, or in front.
+    """
+    both = max((-(-size // stride) - 1) * stride + span - size, 0)
+    small, large = both // 2, both - both // 2
+    return (small, large) if upper else (large, small)
+
+
 def padding_of(
     node: ir.Node, sizes: Sequence[int], spans: Sequence[int], strides: Sequence[int]
 ) -> list[tuple[int, int]]:
@@ -30,12 +44,8 @@ def padding_of(
     """
     mode = query.attribute(node, "auto_pad", "NOTSET")
     if mode in ("SAME_UPPER", "SAME_LOWER"):
-        found = []
-        for size, span, stride in zip(sizes, spans, strides, strict=True):
-            both = max((-(-size // stride) - 1) * stride + span - size, 0)
-            small, large = both // 2, both - both // 2
-            found.append((small, large) if mode == "SAME_UPPER" else (large, small))
-        return found
+        axes = zip(sizes, spans, strides, strict=True)
+        return [same_padding(*axis, upper=mode == "SAME_UPPER") for axis in axes]
     rank = len(sizes)
     flat = [0] * (2 * rank) if mode == "VALID" else [int(p) for p in query.attribute(node, "pads", [0] * (2 * rank))]
     return list(zip(flat[:rank], flat[rank:], strict=True))

@@ -12,6 +12,7 @@ from onnxqat.deployment.litert.graph import RefusedError
 from onnxqat.deployment.litert.model import Array
 from onnxqat.deployment.litert.site import Site
 from onnxqat.deployment.litert.values import Value
+from onnxqat.graph.windows import same_padding
 
 SAME, VALID = 0, 1
 """Numbers of the schema's ``Padding``."""
@@ -105,10 +106,8 @@ def same_with_more(slid: Window, sizes: Sequence[int], places: Sequence[int]) ->
     for axis, (size, count) in enumerate(zip(sizes, places, strict=True)):
         last = (count - 1) * slid.strides[axis] - slid.before[axis] + slid.reach[axis]
         for more in range(slid.strides[axis]):
-            total = max(
-                (-(-(size + more) // slid.strides[axis]) - 1) * slid.strides[axis] + slid.reach[axis] - size - more, 0
-            )
-            if total // 2 == slid.before[axis] and (more == 0 or last <= size):
+            before, _ = same_padding(size + more, slid.reach[axis], slid.strides[axis], upper=True)
+            if before == slid.before[axis] and (more == 0 or last <= size):
                 found.append(more)
                 break
         else:
@@ -121,12 +120,9 @@ def _pads(
 ) -> tuple[list[int], list[int]]:
     kind = site.attribute("auto_pad", "NOTSET")
     if kind in ("SAME_UPPER", "SAME_LOWER"):
-        totals = [
-            max((-(-size // stride) - 1) * stride + n - size, 0)
-            for size, stride, n in zip(sizes, strides, reach, strict=True)
-        ]
-        smaller, larger = [t // 2 for t in totals], [t - t // 2 for t in totals]
-        return (smaller, larger) if kind == "SAME_UPPER" else (larger, smaller)
+        axes = zip(sizes, reach, strides, strict=True)
+        pairs = [same_padding(*axis, upper=kind == "SAME_UPPER") for axis in axes]
+        return [before for before, _ in pairs], [after for _, after in pairs]
     pads = list(site.attribute("pads", [0] * 2 * rank)) if kind == "NOTSET" else [0] * 2 * rank
     if any(pad < 0 for pad in pads):
         raise RefusedError("it has negative padding")
