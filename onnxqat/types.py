@@ -77,6 +77,11 @@ class QType:
         return self.storage in FLOAT_STORAGE
 
     @property
+    def computed_type(self) -> type[np.float32] | type[np.int64]:
+        """Numpy type that codes are converted to before they are computed with; that of the storage would overflow."""
+        return np.float32 if self.is_float else np.int64
+
+    @property
     def signed(self) -> bool:
         """Check whether the storage type has negative codes."""
         return self.is_float or STORAGE[self.storage][0] < 0

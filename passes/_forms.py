@@ -28,8 +28,8 @@ def float_name(quantizer: Quantizer) -> str:
 def dequantized(quantizer: Quantizer) -> np.ndarray | None:
     """float32 values of a stored quantizer; None where the codes are not readable."""
     codes = query.constant_array(quantizer.input)
-    kind = np.float32 if quantizer.qparams.qtype.is_float else np.int64
-    return None if codes is None else numerics.dequantize(np.asarray(codes).astype(kind), quantizer.qparams)
+    qparams = quantizer.qparams
+    return None if codes is None else numerics.dequantize(codes.astype(qparams.qtype.computed_type), qparams)
 
 
 def is_float32(quantizer: Quantizer) -> bool:

@@ -130,7 +130,7 @@ def _change(
         return reason or "the weight is computed"
     dead = old.scale.astype(np.float64) * np.abs(function.factor) < numerics.SMALLEST_SCALE
     factor = np.where(dead, 0.0, function.factor)
-    codes = np.asarray(held).astype(np.float32 if old.qtype.is_float else np.int64)
+    codes = np.asarray(held).astype(old.qtype.computed_type)
     codes = codes if weight.stored else numerics.quantize(held, old)
     sign = numerics.along_axis(np.sign(factor), old.axis, codes.ndim).astype(codes.dtype)
     zero = numerics.spread(old.zero_point, old, codes.shape)

@@ -431,7 +431,7 @@ def _in_file(q: FakeQuantize, like: QParams, constants: _Constants) -> QParams |
 
 
 def _write_codes(name: str, master: FloatArray, old: QParams, new: QParams, constants: _Constants) -> None:
-    codes = constants.read(name).astype(np.float32 if new.qtype.is_float else np.int64)
+    codes = constants.read(name).astype(new.qtype.computed_type)
     if codes.shape != master.shape:
         raise _mismatch(f"constant {name!r} has shape {codes.shape} in the model and {master.shape} in the module")
     held = numerics.dequantize(codes, old)

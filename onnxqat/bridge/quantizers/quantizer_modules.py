@@ -177,8 +177,8 @@ class Quantizers:
         codes = query.constant_array(quantizer.input)
         if codes is None:
             raise ValueError(f"{quantizer.tensor}: stored codes are not constant")
-        kind = np.float32 if quantizer.qparams.qtype.is_float else np.int64
-        values = numerics.dequantize(np.asarray(codes).astype(kind), quantizer.qparams)
+        qparams = quantizer.qparams
+        values = numerics.dequantize(np.asarray(codes).astype(qparams.qtype.computed_type), qparams)
         known.append((quantizer, Const(quantizer.tensor, ir.Tensor(values))))
         return known[-1][1]
 

@@ -127,5 +127,5 @@ def _float_values(constant: np.ndarray, quantizer: Quantizer) -> np.ndarray:
     """The float32 values of a weight, from its codes where the file stores those."""
     if not quantizer.stored:
         return np.array(constant, np.float32)
-    kind = np.float32 if quantizer.qparams.qtype.is_float else np.int64
-    return numerics.dequantize(np.asarray(constant).astype(kind), quantizer.qparams)
+    qparams = quantizer.qparams
+    return numerics.dequantize(np.asarray(constant).astype(qparams.qtype.computed_type), qparams)
