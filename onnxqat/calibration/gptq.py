@@ -29,8 +29,8 @@ LARGE = 1024
 """Inputs beyond which fewer shares are tried. Each takes an inverse, which at 2,304 inputs is a second or more."""
 
 REGULARIZATION = 1e-2
-"""The same where weights follow what rounding took from the inputs. ResNet-20 at 4 bits is as good with a tenth of it, so
-that the steadier solution costs nothing."""
+"""The same where weights compensate what rounding took from the inputs. ResNet-20 at 4 bits is as good with a tenth of it:
+the more stable solution costs nothing."""
 
 REGULARIZATIONS = (REGULARIZATION, 0.1, 1.0)
 """Shares that are tried where some of the places are held out."""
@@ -65,7 +65,7 @@ class Solver:
         self._factor = self._factorized(max(damping * float(power.mean()), TINY))
 
     def _factorized(self, damping: float) -> Doubles | None:
-        """The upper Cholesky factor of the inverse, in order; None where inputs are all the same, and nothing can be made up for."""
+        """The upper Cholesky factor of the inverse, in order; None where all inputs are equal and none can compensate another."""
         damped = self.second[np.ix_(self._order, self._order)]
         damped[np.diag_indices_from(damped)] += damping
         try:
@@ -116,7 +116,7 @@ class Solver:
 def recovery(
     second: npt.NDArray[np.floating], cross: npt.NDArray[np.floating], rows: Doubles | None, share: float
 ) -> Doubles:
-    """Least-squares change of the weights that makes up, at the layer's output, for what the inputs lost.
+    """Least-squares change of the weights that compensates, at the layer's output, what the inputs lost.
 
     Args:
         second: second moments of the inputs, (D, D).
@@ -166,7 +166,7 @@ def best_regularization(
     others: tuple[npt.NDArray[np.floating], npt.NDArray[np.floating]],
     rows: Doubles,
 ) -> float | None:
-    """The share of :data:`REGULARIZATIONS` with which a recovery by `some` places makes up for most at `others`.
+    """The share of :data:`REGULARIZATIONS` with which a recovery by `some` places compensates most at `others`.
 
     Args:
         some: second moments, and those of what was taken (rows) with the inputs (columns), (D, D) each.

@@ -1,8 +1,8 @@
 """Scales of narrow weights by the error at the layer's output, beside those that calibration found by the weights' own.
 
-A few codes are not enough for all weights of a filter: which of them may be cut, and how finely the others are told apart,
-depends on the inputs that they multiply. So some scales around that of calibration are tried with the rounding that they
-would have, as AWQ (Lin et al., MLSys 2024) tries ends of ranges.
+With few codes a scale either clips large weights or leaves small ones few steps; which costs less depends on the inputs that
+they multiply. So some scales around that of calibration are tried, each with the rounding that follows from it, as AWQ (Lin
+et al., MLSys 2024) tries ends of ranges.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from onnxqat.types import QParams
 
 FACTORS = (0.7, 0.8, 0.9, 1.1, 1.2)
 """Multiples of the scale of calibration. Filters of 64 to 256 inputs, 4 bits, have 1 to 2 dB less error with the best of them, depthwise
-ones whose inputs go together 3; twice as many gain 0.1."""
+ones with correlated inputs 3; twice as many factors gain 0.1."""
 
 FINE_FACTORS = (0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1.05, 1.1, 1.15, 1.2)
 """The same for filters of few inputs: depthwise ones of a MobileNetV2 have 0.5 dB less error on other images than with the others."""

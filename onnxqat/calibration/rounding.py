@@ -5,7 +5,7 @@
 2. It minimizes the same error as AdaRound (:mod:`onnxqat.training.methods.adaround`), that of the layer's output, in
    closed form in place of gradient descent; a code may move by more than one LSB from the nearest.
 3. Bias correction (Nagel et al., "Data-Free Quantization Through Weight Equalization and Bias Correction", ICCV 2019)
-   adds the mean error of each output channel, measured on data, to the bias. It is a part of it, and does without too.
+   adds the mean error of each output channel, measured on data, to the bias. It belongs to GPTQ here, and works alone too.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ BIAS_CODES = 2**30
 """Magnitude of a bias in steps of the accumulator up to which the scale of its weight may become smaller; int32 has twice that."""
 
 Grids = Mapping[str, QParams]
-"""Parameters of weights, by their names."""
+"""Parameters of weights by name."""
 
 Insert = Callable[[ir.Model, list[Remark], Grids], None]
 """Inserts the quantizers into a model, with these parameters in place of those that calibration found."""
@@ -53,9 +53,9 @@ class Wanted:
     """Choice between what is found on data, for all layers.
 
     Attributes:
-        codes: of the weights; without them each keeps its nearest.
-        biases: take up the mean error of their output channels.
-        scales: of weights of few bits, beside their codes.
+        codes: of the weights; otherwise each keeps its nearest.
+        biases: take the mean error of their output channels.
+        scales: of weights of few bits too.
         kept: names of weights whose scales stay, since the user gave them.
         trained: the file is, where weights have 2 or 3 bits, and learns their scales.
     """
@@ -77,15 +77,15 @@ def compensate(
 ) -> tuple[tuple[Remark, ...], Grids]:
     """Move the weights of layers in `model`, in place, so that their codes have as little error at the output as possible.
 
-    A nearest code minimizes the error of a weight. What counts is the error of the layer: inputs that go together let
-    the rounding error of one weight be made up for by the next. So columns are rounded one after the other, and what
-    each loses is spread over those that are left, by the inverse second moments of the inputs on their grid (Frantar et
+    A nearest code minimizes the error of a weight. What counts is the error of the layer: where inputs correlate, the next
+    weight can compensate the rounding error of one. So columns are rounded one after the other, and the error of each is
+    spread over those that are left, by the inverse second moments of the inputs on their grid (Frantar et
     al., "GPTQ", ICLR 2023). The mean error of each output channel goes into the bias (Nagel et al., ICCV 2019), so with a
     bias it is the moments about the mean that count. Filters for which that does not help keep their nearest codes.
 
-    With few bits, where `insert` is given, layers take their turn, and each makes up for what quantization took from its
-    inputs, in its quantizer and in all layers in front (Li et al., "GPTAQ", ICML 2025): ResNet-20, W4A4, 84.4 -> 89.7 %. At
-    8 bits that learns the calibration samples by heart, 31.0 dB on them and 29.2 on others, for 29.8 without.
+    With few bits, where `insert` is given, layers are rounded one behind the other, and each compensates the error that its
+    inputs have from its quantizer and all layers in front (Li et al., "GPTAQ", ICML 2025): ResNet-20, W4A4, 84.4 -> 89.7 %.
+    At 8 bits that overfits the calibration samples: 31.0 dB on them and 29.2 on others, where it is 29.8 without.
 
     The bias is that of the layer or, behind a MatMul, the constant that an Add brings. A BatchNormalization that is kept
     behind a convolution takes the mean error up in its mean. One that the graph will compute in front of the quantizers
@@ -169,7 +169,7 @@ def _is_private(value: ir.Value | None) -> bool:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Layer:
-    """A layer, and what takes its mean error up.
+    """A layer, and the constant behind it that takes its mean error.
 
     Attributes:
         node: the layer.
@@ -245,7 +245,7 @@ class _Layer:
     def _chosen(
         self, scale: npt.NDArray[Any], ends: tuple[npt.NDArray[Any], npt.NDArray[Any]], moments: Moments
     ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32] | None]:
-        """Codes less their zero points, and other scales where wanted: what has least error at the output.
+        """Codes less their zero points, and other scales where wanted, with the least error at the output.
 
         Args:
             scale: of each weight, (groups, M, D).

@@ -1,7 +1,7 @@
-"""Linear layers whose rows differ so much in size that one scale destroys the small ones, where that matters.
+"""Linear layers in front of a normalization, whose rows differ so much in size that one scale destroys the small ones.
 
-A normalization behind the layer divides every row by its own size: a row that 8 bits leave two codes comes out as large,
-and as wrong, as any other.
+A normalization divides every row by its own size. A small row, of which 8 bits keep two codes, becomes as large as any other,
+and so does its error.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Runs of a model from stage to stage, each from tensors of the stages before and not from the inputs of the model.
 
-Rounding layers one behind the other runs the model up to each layer in turn: from the inputs that would be half of a run of
-the whole for each.
+Rounding layers one behind the other needs the inputs of each layer in turn. Run from the inputs of the model, each would
+cost half of a run of the whole on average.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from onnxqat.subgraphs.subgraph import discard, reads
 Array = npt.NDArray[Any]
 
 MEMORY = 2**30
-"""Bytes of tensors that are kept for later stages; what there is no room for is computed anew from those in front of it."""
+"""Bytes of tensors that are kept for later stages; those beyond it are computed again from the ones in front."""
 
 
 class StageRuns:

@@ -39,7 +39,7 @@ def round_weights(
     has_file: bool,
     kept: KeptRoundings | None = None,
 ) -> tuple[tuple[Remark, ...], Grids]:
-    """Move the weights of `model`, in place, to where the quantizers round them best, or leave them.
+    """Round the weights of `model` on the data, in place, where that helps; otherwise leave them to the quantizers.
 
     Args:
         model: prepared float model.
@@ -117,7 +117,7 @@ def are_scales_free(plan: QuantPlan) -> bool:
 def _where_it_helps(
     comparison: _Comparison, wanted: Wanted, *, has_file: bool
 ) -> tuple[tuple[Remark, ...], Grids | None]:
-    """Take the rounding with the least error; None, beside what there is to say, where that of nearest codes has it."""
+    """Choose the rounding with the least error, None for nearest codes; and what to say about it."""
     model, placements = comparison.model, comparison.resolved.placements
     weights = model.graph.initializers
     wide = [p for p in placements if has_file or p.tensor not in weights or p.qparams.qtype.bits >= notes.NARROW]
@@ -144,9 +144,9 @@ def _where_it_helps(
 class _Comparison:
     """Ways of rounding side by side: each on most of the calibration data, compared on the rest.
 
-    Layers that are rounded in turn also make up for what those in front of them lost, and learn the samples by heart
-    where these are few for so deep a network: with 100 images at W4A8, MobileNetV2 has 10.2 dB on others when each layer
-    is rounded alone and 9.6 in turn, ResNet-20 with 256 images 21.7 and 23.4.
+    Layers that are rounded in turn, one behind the other, also compensate the errors of those in front, and overfit where
+    samples are few for the depth of the network: with 100 images at W4A8, MobileNetV2 has 10.2 dB on others when each
+    layer is rounded alone and 9.6 in turn, ResNet-20 with 256 images 21.7 and 23.4.
 
     Attributes:
         model: prepared float model.
@@ -231,9 +231,9 @@ class _Comparison:
 def _turns(model: ir.Model, placements: Sequence[Placement], insert: Insert) -> Insert | None:
     """`insert` where grids are narrow, for layers to be rounded one behind the other.
 
-    At 8 bits, what each costs those behind it is small beside the time that running a deep network for each would take.
-    Weights that training follows for stay nearer to the float model's: a ResNet-20 in W2A2 has 69.7 % in place of 42.4
-    when it is rounded in turn, but 85.0 in place of 86.0 after 200 steps.
+    At 8 bits the errors that a layer passes on are too small for the time that running a deep network for each layer
+    takes. Weights that are to be trained stay nearer to the float model's: a ResNet-20 in W2A2 has 69.7 % in place of
+    42.4 when it is rounded in turn, but 85.0 in place of 86.0 after 200 steps of training.
     """
     narrow = min((p.qparams.qtype.bits for p in placements), default=notes.NARROW) < notes.NARROW
     return insert if narrow and not _is_for_training(model, placements) else None

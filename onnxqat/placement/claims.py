@@ -1,4 +1,4 @@
-"""Nodes left in float that the compiler would run on codes all the same, if they stood between two pairs."""
+"""Nodes left in float that a compiler would nevertheless run on codes if they stood between two pairs."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ CLIPS = frozenset({"Relu", "Clip"})
 def keep_float(draft: PlanBuilder, node: ir.Node) -> None:
     """Keep pairs off the outputs of `node`, left in float, if the table says that the compiler claims its operator.
 
-    onnxruntime rounds the float weight of a convolution that reads codes and whose result is rounded, with one scale
-    for all channels, and has integer kernels for pools that count padding otherwise: what is float in the file is so
-    only without a pair on one of its sides. It looks through Relu and Clip, and moves quantizers through data movement.
+    Between two pairs, onnxruntime rounds the float weight of a convolution with one scale for all channels, and runs
+    pools in integer kernels that count padding differently: a node stays float only where one of its sides has no pair.
+    onnxruntime looks through Relu and Clip for a pair, and moves quantizers through data movement.
     """
     if node.domain or node.op_type not in draft.backend.claims or not _reads_codes(draft, node) or _is_computed(node):
         return
@@ -35,7 +35,7 @@ def _passes(draft: PlanBuilder, node: ir.Node) -> bool:
 def _reads_codes(draft: PlanBuilder, node: ir.Node) -> bool:
     """Check whether the first input of `node` may come out of a pair.
 
-    One that another consumer gets is that consumer's alone, but for data movement: that carries it to all who read it.
+    A pair for another consumer is read by that consumer alone; only data movement carries it to all readers.
     """
     reader, value = node, node.inputs[0]
     while value is not None and value not in draft.unpaired:

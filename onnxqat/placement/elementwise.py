@@ -13,10 +13,10 @@ REASON = "only operators in float read it, and the compiler fuses it with them: 
 def leave_bare(draft: PlanBuilder) -> None:
     """Take the pair from every tensor that only float kernels read, and that its maker can give in float.
 
-    OpenVINO generates one kernel ("Subgraph") for a chain of elementwise operators, which computes in float whatever
-    pairs stand in it: those of a rotary embedding, or between the scores of an attention and their Softmax, are work
-    and noise for nothing. Where an integer kernel reads a tensor, or one without a float result makes what it is
-    computed from, as a convolution does, its pair stays.
+    OpenVINO generates one kernel ("Subgraph") for a chain of elementwise operators, which computes in float even where
+    pairs stand in it: those of a rotary embedding, or between the scores of an attention and their Softmax, only add
+    work and noise. A tensor keeps its pair where an integer kernel reads it, or where it is computed from the result of
+    a kernel that gives no float, such as a convolution.
     """
     if not any(row.elementwise for row in draft.backend.ops.values()):
         return
@@ -52,7 +52,7 @@ def _is_rounded(draft: PlanBuilder, value: ir.Value, node: ir.Node, rounded: set
 
 
 def _reads_float(draft: PlanBuilder, node: ir.Node, index: int, in_float: set[ir.Value]) -> bool:
-    """Check whether input `index` of `node` needs no codes: the node is in float, elementwise, or moves to such ones."""
+    """Check whether input `index` of `node` needs no codes: it is in float, elementwise, or moves data to such nodes."""
     consumer = str(node.name), index
     if (index == 0 and draft.spreads(node) and draft.moves_float(node)) or (
         consumer in draft.wants and _joins(draft, node)

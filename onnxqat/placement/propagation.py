@@ -1,4 +1,4 @@
-"""Parameters that tensors have in common: ties of a row, data movement, branches of If, readers on one other grid."""
+"""Parameters that tensors share: by the row of an operator, data movement, branches of If, or readers on one grid."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def settle(draft: PlanBuilder) -> None:
 def _common_consumer_spec(draft: PlanBuilder, value: ir.Value) -> TensorSpec | None:
     """The one spec that all consumers of `value` want, also those behind data movement; None if they differ.
 
-    What a consumer that takes any grid wants counts only where there is no other.
+    A consumer that takes any grid counts only where there is no other.
     """
     if not query.reads(value):
         return None
@@ -53,7 +53,7 @@ def _common_consumer_spec(draft: PlanBuilder, value: ir.Value) -> TensorSpec | N
 
 
 def follow(draft: PlanBuilder) -> None:
-    """Let consumers that take any grid read the tensor on that of its own pair, or else of its other consumers."""
+    """Let consumers that take any grid read the tensor on the grid of its own pair, or else of its other consumers."""
     for tensor in draft.tensors.values():
         loose = [(d, c) for d, consumers in tensor.wanted.items() for c in consumers if c in draft.flexible]
         firm = (d for d, consumers in tensor.wanted.items() if any(c not in draft.flexible for c in consumers))
@@ -131,8 +131,8 @@ def _spread_node(draft: PlanBuilder, node: ir.Node) -> None:
 def tie_widest(draft: PlanBuilder) -> None:
     """Tie the output of a Concat of mixed ranges to its widest input, whose range is about the same.
 
-    HTP drops the pair in front if both are quantized: with a grid of its own for the output, values beyond the
-    calibrated range would get other codes than in the file.
+    HTP drops the pair in front of the Concat if the output has one too; on a grid of its own, values beyond the
+    calibrated range would then get other codes than in the file.
     """
     for graph in draft.graphs:
         for node in graph:
@@ -151,7 +151,7 @@ def tie_branches(draft: PlanBuilder) -> None:
 
 
 def tie_caches(draft: PlanBuilder, graph: ir.Graph) -> None:
-    """Tie what a decoder takes from its cache to what it leaves there, so that codes may stay there between steps.
+    """Tie the cache that a decoder reads to the one that it returns, so that codes may stay there between steps.
 
     Two grids would round every key and value again in each step, and no runtime could keep codes for both.
     """

@@ -14,11 +14,11 @@ SHAPE_READERS = frozenset({"Shape", "Size"})
 def leave_bare(draft: PlanBuilder) -> None:
     """Take the pair from one operand of every Add of two quantized tensors, where an operator of `summands` makes it.
 
-    OpenVINO adds the other operand to a convolution's accumulator; of a pair between the two it does the clipping and
-    leaves out the rounding (``dnnl_postops_composer.cpp``, "drop rounding one special residual pattern"). A file with
-    the pair states codes that are computed nowhere, and a deep residual network ends several steps away from it.
+    OpenVINO adds the other operand to a convolution's accumulator. Of a pair in between it keeps the clipping and drops
+    the rounding (``dnnl_postops_composer.cpp``, "drop rounding one special residual pattern"). So a file with the pair
+    states codes that are never computed, and the results of a deep residual network are several LSB away from it.
 
-    Of two operands that qualify, the first is added to, as in ``graph_optimizer.cpp``; the other keeps its pair.
+    Of two operands that qualify, the first loses its pair, as in ``graph_optimizer.cpp``; the other keeps it.
     """
     for graph in draft.graphs:
         for node in graph:
