@@ -63,18 +63,17 @@ class DivideAverages(Pass):
     def rewrite(self, model: ir.Model, context: Context) -> Rewrite:
         """Rewrite each pool; see the class."""
         log = Log()
-        for scope in walk.scopes(model):
-            for node in list(scope):
-                is_float = self.selection is not None and self.selection.reason(node) is not None
-                if node.op_type not in self.losing or node.domain or is_float or not _may_miss(node):
-                    continue
-                ends = _one_window(node) if self.mends and node.op_type == "AveragePool" else None
-                if ends is None:
-                    text = "--exact: the target's pool multiplies by 1/N, rounded: a mean half-way between two codes may come out an LSB off"
-                    log.left(text, node)
-                    continue
-                _divide(scope, node, ends, context.names)
-                log.did("an AveragePool of one window became a GlobalAveragePool, which rounds ties as ONNX does", node)
+        for scope, node in walk.nodes_to_edit(model):
+            is_float = self.selection is not None and self.selection.reason(node) is not None
+            if node.op_type not in self.losing or node.domain or is_float or not _may_miss(node):
+                continue
+            ends = _one_window(node) if self.mends and node.op_type == "AveragePool" else None
+            if ends is None:
+                text = "--exact: the target's pool multiplies by 1/N, rounded: a mean half-way between two codes may come out an LSB off"
+                log.left(text, node)
+                continue
+            _divide(scope, node, ends, context.names)
+            log.did("an AveragePool of one window became a GlobalAveragePool, which rounds ties as ONNX does", node)
         return log.result()
 
 

@@ -44,18 +44,17 @@ class EinsumToMatmul(SelectivePass):
     def rewrite(self, model: ir.Model, context: Context) -> Rewrite:
         """Write out; see the class."""
         log, stamp = Log(), {build.CREATED_BY: self.name}
-        for scope in walk.scopes(model):
-            for node in list(scope):
-                if node.op_type != "Einsum" or node.domain or node.outputs[0].dtype != ir.DataType.FLOAT:
-                    continue
-                if self.stays_float(node):
-                    continue
-                found = _product(node) if query.opset(model, scope) >= FIRST_OPSET else "the operator set is too old"
-                if isinstance(found, str):
-                    log.left(f"Einsum stays: {found}", node)
-                    continue
-                _write(Parts(scope, node, context.names, stamp), found)
-                log.did("Einsum became MatMul", node)
+        for scope, node in walk.nodes_to_edit(model):
+            if node.op_type != "Einsum" or node.domain or node.outputs[0].dtype != ir.DataType.FLOAT:
+                continue
+            if self.stays_float(node):
+                continue
+            found = _product(node) if query.opset(model, scope) >= FIRST_OPSET else "the operator set is too old"
+            if isinstance(found, str):
+                log.left(f"Einsum stays: {found}", node)
+                continue
+            _write(Parts(scope, node, context.names, stamp), found)
+            log.did("Einsum became MatMul", node)
         return log.result()
 
 

@@ -46,18 +46,17 @@ class FoldBatchnorm(Pass):
     def rewrite(self, model: ir.Model, context: Context) -> Rewrite:
         """Fold what can be folded; see the class."""
         log = Log()
-        for scope in walk.scopes(model):
-            for node in list(scope):
-                if not is_batchnorm(node) or (is_kept(node) and not self.kept):
-                    continue
-                name = query.label(node)
-                reason = _fold(scope, node, context.names, {build.CREATED_BY: self.name})
-                if reason is None:
-                    log.did("BatchNormalization folded into the layer in front of it", name)
-                elif reason in (NO_LAYER, READ_ELSEWHERE):
-                    log.left_for_later(reason, name)
-                else:
-                    log.left(reason, name)
+        for scope, node in walk.nodes_to_edit(model):
+            if not is_batchnorm(node) or (is_kept(node) and not self.kept):
+                continue
+            name = query.label(node)
+            reason = _fold(scope, node, context.names, {build.CREATED_BY: self.name})
+            if reason is None:
+                log.did("BatchNormalization folded into the layer in front of it", name)
+            elif reason in (NO_LAYER, READ_ELSEWHERE):
+                log.left_for_later(reason, name)
+            else:
+                log.left(reason, name)
         return log.result()
 
 

@@ -31,12 +31,11 @@ class FoldGemmScalars(Pass):
     def rewrite(self, model: ir.Model, context: Context) -> Rewrite:
         """Fold the scalars; see the class."""
         log = Log()
-        for scope in walk.scopes(model):
-            for node in list(scope):
-                if node.op_type == "Gemm" and node.domain == "":
-                    _fold(scope, node, "alpha", 1, context.names, log)
-                    _fold(scope, node, "beta", 2, context.names, log)
-                    _flatten(scope, node, context.names, log)
+        for scope, node in walk.nodes_to_edit(model):
+            if node.op_type == "Gemm" and node.domain == "":
+                _fold(scope, node, "alpha", 1, context.names, log)
+                _fold(scope, node, "beta", 2, context.names, log)
+                _flatten(scope, node, context.names, log)
         return log.result()
 
 

@@ -37,10 +37,9 @@ class FoldPad(Pass):
     def rewrite(self, model: ir.Model, context: Context) -> Rewrite:
         """Fold each Pad; see the class."""
         log = Log()
-        for scope in walk.scopes(model):
-            for node in list(scope):
-                if node.op_type == "Pad" and node.domain == "":
-                    self._fold(node, log)
+        for _, node in walk.nodes_to_edit(model):
+            if node.op_type == "Pad" and node.domain == "":
+                self._fold(node, log)
         return log.result()
 
     def _fold(self, node: ir.Node, log: Log) -> None:

@@ -35,16 +35,15 @@ class GemmToMatmul(SelectivePass):
     def rewrite(self, model: ir.Model, context: Context) -> Rewrite:
         """Split; see the class."""
         log, stamp = Log(), {build.CREATED_BY: self.name}
-        for scope in walk.scopes(model):
-            for node in list(scope):
-                if node.op_type != "Gemm" or node.domain or self.stays_float(node):
-                    continue
-                reason = _refusal(node)
-                if reason:
-                    log.left(f"a Gemm stays, and computes in float: {reason}", node)
-                    continue
-                _split(scope, node, context.names, stamp)
-                log.did("Gemm became MatMul and Add", node)
+        for scope, node in walk.nodes_to_edit(model):
+            if node.op_type != "Gemm" or node.domain or self.stays_float(node):
+                continue
+            reason = _refusal(node)
+            if reason:
+                log.left(f"a Gemm stays, and computes in float: {reason}", node)
+                continue
+            _split(scope, node, context.names, stamp)
+            log.did("Gemm became MatMul and Add", node)
         return log.result()
 
 

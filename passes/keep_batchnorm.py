@@ -44,20 +44,19 @@ class KeepBatchnorm(Pass):
     def rewrite(self, model: ir.Model, context: Context) -> Rewrite:
         """Note the nodes that are kept; see the class."""
         log = Log()
-        for scope in walk.scopes(model):
-            for node in list(scope):
-                layer = batchnorm.layer(node) if batchnorm.is_batchnorm(node) else None
-                if layer is None or batchnorm.is_kept(node) or NOTE in layer.meta:
-                    continue
-                reason = self.refusal(layer) or _reason(layer, node)
-                if reason is not None:
-                    log.left(f"BatchNormalization is not kept: {reason}", node)
-                    continue
-                _settle(scope, layer, node, context.names)
-                node.metadata_props[batchnorm.KEPT] = "kept"
-                node.metadata_props[build.CREATED_BY] = self.name
-                node.metadata_props[build.LEFT_FLOAT] = "kept for training; it folds into the scales of the weight"
-                log.did("BatchNormalization is kept behind its layer, to be folded when the weights are final", node)
+        for scope, node in walk.nodes_to_edit(model):
+            layer = batchnorm.layer(node) if batchnorm.is_batchnorm(node) else None
+            if layer is None or batchnorm.is_kept(node) or NOTE in layer.meta:
+                continue
+            reason = self.refusal(layer) or _reason(layer, node)
+            if reason is not None:
+                log.left(f"BatchNormalization is not kept: {reason}", node)
+                continue
+            _settle(scope, layer, node, context.names)
+            node.metadata_props[batchnorm.KEPT] = "kept"
+            node.metadata_props[build.CREATED_BY] = self.name
+            node.metadata_props[build.LEFT_FLOAT] = "kept for training; it folds into the scales of the weight"
+            log.did("BatchNormalization is kept behind its layer, to be folded when the weights are final", node)
         return log.result()
 
 

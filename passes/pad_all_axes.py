@@ -29,10 +29,9 @@ class PadAllAxes(Pass):
     def rewrite(self, model: ir.Model, context: Context) -> Rewrite:
         """Rewrite each Pad; see the class."""
         log = Log()
-        for scope in walk.scopes(model):
-            for node in list(scope):
-                if node.op_type == "Pad" and node.domain == "" and query.input_at(node, 3) is not None:
-                    self._rewrite(scope, node, context.names, log)
+        for scope, node in walk.nodes_to_edit(model):
+            if node.op_type == "Pad" and node.domain == "" and query.input_at(node, 3) is not None:
+                self._rewrite(scope, node, context.names, log)
         return log.result()
 
     def _rewrite(self, scope: walk.Scope, node: ir.Node, names: build.Names, log: Log) -> None:

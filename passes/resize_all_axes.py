@@ -30,10 +30,9 @@ class ResizeAllAxes(Pass):
     def rewrite(self, model: ir.Model, context: Context) -> Rewrite:
         """Rewrite each Resize; see the class."""
         log = Log()
-        for scope in walk.scopes(model):
-            for node in list(scope):
-                if node.op_type == "Resize" and node.domain == "" and "axes" in node.attributes:
-                    self._rewrite(scope, node, context.names, log)
+        for scope, node in walk.nodes_to_edit(model):
+            if node.op_type == "Resize" and node.domain == "" and "axes" in node.attributes:
+                self._rewrite(scope, node, context.names, log)
         return log.result()
 
     def _rewrite(self, scope: walk.Scope, node: ir.Node, names: build.Names, log: Log) -> None:

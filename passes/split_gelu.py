@@ -40,11 +40,10 @@ class SplitGelu(Pass):
     def rewrite(self, model: ir.Model, context: Context) -> Rewrite:
         """Split; see the class."""
         log, stamp = Log(), {build.CREATED_BY: self.name}
-        for scope in walk.scopes(model):
-            for node in list(scope):
-                if node.op_type == "Gelu" and not node.domain and node.outputs[0].dtype == ir.DataType.FLOAT:
-                    _write(Parts(scope, node, context.names, stamp))
-                    log.did("Gelu became its parts", node)
+        for scope, node in walk.nodes_to_edit(model):
+            if node.op_type == "Gelu" and not node.domain and node.outputs[0].dtype == ir.DataType.FLOAT:
+                _write(Parts(scope, node, context.names, stamp))
+                log.did("Gelu became its parts", node)
         return log.result()
 
 

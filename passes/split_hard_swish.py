@@ -35,11 +35,10 @@ class SplitHardSwish(SelectivePass):
     def rewrite(self, model: ir.Model, context: Context) -> Rewrite:
         """Split; see the class."""
         log, stamp = Log(), {build.CREATED_BY: self.name}
-        for scope in walk.scopes(model):
-            for node in list(scope):
-                if node.op_type == "HardSwish" and not node.domain and not self.stays_float(node):
-                    _split(scope, node, context.names, stamp)
-                    log.did("HardSwish became HardSigmoid and Mul", node)
+        for scope, node in walk.nodes_to_edit(model):
+            if node.op_type == "HardSwish" and not node.domain and not self.stays_float(node):
+                _split(scope, node, context.names, stamp)
+                log.did("HardSwish became HardSigmoid and Mul", node)
         return log.result()
 
 

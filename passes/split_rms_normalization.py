@@ -37,14 +37,13 @@ class SplitRmsNormalization(Pass):
     def rewrite(self, model: ir.Model, context: Context) -> Rewrite:
         """Split; see the class."""
         log, stamp = Log(), {build.CREATED_BY: self.name}
-        for scope in walk.scopes(model):
-            for node in list(scope):
-                if node.op_type != "RMSNormalization" or node.domain or node.outputs[0].dtype != ir.DataType.FLOAT:
-                    continue
-                axes = _axes(node)
-                if axes:
-                    _write(Parts(scope, node, context.names, stamp), axes)
-                    log.did("RMSNormalization became its parts", node)
+        for scope, node in walk.nodes_to_edit(model):
+            if node.op_type != "RMSNormalization" or node.domain or node.outputs[0].dtype != ir.DataType.FLOAT:
+                continue
+            axes = _axes(node)
+            if axes:
+                _write(Parts(scope, node, context.names, stamp), axes)
+                log.did("RMSNormalization became its parts", node)
         return log.result()
 
 

@@ -35,12 +35,11 @@ class SplitSum(SelectivePass):
     def rewrite(self, model: ir.Model, context: Context) -> Rewrite:
         """Split; see the class."""
         log, stamp = Log(), {build.CREATED_BY: self.name}
-        for scope in walk.scopes(model):
-            for node in list(scope):
-                if node.op_type != "Sum" or node.domain or self.stays_float(node) or None in node.inputs:
-                    continue
-                made = _split(scope, node, context.names, stamp)
-                log.did(f"Sum became {made} Add" if made else "Sum of one tensor became Identity", node)
+        for scope, node in walk.nodes_to_edit(model):
+            if node.op_type != "Sum" or node.domain or self.stays_float(node) or None in node.inputs:
+                continue
+            made = _split(scope, node, context.names, stamp)
+            log.did(f"Sum became {made} Add" if made else "Sum of one tensor became Identity", node)
         return log.result()
 
 

@@ -54,6 +54,13 @@ def nodes(model: ir.Model) -> Iterator[ir.Node]:
         yield from scope
 
 
+def nodes_to_edit(model: ir.Model) -> Iterator[tuple[Scope, ir.Node]]:
+    """Every node of every scope, with its scope; nodes that are inserted into the scope meanwhile are not visited."""
+    for scope in scopes(model):
+        for node in list(scope):
+            yield scope, node
+
+
 def outputs(nodes: Iterable[ir.Node]) -> Iterator[ir.Value]:
     """Every output of `nodes`, in their order; the nodes of a graph are the graph itself."""
     for node in nodes:

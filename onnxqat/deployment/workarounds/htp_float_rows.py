@@ -39,12 +39,11 @@ class HtpFloatRows(Pass):
     def rewrite(self, model: ir.Model, context: Context) -> Rewrite:
         """Write the layers anew; see the class."""
         log = Log()
-        for scope in walk.scopes(model):
-            for node in list(scope):
-                if _spread(scope, node, context.names):
-                    log.did("a float layer on rows became a MatMul and an Add of all axes", node)
-                elif _widen(scope, node, context.names):
-                    log.did("the bias of a float layer has as many axes as its result", node)
+        for scope, node in walk.nodes_to_edit(model):
+            if _spread(scope, node, context.names):
+                log.did("a float layer on rows became a MatMul and an Add of all axes", node)
+            elif _widen(scope, node, context.names):
+                log.did("the bias of a float layer has as many axes as its result", node)
         if log.changed:
             edit.remove_unused(model)
         return log.result()

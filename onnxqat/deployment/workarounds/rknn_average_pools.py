@@ -33,13 +33,12 @@ class RknnAveragePools(Pass):
     def rewrite(self, model: ir.Model, context: Context) -> Rewrite:
         """Cut in front of each pool; see the class."""
         log, inferred = Log(), Inferred(model)
-        for scope in walk.scopes(model):
-            for node in list(scope):
-                maker = pair.dequantize_of(node.inputs[0]) if node.op_type == "AveragePool" else None
-                ends = None if maker is None else _reach(node, inferred.shape(node.inputs[0]))
-                if maker is not None and ends is not None:
-                    _cut(scope, node, maker, ends, context.names)
-                    log.did("the border that no window of a pool reaches was cut off", node)
+        for scope, node in walk.nodes_to_edit(model):
+            maker = pair.dequantize_of(node.inputs[0]) if node.op_type == "AveragePool" else None
+            ends = None if maker is None else _reach(node, inferred.shape(node.inputs[0]))
+            if maker is not None and ends is not None:
+                _cut(scope, node, maker, ends, context.names)
+                log.did("the border that no window of a pool reaches was cut off", node)
         return log.result()
 
 

@@ -29,11 +29,10 @@ class RknnFourAxes(Pass):
     def rewrite(self, model: ir.Model, context: Context) -> Rewrite:
         """Add the axis; see the class."""
         log = Log()
-        for scope in walk.scopes(model):
-            for node in list(scope):
-                if _is_of_three(node):
-                    _widen(scope, node, context.names)
-                    log.did(f"a {node.op_type} of three axes works on four", node)
+        for scope, node in walk.nodes_to_edit(model):
+            if _is_of_three(node):
+                _widen(scope, node, context.names)
+                log.did(f"a {node.op_type} of three axes works on four", node)
         return log.result()
 
 

@@ -36,13 +36,12 @@ class RknnLinearLayers(Pass):
     def rewrite(self, model: ir.Model, context: Context) -> Rewrite:
         """Make the convolutions; see the class."""
         log = Log()
-        for scope in walk.scopes(model):
-            for node in list(scope):
-                shape = _rows(node)
-                kernel = None if shape is None else _kernel(scope, node, context.names)
-                if shape is not None and kernel is not None:
-                    _convolve(scope, node, shape, kernel, context.names)
-                    log.did(f"a {node.op_type} of rows became a Conv of 1 x 1", node)
+        for scope, node in walk.nodes_to_edit(model):
+            shape = _rows(node)
+            kernel = None if shape is None else _kernel(scope, node, context.names)
+            if shape is not None and kernel is not None:
+                _convolve(scope, node, shape, kernel, context.names)
+                log.did(f"a {node.op_type} of rows became a Conv of 1 x 1", node)
         if log.changed:
             edit.remove_unused(model)
         return log.result()

@@ -45,13 +45,12 @@ class RknnLongStrides(Pass):
     def rewrite(self, model: ir.Model, context: Context) -> Rewrite:
         """Make blocks; see the class."""
         log = Log()
-        for scope in walk.scopes(model):
-            for node in list(scope):
-                places = _places(node)
-                weight = None if places is None else stored_weight.of(node.inputs[1])
-                if places is not None and weight is not None and weight.axis in (None, 0):
-                    _on_blocks(scope, node, places, weight, context.names)
-                    log.did("a Conv with a stride of 8 or more works on blocks", node)
+        for scope, node in walk.nodes_to_edit(model):
+            places = _places(node)
+            weight = None if places is None else stored_weight.of(node.inputs[1])
+            if places is not None and weight is not None and weight.axis in (None, 0):
+                _on_blocks(scope, node, places, weight, context.names)
+                log.did("a Conv with a stride of 8 or more works on blocks", node)
         if log.changed:
             edit.remove_unused(model)
         return log.result()

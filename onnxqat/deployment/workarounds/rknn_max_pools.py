@@ -38,12 +38,11 @@ class RknnMaxPools(Pass):
     def rewrite(self, model: ir.Model, context: Context) -> Rewrite:
         """Take each wide pool apart; see the class."""
         log = Log()
-        for scope in walk.scopes(model):
-            for node in list(scope):
-                pools = _pools(node)
-                if pools:
-                    _split(scope, node, pools, context.names)
-                    log.did("a MaxPool became several smaller ones", node)
+        for scope, node in walk.nodes_to_edit(model):
+            pools = _pools(node)
+            if pools:
+                _split(scope, node, pools, context.names)
+                log.did("a MaxPool became several smaller ones", node)
         return log.result()
 
 

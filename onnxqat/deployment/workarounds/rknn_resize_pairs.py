@@ -30,14 +30,13 @@ class RknnResizePairs(Pass):
     def rewrite(self, model: ir.Model, context: Context) -> Rewrite:
         """Insert the pairs; see the class."""
         log = Log()
-        for scope in walk.scopes(model):
-            for node in list(scope):
-                if node.op_type != "Resize" or node.domain:
-                    continue
-                source, maker = node.inputs[0], pair.dequantize_of(node.inputs[0])
-                if source is None or maker is None or query.reads(source) < 2:
-                    continue
-                name = f"{node.name or node.outputs[0].name}_own"
-                node.replace_input_with(0, pair.insert(scope, node, source, maker, context.names, name))
-                log.did("a Resize got a pair of its own", node)
+        for scope, node in walk.nodes_to_edit(model):
+            if node.op_type != "Resize" or node.domain:
+                continue
+            source, maker = node.inputs[0], pair.dequantize_of(node.inputs[0])
+            if source is None or maker is None or query.reads(source) < 2:
+                continue
+            name = f"{node.name or node.outputs[0].name}_own"
+            node.replace_input_with(0, pair.insert(scope, node, source, maker, context.names, name))
+            log.did("a Resize got a pair of its own", node)
         return log.result()

@@ -38,12 +38,11 @@ class RknnSixAxes(Pass):
     def rewrite(self, model: ir.Model, context: Context) -> Rewrite:
         """Make axes one; see the class."""
         log = Log()
-        for scope in walk.scopes(model):
-            for node in list(scope):
-                shapes = _merged(node)
-                if shapes is not None:
-                    _flatten(scope, node, shapes, context.names)
-                    log.did(f"{node.op_type} of six axes and more works on fewer", node)
+        for scope, node in walk.nodes_to_edit(model):
+            shapes = _merged(node)
+            if shapes is not None:
+                _flatten(scope, node, shapes, context.names)
+                log.did(f"{node.op_type} of six axes and more works on fewer", node)
         if log.changed:
             edit.remove_unused(model)
         return log.result()
