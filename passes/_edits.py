@@ -60,6 +60,14 @@ def absorb(node: ir.Node, source: ir.Value) -> None:
     source.metadata_props.update(output.metadata_props)
 
 
+def replace(node: ir.Node, made: ir.Value) -> None:
+    """Remove `node`; readers, graph output and metadata of its first output go over to `made`, which has a name already."""
+    output = node.outputs[0]
+    made.metadata_props.update(output.metadata_props)
+    output.replace_all_uses_with(made, replace_graph_outputs=True)
+    walk.scope_of(node).remove(node, safe=True)
+
+
 def as_gemm(scope: walk.Scope, matmul: ir.Node, stamp: dict[str, str]) -> ir.Node:
     """Replace a MatMul of two matrices by a Gemm, which has a bias; the node and its output keep their names."""
     output = matmul.outputs[0]
@@ -109,6 +117,14 @@ def drop_unused(value: ir.Value | None) -> None:
             producer.graph.remove(producer, safe=True)
     elif value.is_initializer() and value.graph is not None and value.name is not None:
         value.graph.initializers.pop(value.name)
+
+
+def remove_with_constants(node: ir.Node) -> None:
+    """Remove `node`, which nothing reads any more, and the constants that only it read."""
+    inputs = list(node.inputs)
+    walk.scope_of(node).remove(node, safe=True)
+    for value in inputs:
+        drop_unused(value)
 
 
 def replace_by_constant(value: ir.Value, data: ir.TensorProtocol, graph: ir.Graph) -> None:

@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from onnxqat.graph import build, edit, linear, query, walk
 from onnxqat.passes import _layer_channels as layers
-from onnxqat.passes._edits import drop_unused, exchange_constant
+from onnxqat.passes._edits import exchange_constant, remove_with_constants
 from onnxqat.passes._inference import Inferred
 from onnxqat.placement.fusion_chains import clip_bounds
 
@@ -337,9 +337,6 @@ def _bound_by_channel(
     for step in steps:
         link.scope.insert_before(node, step)
     edit.rewire(output.uses(), made)
-    unused = list(node.inputs)
-    link.scope.remove(node, safe=True)
-    for value in unused:
-        drop_unused(value)
+    remove_with_constants(node)
     name, output.name = output.name, None
     made.name = name

@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from onnxqat.graph import build, qdq, query, walk
 from onnxqat.graph.quantizer import Quantizer
-from onnxqat.passes._edits import drop_unused
+from onnxqat.passes._edits import drop_unused, remove_with_constants
 from onnxqat.passes._forms import float_name
 from onnxqat.types import QParams
 
@@ -55,12 +55,8 @@ def exchange(
 def drop(quantizer: Quantizer) -> None:
     """Remove the nodes of a quantizer that nothing reads any more, and their constants."""
     for node in reversed(quantizer.nodes):
-        if any(map(query.is_used, node.outputs)):
-            continue
-        inputs = list(node.inputs)
-        walk.scope_of(node).remove(node, safe=True)
-        for value in inputs:
-            drop_unused(value)
+        if not any(map(query.is_used, node.outputs)):
+            remove_with_constants(node)
 
 
 def _is_private(layer: ir.Node, weight: Quantizer) -> bool:

@@ -13,7 +13,7 @@ from onnxqat.graph.qdq import QUANT_MAX, QUANT_MIN
 from onnxqat.graph.quantizer import Quantizer
 from onnxqat.passes import _opset
 from onnxqat.passes._base import Context, Pass, Rewrite
-from onnxqat.passes._edits import Log, drop_unused, scope_map
+from onnxqat.passes._edits import Log, drop_unused, remove_with_constants, scope_map
 from onnxqat.passes._forms import TENSOR, dequantized, float_name, is_float32
 from onnxqat.passes._setting import Setting
 
@@ -117,8 +117,5 @@ class DeployForm(Pass):
         node.outputs[0].name = None
         constant = build.constant(scopes[id(node.graph)], name, values, before=node)
         edit.rewire(node.outputs[0].uses(), constant)
-        inputs = list(node.inputs)
-        walk.scope_of(node).remove(node, safe=True)
-        for value in inputs:
-            drop_unused(value)
+        remove_with_constants(node)
         return True

@@ -8,7 +8,7 @@ import onnx_ir as ir
 from onnxqat.graph import build, edit, qdq, query, walk
 from onnxqat.graph.quantizer import Quantizer
 from onnxqat.passes._base import Context, Pass, Rewrite
-from onnxqat.passes._edits import Log, drop_unused, scope_map
+from onnxqat.passes._edits import Log, remove_with_constants, scope_map
 from onnxqat.passes._setting import Setting
 
 
@@ -50,11 +50,8 @@ class GatherCodes(Pass):
             for user in users:
                 _move(user, quantizer.input, scale, context.names)
             for node in quantizer.dequantize:
-                if not query.reads(node.outputs[0]) and not node.outputs[0].is_graph_output():
-                    inputs = list(node.inputs)
-                    walk.scope_of(node).remove(node, safe=True)
-                    for value in inputs:
-                        drop_unused(value)
+                if not query.is_used(node.outputs[0]):
+                    remove_with_constants(node)
             log.did("rows of a table are picked as codes", *users)
         return log.result()
 

@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from onnxqat.graph import build, query, walk
 from onnxqat.passes._base import Context, Pass, Rewrite
-from onnxqat.passes._edits import Log, exchange_constant
+from onnxqat.passes._edits import Log, exchange_constant, replace
 from onnxqat.passes._selective import SelectivePass
 from onnxqat.passes._setting import Setting
 
@@ -78,6 +78,4 @@ def _split(scope: walk.Scope, node: ir.Node, names: build.Names, stamp: dict[str
             shape=shape,
         )
         scope.insert_before(node, last)
-    last.outputs[0].metadata_props.update(output.metadata_props)
-    output.replace_all_uses_with(last.outputs[0], replace_graph_outputs=True)
-    scope.remove(node, safe=True)
+    replace(node, last.outputs[0])

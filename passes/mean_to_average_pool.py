@@ -7,7 +7,7 @@ import onnx_ir as ir
 from onnxqat.analysis import grouped_nodes
 from onnxqat.graph import build, query, walk
 from onnxqat.passes._base import Context, Pass, Rewrite
-from onnxqat.passes._edits import Log
+from onnxqat.passes._edits import Log, replace
 from onnxqat.passes._selective import SelectivePass
 from onnxqat.passes._setting import Setting
 
@@ -80,6 +80,4 @@ def _pool(scope: ir.Graph, node: ir.Node, names: build.Names, stamp: dict[str, s
         )
         scope.insert_before(node, made)
     made.metadata_props.update(node.metadata_props)
-    made.outputs[0].metadata_props.update(output.metadata_props)
-    output.replace_all_uses_with(made.outputs[0], replace_graph_outputs=True)
-    scope.remove(node, safe=True)
+    replace(node, made.outputs[0])

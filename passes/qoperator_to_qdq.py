@@ -10,7 +10,7 @@ import onnx_ir as ir
 from onnxqat import numerics
 from onnxqat.graph import build, data_movement, edit, qdq, quantized_forms, query, scale_defects, walk
 from onnxqat.passes._base import Context, Pass, Rewrite
-from onnxqat.passes._edits import Log, drop_unused
+from onnxqat.passes._edits import Log, remove_with_constants
 from onnxqat.passes._inference import Inferred
 from onnxqat.passes._qoperator_rules import FORMS, Form, Operand, RankOf
 from onnxqat.passes.raise_opset import RaiseOpset
@@ -249,13 +249,10 @@ class _Scope:
         return made.outputs[0]
 
     def _replace(self, node: ir.Node, old: ir.Value, new: ir.Value) -> None:
-        spent = list(node.inputs)
         if new.type is None:
             new.type = old.type
         old.replace_all_uses_with(new, replace_graph_outputs=True)
-        self.scope.remove(node, safe=True)
-        for value in spent:
-            drop_unused(value)
+        remove_with_constants(node)
 
     def _move(self, node: ir.Node) -> None:
         """Data movement on codes: the operator moves the floats, and its results are quantized on the same grid."""

@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from onnxqat.graph import build, walk
 from onnxqat.passes._base import Context, Pass, Rewrite
-from onnxqat.passes._edits import Log
+from onnxqat.passes._edits import Log, replace
 from onnxqat.passes._selective import SelectivePass
 from onnxqat.passes._setting import Setting
 
@@ -63,6 +63,4 @@ def _split(scope: walk.Scope, node: ir.Node, names: build.Names, stamp: dict[str
     product.metadata_props.update(node.metadata_props)
     for made in (gate, product):
         scope.insert_before(node, made)
-    product.outputs[0].metadata_props.update(output.metadata_props)
-    output.replace_all_uses_with(product.outputs[0], replace_graph_outputs=True)
-    scope.remove(node, safe=True)
+    replace(node, product.outputs[0])

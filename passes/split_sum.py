@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from onnxqat.graph import build, query, walk
 from onnxqat.passes._base import Context, Pass, Rewrite
-from onnxqat.passes._edits import Log
+from onnxqat.passes._edits import Log, replace
 from onnxqat.passes._selective import SelectivePass
 from onnxqat.passes._setting import Setting
 
@@ -72,7 +72,5 @@ def _split(scope: walk.Scope, node: ir.Node, names: build.Names, stamp: dict[str
     maker = total.producer()
     assert maker is not None
     maker.metadata_props.update(node.metadata_props)
-    total.metadata_props.update(output.metadata_props)
-    output.replace_all_uses_with(total, replace_graph_outputs=True)
-    scope.remove(node, safe=True)
+    replace(node, total)
     return len(others)
