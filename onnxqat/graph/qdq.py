@@ -47,6 +47,11 @@ def is_qdq(node: ir.Node | None) -> TypeGuard[ir.Node]:
     return is_quantize(node) or is_dequantize(node)
 
 
+def is_of_quantizer(node: ir.Node) -> bool:
+    """Check whether `node` is part of a quantizer: QuantizeLinear, DequantizeLinear or a Clip between the two."""
+    return is_qdq(node) or (node.op_type == "Clip" and is_quantize(query.producer(node.inputs[0])))
+
+
 def is_quantized(model: ir.Model) -> bool:
     """Check whether any scope holds a QuantizeLinear or DequantizeLinear."""
     return any(map(is_qdq, walk.nodes(model)))

@@ -18,12 +18,11 @@ import onnx_ir as ir
 from onnxqat.analysis import dataflow, residual_streams
 from onnxqat.backends import group_rules
 from onnxqat.backends.schema import Backend, OpRow
-from onnxqat.graph import batchnorm, query, walk
+from onnxqat.graph import batchnorm, qdq, query, walk
 from onnxqat.placement import (
     biases,
     claims,
     elementwise,
-    existing_quantizers,
     float_reasons,
     fusion_chains,
     propagation,
@@ -107,7 +106,7 @@ def plan(
 # ---------------------------------------------------------------- rows
 def _visit(draft: PlanBuilder, node: ir.Node) -> None:
     """Plan one node: float with a reason, or the specs of inputs, outputs and bias, and what they share."""
-    if node in draft.fused or existing_quantizers.is_of_quantizer(node) or batchnorm.is_kept(node):
+    if node in draft.fused or qdq.is_of_quantizer(node) or batchnorm.is_kept(node):
         return
     row, key = draft.row(node)
     if row is None:
@@ -170,7 +169,7 @@ def _leave_scope(draft: PlanBuilder, scope: walk.Scope) -> None:
     kind = f"the body of {query.label(holder)}" if holder is not None else "a model-local function"
     for node in scope:
         row, _ = draft.row(node)
-        if row is not None and not existing_quantizers.is_of_quantizer(node):
+        if row is not None and not qdq.is_of_quantizer(node):
             reason = draft.selection.reason(node) or f"placement does not reach into {kind} ({scope.name})"
             draft.float_nodes.append((query.label(node), reason))
 

@@ -12,7 +12,6 @@ from onnxqat.analysis import dataflow
 from onnxqat.backends.schema import Backend, OpRow, TypeRow
 from onnxqat.graph import qdq, query
 from onnxqat.graph.quantizer import Quantizer
-from onnxqat.placement import existing_quantizers
 from onnxqat.types import STORAGE, QParams, first_opset
 
 ROUNDING = 1e-6
@@ -46,7 +45,7 @@ class _File:
         for node in self.model.graph:
             if any(v.dtype not in (None, ir.DataType.FLOAT) for v in node.outputs):
                 continue  # shapes and indices
-            if not existing_quantizers.is_of_quantizer(node) and query.label(node) not in self.left_float:
+            if not qdq.is_of_quantizer(node) and query.label(node) not in self.left_float:
                 row, passes = self._row(node), self._passes(node)
                 if row is not None:
                     yield from (f"{query.label(node)} ({node.op_type}): {text}" for text in self._node(node, row))

@@ -17,7 +17,6 @@ from onnxqat.analysis import dataflow
 from onnxqat.from_torch.export import export
 from onnxqat.graph import io, qdq, shapes
 from onnxqat.insertion.insert import InsertResult, insert_qdq
-from onnxqat.placement import existing_quantizers
 from tests.from_torch.modules import Call
 
 IMAGE, SIGNAL, ROWS_OF_8, SEQUENCE, TOKENS = (4, 8, 8), (4, 9), (4, 8), (6, 4), (5,)
@@ -241,7 +240,7 @@ def treatment(title: str, backend: str) -> str:
     result = quantized(title, backend)
     model = io.load(result.model)
     left = {name for name, _ in result.plan.float_nodes}
-    nodes = [n for n in _data_nodes(model) if not existing_quantizers.is_of_quantizer(n)]
+    nodes = [n for n in _data_nodes(model) if not qdq.is_of_quantizer(n)]
     float_ones = dict.fromkeys(n.op_type for n in nodes if n.name in left or not _near_a_pair(n))
     others = ", ".join(dict.fromkeys(n.op_type for n in nodes if n.op_type not in float_ones))
     return "; ".join(part for part in (others, f"float: {', '.join(float_ones)}" if float_ones else "") if part) or "-"
