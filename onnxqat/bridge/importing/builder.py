@@ -36,8 +36,7 @@ class Builder:
     Args:
         store: tensors of the module.
         opsets: versions that hold in this scope.
-        finish: rewrites the finished graph of a scope in place (:mod:`onnxqat.bridge.importing.graph_rewrites`); its
-            rules know the lowerings, which know this module.
+        finish: rewrites the finished graph of a scope in place; its rules know the lowerings, which know this module.
         parent: the builder of the enclosing scope, for a subgraph.
         path: of the module of this scope in its parent's, empty for the outermost.
     """

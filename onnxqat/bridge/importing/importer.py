@@ -21,8 +21,8 @@ from onnxqat.bridge import module as modules
 from onnxqat.bridge.export import packed_weights
 from onnxqat.bridge.export.seen_samples import SeenSamples
 from onnxqat.bridge.folded_batchnorm import FoldedBatchNorms
-from onnxqat.bridge.functional import unsigned_types
-from onnxqat.bridge.importing import element_types, frozen_constants, functions, graph_rewrites, inference, names
+from onnxqat.bridge.functional import onnxruntime_sigmoid, unsigned_types
+from onnxqat.bridge.importing import element_types, frozen_constants, functions, fusion, inference, names
 from onnxqat.bridge.importing.builder import Builder, Lowered, NodeView, RefusedError, Store
 from onnxqat.bridge.importing.values import Const
 from onnxqat.bridge.integer.find import compute_in_integers
@@ -129,6 +129,12 @@ def _stands_for_call(node: ir.Node) -> bool:
     return calls.FUNCTION in node.metadata_props
 
 
+def _finish(builder: Builder) -> None:
+    """Rewrite the graph of a scope, whose output is set, in place: single nodes first, then groups of nodes."""
+    onnxruntime_sigmoid.follow_onnxruntime(builder)
+    fusion.fuse(builder)
+
+
 class _Importer:
     """One import: collects what is unsupported and builds scope after scope."""
 
@@ -144,7 +150,7 @@ class _Importer:
         """Build the main graph and wrap it."""
         self._check_operators()
         graph = self.model.graph
-        builder = Builder(self.store, dict(self.model.opset_imports), graph_rewrites.finish)
+        builder = Builder(self.store, dict(self.model.opset_imports), _finish)
         inputs = [v for v in graph.inputs if v.name not in graph.initializers]
         for value in inputs:
             builder.define(value, builder.placeholder(str(value.name or "")))
@@ -160,7 +166,7 @@ class _Importer:
                 raise
         self._raise_refused()
         builder.graph.output(results[0] if len(results) == 1 else tuple(results))
-        graph_rewrites.finish(builder)
+        _finish(builder)
         self.quantizers.tie_scales()
         attributes = {
             "input_names": tuple(str(v.name) for v in inputs),
