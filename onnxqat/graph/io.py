@@ -18,20 +18,9 @@ import onnx_ir as ir
 
 from onnxqat import discover
 from onnxqat.errors import ModelError
-from onnxqat.graph import (
-    bundles,
-    calls,
-    files_read,
-    graphsurgeon,
-    inference,
-    omitted,
-    order,
-    overloads,
-    query,
-    stated,
-    text,
-)
+from onnxqat.graph import calls, files_read, graphsurgeon, inference, omitted, order, query, stated, text
 from onnxqat.graph.atomic import check_writable, write_atomic
+from onnxqat.graph.bundles import outside
 from onnxqat.graph.external import check_external_data, check_held, has_external_data, needed_bytes, tensors
 from onnxqat.graph.saving import PROTOBUF_LIMIT, save, to_proto
 
@@ -111,7 +100,7 @@ def _load(source: ModelSource) -> ir.Model:
                 "model-invalid", "the model: its nodes are out of order", hint="call model.graph.sort() first"
             )
         check_held(source)
-        return overloads.drop(source.clone())
+        return _without_shadowed(source.clone())
     if isinstance(source, onnx.ModelProto):
         copy = onnx.ModelProto()
         copy.CopyFrom(source)
@@ -192,7 +181,19 @@ def _from_proto(proto: onnx.ModelProto, name: str, path: Path | None) -> ir.Mode
     if path is not None:
         for graph in model.graphs():
             ir.external_data.set_base_dir(graph, path.parent)
-    return overloads.drop(stated.correct(model))
+    return _without_shadowed(stated.correct(model))
+
+
+def _without_shadowed(model: ir.Model) -> ir.Model:
+    """Take functions with the name of an ONNX operator of the imported opset out of `model`.
+
+    ONNX leaves to runtimes which of the two is meant, and onnxruntime takes the operator.
+    """
+    for domain, op_type, overload in list(model.functions):
+        version = model.opset_imports.get(domain)
+        if not overload and version is not None and onnx.defs.has(op_type, version, domain):
+            del model.functions[domain, op_type, overload]
+    return model
 
 
 def _put_in_order(proto: onnx.ModelProto, name: str) -> None:
@@ -397,7 +398,7 @@ def give_back(
         suffix: of the file beside the path `source` that is written where `output` is None.
     """
     if output is None and suffix is not None and isinstance(source, (str, os.PathLike)):
-        output = bundles.outside(source).with_suffix(suffix)
+        output = outside(source).with_suffix(suffix)
     written = save(model, output) if output is not None else None
     return written if isinstance(source, (str, os.PathLike)) else like(source, model)
 
