@@ -85,9 +85,7 @@ class HandoffReport(Displayed):
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON: infinite and undefined numbers are null."""
-        found: dict[str, Any] = {"passed": self.passed}
-        found.update(plain(self))
-        return found
+        return {"passed": self.passed, **plain(self)}
 
 
 def coverage(nodes: Iterable[NodeResult]) -> tuple[Coverage, ...]:

@@ -52,7 +52,10 @@ def equalize(
     choices = [c for c in choices if c.asked or (data is not None and (compares or not _method(c).tried))]
     repeatable = data is not None and data.repeatable
     ranges = ChannelRanges(model, data if repeatable else None)
-    runs = [(choice, _method(choice), _situation(model, table, chosen, ranges, choice)) for choice in choices]
+    runs = [
+        (choice, _method(choice), Situation(model, table, chosen, ranges, choice.asked, choice.value))
+        for choice in choices
+    ]
     wanted = {choice.name: method.tensors(situation) for choice, method, situation in runs}
     for choice, method, _ in runs:
         ranges.want(wanted[choice.name], every_sample=method.every_sample, rows=method.rows)
@@ -80,12 +83,6 @@ def _method(choice: Choice) -> Method:
     made = discover.load(METHODS, choice.name).Method()
     assert isinstance(made, Method)
     return made
-
-
-def _situation(
-    model: ir.Model, table: Backend, chosen: NodeSelection, ranges: ChannelRanges, choice: Choice
-) -> Situation:
-    return Situation(model, table, chosen, ranges, choice.asked, choice.value)
 
 
 class _Comparison:

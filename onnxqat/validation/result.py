@@ -131,9 +131,7 @@ class ValidationReport(Displayed):
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON: infinite and undefined numbers are null."""
-        found: dict[str, Any] = {"passed": self.passed}
-        found.update(plain(self))
-        return found
+        return {"passed": self.passed, **plain(self)}
 
 
 def broken(outputs: tuple[Comparison, ...], quantizers: tuple[QuantizerParity, ...], float_bad: int) -> list[str]:
