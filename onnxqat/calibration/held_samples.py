@@ -16,7 +16,7 @@ FEWEST = 4
 """Held-out samples without which nothing can be told."""
 
 LARGEST_SHARE = 3
-"""One sample in so many is held out at most, for :data:`FEWEST` of few: rounding learns the others by heart."""
+"""One sample in so many is held out at most, for :data:`FEWEST` of few: rounding overfits the others."""
 
 
 def split(data: Data) -> tuple[Data, list[Feeds]]:

@@ -16,13 +16,12 @@ from onnxqat.verdict import Verdict
 _LINES = 10
 
 
-def from_model_report(content: schema.ModelReport, *, files: Sequence[str] = (), next_command: str = "") -> Report:
+def from_model_report(content: schema.ModelReport, *, files: Sequence[str] = ()) -> Report:
     """Build the report that the terminal shows.
 
     Args:
         content: the data model.
         files: what was written.
-        next_command: what to run now.
     """
     verdicts = tuple(Verdict(j.name, j.status, j.reason, j.remedy) for j in content.judgements)
     left = tuple(LeftFloat(node.name, node.reason) for node in content.nodes if node.reason)
@@ -34,7 +33,6 @@ def from_model_report(content: schema.ModelReport, *, files: Sequence[str] = (),
         remarks=tuple(Remark(text, source="report") for text in content.remarks),
         files=tuple(files),
         left_float=left if content.quantizers else None,
-        next_command=next_command,
         verdicts=verdicts,
         details={"joined": content.sources},
     )

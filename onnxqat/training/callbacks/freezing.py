@@ -1,4 +1,4 @@
-"""Iterative freezing: a weight that keeps hopping between two codes is held at the one that it was at most.
+"""Iterative freezing: a weight that keeps hopping between two codes is held at the code that it had most often.
 
 Nagel et al., "Overcoming Oscillations in Quantization-Aware Training", ICML 2022, section 4.2 and algorithm 1.
 """

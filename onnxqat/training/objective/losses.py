@@ -52,7 +52,7 @@ class Loss:
     Attributes:
         alpha: weight of the teacher, 0 to 1.
         temperature: T of the KL divergence. At 1 a confident teacher says little more than its class, and a hundred
-            samples are learned by heart.
+            samples are overfitted.
         distance: how far student and teacher are apart.
         outputs: what a classifier's output is; ``"probabilities"`` for a model that ends in Softmax.
         teacher_outputs: the same of the teacher; None: as `outputs`.

@@ -9,7 +9,7 @@ STEPS = 400
 """Steps of a run whose length is not given: a calibrated network gains most of what it can gain by then."""
 
 MOST_EPOCHS = 20
-"""Passes over the data in such a run: more of them learn a hundred samples by heart."""
+"""Passes over the data in such a run: more of them overfit a hundred samples."""
 
 MOST_SAMPLES = 5000
 """Samples that such a run computes, repeated ones counted each time, unless one pass has more: minutes on a CPU."""
