@@ -54,3 +54,15 @@ def test_masks_of_infinity_have_no_other_ranges(model: ir.Model) -> None:
     known = runner.calibrate(model, {"x": SPEC, "y": SPEC}, source)
     assert known.infinite == {"x"}
     assert ranges.observe(model, {"x": SPEC, "y": SPEC}, source, known).keys() == {"y"}
+
+
+def test_tensors_of_one_scale_may_have_counted_for_unlike_grids(model: ir.Model) -> None:
+    values = np.random.default_rng(0).standard_normal((64, 50)).astype(np.float32)
+    source = data.open_data([values], inputs.of_graph(model.graph))
+    signed = dataclasses.replace(SPEC, qtype=QType.of(8, signed=True), symmetric=True)
+    unlike = ranges.observe(model, {"x": signed, "y": SPEC}, source, runner.Observed({}, (), 0))
+    alike = ranges.observe(model, {"x": signed, "y": signed}, source, runner.Observed({}, (), 0))
+    tied = {"x": signed, "y": signed}
+    found, wanted = (dict(ranges.of_activations(tied, observers)) for observers in (unlike, alike))
+    assert found.keys() == wanted.keys() == {*ranges.CANDIDATES}
+    assert all(found[name].same(wanted[name]) for name in found)

@@ -30,7 +30,12 @@ class Observer(HistogramObserver):
             raise ValueError(f"a percentile of {percentile}; it must be over 50 and at most 100")
         super().__init__(spec)
         self.percentile = percentile
-        self.two_sided = not spec.symmetric if two_sided is None else two_sided
+        self._two_sided = two_sided
+
+    @property
+    def two_sided(self) -> bool:
+        """Check whether half of the rest is cut at each end: by default as the spec of now asks, which `for_spec` changes."""
+        return not self.spec.symmetric if self._two_sided is None else self._two_sided
 
     def _clipped(self) -> tuple[FloatArray, FloatArray]:
         rest = 1 - self.percentile / 100
