@@ -59,7 +59,8 @@ class TypeRow(_Row):
     saturates for larger weights; with `saturates` in its place, all codes are used, and only channels in which that can
     happen get a larger scale. A bias has `derive: in0*in1`: int32 codes with the product of its node's input
     scales, or with ``dtype: float`` float values on that grid; its `bits` are what the accumulator takes of the codes.
-    With granularity ``block``, each `block` elements along the axis have a scale. `unsigned` gives activations that
+    With granularity ``block``, each `block` elements along the axis have a scale; with `whole_blocks` the compiler
+    refuses a weight whose last block is not full, and its node stays float. `unsigned` gives activations that
     cannot be negative a signed type's unsigned twin.
     """
 
@@ -67,6 +68,7 @@ class TypeRow(_Row):
     symmetric: bool = True
     granularity: Literal["tensor", "channel", "block"] = "tensor"
     block: int | None = None
+    whole_blocks: bool = False
     unsigned: bool = False
     bits: int | None = None
     qrange: tuple[int, int] | None = None

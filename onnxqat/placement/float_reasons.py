@@ -12,6 +12,7 @@ from onnxqat.backends.schema import OpRow, Slot
 from onnxqat.graph import qdq, query
 from onnxqat.ops import operators as ops
 from onnxqat.placement.plan_builder import PlanBuilder
+from onnxqat.placement.tensor_specs import channel_axis
 from onnxqat.types import Remark
 
 
@@ -123,8 +124,11 @@ def _of_input(draft: PlanBuilder, node: ir.Node, slot: Slot | None, index: int, 
         return f"input {index} carries a mask, which no scale fits beside numbers"
     if constant is None:
         return f"its weight {_producer_text(value)}" if node.op_type != "MatMul" and slot.axis is not None else None
-    if draft.backend.types[slot.use].granularity == "block" and constant.ndim != 2:
+    kind = draft.backend.types[slot.use]
+    if kind.granularity == "block" and constant.ndim != 2:
         return "only a weight with two axes is cut into blocks"
+    if kind.block and kind.whole_blocks and (rows := constant.shape[channel_axis(node, slot, value) or 0]) % kind.block:
+        return f"the target takes full blocks alone, and {rows} is no multiple of {kind.block}"
     if constant.size == 0:
         return f"constant {value.name!r} is empty"
     if draft.masks.masks(node, constant) or value.name in draft.masked:
