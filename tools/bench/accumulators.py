@@ -1,6 +1,7 @@
 """Widths of accumulators of real networks: proved for any input, in the ranges of data, and reached.
 
     python tools/bench/accumulators.py [--bits 8,8] [--images 200] [resnet20] [dscnn] [mobilenetv2] ...
+    python tools/bench/accumulators.py --minilm model.safetensors minilm
     python tools/bench/accumulators.py --onnxsim PYTHON resnet20
 
 One line a network, of the table's file for ``onnxruntime-cpu``. With ``--onnxsim`` the interpreter of an environment in
@@ -23,12 +24,16 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import _shared
 import integer_equality
+import integer_minilm
+import ptq_peers
 
 RUNS = _shared.ROOT / "runs" / "accumulators"
 NETWORKS = integer_equality.NETWORKS | {
     "resnet8": ("resnet8_cifar10_bn", "cifar10-raw"),
     "mobilenetv1": ("mobilenetv1_025_vww", "vww"),
 }
+
+Feeds = dict[str, np.ndarray]
 
 CERTIFY = """
 import json, re, sys
@@ -107,27 +112,43 @@ def compared(path: Path, python: str) -> dict[str, Any]:
     }
 
 
-def run(network: str, bits: str, images: int, python: str | None) -> dict[str, Any]:
+def given(network: str, samples: int, minilm: Path | None) -> tuple[Path, Feeds, Feeds]:
+    """The float file of a network, its calibration inputs, and those that its sums are counted on."""
+    from onnxqat.data.inputs import of_graph
+    from onnxqat.graph import io
+
+    if network == "minilm":
+        tokens = []
+        for split in ("train", "test"):
+            with np.load(_shared.scorer().DATA / f"stsb_{split}_minilm_tokens.npz") as archive:
+                tokens.append(integer_minilm.feeds(archive["ids"][:samples, 0]))
+        return ptq_peers.float_file(network, minilm), tokens[0], tokens[1]
+    model, task = NETWORKS[network]
+    source = _shared.MODELS / f"{model}.onnx"
+    name = of_graph(io.load(source).graph)[0].name
+    calibration, test = integer_equality.inputs(task, samples)
+    return source, {name: calibration}, {name: test}
+
+
+def run(network: str, bits: str, samples: int, python: str | None, minilm: Path | None) -> dict[str, Any]:
     """One line of the table."""
     import onnxqat
     from onnxqat.cli._options import parse_bits
-    from onnxqat.data.inputs import of_graph
-    from onnxqat.graph import io
     from onnxqat.placement.table_overrides import Overrides
 
-    model, task = NETWORKS[network]
-    source, made = _shared.MODELS / f"{model}.onnx", RUNS / f"{network}_{bits.replace(',', '_')}.qdq.onnx"
-    name = of_graph(io.load(source).graph)[0].name
-    calibration, test = integer_equality.inputs(task, images)
+    made = RUNS / f"{network}_{bits.replace(',', '_')}.qdq.onnx"
+    source, calibration, test = given(network, samples, minilm)
     if not made.exists():
         weight_bits, activation_bits = parse_bits(bits)
         overrides = Overrides(weight_bits=weight_bits, activation_bits=activation_bits)
-        onnxqat.insert_qdq(source, "onnxruntime-cpu", data={name: calibration}, output=made, overrides=overrides)
-    proof = onnxqat.prove(made, {name: test}, float_model=source, output=made.with_suffix(".json"), batch_size=10)
+        onnxqat.insert_qdq(source, "onnxruntime-cpu", data=calibration, output=made, overrides=overrides)
+    proof = onnxqat.prove(made, test, float_model=source, output=made.with_suffix(".json"), batch_size=10)
     measured = [layer.measured for layer in proof.layers if layer.measured is not None]
     widest = max(proof.layers, key=lambda layer: layer.proof.bits or 0).proof
-    row: dict[str, Any] = {"network": network, "bits": bits, "images": proof.samples, "layers": len(proof.layers)}
-    row |= {"any_input": proof.bits, "node": widest.node, "channel": widest.channel}
+    row: dict[str, Any] = {"network": network, "bits": bits, "samples": proof.samples, "layers": len(proof.layers)}
+    longest = [layer.proof.longest for layer in proof.layers if layer.proof.longest is not None]
+    row |= {"any_input": widest.bits, "node": widest.node, "channel": widest.channel}
+    row |= {"longest_in_32": min(longest)} if longest else {}
     row |= {"in_range": max(m.bits_in_range or 0 for m in measured), "on_data": max(m.bits for m in measured)}
     row |= {"beyond_16": sum(m.beyond[16] for m in measured), "sums": sum(m.sums for m in measured)}
     row |= {"fit_16": sum((layer.proof.bits or 64) <= 16 for layer in proof.layers), "unproved": len(proof.unproved)}
@@ -137,14 +158,16 @@ def run(network: str, bits: str, images: int, python: str | None) -> dict[str, A
 def main() -> None:
     """Run the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("networks", nargs="*", metavar="NETWORK", help=", ".join(NETWORKS))
+    parser.add_argument("networks", nargs="*", metavar="NETWORK", help=", ".join([*NETWORKS, "minilm"]))
     parser.add_argument("--bits", default="8,8")
     parser.add_argument("--images", type=int, default=200)
+    parser.add_argument("--minilm", type=Path, help="model.safetensors of all-MiniLM-L6-v2")
     parser.add_argument("--onnxsim", metavar="PYTHON", help="interpreter with onnxsim 0.8")
     arguments = parser.parse_args()
     RUNS.mkdir(parents=True, exist_ok=True)
     for network in arguments.networks or NETWORKS:
-        print(json.dumps(run(network, arguments.bits, arguments.images, arguments.onnxsim)), flush=True)
+        row = run(network, arguments.bits, arguments.images, arguments.onnxsim, arguments.minilm)
+        print(json.dumps(row), flush=True)
 
 
 if __name__ == "__main__":
