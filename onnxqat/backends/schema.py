@@ -59,9 +59,8 @@ class TypeRow(_Row):
     saturates for larger weights; with `saturates` in its place, all codes are used, and only channels in which that can
     happen get a larger scale. A bias has `derive: in0*in1`: int32 codes with the product of its node's input
     scales, or with ``dtype: float`` float values on that grid; its `bits` are what the accumulator takes of the codes.
-    With granularity ``block``, each `block` elements along the axis have a scale; with `whole_blocks` the compiler
-    refuses a weight whose last block is not full, and its node stays float. `unsigned` gives activations that
-    cannot be negative a signed type's unsigned twin.
+    With granularity ``block``, each `block` elements along the axis have a scale; where `whole_blocks` is set, nodes whose
+    weight has a last block that is not full stay float. `unsigned` gives activations without a sign an unsigned twin.
     """
 
     dtype: str
