@@ -64,6 +64,13 @@ def test_a_quantizer_that_is_off_computes_nothing(text: str, tensors: tuple[str,
     onnx.checker.check_model(ir.to_proto(switched), full_check=True)
 
 
+def test_codes_of_16_bits_run_in_a_model_of_an_older_opset() -> None:
+    """A round of the guard starts from the prepared model, whatever types the round before chose."""
+    x, placements = np.float32([0.1, 0.4, 1.3]), quantizers("a", qtype=QType("uint16", 0, 65535))
+    board = Switchboard(ir.from_proto(parser.parse_model(CHAIN)), placements, "tensor", [{"x": x}])
+    assert board.noise([0])["y"] > 0
+
+
 def test_a_constant_that_was_rounded_on_data_counts_as_the_file_has_it() -> None:
     text = f"{HEADER} g (float[4] x) => (float[4] y) <float[4] w = {{0.1, 0.4, 0.8, 1.3}}> {{ y = Mul(x, w) }}"
     x, w = np.float32([1, 2, 3, 4]), np.float32([0.1, 0.4, 0.8, 1.3])
