@@ -15,6 +15,7 @@ from onnxqat.passes._edits import Log
 from onnxqat.passes._inference import Inferred
 from onnxqat.passes._opset_steps import STEPS, Step, is_compatible
 from onnxqat.passes._setting import Setting
+from onnxqat.types import Placement, first_opset
 
 OLDEST = 7
 
@@ -47,6 +48,11 @@ class RaiseOpset(Pass):
         if not OLDEST <= minimum <= newest:
             raise UsageError("option-invalid", f"opset {minimum}: the installed onnx knows {OLDEST} to {newest}")
         self.minimum = minimum
+
+    @classmethod
+    def for_codes(cls, placements: Iterable[Placement]) -> RaiseOpset:
+        """Raise to the first opset whose QuantizeLinear writes the codes of all `placements`."""
+        return cls(max((first_opset(p.qparams.qtype.storage) for p in placements), default=OLDEST))
 
     @classmethod
     def for_backend(cls, setting: Setting) -> Pass | None:

@@ -237,7 +237,7 @@ class Guard:
         resolved = self._calibrated.resolve(plan, choices)
         model = self._calibrated.model.clone()
         if choices.widths:
-            _base.rewrite(model, [RaiseOpset(21)])  # the first with codes of 16 bits
+            _base.rewrite(model, [RaiseOpset.for_codes(resolved.placements)])
         self._place(model, plan, resolved, remarks)
         tried = trial.attempt(self._original, model, self._data, remarks, self._finished)
         return _File(model, plan, resolved, tried, (*plan.remarks, *resolved.remarks, *remarks))

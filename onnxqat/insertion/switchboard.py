@@ -16,10 +16,10 @@ from onnxqat.data.inputs import Feeds
 from onnxqat.graph import build, edit, qdq, query, walk
 from onnxqat.passes import _base
 from onnxqat.passes.place_qdq import PlaceQdq
-from onnxqat.passes.raise_opset import OLDEST, RaiseOpset
+from onnxqat.passes.raise_opset import RaiseOpset
 from onnxqat.runtime import joined_runs
 from onnxqat.runtime.session import Session
-from onnxqat.types import Placement, QParams, first_opset
+from onnxqat.types import Placement, QParams
 
 Array = npt.NDArray[Any]
 
@@ -146,11 +146,10 @@ def _switched(
 ) -> tuple[ir.Model, dict[int, _Wire]]:
     """A copy of `model` with the quantizers of `placements` behind switches, and the wires of each by its number."""
     copy = model.clone()
-    # Choices of earlier rounds may have codes of 16 bits, which the prepared model's opset need not have.
-    opset = max([OLDEST, *(first_opset(p.qparams.qtype.storage) for p in placements)])
     # The rule of a pair is what tells which placement it came from.
     marked = [dataclasses.replace(p, rule=str(number)) for number, p in enumerate(placements)]
-    _base.rewrite(copy, [RaiseOpset(opset), PlaceQdq(marked, pairs)])
+    # Choices of earlier rounds may have codes of 16 bits, which the prepared model's opset need not have.
+    _base.rewrite(copy, [RaiseOpset.for_codes(placements), PlaceQdq(marked, pairs)])
     names, wires = build.Names(copy), dict[int, tuple[_Wire, list[ir.Value | None]]]()
     for scope in list(walk.scopes(copy)):
         for node in list(scope):

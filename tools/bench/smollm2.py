@@ -69,17 +69,17 @@ def decoder(reader: Any, layers: int | None) -> Decoder:
     """The module with the weights of the file."""
     from gguf import dequantize
 
-    asked = {key: reader.fields[f"llama.{key}"].contents() for key in ("block_count", "embedding_length")}
-    heads, shared = (int(reader.fields[f"llama.attention.head_count{part}"].contents()) for part in ("", "_kv"))
+    number = lambda key: float(reader.fields[f"llama.{key}"].contents())  # noqa: E731
+    heads, shared = int(number("attention.head_count")), int(number("attention.head_count_kv"))
     sizes = Sizes(
-        vocabulary=int(reader.fields["llama.vocab_size"].contents()),
-        width=int(asked["embedding_length"]),
-        inner=int(reader.fields["llama.feed_forward_length"].contents()),
+        vocabulary=int(number("vocab_size")),
+        width=int(number("embedding_length")),
+        inner=int(number("feed_forward_length")),
         heads=heads,
         shared=shared,
-        layers=layers or int(asked["block_count"]),
-        base=float(reader.fields["llama.rope.freq_base"].contents()),
-        epsilon=float(reader.fields["llama.attention.layer_norm_rms_epsilon"].contents()),
+        layers=layers or int(number("block_count")),
+        base=number("rope.freq_base"),
+        epsilon=number("attention.layer_norm_rms_epsilon"),
     )
     net = Decoder(sizes).eval()
     values = net.state_dict()

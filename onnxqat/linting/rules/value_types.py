@@ -12,21 +12,15 @@ from onnxqat.linting import fix
 from onnxqat.linting.context import LintContext, block_size, scale, storage
 from onnxqat.linting.rule import Found, Rule
 from onnxqat.passes.raise_opset import RaiseOpset
-from onnxqat.types import FLOAT_STORAGE, STORAGE
+from onnxqat.types import FLOAT_STORAGE, STORAGE, first_opset
 
 PER_CHANNEL, BLOCKS, SHORT_SCALES, FREE_SCALES = 13, 21, 19, 23
-
-
-def _first_opset_of(kind: str) -> int:
-    if kind in FLOAT_STORAGE:
-        return FREE_SCALES if kind == "float4e2m1" else SHORT_SCALES
-    return STORAGE[kind][2] if kind in STORAGE else 0
 
 
 def _needs(node: ir.Node) -> tuple[int, str]:
     """First opset that can express a Q or DQ node, and what of it needs that."""
     size, kind, step = scale(node), storage(node), query.input_at(node, 1)
-    found = [(_first_opset_of(kind), f"codes of type {kind}")]
+    found = [(first_opset(kind) if kind in STORAGE or kind in FLOAT_STORAGE else 0, f"codes of type {kind}")]
     if size is not None and size.ndim and size.size > 1:
         found.append((PER_CHANNEL, "one scale a channel"))
     if block_size(node):
