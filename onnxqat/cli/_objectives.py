@@ -84,13 +84,15 @@ options = _options.Group(
             help="Share of the teacher in the loss where there are labels too.",
         ),
         click.option(
-            "--temperature", type=_options.POSITIVE, default=4.0, help="Temperature of the teacher's softmax."
+            "--temperature",
+            type=_options.POSITIVE,
+            help="Temperature of the softmax in kl, else 4; without labels, one that is given asks for kl.",
         ),
         click.option(
             "--distance",
             type=click.Choice(["auto", "kl", "mse"]),
             default="auto",
-            help="Loss between student and teacher; auto takes kl for a classifier, mse for others.",
+            help="Loss between student and teacher; auto takes kl for classes (labels, probabilities), else mse.",
         ),
         click.option(
             "--label-smoothing",

@@ -159,7 +159,7 @@ def test_a_hundred_images_without_labels_are_enough(teacher: str, optimizer: str
         epochs=15,
         batch_size=10,
         optimizer=optimizer,
-        learning_rate=0.05 if optimizer == "sgd" else 0.005,
+        learning_rate=0.01 if optimizer == "sgd" else 0.005,
         device="cpu",
     )
     assert distance(result.model, float_model) < 0.7 * distance(model, float_model)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from onnxqat.errors import DataError, UsageError
 from onnxqat.training.config import DistillationConfig
@@ -56,6 +57,17 @@ def test_divergence_of_tokens() -> None:
     rows = [each.flatten(0, 1) for each in (student, teacher)]
     expected = Loss(distance="kl")(rows[:1], None, rows[1:])
     assert Loss(distance="kl")([student], None, [teacher]).item() == pytest.approx(expected.item(), rel=1e-6)
+
+
+def test_a_shift_of_all_values_counts_unless_they_are_known_to_be_of_classes() -> None:
+    teacher = torch.randn(6, 4)
+    shifted = teacher + 3
+    labels = torch.tensor([0, 1, 2, 3, 0, 1])
+    by_label = functional.cross_entropy(shifted, labels)
+    assert Loss()([shifted], None, [teacher]).item() > 1
+    assert Loss()([shifted], labels, [teacher]).item() == pytest.approx(by_label.item() / 2, rel=1e-5)
+    assert Loss(distance="kl")([shifted], None, [teacher]).item() == pytest.approx(0, abs=1e-6)
+    assert Loss(temperature=4.0)([shifted], None, [teacher]).item() == pytest.approx(0, abs=1e-6)
 
 
 def test_divergence_has_the_temperature_squared() -> None:
@@ -121,7 +133,7 @@ def test_several_outputs_count_alike_and_integers_do_not_count() -> None:
 @pytest.mark.parametrize("alpha", [0.0, 0.25, 1.0])
 def test_the_mix(alpha: float) -> None:
     student, teacher, labels = torch.randn(5, 3), torch.randn(5, 3), torch.tensor([0, 1, 2, 0, 1])
-    loss = Loss(alpha=alpha)
+    loss = Loss(alpha=alpha, temperature=4.0)
     by_label, by_teacher = loss([student], labels), loss([student], None, [teacher])
     mixed = loss([student], labels, [teacher])
     assert mixed.item() == pytest.approx((alpha * by_teacher + (1 - alpha) * by_label).item(), rel=1e-5)

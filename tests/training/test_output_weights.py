@@ -138,7 +138,7 @@ def test_a_teacher_that_is_constant(value: float) -> None:
 
 
 def test_what_has_no_shape_of_its_own_is_left_to_the_batch() -> None:
-    """Detections that differ in number, and integers; classifiers with their divergence are not measured at all."""
+    """Detections that differ in number, and integers; outputs that the divergence compares are not measured at all."""
 
     class Ragged(Table):
         def forward(self, number: Tensor) -> tuple[Tensor, ...]:
@@ -151,7 +151,8 @@ def test_what_has_no_shape_of_its_own_is_left_to_the_batch() -> None:
     assert isinstance(found, Loss)
     assert [weight is None for weight in found.weights] == [False, True, True]
     logits = [normal(SAMPLES, 10)]
-    assert measured(Loss(), logits, logits, 8) == Weighted(Loss())
+    divergence = Loss(distance="kl")
+    assert measured(divergence, logits, logits, 8) == Weighted(divergence)
 
 
 def test_features_and_councils_are_measured_on_their_outputs() -> None:

@@ -28,6 +28,9 @@ IGNORED = -100
 PROBABILITY_TOLERANCE = 1e-3
 """Largest distance of the sum of a sample's probabilities from 1: half floats, rounded to four digits."""
 
+TEMPERATURE = 4.0
+"""Temperature of the softmax of teacher and student, where the user gives none."""
+
 _SMALLEST_PROBABILITY = 1e-12
 _SMALLEST_POWER = 1e-12
 
@@ -45,14 +48,16 @@ class Loss:
     * Teacher, ``"mse"``: squared difference, so weighted that boxes do not drown scores: by `weights`, which
       :func:`onnxqat.finetune` measures over the data (:mod:`onnxqat.training.objective.output_weights`), else by the teacher's
       mean square in each channel of the batch (:func:`channel_power`); the mean over channels, then over outputs.
-    * ``"auto"``: ``"kl"`` for a single output of shape (N, C) with C > 1, else ``"mse"``.
+    * ``"auto"``: ``"kl"`` for a single output of shape (N, C) with C > 1 that is known to be of classes: there are
+      labels, or it is probabilities, or a `temperature` is given. Else ``"mse"``: the output may be an embedding or
+      coordinates, and the divergence sees neither a shift of all values nor those that are small beside the largest.
 
     A function ``loss(outputs, labels, teacher_outputs)`` of your own takes the place of an instance.
 
     Attributes:
         alpha: weight of the teacher, 0 to 1.
-        temperature: T of the KL divergence. At 1 a confident teacher says little more than its class, and a hundred
-            samples are overfitted.
+        temperature: T of the KL divergence; None: :data:`TEMPERATURE`. At 1 a confident teacher says little more than
+            its class, and a hundred samples are overfitted.
         distance: how far student and teacher are apart.
         outputs: what a classifier's output is; ``"probabilities"`` for a model that ends in Softmax.
         teacher_outputs: the same of the teacher; None: as `outputs`.
@@ -63,7 +68,7 @@ class Loss:
     """
 
     alpha: float = 0.5
-    temperature: float = 4.0
+    temperature: float | None = None
     distance: Distance = "auto"
     outputs: OutputKind = "logits"
     teacher_outputs: OutputKind | None = None
@@ -73,7 +78,7 @@ class Loss:
     def __post_init__(self) -> None:
         if not 0.0 <= self.alpha <= 1.0:
             raise UsageError("option-invalid", f"alpha is {self.alpha}; it lies between 0 and 1")
-        if not self.temperature > 0.0:
+        if not self._temperature > 0.0:
             raise UsageError("option-invalid", f"the temperature is {self.temperature}; it must be > 0")
         if self.distance not in ("auto", "kl", "mse"):
             raise UsageError("option-invalid", f"there is no distance {self.distance!r}", hint="auto, kl or mse")
@@ -97,7 +102,7 @@ class Loss:
             raise DataError("data-labels", "there are neither labels nor a teacher to learn from")
         axis = class_axis(outputs[0], labels)
         by_label = None if labels is None else self._labels(outputs[0].movedim(axis, 1), labels)
-        by_teacher = None if teacher is None else self._teacher(outputs, teacher, axis)
+        by_teacher = None if teacher is None else self._teacher(outputs, teacher, axis, has_labels=labels is not None)
         if by_label is None or by_teacher is None:
             alone = by_teacher if by_label is None else by_label
             assert alone is not None
@@ -153,7 +158,7 @@ class Loss:
                     hint="for several classes at once give a loss of your own, such as binary_cross_entropy_with_logits",
                 )
 
-    def _teacher(self, outputs: Sequence[Tensor], teacher: Sequence[Tensor], axis: int) -> Tensor:
+    def _teacher(self, outputs: Sequence[Tensor], teacher: Sequence[Tensor], axis: int, *, has_labels: bool) -> Tensor:
         """Return the loss against the teacher: divergence for logits of classes, else the outputs' relative error."""
         held = self.weights or (None,) * len(outputs)
         paired = len(outputs) == len(teacher)
@@ -174,7 +179,7 @@ class Loss:
             )
         found = [(s, t, w) for s, t, w in found if s.numel()] or found[:1]  # one without values says nothing
         student, target, _ = found[0]
-        if self.diverges(outputs):
+        if self.diverges(outputs, has_labels=has_labels):
             return self._divergence(student.movedim(axis, 1), target.movedim(axis, 1))
         if _is_classifier(outputs) and self.outputs != self._kind_of_teacher:
             return relative_error(_probabilities(student, self.outputs), _probabilities(target, self._kind_of_teacher))
@@ -182,9 +187,21 @@ class Loss:
             [relative_error(s.float(), t.float(), weight=None if w is None else w.of(t)) for s, t, w in found]
         ).mean()
 
-    def diverges(self, outputs: Sequence[Tensor]) -> bool:
-        """Tell if the distance to the teacher is the KL divergence, for what the student returned."""
-        return self.distance == "kl" or (self.distance == "auto" and _is_classifier(outputs))
+    def diverges(self, outputs: Sequence[Tensor], *, has_labels: bool) -> bool:
+        """Tell if the distance to the teacher is the KL divergence.
+
+        Args:
+            outputs: what the student returned.
+            has_labels: whether the batch has labels, of classes then.
+        """
+        if self.distance != "auto":
+            return self.distance == "kl"
+        is_of_probabilities = "probabilities" in (self.outputs, self._kind_of_teacher)
+        return (has_labels or is_of_probabilities or self.temperature is not None) and _is_classifier(outputs)
+
+    @property
+    def _temperature(self) -> float:
+        return TEMPERATURE if self.temperature is None else self.temperature
 
     @property
     def _kind_of_teacher(self) -> OutputKind:
@@ -193,9 +210,9 @@ class Loss:
     def _divergence(self, student: Tensor, teacher: Tensor) -> Tensor:
         if not student.numel():
             return student.float().sum()
-        log_s = functional.log_softmax(_logits(student, self.outputs) / self.temperature, dim=1)
-        log_t = functional.log_softmax(_logits(teacher, self._kind_of_teacher) / self.temperature, dim=1)
-        return (log_t.exp() * (log_t - log_s)).sum(1).mean() * self.temperature**2
+        log_s = functional.log_softmax(_logits(student, self.outputs) / self._temperature, dim=1)
+        log_t = functional.log_softmax(_logits(teacher, self._kind_of_teacher) / self._temperature, dim=1)
+        return (log_t.exp() * (log_t - log_s)).sum(1).mean() * self._temperature**2
 
 
 def class_axis(output: Tensor, labels: Tensor | None) -> int:

@@ -218,7 +218,8 @@ class Measure:
             student, teachers = self._outputs(batch, several=isinstance(loss, CouncilLoss))
             bases = [_base(member) for member in members]
             if all(
-                base is None or base.diverges(_without_inner_tensors(member, student))
+                base is None
+                or base.diverges(_without_inner_tensors(member, student), has_labels=batch.labels is not None)
                 for base, member in zip(bases, members, strict=True)
             ):
                 return Weighted(loss)
