@@ -32,6 +32,8 @@ def of_each(
     *,
     outputs: Collection[str] = (),
     weights: Mapping[str, Array] | None = None,
+    draws: int = DRAWS,
+    parts: Sequence[Mapping[str, Array]] = (),
 ) -> dict[str, float]:
     """Noise that each quantizer alone brings to the outputs, as a share of their signal, by the name of its tensor.
 
@@ -42,12 +44,15 @@ def of_each(
         batches: samples; their activations and gradients are in memory at once, batch by batch.
         outputs: those that count, each by its own signal; empty: all that hold floats.
         weights: values that constants had before they were rounded into the model, which is where their error is.
+        draws: of signs for each batch.
+        parts: for each batch, by output, the number of the part that each value belongs to, each part by its own signal;
+            an output without counts as one.
     """
     switched.switch(())
     noise = {name_of(quantizer): 0.0 for quantizer, _ in switched.found}
-    draw = np.random.default_rng(0)
-    for feeds in batches:
-        for tensor, squared in _of_batch(switched, feeds, outputs, weights or {}, draw).items():
+    signs = np.random.default_rng(0)
+    for feeds, numbers in zip(batches, parts or [{}] * len(batches), strict=True):
+        for tensor, squared in _of_batch(switched, feeds, outputs, weights or {}, signs, draws, numbers).items():
             noise[tensor] += squared / len(batches)
     return noise
 
@@ -57,7 +62,9 @@ def _of_batch(
     feeds: Mapping[str, Array],
     outputs: Collection[str],
     weights: Mapping[str, Array],
-    draw: np.random.Generator,
+    signs: np.random.Generator,
+    draws: int,
+    parts: Mapping[str, Array],
 ) -> dict[str, float]:
     """Noise by tensor on one batch: one forward pass, and one backward pass for each draw; see :func:`of_each`."""
     tensors = {id(module): name_of(quantizer) for quantizer, module in switched.found}
@@ -70,17 +77,21 @@ def _of_batch(
         for handle in handles:
             handle.remove()
     named = zip(switched.module.output_names, result if isinstance(result, tuple) else (result,), strict=True)
-    counted = [_normalized(value) for name, value in named if _counts(value) and (not outputs or name in outputs)]
+    counted = [
+        _normalized(value, parts.get(name))
+        for name, value in named
+        if _counts(value) and (not outputs or name in outputs)
+    ]
     keys, probes = list(found), [probe for probe, _ in found.values()]
     errors = [_error(modules[key], found.pop(key)[1], weights.get(tensors[key])) for key in keys]
     noise = dict.fromkeys(tensors.values(), 0.0)
-    for _ in range(DRAWS if counted else 0):
-        total = torch.stack([(value * _signs(draw, value)).sum() for value in counted]).sum()
+    for _ in range(draws if counted else 0):
+        total = torch.stack([(value * _signs(signs, value)).sum() for value in counted]).sum()
         gradients = torch.autograd.grad(total, probes, retain_graph=True, allow_unused=True)
         for key, error, gradient in zip(keys, errors, gradients, strict=True):
             if gradient is not None:
                 change = float((gradient * error).nan_to_num().sum(dtype=torch.float64))
-                noise[tensors[key]] += change**2 / DRAWS
+                noise[tensors[key]] += change**2 / draws
     return noise
 
 
@@ -93,10 +104,16 @@ def _counts(value: Any) -> bool:
     return torch.is_tensor(value) and value.is_floating_point() and value.requires_grad
 
 
-def _normalized(value: torch.Tensor) -> torch.Tensor:
-    """`value` with a length of 1, so that outputs of any size count alike."""
-    size = float(torch.linalg.vector_norm(value.detach().double()))
-    return value.float() / size if size else value.float()
+def _normalized(value: torch.Tensor, parts: Array | None = None) -> torch.Tensor:
+    """`value` with a length of 1, so that outputs of any size count alike; with numbers of `parts`, each of them."""
+    squares = value.detach().double().square()
+    if parts is None or parts.shape != tuple(value.shape):
+        size = float(squares.sum().sqrt())
+        return value.float() / size if size else value.float()
+    numbers = torch.from_numpy(parts).reshape(-1)
+    sizes = torch.bincount(numbers, squares.reshape(-1)).sqrt()
+    sizes[sizes == 0] = 1
+    return value.float() / sizes[numbers].reshape(value.shape).float()
 
 
 def _signs(draw: np.random.Generator, value: torch.Tensor) -> torch.Tensor:

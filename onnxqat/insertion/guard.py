@@ -190,7 +190,29 @@ class Guard:
             choices, changes = relief.choices, [*changes, *found]
             if _is_well(best.tried):
                 break
-        return best, changes, total or 0
+        best, more = self._relieved_of_many(best, choices, changes, total)
+        return best, [*changes, *more], total or 0
+
+    def _relieved_of_many(
+        self, best: _File, choices: Choices, changes: Sequence[Change], total: int | None
+    ) -> tuple[_File, Sequence[Change]]:
+        """The file without quantizers that together bring much of the noise that is left, and these changes; none if no better.
+
+        Args:
+            best: the file so far.
+            choices: that it was made with.
+            changes: that led to it.
+            total: integer nodes of the first file.
+        """
+        if _is_well(best.tried) or not isinstance(best.tried, Trial) or not self._allowed.types:
+            return best, ()
+        relief = Relief(self._calibrated, best.plan, best.resolved, choices, self._data, self._allowed, total)
+        found = relief.relieve_many(best.model, best.tried)
+        made, found = self._better(relief, found, best.tried, MORE if changes else GAIN) if found else (None, [])
+        if made is None:
+            return best, ()
+        self._why = relief.why
+        return made, found
 
     def _better(
         self, relief: Relief, found: list[Change], old: Trial | Origin | None, gain: float

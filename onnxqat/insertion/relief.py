@@ -12,10 +12,11 @@ from typing import Any
 import numpy.typing as npt
 import onnx_ir as ir
 
+from onnxqat.calibration.noise import share_of
 from onnxqat.calibration.resolve import Resolved
 from onnxqat.data.data import Data
 from onnxqat.data.inputs import Feeds
-from onnxqat.insertion import suspicion, trial
+from onnxqat.insertion import shared_noise, suspicion, trial
 from onnxqat.insertion.allowed import Allowed
 from onnxqat.insertion.change import NAMED, Change, floated
 from onnxqat.insertion.choices import Choices, merged
@@ -28,6 +29,7 @@ from onnxqat.insertion.switchboard import Switchboard
 from onnxqat.insertion.trial import Trial
 from onnxqat.runtime.non_finite import Origin
 from onnxqat.types import QuantPlan, Remark
+from onnxqat.verdict import AMBER_SQNR
 
 SEARCH, RANGES = 0.65, 0.8
 """Shares of the runs after which no more culprits are looked for, and no more ranges tried; the rest shows what can be
@@ -162,6 +164,32 @@ class Relief:
         changes = self._needed(meter)
         self.runs = board.runs
         return changes
+
+    def relieve_many(self, quantized: ir.Model, tried: Trial) -> list[Change]:
+        """Relieve of the quantizers that bring several times their part of the noise, without a run.
+
+        Args:
+            quantized: the file, whose noise no quantizer alone is to blame for.
+            tried: what it gave.
+
+        Returns:
+            The changes; empty where gradients tell nothing, or no quantizer brings several times its part.
+        """
+        draws = affordable_runs(self._calibrated.work, suspicion.DRAWS, shared_noise.DRAWS)
+        known = suspicion.at_outputs(quantized, self._calibrated.model, self._data, tried, draws, by_parts=True)
+        noise = {unit: sum(known.get(name, 0.0) for name in names) for unit, names in self._effects.tensors.items()}
+        enough = sum(noise.values()) * share_of(AMBER_SQNR) / share_of(tried.worst)
+        before = self._effects.of(self._base)
+        most = max(int(SHARE * self.integer_nodes), FEW) - len(before.float_nodes - self._float_before)
+        reason = f"by gradients: brings {shared_noise.TIMES:g} times its part of the noise"
+
+        def remedy(unit: Unit, choices: Choices) -> Remedy | None:
+            return self._remedies.wide(unit, choices) or self._remedies.float_(unit, choices, reason)
+
+        for unit, found, gone in shared_noise.worthwhile(self._effects, noise, enough, most, self._base, remedy):
+            self._parts[unit], self._gained[unit] = found, gone
+        self.why = "no quantizer alone is to blame, the noise of all adds up"
+        return [self._apart(unit) for unit in self._parts]
 
     def _suspects(
         self,

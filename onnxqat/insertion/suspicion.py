@@ -11,6 +11,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from onnxqat.calibration.noise import decibels_of, share_of, squares
+from onnxqat.calibration.output_parts import Parts
 from onnxqat.data.data import Data
 from onnxqat.data.inputs import Feeds
 from onnxqat.errors import ModelError, QatError
@@ -21,6 +22,9 @@ from onnxqat.insertion.trial import Trial
 Array = npt.NDArray[Any]
 DIFFERENTIATED = 2
 """Samples whose gradients tell what costs most: the same quantizers cost most on all of them."""
+
+DRAWS = 8
+"""Random directions of the outputs whose gradients are taken on each of these samples: enough for those that cost most."""
 
 EXPLAINED = 0.1
 """Share of the noise of the file that gradients have to explain. Where errors are small, the noise that they predict adds
@@ -34,7 +38,15 @@ BULK = 99.0
 noise that its wide range brings to all others looks small."""
 
 
-def at_outputs(quantized: ir.Model, original: ir.Model, data: Data, tried: Trial) -> dict[str, float]:
+def at_outputs(
+    quantized: ir.Model,
+    original: ir.Model,
+    data: Data,
+    tried: Trial,
+    draws: int = DRAWS,
+    *,
+    by_parts: bool = False,
+) -> dict[str, float]:
     """Noise that each quantizer alone brings to the noisy outputs, as a share of their signal, from gradients.
 
     Args:
@@ -42,6 +54,8 @@ def at_outputs(quantized: ir.Model, original: ir.Model, data: Data, tried: Trial
         original: the model that its quantizers were put into, whose weights no data have rounded.
         data: calibration data, of which the gradients of :data:`DIFFERENTIATED` samples are taken.
         tried: what the file gave.
+        draws: random directions of the outputs, for each of these samples, whose gradients are taken.
+        by_parts: boxes and scores that are joined in one output count apart, each by its own signal.
 
     Returns:
         The noise by tensor; empty where torch is missing or cannot run the model, and where all of it explains little of
@@ -55,7 +69,10 @@ def at_outputs(quantized: ir.Model, original: ir.Model, data: Data, tried: Trial
         weights = {name: values for name, values in constants.items() if values is not None}
         # One by one: all activations of a batch are in memory at once, with their gradients and errors.
         batches = list(data.few(DIFFERENTIATED, batch_size=1))
-        found = quantizer_noise.of_each(SwitchedModule(quantized), batches, outputs=tried.noisy, weights=weights)
+        joined = Parts(original) if by_parts else None
+        parts = [] if joined is None else [joined.labels(feeds) for feeds in batches]
+        module, noisy = SwitchedModule(quantized), tried.noisy
+        found = quantizer_noise.of_each(module, batches, outputs=noisy, weights=weights, draws=draws, parts=parts)
     except (ImportError, QatError, RuntimeError, ValueError):
         return {}
     noise = sum(min(share_of(tried.sqnr_db[name]), 1.0) for name in tried.noisy)

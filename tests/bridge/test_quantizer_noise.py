@@ -42,6 +42,23 @@ def test_noise_is_what_each_quantizer_does_alone() -> None:
         assert found[quantizer.tensor] == pytest.approx(np.mean(alone), rel=0.3)
 
 
+def test_parts_of_an_output_count_each_by_its_own_signal() -> None:
+    switched = SwitchedModule(ir.from_proto(parser.parse_model(TWO_OUTPUTS)))
+    batches = samples(40)
+    for feeds in batches:
+        feeds["w"][:, 0] *= 100  # the first column of y is all that its noise as a whole tells of
+    first = np.zeros((16, 6), np.int64)
+    first[:, 0] = 1
+    found = quantizer_noise.of_each(switched, batches, outputs=["y"], parts=[{"y": first}] * len(batches))
+    for quantizer, module in switched.found:
+        alone = []
+        for feeds in batches:
+            plain, rounded = (switched.run(feeds, on=on)[0]["y"].astype(np.float64) for on in ((), [module]))
+            parts = (plain[:, :1], rounded[:, :1]), (plain[:, 1:], rounded[:, 1:])
+            alone.append(sum(((r - p) ** 2).sum() / (p**2).sum() for p, r in parts))
+        assert found[quantizer.tensor] == pytest.approx(np.mean(alone), rel=0.3)
+
+
 def test_outputs_that_are_not_asked_for_do_not_count() -> None:
     switched = SwitchedModule(ir.from_proto(parser.parse_model(TWO_OUTPUTS)))
     assert quantizer_noise.of_each(switched, samples(2), outputs=["quiet"]) == {"x": 0.0, "a": 0.0, "b": 0.0}

@@ -1,15 +1,19 @@
 """The guard of insert_qdq: an output below the floor is relieved of the quantizers that cost it."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
 
 import onnxqat
+from onnxqat.data.data import open_data
+from onnxqat.data.inputs import of_graph
 from onnxqat.errors import CheckError, ModelError
 from onnxqat.graph import qdq
 from onnxqat.insertion import guard as guarding
@@ -332,11 +336,45 @@ def test_gradients_lead_to_a_culprit_that_is_quiet_at_its_own_tensor(monkeypatch
     found = insert(culprits.offset())
     assert "level" in {change.tensor for change in changes(found)}
     assert worst(found) > AMBER_SQNR
-    monkeypatch.setattr(suspicion, "at_outputs", lambda *a: {})  # as without torch
+    monkeypatch.setattr(suspicion, "at_outputs", lambda *_, **__: {})  # as without torch
     without = insert(culprits.offset())
     assert found.guard is not None
     assert without.guard is not None
     assert found.guard.runs < without.guard.runs
+
+
+@pytest.mark.parametrize(("backend", "kind"), [("onnxruntime-cpu", "float"), ("qnn-htp", "16 bits")])
+def test_what_brings_several_times_its_part_is_relieved_without_a_run(
+    backend: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where runs showed nothing, or were used up, gradients tell."""
+    monkeypatch.setattr(Relief, "search", lambda *_: [])
+    result = insert(culprits.offset(), backend)
+    assert [(change.tensor, change.kind) for change in changes(result)] == [("level", kind)]
+    assert worst(result) > AMBER_SQNR
+
+
+def test_noise_that_all_quantizers_share_evenly_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Relief, "search", lambda *_: [])
+    names = quantized(insert(culprits.offset(), guard=False))
+    monkeypatch.setattr(suspicion, "at_outputs", lambda *_, **__: dict.fromkeys(names, 1.0))
+    assert changes(insert(culprits.offset())) == ()
+
+
+def test_noise_of_scores_beside_large_boxes_counts_apart() -> None:
+    w = culprits.Writer()
+    x = w.layers("x")
+    names = [w.constant(name, w.random.standard_normal((4, 8, 1, 1)) * size) for name, size in (("a", 30), ("b", 0.3))]
+    boxes = w.node("Conv", [x, names[0]], "boxes")
+    w.node("Concat", [boxes, w.node("Sigmoid", [w.node("Conv", [x, names[1]], "logits")], "scores")], "y", axis=1)
+    model = onnx.shape_inference.infer_shapes(w.model([3, 8, 8], {"y": [8, 8, 8]}))
+    data = {"x": culprits.images()}
+    file, original = insert((model, data), "qnn-htp", guard=False, rounding="nearest").model, ir.from_proto(model)
+    samples = open_data(data, of_graph(original.graph))
+    ask = functools.partial(suspicion.at_outputs, file, original, samples, trial.Trial(8, {"y": 60.0}))
+    whole, parts = ask(), ask(by_parts=True)
+    assert parts["scores"] > 100 * whole["scores"]
+    assert parts["boxes"] == pytest.approx(whole["boxes"], rel=0.1)
 
 
 def test_gradients_that_explain_little_of_the_noise_say_nothing() -> None:
