@@ -9,9 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from onnxqat.errors import DataError
+from onnxqat.metrics import _numbering
 from onnxqat.metrics._paired import Answers, Paired, commonest
 
 TOP = 5
+
+COUNTED = "a label is the number of a class, counted from 0"
+"""Hint for labels that are something else."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +46,7 @@ class AccuracyMeter:
         self.samples = 0
         self._right: dict[int, list[npt.NDArray[np.bool_]]] = {1: [], TOP: []}
         self._labels: list[npt.NDArray[np.int64]] = []
+        self._answers: list[npt.NDArray[np.int64]] = []
         self._classes = 0
 
     def update(self, logits: npt.NDArray[Any], labels: npt.NDArray[Any]) -> None:
@@ -63,6 +68,7 @@ class AccuracyMeter:
         for most, right in self._right.items():
             right.append((rank < most) & ~missing)
         self._labels.append(classes)
+        self._answers.append(logits.argmax(axis=1))
         self.samples += len(classes)
         self._classes = logits.shape[1]
 
@@ -71,6 +77,12 @@ class AccuracyMeter:
         if not self.samples:
             return Answers(np.zeros(0, bool), 1.0)
         return Answers(np.concatenate(self._right[most]), commonest(np.concatenate(self._labels)))
+
+    def doubt_of_labels(self) -> str | None:
+        """See :func:`onnxqat.metrics._numbering.doubt`."""
+        if not self.samples:
+            return None
+        return _numbering.doubt(np.concatenate(self._answers), np.concatenate(self._labels))
 
     def result(self, run: str, against: str, paired: Paired | None = None) -> Accuracy:
         """Return the accuracy over all batches so far; `run`, `against` and `paired` are handed on to it."""
@@ -92,9 +104,9 @@ def class_numbers(labels: npt.NDArray[Any], samples: int, classes: int) -> npt.N
         raise DataError("data-labels", f"labels of shape {list(found.shape)} for {samples} samples")
     found = found.reshape(samples)
     if found.dtype.kind not in "iub" and not (found.dtype.kind == "f" and (found == np.rint(found)).all()):
-        raise DataError("data-labels", f"labels of type {found.dtype} are not class numbers")
+        raise DataError("data-labels", f"labels of type {found.dtype} are not class numbers", hint=COUNTED)
     numbers = found.astype(np.int64)
     if numbers.size and not 0 <= int(numbers.min()) <= int(numbers.max()) < classes:
         wrong = numbers[(numbers < 0) | (numbers >= classes)][0]
-        raise DataError("data-labels", f"label {wrong} is no class of a model with {classes} outputs")
+        raise DataError("data-labels", f"label {wrong} is no class of a model with {classes} outputs", hint=COUNTED)
     return numbers

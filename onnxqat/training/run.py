@@ -39,10 +39,11 @@ from onnxqat.training.loop import file_score
 from onnxqat.training.loop.file_score import FileScore
 from onnxqat.training.loop.loop import Loop
 from onnxqat.training.loop.progress import Progress
-from onnxqat.training.objective import distillation
+from onnxqat.training.objective import distillation, doubtful_labels
 from onnxqat.training.objective import original as originals
 from onnxqat.training.objective.distillation import DistillationSetup
 from onnxqat.training.objective.features import Features
+from onnxqat.training.objective.losses import Loss
 from onnxqat.training.objective.original import Original
 from onnxqat.training.objective.output_weights import Measure, Weighted
 from onnxqat.training.objective.teachers import check_inputs, output_kind
@@ -89,6 +90,7 @@ def run(model: io.ModelSource, data: Any, given: Options) -> FinetuneResult[Any]
         estimates = next((each for each in given.called if isinstance(each, batch_norms.Reestimate)), None)
         if estimates is not None and estimates.batches is None:
             estimates.batches = whole.source  # the same in every process, unlike those of the loop
+        doubts = _doubts_of_labels(trained, lesson, whole, world, given)
         lesson, part, sizes = _weighted(trained, part, lesson, world, given)
         loop = _loop(trained, part, lesson, world, given, evaluate=scored or given.scoring.evaluate)
         start = time.perf_counter()
@@ -108,7 +110,7 @@ def run(model: io.ModelSource, data: Any, given: Options) -> FinetuneResult[Any]
         flat,
         written=written,
         seconds=seconds,
-        remarks=(*source.remarks, *whole.remarks, *original.remarks, *_other_teacher(graph, given), *told),
+        remarks=(*source.remarks, *whole.remarks, *original.remarks, *_other_teacher(graph, given), *doubts, *told),
         score=unscored if scored is None else scored.score.name,
         scored_samples=sum(map(holdout.size, whole.scored)),
         held_out=whole.held_out,
@@ -204,6 +206,20 @@ def _weighted(
         found = measure.weighted(lesson.loss, replayed.ahead())
         data = dataclasses.replace(data, source=replayed)
     return dataclasses.replace(lesson, loss=found.loss), data, found
+
+
+def _doubts_of_labels(
+    module: nn.Module, lesson: DistillationSetup, data: TrainingData, world: ProcessContext, given: Options
+) -> tuple[Remark, ...]:
+    """Remarks on labels that the network, as it was given, does not answer.
+
+    None where labels mean what a loss of the user's makes of them, and in one of several processes, which sees too few.
+    """
+    own = given.objective is not None and not isinstance(given.objective, Loss)
+    if own or not data.has_labels or world.size > 1:
+        return ()
+    module.eval()
+    return doubtful_labels.remarks(lesson.forward, data.scored, getattr(module, "input_names", None), given.executed)
 
 
 def _refuse_in_shards(given: Options) -> None:

@@ -395,6 +395,8 @@ class _Work:
         outputs = tuple(meter.result(*key) for key, meter in self.compared.items())
         quantizers = tuple(meter.result() for meter in self.meters)
         against = "labels" if self.labelled else "top-1 of the float model"
+        doubt = self.right[FLOAT].doubt_of_labels() if self.labelled else None
+        doubts = () if doubt is None else (Remark(doubt, source="validate", concern="result"),)
         accuracies = (meter.result(run, against, self._paired(run)) for run, meter in self.right.items())
         noise = {n: d for n, d in self.noise.items() if d.elements}
         return ValidationReport(
@@ -412,5 +414,5 @@ class _Work:
             float_nodes=tuple(_float_nodes(self.quantized)),
             scores=scores,
             failures=(),
-            remarks=(*self.remarks, *self.sums.remarks(self.tensor_samples)),
+            remarks=(*self.remarks, *doubts, *self.sums.remarks(self.tensor_samples)),
         )

@@ -103,6 +103,15 @@ def accuracy(model: onnx.ModelProto) -> float:
     return float((run(model, x).argmax(1) == y).mean())
 
 
+def test_labels_in_another_order_are_told() -> None:
+    x, _ = data()
+    model = network(quantized=True)
+    answers = run(model, x).argmax(1)
+    for labels, told in ((answers, False), ((answers + 1) % 3, True)):
+        found = finetune(model, {"x": x}, labels=labels, max_steps=1, device="cpu").remarks
+        assert any("the labels do not fit the model" in remark.message for remark in found) == told
+
+
 @pytest.mark.parametrize("method", ["lsq", "fixed"])
 @pytest.mark.parametrize("softmax", [False, True])
 def test_it_learns_from_labels(method: str, softmax: bool) -> None:

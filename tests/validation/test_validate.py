@@ -137,6 +137,15 @@ def test_labels_give_accuracy(pair: Pair) -> None:
     assert caught.value.code == "data-labels"
 
 
+def test_labels_that_count_from_one_are_told(pair: Pair) -> None:
+    images = tiny.images(60)
+    answers = next(iter(Predictor.of(pair[0])({"image": images}).values())).argmax(1)
+    kept = answers < tiny.CLASSES - 1  # whose number plus one is a class, too, so that no check finds it
+    for more, told in ((0, False), (1, True)):
+        report = validate(*pair, {"image": images[kept], "labels": answers[kept] + more}, use_torch=False)
+        assert any("count classes from 1" in remark.message for remark in report.remarks) == told
+
+
 def test_wrong_arithmetic_in_torch_is_caught_and_located(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     right = torch_run.open_torch
     wrong = altered(pair[1], "conv2_w", -1.0)

@@ -345,7 +345,8 @@ def _batch(feeds: Feeds, labels: npt.NDArray[Any] | None) -> Batch:
 
 def _tensor(array: npt.NDArray[Any], name: str) -> Tensor:
     if array.dtype.kind not in "fiub":
-        raise DataError("data-format", f"{name}: values of type {array.dtype} cannot be trained on")
+        hint = "give numbers; a label is that of its class, counted from 0"
+        raise DataError("data-format", f"{name}: values of type {array.dtype} cannot be trained on", hint=hint)
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise DataError("data-non-finite", f"{name}: the training data has values that are not finite")
     return torch.from_numpy(np.array(array, copy=True, order="C"))

@@ -64,6 +64,7 @@ def places(what: str, wanted: Sequence[str], there: Sequence[str]) -> list[int]:
     raise UsageError(
         "option-invalid",
         f"the teacher's {what} do not fit the model's: {', '.join(wanted)} against {', '.join(there)}",
+        hint=f"give a network with {what} of these names, or as many of them in the same order",
     )
 
 
