@@ -13,6 +13,7 @@ from onnxqat import discover
 from onnxqat.calibration import runtime_masks, taken_branches
 from onnxqat.calibration.observers import create
 from onnxqat.calibration.observers._base import BaseObserver, NonFiniteError
+from onnxqat.counts import counted
 from onnxqat.data import inputs as model_inputs
 from onnxqat.data import non_finite_data
 from onnxqat.data.data import DataSource, open_data
@@ -25,6 +26,9 @@ from onnxqat.types import Remark, TensorSpec
 
 Watcher = Callable[[npt.NDArray[Any]], None]
 Progress = Callable[[int, "int | None"], None]
+
+FEWEST = 8
+"""Samples below which a remark says so: the trial that follows judges on as many, and then on nothing else."""
 
 
 class Observed(dict[str, BaseObserver]):
@@ -120,6 +124,9 @@ def calibrate(
     remarks = [
         Remark(f"tensor {name!r} never held a value: its range is zero", (name,), "calibrate") for name in unseen
     ]
+    if observers and len(inputs) == 1 and samples < FEWEST:  # with several inputs, samples may lie along another axis
+        text = f"ranges are those of {counted(samples, 'sample')}: others go beyond them; give some hundred"
+        remarks.append(Remark(text, source="calibrate", concern="result"))
     hidden = frozenset(infinite & observers.keys())
     return Observed(observers, [*source.remarks, *remarks], done, hidden, samples, conditions.held)
 

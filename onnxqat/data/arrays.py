@@ -181,6 +181,13 @@ def _unreadable(path: Path, error: Exception) -> DataError:
     """Return an error on the contents of the file; raise `error` again if the machine is to blame (memory, I/O)."""
     if isinstance(error, OSError) and error.errno in _OF_MACHINE:
         raise error
+    if (
+        isinstance(error, ValueError) and "object" in str(error).lower()
+    ):  # numpy's words differ with and without a memory map
+        text = (
+            f"{path}: holds Python objects, as numpy writes for dicts and for arrays of unlike shapes, and no numbers"
+        )
+        return DataError("data-format", text, hint="save one array of numbers: numpy.save(path, numpy.stack(arrays))")
     return DataError("data-format", f"{path}: cannot be read as numpy data: {error}")
 
 

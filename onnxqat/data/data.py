@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -28,6 +29,7 @@ from onnxqat.data.sources import (
     Stream,
     import_function,
 )
+from onnxqat.data.unusable_samples import Outliers, Repeats
 from onnxqat.discover import suggestion
 from onnxqat.errors import DataError, UsageError
 from onnxqat.graph import files_read
@@ -52,7 +54,7 @@ class Data:
     Attributes:
         name: what messages call the source.
         inputs: the model's inputs.
-        remarks: what was noticed so far: identical samples, samples left out, an assumed preprocessing.
+        remarks: what was noticed so far: identical samples, damaged ones, samples left out, an assumed preprocessing.
         files: what is read, where the source lies in files.
     """
 
@@ -121,7 +123,7 @@ class Data:
             DataError: ``data-input-name``, ``data-shape``, ``data-format``, ``data-labels``; ``data-missing`` when
                 there is no batch at all.
         """
-        repeats = _Repeats()
+        checks = (Repeats(), Outliers())
         seen = 0
         stream = (self._checked(raw) for raw in self._source.batches(self._size))
         for feeds, labels in stream if self._static is None else self._rebatched(stream, self._static):
@@ -134,14 +136,15 @@ class Data:
                 elif seen:
                     break
             seen += samples
-            repeats.add(feeds, samples)
+            for check in checks:
+                check.add(feeds, samples)
             yield feeds, labels
             if self._limit is not None and seen >= self._limit:
                 break
         if not seen:
             raise DataError("data-missing", f"{self.name}: there is no sample in it")
-        if repeats.found:
-            self._remark(f"all {seen} samples of {self.name} are identical: ranges from them mean little")
+        for text in itertools.chain.from_iterable(check.remarks(self.name) for check in checks):
+            self._remark(text)
 
     @property
     def sizes(self) -> list[int] | None:
@@ -287,33 +290,6 @@ class Data:
         remark = Remark(message, source="data", concern="result")
         if remark not in self.remarks:
             self.remarks.append(remark)
-
-
-class _Repeats:
-    """Detector of data whose samples are all equal; it stops comparing at the first that differs."""
-
-    def __init__(self) -> None:
-        self._first: Feeds | None = None
-        self._same = True
-        self._seen = 0
-
-    @property
-    def found(self) -> bool:
-        return self._same and self._seen > 1
-
-    def add(self, feeds: Feeds, samples: int) -> None:
-        self._seen += samples
-        if not self._same:
-            return
-        if self._first is None:
-            self._first = {name: array[:1].copy() if samples > 1 else array.copy() for name, array in feeds.items()}
-        self._same = all(_repeats(array, self._first[name]) for name, array in feeds.items())
-
-
-def _repeats(array: npt.NDArray[Any], first: npt.NDArray[Any]) -> bool:
-    if array.shape != first.shape and (first.shape[:1] != (1,) or array.shape[1:] != first.shape[1:]):
-        return False
-    return bool((array == first).all())
 
 
 def _cut(feeds: Feeds, labels: _Labels, start: int, stop: int) -> tuple[Feeds, _Labels]:

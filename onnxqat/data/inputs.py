@@ -111,7 +111,9 @@ def check_names(given: Mapping[str, object], inputs: Sequence[InputInfo], origin
             part
             for part in (
                 f"input {', '.join(map(repr, missing))} is missing" if missing else "",
-                f"{', '.join(map(repr, unknown))} is no input of the model" if unknown else "",
+                f"{', '.join(map(repr, unknown))} {'is no input' if len(unknown) == 1 else 'are no inputs'} of the model"
+                if unknown
+                else "",
             )
             if part
         )
@@ -145,7 +147,9 @@ def fitted(
             raise DataError(
                 "data-shape",
                 f"{origin}: input {info} does not take an array of shape {list(values.shape)}",
-                hint=_other_layout(values.shape, expected) or _other_size(values.shape, expected, images=images),
+                hint=_no_batch(values.shape, expected)
+                or _other_layout(values.shape, expected)
+                or _other_size(values.shape, expected, images=images),
             )
     dtype = values.dtype.name if values.dtype.kind not in "OUST" else "object"
     if dtype == info.dtype:
@@ -158,6 +162,15 @@ def fitted(
         )
     with np.errstate(over="ignore"):
         return values.astype(info.dtype)
+
+
+def _no_batch(found: tuple[int, ...], expected: tuple[int | str | None, ...]) -> str:
+    """Hint for one sample without the axis that counts samples; empty if that is not the defect."""
+    sides = expected[1:]
+    alone = len(found) == len(sides) and all(s == f for f, s in zip(found, sides, strict=True) if isinstance(s, int))
+    return (
+        "the first axis counts samples: give one sample as array[None], several as numpy.stack(arrays)" if alone else ""
+    )
 
 
 def _other_size(found: tuple[int, ...], expected: tuple[int | str | None, ...], *, images: bool) -> str:

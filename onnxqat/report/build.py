@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
+from onnxqat.counts import counted
 from onnxqat.report import build_guard
 from onnxqat.report.model import Cell, Column, Figure, Kind, LeftFloat, Report, Table, shown
 from onnxqat.shell import command
@@ -69,7 +70,7 @@ def from_insert(
 def _trial_figures(trial: Trial | None) -> list[Figure]:
     if trial is None:
         return []
-    note = f"against the float model, on {trial.samples} calibration samples"
+    note = f"against the float model, on {counted(trial.samples, 'calibration sample')}"
     return [
         Figure(f"sqnr_{name}", f"signal to noise of {name}", value, "decibel", note)
         for name, value in trial.sqnr_db.items()
@@ -78,7 +79,7 @@ def _trial_figures(trial: Trial | None) -> list[Figure]:
 
 def _trial_verdict(trial: Trial, training: str) -> Verdict:
     """The accuracy of a file that was just written, from a handful of samples."""
-    reason = f"{shown(trial.worst, 'decibel')} at the worst output, on {trial.samples} calibration samples"
+    reason = f"{shown(trial.worst, 'decibel')} at the worst output, on {counted(trial.samples, 'calibration sample')}"
     if trial.status == "green":
         return Verdict("accuracy", "green", reason)
     costly = ", ".join(f"{name} ({shown(noise, 'decibel')})" for name, noise in trial.costly)

@@ -173,6 +173,12 @@ def test_remarks_of_the_data() -> None:
     assert "identical" in found.remarks[0].message
 
 
+def test_ranges_of_few_samples_are_told() -> None:
+    for count, told in ((1, True), (7, True), (8, False)):
+        found = calibrate(model(), specs("x"), batches(count))
+        assert any(f"ranges are those of {count} sample" in remark.message for remark in found.remarks) == told
+
+
 def test_non_finite() -> None:
     text = """
     <ir_version: 8, opset_import: ["" : 17]>
