@@ -294,5 +294,9 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def _not_writable(path: Path, reason: str) -> ModelError:
-    hint = f"make the folder {path.parent} first" if not path.parent.exists() else ""
+    hint = ""
+    if not path.parent.exists():
+        hint = f"make the folder {path.parent} first"
+    elif path.is_dir():
+        hint = f"name a file in that folder, such as {path / 'model.onnx'}"
     return ModelError("output-not-writable", f"{path}: cannot be written: {reason}", hint=hint)

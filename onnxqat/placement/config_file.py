@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import yaml
 
-from onnxqat import yaml_mappings
+from onnxqat import discover, yaml_mappings
 from onnxqat.errors import UsageError
 from onnxqat.graph import files_read
-from onnxqat.placement.node_rules import NodeRule
+from onnxqat.placement.node_rules import NodeRule, TensorRule
 
 SCHEMA = 1
 LARGEST = 16 * 2**20  # bytes; YAML takes several hundred times as much memory as text
@@ -78,16 +78,26 @@ def read(path: str | os.PathLike[str]) -> Config:
             raise ValueError(f"more than {LARGEST >> 20} MiB")
         raw = yaml_mappings.load(text, aliases=False)
     except (ValueError, RecursionError, OSError) as error:
-        detail = str(error).splitlines()[0]
-        raise UsageError("option-invalid", f"{file}: the configuration cannot be read: {detail}") from None
+        text = f"{file}: the configuration cannot be read: {_reason(error)}"
+        hint = "a configuration is a text file of YAML in UTF-8, indented with spaces"
+        raise UsageError("option-invalid", text, hint=hint) from None
     return _validated(raw, file)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, UnicodeDecodeError):
+        return "it is not text in UTF-8"
+    if isinstance(error, OSError) and error.strerror:  # its text has the file's name again
+        return error.strerror
+    return str(error).splitlines()[0]
 
 
 def _validated(raw: Any, file: Path) -> Config:
     import pydantic
 
     if not isinstance(raw, dict):
-        raise UsageError("option-invalid", f"{file}: a configuration is a mapping of keys: schema, options, nodes")
+        text = f"{file}: a configuration is a mapping of keys: schema, options, nodes"
+        raise UsageError("option-invalid", text, hint=f"the first line is `schema: {SCHEMA}`")
     rows = raw.get("nodes")
     if isinstance(rows, list):
         raw = {**raw, "nodes": [_with_lists(row) for row in rows]}
@@ -95,10 +105,24 @@ def _validated(raw: Any, file: Path) -> Config:
         return pydantic.TypeAdapter(Config).validate_python(raw)
     except pydantic.ValidationError as error:
         first = error.errors(include_url=False)[0]
-    unknown = first["type"] in ("unexpected_keyword_argument", "extra_forbidden")
-    problem = "there is no such key" if unknown else first["msg"].removeprefix("Value error, ")
+    problem, hint = first["msg"].removeprefix("Value error, "), ""
+    if first["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
+        problem, hint = "there is no such key", discover.suggestion(str(first["loc"][-1]), _keys_beside(first["loc"]))
+    elif first["type"] == "missing" and first["loc"] == ("schema",):
+        problem, hint = "the version of the format is missing", f"write `schema: {SCHEMA}` as the first line"
     place = ".".join(map(str, first["loc"]))
-    raise UsageError("option-invalid", f"{file}: {place or 'the file'}: {problem}")
+    raise UsageError("option-invalid", f"{file}: {place or 'the file'}: {problem}", hint=hint)
+
+
+def _keys_beside(place: Sequence[int | str]) -> list[str]:
+    """Return the keys that are known where a file has one that is not.
+
+    Args:
+        place: keys and numbers from the top of the file to it.
+    """
+    levels: dict[Any, type] = {"nodes": NodeRule, "weights": TensorRule, "activations": TensorRule, "figures": Figure}
+    kind = next((levels[key] for key in reversed(place[:-1]) if key in levels), Config)
+    return [field.name for field in dataclasses.fields(kind)]
 
 
 def _with_lists(row: Any) -> Any:

@@ -80,6 +80,11 @@ def test_the_command_line_wins(folder: Path, onnxqat: Run) -> None:
         ("schema: 1\noptions: {limit: some}", "limit"),
         ("schema: 1\nnodes: [{name: stem, weights: {bits: 9}}]", "width of 9 bits"),
         ("schema: 1\nnodes: [{name: stem, weight: {bits: 4}}]", "there is no such key"),
+        ("schema: 1\nnodes: [{name: stem, weight: {bits: 4}}]", "did you mean weights?"),
+        ("schema: 1\nnodes: [{op: Conv, weights: {bits: 4}}]", "one of: name, regex, operator"),
+        ("schema: 1\nnodes: [{name: stem, weights: {bit: 4}}]", "did you mean bits?"),
+        ("options: {limit: 4}", "write `schema: 1` as the first line"),
+        ("schema: 1\noptions:\n\tlimit: 4", "indented with spaces"),
         ("schema: 1\nnodes: [{name: stem}]", "needs weights"),
         ("schema: 1\nnodes: [{name: nothing, float: true}]", "matches no node"),
         ("a: &a [1]\nb: *a", "aliases"),
@@ -92,6 +97,20 @@ def test_mistakes_are_named(folder: Path, onnxqat: Run, text: str, problem: str)
     assert done.status == 2
     assert problem in done.err
     assert not Path("a.onnx").exists()
+
+
+@pytest.mark.parametrize("kind", ["folder", "model", "UTF-16"])
+def test_a_file_that_is_no_text_is_named(folder: Path, onnxqat: Run, kind: str) -> None:
+    Path("utf16.yaml").write_text("schema: 1\n", encoding="utf-16")
+    name, said = {
+        "folder": (".", "directory"),
+        "model": ("model.onnx", "it is not text in UTF-8"),
+        "UTF-16": ("utf16.yaml", "it is not text in UTF-8"),
+    }[kind]
+    done = onnxqat("insert-qdq", "model.onnx", "--config", name, "--random-data", "-o", "a.onnx")
+    assert done.status == 2
+    assert said in done.err
+    assert "hint: a configuration is a text file of YAML" in done.err
 
 
 def test_the_configuration_is_not_overwritten(folder: Path, onnxqat: Run) -> None:
