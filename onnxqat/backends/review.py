@@ -20,6 +20,7 @@ STATEMENTS = (
     "limits",
     "matmul_nbits",
     "gather_codes",
+    "permute_from_back",
     "dynamic_activations",
     "written_attributes",
     "accepts",

@@ -334,8 +334,7 @@ class Backend(_Row):
     left in float has no pair behind it. `exact` is what ``--exact`` does: ``short`` scales, for kernels that add or
     multiply in float, or ``tie_free`` sums, for those with a fixed-point factor (:mod:`onnxqat.calibration.exact.tie_free_sums`); then
     it sets `sums`. `weight_only` names the table that quantizes weights alone for the same runtime, `dynamic` the one whose products quantize their data when the model runs, which says `dynamic_activations`. With `matmul_nbits`, an
-    `accuracy_level`, products with stored weights become MatMulNBits in the deploy form. `groups` says what becomes of each kind of group. With `gather_codes`, rows of a quantized table are picked as codes there. With `written_attributes`, operators get the attributes that they leave at their defaults, for
-    compilers that do not know them. `arithmetic` is what the integer kernels compute, where that is known to the last bit
+    `accuracy_level`, products with stored weights become MatMulNBits in the deploy form. `groups` says what becomes of each kind of group. With `gather_codes`, rows of a quantized table are picked as codes there. With `permute_from_back`, a Gather that reorders channels names their axis from the back. With `written_attributes`, operators get the attributes that they leave at their defaults, for compilers that do not know them. `arithmetic` is what the integer kernels compute, where that is known to the last bit
     (:mod:`onnxqat.arithmetic`): training computes it. `limits` are what the compiler is known to stop at or to leave to the CPU. `equalize` names the equalizations that run where the user names none (:mod:`onnxqat.backends.equalizations`). `accepts` names the types of activations and of weights that the compiler takes,
     any where it says nothing; ``int8-symmetric`` is int8 without a zero point. `facts` gives the source of keys by path
     (``types.act``), for all below it too. `integer` names operators that become integer functions
@@ -370,6 +369,7 @@ class Backend(_Row):
     dynamic_activations: bool = False
     matmul_nbits: int | None = None
     gather_codes: bool = False
+    permute_from_back: bool = False
     written_attributes: bool = False
     arithmetic: str | None = None
     accepts: dict[Literal["activations", "weights"], tuple[str, ...]] = dataclasses.field(default_factory=dict)

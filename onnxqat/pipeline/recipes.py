@@ -49,6 +49,7 @@ FOLD = (
     "pad-counted-pools",
     "floor-average-pools",
     "divide-averages",
+    "permute-from-back",
     "write-default-attributes",
 )
 """The layers that the target runs; types and shapes are inferred in front of it, and BatchNormalization kept or not."""
@@ -75,6 +76,7 @@ DEPLOY = (
     "fold-weight-transpose",
     "deploy-form",
     "gather-codes",
+    "permute-from-back",
     "pack-matmul-blocks",
     "raise-opset",
 )
