@@ -6,7 +6,7 @@ import difflib
 import importlib
 import importlib.util
 import pkgutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import ModuleType
 
 from onnxqat.errors import UsageError
@@ -41,9 +41,18 @@ def holds(package: str, key: str) -> bool:
     return spec is not None and spec.has_location  # a folder without an __init__.py has none
 
 
-def unknown(kind: str, name: str, known: list[str]) -> UsageError:
-    """The error for a `name` that is none of `known`, with a suggestion."""
-    return UsageError("name-unknown", f"there is no {kind} named {name!r}", hint=suggestion(name, known))
+def unknown(kind: str, name: str, known: list[str], elsewhere: Mapping[str, str] | None = None) -> UsageError:
+    """The error for a `name` that is none of `known`, with a suggestion.
+
+    Args:
+        kind: of what is named, in the singular.
+        name: as it was given.
+        known: names that there are.
+        elsewhere: names that other tools have, in lower case and without ``-`` and ``_``, and those of `known` for them.
+    """
+    same = (elsewhere or {}).get(name.lower().replace("-", "").replace("_", ""))
+    hint = suggestion(name, known) if same is None else f"that is {same} here"
+    return UsageError("name-unknown", f"there is no {kind} named {name!r}", hint=hint)
 
 
 def suggestion(name: str, known: Sequence[str]) -> str:

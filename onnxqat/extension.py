@@ -18,7 +18,7 @@ import importlib.util
 import inspect
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -41,6 +41,7 @@ class Kind:
         group: entry points of other packages.
         lacks: says what a module lacks to be one of this kind, as in "there is no class Method"; None for one that is.
         page: the page that says how to write one.
+        elsewhere: names that other tools have for those of onnxqat, see :func:`onnxqat.discover.unknown`.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Kind:
     group: str
     lacks: Callable[[ModuleType], str | None]
     page: str
+    elsewhere: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 def class_named(attribute: str, base: Callable[[], type]) -> Callable[[ModuleType], str | None]:
@@ -98,7 +100,7 @@ def load(kind: Kind, name: str) -> ModuleType:
     entry = entry_point(kind.group, name)
     if entry is not None:
         return _of_entry(kind, entry)
-    raise discover.unknown(kind.name, name, names(kind))
+    raise discover.unknown(kind.name, name, names(kind), kind.elsewhere)
 
 
 def names(kind: Kind) -> list[str]:

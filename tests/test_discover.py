@@ -2,7 +2,9 @@
 
 import pytest
 
-from onnxqat import discover
+from onnxqat import discover, extension
+from onnxqat.calibration import observers
+from onnxqat.cli.main import ELSEWHERE, command_line
 from onnxqat.errors import UsageError
 
 
@@ -45,3 +47,21 @@ def test_what_is_no_public_module_is_no_name(name: str) -> None:
 def test_every_name_is_found() -> None:
     for package in ("onnxqat.calibration.observers", "onnxqat.backends", "onnxqat.passes"):
         assert all(discover.load(package, name) is not None for name in discover.names(package))
+
+
+def test_a_name_of_another_tool_leads_to_the_one_here() -> None:
+    for observer, here in (("KL", "entropy"), ("tf_enhanced", "mse"), ("histogram", "mse")):
+        with pytest.raises(UsageError) as caught:
+            extension.load(observers.KIND, observer)
+        assert caught.value.hint == f"that is {here} here"
+    with pytest.raises(UsageError) as caught:
+        command_line.main(["quantize", "model.onnx"], standalone_mode=False)
+    assert caught.value.hint == "that is insert-qdq here"
+
+
+def test_names_of_other_tools_lead_to_names_that_there_are() -> None:
+    assert {name.replace("-", "_") for name in ELSEWHERE.values()} <= set(discover.names("onnxqat.cli.commands"))
+    assert not set(ELSEWHERE) & set(discover.names("onnxqat.cli.commands"))
+    known = extension.names(observers.KIND)
+    assert set(observers.KIND.elsewhere.values()) <= set(known)
+    assert not set(observers.KIND.elsewhere) & set(known)

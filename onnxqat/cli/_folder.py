@@ -19,14 +19,21 @@ class Folder(click.Group):
     Args:
         package: with the files.
         groups: commands under the headings that the help lists them below; "Commands" is that of all others.
+        elsewhere: names that other tools have for the commands, see :func:`onnxqat.discover.unknown`.
     """
 
     def __init__(
-        self, *arguments: Any, package: str, groups: Mapping[str, Sequence[str]] | None = None, **options: Any
+        self,
+        *arguments: Any,
+        package: str,
+        groups: Mapping[str, Sequence[str]] | None = None,
+        elsewhere: Mapping[str, str] | None = None,
+        **options: Any,
     ) -> None:
         super().__init__(*arguments, **options)
         self.package = package
         self.groups = groups or {}
+        self.elsewhere = elsewhere or {}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The names of the files."""
@@ -51,7 +58,7 @@ class Folder(click.Group):
         """
         if args[0].startswith("-") or args[0] in self.list_commands(ctx):
             return super().resolve_command(ctx, args)
-        raise discover.unknown("command", args[0], self.list_commands(ctx))
+        raise discover.unknown("command", args[0], self.list_commands(ctx), self.elsewhere)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The first sentence about each command; click's own list cuts it to a line."""

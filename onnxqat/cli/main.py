@@ -48,7 +48,20 @@ GROUPS = {
 """Commands as the help lists them: first what a model passes through."""
 
 
-@click.command(cls=Folder, package="onnxqat.cli.commands", groups=GROUPS, context_settings=_CONTEXT)
+ELSEWHERE = {
+    **dict.fromkeys(("quantize", "quantise", "quant", "ptq", "calibrate"), "insert-qdq"),
+    **dict.fromkeys(("qat", "finetuneqat", "tune"), "finetune"),
+    **dict.fromkeys(("evaluate", "eval", "compare", "test"), "validate"),
+    **dict.fromkeys(("deploy", "compile", "convert"), "handoff"),
+    **dict.fromkeys(("adaround", "blockreconstruction"), "reconstruct"),
+    **dict.fromkeys(("analyze", "analyse", "sensitivity"), "profile"),
+}
+"""Names that people try first who come from other quantizers."""
+
+
+@click.command(
+    cls=Folder, package="onnxqat.cli.commands", groups=GROUPS, elsewhere=ELSEWHERE, context_settings=_CONTEXT
+)
 @click.version_option(__version__, message="%(version)s", help="Print the version.")
 def command_line(**_: Any) -> None:
     """Quantization-aware training from an ONNX file: place Q/DQ, fine-tune, write back, prove, hand off."""

@@ -22,6 +22,14 @@ KIND = extension.Kind(
     group="onnxqat.observers",
     lacks=extension.class_named("Observer", lambda: BaseObserver),
     page="docs/extending.md",
+    elsewhere={
+        "kl": "entropy",  # PPQ, PaddleSlim
+        "tf": "minmax",  # AIMET, as the next three
+        "posttrainingtf": "minmax",
+        "tfenhanced": "mse",
+        "posttrainingtfenhanced": "mse",
+        "histogram": "mse",  # HistogramObserver of torch: the least squared error
+    },
 )
 
 
