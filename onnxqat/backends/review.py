@@ -23,6 +23,7 @@ STATEMENTS = (
     "permute_from_back",
     "dynamic_activations",
     "written_attributes",
+    "float16",
     "accepts",
     "session",
     "first_last_bits",

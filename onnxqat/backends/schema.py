@@ -334,7 +334,7 @@ class Backend(_Row):
     left in float has no pair behind it. `exact` is what ``--exact`` does: ``short`` scales, for kernels that add or
     multiply in float, or ``tie_free`` sums, for those with a fixed-point factor (:mod:`onnxqat.calibration.exact.tie_free_sums`); then
     it sets `sums`. `weight_only` names the table that quantizes weights alone for the same runtime, `dynamic` the one whose products quantize their data when the model runs, which says `dynamic_activations`. With `matmul_nbits`, an
-    `accuracy_level`, products with stored weights become MatMulNBits in the deploy form. `groups` says what becomes of each kind of group. With `gather_codes`, rows of a quantized table are picked as codes there. With `permute_from_back`, a Gather that reorders channels names their axis from the back. With `written_attributes`, operators get the attributes that they leave at their defaults, for compilers that do not know them. `arithmetic` is what the integer kernels compute, where that is known to the last bit
+    `accuracy_level`, products with stored weights become MatMulNBits in the deploy form. `groups` says what becomes of each kind of group. With `gather_codes`, rows of a quantized table are picked as codes there. With `permute_from_back`, a Gather that reorders channels names their axis from the back. With `written_attributes`, operators get the attributes that they leave at their defaults, for compilers that do not know them. With `float16`, the chip computes in float16 what has no pairs, so the guard may leave more there. `arithmetic` is what the integer kernels compute, where that is known to the last bit
     (:mod:`onnxqat.arithmetic`): training computes it. `limits` are what the compiler is known to stop at or to leave to the CPU. `equalize` names the equalizations that run where the user names none (:mod:`onnxqat.backends.equalizations`). `accepts` names the types of activations and of weights that the compiler takes,
     any where it says nothing; ``int8-symmetric`` is int8 without a zero point. `facts` gives the source of keys by path
     (``types.act``), for all below it too. `integer` names operators that become integer functions
@@ -371,6 +371,7 @@ class Backend(_Row):
     gather_codes: bool = False
     permute_from_back: bool = False
     written_attributes: bool = False
+    float16: bool = False
     arithmetic: str | None = None
     accepts: dict[Literal["activations", "weights"], tuple[str, ...]] = dataclasses.field(default_factory=dict)
     facts: dict[str, Fact] = dataclasses.field(default_factory=dict)
@@ -410,14 +411,8 @@ class Backend(_Row):
         chained = {o for c in self.fused for step in c.chain for o in step}
         checked = {o for row in (self.checks, self.limits) for check in row for o in check.ops}
         checked |= {o for limit in self.limits for o in limit.producers}
-        for op in {
-            *self.ops,
-            *self.passthrough,
-            *self.fused_residual_add,
-            *self.claims,
-            *chained,
-            *checked,
-        } - COMPOSITES:
+        placed = {*self.ops, *self.passthrough, *self.fused_residual_add, *self.claims}
+        for op in (placed | chained | checked) - COMPOSITES:
             if ops.find("", op.partition("/")[0]) is None:
                 raise ValueError(f"{op!r} is not an operator that onnxqat knows")
 

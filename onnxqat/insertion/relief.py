@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
@@ -168,6 +169,9 @@ class Relief:
     def relieve_many(self, quantized: ir.Model, tried: Trial) -> list[Change]:
         """Relieve of the quantizers that bring several times their part of the noise, without a run.
 
+        With float only where it runs in float16 beside the codes: many nodes in float32 make a file that runs on a CPU
+        slower than the float model.
+
         Args:
             quantized: the file, whose noise no quantizer alone is to blame for.
             tried: what it gave.
@@ -175,17 +179,22 @@ class Relief:
         Returns:
             The changes; empty where gradients tell nothing, or no quantizer brings several times its part.
         """
+        reason = f"by gradients: brings {shared_noise.TIMES:g} times its part of the noise"
+
+        def remedy(unit: Unit, choices: Choices) -> Remedy | None:
+            wide = self._remedies.wide(unit, choices)
+            may_be_float = wide is None and self._calibrated.table.float16
+            return self._remedies.float_(unit, choices, reason) if may_be_float else wide
+
+        units = itertools.islice(self._effects.tensors, shared_noise.LOOKED)
+        if not self._calibrated.table.float16 and not any(self._remedies.wide(unit, self._base) for unit in units):
+            return []
         draws = affordable_runs(self._calibrated.work, suspicion.DRAWS, shared_noise.DRAWS)
         known = suspicion.at_outputs(quantized, self._calibrated.model, self._data, tried, draws, by_parts=True)
         noise = {unit: sum(known.get(name, 0.0) for name in names) for unit, names in self._effects.tensors.items()}
         enough = sum(noise.values()) * share_of(AMBER_SQNR) / share_of(tried.worst)
         before = self._effects.of(self._base)
         most = max(int(SHARE * self.integer_nodes), FEW) - len(before.float_nodes - self._float_before)
-        reason = f"by gradients: brings {shared_noise.TIMES:g} times its part of the noise"
-
-        def remedy(unit: Unit, choices: Choices) -> Remedy | None:
-            return self._remedies.wide(unit, choices) or self._remedies.float_(unit, choices, reason)
-
         for unit, found, gone in shared_noise.worthwhile(self._effects, noise, enough, most, self._base, remedy):
             self._parts[unit], self._gained[unit] = found, gone
         self.why = "no quantizer alone is to blame, the noise of all adds up"

@@ -343,7 +343,7 @@ def test_gradients_lead_to_a_culprit_that_is_quiet_at_its_own_tensor(monkeypatch
     assert found.guard.runs < without.guard.runs
 
 
-@pytest.mark.parametrize(("backend", "kind"), [("onnxruntime-cpu", "float"), ("qnn-htp", "16 bits")])
+@pytest.mark.parametrize(("backend", "kind"), [("tensorrt", "float"), ("qnn-htp", "16 bits")])
 def test_what_brings_several_times_its_part_is_relieved_without_a_run(
     backend: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -354,11 +354,16 @@ def test_what_brings_several_times_its_part_is_relieved_without_a_run(
     assert worst(result) > AMBER_SQNR
 
 
+def test_what_many_share_stays_quantized_where_float_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Relief, "search", lambda *_: [])
+    assert changes(insert(culprits.offset(), "onnxruntime-cpu")) == ()
+
+
 def test_noise_that_all_quantizers_share_evenly_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Relief, "search", lambda *_: [])
-    names = quantized(insert(culprits.offset(), guard=False))
+    names = quantized(insert(culprits.offset(), "rknn", guard=False))
     monkeypatch.setattr(suspicion, "at_outputs", lambda *_, **__: dict.fromkeys(names, 1.0))
-    assert changes(insert(culprits.offset())) == ()
+    assert changes(insert(culprits.offset(), "rknn")) == ()
 
 
 def test_noise_of_scores_beside_large_boxes_counts_apart() -> None:
