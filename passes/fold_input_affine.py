@@ -111,7 +111,7 @@ def _is_around_zero(value: ir.Value) -> bool:
 
 
 def _is_activation(node: ir.Node) -> bool:
-    row = ops.find(node.domain, node.op_type)
+    row = ops.of(node)
     return row is not None and row.family == "activation" and node.op_type not in FAR_FROM_ZERO
 
 

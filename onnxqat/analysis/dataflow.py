@@ -92,7 +92,7 @@ def _reaches_value_use(order: list[ir.Node]) -> frozenset[ir.Node]:
 
 
 def _is_value_use(user: ir.Node, index: int, useful: set[ir.Node]) -> bool:
-    row = ops.find(user.domain, user.op_type)
+    row = ops.of(user)
     if row is None or user.op_type in ("If", "Loop", "Scan"):
         return True
     if user.op_type in CONVERSIONS:
@@ -207,13 +207,13 @@ def _is_branch_output(value: ir.Value) -> bool:
 
 
 def _moves_data(node: ir.Node) -> bool:
-    row = ops.find(node.domain, node.op_type)
+    row = ops.of(node)
     return row is not None and (row.passthrough or node.op_type == "Concat")
 
 
 def _is_bounded(value: ir.Value) -> bool:
     producer = value.producer()
-    row = ops.find(producer.domain, producer.op_type) if producer is not None else None
+    row = ops.of(producer) if producer is not None else None
     return row is not None and row.output_range is not None
 
 

@@ -48,10 +48,10 @@ def _counts(node: ir.Node) -> bool:
 
 
 def _is_arithmetic(node: ir.Node) -> bool:
-    row = None if node.domain else ops.find("", node.op_type)
+    row = ops.of(node)
     return row is not None and (node.op_type in ARITHMETIC or row.passthrough)
 
 
 def _is_parameter(node: ir.Node, index: int) -> bool:
-    row = ops.find("", node.op_type)
+    row = ops.of(node)
     return row is not None and row.role(index) == "parameter" and node.op_type not in ("Where", "Clip")

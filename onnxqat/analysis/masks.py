@@ -83,7 +83,7 @@ class Masks:
         node = value.producer()
         if node is None or node.domain:
             return []
-        row = ops.find("", node.op_type)
+        row = ops.of(node)
         if node.op_type in JOINS:
             inputs = list(node.inputs)
         elif node.op_type in LIMITS:
@@ -106,7 +106,7 @@ class Masks:
 
 
 def _joins_or_moves(node: ir.Node) -> bool:
-    row = None if node.domain else ops.find("", node.op_type)
+    row = ops.of(node)
     return row is not None and (node.op_type in JOINS | MOVES | LIMITS or row.passthrough)
 
 

@@ -41,7 +41,7 @@ def parts(graph: ir.Graph) -> dict[ir.Node, str]:
         elif _reads_places(node):
             found[node] = DECODED
     for node in reversed(tail):
-        leads = node.op_type in LEADS or _moves(node)
+        leads = node.op_type in LEADS or ops.is_passthrough(node)
         users = node.successors()
         if node not in found and leads and users and all(found.get(user) == DECODED for user in users):
             found[node] = DECODED
@@ -70,8 +70,3 @@ def _reads_places(node: ir.Node) -> bool:
         return False
     makers = (v.producer() for v in node.inputs if v is not None)
     return not any(maker is not None and linear.bias_behind(maker) is node for maker in makers)
-
-
-def _moves(node: ir.Node) -> bool:
-    row = None if node.domain else ops.find("", node.op_type)
-    return row is not None and row.passthrough

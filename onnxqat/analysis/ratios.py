@@ -118,7 +118,7 @@ def _sources(node: ir.Node) -> list[ir.Value]:
         computed = [v for v in inputs if query.constant_tensor(v) is None]
         far = any(c.size and bool((c >= ENOUGH).all()) for c in constants) and node.op_type == "Add"
         return [v for v in computed if not (far and signs.is_non_negative(v)) or _is_exp(v)]
-    row = ops.find("", node.op_type)
+    row = ops.of(node)
     if node.op_type in CARRIES or node.op_type in REDUCTIONS or (row is not None and row.passthrough):
         return [v for i, v in enumerate(node.inputs) if v is not None and (row is None or row.role(i) != "parameter")]
     if node.op_type == "Div" or node.op_type in LAYERS:
@@ -166,6 +166,5 @@ def _makers(value: ir.Value) -> Iterator[ir.Node]:
         if node is None or node.domain:
             continue
         yield node
-        row = ops.find("", node.op_type)
-        if row is not None and row.passthrough and node.inputs[0] is not None:
+        if ops.is_passthrough(node) and node.inputs[0] is not None:
             pending.append(node.inputs[0])

@@ -52,5 +52,4 @@ def parts(graph: ir.Graph, kernels: Collection[str], written: Collection[ir.Node
 
 
 def _moves(node: ir.Node) -> bool:
-    row = None if node.domain else ops.find("", node.op_type)
-    return data_movement.is_removed(node) or (row is not None and row.passthrough)
+    return data_movement.is_removed(node) or ops.is_passthrough(node)

@@ -49,7 +49,7 @@ def is_non_negative(value: ir.Value, depth: int = MOVES) -> bool:
         return False
     if node.op_type in NEVER_NEGATIVE:
         return True
-    row = ops.find("", node.op_type)
+    row = ops.of(node)
     if row is not None and row.output_range is not None:
         return row.output_range[0] >= 0
     if node.op_type == "Clip":

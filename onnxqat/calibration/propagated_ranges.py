@@ -45,7 +45,7 @@ def _sources(value: ir.Value, observers: Mapping[str, BaseObserver], spec: Tenso
     node = value.producer()
     if node is None:
         return []
-    row = ops.find(node.domain, node.op_type)
+    row = ops.of(node)
     if row is not None and row.output_range is not None:
         bounded = create(dataclasses.replace(spec, observer="minmax"))
         bounded.update(np.asarray(row.output_range, np.float32))

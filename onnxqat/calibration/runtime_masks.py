@@ -74,13 +74,8 @@ def _drowning(ranked: ir.Value, observers: Mapping[str, BaseObserver]) -> Iterat
                 if step > 1.0 and step * STEPS > spans[1 - index]:
                     yield str(sources[index].name)
             pending.extend(sources)
-        elif _moves(node):
+        elif ops.is_passthrough(node):
             pending.extend(data_movement.sources(node))
-
-
-def _moves(node: ir.Node) -> bool:
-    row = ops.find("", node.op_type)
-    return row is not None and row.passthrough
 
 
 def _span(value: ir.Value, observers: Mapping[str, BaseObserver]) -> float | None:

@@ -207,14 +207,8 @@ def output_axis(node: ir.Node, weight: ir.Value | None) -> int | None:
         return None
     if node.op_type == "MatMul":
         return rank - 1 if rank > 1 else None
-    row = ops.find(node.domain, node.op_type)
+    row = ops.of(node)
     found = row.weight_axis if row is not None else None
     if found == "gemm":
         return 0 if query.attribute(node, "transB", 0) else 1
     return found
-
-
-def is_passthrough(node: ir.Node) -> bool:
-    """Check whether every output element of `node` is one of its inputs."""
-    row = ops.find(node.domain, node.op_type)
-    return row is not None and row.passthrough

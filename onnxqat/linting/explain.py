@@ -204,7 +204,7 @@ def _reason(file: LintContext, node: ir.Node) -> str:
         return ""
     if planned or stated:
         return planned or stated
-    row = ops.find(node.domain, node.op_type)
+    row = ops.of(node)
     for index, value in enumerate(node.inputs):
         if value is None or value.dtype not in query.FLOATS or file.making(value) is not None:
             continue

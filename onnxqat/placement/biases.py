@@ -15,7 +15,7 @@ from onnxqat.types import Derived, Edge, Remark
 
 def derive(draft: PlanBuilder, node: ir.Node, row: OpRow, key: str) -> None:
     """Plan the bias of `node` on the grid of its accumulator, or say why it stays float."""
-    slot, definition = row.input_slot(2), ops.find(node.domain, node.op_type)
+    slot, definition = row.input_slot(2), ops.of(node)
     bias = query.input_at(node, 2)
     if slot is None or slot.use is None or bias is None or definition is None:
         return

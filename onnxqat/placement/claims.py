@@ -57,6 +57,6 @@ def _may_want(draft: PlanBuilder, node: ir.Node) -> bool:
 
 def _is_computed(node: ir.Node) -> bool:
     """Check whether a weight of `node` is computed: no compiler rounds such a weight."""
-    row = ops.find("", node.op_type)
+    row = ops.of(node)
     weights = [v for i, v in enumerate(node.inputs) if v is not None and row is not None and row.role(i) == "weight"]
     return any(query.constant_tensor(v) is None for v in weights)

@@ -54,12 +54,7 @@ def reason(draft: PlanBuilder, node: ir.Node, row: OpRow) -> str | None:
 
 
 def _leads_to_log(value: ir.Value) -> bool:
-    return dataflow.leads_to(value, frozenset({"Log"}), _moves)
-
-
-def _moves(node: ir.Node) -> bool:
-    row = None if node.domain else ops.find("", node.op_type)
-    return row is not None and row.passthrough
+    return dataflow.leads_to(value, frozenset({"Log"}), ops.is_passthrough)
 
 
 def _of_probabilities(draft: PlanBuilder, node: ir.Node, row: OpRow) -> str | None:
@@ -82,7 +77,7 @@ def is_last_probability(draft: PlanBuilder, value: ir.Value) -> bool:
 
 
 def _is_probability(node: ir.Node) -> bool:
-    row = ops.find(node.domain, node.op_type)
+    row = ops.of(node)
     return row is not None and row.output_range == (0.0, 1.0)
 
 

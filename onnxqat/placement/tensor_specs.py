@@ -30,7 +30,7 @@ def of_input(draft: PlanBuilder, node: ir.Node, row: OpRow, index: int) -> Decis
     axis = channel_axis(node, slot, value) if constant else None
     # A constant that shares parameters with activations has their merged range.
     role: Role = "weight" if constant and row.share is None else "activation"
-    definition = ops.find(node.domain, node.op_type)
+    definition = ops.of(node)
     return spec(
         draft, node, slot, value, role, axis, is_bias=definition is not None and definition.role(index) == "bias"
     )
@@ -96,20 +96,20 @@ def _is_parameter(node: ir.Node, value: ir.Value) -> bool:
 
     Qualcomm's LayerNorm reads gamma in 8 bits beside activations of 8 and of 16 bits, and runs on the CPU otherwise.
     """
-    definition = ops.find(node.domain, node.op_type)
+    definition = ops.of(node)
     places = [i for i, v in enumerate(node.inputs) if v is value]
     return definition is not None and all(definition.role(i) == "parameter" for i in places) and bool(places)
 
 
 def has_weight(node: ir.Node) -> bool:
     """Check whether `node` is a layer with weights: a constant operand of any other has the width of its activations."""
-    definition = ops.find(node.domain, node.op_type)
+    definition = ops.of(node)
     return definition is not None and (definition.weight_axis is not None or definition.family == "recurrent")
 
 
 def output_axis(node: ir.Node) -> int:
     """Output-channel axis of the weight of `node`."""
-    definition = ops.find(node.domain, node.op_type)
+    definition = ops.of(node)
     axis = definition.weight_axis if definition is not None else None
     if axis == "gemm":
         return 0 if query.attribute(node, "transB", 0) else 1

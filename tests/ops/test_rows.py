@@ -3,6 +3,7 @@
 import functools
 
 import onnx.defs
+import onnx_ir as ir
 import pytest
 
 from onnxqat.graph import query
@@ -52,3 +53,9 @@ def test_output_range_is_ordered(row):
 def test_find_reads_both_spellings_of_the_standard_domain():
     assert operators.find("ai.onnx", "Conv") is operators.find("", "Conv")
     assert operators.find("", "NoSuchOperator") is None
+
+
+def test_an_operator_of_another_domain_is_not_the_one_of_onnx() -> None:
+    moved, foreign = (ir.node("Reshape", inputs=[], domain=domain) for domain in ("", "custom"))
+    assert (operators.of(moved), operators.is_passthrough(moved)) == (operators.find("", "Reshape"), True)
+    assert (operators.of(foreign), operators.is_passthrough(foreign)) == (None, False)

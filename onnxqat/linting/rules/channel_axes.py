@@ -10,8 +10,9 @@ from onnxqat.graph import qdq, query
 from onnxqat.graph.layers import LAYERS
 from onnxqat.graph.quantizer import Quantizer
 from onnxqat.linting import fix
-from onnxqat.linting.context import LintContext, is_integer, is_passthrough, output_axis
+from onnxqat.linting.context import LintContext, is_integer, output_axis
 from onnxqat.linting.rule import Found, Rule
+from onnxqat.ops import operators as ops
 from onnxqat.passes.fold_weight_transpose import FoldWeightTranspose
 
 
@@ -36,7 +37,7 @@ def _behind_node(file: LintContext) -> Iterator[Found]:
     for node in file.layers(*LAYERS):
         value = query.input_at(node, 1)
         mover = query.producer(value)
-        if mover is None or not (is_passthrough(mover) or mover.op_type == "Cast") or qdq.is_dequantize(mover):
+        if mover is None or not (ops.is_passthrough(mover) or mover.op_type == "Cast") or qdq.is_dequantize(mover):
             continue
         quantizer = _weight_through(file, mover)
         if quantizer is not None:
@@ -54,7 +55,7 @@ def _weight_through(file: LintContext, mover: ir.Node | None) -> Quantizer | Non
             return found if found.role == "weight" else None
         source = mover.inputs[0]
         mover = query.producer(source)
-        if mover is not None and not is_passthrough(mover):
+        if mover is not None and not ops.is_passthrough(mover):
             return None
     return None
 

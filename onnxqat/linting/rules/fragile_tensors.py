@@ -55,7 +55,7 @@ def _masks(file: LintContext) -> Iterator[Found]:
 def _parameters(file: LintContext) -> Iterator[Found]:
     ends = {id(node) for node in file.ends}
     for node in file.nodes:
-        row = ops.find(node.domain, node.op_type)
+        row = ops.of(node)
         if row is None or node.op_type in dataflow.PARAMETERS_ARE_DATA or id(node) in ends:
             continue
         if row.role(0) == "parameter":  # such as Shape and comparisons, which read data all the same
@@ -118,7 +118,7 @@ def _probabilities(file: LintContext) -> Iterator[Found]:
     if file.table is not None and file.table.io.probabilities == "quantize":
         return
     for node in file.nodes:
-        row = ops.find(node.domain, node.op_type)
+        row = ops.of(node)
         if row is None or row.output_range != (0.0, 1.0):
             continue
         for quantizer in (q for v in node.outputs for q in file.on(v)):
@@ -129,7 +129,7 @@ def _probabilities(file: LintContext) -> Iterator[Found]:
 
 def _bounded(file: LintContext) -> Iterator[Found]:
     for node in file.nodes:
-        row = ops.find(node.domain, node.op_type)
+        row = ops.of(node)
         if row is None or row.output_range is None:
             continue
         low, high = row.output_range

@@ -8,8 +8,9 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxqat.graph import edit, qdq, query, walk
-from onnxqat.linting.context import LintContext, axis, block_size, is_passthrough, scale, storage, zero_point
+from onnxqat.linting.context import LintContext, axis, block_size, scale, storage, zero_point
 from onnxqat.linting.rule import Found, Rule, Severity
+from onnxqat.ops import operators as ops
 from onnxqat.types import STORAGE
 
 _INTEGER_OPERATORS = ("QLinear", "QGemm", "QAttention", "ConvInteger", "MatMulInteger", "QOrdered", "QEmbed")
@@ -128,7 +129,7 @@ def _find_lone_dequantizes(file: LintContext) -> Iterator[Found]:
 def _origin_of_codes(value: ir.Value | None) -> ir.Value | None:
     """Return the value that the codes come from, in front of Clips and operators that only move them."""
     while value is not None and (maker := value.producer()) is not None:
-        if not (maker.op_type == "Clip" or is_passthrough(maker)) or not maker.inputs:
+        if not (maker.op_type == "Clip" or ops.is_passthrough(maker)) or not maker.inputs:
             break
         value = maker.inputs[0]
     return value

@@ -46,7 +46,7 @@ def _is_parameter(quantizer: Quantizer) -> bool:
 
 
 def _is_data(node: ir.Node, index: int) -> bool:
-    row = ops.find(node.domain, node.op_type)
+    row = ops.of(node)
     is_moved = any(value is node.inputs[index] for value in data_movement.sources(node))
     return is_moved or (row is not None and row.role(index) == "data")
 

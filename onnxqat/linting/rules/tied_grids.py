@@ -8,8 +8,9 @@ import onnx_ir as ir
 
 from onnxqat.graph import data_movement, edit, query
 from onnxqat.graph.quantizer import Quantizer
-from onnxqat.linting.context import LintContext, constant_values, is_integer, is_passthrough, same_grid, same_width
+from onnxqat.linting.context import LintContext, constant_values, is_integer, same_grid, same_width
 from onnxqat.linting.rule import Found, Rule
+from onnxqat.ops import operators as ops
 
 MIXED = 100.0
 """Ratio of ranges from which on the smaller branch of a Concat has at most two codes left of 256."""
@@ -29,8 +30,8 @@ def _moved(file: LintContext) -> Iterator[tuple[ir.Node, Quantizer, Quantizer]]:
 
 def _moves(file: LintContext, node: ir.Node) -> bool:
     """Check whether `node` only moves numbers, on integers too where there is a target."""
-    if file.table is None or not is_passthrough(node) or data_movement.is_removed(node):
-        return is_passthrough(node)
+    if file.table is None or not ops.is_passthrough(node) or data_movement.is_removed(node):
+        return ops.is_passthrough(node)
     return not {node.op_type, f"{node.op_type}/{query.mode(node)}"}.isdisjoint(file.table.passthrough)
 
 
