@@ -31,6 +31,15 @@ def test_the_sigmoid_gets_a_pair(product: str) -> None:
     assert values[quantize.input[2]] == 0
 
 
+def test_pairs_of_another_domain_get_one_of_it() -> None:
+    model = proto(HEAD % ("", "g = Sigmoid(xd) m = Mul(xd, g)"))
+    model.opset_import.append(onnx.helper.make_opsetid("com.microsoft", 1))
+    for node in model.graph.node:
+        node.domain = "com.microsoft" if node.op_type.endswith("Linear") else ""
+    made = run_checked(SiluPairs(), model, atol=0.125).model
+    assert [node.domain for node in made.graph.node if node.op_type.endswith("Linear")] == ["com.microsoft"] * 6
+
+
 @pytest.mark.parametrize(
     ("outputs", "body"),
     [

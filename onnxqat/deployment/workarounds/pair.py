@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onnxqat.graph import build, query, walk
-from onnxqat.graph.qdq import DEQUANTIZE, QUANTIZE
+from onnxqat.graph.qdq import DEQUANTIZE, QUANTIZE, is_dequantize
 
 
 def insert(
@@ -23,7 +23,7 @@ def insert(
         scope: what holds `before`.
         before: the node that is to read the pair.
         source: the tensor to quantize.
-        like: a Q or DQ node, whose attributes the pair has.
+        like: a Q or DQ node, whose domain and attributes the pair has.
         names: of the model.
         name: what the names of the new tensors begin with.
         parameters: scale and zero point; those of `like` by default.
@@ -33,7 +33,14 @@ def insert(
     codes = names.fresh(f"{name}_quantized")
     kind = held[1].dtype if len(held) > 1 and held[1] is not None else ir.DataType.UINT8
     quantize = build.node(
-        QUANTIZE, [source, *held], [codes], attributes, dtype=kind, shape=source.shape, name=names.fresh(f"{name}_Q")
+        QUANTIZE,
+        [source, *held],
+        [codes],
+        attributes,
+        domain=like.domain,
+        dtype=kind,
+        shape=source.shape,
+        name=names.fresh(f"{name}_Q"),
     )
     result = names.fresh(f"{name}_dequantized")
     dequantize = build.node(
@@ -41,6 +48,7 @@ def insert(
         [quantize.outputs[0], *held],
         [result],
         attributes,
+        domain=like.domain,
         dtype=source.dtype,
         shape=source.shape,
         name=names.fresh(f"{name}_DQ"),
@@ -50,6 +58,6 @@ def insert(
 
 
 def dequantize_of(value: ir.Value | None) -> ir.Node | None:
-    """The DequantizeLinear that makes `value`; None where another node does."""
+    """The DequantizeLinear, of ONNX or com.microsoft, that makes `value`; None where another node does."""
     maker = query.producer(value)
-    return maker if maker is not None and maker.op_type == DEQUANTIZE and not maker.domain else None
+    return maker if is_dequantize(maker) else None
