@@ -61,7 +61,7 @@ def of_plan(plan: QuantPlan, model: ir.Model) -> dict[str, ChannelPeaks]:
     saturating = {e.tensor for e in plan.edges if isinstance(e.decision, TensorSpec) and e.decision.saturates}
     found: dict[str, ChannelPeaks] = {}
     for node in walk.nodes(model):
-        if node.domain or node.op_type not in LAYERS or query.attribute(node, "transA", 0):
+        if node.domain or node.op_type not in (*LAYERS, "ConvTranspose") or query.attribute(node, "transA", 0):
             continue
         value, weight = node.inputs[:2]
         if value is not None and weight is not None and weight.name in saturating:
@@ -71,4 +71,4 @@ def of_plan(plan: QuantPlan, model: ir.Model) -> dict[str, ChannelPeaks]:
 
 def input_axis(node: ir.Node) -> int:
     """Axis of the input of a layer that its filters sum over."""
-    return 1 if node.op_type == "Conv" else -1
+    return 1 if node.op_type in ("Conv", "ConvTranspose") else -1

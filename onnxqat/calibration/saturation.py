@@ -6,7 +6,8 @@ decided by the order in which a kernel walks the products of an output: MLAS ord
 and then by input channel, a matrix product by its rows (onnxruntime/core/mlas/lib, ``QgemmU8X8KernelAvx2``,
 ``ConvSymKernelAvx2``). oneDNN, which OpenVINO has, fills the input channels of each place up to a multiple of four
 (``jit_avx2_x8s8s32x_conv_kernel``): with an odd number of them its neighbours are others, and both orders are kept from
-saturating. Depthwise kernels multiply into 32 bits.
+saturating; so it does in a deconvolution (``jit_avx2_x8s8s32x_deconvolution``), which onnxruntime computes in float.
+Depthwise kernels multiply into 32 bits.
 
 Halving all weights (7 bits) avoids that in every case and costs every channel a bit. Only channels whose neighbours can
 pass the limit need a larger scale, and only by as much as they pass it. How large the codes of the activations get is
@@ -33,7 +34,14 @@ from onnxqat.graph import qdq, query, walk
 from onnxqat.graph.quantizer import Quantizer
 from onnxqat.types import Placement, QParams, QuantPlan, Remark, TensorSpec
 
-LAYERS = ("Conv", "Gemm", "MatMul")
+SESSION_LAYERS = ("Conv", "Gemm", "MatMul")
+"""Layers with integer kernels in onnxruntime."""
+
+LAYERS = (*SESSION_LAYERS, "ConvTranspose")
+"""Layers with integer kernels in any runtime for x86."""
+
+CONVOLUTIONS = {"Conv": 0, "ConvTranspose": 1}
+"""Axis of the weight along which the output channels of a group lie."""
 
 LIMIT = 2**15 - 1
 """The largest sum of two products; the smallest is one less, which is not made use of."""
@@ -54,17 +62,31 @@ def products(node: ir.Node, weight: np.ndarray) -> np.ndarray | None:
     """Reshape `weight` to a row per output channel, in the order in which kernels add products; None if depthwise.
 
     Args:
-        node: Conv, Gemm or MatMul.
+        node: one of :data:`LAYERS`.
         weight: its constant, or anything of the same shape.
     """
-    if node.op_type == "Conv":
-        if weight.ndim < 3 or _is_depthwise(node, weight):
+    if node.op_type in CONVOLUTIONS:
+        filters = _filters(node, weight)
+        if filters.ndim < 3 or _is_depthwise(node, filters):
             return None
-        return np.moveaxis(weight, 1, -1).reshape(len(weight), -1)
+        return np.moveaxis(filters, 1, -1).reshape(len(filters), -1)
     if weight.ndim < 2:
         return None
     rows = weight if _is_transposed(node) else np.moveaxis(weight, -2, -1)
     return np.asarray(rows).reshape(-1, rows.shape[-1])
+
+
+def _filters(node: ir.Node, weight: np.ndarray) -> np.ndarray:
+    """Return the `weight` of a convolution with axes (output channels, inputs of each, window).
+
+    That of ConvTranspose has those of (inputs, outputs of each group, window), the inputs of its groups in turn.
+    """
+    groups = int(query.attribute(node, "group", 1))
+    if node.op_type == "Conv" or weight.ndim < 3 or groups < 1 or len(weight) % groups:
+        return weight
+    inputs, outputs, window = len(weight) // groups, weight.shape[1], weight.shape[2:]
+    apart = weight.reshape(groups, inputs, outputs, *window)
+    return apart.swapaxes(1, 2).reshape(groups * outputs, inputs, *window)
 
 
 def _is_depthwise(node: ir.Node, weight: np.ndarray) -> bool:
@@ -86,7 +108,7 @@ def worst_pairs(node: ir.Node, codes: np.ndarray, largest: LargestCodes | None =
     Neighbours are those of :func:`products`, and those that oneDNN has.
 
     Args:
-        node: Conv, Gemm or MatMul.
+        node: one of :data:`LAYERS`.
         codes: of its weight.
         largest: as of :func:`pair_bounds`.
     """
@@ -94,11 +116,11 @@ def worst_pairs(node: ir.Node, codes: np.ndarray, largest: LargestCodes | None =
     if bounds is None:
         return None
     worst = np.asarray(bounds.max(1, initial=0.0))
-    inputs = codes.shape[1]
-    if node.op_type != "Conv" or inputs % 2 == 0:
+    inputs = _filters(node, codes).shape[1] if node.op_type in CONVOLUTIONS else 0
+    if inputs % 2 == 0:
         return worst
     # Where oneDNN fills up the channels of a place, it has other neighbours.
-    rows, (tops, _) = products(node, codes), _limits(node, codes.shape, largest)
+    rows, (tops, _) = products(node, codes), _limits(node, codes, largest)
     filled = [_filled_up(each, inputs) if each.ndim else each for each in (np.asarray(rows), tops)]
     return np.asarray(np.maximum(worst, _bounds(filled[0], filled[1], None).max(1, initial=0.0)))
 
@@ -109,14 +131,14 @@ def pair_bounds(node: ir.Node, codes: np.ndarray, largest: LargestCodes | None =
     Neighbours of different signs add up to less, as codes of activations are not negative.
 
     Args:
-        node: Conv, Gemm or MatMul.
+        node: one of :data:`LAYERS`.
         codes: of its weight.
         largest: of its input; if missing or of another size, :data:`LARGEST_ACTIVATION` for every code.
     """
     rows = products(node, codes)
     if rows is None:
         return None
-    tops, sums = _limits(node, codes.shape, largest)
+    tops, sums = _limits(node, codes, largest)
     return _bounds(rows, tops, sums)
 
 
@@ -163,11 +185,10 @@ def _largest_sum(first: Codes, second: Codes, tops: tuple[Codes, Codes], sums: n
     return np.asarray(np.maximum(first, second) * own + np.minimum(first, second) * rest)
 
 
-def _limits(
-    node: ir.Node, shape: tuple[int, ...], largest: LargestCodes | None
-) -> tuple[np.ndarray, np.ndarray | None]:
-    """The largest code at each product of a weight of `shape`, and the largest sum of each pair where that is known."""
-    convolves = node.op_type == "Conv"
+def _limits(node: ir.Node, codes: np.ndarray, largest: LargestCodes | None) -> tuple[np.ndarray, np.ndarray | None]:
+    """The largest input code at each product of the weight `codes`, and the largest sum of each pair where it is known."""
+    convolves = node.op_type in CONVOLUTIONS
+    shape = (_filters(node, codes) if convolves else codes).shape
     filters, inputs = (shape[0], shape[1]) if convolves else (1, shape[-1 if _is_transposed(node) else -2])
     groups = int(query.attribute(node, "group", 1)) if convolves else 1
     if largest is None or largest.channels.size != inputs * groups or filters % groups:
@@ -177,7 +198,7 @@ def _limits(
     # With an odd number of channels, pairs reach from one place to the next.
     known = [largest.channels] if inputs % 2 else [largest.channels, largest.sums]
     tops, *sums = (
-        np.tile(np.repeat(codes.reshape(groups, -1), filters // groups, axis=0), (1, places)) for codes in known
+        np.tile(np.repeat(tops.reshape(groups, -1), filters // groups, axis=0), (1, places)) for tops in known
     )
     return tops, sums[0] if sums else None
 
@@ -201,8 +222,8 @@ def unsaturated(node: ir.Node, weight: np.ndarray, qparams: QParams, largest: La
 
 def _channel_axis(node: ir.Node, weight: np.ndarray) -> int:
     """Axis of `weight` along which the output channels of `node` lie."""
-    if node.op_type == "Conv":
-        return 0
+    if node.op_type in CONVOLUTIONS:
+        return CONVOLUTIONS[node.op_type]
     return weight.ndim - (2 if _is_transposed(node) else 1)
 
 
@@ -233,14 +254,14 @@ def channels(quantizer: Quantizer) -> int:
 
     The largest input codes are those of the layer's note where it has one.
     """
-    return max((count for _, count in _readers_of(quantizer)), default=0)
+    return max((count for _, count in _readers_of(quantizer, LAYERS)), default=0)
 
 
-def _readers_of(quantizer: Quantizer) -> list[tuple[ir.Node, int]]:
+def _readers_of(quantizer: Quantizer, operators: Collection[str]) -> list[tuple[ir.Node, int]]:
     codes = codes_of(quantizer)
     if codes is None:
         return []
-    readers = [pair for value in quantizer.outputs for pair in _read_as(value, codes)]
+    readers = [pair for value in quantizer.outputs for pair in _read_as(value, codes) if pair[0].op_type in operators]
     return [(node, saturating(node, held, largest_codes.noted(node))) for node, held in readers]
 
 
@@ -262,8 +283,8 @@ def channels_on_codes(node: ir.Node) -> int:
 
 
 def layers(model: ir.Model) -> list[tuple[ir.Node, int]]:
-    """The layers of `model` in which products can saturate, each with the number of their output channels that can."""
-    found = [pair for quantizer in qdq.quantizers(model) for pair in _readers_of(quantizer)]
+    """The layers of `model` in which products can saturate in onnxruntime, with the number of output channels of each."""
+    found = [pair for quantizer in qdq.quantizers(model) for pair in _readers_of(quantizer, SESSION_LAYERS)]
     found += [(node, channels_on_codes(node)) for node in walk.nodes(model)]
     return [(node, count) for node, count in found if count]
 

@@ -192,7 +192,7 @@ def watch(model: ir.Model) -> Watched:
 
 
 def _weight(node: ir.Node, by_output: Mapping[int, Quantizer]) -> Array | None:
-    if node.op_type not in saturation.LAYERS or node.domain or len(node.inputs) < 2:
+    if node.op_type not in saturation.SESSION_LAYERS or node.domain or len(node.inputs) < 2:
         return None
     weight = by_output.get(id(node.inputs[1]))
     return None if weight is None else saturation.codes_of(weight)

@@ -110,6 +110,38 @@ def test_order_of_products() -> None:
     assert saturation.products(ir.Node("", "MatMul", []), np.zeros((4, 3, 2))).shape == (8, 3)
 
 
+@pytest.mark.parametrize(("inputs", "group", "stride"), [(4, 1, 1), (7, 1, 2), (12, 3, 1)])
+def test_a_deconvolution_has_the_neighbours_of_its_convolution(inputs: int, group: int, stride: int) -> None:
+    """Its gradient-like weight has the inputs first; what oneDNN adds up is the same as of a convolution."""
+    rng = np.random.default_rng(0)
+    codes = rng.integers(-127, 128, (inputs, 5, 3, 2))
+    attributes = [ir.AttrInt64("group", group), ir.AttrInt64s("strides", [stride, stride])]
+    deconv, conv = (ir.Node("", op, [], attributes) for op in ("ConvTranspose", "Conv"))
+    same = np.concatenate([part.swapaxes(0, 1) for part in np.split(codes, group)])
+    largest = LargestCodes(rng.integers(1, 256, inputs), rng.integers(1, 400, inputs // 2 * (inputs % 2 == 0)))
+    for known in (None, largest):
+        np.testing.assert_array_equal(
+            saturation.worst_pairs(deconv, codes, known), saturation.worst_pairs(conv, same, known)
+        )
+    scale = QParams(np.full(5, 0.01, np.float32), np.zeros(5, np.int64), QType.of(8, signed=True), axis=1)
+    raised = saturation.unsaturated(deconv, codes.astype(np.float32) * np.float32(0.01), scale)
+    assert (raised.scale > scale.scale).all()
+    assert saturation.saturating(deconv, numerics.quantize(codes.astype(np.float32) * np.float32(0.01), raised)) == 0
+    assert saturation.products(ir.Node("", "ConvTranspose", [], [ir.AttrInt64("group", 4)]), codes[:4, :1]) is None
+
+
+@pytest.mark.parametrize(("backend", "raised"), [("openvino-cpu", True), ("onnxruntime-cpu", False)])
+def test_a_deconvolution_saturates_where_its_kernel_runs_on_codes(backend: str, raised: bool) -> None:
+    text = """
+    <ir_version: 8, opset_import: ["" : 17]>
+    layers (float[N, 8, 6, 6] x) => (float[N, 5, 8, 8] y)
+    <float[8, 5, 3, 3] w> { y = ConvTranspose (x, w) }"""
+    x = np.random.default_rng(0).standard_normal((300, 8, 6, 6)).astype(np.float32)
+    model = networks.with_weights(text)
+    result = onnxqat.insert_qdq(model, backend, data={"x": x}, guard=False)
+    assert bool([r for r in result.remarks if "saturates" in r.message]) is raised
+
+
 def test_an_odd_number_of_channels_has_other_neighbours_in_onednn() -> None:
     """Channels 0 and 1 of the second of two places: MLAS adds each to another one, oneDNN one to the other."""
     codes = np.zeros((2, 3, 1, 2), np.int64)

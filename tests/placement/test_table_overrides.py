@@ -132,4 +132,4 @@ def test_unknown_activation_type() -> None:
 
 
 def test_roles() -> None:
-    assert type_roles(schema.load("onnxruntime-cpu")) == ({"act"}, {"wt"})
+    assert type_roles(schema.load("onnxruntime-cpu")) == ({"act"}, {"wt", "wt_f"})
