@@ -6,11 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 
+import onnxqat
 from onnxqat.deployment import base_compiler, openvino_refusals
 from onnxqat.deployment.run.process import compile_in_process
 from onnxqat.errors import CheckError
+from onnxqat.runtime.session import Session
 from tests.backends.planning import proto, weight
 
 LAYER = f"""g (float[N,8,4] x) => (float[N,8,4] y) <float[4,4] w = {weight(4, 4)}, float[4] b = {{1, 2, 3, 4}}, float s = {{0.02}},
@@ -59,6 +62,20 @@ def test_node_is_named_by_the_kernel_that_computes(tmp_path: Path) -> None:
     assert "Transpose" not in nodes["the_h"].detail
     assert nodes["the_h"].kind == nodes["the_y"].kind == "integer"
     assert nodes["the_h"].detail.endswith("to f32")
+
+
+@pytest.mark.parametrize("op", ["ReduceMax", "ReduceMin"])
+def test_an_extreme_is_taken_of_codes(op: str, tmp_path: Path) -> None:
+    """In float, with the quantization behind it in one kernel, OpenVINO 2026.4 is a third of the range off."""
+    text = f"g (float[1,8,4] x) => (float[1,8,5] y) <float[1,5] w = {weight(1, 5)}> {{ s = Sigmoid(x) m = {op}<axes = [2]>(s) y = MatMul(m, w) }}"
+    model = onnxqat.insert_qdq(proto(HEADER + text), "openvino-cpu", data=sample(16)).model
+    (pair,) = (n for n in model.graph.node if n.op_type == "QuantizeLinear" and n.input[0] != "w")
+    assert pair.input[0] == "s"
+    pytest.importorskip("openvino")
+    onnx.save(model, tmp_path / "model.onnx")
+    found = base_compiler.load("openvino-cpu").compile_and_run(tmp_path / "model.onnx", [sample(1)])
+    wanted = Session(ir.from_proto(model), optimize=False).run(sample(1))["y"]
+    np.testing.assert_allclose(found.outputs[0]["y"], wanted, atol=1e-4 * np.abs(wanted).max())
 
 
 def test_a_pair_on_an_added_constant_is_named(tmp_path: Path) -> None:
