@@ -106,9 +106,11 @@ def calibrate(
     if asked or graph_model.graph.outputs:  # without fetching anything it still tells whether the model runs
         session = Session(graph_model, optimize=True, tensors=asked, custom_ops=custom_ops)
     infinite: set[str] = set()
+    numbers = runtime_masks.read_by_layers(graph_model.graph)
     for feeds in source:
         infinite.update(name for name, value in feeds.items() if value.dtype.kind == "f" and runtime_masks.hides(value))
         batch = f"batch {done} of {source.name}"
+        runtime_masks.check_data(feeds, numbers, batch)
         results = session.run_list(feeds, asked, f" on {batch}") if session and asked else []
         if observers:
             conditions.take(feeds, results)

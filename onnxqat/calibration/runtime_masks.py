@@ -12,6 +12,7 @@ import onnx_ir as ir
 from onnxqat.analysis import dataflow, masks
 from onnxqat.calibration.mixed_range import span
 from onnxqat.calibration.observers._base import BaseObserver
+from onnxqat.errors import DataError
 from onnxqat.graph import data_movement, query
 from onnxqat.graph.blame import is_broken
 from onnxqat.ops import operators as ops
@@ -20,12 +21,49 @@ from onnxqat.types import Remark
 STEPS = 16.0  # numbers that a sum with a mask leaves fewer are lost, where each step is a factor of e to a Softmax
 SUMS = frozenset({"Add", "Sub", "Where"})
 RANKED = frozenset({"Softmax", "LogSoftmax"})
+LAYERS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
+SCALINGS = frozenset({"Add", "Sub", "Mul", "Div"})  # by constants, as preprocessing in the graph has them
 
 
 def hides(values: npt.NDArray[Any]) -> bool:
     """Check whether `values` hold -inf and at most one distinct finite number, like a mask that is a model input."""
     finite = values[np.isfinite(values)]
     return bool(finite.size < values.size and not is_broken(values) and (finite == finite[:1]).all())
+
+
+def read_by_layers(graph: ir.Graph) -> frozenset[str]:
+    """Names of the inputs that a layer multiplies, as they are, moved or scaled: those are data, a mask is added."""
+    return frozenset(str(v.name) for v in graph.inputs if dataflow.leads_to(v, LAYERS, _keeps_data))
+
+
+def _keeps_data(node: ir.Node) -> bool:
+    scales = node.op_type in SCALINGS and any(query.constant_tensor(v) is not None for v in node.inputs)
+    return ops.is_passthrough(node) or (
+        not node.domain and (scales or node.op_type in {"Cast", "Pad", "BatchNormalization"})
+    )
+
+
+def check_data(feeds: Mapping[str, npt.NDArray[Any]], names: frozenset[str], batch: str) -> None:
+    """Refuse a batch that reaches as far as only masks do in one of the inputs `names`, which are none.
+
+    Args:
+        feeds: the batch.
+        names: inputs that hold data, see :func:`read_by_layers`.
+        batch: what messages call it.
+
+    Raises:
+        DataError: ``data-non-finite``: a grid over such values has one code for all others.
+    """
+    for name in sorted(names & feeds.keys()):
+        rows = feeds[name]
+        if rows.dtype.kind != "f" or not rows.ndim or not rows.size:
+            continue
+        reached = np.abs(rows.reshape(len(rows), -1)).max(axis=1)
+        far = np.isfinite(reached) & (reached >= masks.BEYOND_DATA)
+        if far.any():
+            sample = int(np.argmax(far))
+            text = f"{batch}: input {name!r} reaches {reached[sample]:.3g} in sample {sample}, beyond what data hold"
+            raise DataError("data-non-finite", text, hint="look for a damaged sample, and leave it out or mend it")
 
 
 def find(

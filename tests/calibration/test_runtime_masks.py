@@ -53,3 +53,18 @@ def test_a_broken_constant_is_named() -> None:
     model.graph.initializer[0].float_data[1] = np.nan
     with pytest.raises(DataError, match="and so has constant 'w'"):
         insert_qdq(model, data=[{"x": np.ones((2, 2), np.float32)}])
+
+
+LAYERED = """g (float[1,4,4] x, float[1,1,4] m) => (float[1,4,4] y)
+    <float mean = {1}, float[4,4] w = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}> {
+    c = Sub(x, mean) t = MatMul(c, w) s = Add(t, m) y = Softmax(s) }"""
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_an_input_that_a_layer_multiplies_is_no_mask(sign: float) -> None:
+    damaged = NUMBERS.copy()
+    damaged[0, 1, 2] = sign * 1e30
+    mask = np.float32([[[0, 0, 0, -1e30]]])
+    with pytest.raises(DataError, match=r"batch 1 of .*input 'x' reaches 1e\+30 in sample 0"):
+        insert_qdq(proto(LAYERED), data=[{"x": NUMBERS, "m": mask}, {"x": damaged, "m": mask}])
+    assert insert_qdq(proto(LAYERED), data=[{"x": NUMBERS, "m": mask}]).plan.edges
