@@ -15,10 +15,11 @@ import onnx_ir as ir
 from onnxqat.calibration.resolve import Resolved
 from onnxqat.data.data import Data
 from onnxqat.errors import ModelError
-from onnxqat.insertion import allowed, suspicion, trial
+from onnxqat.insertion import allowed, refusals, suspicion, trial
 from onnxqat.insertion.change import Change
 from onnxqat.insertion.choices import NONE, Choices
 from onnxqat.insertion.placing import Calibrated
+from onnxqat.insertion.refusals import Refusal
 from onnxqat.insertion.relief import Relief, affordable_runs
 from onnxqat.insertion.trial import Trial
 from onnxqat.passes import _base
@@ -165,6 +166,7 @@ class Guard:
     def _repaired(self, first: _File, remarks: list[Remark]) -> tuple[_File, Sequence[Change], int]:
         """The best file that was found, the changes that led to it, and the integer nodes of the first."""
         best, choices, changes, total = first, NONE, list[Change](), None
+        refused: list[Refusal] = []
         limit = affordable_runs(self._calibrated.work, RUNS, MOST)
         for _ in range(ROUNDS):
             if limit - self._runs < FEWEST:
@@ -177,7 +179,7 @@ class Guard:
                 self._why = f"the guard could not run, {error.message}"
                 break
             self._runs += relief.runs
-            remarks.extend(r for r in relief.remarks if r not in remarks)
+            refused += relief.refused
             self._why = relief.why
             if not found:
                 break
@@ -191,6 +193,8 @@ class Guard:
             if _is_well(best.tried):
                 break
         best, more = self._relieved_of_many(best, choices, changes, total)
+        changed = {change.tensor for change in (*changes, *more) if change.kind != "range"}
+        remarks.extend(refusals.remarks(each for each in refused if each.tensor not in changed))
         return best, [*changes, *more], total or 0
 
     def _relieved_of_many(

@@ -470,6 +470,5 @@ def _nothing(plan: QuantPlan) -> Remark:
     """That the file is as it was but for its metadata, and the reason that most of its nodes have."""
     reasons = Counter(reason for _, reason in plan.float_nodes).most_common(1)
     why = reasons[0][0] if reasons else f"{plan.backend} has a row for none of its operators"
-    return Remark(
-        f"nothing is quantized: {why}", tuple(node for node, reason in plan.float_nodes if reason == why), "insert"
-    )
+    nodes = tuple(node for node, reason in plan.float_nodes if reason == why)
+    return Remark(f"nothing is quantized: {why}", nodes, "insert", "result")

@@ -25,11 +25,12 @@ from onnxqat.insertion.culprits import Bisection, Ranked, Suspects, Unit
 from onnxqat.insertion.effects import Effects
 from onnxqat.insertion.meter import Excess, Meter
 from onnxqat.insertion.placing import Calibrated
+from onnxqat.insertion.refusals import Refusal
 from onnxqat.insertion.remedies import Remedies, Remedy
 from onnxqat.insertion.switchboard import Switchboard
 from onnxqat.insertion.trial import Trial
 from onnxqat.runtime.non_finite import Origin
-from onnxqat.types import QuantPlan, Remark
+from onnxqat.types import QuantPlan
 from onnxqat.verdict import AMBER_SQNR
 
 SEARCH, RANGES = 0.65, 0.8
@@ -106,7 +107,7 @@ class Relief:
     Attributes:
         integer_nodes: before any change.
         runs: that were made.
-        remarks: what is not done, and why.
+        refused: culprits that stay quantized.
         why: reason why an output stays below the floor.
     """
 
@@ -129,7 +130,7 @@ class Relief:
         self._gained: dict[Unit, float] = {}
         self._rounded: dict[str, npt.NDArray[Any]] = {}
         self.integer_nodes = self._effects.integer_nodes if total is None else total
-        self.runs, self.remarks, self.why = 0, list[Remark](), "its quantizers alone do not show what the file does"
+        self.runs, self.refused, self.why = 0, list[Refusal](), "its quantizers alone do not show what the file does"
 
     @property
     def choices(self) -> Choices:
@@ -328,11 +329,8 @@ class Relief:
         limit = max(int(SHARE * self.integer_nodes), FEW)
         if len(more) <= limit or alone.value == math.inf:
             return True
-        text = (
-            f"{remedy[0].tensor!r} costs accuracy and stays quantized: {len(more)} of {self.integer_nodes} integer nodes "
-            f"would be float, of which the guard takes {limit} at most; choose by --exclude, or train"
-        )
-        self.remarks.append(Remark(text, remedy[0].nodes, "guard", "result"))
+        change = remedy[0]
+        self.refused.append(Refusal(change.tensor, alone.value, change.nodes, len(more), limit, self.integer_nodes))
         return False
 
     def _reason(self, culprits: Sequence[Unit], *, ended: bool) -> str:

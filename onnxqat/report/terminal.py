@@ -78,7 +78,7 @@ def _closing(report: Report, details: bool) -> Iterator[tuple[str, list[str]]]:
         found = [remark for remark in report.remarks if remark.concern == concern]
         if concern == "detail" and not details:
             if found:
-                yield title, [f"{counted(len(found), 'rewrite')} of the graph: -v lists what was done"]
+                yield title, [f"{counted(len(found), 'detail')} of what was done: -v lists them"]
         elif found:
             yield title, [_remark(remark) for remark in found]
     yield "Written", list(report.files) or ["nothing"]

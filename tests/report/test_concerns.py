@@ -26,7 +26,7 @@ REPORT = Report(
 def test_order_and_count() -> None:
     text = terminal.to_text(REPORT)
     assert text.index("What changes your result") < text.index("the data are few") < text.index("worth knowing")
-    assert "1 rewrite of the graph" in text
+    assert "1 detail of what was done: -v" in text
     assert "one rewrite (a)" not in text
     assert "pass-a: one rewrite (a)" in terminal.to_text(REPORT, details=True)
     page = html.to_html(REPORT)
