@@ -9,15 +9,17 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 
-from onnxqat import to_integer
+from onnxqat import insert_qdq, to_integer
 from onnxqat.deployment.compilers import ethos_u, litert
 from onnxqat.deployment.litert import convert, flatbuffer
 from onnxqat.deployment.litert.convert import Converted
 from onnxqat.deployment.litert.values import reshaped_layout
 from onnxqat.deployment.run.process import compile_in_process
 from onnxqat.errors import CheckError
+from onnxqat.runtime.session import Session as OnnxSession
 from tools.bench import litert_operators
 
 NO_SCHEMA = importlib.util.find_spec("tflite") is None
@@ -234,6 +236,43 @@ def test_the_interpreter_gives_the_codes_of_execution_in_integers(name: str, tmp
     executed = to_integer(model, arithmetic="litert")
     for feeds, found in zip(batches, result.outputs, strict=True):
         np.testing.assert_array_equal(found["y"], executed.run(feeds).outputs["y"])
+
+
+NORMALIZATIONS = {
+    "layer": ("1, 6, 16", "y = LayerNormalization <axis = -1, epsilon = 0.01> (x, w, b)", 17, 16),
+    "layer of an image": ("1, 8, 4, 4", "a = Relu(x)\n y = LayerNormalization <axis = 1> (a, w, b)", 17, (8, 4, 4)),
+    "root mean square": ("1, 6, 16", "y = RMSNormalization <axis = -1> (x, w)", 23, 16),
+    "instance": ("1, 8, 4, 4", "a = MaxPool <kernel_shape = [3, 3]> (x)\n y = InstanceNormalization(a, w, b)", 17, 8),
+    "Gelu written out": (
+        "1, 6, 16",
+        "d = Div(x, r)\n e = Erf(d)\n p = Add(e, o)\n m = Mul(x, p)\n y = Mul(m, h)",
+        20,
+        1,
+    ),
+}
+
+
+@interpreter
+@pytest.mark.parametrize("name", NORMALIZATIONS)
+def test_functions_without_an_operator_are_written_out_in_float(name: str, tmp_path: Path) -> None:
+    shape, body, opset, sizes = NORMALIZATIONS[name]
+    rng = np.random.default_rng(0)
+    weights = {key: rng.normal(1, 0.5, sizes).astype(np.float32) for key in ("w", "b")}
+    weights |= {"r": np.float32(np.sqrt(2)), "o": np.float32(1), "h": np.float32(0.5)}
+    model = model_of(
+        body, shape, ", ".join(["N"] * len(shape.split(","))), {k: v for k, v in weights.items() if f"{k}" in body}, {}
+    )
+    model.opset_import[0].version = opset
+    if opset == 23:
+        model.ir_version = 11
+    x = rng.normal(0.3, 1, [int(size) for size in shape.split(",")]).astype(np.float32)
+    expected = OnnxSession(ir.from_proto(model), optimize=False).run({"x": x})["y"]
+    path = tmp_path / "model.onnx"
+    onnx.save(insert_qdq(model, "litert-int8", data={"x": x}, guard=False).model, path)
+    assert {node.op_type for node in onnx.load(path).graph.node}.isdisjoint({"Erf"})
+    result = compile_in_process(litert.Compiler(), path, [{"x": x}])
+    # Steps of the input in front of it are all that the interpreter's result may differ by.
+    np.testing.assert_allclose(result.outputs[0]["y"], expected, atol=0.03 * np.abs(expected).max())
 
 
 @interpreter

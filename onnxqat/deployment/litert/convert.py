@@ -14,7 +14,15 @@ from onnxqat.deployment.litert.builder import Builder
 from onnxqat.deployment.litert.folding import folded
 from onnxqat.deployment.litert.graph import Graph, RefusedError, is_quantizer
 from onnxqat.deployment.litert.model import Array, Grid, Model
-from onnxqat.deployment.litert.operators import activations, convolution, elementwise, linear, movement, pooling
+from onnxqat.deployment.litert.operators import (
+    activations,
+    convolution,
+    elementwise,
+    linear,
+    movement,
+    normalization,
+    pooling,
+)
 from onnxqat.deployment.litert.site import HIGHEST, LOWEST, Site
 from onnxqat.deployment.litert.values import Constant, Reshaped, Value, boundary_layout
 from onnxqat.errors import CheckError
@@ -46,6 +54,8 @@ LOWERINGS: Mapping[str, Callable[[Site], None]] = {
     "LRN": activations.response_normalization,
     "BatchNormalization": activations.batch_normalization,
     "LpNormalization": activations.unit_length,
+    **dict.fromkeys(("LayerNormalization", "RMSNormalization"), normalization.over_last_axes),
+    "InstanceNormalization": normalization.of_channels,
     **dict.fromkeys(("Identity", "Dropout", "Cast"), movement.identity),
     **dict.fromkeys(("Reshape", "Flatten", "Squeeze", "Unsqueeze"), movement.reshape),
     "Transpose": movement.transpose,
